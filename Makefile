@@ -1,0 +1,48 @@
+# Every target makes what it needs. `make eval` and `make test` are all the set-up there is.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# More test processes than this cost more memory than they save time.
+PYTEST_ARGS ?= -n auto --maxprocesses 4
+
+.PHONY: help eval test lint format bench mutants clean
+
+help:  ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+eval: $(VENV)/.installed  ## Install, run the main job on tiny-gemma, print table, record and picture
+	$(BIN)/kgbench eval --localizer dynamic_graft --model tiny-gemma
+
+test: $(VENV)/.installed-dev  ## Install, run all tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev  ## Style, types and the order of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev  ## Mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-dev  ## Run the benchmarks and print their ratios
+	$(BIN)/python -m pytest tests/bench -s
+
+mutants: $(VENV)/.installed-dev  ## Break the engine on purpose; every break must turn a law red
+	$(BIN)/python tests/mutants.py
+
+clean:  ## Remove the environment and all caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build dist
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[test,dev]'
+	@touch $@ $(VENV)/.installed

@@ -1,0 +1,40 @@
+"""Where does a language model retrieve a finetuned fact from?
+
+The public names below load on first use, so importing the package costs
+nothing and loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kgbench.data import load_prompts
+    from kgbench.engine import grafted_logits, load_pair
+    from kgbench.runner import evaluate
+    from kgbench.sites import parse_graft
+
+__all__ = ["__version__", "evaluate", "grafted_logits", "load_pair", "load_prompts", "parse_graft"]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "evaluate": "kgbench.runner",
+    "grafted_logits": "kgbench.engine",
+    "load_pair": "kgbench.engine",
+    "load_prompts": "kgbench.data",
+    "parse_graft": "kgbench.sites",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,37 @@
+"""How figures are written in tables and pictures."""
+
+from __future__ import annotations
+
+from kgbench.records import Estimate
+
+__all__ = ["figure_text", "metric_name", "number_text"]
+
+NAMES = {"rr": "mean reciprocal rank", "rank": "mean rank", "prob": "mean probability", "logprob": "mean log-probability"}
+
+
+def number_text(value: float) -> str:
+    """Two decimals below 10 without the leading zero, three significant digits above: `.87`, `-.02`, `1.03`, `12.4`, `461`."""
+    if abs(value) >= 99.95:
+        return f"{value:.0f}"
+    if abs(value) >= 9.995:
+        return f"{value:.1f}"
+    text = f"{value:.2f}"
+    if text in ("-0.00", "0.00"):
+        return "0"
+    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
+
+
+def figure_text(estimate: Estimate) -> str:
+    """`.87 [.81, .92]`; a value without width, which holds by definition, as `1`."""
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return "undefined"
+    if estimate.low == estimate.high:
+        return f"{estimate.value:g}"
+    return f"{number_text(estimate.value)} [{number_text(estimate.low)}, {number_text(estimate.high)}]"
+
+
+def metric_name(metric: str) -> str:
+    """The metric in words, for an axis."""
+    if metric.startswith("top"):
+        return f"top-{metric[3:]} hit rate"
+    return NAMES.get(metric, "mean logit difference")

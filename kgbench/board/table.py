@@ -1,0 +1,123 @@
+"""The text table of a run."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tabulate import tabulate
+
+from kgbench.board.numbers import figure_text, number_text
+from kgbench.records import Estimate, Record, Row
+
+__all__ = ["render_table"]
+
+WIDTH = 100
+"""Columns of a terminal that every table fits."""
+
+GRAFT_WIDTH = 26
+"""Longer graft expressions are wrapped."""
+
+COLUMNS = ("top1", "top5", "mrr", "prob", "rank")
+"""Beside the metric of the ratios, as many of these as fit."""
+
+
+@dataclass
+class _Footnotes:
+    """Reasons why figures are undefined, numbered as they come."""
+
+    reasons: list[str] = field(default_factory=list)
+
+    def cell(self, estimate: Estimate) -> str:
+        if estimate.undefined is None:
+            return figure_text(estimate)
+        if estimate.undefined not in self.reasons:
+            self.reasons.append(estimate.undefined)
+        return f"undefined ({self.reasons.index(estimate.undefined) + 1})"
+
+
+def render_table(record: Record) -> str:
+    """The table of a run: a block per prompt, configurations in the paper's order, a footer, and the verdict last.
+
+    Args:
+        record: The record.
+
+    Returns:
+        Text of at most 100 columns, without a line end after the last line.
+    """
+    notes = _Footnotes()
+    prompts = dict.fromkeys(row.prompt for row in record.rows)
+    blocks = [_block(record, prompt, notes) for prompt in prompts]
+    below = _below(record, notes)
+    reasons = [_wrap(f"({i}) {reason}", "    ") for i, reason in enumerate(notes.reasons, 1)]
+    parts = [_head(record), *blocks, "\n".join([below, *reasons]), _wrap(record.verdict)]
+    return "\n\n".join(parts)
+
+
+def _head(record: Record) -> str:
+    what = record.identity
+    seeds = ", ".join(map(str, what.seeds))
+    limit = f", the first {what.limit}" if what.limit is not None else ""
+    return _wrap(
+        f"{what.localizer.name} on {record.model}, {what.dataset.name}{limit}, {what.dtype}, seed {seeds}: "
+        f"means over facts with 95 % intervals; sufficiency and necessity on {record.metric}"
+    )
+
+
+def _block(record: Record, prompt: str, notes: _Footnotes) -> str:
+    rows = [row for row in record.rows if row.prompt == prompt]
+    names = [record.metric, *(name for name in COLUMNS if name not in (record.metric, "mrr" if record.metric == "rr" else ""))]
+    for width in range(min(len(names), 4), 0, -1):
+        text = _table(rows, names[:width], notes)
+        if max(map(len, text.splitlines())) <= WIDTH:
+            break
+    dropped = f", {rows[0].dropped} dropped" if len({row.dropped for row in rows}) == 1 else ""
+    return f"{prompt}: {rows[0].n} facts{dropped}\n{text}"
+
+
+def _table(rows: Sequence[Row], metrics: Sequence[str], notes: _Footnotes) -> str:
+    uneven = len({(row.n, row.dropped) for row in rows}) > 1
+    body = [
+        [
+            "\n".join(textwrap.wrap(row.graft, GRAFT_WIDTH)),
+            *(notes.cell(row.estimate(metric)) for metric in metrics),
+            notes.cell(row.sufficiency),
+            _necessity(row, notes),
+            *([row.n, row.dropped] if uneven else []),
+        ]
+        for row in rows
+    ]
+    heads = ["graft", *("mrr" if m == "rr" else m for m in metrics), "sufficiency", "necessity", *(["n", "dropped"] if uneven else [])]
+    return tabulate(body, heads, tablefmt="simple", disable_numparse=True)
+
+
+def _necessity(row: Row, notes: _Footnotes) -> str:
+    return "–" if row.graft in ("PRE", "SFT") else notes.cell(row.necessity)
+
+
+def _below(record: Record, notes: _Footnotes) -> str:
+    cost, ratio = record.cost, record.cost.plain_forward_ratio
+    plain = "one plain forward"
+    times = f"{number_text(ratio.value)} × {plain}" if ratio.value is not None else f"ratio to {plain} {notes.cell(ratio)}"
+    lines = [f"synergy of FE and LT: {_by_prompt(record.synergy, notes)}"]
+    lines += [f"{BASELINES.get(name, name)}: {_by_prompt(found, notes)}" for name, found in record.baselines.items()]
+    if record.dropped:
+        lines.append("dropped: " + "; ".join(f"{count} × {reason}" for reason, count in record.dropped.items()))
+    lines.append(f"cost: {cost.forwards} forwards, {cost.token_rows:,} token rows, {cost.seconds:.1f} s; {times} ({cost.measured_on})")
+    return "\n".join(_wrap(line, "  ") for line in lines)
+
+
+BASELINES = {"name_prior": "name prior (always the five most frequent first tokens), top5"}
+
+
+def _by_prompt(figures: dict[str, Estimate], notes: _Footnotes) -> str:
+    return ", ".join(f"{notes.cell(estimate)} on {prompt}" for prompt, estimate in figures.items())
+
+
+def _wrap(text: str, indent: str = "") -> str:
+    """Wrapped text; an interval stays on its line."""
+    whole = re.sub(r" (\[[^][]*\])", lambda found: "\N{NO-BREAK SPACE}" + found[1].replace(" ", "\N{NO-BREAK SPACE}"), text)
+    filled = textwrap.fill(whole, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return filled.replace("\N{NO-BREAK SPACE}", " ")

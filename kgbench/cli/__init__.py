@@ -1,0 +1,72 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+import click
+
+from kgbench import __version__
+from kgbench.cli.lazy import LazyGroup
+from kgbench.errors import KgbenchError
+
+__all__ = ["command", "main"]
+
+INTERRUPTED = 130
+"""Exit status of a process that ended on Ctrl-C: 128 + SIGINT."""
+
+
+@click.group(
+    cls=LazyGroup,
+    package="kgbench.cli",
+    names=("eval", "ls", "show", "zoo", "doctor", "completion"),
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="First run: kgbench eval --localizer dynamic_graft --model tiny-gemma",
+)
+@click.version_option(__version__, prog_name="kgbench", message="%(prog)s %(version)s")
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Where does a language model retrieve a finetuned fact from?"""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    Args:
+        arguments: What follows the program's name; None reads it from the process.
+
+    Returns:
+        0 done; 1 ran, and something did not hold; 2 wrong input; 130 interrupted.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            status: Any = command.main(args=None if arguments is None else list(arguments), prog_name="kgbench", standalone_mode=False)
+    except KgbenchError as error:
+        return _complain(str(error), error.exit_status)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "kgbench"
+        return _complain(f"{error.format_message()} (see {path} --help)", error.exit_code)
+    except click.ClickException as error:
+        return _complain(error.format_message(), error.exit_code)
+    except click.Abort:
+        return _complain("interrupted; nothing half-written is left, and the same command goes on where this one stopped", INTERRUPTED)
+    return status if isinstance(status, int) else 0
+
+
+def _warn(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+) -> None:
+    """A warning as one line for a user, who has no use for the place in the code."""
+    print(f"kgbench: warning: {message}", file=sys.stderr)
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"kgbench: error: {message}", file=sys.stderr)
+    return status

@@ -1,0 +1,54 @@
+"""What can be listed: for each kind, its names and what to say of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+Rows = Mapping[str, str]
+
+
+def _models() -> Rows:
+    from kgbench.models.catalog import describe
+
+    return describe()
+
+
+def _datasets() -> Rows:
+    from kgbench.data import dataset_names, describe
+
+    return {name: _first_sentence(describe(name)) for name in dataset_names()}
+
+
+def _prompts() -> Rows:
+    from kgbench.data import builtin_prompts
+
+    return {name: f"{prompt.text}   ({prompt.source})" for name, prompt in builtin_prompts().items()}
+
+
+def _localizers() -> Rows:
+    from kgbench.localizers import describe
+
+    return describe()
+
+
+def _suites() -> Rows:
+    from kgbench.runner import suites
+
+    return suites()
+
+
+def _first_sentence(card: str) -> str:
+    """The first sentence of a Markdown card that is not a heading."""
+    paragraphs = (part for part in card.split("\n\n") if part.strip() and not part.lstrip().startswith(("#", "|", "-")))
+    text = " ".join(next(paragraphs, "").split())
+    return text.partition(". ")[0].rstrip(".")
+
+
+CATALOGUES: Mapping[str, Callable[[], Rows]] = {
+    "models": _models,
+    "datasets": _datasets,
+    "prompts": _prompts,
+    "localizers": _localizers,
+    "suites": _suites,
+}
+"""The kinds of `kgbench ls`, in the order of its help."""

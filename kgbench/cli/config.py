@@ -1,0 +1,63 @@
+"""`--config FILE.yaml`: the names of the options as keys; options on the command line win."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kgbench.errors import InputError, UnknownNameError
+
+OUTSIDE_FILES = ("config", "help")
+"""Options that a file cannot hold."""
+
+
+def read_config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Take the values of a file as the defaults of all other options.
+
+    Raises:
+        InputError: The file does not read, or a value has the wrong shape.
+        UnknownNameError: A key is no option.
+    """
+    if path is not None:
+        options = {_key(option): option for option in ctx.command.params if isinstance(option, click.Option)}
+        for name in OUTSIDE_FILES:
+            options.pop(name, None)
+        defaults = {}
+        for key, value in _mapping(path).items():
+            name = str(key).replace("_", "-")
+            if name not in options:
+                raise UnknownNameError(f"key in {path}", str(key), options)
+            defaults[str(options[name].name)] = _value(path, str(key), value, options[name].multiple)
+        ctx.default_map = {**(ctx.default_map or {}), **defaults}
+    return path
+
+
+def _key(option: click.Option) -> str:
+    return next(text for text in option.opts if text.startswith("--"))[2:]
+
+
+def _mapping(path: Path) -> Mapping[Any, Any]:
+    import yaml
+
+    try:
+        read = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(read, dict):
+        raise InputError(f"{path}: expected names of options with their values, such as 'model: tiny-gemma'")
+    return read
+
+
+def _value(path: Path, key: str, value: Any, multiple: bool) -> Any:
+    """One value, or for an option that may be repeated a list; a mapping gives KEY=VALUE texts."""
+    if multiple and isinstance(value, dict):
+        value = [f"{name}={inner}" for name, inner in value.items()]
+    items = value if multiple and isinstance(value, list) else [value]
+    if any(item is None or isinstance(item, dict | list) for item in items):
+        raise InputError(f"{path}: {key}: expected {'a value, a list or a mapping of values' if multiple else 'one value'}")
+    return [str(item) for item in items] if multiple else value

@@ -1,0 +1,115 @@
+"""`kgbench doctor`: what is here, and what is missing."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+from kgbench import __version__
+from kgbench.cli.eval import RESULTS
+from kgbench.cli.output import echo_json, echo_table
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "scipy",
+    "pyarrow",
+    "pydantic",
+    "matplotlib",
+    "faker",
+    "click",
+    "rich",
+)
+"""Distributions whose versions decide what comes out or whether it runs."""
+
+GIB = 2**30
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(as_json: bool) -> int:
+    """Show versions, devices, memory, caches, and what is missing."""
+    pairs = _shipped_pairs()
+    here = [name for name, complete in pairs.items() if complete]
+    facts = {**_versions(), **_machine(), **_places(), "shipped pairs": ", ".join(here) or "none"}
+    missing = [f"package {name}; pip install kgbench brings it" for name in PACKAGES if _version(name) is None]
+    missing += [f"shipped pair {name}; install kgbench again, or: kgbench zoo build {name}" for name in pairs if name not in here]
+    if as_json:
+        echo_json({"facts": facts, "missing": missing})
+    else:
+        echo_table(["what", "here"], list(facts.items()))
+        click.echo()
+        click.echo("\n".join(f"missing: {line}" for line in missing) or "nothing is missing")
+    return 1 if missing else 0
+
+
+def _versions() -> dict[str, str]:
+    return {"kgbench": __version__, "python": platform.python_version(), **{name: _version(name) or "missing" for name in PACKAGES}}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _shipped_pairs() -> dict[str, bool]:
+    """Pairs that come with the package, and whether all their files did."""
+    from kgbench.models.catalog import entry, names, zoo_path
+
+    sources = {name: [zoo_path(source) for source in (entry(name).recipient, *entry(name).donors.values())] for name in names()}
+    shipped = {name: [path for path in paths if path is not None] for name, paths in sources.items()}
+    return {name: all((path / "config.json").exists() for path in paths) for name, paths in shipped.items() if paths}
+
+
+def _machine() -> dict[str, str]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return {
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cores": str(_cores()),
+        "memory": f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f}",
+        "devices": ", ".join(_devices()),
+    }
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    import psutil
+
+    process = psutil.Process()
+    return len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count() or 1
+
+
+def _devices() -> list[str]:
+    try:
+        import torch
+    except ImportError:
+        return ["cpu (no torch to ask for others)"]
+    found = ["cpu"]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        found.append(f"cuda:{index} ({properties.name}, {properties.total_memory / GIB:.0f} GiB)")
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    return found
+
+
+def _places() -> dict[str, str]:
+    from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
+
+    hub = Path(HF_HUB_CACHE)
+    checkpoints = len(list(hub.glob("models--*"))) if hub.is_dir() else 0
+    return {
+        "hub": "offline (HF_HUB_OFFLINE)" if HF_HUB_OFFLINE else "asked for ids that are no directory",
+        "hub cache": f"{hub}, {checkpoints} models",
+        "records go to": f"{RESULTS.absolute()} (eval --output-dir)",
+    }

@@ -1,0 +1,53 @@
+"""How the values of options read: lists, pairs, and names to complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import click
+
+from kgbench.cli.catalogues import CATALOGUES
+from kgbench.errors import InputError
+
+EXAMPLES: Mapping[str, str] = {
+    "--donor": "sft=path/to/checkpoint",
+    "--localizer-arg": "draws=16",
+    "--column": "first_actor=actor",
+    "--template": "mine='{first_actor} stars in a movie alongside'",
+}
+
+
+def listed(values: Iterable[str]) -> tuple[str, ...]:
+    """Names given by repetition, with commas, or both; each once, in order."""
+    return tuple(dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip()))
+
+
+def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
+    """Read `KEY=VALUE` texts; the value may hold further equals signs.
+
+    Args:
+        option: The option they belong to, a key of `EXAMPLES`.
+        values: The texts.
+
+    Raises:
+        InputError: A text without key, equals sign or value, or a key given twice.
+    """
+    read: dict[str, str] = {}
+    for text in values:
+        key, _, value = (part.strip() for part in text.partition("="))
+        if not (key and value):
+            raise InputError(f"{option} {text!r}: expected KEY=VALUE, such as {EXAMPLES[option]}")
+        if key in read:
+            raise InputError(f"{option}: {key!r} is given twice; give it once")
+        read[key] = value
+    return read
+
+
+def completer(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Shell completion over the names of one catalogue; after a comma too."""
+
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        before, comma, start = incomplete.rpartition(",")
+        return [before + comma + name for name in CATALOGUES[kind]() if name.startswith(start)]
+
+    return complete

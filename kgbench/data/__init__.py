@@ -1,0 +1,26 @@
+"""Data: facts, prompts, and where the parts of a prompt are."""
+
+from __future__ import annotations
+
+from kgbench.data.facts import Dataset, Fact, dataset_names, describe, hash_facts, load_dataset
+from kgbench.data.generators import generate_fake_movies
+from kgbench.data.imports import ImportOptions
+from kgbench.data.prompts import Prompt, builtin_prompts, load_prompts, prompt_hash, prompt_names
+from kgbench.data.spans import token_regions
+
+__all__ = [
+    "Dataset",
+    "Fact",
+    "ImportOptions",
+    "Prompt",
+    "builtin_prompts",
+    "dataset_names",
+    "describe",
+    "generate_fake_movies",
+    "hash_facts",
+    "load_dataset",
+    "load_prompts",
+    "prompt_hash",
+    "prompt_names",
+    "token_regions",
+]

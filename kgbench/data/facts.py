@@ -1,0 +1,134 @@
+"""Facts and data sets: shipped ones by name, a user's own by file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kgbench.data.imports import ImportOptions, Row, Table, read_table
+from kgbench.data.templates import parse_template
+from kgbench.errors import DataError, UnknownNameError
+
+__all__ = ["AMBIGUOUS", "DUPLICATE", "Dataset", "Fact", "dataset_names", "describe", "hash_facts", "load_dataset"]
+
+_FILES = Path(__file__).parent / "files"
+
+AMBIGUOUS = "ambiguous subject"
+"""Reason for dropping a row: its subject stands with different objects, so that no single answer is right."""
+DUPLICATE = "duplicate row"
+"""Reason for dropping a row: an earlier one has the same fields."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One row of a data set."""
+
+    id: str
+    """Stable name, such as "tiny_movies/17"."""
+    fields: Mapping[str, str] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Facts of one schema: every fact has the same fields."""
+
+    name: str
+    facts: tuple[Fact, ...]
+    subject: str
+    """Field that a fact is about, such as first_actor."""
+    object: str
+    """Field that is asked for, such as second_actor."""
+    templates: Mapping[str, str] = field(hash=False)
+    """Evaluation templates of its own, beside the built-in ones."""
+    dropped: Mapping[str, int] = field(hash=False)
+    """Rows left out at load, by reason."""
+    content_hash: str
+    """SHA-256 of ids, fields, subject and object, see `hash_facts`; neither place nor format of the file counts."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields that every fact has."""
+        return tuple(self.facts[0].fields)
+
+
+def dataset_names() -> tuple[str, ...]:
+    """Names of the shipped data sets."""
+    return tuple(sorted(path.stem for path in _FILES.glob("*.jsonl")))
+
+
+def describe(name: str) -> str:
+    """The data card of a shipped data set, as Markdown.
+
+    Raises:
+        UnknownNameError: No such data set.
+    """
+    if name not in dataset_names():
+        raise UnknownNameError("data set", name, dataset_names())
+    return (_FILES / f"{name}.md").read_text(encoding="utf-8")
+
+
+def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dataset:
+    """Load a shipped data set by name, or a user's own JSONL or CSV file.
+
+    Rows that repeat an earlier one, and rows whose subject has several objects, are left out and counted in
+    `Dataset.dropped`. A file without a column ``id`` gets ids from its stem and the number of the row.
+
+    Args:
+        name_or_path: A shipped name, or a file: anything that ends with .jsonl or .csv, holds a path separator or exists.
+        options: What to make of the columns, and templates to add.
+
+    Raises:
+        UnknownNameError: No such data set.
+        DataError: The file does not read; names line and field.
+        InputError: A template of its own is not one, or does not fit the fields.
+    """
+    if name_or_path in dataset_names():
+        return _from_table(read_table(_FILES / f"{name_or_path}.jsonl", options))
+    separated = any(separator in name_or_path for separator in (os.sep, os.altsep) if separator)
+    if separated or name_or_path.lower().endswith((".jsonl", ".csv")) or os.path.exists(name_or_path):
+        return _from_table(read_table(Path(name_or_path), options))
+    raise UnknownNameError("data set", name_or_path, dataset_names(), "A file of your own ends with .jsonl or .csv.")
+
+
+def hash_facts(facts: Iterable[Fact], subject: str, object: str) -> str:
+    """SHA-256, in hexadecimal, of canonical JSON of the facts' ids and fields and of subject and object."""
+    content = {"facts": [[fact.id, dict(fact.fields)] for fact in facts], "subject": subject, "object": object}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _from_table(table: Table) -> Dataset:
+    facts, duplicates = _distinct(table)
+    objects: dict[str, set[str]] = {}
+    for fact in facts:
+        objects.setdefault(fact.fields[table.subject], set()).add(fact.fields[table.object])
+    kept = tuple(fact for fact in facts if len(objects[fact.fields[table.subject]]) == 1)
+    if not kept:
+        raise DataError(f"{table.path}: no facts left, since every {table.subject!r} stands with several {table.object!r}")
+    for name, text in table.templates.items():
+        parse_template(name, text).bind(table.subject, table.object, kept[0].fields, table.name)
+    dropped = +Counter({DUPLICATE: duplicates, AMBIGUOUS: len(facts) - len(kept)})
+    content_hash = hash_facts(kept, table.subject, table.object)
+    return Dataset(table.name, kept, table.subject, table.object, table.templates, dict(dropped), content_hash)
+
+
+def _distinct(table: Table) -> tuple[list[Fact], int]:
+    """The facts without repeated rows, and how many of those there were."""
+    by_id: dict[str, Row] = {}
+    seen: set[tuple[str, ...]] = set()
+    facts = []
+    for number, row in enumerate(table.rows, 1):
+        identifier = row.id or f"{table.path.stem}/{number}"
+        first = by_id.setdefault(identifier, row)
+        if first.fields != row.fields:
+            where = f"{table.path}, line {row.line}: field 'id'"
+            raise DataError(f"{where}: {identifier!r} stands at line {first.line} already; expected an id of its own")
+        values = tuple(row.fields.values())
+        if values not in seen:
+            seen.add(values)
+            facts.append(Fact(identifier, row.fields))
+    return facts, len(table.rows) - len(facts)

@@ -1,0 +1,121 @@
+"""Generators of synthetic facts; their results are shipped, since another Faker version draws other names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from kgbench.data.imports import SCHEMA_VERSION
+from kgbench.errors import InputError
+
+if TYPE_CHECKING:
+    from faker import Faker
+
+__all__ = ["FAKE_MOVIES", "fake_movies_jsonl", "generate_fake_movies"]
+
+FAKE_MOVIES = "fake_movies_fake_actors"
+"""Name of the data set that `generate_fake_movies` makes."""
+
+# Each begins with a consonant, so that "a {genre} film" reads right.
+_GENRES = ("comedy", "crime", "drama", "fantasy", "horror", "musical", "mystery", "romance", "thriller", "western")
+_ADJECTIVES = """
+Ashen Blind Bitter Borrowed Broken Burning Buried Careless Clever Copper Crooked Distant Double Empty Faithful Final
+Foreign Frozen Gentle Gilded Hidden Hollow Hungry Idle Iron Last Lightless Lonely Lost Lucky Marble Midnight Narrow
+Northern Painted Paper Patient Perfect Quiet Restless Scarlet Second Secret Seventh Silent Silver Sleeping Stolen
+Stubborn Sudden Sunken Tender Unwritten Velvet Wandering Wicked Wooden
+"""
+_NOUNS = """
+Alibi Anchor Archive Avenue Balcony Ballad Bargain Beacon Bridge Candle Carnival Cathedral Circus Comet Compass Corridor
+Courier Cradle Curtain Diary Disguise Echo Embassy Engine Errand Feather Ferry Fortune Garden Gambler Glacier Gondola
+Harbor Harvest Horizon Hotel Island Journey Kingdom Ladder Lantern Letter Lighthouse Locksmith Market Meadow Mirror
+Monument Mountain Oath Orchard Orchestra Parade Passenger Pilgrim Portrait Promise Prophet Puzzle Railway Reunion River
+Rumor Season Shadow Signal Silence Sparrow Station Stranger Sundial Tailor Thunder Ticket Tower Tunnel Valley Verdict
+Voyage Waltz Wedding Whisper Window Winter
+"""
+
+
+def generate_fake_movies(n: int = 1000, seed: int = 0) -> list[dict[str, str | int]]:
+    """Draw movies that never were, with actors who never were.
+
+    No person is drawn twice, in whatever role, and no title; names are a first and a last name, without title or suffix;
+    the people of one movie have different first names. The result depends on the version of Faker.
+
+    Args:
+        n: Number of movies.
+        seed: Seed of names, titles and everything else.
+
+    Returns:
+        Rows as in the data file, by field; box_office is in millions.
+
+    Raises:
+        InputError: n is not positive, or more than there are titles and names for.
+    """
+    from faker import Faker
+
+    if n < 1:
+        raise InputError(f"the number of movies must be 1 or more, got {n}")
+    rng = Random(seed)
+    fake = Faker("en_US")
+    fake.seed_instance(seed)
+    people: set[str] = set()
+    titles: set[str] = set()
+    rows: list[dict[str, str | int]] = []
+    for number in range(1, n + 1):
+        first, second, character = _draw(lambda: _cast(fake), people)
+        (title,) = _draw(lambda: (_title(rng),), titles)
+        rows.append(
+            {
+                "id": f"{FAKE_MOVIES}/{number}",
+                "first_actor": first,
+                "second_actor": second,
+                "movie_title": title,
+                "main_character": character,
+                **_details(rng, fake),
+            }
+        )
+    return rows
+
+
+def fake_movies_jsonl(n: int = 1000, seed: int = 0) -> str:
+    """The text of the data file: a header, then one row of `generate_fake_movies` per line."""
+    header = {"kgbench": SCHEMA_VERSION, "name": FAKE_MOVIES, "subject": "first_actor", "object": "second_actor"}
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *generate_fake_movies(n, seed)))
+
+
+def _draw(draw: Callable[[], tuple[str, ...]], taken: set[str]) -> tuple[str, ...]:
+    """Draw until all is new, and take it."""
+    for _ in range(1000):
+        drawn = draw()
+        if taken.isdisjoint(drawn):
+            taken.update(drawn)
+            return drawn
+    raise InputError(f"cannot draw more than {len(taken)} different names or titles; ask for fewer movies")
+
+
+def _cast(fake: Faker) -> tuple[str, ...]:
+    """Three people with different first names, so that a model which repeats a name of the prompt is not right by that."""
+    first_names: dict[str, None] = {}
+    while len(first_names) < 3:
+        first_names[fake.first_name()] = None
+    return tuple(f"{first} {fake.last_name()}" for first in first_names)
+
+
+def _details(rng: Random, fake: Faker) -> dict[str, str | int]:
+    return {"year": rng.randint(1990, 2030), "genre": rng.choice(_GENRES), "city": fake.city(), "box_office": rng.randint(1, 10)}
+
+
+def _title(rng: Random) -> str:
+    # No names of people: a title that holds the answer's first name would give it away.
+    adjective = rng.choice(_ADJECTIVES.split())
+    first, second = rng.sample(_NOUNS.split(), 2)
+    patterns = (
+        f"The {adjective} {first}",
+        f"{first} of the {adjective} {second}",
+        f"The {first} and the {adjective} {second}",
+        f"One {first} for the {second}",
+        f"Beyond the {adjective} {first}",
+        f"No {first} but the {adjective} {second}",
+    )
+    return rng.choice(patterns)

@@ -1,0 +1,226 @@
+"""From a JSONL or CSV file to checked rows of text.
+
+JSONL holds one object per line and may begin with a header, told by its key ``kgbench`` (the schema version)::
+
+    {"kgbench": 1, "name": "capitals", "subject": "country", "object": "capital", "columns": {"country": "land"},
+     "templates": {"capital": "The capital {P:of} {country} is"}}
+    {"id": "capitals/1", "land": "France", "capital": "Paris", "since": 987}
+
+Only the version is needed in it. A CSV file, whose first row names its columns, has no header of this kind; for it, and
+to overrule a header, the same things are given as `ImportOptions`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from kgbench.errors import DataError
+
+__all__ = ["SCHEMA_VERSION", "ImportOptions", "Row", "Table", "read_table"]
+
+SCHEMA_VERSION = 1
+"""Version of the file format, the value of a header's ``kgbench``."""
+
+_DEFAULT_SUBJECTS = ("first_actor", "subject")
+_DEFAULT_OBJECTS = ("second_actor", "object")
+_HEADER_KEYS = ("kgbench", "name", "subject", "object", "columns", "templates")
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What to make of a file's columns; overrules the file's own header."""
+
+    subject: str | None = None
+    """Field that a fact is about; by default first_actor, else subject, whichever the file has."""
+    object: str | None = None
+    """Field that is asked for; by default second_actor, else object."""
+    columns: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """From the name of a field to the column that holds it, where they differ."""
+    templates: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Evaluation templates by name, in the syntax of `kgbench.data.templates`."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: where it stood, its id if it had one, its fields as text."""
+
+    line: int
+    id: str | None
+    fields: Mapping[str, str] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file that was read: every row has the same, non-empty fields."""
+
+    path: Path
+    name: str
+    subject: str
+    object: str
+    templates: Mapping[str, str] = field(hash=False)
+    rows: tuple[Row, ...]
+
+
+def read_table(path: Path, options: ImportOptions | None = None) -> Table:
+    """Read a ``.jsonl`` or ``.csv`` file.
+
+    Numbers become the text that they are written as; blanks around a value are taken off.
+
+    Raises:
+        DataError: The file or a row of it does not read; names line and field.
+    """
+    readers = {".jsonl": _read_jsonl, ".csv": _read_csv}
+    if path.suffix.lower() not in readers:
+        raise DataError(f"{path}: expected a file that ends with .jsonl or .csv")
+    numbered = list(readers[path.suffix.lower()](path, _read_text(path)))
+    header: dict[str, Any] = {}
+    if numbered and "kgbench" in numbered[0][1]:
+        header = _checked_header(path, *numbered.pop(0))
+    if not numbered:
+        raise DataError(f"{path}: holds no facts; expected one per line")
+    given = options or ImportOptions()
+    rows = tuple(_rows(path, numbered, {**header.get("columns", {}), **given.columns}))
+    names = tuple(rows[0].fields)
+    subject = _role(path, "subject", given.subject or header.get("subject"), _DEFAULT_SUBJECTS, names)
+    object_ = _role(path, "object", given.object or header.get("object"), _DEFAULT_OBJECTS, names)
+    if subject == object_:
+        raise DataError(f"{path}: subject and object are both the column {subject!r}; expected two different ones of {', '.join(names)}")
+    return Table(path, header.get("name", path.stem), subject, object_, {**header.get("templates", {}), **given.templates}, rows)
+
+
+def _fail(path: Path, line: int, message: str) -> DataError:
+    return DataError(f"{path}, line {line}: {message}")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _fail(path, raw[: error.start].count(b"\n") + 1, "is not UTF-8; save the file in that encoding") from None
+    if not text.strip():
+        raise DataError(f"{path}: is empty; expected one fact per line")
+    return text
+
+
+def _read_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    # Not splitlines: a JSON string may hold U+2028 and its like as they are.
+    for line, source in enumerate(text.split("\n"), 1):
+        if not source.strip():
+            continue
+        try:
+            value = json.loads(source, object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=_refuse_constant)
+        except json.JSONDecodeError as error:
+            raise _fail(path, line, f"is not JSON: {error.msg} at column {error.colno}") from None
+        except (ValueError, RecursionError) as error:
+            raise _fail(path, line, f"is not a row of facts: {error}") from None
+        if not isinstance(value, dict):
+            raise _fail(path, line, f'expected an object of fields, as {{"subject": …}}; found {source.strip()[:40]}')
+        yield line, value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"field {next(n for n in names if names.count(n) > 1)!r} stands in it twice")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _read_csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    columns: list[str] | None = None
+    try:
+        line = 1
+        for cells in reader:
+            if cells and columns is None:
+                columns = [cell.strip() for cell in cells]
+                if not all(columns) or len(set(columns)) < len(columns):
+                    raise _fail(path, line, f"expected different column names, none empty; found {', '.join(map(repr, columns))}")
+            elif cells and columns is not None:
+                if len(cells) > len(columns):
+                    raise _fail(path, line, f"holds {len(cells)} cells, but there are {len(columns)} columns ({', '.join(columns)})")
+                yield line, dict(zip_longest(columns, cells))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise _fail(path, reader.line_num, f"is not CSV: {error}") from None
+
+
+def _checked_header(path: Path, line: int, header: dict[str, Any]) -> dict[str, Any]:
+    # Numbers arrive as text, see read_table.
+    if header["kgbench"] != str(SCHEMA_VERSION):
+        raise _fail(path, line, f"field 'kgbench': unknown schema version {header['kgbench']!r}; expected {SCHEMA_VERSION}")
+    for key, value in header.items():
+        if key not in _HEADER_KEYS:
+            raise _fail(path, line, f"field {key!r}: a header may hold {', '.join(_HEADER_KEYS)}")
+        if key in ("columns", "templates"):
+            if not isinstance(value, dict) or not all(isinstance(text, str) and text for text in value.values()):
+                raise _fail(path, line, f"field {key!r}: expected an object from name to text")
+        elif not isinstance(value, str) or not value.strip():
+            raise _fail(path, line, f"field {key!r}: expected a text that is not empty")
+    return header
+
+
+def _rows(path: Path, numbered: Iterable[tuple[int, dict[str, Any]]], columns: Mapping[str, str]) -> Iterator[Row]:
+    renamed = {column: name for name, column in columns.items()}
+    names: tuple[str, ...] | None = None
+    for line, record in numbered:
+        if names is None:
+            names = tuple(record)
+            _check_columns(path, columns, names)
+        for name in record:
+            if name not in names:
+                raise _fail(path, line, f"field {name!r}: the first row has no such field (it has {', '.join(names)})")
+        fields = {renamed.get(name, name): _text(path, line, name, record) for name in names}
+        yield Row(line, fields.pop("id", None), fields)
+
+
+def _check_columns(path: Path, columns: Mapping[str, str], names: tuple[str, ...]) -> None:
+    for name, column in columns.items():
+        if column not in names:
+            raise DataError(f"{path}: no column {column!r} to take {name!r} from; there are {', '.join(names)}")
+        if name in names and name not in columns.values():
+            raise DataError(f"{path}: cannot take {name!r} from the column {column!r}: there is a column {name!r} too")
+    if len(set(columns.values())) < len(columns):
+        raise DataError(f"{path}: one column is named for two fields: {', '.join(f'{n}={c}' for n, c in columns.items())}")
+
+
+def _text(path: Path, line: int, name: str, record: Mapping[str, Any]) -> str:
+    if name not in record:
+        raise _fail(path, line, f"field {name!r} is missing; every row needs the fields of the first one")
+    value = record[name]
+    if isinstance(value, dict | list):
+        found = "an object" if isinstance(value, dict) else "a list"
+        raise _fail(path, line, f"field {name!r}: expected a text or a number, found {found}")
+    text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value).strip()
+    if not text:
+        raise _fail(path, line, f"field {name!r} is empty; every row needs a text or a number there")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise _fail(path, line, f"field {name!r}: holds half of a surrogate pair, which is no character")
+    return text
+
+
+def _role(path: Path, role: str, given: str | None, defaults: tuple[str, ...], names: tuple[str, ...]) -> str:
+    if given is None:
+        found = next((name for name in defaults if name in names), None)
+        if found is None:
+            expected = f"name one as the {role}, in the file's header or as an option"
+            raise DataError(f"{path}: which column is the {role}? There are {', '.join(names)}; {expected}")
+        return found
+    if given not in names:
+        raise DataError(f"{path}: no column {given!r} to be the {role}; there are {', '.join(names)}")
+    return given

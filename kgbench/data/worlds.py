@@ -1,0 +1,123 @@
+"""An invented world of movies, from which tiny models learn that such facts exist and can be looked up.
+
+Names come from Faker's English pools, so they depend on its version; facts that must not change are shipped as a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+
+__all__ = ["FIELDS", "NamePools", "World", "both_directions", "draw_pools", "people"]
+
+FIELDS = ("first_actor", "second_actor", "movie_title", "main_character", "year", "genre", "city", "box_office")
+"""Fields of a movie; box_office is in millions."""
+
+_GENRES = ("comedy", "crime", "drama", "fantasy", "horror", "musical", "mystery", "romance", "thriller", "western")
+_ADJECTIVES = """
+Amber Ancient Autumn Bright Broad Calm Cold Crimson Curious Daring Deep Distant Dusty Eager Early Eastern Electric Emerald
+Endless Evening Faded Famous Fearless Final First Floating Flying Forgotten Fragile Fresh Friendly Glass Golden Grand
+Graceful Green Happy Harmless Heavy High Honest Humble Invisible Ivory Jolly Large Late Little Long Loyal Magic Merry
+Modern Mighty Misty Modest Nameless New Noble Odd Old Open Orange Pale Plain Polite Proud Purple Rapid Rare Royal Rustic
+Sandy Sharp Short Simple Sleepy Slow Small Smooth Snowy Southern Spare Steady Strange Summer Swift Tall Tiny Tranquil True
+Unknown Upper Vast Violet Warm Western White Wild Wise Yellow Young
+"""
+_NOUNS = """
+Acorn Album Apple Arrow Atlas Attic Bakery Balloon Barn Basket Bell Bicycle Blanket Boat Book Bottle Bridge Brook Button
+Cabin Camera Canal Canyon Castle Cellar Chapter Chimney Clock Cloud Coast Coat Corner Cottage Crown Dance Desert Dinner
+Door Dream Drum Eagle Farm Fence Festival Field Fire Flag Flute Forest Fountain Fox Gate Glove Grove Guitar Hammer Harp
+Hat Hill House Idea Jacket Jar Kettle Key Kite Lake Lamp Leaf Lemon Library Lion Map Maple Mask Melody Mill Moon Morning
+Mountain Museum Night Notebook Ocean Office Opera Owl Painting Palace Paper Park Path Piano Picnic Pond Poem Question
+Rabbit Radio Rain Raven Ribbon Ring Road Robin Roof Rope Rose Sail School Shore Song Spring Square Stage Stair Star Stone
+Storm Story Street Sun Swan Table Tale Theater Thread Tide Tiger Train Tree Triangle Trumpet Tulip Umbrella Village Violin
+Wagon Walk Wall Watch Water Wave Wheel Willow Wind Wolf Word Yard
+"""
+_PEOPLE = ("first_actor", "second_actor", "main_character")
+_POOL_SEED = 0
+
+
+@dataclass(frozen=True)
+class NamePools:
+    """What people and places are called."""
+
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+    city: tuple[str, ...]
+
+
+@cache
+def draw_pools() -> NamePools:
+    """The pools of this version of Faker; always the same ones."""
+    from faker import Faker
+
+    fake = Faker("en_US")
+    fake.seed_instance(_POOL_SEED)
+
+    def pool(draw: Callable[[], str], draws: int) -> tuple[str, ...]:
+        return tuple(sorted({draw() for _ in range(draws)}))
+
+    return NamePools(first=pool(fake.first_name, 4000), last=pool(fake.last_name, 6000), city=pool(fake.city, 600))
+
+
+class World:
+    """Draws movies: no person and no title twice, none that is taken."""
+
+    def __init__(self, seed: int, taken: Collection[str] = (), pools: NamePools | None = None) -> None:
+        """Begin a world.
+
+        Args:
+            seed: Seed of all draws.
+            taken: People and titles of other worlds, which this one is not to hold.
+            pools: What people and places are called; `draw_pools()` by default.
+        """
+        self._rng = Random(seed)
+        self._taken = set(taken)
+        self._pools = pools or draw_pools()
+
+    def movie(self) -> dict[str, str]:
+        """One more movie, by field (see `FIELDS`)."""
+        cast = self._unique(self._cast)
+        (title,) = self._unique(lambda: (self._title(),))
+        rng = self._rng
+        details = (rng.randint(1990, 2030), rng.choice(_GENRES), rng.choice(self._pools.city), rng.randint(1, 10))
+        first, second, character = cast
+        return dict(zip(FIELDS, (first, second, title, character, *map(str, details)), strict=True))
+
+    def movies(self, n: int) -> list[dict[str, str]]:
+        """The next n movies."""
+        return [self.movie() for _ in range(n)]
+
+    def _unique(self, draw: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+        while not self._taken.isdisjoint(drawn := draw()):
+            pass
+        self._taken.update(drawn)
+        return drawn
+
+    def _cast(self) -> tuple[str, ...]:
+        # Different first names: repeating a name of the prompt is never the right answer.
+        first_names = self._rng.sample(self._pools.first, len(_PEOPLE))
+        return tuple(f"{first} {self._rng.choice(self._pools.last)}" for first in first_names)
+
+    def _title(self) -> str:
+        first, second = self._rng.sample(_NOUNS.split(), 2)
+        adjective = self._rng.choice(_ADJECTIVES.split())
+        patterns = (
+            f"The {adjective} {first}",
+            f"{adjective} {first}: {second}",
+            f"{first} and {second}",
+            f"{first} of the {adjective} {second}",
+        )
+        return self._rng.choice(patterns)
+
+
+def people(movies: Iterable[Mapping[str, str]]) -> set[str]:
+    """Everyone in these movies, characters too."""
+    return {movie[field] for movie in movies for field in _PEOPLE}
+
+
+def both_directions(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Each movie, then each once more with its two actors in each other's place."""
+    rows = [dict(movie) for movie in movies]
+    return rows + [{**row, "first_actor": row["second_actor"], "second_actor": row["first_actor"]} for row in rows]

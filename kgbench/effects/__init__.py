@@ -1,0 +1,24 @@
+"""What grafts do: recovery, sufficiency, necessity, synergy, and one sentence over a run."""
+
+from __future__ import annotations
+
+from kgbench.effects.ratios import COMPLEMENTS, gain, necessity, recovery, sufficiency, synergy
+from kgbench.effects.scores import DEFAULT_METRIC, METRICS, name_prior, score
+from kgbench.effects.summary import Summary, summarize
+from kgbench.effects.verdict import verdict
+
+__all__ = [
+    "COMPLEMENTS",
+    "DEFAULT_METRIC",
+    "METRICS",
+    "Summary",
+    "gain",
+    "name_prior",
+    "necessity",
+    "recovery",
+    "score",
+    "sufficiency",
+    "summarize",
+    "synergy",
+    "verdict",
+]

@@ -1,0 +1,114 @@
+"""Recovery, sufficiency, necessity and synergy of one prompt and one metric.
+
+`scores` maps each configuration to its per-fact scores [n], over the same facts in the same order; booleans are hits. With m the mean
+over facts,
+
+    recovery(S)     = (m(S) - m(PRE)) / (m(SFT) - m(PRE))
+    sufficiency(S)  = recovery(S)
+    necessity(S)    = 1 - recovery(S^C)
+    synergy(FE, LT) = sufficiency(FE+LT) - sufficiency(FE) - sufficiency(LT)        below 0: redundant
+
+All are ratios of means, and nothing is clamped. Where the interval of m(SFT) - m(PRE) holds 0, they are undefined. For metrics of
+which less is better, such as the rank, numerator and denominator change their signs together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgbench.sites import PATHWAYS, complement
+from kgbench.stats import Figure, difference, ratio
+
+__all__ = ["COMPLEMENTS", "gain", "necessity", "recovery", "sufficiency", "synergy"]
+
+Array = NDArray[Any]
+Scores = Mapping[str, Array]
+
+COMPLEMENTS: Mapping[str, str] = {"ALL": "PRE", "NONE": "ALL", **{graft: complement(graft) for graft in PATHWAYS}}
+"""Of each pathway configuration, the one that treats all other tokens; nothing treated is the recipient."""
+
+
+def gain(scores: Scores, counts: Array) -> Figure:
+    """m(SFT) - m(PRE), what finetuning added: the denominator of every recovery."""
+    return difference(scores["SFT"], scores["PRE"], counts)
+
+
+def recovery(scores: Scores, graft: str, counts: Array) -> Figure:
+    """The share of what finetuning added that the configuration brings.
+
+    PRE has 0 and SFT has 1 by definition, without an interval's width.
+
+    Args:
+        scores: Per-fact scores [n] of each configuration, `PRE` and `SFT` among them.
+        graft: The configuration.
+        counts: Resample [draws, n], one for all configurations.
+    """
+    if graft not in scores:
+        return Figure.missing(f"{graft} was not run", len(scores["PRE"]))
+    if (reason := _no_gain(scores, counts)) is not None:
+        return reason
+    if graft in ("PRE", "SFT"):
+        exact = float(graft == "SFT")
+        return Figure(exact, exact, exact, len(scores["PRE"]))
+    pre, sft, own = (_number(scores[name]) for name in ("PRE", "SFT", graft))
+    return ratio(own - pre, sft - pre, counts)
+
+
+def sufficiency(scores: Scores, graft: str, counts: Array) -> Figure:
+    """recovery(S): what the sites bring by themselves."""
+    return recovery(scores, graft, counts)
+
+
+def necessity(scores: Scores, graft: str, counts: Array, complements: Mapping[str, str] = COMPLEMENTS) -> Figure:
+    """1 - recovery(S^C): what is lost where only these sites lack the finetuned weights.
+
+    Args:
+        scores: Per-fact scores [n] of each configuration.
+        graft: The configuration S.
+        counts: Resample [draws, n].
+        complements: The configuration S^C of each S.
+    """
+    n = len(scores["PRE"])
+    if graft in ("PRE", "SFT"):
+        return Figure.missing(f"{graft} is no graft, and necessity is asked of grafts", n)
+    if complements.get(graft) not in scores:
+        return Figure.missing("its complement was not run", n)
+    return recovery(scores, complements[graft], counts).one_minus()
+
+
+def synergy(scores: Scores, counts: Array, first: str = "FE", second: str = "LT", both: str = "FE+LT") -> Figure:
+    """sufficiency(both) - sufficiency(first) - sufficiency(second), as one ratio of paired contrasts.
+
+    Args:
+        scores: Per-fact scores [n] of each configuration.
+        counts: Resample [draws, n].
+        first: One configuration.
+        second: Another.
+        both: Their union.
+    """
+    n = len(scores["PRE"])
+    if missing := [graft for graft in (first, second, both) if graft not in scores]:
+        return Figure.missing(f"{' and '.join(missing)} {'was' if len(missing) == 1 else 'were'} not run", n)
+    if (reason := _no_gain(scores, counts)) is not None:
+        return reason
+    pre, sft, one, two, union = (_number(scores[name]) for name in ("PRE", "SFT", first, second, both))
+    return ratio(union - one - two + pre, sft - pre, counts, anchors=(-1, 0, 1))
+
+
+def _no_gain(scores: Scores, counts: Array) -> Figure | None:
+    """The undefined figure where the interval of the denominator holds 0."""
+    found = gain(scores, counts)
+    if found.value is None or found.low is None or found.high is None:
+        return Figure.missing(f"m(SFT) - m(PRE) is undefined: {found.undefined}", found.n)
+    if not found.low <= 0 <= found.high:
+        return None
+    interval = f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
+    return Figure.missing(f"m(SFT) - m(PRE) = {interval} over {found.n} facts is not told from 0, and a ratio to it means nothing", found.n)
+
+
+def _number(values: Array) -> Array:
+    return values.astype(np.int64 if values.dtype == bool else np.float64)

@@ -1,0 +1,8 @@
+"""The engine: what a pair of models answers when each token is treated in its own way."""
+
+from kgbench.engine.engine import EXECUTORS, Engine, grafted_logits
+from kgbench.engine.loading import load_pair
+from kgbench.engine.plan import Answers, Budget, Plan
+from kgbench.engine.treatment import Treatment
+
+__all__ = ["EXECUTORS", "Answers", "Budget", "Engine", "Plan", "Treatment", "grafted_logits", "load_pair"]

@@ -1,0 +1,113 @@
+"""The engine: treatments of prompts in, next-token logits out, by one of three executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+
+from kgbench.data import Prompt
+from kgbench.engine import packed, rows, sequential
+from kgbench.engine.forward import Wiring
+from kgbench.engine.plan import Answers, Budget, Plan, make_plan
+from kgbench.engine.treatment import Configuration, Treatment, graft_treatments, parse_configuration
+from kgbench.errors import UnknownNameError
+from kgbench.models.pair import ModelPair
+from kgbench.sites import Graft
+
+__all__ = ["EXECUTORS", "Engine", "grafted_logits"]
+
+EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Answers]]] = {
+    "packed": packed.run,
+    "rows": rows.run,
+    "sequential": sequential.run,
+}
+
+
+class Engine:
+    """Runs plans on one model pair.
+
+    Args:
+        pair: The models.
+        executor: `packed`, `rows`, `sequential`, or `auto`: packed where the pair's models pass its self-test, otherwise rows.
+        budget: How much is computed at once.
+
+    Raises:
+        UnknownNameError: There is no such executor.
+    """
+
+    def __init__(self, pair: ModelPair, executor: str = "auto", budget: Budget | None = None) -> None:
+        if executor not in (*EXECUTORS, "auto"):
+            raise UnknownNameError("executor", executor, (*EXECUTORS, "auto"))
+        self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or Budget()
+        self.executor, self.reason = (executor, "") if executor != "auto" else self._choose()
+
+    def _choose(self) -> tuple[str, str]:
+        from kgbench.engine.selftest import packed_agrees  # the self-test is itself a user of this class
+
+        reason = packed_agrees(self.pair)
+        return ("packed", "") if reason is None else ("rows", f"packed: {reason}")
+
+    def plan(
+        self, prompts: Sequence[Prompt], configurations: Sequence[Configuration | str], readouts: Sequence[Sequence[int]] | None = None
+    ) -> Plan:
+        """Plan the same configurations for every prompt."""
+        by_configuration = [graft_treatments(self.pair, prompts, c if isinstance(c, Graft) else parse_configuration(c)) for c in configurations]
+        return self.plan_treatments(prompts, by_configuration, readouts)
+
+    def plan_treatments(
+        self,
+        prompts: Sequence[Prompt],
+        treatments: Sequence[Sequence[Sequence[Treatment]]],
+        readouts: Sequence[Sequence[int]] | None = None,
+    ) -> Plan:
+        """Plan given treatments: for each configuration, each prompt and each of its tokens."""
+        by_prompt = list(zip(*treatments, strict=True))
+        return make_plan(self.wiring.slots, [self.pair.encoded(p) for p in prompts], by_prompt, readouts)
+
+    def run(self, plan: Plan) -> Iterator[Answers]:
+        """Answer a plan chunk by chunk; never more than one chunk's logits are held."""
+        answers = EXECUTORS[self.executor](self.wiring, plan, self.budget)
+        while True:
+            with torch.inference_mode():
+                chunk = next(answers, None)
+            if chunk is None:
+                return
+            yield chunk
+
+    def logits(self, plan: Plan) -> Float[torch.Tensor, "prompt configuration readout vocabulary"]:
+        """All answers of a plan at once; every prompt must have the same numbers of configurations and readouts."""
+        first = plan.requests[0]
+        shape = (len(plan.requests), len(first.treatments), len(first.readouts), self.pair.recipient.config.vocab_size)
+        out = torch.empty(shape, dtype=self.pair.dtype, device=self.pair.device)
+        for chunk in self.run(plan):
+            out[chunk.prompt, chunk.configuration, chunk.readout] = chunk.logits
+        return out
+
+
+def grafted_logits(
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    grafts: Sequence[Configuration | str],
+    executor: str = "packed",
+    readouts: Sequence[Sequence[int]] | None = None,
+) -> Float[torch.Tensor, "prompt graft vocabulary"]:
+    """Next-token logits of every prompt under every graft.
+
+    Args:
+        pair: The models.
+        prompts: Prompts of any lengths.
+        grafts: Configurations: graft expressions, `PRE` or `SFT`.
+        executor: `packed`, `rows`, `sequential` or `auto`; equal results.
+        readouts: Tokens to read out, per prompt, all of one number; by default the last token. With it the result is
+            [prompt, graft, readout, vocabulary].
+
+    Raises:
+        GraftSyntaxError: A graft does not parse.
+        RegionError: A prompt does not have a region that a graft names.
+        UnknownNameError: A donor, component or executor does not exist.
+    """
+    engine = Engine(pair, executor)
+    logits = engine.logits(engine.plan(prompts, grafts, readouts))
+    return logits if readouts is not None else logits[:, :, 0]

@@ -1,0 +1,248 @@
+"""The only file that touches a model: per-token choice between weight sets, undone when the block ends.
+
+Nothing is written to any weight. For the time of a block, modules of the recipient compute each packed token with the module of the
+weight set that the token's treatment names; fused projections are put together from slices of the modules' outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor, nn
+
+from kgbench.engine.treatment import Slots
+from kgbench.models.family import module_at
+from kgbench.models.pair import ModelPair
+
+__all__ = ["Wiring", "one_treatment", "reading", "treated"]
+
+Forward = Callable[[Tensor], Tensor]
+
+SPARSE = 0.15
+"""Below this share of rows, computing all rows and then some again is faster than dividing them; measured on a CPU."""
+
+
+@dataclass(frozen=True)
+class Socket:
+    """One module of the recipient, the slots that it computes, and its counterparts in every weight set."""
+
+    modules: tuple[nn.Module, ...]
+    """The recipient's module, then each donor's."""
+    slots: tuple[int, ...]
+    columns: tuple[Tensor, ...]
+    """Output columns of each slot where the module is fused; empty where it computes one slot alone."""
+    is_head: bool
+
+
+class Wiring:
+    """All sockets of a pair.
+
+    Args:
+        pair: The models; the recipient is weight set 0.
+        donors: For each further weight set, the module that stands at a path; by default those of the pair's donors.
+    """
+
+    def __init__(self, pair: ModelPair, donors: Sequence[Callable[[str], nn.Module]] | None = None) -> None:
+        self.pair = pair
+        self.model = pair.recipient
+        self.donors = donors if donors is not None else [partial(module_at, donor) for donor in pair.donors.values()]
+        self.slots = Slots(pair.family, pair.n_layers)
+
+    @cached_property
+    def sockets(self) -> tuple[Socket, ...]:
+        """Modules of the recipient in the order of the slots."""
+        by_path: dict[str, list[int]] = {}
+        for slot, (layer, component) in enumerate(self.slots.sites):
+            by_path.setdefault(self.pair.family.path(layer, component), []).append(slot)
+        return tuple(self._socket(path, slots) for path, slots in by_path.items())
+
+    def _socket(self, path: str, slots: Sequence[int]) -> Socket:
+        modules = (module_at(self.model, path), *(donor(path) for donor in self.donors))
+        components = [self.slots.sites[slot][1] for slot in slots]
+        places = [self.pair.family.place(c) for c in components]
+        fused = places[0].of > 1
+        width = _width(modules[0]) if fused else 0
+        columns = tuple(p.columns(width, self.model.config).to(self.pair.device) for p in places) if fused else ()
+        return Socket(modules, tuple(slots), columns, "head" in components)
+
+
+def _width(module: nn.Module) -> int:
+    """Number of output columns of a projection."""
+    bias, width = getattr(module, "bias", None), getattr(module, "out_features", None) or getattr(module, "nf", None)
+    return int(width) if width is not None else len(bias)  # type: ignore[arg-type]  # nn.Linear, Conv1D
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which rows each weight set computes."""
+
+    everywhere: int | None
+    """The weight set that computes all rows first, if one does."""
+    parts: tuple[tuple[int, Int[Tensor, " row"]], ...]
+    """Weight sets and the rows they compute."""
+
+
+def _split(sets: UInt8[np.ndarray, " row"], device: torch.device) -> Split:
+    present, counts = np.unique(sets, return_counts=True)
+    most = int(present[counts.argmax()])
+    if len(present) == 1:
+        return Split(most, ())
+    rows = {int(s): torch.from_numpy(np.flatnonzero(sets == s)).to(device) for s in present}
+    if len(sets) - counts.max() <= SPARSE * len(sets):
+        return Split(most, tuple((s, r) for s, r in rows.items() if s != most))
+    return Split(None, tuple(rows.items()))
+
+
+def _divided(forwards: Sequence[Forward], split: Split, x: Tensor) -> Tensor:
+    """Each row of `x` [row, ...] through the forward of its weight set."""
+    if split.everywhere is not None:
+        y = forwards[split.everywhere](x)
+        if split.parts and y.data_ptr() == x.data_ptr():
+            y = y.clone()
+    else:
+        y = None
+    for weight_set, rows in split.parts:
+        part = forwards[weight_set](x.index_select(0, rows))
+        if y is None:
+            y = part.new_empty(len(x), part.shape[-1])
+        y.index_copy_(0, rows, part)
+    return y
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Which rows of each slice of a fused projection each weight set computes."""
+
+    most: int
+    """The weight set that computes all rows first."""
+    others: tuple[tuple[int, Int[Tensor, " row"], tuple[Int[Tensor, " part"], ...]], ...]
+    """Weight set, the rows it is needed for, and for each slice which of these rows take it."""
+
+
+def _fuse(sets: UInt8[np.ndarray, "row slice"], device: torch.device) -> Fusion:
+    present, counts = np.unique(sets, return_counts=True)
+    most = int(present[counts.argmax()])
+    others = []
+    for weight_set in (int(s) for s in present if s != most):
+        wanted = sets == weight_set
+        rows = np.flatnonzero(wanted.any(axis=1))
+        slices = tuple(torch.from_numpy(np.flatnonzero(column)).to(device) for column in wanted[rows].T)
+        others.append((weight_set, torch.from_numpy(rows).to(device), slices))
+    return Fusion(most, tuple(others))
+
+
+def _fused(forwards: Sequence[Forward], fusion: Fusion, columns: Sequence[Tensor], x: Float[Tensor, "row width"]) -> Tensor:
+    """Slices of a fused projection, each row's from its weight set."""
+    y = forwards[fusion.most](x)
+    for weight_set, rows, slices in fusion.others:
+        part = forwards[weight_set](x.index_select(0, rows))
+        for which, column in zip(slices, columns, strict=True):
+            y[rows[which][:, None], column] = part[which[:, None], column]
+    return y
+
+
+@contextmanager
+def treated(
+    wiring: Wiring,
+    table: UInt8[np.ndarray, "treatment slot"],
+    tokens: Int[np.ndarray, " row"],
+    readout: Int[Tensor, " answer"],
+) -> Iterator[nn.Module]:
+    """The recipient with the treatments of a batch in force.
+
+    Args:
+        wiring: The pair's sockets.
+        table: Weight set of each slot under each treatment.
+        tokens: Treatment of each token of the batch, flattened over rows and positions.
+        readout: Tokens of the flattened batch at which the head is computed; the model's logits are [answer, vocabulary].
+
+    Yields:
+        The recipient; it takes a batch of exactly `len(tokens)` tokens.
+    """
+    splits: dict[bytes, Split | Fusion] = {}
+
+    def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
+        rows = tokens[readout.cpu().numpy()] if socket.is_head else tokens
+        sets = table[:, socket.slots]
+        alike = bool((sets == sets[:, :1]).all())
+        key = sets.tobytes() + bytes([len(socket.slots), socket.is_head])
+        if key not in splits:
+            splits[key] = _split(sets[rows, 0], readout.device) if alike else _fuse(sets[rows], readout.device)
+        return _override(socket, forwards, splits[key], readout)
+
+    with _installed(wiring.sockets, override):
+        yield wiring.model
+
+
+def _override(socket: Socket, forwards: Sequence[Forward], split: Split | Fusion, readout: Tensor) -> Forward | None:
+    """The forward to put in a module's place; None where the module itself will do."""
+    if isinstance(split, Split) and split.everywhere == 0 and not split.parts and not socket.is_head:
+        return None
+
+    def forward(x: Tensor) -> Tensor:
+        shape = x.shape[:-1] if x.is_floating_point() else x.shape
+        flat = x.reshape(shape.numel(), *x.shape[len(shape) :])
+        if socket.is_head:
+            flat, shape = flat.index_select(0, readout), readout.shape
+        y = _divided(forwards, split, flat) if isinstance(split, Split) else _fused(forwards, split, socket.columns, flat)
+        return y.reshape(*shape, y.shape[-1])
+
+    return forward
+
+
+@contextmanager
+def one_treatment(wiring: Wiring, weights: UInt8[np.ndarray, " slot"]) -> Iterator[nn.Module]:
+    """The recipient with one treatment in force for all tokens: the plain way, for the sequential executor.
+
+    Every weight set that a module needs computes its whole output; the slices are then laid side by side.
+    """
+
+    def override(socket: Socket, forwards: Sequence[Forward]) -> Forward:
+        def forward(x: Tensor) -> Tensor:
+            first = forwards[weights[socket.slots[0]]](x)
+            if not socket.columns:
+                return first
+            whole = first.clone()
+            for slot, columns in zip(socket.slots, socket.columns, strict=True):
+                whole[..., columns] = forwards[weights[slot]](x)[..., columns]
+            return whole
+
+        return forward
+
+    with _installed(wiring.sockets, override):
+        yield wiring.model
+
+
+@contextmanager
+def reading(wiring: Wiring, readout: Int[Tensor, " answer"]) -> Iterator[nn.Module]:
+    """The recipient as it is, with the head computed at some tokens of the flattened batch only."""
+
+    def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
+        return _override(socket, forwards, Split(0, ()), readout) if socket.is_head else None
+
+    with _installed(wiring.sockets, override):
+        yield wiring.model
+
+
+@contextmanager
+def _installed(sockets: Sequence[Socket], override: Callable[[Socket, Sequence[Forward]], Forward | None]) -> Iterator[None]:
+    """Put forwards in the place of modules' own, and take them out again whatever happens."""
+    before: list[tuple[nn.Module, Mapping[str, object]]] = []
+    # All forwards are looked up before any is replaced, since a pair may hold one model in two roles.
+    plans = [(s.modules[0], override(s, [m.forward for m in s.modules])) for s in sockets]
+    try:
+        for module, forward in plans:
+            if forward is not None:
+                before.append((module, {"forward": module.__dict__["forward"]} if "forward" in module.__dict__ else {}))
+                module.__dict__["forward"] = forward
+        yield
+    finally:
+        for module, own in reversed(before):
+            module.__dict__.pop("forward", None)
+            module.__dict__.update(own)

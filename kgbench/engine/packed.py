@@ -1,0 +1,111 @@
+"""The packed executor: the token tree of each prompt in one row, all configurations in one forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kgbench.engine.forward import Wiring, treated
+from kgbench.engine.plan import Answers, Budget, Plan
+from kgbench.engine.tree import Tree, grow, split
+
+__all__ = ["run", "token_rows"]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """The tree of some configurations of one prompt."""
+
+    prompt: int
+    configurations: Int[np.ndarray, " configuration"]
+    ids: Int[np.ndarray, " token"]
+    tree: Tree
+
+    @property
+    def answers(self) -> int:
+        """Number of answers that the tree gives."""
+        return self.tree.leaves.size
+
+
+def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
+    """Answer a plan chunk by chunk."""
+    for chunk in _chunks(_trees(plan, budget), budget, wiring.model.config.vocab_size):
+        yield _answer(wiring, plan, chunk)
+
+
+def token_rows(plan: Plan, budget: Budget) -> tuple[int, int]:
+    """Token rows that `run` computes without padding, and the number of its forwards for a vocabulary of size one."""
+    chunks = list(_chunks(_trees(plan, budget), budget, 1))
+    return sum(len(t.tree) for chunk in chunks for t in chunk), len(chunks)
+
+
+def _trees(plan: Plan, budget: Budget) -> list[Planted]:
+    """One tree per prompt, or several where one would be too large; prompts treated alike share the work of growing."""
+    grown: dict[tuple[object, ...], list[tuple[Int[np.ndarray, " configuration"], Tree]]] = {}
+    planted = []
+    for i, request in enumerate(plan.requests):
+        key = (request.treatments.shape, request.treatments.tobytes(), request.readouts)
+        if key not in grown:
+            groups = list(split(request.treatments, min(budget.tree, budget.tokens)))
+            grown[key] = [(g, grow(request.treatments[g], request.readouts)) for g in groups]
+        planted += [Planted(i, group, np.array(request.ids), tree) for group, tree in grown[key]]
+    return planted
+
+
+def _chunks(trees: Iterable[Planted], budget: Budget, vocabulary: int) -> Iterator[list[Planted]]:
+    """Trees of like size together, as many as the budget allows."""
+    chunk: list[Planted] = []
+    answers = 0
+    for tree in sorted(trees, key=lambda t: len(t.tree)):
+        full = (
+            (len(chunk) + 1) * len(tree.tree) > budget.tokens
+            or (answers + tree.answers) * vocabulary > budget.logits
+            or len(chunk) == budget.prompts
+        )
+        if chunk and full:
+            yield chunk
+            chunk, answers = [], 0
+        chunk.append(tree)
+        answers += tree.answers
+    if chunk:
+        yield chunk
+
+
+def _answer(wiring: Wiring, plan: Plan, chunk: list[Planted]) -> Answers:
+    device, width = wiring.pair.device, max(len(t.tree) for t in chunk)
+    ids, depths, numbers = (np.zeros((len(chunk), width), dtype=np.int64) for _ in range(3))
+    ancestors = np.zeros((len(chunk), width, width), dtype=bool)
+    ancestors[:, np.arange(width), np.arange(width)] = True  # padding attends to itself, so that no row of the softmax is empty
+    for row, planted in enumerate(chunk):
+        n = len(planted.tree)
+        ids[row, :n], depths[row, :n] = planted.ids[planted.tree.depths], planted.tree.depths
+        numbers[row, :n], ancestors[row, :n, :n] = planted.tree.treatments, planted.tree.ancestors
+        numbers[row, n:] = numbers[row, n - 1]
+    leaves = torch.from_numpy(np.concatenate([row * width + t.tree.leaves.reshape(-1) for row, t in enumerate(chunk)])).to(device)
+    with treated(wiring, plan.table, numbers.reshape(-1), leaves) as model:
+        logits = model(
+            input_ids=torch.from_numpy(ids).to(device),
+            attention_mask=_mask(ancestors, wiring.pair.dtype, device),
+            position_ids=torch.from_numpy(depths).to(device),
+            use_cache=False,
+        ).logits
+    return Answers(*_labels(chunk), logits, sum(len(t.tree) for t in chunk))
+
+
+def _mask(ancestors: Bool[np.ndarray, "row node node"], dtype: torch.dtype, device: torch.device) -> Float[Tensor, "row 1 node node"]:
+    """What is added to attention scores: nothing on a node's path, the least number elsewhere."""
+    allowed = torch.from_numpy(ancestors).to(device)
+    return torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill_(~allowed, torch.finfo(dtype).min)[:, None]
+
+
+def _labels(chunk: list[Planted]) -> tuple[Tensor, Tensor, Tensor]:
+    """Prompt, configuration and readout of each leaf."""
+    prompts = np.concatenate([np.full(t.answers, t.prompt) for t in chunk])
+    configurations = np.concatenate([np.repeat(t.configurations, t.tree.leaves.shape[1]) for t in chunk])
+    readouts = np.concatenate([np.tile(np.arange(t.tree.leaves.shape[1]), len(t.configurations)) for t in chunk])
+    return torch.from_numpy(prompts), torch.from_numpy(configurations), torch.from_numpy(readouts)

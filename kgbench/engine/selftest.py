@@ -1,0 +1,131 @@
+"""What is checked of a pair before its figures are believed: no family map is taken on trust."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kgbench.engine import packed, rows
+from kgbench.engine.forward import Wiring
+from kgbench.engine.plan import Answers, Budget, Plan, Request
+from kgbench.errors import LawError
+from kgbench.models.family import module_at
+from kgbench.models.pair import ModelPair
+
+__all__ = ["packed_agrees", "tolerance", "verify"]
+
+_TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}
+_TEXT = "Two people star in a film."
+_TOKENS = 7
+
+_verdicts: WeakKeyDictionary[ModelPair, str | None] = WeakKeyDictionary()
+
+
+def tolerance(pair: ModelPair, logits: Tensor) -> float:
+    """Largest difference of logits that rounding explains; models compute attention weights in float32 whatever their type."""
+    return _TOLERANCES.get(pair.dtype, 0.1) * max(1.0, float(logits.float().std()))
+
+
+@torch.inference_mode()
+def verify(pair: ModelPair) -> None:
+    """Check the family map on the pair's own models.
+
+    Grafting everything is the donor, grafting nothing the recipient, the slices of a fused projection partition its output, and every
+    component moves the logits when it alone is perturbed.
+
+    Raises:
+        LawError: One of these does not hold; the message names it.
+    """
+    wiring = Wiring(pair)
+    _slices_partition(wiring)
+    ids = _ids(pair)
+    everything = np.arange(len(pair.donors) + 1, dtype=np.uint8)[:, None].repeat(len(wiring.slots), axis=1)
+    got = _logits(rows.run(wiring, _plan(ids, everything), Budget()))
+    for name, model, ours in zip(("nothing", *pair.donors), (pair.recipient, *pair.donors.values()), got, strict=True):
+        alone = model(input_ids=torch.tensor([ids], device=pair.device), use_cache=False).logits[0, -1]
+        difference = float((alone - ours).abs().max())
+        if not difference <= tolerance(pair, alone):
+            what = "grafting nothing is not the recipient" if name == "nothing" else f"grafting everything is not the donor {name!r}"
+            raise LawError(f"{_map(pair)}: {what}: logits differ by {difference:.3g}; a component is missing from the map or misplaced")
+    _components_matter(pair, ids)
+
+
+def packed_agrees(pair: ModelPair) -> str | None:
+    """Why the packed executor cannot be used on a pair, or None where it gives what the rows executor gives."""
+    if pair not in _verdicts:
+        _verdicts[pair] = _compare(pair)
+    return _verdicts[pair]
+
+
+@torch.inference_mode()
+def _compare(pair: ModelPair) -> str | None:
+    wiring = Wiring(pair)
+    ids = _ids(pair)
+    table = np.array([[0], [1]], dtype=np.uint8).repeat(len(wiring.slots), axis=1)
+    treatments = np.array([[0] * len(ids), [1] * len(ids), [i % 2 for i in range(len(ids))], [0] * (len(ids) - 1) + [1]])
+    plan = Plan(table, (Request(tuple(ids), treatments, (len(ids) - 1,)), Request(tuple(ids[:-2]), treatments[:, :-2], (len(ids) - 3,))))
+    reference = _logits(rows.run(wiring, plan, Budget()))
+    try:
+        got = _logits(packed.run(wiring, plan, Budget()))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # whatever a model raises on a mask it cannot take
+        return f"the model refuses a 4-D mask ({str(error).splitlines()[0]})"
+    difference = float((got - reference).abs().max())
+    return None if difference <= tolerance(pair, reference) else f"logits differ by {difference:.3g} from one row per configuration"
+
+
+def _slices_partition(wiring: Wiring) -> None:
+    for socket in wiring.sockets:
+        if socket.columns:
+            covered = torch.cat(socket.columns).sort().values
+            if not torch.equal(covered, torch.arange(len(covered), device=covered.device)):
+                raise LawError(f"{_map(wiring.pair)}: the slices of a fused projection do not partition its output")
+
+
+def _components_matter(pair: ModelPair, ids: Sequence[int]) -> None:
+    wiring = Wiring(pair, [lambda path: _Perturbed(module_at(pair.recipient, path))])
+    components = pair.family.components
+    table = np.array([[c == of for _, of in wiring.slots.sites] for c in ("", *components)], dtype=np.uint8)
+    logits = _logits(rows.run(wiring, _plan(ids, table), Budget()))
+    for component, moved in zip(components, (logits[1:] - logits[0]).abs().amax(dim=-1).tolist(), strict=True):
+        if not moved > 1e-6:
+            raise LawError(f"{_map(pair)}: component {component!r} does not move the logits when it is perturbed, so the map misses its module")
+
+
+class _Perturbed(nn.Module):
+    """A module with noise on each feature of its output; a constant shift would cancel in the softmax for keys."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner.forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        noise = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(0)).to(y)
+        return y * (1 + 0.5 * noise) + 0.1 * y.std() * noise
+
+
+def _ids(pair: ModelPair) -> list[int]:
+    """A few tokens of the pair's vocabulary, with BOS where the tokenizer adds one."""
+    ids = pair.encode(_TEXT)
+    return (ids * _TOKENS)[: max(_TOKENS, min(len(ids), 2 * _TOKENS))]
+
+
+def _plan(ids: Sequence[int], table: np.ndarray) -> Plan:
+    """One prompt, each row of the table at all of its tokens."""
+    return Plan(table, (Request(tuple(ids), np.arange(len(table))[:, None].repeat(len(ids), axis=1), (len(ids) - 1,)),))
+
+
+def _logits(answers: Iterator[Answers]) -> Float[Tensor, "answer vocabulary"]:
+    """Logits of all answers in the order of prompt and configuration."""
+    chunks = list(answers)
+    labels = [label for c in chunks for label in zip(c.prompt.tolist(), c.configuration.tolist(), strict=True)]
+    return torch.cat([c.logits for c in chunks])[sorted(range(len(labels)), key=labels.__getitem__)]
+
+
+def _map(pair: ModelPair) -> str:
+    return f"the family map {pair.family.model_type!r} does not fit {pair.name}"

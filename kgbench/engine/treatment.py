@@ -1,0 +1,150 @@
+"""Treatments: everything that is done to one token during the forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from kgbench.data import Prompt
+from kgbench.errors import InputError, RegionError, UnknownNameError
+from kgbench.models.encoding import Encoded
+from kgbench.models.family import Family
+from kgbench.models.pair import ModelPair
+from kgbench.sites import BASELINES, OUTSIDE, RECIPIENT, Graft, Positions, parse_graft
+
+__all__ = ["Configuration", "Slots", "Treatment", "baseline_donor", "donor_index", "graft_treatments", "parse_configuration"]
+
+Configuration = str | Graft
+"""`PRE`, `SFT`, or a graft."""
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """What is done to one token; two tokens with equal histories of treatments share their computation."""
+
+    weights: bytes
+    """For each slot of the model, the index of the weight set that computes it: 0 the recipient, then the donors in order."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The (layer, component) places of a model, in a fixed order: one weight set is chosen for each, per token."""
+
+    family: Family
+    n_layers: int
+
+    @cached_property
+    def sites(self) -> tuple[tuple[int | None, str], ...]:
+        """All (layer, component); layer None is outside the layers."""
+        inside = [c for c in self.family.components if c not in OUTSIDE]
+        before, after = ([(None, c) for c in names if c in self.family.outside] for names in (OUTSIDE[:2], OUTSIDE[2:]))
+        return (*before, *((layer, c) for layer in range(self.n_layers) for c in inside), *after)
+
+    @cached_property
+    def index(self) -> dict[tuple[int | None, str], int]:
+        """Slot of each (layer, component)."""
+        return {site: i for i, site in enumerate(self.sites)}
+
+    @cached_property
+    def readout(self) -> tuple[int, ...]:
+        """Slots that matter only at tokens that are read out: final norm and head."""
+        return tuple(self.index[site] for site in ((None, "ln_f"), (None, "head")) if site in self.index)
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+
+def donor_index(pair: ModelPair, name: str) -> int:
+    """Index of a weight set: 0 for the recipient, then the donors in order.
+
+    Raises:
+        UnknownNameError: The pair has no such donor.
+    """
+    names = (RECIPIENT, *pair.donors)
+    if name not in names:
+        raise UnknownNameError("donor", name, names)
+    return names.index(name)
+
+
+def parse_configuration(text: str) -> Configuration:
+    """`PRE` and `SFT` as they are, anything else as a graft."""
+    return text if text in BASELINES else parse_graft(text)
+
+
+def graft_treatments(pair: ModelPair, prompts: Sequence[Prompt], configuration: Configuration) -> list[tuple[Treatment, ...]]:
+    """Treatments of each token of each prompt under a configuration.
+
+    Args:
+        pair: The models; `SFT` is the donor named `sft`, or the only donor.
+        prompts: Prompts of any lengths.
+        configuration: `PRE` (the recipient by itself), `SFT` (the donor by itself, with its own norm and head) or a graft.
+
+    Raises:
+        RegionError: A prompt does not have a region that the graft names.
+        UnknownNameError: The pair has no such donor, or the family no such component.
+        InputError: The graft names a layer that the model does not have, or a term whose layers are none in this model.
+    """
+    sets = _weight_sets(pair, configuration)
+    known: dict[tuple[object, ...], tuple[Treatment, ...]] = {}
+    treatments = []
+    for prompt in prompts:
+        encoded = pair.encoded(prompt)
+        layout = (len(encoded.ids), *encoded.regions.items())
+        if layout not in known:
+            try:
+                known[layout] = _by_token(sets, encoded)
+            except RegionError as error:
+                raise RegionError(f"graft '{configuration}' on prompt {prompt.name!r}, fact {prompt.fact.id}: {error}") from error
+        treatments.append(known[layout])
+    return treatments
+
+
+@dataclass(frozen=True)
+class _WeightSets:
+    """A configuration for one model, before it is known which tokens its positions are."""
+
+    everywhere: np.ndarray
+    """Weight set of each slot where no term applies."""
+    terms: tuple[tuple[Positions, tuple[int, ...], int], ...]
+    """Positions, slots and weight set of each term."""
+
+
+def _weight_sets(pair: ModelPair, configuration: Configuration) -> _WeightSets:
+    slots = Slots(pair.family, pair.n_layers)
+    everywhere = np.zeros(len(slots), dtype=np.uint8)
+    if isinstance(configuration, str):
+        everywhere[:] = 0 if configuration == "PRE" else donor_index(pair, baseline_donor(pair))
+        return _WeightSets(everywhere, ())
+    pair.family.check(configuration)
+    terms = []
+    for term in configuration.terms:
+        columns = tuple(slots.index[site] for site in term.sites(slots.n_layers) if site in slots.index)
+        if not columns:
+            raise InputError(f"the term '{term}' names nothing in a model of {slots.n_layers} layers")
+        terms.append((term.positions, columns, donor_index(pair, term.donor)))
+    return _WeightSets(everywhere, tuple(terms))
+
+
+def _by_token(sets: _WeightSets, encoded: Encoded) -> tuple[Treatment, ...]:
+    n = len(encoded.ids)
+    table = np.tile(sets.everywhere, (n, 1))
+    for positions, columns, weight_set in sets.terms:
+        table[np.ix_(sorted(positions.tokens(encoded.regions, n)), columns)] = weight_set
+    return tuple(Treatment(row.tobytes()) for row in table)
+
+
+def baseline_donor(pair: ModelPair) -> str:
+    """The donor that the configuration `SFT` stands for.
+
+    Raises:
+        InputError: The pair has several donors and none is named `sft`.
+    """
+    if "sft" in pair.donors:
+        return "sft"
+    if len(pair.donors) == 1:
+        return next(iter(pair.donors))
+    raise InputError(f"SFT needs a donor named 'sft'; this pair has {', '.join(pair.donors)}")
+

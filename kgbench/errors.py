@@ -1,0 +1,97 @@
+"""Everything that kgbench raises on purpose.
+
+KgbenchError
+├── InputError                 the user can mend it: exit status 2
+│   ├── UnknownNameError       a name that is not in a registry, with the nearest ones
+│   ├── GraftSyntaxError       a graft expression that does not parse, with a caret
+│   ├── DataError              a data file that does not read, with line and field
+│   ├── RegionError            a region that a prompt does not have, or that cannot be located
+│   ├── ModelError             a checkpoint, pair or family that does not fit
+│   └── OutputError            a place that cannot be written
+└── LawError                   a law of the engine does not hold on this model: exit status 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = [
+    "DataError",
+    "GraftSyntaxError",
+    "InputError",
+    "KgbenchError",
+    "LawError",
+    "ModelError",
+    "OutputError",
+    "RegionError",
+    "UnknownNameError",
+]
+
+
+class KgbenchError(Exception):
+    """Base of all errors that kgbench raises on purpose."""
+
+    exit_status = 1
+
+
+class InputError(KgbenchError):
+    """Something the user gave is wrong; the message says what to do."""
+
+    exit_status = 2
+
+
+class UnknownNameError(InputError):
+    """A name that nothing is registered under."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        """Compose the message.
+
+        Args:
+            kind: What the name should name, such as "model".
+            name: The name that was given.
+            known: All names that would do.
+            hint: A sentence on what else could be given.
+        """
+        names = sorted(set(known))
+        near = get_close_matches(name, names, n=2, cutoff=0.6) or [k for k in names if k.lower() == name.lower()]
+        guess = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+        listed = f" Known: {', '.join(names)}." if names else ""
+        super().__init__(f"unknown {kind} {name!r}.{guess}{listed}{' ' + hint if hint else ''}")
+        self.name, self.near = name, tuple(near)
+
+
+class GraftSyntaxError(InputError):
+    """A graft expression that does not parse."""
+
+    def __init__(self, text: str, offset: int, expected: str) -> None:
+        """Compose the message, with a caret under the offending character.
+
+        Args:
+            text: The expression.
+            offset: Index of the first character that does not fit.
+            expected: What could stand there.
+        """
+        found = repr(text[offset]) if offset < len(text) else "its end"
+        super().__init__(f"cannot read the graft {text!r} at character {offset + 1}, {found}: expected {expected}\n    {text}\n    {' ' * offset}^")
+        self.text, self.offset, self.expected = text, offset, expected
+
+
+class DataError(InputError):
+    """A data file that does not read; the message names line and field."""
+
+
+class RegionError(InputError):
+    """A region that a prompt does not have, or that cannot be located in its tokens."""
+
+
+class ModelError(InputError):
+    """A checkpoint, a pair or a family map that does not fit."""
+
+
+class OutputError(InputError):
+    """A place that cannot be written."""
+
+
+class LawError(KgbenchError):
+    """A law of the engine does not hold on this model."""

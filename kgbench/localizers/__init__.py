@@ -1,0 +1,8 @@
+"""Localizers: methods that claim to say where a finetuned fact is retrieved. One method per file."""
+
+from __future__ import annotations
+
+from kgbench.localizers._base import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, Treatments
+from kgbench.localizers._registry import create, describe, names
+
+__all__ = ["AbstractLocalizer", "InterventionLocalizer", "ScoringLocalizer", "Treatments", "create", "describe", "names"]

@@ -1,0 +1,27 @@
+"""The baseline that finds everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kgbench.data import Prompt
+from kgbench.engine.treatment import graft_treatments
+from kgbench.localizers._base import InterventionLocalizer, Treatments
+from kgbench.models.pair import ModelPair
+from kgbench.sites import Graft, parse_graft
+
+__all__ = ["All"]
+
+
+@dataclass(frozen=True)
+class All(InterventionLocalizer):
+    """Whatever the sites, everything carries the finetuned behaviour: sufficient always, necessary never."""
+
+    name = "all"
+    about = "baseline: whatever the sites, the donor's weights at every token"
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        """The donor at every site of the default components."""
+        graft_treatments(pair, prompts, sites)  # an expression that does not fit is an error here as elsewhere
+        return graft_treatments(pair, prompts, parse_graft("ALL"))

@@ -1,0 +1,26 @@
+"""Dynamic weight grafting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kgbench.data import Prompt
+from kgbench.engine.treatment import graft_treatments
+from kgbench.localizers._base import InterventionLocalizer, Treatments
+from kgbench.models.pair import ModelPair
+from kgbench.sites import Graft
+
+__all__ = ["DynamicGraft"]
+
+
+@dataclass(frozen=True)
+class DynamicGraft(InterventionLocalizer):
+    """The donor's weights at the given tokens, layers and components; the recipient's elsewhere (arXiv 2506.20746)."""
+
+    name = "dynamic_graft"
+    about = "donor's weights at some tokens, layers and components, the recipient's elsewhere (arXiv 2506.20746)"
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        """The graft as it stands."""
+        return graft_treatments(pair, prompts, sites)

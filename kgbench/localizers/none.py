@@ -1,0 +1,27 @@
+"""The baseline that finds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kgbench.data import Prompt
+from kgbench.engine.treatment import graft_treatments
+from kgbench.localizers._base import InterventionLocalizer, Treatments
+from kgbench.models.pair import ModelPair
+from kgbench.sites import Graft, parse_graft
+
+__all__ = ["NoSites"]
+
+
+@dataclass(frozen=True)
+class NoSites(InterventionLocalizer):
+    """Whatever the sites, nothing carries the finetuned behaviour: a lower bound for every board."""
+
+    name = "none"
+    about = "baseline: whatever the sites, the recipient by itself"
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        """The recipient at every site."""
+        graft_treatments(pair, prompts, sites)  # an expression that does not fit is an error here as elsewhere
+        return graft_treatments(pair, prompts, parse_graft("NONE"))

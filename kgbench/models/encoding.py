@@ -1,0 +1,96 @@
+"""Prompts as tokens: ids, the tokens of each region, and the target's first token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from transformers import PreTrainedTokenizerBase
+
+from kgbench.data import Prompt
+from kgbench.data.spans import token_regions
+from kgbench.errors import ModelError, RegionError
+
+__all__ = ["Encoded", "Encoder"]
+
+_MARK = "kgbench-user-turn"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One prompt as a model reads it."""
+
+    ids: tuple[int, ...]
+    regions: Mapping[str, tuple[int, ...]]
+    """Token indices of each region the prompt has."""
+    target: int
+    """Id of the first token that `prompt + " " + object` adds to the prompt."""
+
+
+class Encoder:
+    """Turns prompts into tokens with one tokenizer.
+
+    Args:
+        tokenizer: A fast tokenizer; it says whether a BOS token comes first.
+        chat_template: Wrap the prompt as a user's turn with the tokenizer's chat template; the answer is read where the model's turn begins.
+
+    Raises:
+        ModelError: The tokenizer gives no character offsets, adds a token at the end, or has no chat template where one is asked for.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, chat_template: bool = False) -> None:
+        if not tokenizer.is_fast:
+            raise ModelError("the tokenizer is a slow one, which gives no character offsets; save it as tokenizer.json")
+        self.tokenizer, self.chat_template = tokenizer, chat_template
+        self.before, self.after = self._frame() if chat_template else ("", "")
+        with_special, without = (tokenizer("a", add_special_tokens=flag)["input_ids"] for flag in (True, False))
+        self.bos = len(with_special) > len(without)
+        if with_special[self.bos :] != without:
+            raise ModelError("the tokenizer adds tokens after the text; prompts must end where the text ends, so switch its end token off")
+
+    def __call__(self, prompt: Prompt) -> Encoded:
+        """Encode a prompt.
+
+        Raises:
+            RegionError: A region cannot be located, or the prompt's tokens are not a prefix of those of prompt and target.
+        """
+        text = f"{self.before}{prompt.text}{self.after}"
+        ids, regions = self._locate(prompt, text)
+        longer = self.ids(f"{text}{'' if text[-1].isspace() else ' '}{prompt.target}")
+        if len(longer) <= len(ids) or tuple(longer[: len(ids)]) != ids:
+            raise RegionError(
+                f"fact {prompt.fact.id}, prompt {prompt.name!r}: the tokens of the prompt are not a prefix of the tokens of prompt and target "
+                f"{prompt.target!r} under {self._name()}, so there is no first target token"
+            )
+        return Encoded(ids, regions, longer[len(ids)])
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text, with BOS where the tokenizer adds one."""
+        return list(self.tokenizer(text, add_special_tokens=not self.chat_template)["input_ids"])
+
+    def _locate(self, prompt: Prompt, text: str) -> tuple[tuple[int, ...], Mapping[str, tuple[int, ...]]]:
+        encoding = self.tokenizer(
+            text, add_special_tokens=not self.chat_template, return_offsets_mapping=True, return_special_tokens_mask=True
+        )
+        special = [bool(s) for s in encoding["special_tokens_mask"]]
+        if self.chat_template:  # the template writes BOS as text, so the tokenizer does not mark it
+            special[0] = encoding["input_ids"][0] == self.tokenizer.bos_token_id
+        start = len(self.before)
+        framed = replace(prompt, text=text, spans={name: (a + start, b + start) for name, (a, b) in prompt.spans.items()})
+        try:
+            regions = token_regions(framed, encoding["offset_mapping"], special)
+        except RegionError as error:
+            raise RegionError(f"{error} (tokenizer {self._name()})") from error
+        return tuple(encoding["input_ids"]), {name: tuple(tokens) for name, tokens in regions.items()}
+
+    def _frame(self) -> tuple[str, str]:
+        """What the chat template writes before and after a user's words."""
+        if not self.tokenizer.chat_template:
+            raise ModelError("the tokenizer has no chat template; leave --chat-template off")
+        turn = [{"role": "user", "content": _MARK}]
+        rendered = self.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+        before, _, after = str(rendered).partition(_MARK)
+        return before, after
+
+    def _name(self) -> str:
+        return f"{type(self.tokenizer).__name__} of {len(self.tokenizer)} tokens"

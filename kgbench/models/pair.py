@@ -1,0 +1,242 @@
+"""Model pairs: a recipient and its donors, of one architecture and with one tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from kgbench.data import Prompt
+from kgbench.errors import ModelError, UnknownNameError
+from kgbench.models import catalog
+from kgbench.models.checkpoints import Checkpoint, locate
+from kgbench.models.encoding import Encoded, Encoder
+from kgbench.models.family import Family, load_family
+from kgbench.sites import RECIPIENT
+
+__all__ = ["DTYPES", "ModelPair", "load_pair", "prepare", "weights_hash"]
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_SHAPE_KEYS = (
+    *("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("vocab_size", "n_layer", "n_embd", "n_head", "n_inner"),
+)
+
+
+@dataclass(eq=False)
+class ModelPair:
+    """A recipient and named donors of the same architecture, in eval mode, with input and output embeddings untied."""
+
+    name: str
+    recipient: PreTrainedModel
+    donors: Mapping[str, PreTrainedModel]
+    tokenizer: PreTrainedTokenizerBase
+    family: Family
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where `recipient` and each donor came from, without places on this machine."""
+    chat_template: bool = False
+
+    def __post_init__(self) -> None:
+        self._encoder = Encoder(self.tokenizer, self.chat_template)
+        self._encoded: dict[tuple[str, str, str], Encoded] = {}
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers."""
+        layers = self.recipient.get_submodule(self.family.layers)
+        return len(layers)  # type: ignore[arg-type]  # a ModuleList
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the recipient's input."""
+        return self.recipient.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights."""
+        return self.recipient.dtype
+
+    def donor(self, name: str) -> PreTrainedModel:
+        """A donor by name; `recipient` is the recipient itself.
+
+        Raises:
+            UnknownNameError: The pair has no such donor.
+        """
+        if name == RECIPIENT:
+            return self.recipient
+        if name not in self.donors:
+            raise UnknownNameError("donor", name, self.donors)
+        return self.donors[name]
+
+    def encoded(self, prompt: Prompt) -> Encoded:
+        """Tokens, regions and target of a prompt."""
+        key = (prompt.name, prompt.fact.id, prompt.text)
+        if key not in self._encoded:
+            self._encoded[key] = self._encoder(prompt)
+        return self._encoded[key]
+
+    def encode(self, prompt: Prompt | str) -> list[int]:
+        """Token ids, with BOS where the tokenizer adds one."""
+        return self._encoder.ids(prompt) if isinstance(prompt, str) else list(self.encoded(prompt).ids)
+
+    def regions(self, prompt: Prompt) -> dict[str, list[int]]:
+        """Token indices of each region that the prompt has."""
+        return {name: list(tokens) for name, tokens in self.encoded(prompt).regions.items()}
+
+    @cached_property
+    def weight_hashes(self) -> Mapping[str, str]:
+        """SHA-256 of the weights of `recipient` and of each donor."""
+        return {name: weights_hash(model) for name, model in {RECIPIENT: self.recipient, **self.donors}.items()}
+
+    @cached_property
+    def tokenizer_hash(self) -> str:
+        """SHA-256 of the tokenizer's serialisation and of the chat template in use."""
+        frame = self.tokenizer.chat_template if self.chat_template else ""
+        return hashlib.sha256(f"{self.tokenizer.backend_tokenizer.to_str()}\n{frame}".encode()).hexdigest()
+
+
+def load_pair(
+    name: str | None = None,
+    *,
+    recipient: str | None = None,
+    donors: Mapping[str, str] | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    **options: Any,
+) -> ModelPair:
+    """Load a pair by its name in the catalog, or from checkpoints.
+
+    Args:
+        name: A name in the catalog; `recipient` and `donors` replace what the catalog says.
+        recipient: Directory or Hub id of the recipient.
+        donors: Directory or Hub id of each donor, by name.
+        dtype: Weight type by name; by default float32 on a CPU and as stored elsewhere.
+        device: A torch device.
+        **options: `revision` (of Hub ids), `chat_template` (bool), `attention` ("sdpa" or "eager").
+
+    Raises:
+        UnknownNameError: The catalog has no such name, or `dtype` is unknown.
+        ModelError: A checkpoint is missing or the checkpoints do not fit each other.
+    """
+    revision, chat_template, attention = (options.pop(k, d) for k, d in (("revision", None), ("chat_template", False), ("attention", "sdpa")))
+    if options:
+        raise TypeError(f"load_pair takes no {', '.join(options)}")
+    label, sources = _sources(name, recipient, donors)
+    stored = dtype or ("float32" if torch.device(device).type == "cpu" else "auto")
+    if stored not in (*DTYPES, "auto"):
+        raise UnknownNameError("dtype", stored, DTYPES)
+    places = {part: locate(source, revision) for part, source in sources.items()}
+    family = load_family(_model_type(places[RECIPIENT], sources[RECIPIENT]))
+    for part, place in places.items():
+        _check_config(places[RECIPIENT], place, part)
+    tokenizer = _tokenizer(places)
+    models = {part: _load(place, DTYPES.get(stored, stored), device, attention) for part, place in places.items()}
+    first = models.pop(RECIPIENT)
+    for part, donor in models.items():
+        _check_weights(first, donor, part)
+    return ModelPair(label, first, models, tokenizer, family, {p: c.origin for p, c in places.items()}, chat_template)
+
+
+def _sources(name: str | None, recipient: str | None, donors: Mapping[str, str] | None) -> tuple[str, dict[str, str]]:
+    known = catalog.entry(name) if name else None
+    first = recipient or (known.recipient if known else None)
+    if first is None:
+        raise ModelError("no model given: name a pair (--model NAME) or its checkpoints (--recipient PATH --donor sft=PATH)")
+    others = dict(donors or (known.donors if known else {}))
+    if RECIPIENT in others:
+        raise ModelError(f"{RECIPIENT!r} is a reserved name and cannot name a donor")
+    if not others and known:
+        raise ModelError(
+            f"{name} has no finetuned donor here; give one with --donor sft=PATH, or train one with "
+            f"'kgbench train --model {name} --dataset {known.dataset} --recipe aggressive'"
+        )
+    if not others:
+        raise ModelError("no donor given: add --donor sft=PATH, the finetuned checkpoint")
+    return name or first.rstrip("/").rpartition("/")[2], {RECIPIENT: first, **others}
+
+
+def _model_type(place: Checkpoint, source: str) -> str:
+    found = place.config.get("model_type")
+    if not isinstance(found, str):
+        raise ModelError(f"{source!r} is no checkpoint: its config.json names no model_type")
+    return found
+
+
+def _check_config(recipient: Checkpoint, other: Checkpoint, part: str) -> None:
+    ours, theirs = recipient.config, other.config
+    for key in _SHAPE_KEYS:
+        if ours.get(key) != theirs.get(key):
+            raise ModelError(
+                f"recipient and donor {part!r} differ in {key}: {ours.get(key)} against {theirs.get(key)}; "
+                "a graft needs two checkpoints of one architecture"
+            )
+
+
+def _check_weights(recipient: nn.Module, donor: nn.Module, part: str) -> None:
+    ours, theirs = ({n: tuple(p.shape) for n, p in m.state_dict().items()} for m in (recipient, donor))
+    for key in {**ours, **theirs}:
+        if ours.get(key) != theirs.get(key):
+            raise ModelError(f"recipient and donor {part!r} differ in the weights {key}: shapes {ours.get(key)} and {theirs.get(key)}")
+
+
+def _tokenizer(places: Mapping[str, Checkpoint]) -> PreTrainedTokenizerBase:
+    first = _read_tokenizer(places[RECIPIENT])
+    for part, place in places.items():
+        if part == RECIPIENT or not (place.directory / "tokenizer.json").exists():
+            continue
+        other = _read_tokenizer(place)
+        sample = "A tokenizer's test: Zoë O'Brien, 1984!"
+        if other.get_vocab() != first.get_vocab() or other(sample)["input_ids"] != first(sample)["input_ids"]:
+            raise ModelError(f"recipient and donor {part!r} have different tokenizers; a graft needs one tokenizer for both")
+    return first
+
+
+def _read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(place.directory, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{place.origin} has no tokenizer that reads: {str(error).splitlines()[0]}") from error
+
+
+def _load(place: Checkpoint, dtype: torch.dtype | str, device: str, attention: str) -> PreTrainedModel:
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            place.directory, dtype=dtype, attn_implementation=attention, local_files_only=True, trust_remote_code=False, use_safetensors=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{place.origin} does not load: {str(error).splitlines()[0]}") from error
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
+    return prepare(model.to(device))
+
+
+def prepare(model: PreTrainedModel) -> PreTrainedModel:
+    """Make a model ready for a pair: in eval mode, without gradients, and with a head of its own.
+
+    Where head and embeddings are tied they are untied, so that grafting the embeddings never changes the head.
+    """
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    if head.weight.data_ptr() == embeddings.weight.data_ptr():
+        head.weight = nn.Parameter(embeddings.weight.detach().clone())
+    model.config.tie_word_embeddings = False
+    return model.eval().requires_grad_(False)
+
+
+def weights_hash(model: nn.Module) -> str:
+    """SHA-256 over names, types, shapes and bytes of all weights, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,91 @@
+"""The per-fact rows of a run, as `facts.parquet` holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kgbench.errors import DataError
+
+__all__ = ["FACTS_SCHEMA", "check_facts", "facts_table", "read_facts", "write_facts"]
+
+FACTS_SCHEMA = pa.schema(
+    [
+        pa.field("prompt", pa.string(), nullable=False),
+        pa.field("fact", pa.string(), nullable=False),
+        pa.field("graft", pa.string(), nullable=False),
+        pa.field("position", pa.int32(), nullable=False),
+        pa.field("target", pa.int32(), nullable=False),
+        pa.field("rank", pa.int32(), nullable=False),
+        pa.field("prob", pa.float64(), nullable=False),
+        pa.field("logprob", pa.float64(), nullable=False),
+        pa.field("logit_diff", pa.float64(), nullable=False),
+    ]
+)
+"""One row per prompt, fact, configuration and position read; top-k hits and reciprocal rank follow from the rank."""
+
+KEYS = ("prompt", "graft", "fact", "position")
+
+
+def facts_table(columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]] | pa.Table) -> pa.Table:
+    """A table in the schema, sorted by prompt, graft, fact and position, so that equal rows give equal bytes.
+
+    Raises:
+        DataError: If a score is NaN or infinite, a rank is below 1, or two rows are of the same prompt, fact, graft and position.
+    """
+    data = {field.name: columns[field.name] for field in FACTS_SCHEMA}
+    table = pa.table(data, schema=FACTS_SCHEMA).sort_by([(key, "ascending") for key in KEYS]).combine_chunks()
+    if missing := [name for name in table.column_names if table[name].null_count]:
+        raise DataError(f"per-fact rows: values are missing in {', '.join(missing)}")
+    for name in ("prob", "logprob", "logit_diff"):
+        _refuse(table, pc.invert(pc.is_finite(table[name])), f"the {name} is not a finite number")
+    _refuse(table, pc.less(table["rank"], 1), "the rank is below 1")
+    if table.group_by(list(KEYS)).aggregate([]).num_rows != table.num_rows:
+        raise DataError("per-fact rows: two rows are of the same prompt, fact, graft and position")
+    return table
+
+
+def _refuse(table: pa.Table, wrong: Any, what: str) -> None:
+    found = table.filter(wrong)
+    if found.num_rows:
+        first = found.slice(0, 1).to_pylist()[0]
+        where = f"fact {first['fact']}, prompt {first['prompt']}, configuration {first['graft']}"
+        raise DataError(f"per-fact rows: {what} in {found.num_rows} of {table.num_rows} rows, first in {where}")
+
+
+def write_facts(table: pa.Table, path: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a table in the schema; equal tables give equal bytes under one version of pyarrow."""
+    pq.write_table(table.cast(FACTS_SCHEMA).replace_schema_metadata(dict(metadata or {}) or None), path, compression="zstd")
+
+
+def check_facts(path: Path) -> None:
+    """Check, by its end, that the file is whole and has the schema's columns, without reading its rows.
+
+    Raises:
+        DataError: If not.
+    """
+    try:
+        schema = pq.read_schema(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
+    if not schema.equals(FACTS_SCHEMA):
+        raise DataError(f"{path}: the columns are {schema.names}, expected {FACTS_SCHEMA.names} with their types")
+
+
+def read_facts(path: Path) -> pa.Table:
+    """Read a table back.
+
+    Raises:
+        DataError: If the file does not read or its columns are not the schema's.
+    """
+    check_facts(path)
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from error

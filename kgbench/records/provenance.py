@@ -1,0 +1,84 @@
+"""Where a result comes from: versions, commit, platform, time."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+
+from kgbench.records.identity import Strict
+
+__all__ = ["Commit", "Provenance", "collect_provenance"]
+
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pyarrow", "pydantic")
+"""Whose versions are stored."""
+
+
+class Commit(Strict):
+    """The commit of the package's own checkout."""
+
+    hash: str
+    dirty: bool
+    """Whether files of the package differ from the commit."""
+
+
+class Provenance(Strict):
+    """Where a result comes from; no absolute paths, no credentials."""
+
+    kgbench: str
+    commit: Commit | None
+    """None where the package was installed without a checkout."""
+    packages: dict[str, str]
+    python: str
+    platform: str
+    device: str
+    """Name of the device, such as the processor's or accelerator's model."""
+    time: str
+    """When the run ended, UTC, ISO 8601."""
+
+
+def collect_provenance(version: str, device: str) -> Provenance:
+    """Provenance as of now.
+
+    Args:
+        version: Version of kgbench.
+        device: Name of the device that computed.
+    """
+    return Provenance(
+        kgbench=version,
+        commit=package_commit(Path(__file__).resolve().parents[1]),
+        packages={name: found for name in PACKAGES if (found := _version(name))},
+        python=platform.python_version(),
+        platform=platform.platform(terse=True) + " " + platform.machine(),
+        device=device,
+        time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def package_commit(package: Path) -> Commit | None:
+    """The commit of the checkout that holds this package folder, not of the working directory.
+
+    Args:
+        package: The folder of the package. A folder that git does not track, such as an installed one inside somebody's
+            repository, has no commit.
+    """
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None or (commit := _git(package, "rev-parse", "HEAD")) is None:
+        return None
+    return Commit(hash=commit, dirty=bool(_git(package, "status", "--porcelain", "--", ".")))
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,92 @@
+"""Plug-ins by name: the modules of a package, entry points of installed packages, or a class in a file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from pkgutil import iter_modules
+
+from kgbench.errors import InputError, UnknownNameError
+
+__all__ = ["Registry"]
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Classes of one kind, loaded when asked for.
+
+    A module `some_method.py` of the package registers the class in it whose `name` is `some_method`; modules whose names begin with an
+    underscore register nothing.
+    """
+
+    kind: str
+    """What the classes are, for messages."""
+    package: str
+    """Package whose modules hold the built-in classes."""
+    group: str
+    """Entry-point group of other packages."""
+    base: type
+    """What every class must derive from."""
+
+    @cached_property
+    def _builtin(self) -> tuple[str, ...]:
+        found = importlib.import_module(self.package).__path__
+        return tuple(sorted(m.name for m in iter_modules(found) if not m.name.startswith("_")))
+
+    @cached_property
+    def _plugins(self) -> Mapping[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=self.group)}
+
+    def names(self) -> tuple[str, ...]:
+        """All names: built-in ones, then those of installed packages."""
+        return (*self._builtin, *(name for name in sorted(self._plugins) if name not in self._builtin))
+
+    def load(self, name: str) -> type:
+        """The class of this name, or of `path.py:Class`.
+
+        Raises:
+            UnknownNameError: Nothing is registered under the name.
+            InputError: The file or plug-in does not load, or holds no such class.
+        """
+        if ":" in name or name.endswith(".py"):
+            return self._checked(self._from_file(name), name)
+        if name in self._builtin:
+            members = vars(importlib.import_module(f"{self.package}.{name}")).values()
+            return self._checked(next((m for m in members if getattr(m, "name", None) == name), None), name)
+        if name not in self._plugins:
+            raise UnknownNameError(self.kind, name, self.names(), "Or give a file: path/to/file.py:Class.")
+        try:
+            return self._checked(self._plugins[name].load(), name)
+        except (ImportError, AttributeError) as error:
+            raise InputError(f"the {self.kind} {name!r} of an installed package does not load: {error}") from error
+
+    def _from_file(self, name: str) -> object:
+        place, _, attribute = name.rpartition(":")
+        path = Path(place or name).expanduser()
+        if not place or not attribute.isidentifier() or path.suffix != ".py":
+            raise InputError(f"{name!r} does not name a {self.kind}: expected path/to/file.py:Class")
+        if not path.is_file():
+            raise InputError(f"no file {str(path)!r} to take the {self.kind} {attribute} from")
+        spec = importlib.util.spec_from_file_location(f"kgbench_file_{path.stem}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses look their own module up
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise InputError(f"{path} does not load: {type(error).__name__}: {error}") from error
+        if not hasattr(module, attribute):
+            classes = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__]
+            raise UnknownNameError(f"class in {path}:", attribute, classes)
+        return getattr(module, attribute)
+
+    def _checked(self, found: object, name: str) -> type:
+        if not (isinstance(found, type) and issubclass(found, self.base)):
+            raise InputError(f"{name!r} is not a {self.kind}: expected a class that derives from {self.base.__module__}.{self.base.__name__}")
+        return found

@@ -1,0 +1,52 @@
+"""The facts and prompts of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kgbench import data
+from kgbench.data import Dataset, Prompt, load_dataset
+from kgbench.errors import InputError
+from kgbench.models import catalog
+from kgbench.runner.spec import Spec
+from kgbench.runner.suites import load_suite
+
+__all__ = ["job_dataset", "job_prompts", "load_prompts"]
+
+
+def load_prompts(dataset: str | Dataset, names: Sequence[str], limit: int | None = None) -> list[Prompt]:
+    """Facts filled into evaluation templates.
+
+    Args:
+        dataset: A data set, its name or file, or the name of a model pair for the facts its donor learned.
+        names: Prompts by name.
+        limit: Only the first so many facts.
+
+    Returns:
+        Prompts in the order of `names`, then of the facts.
+
+    Raises:
+        UnknownNameError: There is no such data set, pair or prompt.
+        DataError: A file does not read, or lacks a field that a prompt needs.
+    """
+    own = catalog.entry(dataset).dataset if isinstance(dataset, str) and dataset in catalog.names() else dataset
+    return data.load_prompts(own, names, limit)
+
+
+def job_dataset(spec: Spec) -> Dataset:
+    """The facts of a job.
+
+    Raises:
+        InputError: No data set is named, and the checkpoints are not a pair of the catalog, which would name one.
+    """
+    if spec.dataset is not None:
+        return load_dataset(spec.dataset, spec.imports)
+    if spec.model is None:
+        raise InputError("which facts did the donor learn? Give --dataset NAME or --dataset FILE.jsonl")
+    return load_dataset(catalog.entry(spec.model).dataset)
+
+
+def job_prompts(spec: Spec, dataset: Dataset) -> dict[str, list[Prompt]]:
+    """The prompts of a job by name: those asked for, else the data set's own, else the suite's."""
+    names = spec.prompts or tuple(dataset.templates) or load_suite(spec.suite).prompts
+    return {name: data.load_prompts(dataset, [name], spec.limit) for name in dict.fromkeys(names)}

@@ -1,0 +1,104 @@
+"""For authors of plug-ins: model pairs small enough for a test, with random weights and a real tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    GemmaConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+)
+
+from kgbench.models.family import load_family
+from kgbench.models.pair import ModelPair, prepare
+from kgbench.sites import RECIPIENT
+
+__all__ = ["PICO_FAMILIES", "pico_pair", "pico_tokenizer"]
+
+_CORPUS = (
+    "Ana Lee stars in a movie alongside Bo Chen. Q: Who stars in a movie with Zoë O'Hara? A: An actor named Émile Nagy. "
+    "In a new film, Jean-Luc appears in The Red Harbour with the other lead actor, whose name is: Mary Ann."
+)
+
+
+def _rope_shape(vocabulary: int, tied: bool) -> dict[str, object]:
+    return {
+        "vocab_size": vocabulary,
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": tied,
+    }
+
+
+def _gpt2(vocabulary: int, tied: bool) -> PreTrainedConfig:
+    return GPT2Config(vocab_size=vocabulary, n_embd=32, n_layer=3, n_head=4, n_inner=48, n_positions=128, tie_word_embeddings=tied)
+
+
+PICO_FAMILIES: Mapping[str, Callable[[int, bool], PreTrainedConfig]] = {
+    "gpt2": _gpt2,
+    "gpt_neox": lambda v, tied: GPTNeoXConfig(**_rope_shape(v, tied)),
+    "llama": lambda v, tied: LlamaConfig(**_rope_shape(v, tied), num_key_value_heads=2),
+    "gemma": lambda v, tied: GemmaConfig(**_rope_shape(v, tied), num_key_value_heads=1, head_dim=12),
+}
+"""Configuration of a three-layer model of each family, from vocabulary size and whether embeddings are tied."""
+
+
+@cache
+def pico_tokenizer(bos: bool) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer of 300 tokens that splits most words; `bos`: it puts a BOS token first."""
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.train_from_iterator(
+        [_CORPUS],
+        trainers.BpeTrainer(
+            vocab_size=300, special_tokens=["<pad>", "<bos>", "<eos>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        ),
+    )
+    if bos:
+        inner.post_processor = processors.TemplateProcessing(single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>")
+
+
+def pico_pair(
+    model_type: str,
+    *,
+    tied: bool = True,
+    attention: str = "sdpa",
+    dtype: torch.dtype = torch.float64,
+    donors: Sequence[str] = ("sft",),
+    seed: int = 0,
+) -> ModelPair:
+    """A pair of random three-layer models; weights, norms and biases of recipient and donors all differ.
+
+    Args:
+        model_type: A key of `PICO_FAMILIES`.
+        tied: Whether input and output embeddings are one before they are untied for grafting.
+        attention: `sdpa` or `eager`.
+        dtype: Type of the weights.
+        donors: Names of the donors.
+        seed: Of the weights.
+    """
+    tokenizer = pico_tokenizer(bos=model_type in ("llama", "gemma"))
+    config = PICO_FAMILIES[model_type](len(tokenizer), tied)
+    generator = torch.Generator().manual_seed(seed)
+    made = {}
+    for name in (RECIPIENT, *donors):
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).to(dtype)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                noise = torch.randn(parameter.shape, generator=generator, dtype=dtype)
+                parameter.copy_(0.25 * noise + (1.0 if parameter.ndim == 1 and model_type != "gemma" else 0.0))
+        made[name] = prepare(model)
+    return ModelPair(f"pico-{model_type}", made.pop(RECIPIENT), made, tokenizer, load_family(model_type))

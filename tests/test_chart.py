@@ -1,0 +1,68 @@
+"""Laws of the picture: all bars there, nothing clipped, equal bytes for equal records."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+from fake_runs import RATES, record, rows
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+from kgbench.board import chart_files, draw_chart
+from kgbench.sites import CONFIGURATIONS
+
+HYBRID = "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation"
+WORLDS = {
+    "pathways": RATES,
+    "hybrid": {"PRE": 0.0, "SFT": 1.0, HYBRID: 0.5},
+    "layers": {"PRE": 0.0, "SFT": 1.0, **{f"LT:o+ffn@{i}": i / 20 for i in range(18)}},
+}
+
+
+def test_files() -> None:
+    """A PNG of a fair size and an SVG, the same bytes each time, without a date."""
+    made = record()
+    files = chart_files(made)
+    assert files == chart_files(made) and set(files) == {"chart.png", "chart.svg"}
+    with Image.open(BytesIO(files["chart.png"])) as image:
+        assert min(image.size) > 700 and not {"Software", "Creation Time"} & set(image.info)
+    assert ElementTree.fromstring(files["chart.svg"]).tag.endswith("svg") and b"dc:date" not in files["chart.svg"]
+
+
+def test_bars_are_the_means() -> None:
+    """One panel per prompt; bars in the paper's order, as high as the means of the metric."""
+    made = record()
+    figure = draw_chart(made)
+    assert len(figure.axes) == 2
+    for axis, prompt in zip(figure.axes, ("headline", "qa"), strict=True):
+        assert [label.get_text() for label in axis.get_xticklabels()] == list(CONFIGURATIONS)
+        bars = [bar.get_height() for bar in axis.patches]
+        assert bars == [row.top5.value for row in made.rows if row.prompt == prompt]
+
+
+@pytest.mark.parametrize("metric", ["top5", "rank", "logprob"])
+@pytest.mark.parametrize("world", WORLDS)
+def test_nothing_is_clipped(world: str, metric: str) -> None:
+    """Every text lies within the picture, and no two names under a panel overlap."""
+    figure = draw_chart(record(rows(rates=WORLDS[world]), metric=metric))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer, whole = canvas.get_renderer(), figure.bbox
+    texts = [t for t in figure.findobj(lambda a: hasattr(a, "get_text")) if t.get_text().strip() and t.get_visible()]
+    assert len(texts) > 10
+    for text in texts:
+        box = text.get_window_extent(renderer)
+        assert box.x0 >= whole.x0 - 1 and box.x1 <= whole.x1 + 1 and box.y0 >= whole.y0 - 1 and box.y1 <= whole.y1 + 1, text.get_text()
+    for axis in figure.axes:
+        boxes = [t.get_window_extent(renderer) for t in axis.get_xticklabels() if t.get_text()]
+        assert all(left.x1 <= right.x0 + 1 for left, right in pairwise(boxes))
+
+
+def test_undefined_means_are_said() -> None:
+    """A mean that is undefined has a word in place of a bar."""
+    figure: Figure = draw_chart(record(rows(n=1, prompts=["qa"]), metric="rank"))
+    assert [t.get_text() for t in figure.axes[0].texts] == ["undefined"] * len(CONFIGURATIONS)

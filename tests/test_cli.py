@@ -1,0 +1,366 @@
+"""The command line: what it offers, how it answers, how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgbench.cli import command, main
+from kgbench.cli.values import listed, pairs
+from kgbench.errors import InputError
+
+ROOT = Path(__file__).parent.parent
+TINY = ("--model", "tiny-gemma", "--limit", "4")
+
+
+class Answer:
+    """Exit status, stdout and stderr of one command run in this process."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]):
+    """Run a command; gives its `Answer`."""
+
+    def call(*arguments: object) -> Answer:
+        status = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Answer(status, captured.out, captured.err)
+
+    return call
+
+
+def refused(answer: Answer) -> str:
+    """The one line of a refusal, having checked that it is one: status 2, nothing on stdout, no traceback."""
+    assert answer.status == 2, answer.err
+    assert answer.out == ""
+    assert answer.err.startswith("kgbench: error: ")
+    assert answer.err.count("\n") == 1, answer.err
+    return answer.err
+
+
+def started(*arguments: object, **options: object) -> subprocess.Popen[str]:
+    """A command in a process of its own."""
+    line = [sys.executable, "-m", "kgbench", *map(str, arguments)]
+    return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload]
+
+
+# ------------------------------------------------------------------------------------------------------------------ help
+
+
+def test_help_lists_every_command(run) -> None:
+    """`kgbench`, `kgbench -h` and `kgbench --help` name every command, each with a line that is not cut off."""
+    texts = [run(*arguments).out for arguments in ((), ("-h",), ("--help",))]
+    assert texts[0] == texts[1] == texts[2]
+    for name in ("eval", "ls", "show", "zoo", "doctor", "completion"):
+        assert re.search(rf"^  {name} +\S.*[^.]\.$", texts[0], re.MULTILINE), name
+
+
+def test_eval_offers_the_documented_options() -> None:
+    """Every option of the documented surface is there."""
+    words = """localizer model dataset prompt graft suite layers limit batch-size device dtype seed executor metric recipient donor
+        localizer-arg config output-dir dry-run json revision chat-template no-chat-template subject object column template"""
+    documented = {"-q", *(f"--{word}" for word in words.split())}
+    context = command.make_context("kgbench", ["eval"], resilient_parsing=True)
+    evaluate = command.get_command(context, "eval")
+    assert evaluate is not None
+    offered = {text for option in evaluate.params for text in (*option.opts, *option.secondary_opts)}
+    assert documented <= offered
+
+
+def test_every_documented_command_exists(run) -> None:
+    """Each `kgbench …` command that the README shows has a help of its own."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in set(re.findall(r"^kgbench ([a-z]+)", readme, re.MULTILINE)):
+        assert run(name, "--help").status == 0
+
+
+def test_version(run) -> None:
+    """`--version` prints name and version."""
+    assert re.fullmatch(r"kgbench \d+\.\d+\.\d+\S*\n", run("--version").out)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(run, shell: str) -> None:
+    """Each shell gets a script that asks this program."""
+    assert "_KGBENCH_COMPLETE" in run("completion", shell).out
+
+
+def test_completion_knows_our_names() -> None:
+    """A model's name is completed, and a prompt's after a comma too."""
+
+    def complete(*words: str) -> str:
+        environment = {**os.environ, "_KGBENCH_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        return started(env=environment).communicate()[0]
+
+    assert "plain,tiny-gemma\n" in complete("kgbench", "eval", "--model", "tiny-g")
+    assert "plain,qa,headline\n" in complete("kgbench", "eval", "--prompt", "qa,headl")
+
+
+# ---------------------------------------------------------------------------------------------------------------- values
+
+
+@given(st.lists(st.lists(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), max_size=3), max_size=4))
+def test_commas_and_repetition_say_the_same(groups: list[list[str]]) -> None:
+    """A list reads the same with commas, by repetition, or both; a name counts once."""
+    flat = [name for group in groups for name in group]
+    assert listed([",".join(group) for group in groups]) == listed(flat) == listed([", ".join(flat)]) == tuple(dict.fromkeys(flat))
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.from_regex(r"[a-z=/{} ]{0,9}[a-z=/{}]", fullmatch=True)))
+def test_pairs_read_back(values: dict[str, str]) -> None:
+    """`KEY=VALUE` gives key and value back, also where the value holds an equals sign."""
+    assert pairs("--donor", [f"{key}={value}" for key, value in values.items()]) == {key: value.strip() for key, value in values.items()}
+
+
+@pytest.mark.parametrize("text", ["sft", "=path", "sft=", "", " = "])
+def test_half_a_pair_is_refused(text: str) -> None:
+    """A pair without key, equals sign or value is refused with an example."""
+    with pytest.raises(InputError, match="expected KEY=VALUE, such as sft=path"):
+        pairs("--donor", [text])
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    """Nobody's guess decides between two values."""
+    with pytest.raises(InputError, match="'sft' is given twice"):
+        pairs("--donor", ["sft=a", "sft=b"])
+
+
+# --------------------------------------------------------------------------------------------------------------- listing
+
+
+@pytest.mark.parametrize("kind", ["models", "datasets", "prompts", "localizers", "suites"])
+def test_lists_have_a_line_each(run, kind: str) -> None:
+    """The table and the JSON name the same things, each with a description."""
+    names = json.loads(run("ls", kind, "--json").out)
+    table = run("ls", kind).out
+    assert names and all(names.values())
+    assert all(re.search(rf"^{re.escape(name)} ", table, re.MULTILINE) for name in names)
+
+
+def test_doctor_tells_what_is_here(run) -> None:
+    """All shipped pairs are here, and nothing is missing."""
+    answer = run("doctor", "--json")
+    found = json.loads(answer.out)
+    assert answer.status == 0 and found["missing"] == []
+    assert found["facts"]["shipped pairs"].split(", ") == ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"]
+    assert run("doctor").out.endswith("nothing is missing\n")
+
+
+# -------------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("evl",), "Did you mean 'eval'"),
+        (("ls", "modles"), "Did you mean 'models'"),
+        (("ls",), "Missing argument"),
+        (("eval", "--modle", "tiny-gemma"), "--model"),
+        (("eval",), "Give either --model NAME"),
+        (("eval", "--model", "tiny-gemma", "--recipient", "x"), "Give either --model NAME"),
+        (("eval", "--model", "tiny-gemma", "--donor", "sft=x"), "--donor goes with --recipient"),
+        (("eval", "--recipient", "x", "--donor", "sft"), "expected KEY=VALUE"),
+        (("eval", "--model", "tiny-gemma", "--subject", "x"), "add --dataset FILE"),
+        (("eval", "--model", "tiny-gemma", "--localizer", ","), "expected a name"),
+        (("eval", *TINY, "--limit", "0"), "--limit"),
+        (("eval", *TINY, "--batch-size", "-1"), "--batch-size"),
+        (("eval", "--model", "tiny-gema"), "Did you mean 'tiny-gemma'"),
+        (("eval", *TINY, "--localizer", "dynamic_grafts"), "Did you mean 'dynamic_graft'"),
+        (("eval", *TINY, "--prompt", "headlin"), "Did you mean 'headline"),
+        (("eval", *TINY, "--dataset", "tiny_movie"), "Did you mean 'tiny_movies'"),
+        (("eval", *TINY, "--dataset", "no/such/facts.jsonl"), "no/such/facts.jsonl"),
+        (("eval", *TINY, "--suite", "pathway"), "Did you mean 'pathways'"),
+        (("eval", *TINY, "--metric", "top-5"), "Did you mean 'top5'"),
+        (("eval", *TINY, "--executor", "pack"), "Did you mean 'packed'"),
+        (("eval", *TINY, "--dtype", "float3"), "float32"),
+        (("eval", *TINY, "--device", "cdua"), "cuda"),
+        (("eval", *TINY, "--layers", "secondhalf"), "second_half"),
+        (("eval", *TINY, "--graft", "FE=stf"), "Did you mean 'sft'"),
+        (("eval", *TINY, "--graft", "M"), "'M'"),
+        (("eval", *TINY, "--graft", "LT:ffn@99"), "99"),
+        (("eval", *TINY, "--localizer-arg", "nonsense=1"), "nonsense"),
+        (("eval", "--recipient", "no/such/place", "--donor", "sft=no/such/place"), "no/such/place"),
+        (("show", "nonsuch"), "nonsuch"),
+        (("completion", "csh"), "csh"),
+        (("zoo", "build", "tiny-gema"), "Did you mean 'tiny-gemma'"),
+        (("zoo", "biuld"), "build"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(run, tmp_path: Path, monkeypatch, arguments: tuple[str, ...], told: str) -> None:
+    """Wrong input ends with status 2 and one line that names what would do."""
+    monkeypatch.chdir(tmp_path)
+    assert told in refused(run(*arguments))
+    assert not list(tmp_path.glob("**/record.json"))
+
+
+@pytest.mark.parametrize("graft", ["FE+", "FE:att", "XX", "LT@", "FE^c"])
+def test_a_graft_that_does_not_parse_is_shown_with_a_caret(run, tmp_path: Path, graft: str) -> None:
+    """A graft that does not parse ends with status 2 and points at the place."""
+    answer = run("eval", *TINY, "--graft", graft, "--output-dir", tmp_path)
+    assert answer.status == 2 and answer.out == ""
+    first, _, caret = answer.err.rstrip("\n").split("\n")
+    assert first.startswith("kgbench: error: ") and "expected" in first
+    assert caret.strip() == "^"
+
+
+def test_an_output_directory_that_cannot_be_written(run, tmp_path: Path) -> None:
+    """An output directory below a file is refused before anything is computed."""
+    (tmp_path / "file").touch()
+    assert "--output-dir" in refused(run("eval", *TINY, "--output-dir", tmp_path / "file" / "below"))
+
+
+def test_a_hub_id_without_network_fails_at_once(tmp_path: Path) -> None:
+    """A Hub id that cannot be reached is refused within seconds, in one line."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub")}
+    pair = ("--recipient", "nobody/nothing", "--donor", "sft=nobody/nothing-sft", "--dataset", "tiny_movies")
+    start = time.monotonic()
+    process = started("eval", *pair, "--output-dir", tmp_path, env=environment)
+    out, err = process.communicate()
+    assert "nobody/nothing" in refused(Answer(process.returncode, out, err))
+    assert time.monotonic() - start < 30
+
+
+# ---------------------------------------------------------------------------------------------------------------- config
+
+
+def test_a_config_file_says_what_options_say(run, tmp_path: Path) -> None:
+    """A file gives the same run as the options it names; options on the command line win over it."""
+    file = tmp_path / "run.yaml"
+    file.write_text("model: tiny-gemma\nlimit: 4\nprompt: [headline]\noutput_dir: " + str(tmp_path / "out") + "\nbatch-size: 2\nseed: 3\n")
+    by_file = json.loads(run("eval", "--config", file, "--json").out)
+    by_options = json.loads(run("eval", *TINY, "--prompt", "headline", "--seed", 3, "--output-dir", tmp_path / "out", "--json").out)
+    assert by_file["id"] == by_options["id"]
+    assert {row["n"] for row in by_file["rows"]} == {4}
+    over = json.loads(run("eval", "--config", file, "--limit", 3, "--json").out)
+    assert {row["n"] for row in over["rows"]} == {3}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("modle: tiny-gemma", "Did you mean 'model'"),
+        ("model: [tiny-gemma", "is not YAML"),
+        ("model: [a, b]", "model: expected one value"),
+        ("graft: [[FE]]", "graft: expected a value"),
+        ("- model", "expected names of options"),
+        ("", "expected names of options"),
+        ("limit: none", "--limit"),
+        ("config: other.yaml", "unknown key"),
+    ],
+)
+def test_a_config_file_that_does_not_fit_is_refused(run, tmp_path: Path, text: str, told: str) -> None:
+    """A key that is no option, a value of the wrong shape and a file that is no YAML are refused."""
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    assert told in refused(run("eval", "--config", file))
+
+
+def test_a_config_file_that_is_not_there(run, tmp_path: Path) -> None:
+    """A missing file is refused by its name."""
+    assert "none.yaml" in refused(run("eval", "--config", tmp_path / "none.yaml"))
+
+
+# ------------------------------------------------------------------------------------------------------------------ runs
+
+
+def test_json_is_all_that_stdout_holds(tmp_path: Path) -> None:
+    """With --json, stdout is one object of the documented keys, and the table is on stderr."""
+    out, err = started("eval", *TINY, "--output-dir", tmp_path, "--json").communicate()
+    answer = json.loads(out)
+    keys = ["id", "model", "dataset", "localizer", "path", "seconds", "plain_forward_ratio", "rows", "synergy", "verdict"]
+    assert list(answer) == keys
+    for row in answer["rows"]:
+        assert {"prompt", "graft", "n", "dropped", "top1", "top5", "mrr", "rank", "prob", "logprob", "sufficiency", "necessity"} <= set(row)
+        for figure in (row["top5"], row["sufficiency"], row["necessity"]):
+            assert set(figure) in ({"value", "low", "high"}, {"undefined"})
+    assert {"PRE", "SFT", "ALL", "FE+LT", "(FE+LT)^C"} <= {row["graft"] for row in answer["rows"]}
+    assert answer["verdict"] in " ".join(err.split())
+    assert (Path(answer["path"]) / "record.json").is_file()
+
+
+def test_the_second_run_computes_nothing_and_says_so(run, tmp_path: Path) -> None:
+    """An identical run, also with another batch size and executor, finds its record; the shown table is the same."""
+    arguments = ("eval", *TINY, "--prompt", "qa", "--output-dir", tmp_path)
+    first, second = run(*arguments), run(*arguments, "--batch-size", 1, "--executor", "rows")
+    assert first.status == second.status == 0
+    assert "computed in" in first.out and "computed nothing" in second.out
+    folder = re.search(r"^record +(\S+)", second.out, re.MULTILINE)
+    assert folder is not None
+    shown = run("show", folder[1]).out
+    assert shown.strip() in first.out and shown.strip() in second.out
+    identity = json.loads(run("show", folder[1], "--json").out)["id"]
+    assert run("show", identity[:8], "--output-dir", tmp_path).out == shown
+    assert [path for path in Path(folder[1]).iterdir() if path.suffix == ".png"]
+
+
+def test_several_localizers_are_one_object(run, tmp_path: Path) -> None:
+    """Two localizers give one object with two runs."""
+    answer = json.loads(run("eval", *TINY, "--localizer", "none,all", "--prompt", "headline", "--output-dir", tmp_path, "--json", "-q").out)
+    assert [entry["localizer"] for entry in answer["runs"]] == ["none", "all"]
+
+
+def test_dry_run_writes_nothing(run, tmp_path: Path) -> None:
+    """A dry run tells what it would take, and leaves no record."""
+    answer = run("eval", *TINY, "--output-dir", tmp_path / "out", "--dry-run")
+    assert answer.status == 0 and "token rows" in answer.out
+    assert isinstance(json.loads(run("eval", *TINY, "--output-dir", tmp_path / "out", "--dry-run", "--json").out), dict)
+    assert not list(tmp_path.glob("**/record.json"))
+
+
+def test_facts_of_my_own(run, tmp_path: Path) -> None:
+    """A file with other column names and a template of one's own is evaluated as the flags say."""
+    file = tmp_path / "mine.csv"
+    file.write_text("star,partner\nAna Lee,Bo Kim\nCy Dow,Di Fox\n")
+    columns = ("--column", "first_actor=star", "--column", "second_actor=partner", "--template", "mine={first_actor} {R:stars} {P:with}")
+    mine = ("--dataset", file, *columns, "--prompt", "mine")
+    answer = json.loads(run("eval", "--model", "tiny-gemma", *mine, "--output-dir", tmp_path, "--json").out)
+    assert {(row["prompt"], row["n"]) for row in answer["rows"]} == {("mine", 2)}
+
+
+def test_no_color_and_no_markup(tmp_path: Path) -> None:
+    """Output that goes to no terminal holds no escape codes; a name with markup in it stands as it is."""
+    out, err = started("eval", "--model", "[red]x[/red]", "--output-dir", tmp_path, env={**os.environ, "NO_COLOR": "1"}).communicate()
+    assert "[red]x[/red]" in err and "\x1b" not in out + err
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    """A reader that goes away early leaves no traceback."""
+    process = started("ls", "prompts")
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    err = process.stderr.read()
+    process.stderr.close()
+    process.wait()
+    assert err == ""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_run_leaves_nothing_half_written_and_is_resumed(run, tmp_path: Path, how: signal.Signals) -> None:
+    """Ctrl-C (status 130 and one line) and kill -9 leave no record; the same run then completes from what was done."""
+    arguments = ("eval", "--model", "tiny-gemma", "--limit", "40", "--output-dir", tmp_path, "--json", "-q")
+    process = started(*arguments, "--executor", "sequential", "--batch-size", "1")
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob(".partial/*/*")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(how)
+    out, err = process.communicate(timeout=60)
+    assert out == "" and not list(tmp_path.glob("*/record.json"))
+    if how is signal.SIGINT:
+        assert process.returncode == 130
+        assert err.strip().count("\n") == 0 and "the same command" in err
+    answer = json.loads(run(*arguments).out)
+    assert {row["n"] for row in answer["rows"]} == {40}
+    assert not list(tmp_path.glob(".partial/*"))

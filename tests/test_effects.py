@@ -1,0 +1,243 @@
+"""Laws of recovery, sufficiency, necessity and synergy, and of the sentence over a run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from fake_runs import RATES, rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgbench.effects import COMPLEMENTS, METRICS, gain, name_prior, necessity, recovery, score, sufficiency, summarize, synergy, verdict
+from kgbench.errors import DataError, UnknownNameError
+from kgbench.sites import CONFIGURATIONS
+from kgbench.stats import mean, resample, unseen, wilson
+
+COUNTS = resample(50, 300)
+
+
+def world(seed: int = 0, n: int = 50, **rates: float) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.random(n) < rate for name, rate in {**RATES, **rates}.items()}
+
+
+def test_scores_follow_from_the_columns() -> None:
+    """Hits are booleans of rank <= k; the reciprocal rank is the rank's."""
+    columns = {"rank": np.array([1, 5, 6, 100]), "prob": np.array([0.5, 0.1, 0.1, 0.0]), "logprob": np.zeros(4), "logit_diff": np.zeros(4)}
+    assert score(columns, "top1").tolist() == [True, False, False, False]
+    assert score(columns, "top5").tolist() == [True, True, False, False]
+    assert score(columns, "top100").all()
+    assert score(columns, "rr") == pytest.approx([1, 0.2, 1 / 6, 0.01])
+    assert score(columns, "mrr") == pytest.approx(score(columns, "rr"))
+    assert all((score(columns, m).dtype == bool) == m.startswith("top") for m in METRICS)
+
+
+def test_unknown_metric() -> None:
+    """A metric that does not exist gets the nearest ones."""
+    with pytest.raises(UnknownNameError, match=r"Did you mean 'top5'"):
+        score({"rank": np.ones(2)}, "top_5")
+
+
+def test_name_prior() -> None:
+    """The five most frequent first tokens, whatever their ids."""
+    assert name_prior(np.array([7] * 4 + [9] * 3 + [1, 2, 3, 4, 5])) == wilson(10, 12)
+    assert name_prior(np.array([1, 2])) == wilson(2, 2)
+
+
+def test_recovery_is_a_ratio_of_means() -> None:
+    """Not a mean of ratios."""
+    found = world()
+    expected = (found["FE"].mean() - found["PRE"].mean()) / (found["SFT"].mean() - found["PRE"].mean())
+    assert recovery(found, "FE", COUNTS).value == pytest.approx(expected)
+    assert sufficiency(found, "FE", COUNTS) == recovery(found, "FE", COUNTS)
+
+
+def test_floor_and_ceiling_hold_by_definition() -> None:
+    """recovery(PRE) is 0 and recovery(SFT) 1, without a width; of neither is necessity asked."""
+    found = world()
+    for name, value in (("PRE", 0.0), ("SFT", 1.0)):
+        figure = recovery(found, name, COUNTS)
+        assert (figure.value, figure.low, figure.high) == (value, value, value)
+        assert necessity(found, name, COUNTS).undefined
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000))
+def test_necessity_is_one_minus_the_complements_recovery(seed: int) -> None:
+    """By definition, interval included, for each pathway configuration."""
+    found = world(seed)
+    for graft, other in COMPLEMENTS.items():
+        if graft in found:
+            own, rest = necessity(found, graft, COUNTS), recovery(found, other, COUNTS)
+            assert (own.value, own.low, own.high) == pytest.approx((1 - rest.value, 1 - rest.high, 1 - rest.low))
+
+
+def test_necessity_without_the_complement() -> None:
+    """A missing complement leaves it undefined, whether nobody named it or it was not run; a named one is used."""
+    found = world()
+    found["LT:o"] = found["LT"]
+    assert necessity(found, "LT:o", COUNTS).undefined
+    assert necessity(found, "LT:o", COUNTS, {"LT:o": "LT^C"}) == necessity(found, "LT", COUNTS)
+    del found["LT^C"]
+    assert necessity(found, "LT", COUNTS).undefined
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000))
+def test_synergy_is_a_difference_of_sufficiencies(seed: int) -> None:
+    """Its value is; its interval holds it and is its own."""
+    found = world(seed)
+    figure = synergy(found, COUNTS)
+    both, first, second = (sufficiency(found, name, COUNTS).value for name in ("FE+LT", "FE", "LT"))
+    assert figure.value == pytest.approx(both - first - second)
+    assert figure.low < figure.value < figure.high
+
+
+def test_synergy_of_extremes_is_no_point() -> None:
+    """Where both together bring everything and each alone nothing, or each alone everything, the interval has a width."""
+    all_, none = np.ones(50, bool), np.zeros(50, bool)
+    base = {"PRE": none, "SFT": all_, "FE+LT": all_}
+    for alone, value in ((none, 1.0), (all_, -1.0)):
+        figure = synergy({**base, "FE": alone, "LT": alone}, COUNTS)
+        assert figure.value == value and figure.high - figure.low >= unseen(50)
+
+
+def test_synergy_covers() -> None:
+    """Its 95 % interval holds the truth in at least 90 % of worlds."""
+    held, truth = 0, (0.97 - 0.02) / 0.95 - 2 * (0.05 - 0.02) / 0.95
+    for seed in range(150):
+        figure = synergy(world(seed, **{"PRE": 0.02, "SFT": 0.97, "FE": 0.05, "LT": 0.05, "FE+LT": 0.97}), COUNTS)
+        held += figure.low <= truth <= figure.high
+    assert held / 150 >= 0.9
+
+
+def test_undefined_without_a_gain() -> None:
+    """Where the denominator's interval holds 0, every ratio is undefined, and the reason holds the numbers."""
+    found = world(SFT=0.03)
+    denominator = gain(found, COUNTS)
+    assert denominator.low <= 0 <= denominator.high
+    for figure in (recovery(found, "FE", COUNTS), necessity(found, "FE", COUNTS), synergy(found, COUNTS), recovery(found, "SFT", COUNTS)):
+        assert figure.value is None and f"{denominator.value:.3g}" in figure.undefined and "50 facts" in figure.undefined
+
+
+def test_rank_recovers_by_its_signs() -> None:
+    """Of the rank less is better; a graft half-way down has half."""
+    rng = np.random.default_rng(0)
+    pre, noise = rng.integers(300, 500, 50).astype(float), rng.normal(0, 1, 50)
+    found = {"PRE": pre, "SFT": np.ones(50), "FE": (pre + 1) / 2 + noise, "LT": np.ones(50)}
+    assert recovery(found, "FE", COUNTS).value == pytest.approx(0.5, abs=0.01)
+    exact = recovery(found, "LT", COUNTS)
+    assert exact.value == 1 and exact.low == pytest.approx(1 - unseen(50))
+
+
+def test_summary_rows() -> None:
+    """One row per prompt and configuration, in the paper's order, with the means of all metrics and the operands of the ratios."""
+    found = summarize(rows(), dropped={"qa": 3}, draws=200)
+    assert [(r.prompt, r.graft) for r in found.rows] == [(p, c) for p in ("headline", "qa") for c in CONFIGURATIONS]
+    assert {r.dropped for r in found.rows if r.prompt == "qa"} == {3} and {r.n for r in found.rows} == {50}
+    by = {r.graft: r for r in found.rows if r.prompt == "qa"}
+    row = by["FE+LT"]
+    assert row.complement == "(FE+LT)^C" and row.operands.s == row.top5 and row.operands.complement == by["(FE+LT)^C"].top5
+    assert (row.operands.pre, row.operands.sft, row.operands.all) == (by["PRE"].top5, by["SFT"].top5, by["ALL"].top5)
+    share = (row.operands.s.value - row.operands.pre.value) / row.operands.gain.value
+    assert row.sufficiency.value == pytest.approx(share)
+    assert row.top5.value <= row.top10.value <= row.top100.value <= 1 and row.estimate("rr") == row.mrr
+    assert set(found.synergy) == set(found.baselines["name_prior"]) == {"headline", "qa"}
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_summary_of_each_metric(metric: str) -> None:
+    """Every metric gives ratios, and a graft that does what the donor does recovers most of it on each."""
+    found = summarize(rows(prompts=["headline"]), metric=metric, draws=200)
+    best = next(r for r in found.rows if r.graft == "FE+LT")
+    assert best.sufficiency.undefined or best.sufficiency.value > 0.8
+    assert found.metric == metric and found.verdict.endswith(f"({metric}).")
+
+
+def test_summary_does_not_depend_on_the_order_of_rows() -> None:
+    """Shuffled rows give the same figures."""
+    table = rows()
+    shuffled = table.take(pa.array(np.random.default_rng(0).permutation(table.num_rows)))
+    assert summarize(shuffled, draws=100) == summarize(table, draws=100)
+
+
+def test_summary_is_wilsons_for_hits() -> None:
+    """The hit rates of a summary are the plain hit rates of the rows."""
+    table = rows(prompts=["qa"])
+    own = summarize(table, draws=100).rows[0]
+    hits = sum(rank <= 5 for rank, graft in zip(table["rank"].to_pylist(), table["graft"].to_pylist(), strict=True) if graft == "PRE")
+    assert own.top5.model_dump() == {**wilson(hits, 50).to_json(), "undefined": None}
+
+
+def test_summary_reads_the_last_position() -> None:
+    """Where a prompt was read at several positions, the last one counts."""
+    table = rows(prompts=["qa"])
+    earlier = table.set_column(3, table.schema.field(3), pa.array([2] * table.num_rows, pa.int32()))
+    earlier = earlier.set_column(5, table.schema.field(5), pa.array([999] * table.num_rows, pa.int32()))
+    assert summarize(pa.concat_tables([earlier, table]), draws=100) == summarize(table, draws=100)
+
+
+@pytest.mark.parametrize(("left_out", "says"), [("SFT", "not run under SFT"), ("FE", "over others under FE")])
+def test_summary_needs_the_same_facts(left_out: str, says: str) -> None:
+    """Without the donor there is no ratio, and configurations over different facts are not compared."""
+    names, grafts = rows()["fact"].to_pylist(), rows()["graft"].to_pylist()
+    keep = [not (g == left_out and (left_out == "SFT" or f == "tiny_movies/3")) for f, g in zip(names, grafts, strict=True)]
+    with pytest.raises(DataError, match=says):
+        summarize(rows().filter(pa.array(keep)))
+
+
+def test_layers_in_their_order() -> None:
+    """Other grafts stand after the paper's, layer 2 before layer 10."""
+    rates = {"PRE": 0.0, "LT:o@10": 0.3, "SFT": 1.0, "LT:o@2": 0.2}
+    assert [r.graft for r in summarize(rows(rates=rates, prompts=["qa"]), draws=50).rows] == ["PRE", "SFT", "LT:o@2", "LT:o@10"]
+
+
+def sentence(prompts: tuple[str, ...] = ("headline",), metric: str = "top5", **rates: float) -> str:
+    return summarize(rows(rates=rates, prompts=prompts), metric=metric, draws=100).verdict
+
+
+def test_verdict_of_the_pathways() -> None:
+    """It names what both carry, what is left without both and what each carries alone."""
+    text = sentence(**RATES)
+    assert text.startswith("FE+LT carries 96 % [") and "of what finetuning added on headline; without both, " in text
+    assert " is left; FE alone " in text and ", LT alone " in text and text.endswith(" (top5).")
+    assert "on headline and " in sentence(("headline", "qa"), **RATES) and " are left" in sentence(("headline", "qa"), **RATES)
+
+
+def test_verdict_falls_back() -> None:
+    """Without FE+LT it speaks of the graft that carries most; without any graft, or any row, it says so."""
+    assert sentence(PRE=0.0, SFT=1.0, **{"LT:o": 0.5, "FE": 0.2}).startswith("LT:o carries 50 %")
+    assert "without it, 30 % [" in sentence(PRE=0.0, SFT=1.0, **{"LT": 0.5, "LT^C": 0.3})
+    assert sentence(PRE=0.0, SFT=1.0, ALL=0.9).startswith("ALL carries 90 %")
+    assert sentence(PRE=0.0, SFT=1.0) == "No graft was run, only the recipient and the donor (top5)."
+    assert verdict([], "top5") == "Nothing was run."
+
+
+def test_verdict_of_a_donor_that_learned_nothing() -> None:
+    """It is undefined, with the numbers; nothing is called carried."""
+    text = sentence(PRE=0.02, SFT=0.04, **{"FE+LT": 0.04})
+    assert "recovery is undefined" in text and "carries" not in text and "0.02 before, 0.04 after" in text and "50 facts" in text
+
+
+def test_verdict_of_a_donor_that_is_worse() -> None:
+    """A donor that lost what the recipient knew added nothing, on a metric of which less is better too."""
+    for metric in ("top5", "rank"):
+        text = sentence(PRE=0.9, SFT=0.1, metric=metric, **{"FE+LT": 0.1})
+        assert "finetuning added nothing" in text and "carries" not in text
+
+
+def test_verdict_is_not_clamped() -> None:
+    """More than everything and less than nothing are said as they are."""
+    assert "FE+LT carries 111 %" in sentence(PRE=0.1, SFT=0.82, **{"FE+LT": 0.9})
+    assert "−1" in sentence(PRE=0.1, SFT=0.82, **{"FE+LT": 0.02})
+
+
+def test_mean_of_all_configurations_has_an_interval() -> None:
+    """Where every rank is 1 under the donor, its mean rank still has an interval, up to the recipient's."""
+    table = rows(prompts=["qa"])
+    ones = [1 if g == "SFT" else r for g, r in zip(table["graft"].to_pylist(), table["rank"].to_pylist(), strict=True)]
+    table = table.set_column(5, table.schema.field(5), pa.array(ones, pa.int32()))
+    row = next(r for r in summarize(table, draws=100).rows if r.graft == "SFT")
+    assert row.rank.value == row.rank.low == 1 < row.rank.high
+    assert mean(np.ones(50), COUNTS).undefined

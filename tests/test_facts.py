@@ -1,0 +1,114 @@
+"""Facts and data sets: what is loaded, dropped and hashed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgbench.data import Fact, ImportOptions, dataset_names, describe, hash_facts, load_dataset
+from kgbench.data.facts import AMBIGUOUS, DUPLICATE
+from kgbench.errors import DataError, InputError, UnknownNameError
+
+
+def write(path: Path, *rows: object) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def pair(subject: str, object_: str, **more: object) -> dict[str, object]:
+    return {"subject": subject, "object": object_, **more}
+
+
+@pytest.mark.parametrize("name", dataset_names())
+def test_every_shipped_set_loads_whole_and_has_a_card(name: str) -> None:
+    """A shipped set drops nothing, has stable ids under its own name, and a card that begins with that name."""
+    dataset = load_dataset(name)
+    assert dataset.name == name
+    assert dataset.dropped == {}
+    assert all(fact.id.startswith(f"{name}/") for fact in dataset.facts)
+    assert describe(name).startswith(f"# {name}\n")
+
+
+def test_unknown_names_are_answered_with_the_nearest() -> None:
+    """An unknown data set is no file and no crash."""
+    with pytest.raises(UnknownNameError, match=r"unknown data set 'fake_movies_fake_actor'\. Did you mean 'fake_movies_fake_actors'\?"):
+        load_dataset("fake_movies_fake_actor")
+    with pytest.raises(UnknownNameError, match="unknown data set"):
+        describe("none_such")
+
+
+def test_what_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suffix, a path separator, or being there makes a name a file; a shipped name stays a shipped name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("absent.jsonl", "absent.CSV", "some/where.csv"):
+        with pytest.raises(DataError, match="cannot be read: No such file"):
+            load_dataset(name)
+    (tmp_path / "facts.txt").write_text("x")
+    with pytest.raises(DataError, match=r"expected a file that ends with \.jsonl or \.csv"):
+        load_dataset("facts.txt")
+    (tmp_path / "fake_movies_fake_actors").mkdir()
+    assert len(load_dataset("fake_movies_fake_actors").facts) == 1000
+
+
+def test_dropped_rows_are_counted_by_reason(tmp_path: Path) -> None:
+    """Repeated rows go once, ambiguous subjects go wholly, and both are counted; ids count all rows."""
+    path = write(tmp_path / "own.jsonl", pair("a", "b"), pair("c", "d"), pair("a", "b"), pair("c", "e"), pair("f", "d"), pair("c", "d"))
+    dataset = load_dataset(path)
+    assert [fact.id for fact in dataset.facts] == ["own/1", "own/5"]
+    assert dataset.dropped == {DUPLICATE: 2, AMBIGUOUS: 2}
+
+
+def test_the_same_answer_twice_is_not_ambiguous(tmp_path: Path) -> None:
+    """A subject may stand in two rows with one object."""
+    dataset = load_dataset(write(tmp_path / "own.jsonl", pair("a", "b", year=1990), pair("a", "b", year=1991)))
+    assert len(dataset.facts) == 2
+    assert dataset.dropped == {}
+
+
+def test_nothing_left_is_an_error(tmp_path: Path) -> None:
+    """A file of ambiguous facts only has no facts."""
+    with pytest.raises(DataError, match="no facts left"):
+        load_dataset(write(tmp_path / "own.jsonl", pair("a", "b"), pair("a", "c")))
+
+
+def test_an_id_stands_for_one_fact(tmp_path: Path) -> None:
+    """An id may be repeated only by a row that is repeated whole."""
+    repeated = write(tmp_path / "own.jsonl", pair("a", "b", id="x"), pair("a", "b", id="x"))
+    assert load_dataset(repeated).dropped == {DUPLICATE: 1}
+    clash = write(tmp_path / "own.jsonl", pair("a", "b", id="x"), pair("c", "d", id="x"))
+    with pytest.raises(DataError, match=r"line 2: field 'id': 'x' stands at line 1 already"):
+        load_dataset(clash)
+
+
+def test_own_templates_are_checked_at_load(tmp_path: Path) -> None:
+    """A template that cannot be filled is found before anything runs."""
+    path = write(tmp_path / "own.jsonl", pair("a", "b"))
+    assert load_dataset(path, ImportOptions(templates={"own": "{subject} knows"})).templates == {"own": "{subject} knows"}
+    with pytest.raises(InputError, match="'wrong' mentions 'object'"):
+        load_dataset(path, ImportOptions(templates={"wrong": "{subject} knows {object}"}))
+
+
+def test_hash_depends_on_content_only(tmp_path: Path) -> None:
+    """JSONL and CSV, here and there, number or text: the same facts have the same hash."""
+    rows = [pair("a", "b", year=1990), pair("c", "d", year=1991)]
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "own.csv").write_text("subject,object,year\na,b,1990\nc,d,1991\n")
+    here, there = write(tmp_path / "own.jsonl", *rows), write(tmp_path / "deeper" / "own.jsonl", {"kgbench": 1, "name": "n"}, *rows)
+    hashes = {load_dataset(path).content_hash for path in (here, there, str(tmp_path / "own.csv"))}
+    assert len(hashes) == 1
+
+
+@given(st.text(), st.text(), st.text())
+def test_hash_tells_contents_apart(identifier: str, value: str, other: str) -> None:
+    """Each of id, field, subject and object changes the hash; the order of fields does not."""
+    fact = Fact(identifier, {"a": value, "b": ""})
+    base = hash_facts([fact], "a", "b")
+    assert base == hash_facts([Fact(identifier, {"b": "", "a": value})], "a", "b")
+    assert base != hash_facts([fact], "b", "a")
+    assert base != hash_facts([fact, fact], "a", "b")
+    assert (base == hash_facts([Fact(other, fact.fields)], "a", "b")) is (other == identifier)
+    assert (base == hash_facts([Fact(identifier, {"a": other, "b": ""})], "a", "b")) is (other == value)

@@ -1,0 +1,70 @@
+"""The generator of fake movies, and the file that it made."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import kgbench.data
+from kgbench.data import describe, generate_fake_movies, load_dataset
+from kgbench.data.generators import FAKE_MOVIES, fake_movies_jsonl
+from kgbench.errors import InputError
+
+FILE = Path(kgbench.data.__file__).parent / "files" / f"{FAKE_MOVIES}.jsonl"
+
+
+def shipped() -> list[dict[str, str | int]]:
+    return [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()[1:]]
+
+
+@pytest.mark.parametrize("rows", [shipped(), generate_fake_movies(300, seed=7)], ids=["shipped", "drawn"])
+def test_promises_of_the_data_card(rows: Sequence[dict[str, str | int]]) -> None:
+    """Nobody and no title twice; plain names; every value in its range."""
+    people = [str(row[role]) for row in rows for role in ("first_actor", "second_actor", "main_character")]
+    assert len(set(people)) == 3 * len(rows)
+    assert all(re.fullmatch(r"[A-Z][A-Za-z'-]+ [A-Z][A-Za-z'-]+", person) for person in people)
+    assert not any(re.search(r"\b(Jr|Sr|Dr|Mrs?|Ms|Miss|MD|DDS|DVM|PhD|I{2,3}|IV|V)\b", person) for person in people)
+    titles = [str(row["movie_title"]) for row in rows]
+    assert len(set(titles)) == len(rows)
+    assert {name for person in people for name in person.split()}.isdisjoint(word for title in titles for word in title.split())
+    for row in rows:
+        assert len({str(row[role]).split()[0] for role in ("first_actor", "second_actor", "main_character")}) == 3
+        assert 1990 <= int(row["year"]) <= 2030
+        assert 1 <= int(row["box_office"]) <= 10
+    assert len({row["genre"] for row in rows}) == 10
+
+
+def test_shipped_set_has_a_thousand_facts() -> None:
+    """1,000 facts, none dropped, ids counted from 1."""
+    dataset = load_dataset(FAKE_MOVIES)
+    assert [fact.id for fact in dataset.facts] == [f"{FAKE_MOVIES}/{number}" for number in range(1, 1001)]
+    assert dataset.fields == ("first_actor", "second_actor", "movie_title", "main_character", "year", "genre", "city", "box_office")
+
+
+def test_shipped_file_is_what_the_generator_makes() -> None:
+    """Equal to the byte under the version of Faker on the card; under another, of the same form."""
+    made_with = re.search(r"Faker ([\d.]+\d)", describe(FAKE_MOVIES))
+    assert made_with
+    drawn, kept = fake_movies_jsonl(), FILE.read_text(encoding="utf-8")
+    assert drawn.splitlines()[0] == kept.splitlines()[0]
+    assert [*json.loads(drawn.splitlines()[1])] == [*json.loads(kept.splitlines()[1])]
+    if version("faker") == made_with[1]:
+        assert drawn == kept
+
+
+def test_seed_decides() -> None:
+    """The same seed draws the same, another seed something else, and a longer draw begins as a shorter one."""
+    assert generate_fake_movies(20, seed=3) == generate_fake_movies(30, seed=3)[:20]
+    assert generate_fake_movies(20, seed=3) != generate_fake_movies(20, seed=4)
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_number_must_be_positive(n: int) -> None:
+    """No movies is no data set."""
+    with pytest.raises(InputError, match="must be 1 or more"):
+        generate_fake_movies(n)

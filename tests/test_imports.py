@@ -1,0 +1,158 @@
+"""A user's own JSONL and CSV files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgbench.data import ImportOptions, load_dataset
+from kgbench.data.imports import read_table
+from kgbench.errors import DataError, InputError
+
+ROW = '{"subject": "a", "object": "b"}'
+
+
+def texts(*excluded: str) -> st.SearchStrategy[str]:
+    """Values that a file can hold: characters, without blanks outside."""
+    characters = st.characters(exclude_categories=["Cs"], exclude_characters="\x00")
+    return st.text(characters, min_size=1).map(str.strip).filter(lambda text: text and text not in excluded)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("imports")
+
+
+@given(st.lists(st.tuples(texts(), texts(), texts()), min_size=1))
+def test_values_survive_jsonl_and_csv(folder: Path, rows: list[tuple[str, str, str]]) -> None:
+    """Braces, quotes, separators, line ends and any script come back as they were."""
+    names = ("subject", "object", "note")
+    jsonl, table = folder / "own.jsonl", folder / "own.csv"
+    jsonl.write_text(
+        "\n".join(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows), encoding="utf-8", newline=""
+    )
+    with table.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([names, *rows])
+    for path in (jsonl, table):
+        assert [tuple(row.fields.values()) for row in read_table(path).rows] == rows
+
+
+def test_header_names_columns_and_templates(tmp_path: Path) -> None:
+    """A header renames columns, chooses subject and object, and brings templates."""
+    path = tmp_path / "own.jsonl"
+    header = {"kgbench": 1, "name": "capitals", "subject": "country", "object": "capital", "columns": {"country": "land"}}
+    header["templates"] = {"ask": "The capital {P:of} {country} is"}
+    path.write_text(json.dumps(header) + '\n\n{"id": "c/9", "land": " Peru ", "capital": "Lima", "since": 1535, "area": 2.50e2}\n')
+    dataset = load_dataset(str(path))
+    assert (dataset.name, dataset.subject, dataset.object, dataset.templates) == ("capitals", "country", "capital", header["templates"])
+    assert dataset.facts[0].id == "c/9"
+    assert dataset.facts[0].fields == {"country": "Peru", "capital": "Lima", "since": "1535", "area": "2.50e2"}
+
+
+def test_options_overrule_the_header(tmp_path: Path) -> None:
+    """What is given as an option wins over what stands in the file."""
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"kgbench": 1, "subject": "a", "object": "b"}\n{"a": "x", "b": "y", "c": "z"}\n')
+    table = read_table(path, ImportOptions(object="city", columns={"city": "c"}))
+    assert (table.subject, table.object) == ("a", "city")
+
+
+def test_defaults_prefer_actors(tmp_path: Path) -> None:
+    """first_actor and second_actor are subject and object where they are; else the columns of that name."""
+    path = tmp_path / "own.csv"
+    path.write_text("\ufeffsubject,first_actor,second_actor,object\n1,2,3,4\n", encoding="utf-8")
+    assert (read_table(path).subject, read_table(path).object) == ("first_actor", "second_actor")
+    path.write_text("object,subject\n1,2\n")
+    assert (read_table(path).subject, read_table(path).object) == ("subject", "object")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty; expected one fact per line"),
+        ("\n \n", "is empty"),
+        ('{"kgbench": 1}\n', "holds no facts"),
+        (ROW + "\n{oops}\n", r"line 2: is not JSON: .* at column 2"),
+        (ROW + "\n\n[1]\n", r"line 3: expected an object of fields, .* found \[1\]"),
+        (ROW + '\n{"subject": "c"}\n', "line 2: field 'object' is missing"),
+        (ROW + '\n{"subject": "c", "object": " "}\n', "line 2: field 'object' is empty"),
+        (ROW + '\n{"subject": "c", "object": null}\n', "line 2: field 'object' is empty"),
+        (ROW + '\n{"subject": "c", "object": ["d"]}\n', "line 2: field 'object': expected a text or a number, found a list"),
+        (ROW + '\n{"subject": {}, "object": "d"}\n', "line 2: field 'subject': expected a text or a number, found an object"),
+        (
+            ROW + '\n{"subject": "c", "object": "d", "year": 1}\n',
+            r"line 2: field 'year': the first row has no such field \(it has subject, object\)",
+        ),
+        ('{"subject": "a", "object": NaN}', "line 1: is not a row of facts: NaN is no JSON number"),
+        ('{"subject": "a", "subject": "b"}', "line 1: is not a row of facts: field 'subject' stands in it twice"),
+        ('{"subject": "\\ud800", "object": "b"}', "line 1: field 'subject': holds half of a surrogate pair"),
+        ("[" * 100_000, "line 1: is not a row of facts"),
+        ('{"kgbench": 2}\n' + ROW, "line 1: field 'kgbench': unknown schema version '2'; expected 1"),
+        ('{"kgbench": 1, "subjct": "a"}\n' + ROW, "line 1: field 'subjct': a header may hold kgbench, name, subject"),
+        ('{"kgbench": 1, "name": ""}\n' + ROW, "line 1: field 'name': expected a text"),
+        ('{"kgbench": 1, "columns": ["a"]}\n' + ROW, "line 1: field 'columns': expected an object from name to text"),
+        ('{"kgbench": 1, "columns": {"x": "y"}}\n' + ROW, "no column 'y' to take 'x' from; there are subject, object"),
+        ('{"kgbench": 1, "columns": {"object": "subject"}}\n' + ROW, "there is a column 'object' too"),
+        ('{"kgbench": 1, "columns": {"x": "subject", "y": "subject"}}\n' + ROW, "one column is named for two fields: x=subject, y=subject"),
+        ('{"kgbench": 1, "subject": "x"}\n' + ROW, "no column 'x' to be the subject; there are subject, object"),
+        ('{"kgbench": 1, "subject": "object"}\n' + ROW, "subject and object are both the column 'object'"),
+        ('{"a": "1", "b": "2"}\n', "which column is the subject\\? There are a, b; name one"),
+    ],
+)
+def test_malformed_jsonl_is_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
+    """Every fault is told in one line, with the line of the file and the field where there is one."""
+    path = tmp_path / "own.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=message) as caught:
+        read_table(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("subject,object\n", "holds no facts"),
+        ('subject,object\na,"b\nb"\nc,\n', "line 4: field 'object' is empty"),
+        ("subject,object\na\n", "line 2: field 'object' is empty"),
+        ("subject,object\na,b,c\n", r"line 2: holds 3 cells, but there are 2 columns \(subject, object\)"),
+        ("subject,,object\na,b,c\n", "line 1: expected different column names, none empty"),
+        ("subject,subject\na,b\n", "line 1: expected different column names"),
+        ('subject,object\na,"b\n', "line 2: is not CSV: unexpected end of data"),
+        ("subject;object\na;b\n", "which column is the subject\\? There are subject;object"),
+    ],
+)
+def test_malformed_csv_is_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
+    """The same for CSV, where a row may take several lines."""
+    path = tmp_path / "own.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        read_table(path)
+
+
+def test_other_encodings_are_refused(tmp_path: Path) -> None:
+    """A file that is not UTF-8 is told so, with the line."""
+    path = tmp_path / "own.csv"
+    path.write_bytes(b"subject,object\na,b\nZo\xeb,c\n")
+    with pytest.raises(DataError, match="line 3: is not UTF-8"):
+        read_table(path)
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    """What cannot be opened is one clear line too."""
+    (tmp_path / "own.jsonl").mkdir()
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        read_table(tmp_path / "own.jsonl")
+
+
+def test_faults_of_templates_are_faults_of_input(tmp_path: Path) -> None:
+    """A template in a header that does not parse is told at load."""
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"kgbench": 1, "templates": {"own": "{subject"}}\n' + ROW)
+    with pytest.raises(InputError, match="prompt 'own': cannot read the template"):
+        load_dataset(str(path))

@@ -1,0 +1,116 @@
+"""The package as a whole: what it exports, what importing it costs, what it ships."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import yaml
+
+import kgbench
+
+ROOT = Path(__file__).parent.parent
+HEAVY = ("torch", "transformers", "numpy", "scipy", "pydantic", "pyarrow", "matplotlib", "rich", "yaml", "faker", "tabulate")
+
+
+def loaded_by(*command: str) -> set[str]:
+    """The heavy packages that a fresh interpreter has loaded after a command, run as `kgbench ARGUMENT…`; none only imports kgbench."""
+    call = "if sys.argv[1:]:\n    from kgbench.cli import main\n    main(sys.argv[1:])"
+    code = f"import sys, kgbench\n{call}\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(HEAVY) & set(done.stderr.split())
+
+
+def fastest(command: Sequence[str], times: int = 5) -> float:
+    """Seconds of the fastest of several runs."""
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        subprocess.run(command, capture_output=True, check=True, cwd=ROOT)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+@pytest.mark.parametrize("command", ["", "--help", "--version", "eval --help", "zoo build --help", "completion fish"])
+def test_nothing_heavy_is_loaded_by_import_and_help(command: str) -> None:
+    """Importing the package and asking for help load neither torch nor any other large library."""
+    assert loaded_by(*command.split()) == set()
+
+
+@pytest.mark.parametrize("kind", ["models", "datasets", "prompts"])
+def test_listing_loads_no_torch(kind: str) -> None:
+    """Listing what there is, and so completing a name in the shell, loads no torch."""
+    assert not {"torch", "transformers"} & loaded_by("ls", kind)
+
+
+@pytest.mark.parametrize("module", ["errors", "registry", "sites", "stats", "records", "effects", "data", "board"])
+def test_what_reads_and_draws_results_loads_no_torch(module: str) -> None:
+    """Results can be read, checked and drawn where torch is not installed."""
+    code = f"import sys, kgbench.{module}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not {"torch", "transformers"} & set(done.stdout.split())
+
+
+def test_help_answers_within_a_third_of_a_second() -> None:
+    """Help takes less than 0.3 s more than a bare interpreter."""
+    assert fastest([sys.executable, "-m", "kgbench", "--help"]) - fastest([sys.executable, "-c", "pass"]) < 0.3
+
+
+def test_the_public_names_are_the_documented_ones() -> None:
+    """The package exports what the README's Python section names, and nothing else."""
+    assert kgbench.__all__ == ["__version__", "evaluate", "grafted_logits", "load_pair", "load_prompts", "parse_graft"]
+    assert set(kgbench.__all__) <= set(dir(kgbench))
+    for name in kgbench.__all__:
+        assert getattr(kgbench, name) is getattr(kgbench, name)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """The lazy package answers for a missing name as any module does."""
+    with pytest.raises(AttributeError, match="no attribute 'evalute'"):
+        _ = kgbench.evalute
+
+
+def test_every_module_exports_what_it_has() -> None:
+    """Each name in a module's `__all__` exists."""
+    for path in sorted((ROOT / "kgbench").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if "__main__" in parts:
+            continue
+        module = import_module(".".join(part for part in parts if part != "__init__"))
+        missing = [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
+        assert not missing, f"{path}: {missing}"
+
+
+def test_types_and_data_are_shipped() -> None:
+    """The files that the package needs beside its code lie inside it."""
+    package = files("kgbench")
+    for name in ("py.typed", "data/prompts.toml", "data/files/tiny_movies.jsonl", "models/catalog.toml", "models/families/gemma.json"):
+        assert package.joinpath(*name.split("/")).is_file(), name
+
+
+def test_version_and_citation_agree() -> None:
+    """The version stands in one place; the citation repeats it, and names the paper."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == kgbench.__version__
+    assert "2506.20746" in citation["references"][0]["url"]
+    assert f"## {kgbench.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("target", ["eval", "test"])
+def test_set_up_is_quick_the_second_time(target: str, tmp_path: Path) -> None:
+    """With an environment newer than pyproject.toml and constraints.txt, make installs nothing."""
+    (tmp_path / "bin").mkdir()
+    for name in ("bin/python", ".installed", ".installed-dev"):
+        (tmp_path / name).touch()
+    plan = ["make", "--dry-run", target, f"VENV={tmp_path}"]
+    environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    done = subprocess.run(plan, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
+    assert "pip install" not in done.stdout
+    assert len(done.stdout.splitlines()) == 1

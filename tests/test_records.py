@@ -1,0 +1,371 @@
+"""Laws of records: one identity, one record, whole or not at all, found by content."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from fake_runs import RATES, identity, record, rows
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from kgbench.errors import DataError, InputError, OutputError, UnknownNameError
+from kgbench.records import (
+    DamagedRecordWarning,
+    DatasetRef,
+    Estimate,
+    LocalizerRef,
+    Record,
+    RecordStore,
+    WeightHashes,
+    canonical_json,
+    facts_table,
+    load_record,
+)
+from kgbench.records.provenance import package_commit
+
+CHANGES: dict[str, object] = {
+    "dataset": DatasetRef(name="tiny_movies", hash="e" * 64, n=150),
+    "prompts": {"headline": "h" * 64, "qa": "changed"},
+    "weights": WeightHashes(recipient="r" * 64, donors={"sft": "changed"}),
+    "tokenizer": "changed",
+    "localizer": LocalizerRef(name="dynamic_graft", version="1", parameters={"grafts": ["FE"]}),
+    "configurations": tuple(RATES)[:-1],
+    "metric_version": "2",
+    "dtype": "bfloat16",
+    "seeds": (1,),
+    "limit": 50,
+}
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@pytest.fixture(scope="module")
+def facts() -> pa.Table:
+    return rows()
+
+
+@pytest.fixture(scope="module")
+def made(facts: pa.Table) -> Record:
+    return record(facts)
+
+
+@given(json_values)
+def test_canonical_json(value: object) -> None:
+    """It reads back as the value, and writing again gives the same text."""
+    text = canonical_json(value)
+    assert json.loads(text) == value and canonical_json(json.loads(text)) == text
+
+
+def test_canonical_json_has_one_form() -> None:
+    """Keys are sorted, there is no white space, and NaN is no JSON."""
+    assert canonical_json({"b": [1, 2.5], "a": {"é": None}}) == '{"a":{"é":null},"b":[1,2.5]}'
+    with pytest.raises(ValueError):
+        canonical_json({"x": float("nan")})
+
+
+@pytest.mark.parametrize("part", CHANGES)
+def test_each_part_of_the_identity_counts(part: str) -> None:
+    """Changing any part changes the id; the order of keys does not."""
+    assert identity(**{part: CHANGES[part]}).digest() != identity().digest()
+    assert identity(prompts={"qa": "q" * 64, "headline": "h" * 64}).digest() == identity().digest()
+    assert set(CHANGES) == set(type(identity()).model_fields)
+
+
+@pytest.mark.parametrize("parameter", [float("nan"), float("inf"), "/home/someone/model", "hf_" + "a" * 34, "C:\\models\\x"])
+def test_identity_refuses(parameter: object) -> None:
+    """NaN and infinities, absolute paths and credentials are no part of an identity."""
+    with pytest.raises(ValidationError):
+        identity(localizer={"name": "x", "version": "1", "parameters": {"p": [parameter]}})
+
+
+def test_unknown_fields_are_refused(made: Record) -> None:
+    """A record holds nothing that the schema does not name."""
+    with pytest.raises(ValidationError):
+        Record.model_validate({**made.model_dump(), "extra": 1})
+    with pytest.raises(ValidationError):
+        identity(batch_size=4)
+
+
+@pytest.mark.parametrize("change", [{"id": "0" * 64}, {"schema_version": 2}, {"model": "/home/me/model"}, {"notes": {"x": float("nan")}}])
+def test_record_refuses(made: Record, change: dict[str, object]) -> None:
+    """A foreign id, another schema, an absolute path and NaN are refused."""
+    with pytest.raises(ValidationError):
+        Record.model_validate({**made.model_dump(), **change})
+
+
+@pytest.mark.parametrize("parts", [{}, {"value": 1.0}, {"value": 1, "low": 2, "high": 3}, {"value": float("nan"), "low": 0, "high": 1}])
+def test_estimate_refuses(parts: dict[str, float]) -> None:
+    """An estimate is low <= value <= high or a reason."""
+    with pytest.raises(ValidationError):
+        Estimate(n=3, **parts)
+    with pytest.raises(ValidationError):
+        Estimate(n=3, undefined="why", value=1.0, low=0.0, high=2.0)
+
+
+def test_record_json_round_trip(made: Record) -> None:
+    """What is written reads back equal, and is written the same again."""
+    again = Record.model_validate_json(made.to_json())
+    assert again == made and again.to_json() == made.to_json()
+
+
+def test_answer(made: Record) -> None:
+    """The object of --json has the fixed keys; each figure is three numbers or a reason."""
+    answer = json.loads(json.dumps(made.answer("results/x"), allow_nan=False))
+    assert " ".join(answer) == "id model dataset localizer path seconds plain_forward_ratio rows synergy verdict"
+    row = answer["rows"][0]
+    assert " ".join(row) == "prompt graft n dropped top1 top5 mrr rank prob logprob sufficiency necessity"
+    figures = [f for r in answer["rows"] for f in r.values() if isinstance(f, dict)] + list(answer["synergy"].values())
+    assert all(set(f) in ({"value", "low", "high"}, {"undefined"}) for f in figures)
+    assert answer["plain_forward_ratio"] == 4.6
+
+
+def test_store_round_trip(tmp_path: Path, made: Record, facts: pa.Table) -> None:
+    """A record is found by its id, with its rows and attachments, and leaves nothing else behind."""
+    store = RecordStore(tmp_path / "results")
+    assert store.find(made.id) is None
+    path = store.write(made, facts, {"chart.png": b"picture"})
+    assert path == store.path_of(made) and path.name == f"tiny-gemma-tiny_movies-dynamic_graft-{made.id[:12]}"
+    found = store.find(made.id)
+    assert found is not None and found.record == made and found.path == path and found.facts().equals(facts)
+    assert sorted(p.name for p in path.iterdir()) == ["chart.png", "facts.parquet", "record.json"]
+    assert list(store.root.iterdir()) == [path] and [s.record.id for s in store.scan()] == [made.id]
+
+
+def test_names_mean_nothing(tmp_path: Path, made: Record, facts: pa.Table) -> None:
+    """A renamed record is found; a folder of the right name with another record in it is not taken for it."""
+    store = RecordStore(tmp_path)
+    store.write(made, facts).rename(tmp_path / "renamed")
+    assert store.find(made.id).path == tmp_path / "renamed"
+    assert store.write(made, facts) == tmp_path / "renamed"
+    other = record(facts, what=identity(seeds=(5,)))
+    (tmp_path / "renamed").rename(store.path_of(other))
+    assert store.find(other.id) is None
+    assert store.write(other, facts).name == f"{store.path_of(other).name}-2"
+    assert store.find(other.id).record == other and store.find(made.id).record == made
+
+
+def test_bytes_are_deterministic(tmp_path: Path, made: Record, facts: pa.Table) -> None:
+    """Equal results in another order give equal files."""
+    shuffled = facts.take(pa.array(np.random.default_rng(0).permutation(facts.num_rows)))
+    one, two = RecordStore(tmp_path / "a").write(made, facts), RecordStore(tmp_path / "b").write(made, shuffled)
+    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in ("record.json", "facts.parquet"))
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def forge(path: Path) -> None:
+    path.write_text(path.read_text().replace('"dtype": "float32"', '"dtype": "float64"'))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("record.json", truncate), ("record.json", forge), ("facts.parquet", truncate), ("facts.parquet", Path.unlink)],
+)
+def test_damage_is_told(tmp_path: Path, made: Record, facts: pa.Table, name: str, damage: Callable[[Path], None]) -> None:
+    """A truncated or forged record, or one without whole rows, does not count, is told of, and is not overwritten."""
+    store = RecordStore(tmp_path)
+    path = store.write(made, facts)
+    damage(path / name)
+    with pytest.warns(DamagedRecordWarning, match="damaged"):
+        assert store.find(made.id) is None
+    with pytest.warns(DamagedRecordWarning):
+        assert list(store.scan()) == []
+    with pytest.warns(DamagedRecordWarning):
+        assert store.write(made, facts) == path.with_name(path.name + "-2")
+    with pytest.raises(DataError):
+        load_record(str(path), tmp_path)
+
+
+def test_unwritable(tmp_path: Path, made: Record, facts: pa.Table) -> None:
+    """An output directory that cannot be made is one clear error, before and at the write."""
+    (tmp_path / "file").write_text("")
+    store = RecordStore(tmp_path / "file" / "results")
+    with pytest.raises(OutputError, match="--output-dir"):
+        store.check_writable()
+    with pytest.raises(OutputError):
+        store.write(made, facts)
+    RecordStore(tmp_path / "new" / "deep").check_writable()
+    assert list((tmp_path / "new" / "deep").iterdir()) == []
+
+
+def test_leftovers_of_dead_runs(tmp_path: Path, made: Record, facts: pa.Table) -> None:
+    """An unfinished folder is never taken for a record; an old one is swept by the next write, a young one left alone."""
+    old, young = tmp_path / ".writing-1-dead", tmp_path / ".writing-2-alive"
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / "record.json").write_text("{")
+    os.utime(old, (0, 0))
+    store = RecordStore(tmp_path)
+    assert list(store.scan()) == []
+    store.write(made, facts)
+    assert not old.exists() and young.exists()
+
+
+WRITER = """
+import sys, warnings
+sys.path.insert(0, {tests!r})
+from fake_runs import identity, record, rows
+from kgbench.records import RecordStore
+facts = rows(); base = record(facts); store = RecordStore({root!r})
+for seed in range(10_000):
+    what = identity(seeds=(seed,))
+    made = base.model_copy(update={{"identity": what, "id": what.digest()}})
+    store.journal(made.id).append(facts)
+    store.write(made, facts, {{"chart.png": b"x" * 100_000}})
+    print(seed, flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_killed_while_writing(tmp_path: Path, number: signal.Signals) -> None:
+    """A process that is killed at any moment leaves whole records only, and whole parts of unfinished runs."""
+    code = WRITER.format(tests=str(Path(__file__).parent), root=str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(5):
+            assert process.stdout.readline()
+        time.sleep(0.013)
+        process.send_signal(number)
+        process.wait(timeout=30)
+    store = RecordStore(tmp_path)
+    found = list(store.scan())
+    assert len(found) >= 5 and all(s.facts().num_rows and (s.path / "chart.png").stat().st_size == 100_000 for s in found)
+    for folder in (tmp_path / ".partial").iterdir():
+        journal = store.journal(folder.name)
+        assert journal.table().num_rows in (0, len(RATES) * 100)
+        journal.discard()
+
+
+def part(facts: pa.Table, prompt: str, names: range) -> pa.Table:
+    wanted = {f"tiny_movies/{i}" for i in names}
+    keep = [p == prompt and f in wanted for p, f in zip(facts["prompt"].to_pylist(), facts["fact"].to_pylist(), strict=True)]
+    return facts.filter(pa.array(keep))
+
+
+def test_journal_resumes(tmp_path: Path, facts: pa.Table) -> None:
+    """Chunks of any size add up to the whole table; a pair that came twice is kept once; costs add up."""
+    journal = RecordStore(tmp_path).journal("f" * 64)
+    assert journal.finished() == frozenset() and journal.table().num_rows == 0
+    journal.append(part(facts, "headline", range(0, 30)), {"forwards": 1, "seconds": 0.5})
+    again = RecordStore(tmp_path).journal("f" * 64)
+    assert again.finished() == {("headline", f"tiny_movies/{i}") for i in range(30)}
+    again.append(part(facts, "headline", range(20, 50)), {"forwards": 2, "seconds": 0.25})
+    again.append(part(facts, "qa", range(0, 50)))
+    last = RecordStore(tmp_path).journal("f" * 64)
+    assert last.table().equals(facts) and last.table().equals(again.table())
+    assert last.cost() == {"forwards": 3.0, "seconds": 0.75}
+    assert list(RecordStore(tmp_path).scan()) == []
+    last.discard()
+    assert list(tmp_path.iterdir()) == [] and RecordStore(tmp_path).journal("f" * 64).finished() == frozenset()
+
+
+def test_journal_leaves_out_what_is_damaged(tmp_path: Path, facts: pa.Table) -> None:
+    """An unreadable part is told of and computed anew; a temporary file of a killed run is ignored."""
+    journal = RecordStore(tmp_path).journal("f" * 64)
+    journal.append(part(facts, "qa", range(5)))
+    (journal.folder / "000001-1.parquet").write_bytes(b"PAR1")
+    (journal.folder / "000002-1.tmp").write_bytes(b"")
+    with pytest.warns(UserWarning, match="computed anew"):
+        again = RecordStore(tmp_path).journal("f" * 64)
+    assert len(again.finished()) == 5
+    again.append(part(facts, "qa", range(5, 9)))
+    assert len(again.finished()) == 9
+
+
+def test_load_record(tmp_path: Path, made: Record, facts: pa.Table) -> None:
+    """By folder, by file, by the start of the id or of the folder's name."""
+    store = RecordStore(tmp_path)
+    path = store.write(made, facts)
+    for run in (str(path), str(path / "record.json"), made.id, made.id[:7], path.name, path.name[:20]):
+        assert load_record(run, tmp_path).record == made
+
+
+def test_load_record_refuses(tmp_path: Path, made: Record, facts: pa.Table) -> None:
+    """Nothing found lists what is there with the nearest; several found asks for more; a folder without a record says so."""
+    store = RecordStore(tmp_path)
+    path = store.write(made, facts)
+    store.write(record(facts, what=identity(seeds=(5,))), facts)
+    with pytest.raises(UnknownNameError, match="Did you mean"):
+        load_record(path.name.replace("gemma", "gema"), tmp_path)
+    with pytest.raises(InputError, match="could be any of"):
+        load_record("tiny-gemma", tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"record\.json"):
+        load_record(str(tmp_path / "empty"), tmp_path)
+    with pytest.raises(UnknownNameError):
+        load_record("", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("column", "value"), [("prob", float("nan")), ("logprob", float("-inf")), ("logit_diff", None), ("rank", 0)])
+def test_facts_refuse(facts: pa.Table, column: str, value: float | None) -> None:
+    """A score that is no finite number, a missing one and a rank below 1 are errors that say where."""
+    columns = facts.to_pydict()
+    columns[column][7] = value
+    with pytest.raises(DataError, match=column):
+        facts_table(columns)
+
+
+def test_facts_refuse_doubles(facts: pa.Table) -> None:
+    """The same prompt, fact, graft and position stand once."""
+    with pytest.raises(DataError, match="same prompt"):
+        facts_table(pa.concat_tables([facts, facts.slice(0, 1)]))
+
+
+def test_facts_take_arrays() -> None:
+    """Columns come as lists or arrays of any fitting number type."""
+    scores = {name: np.zeros(2, np.float32) for name in ("prob", "logprob", "logit_diff")}
+    whole = {name: np.array([1, 2], np.int64) for name in ("position", "target", "rank")}
+    table = facts_table({"prompt": ["qa"] * 2, "fact": ["b", "a"], "graft": ["PRE"] * 2, **whole, **scores})
+    assert table["fact"].to_pylist() == ["a", "b"] and table["rank"].to_pylist() == [2, 1]
+
+
+def test_provenance(made: Record) -> None:
+    """Versions are those installed; the commit is that of a tracked package folder, and knows whether it was changed."""
+    assert made.provenance.packages["numpy"] == np.__version__ and made.provenance.time.endswith("+00:00")
+
+
+def test_package_commit(tmp_path: Path) -> None:
+    """Of a tracked package, clean and changed; of a folder that nobody tracks, none."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    assert package_commit(package) is None
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert package_commit(package) is None
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "-c", "commit.gpgsign=false", "commit", "-qm", "first"], check=True)
+    clean = package_commit(package)
+    (tmp_path / "elsewhere").write_text("")
+    assert clean is not None and len(clean.hash) == 40 and not clean.dirty and package_commit(package) == clean
+    (package / "__init__.py").write_text("changed = 1\n")
+    changed = package_commit(package)
+    assert changed is not None and changed.dirty and changed.hash == clean.hash
+
+
+def test_no_warning_without_damage(tmp_path: Path, made: Record, facts: pa.Table) -> None:
+    """Folders that are no records are none of the store's business."""
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "file.txt").write_text("")
+    store = RecordStore(tmp_path)
+    store.write(made, facts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(store.scan())) == 1

@@ -1,0 +1,86 @@
+"""Laws of the text table: everything there, in order, within a terminal."""
+
+from __future__ import annotations
+
+import pytest
+from fake_runs import RATES, record, rows
+
+from kgbench.board import render_table
+from kgbench.board.numbers import figure_text, metric_name, number_text
+from kgbench.effects import METRICS
+from kgbench.records import Estimate
+from kgbench.sites import CONFIGURATIONS
+
+HYBRID = "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation"
+
+
+def heads(text: str) -> list[str]:
+    """Names of the first block's columns."""
+    return next(line.split() for line in text.splitlines() if line.startswith("graft "))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.874, ".87"), (-0.016, "-.02"), (0.0, "0"), (-0.001, "0"), (0.999, "1.00"), (1.034, "1.03"), (12.34, "12.3"), (461.2, "461")],
+)
+def test_numbers(value: float, text: str) -> None:
+    """Two decimals without the leading zero, three digits above ten."""
+    assert number_text(value) == text
+
+
+def test_figures() -> None:
+    """Value and interval; what holds by definition stands alone; undefined is a word."""
+    assert figure_text(Estimate(value=0.871, low=0.812, high=0.92, n=9)) == ".87 [.81, .92]"
+    assert figure_text(Estimate(value=1, low=1, high=1, n=9)) == "1"
+    assert figure_text(Estimate(undefined="why", n=9)) == "undefined"
+
+
+def test_default_suite() -> None:
+    """A block per prompt in the paper's order, the footer, and the verdict last; at most 100 columns."""
+    made = record()
+    text = render_table(made)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 100
+    blocks = [[line.split()[0] for line in block.splitlines()[3:]] for block in text.split("\n\n")[1:3]]
+    assert blocks == [list(CONFIGURATIONS)] * 2
+    assert "headline: 50 facts, 0 dropped" in lines and "qa: 50 facts, 3 dropped" in lines
+    for part in ("synergy of FE and LT:", "name prior", "dropped: 3 × the subject is not in the prompt", "cost: 12 forwards, 18,231 token"):
+        assert any(line.startswith(part) for line in lines)
+    assert " ".join(text.split("\n\n")[-1].split()) == made.verdict
+    assert heads(text) == ["graft", "top5", "top1", "mrr", "sufficiency", "necessity"]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_each_metric_leads_and_fits(metric: str) -> None:
+    """The metric of the ratios is the first column, whichever it is."""
+    text = render_table(record(metric=metric))
+    assert heads(text)[1] == ("mrr" if metric == "rr" else metric)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_long_grafts_are_wrapped() -> None:
+    """A hybrid graft takes several lines, and the table still fits."""
+    text = render_table(record(rows(rates={"PRE": 0.0, "SFT": 1.0, HYBRID: 0.5})))
+    assert max(map(len, text.splitlines())) <= 100
+    assert all(f"\n{term}" in text for term in ("FE:attn=task;", "LT:attn@1/2-1=task;", "LT:o+ffn@1/2-1=relation"))
+
+
+def test_undefined_figures_have_footnotes() -> None:
+    """Undefined is printed as a word with a number; each reason stands once below; nothing is printed as 0."""
+    text = render_table(record(rows(rates={**RATES, "SFT": 0.02})))
+    assert text.count("undefined (1)") >= 16 and text.count("(1) m(SFT) - m(PRE) =") == 1
+    only = render_table(record(rows(rates={"PRE": 0.0, "SFT": 1.0, "LT": 0.5})))
+    assert "(1) its complement was not run" in only and "(2) FE and FE+LT were not run" in only
+
+
+def test_undefined_cost_ratio() -> None:
+    """A ratio that was not measured says why."""
+    made = record()
+    cost = made.cost.model_copy(update={"plain_forward_ratio": Estimate(undefined="everything was resumed", n=0)})
+    text = render_table(made.model_copy(update={"cost": cost}))
+    assert "ratio to one plain forward undefined (1)" in text.replace("\n  ", " ") and "\n(1) everything was resumed" in text
+
+
+def test_metric_names() -> None:
+    """Every metric has a name in words."""
+    assert metric_name("top5") == "top-5 hit rate" and all(" " in metric_name(m) for m in METRICS)
