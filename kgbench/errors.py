@@ -73,7 +73,8 @@ class GraftSyntaxError(InputError):
             expected: What could stand there.
         """
         found = repr(text[offset]) if offset < len(text) else "its end"
-        super().__init__(f"cannot read the graft {text!r} at character {offset + 1}, {found}: expected {expected}\n    {text}\n    {' ' * offset}^")
+        where = f"cannot read the graft {text!r} at character {offset + 1}, {found}"
+        super().__init__(f"{where}: expected {expected}\n    {text}\n    {' ' * offset}^")
         self.text, self.offset, self.expected = text, offset, expected
 
 

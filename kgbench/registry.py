@@ -88,5 +88,6 @@ class Registry:
 
     def _checked(self, found: object, name: str) -> type:
         if not (isinstance(found, type) and issubclass(found, self.base)):
-            raise InputError(f"{name!r} is not a {self.kind}: expected a class that derives from {self.base.__module__}.{self.base.__name__}")
+            base = f"{self.base.__module__}.{self.base.__name__}"
+            raise InputError(f"{name!r} is not a {self.kind}: expected a class that derives from {base}")
         return found

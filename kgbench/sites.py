@@ -1,11 +1,11 @@
 """The vocabulary of places in a model and a prompt, and the grammar of graft expressions.
 
-    graft      := term (";" term)*                 later terms win where they overlap
-    term       := positions [":" components] ["@" layers] ["=" donor]
-    positions  := atom ("+" atom)*                 atom := ("ALL" | "NONE" | REGION | "(" positions ")") ["^C"]
-    components := name ("+" name)*
-    layers     := part ("," part)*                 "all" | 7 | 8-17 | p/q-r/s | first_half ... fourth_quarter
-    donor      := name
+graft      := term (";" term)*                 later terms win where they overlap
+term       := positions [":" components] ["@" layers] ["=" donor]
+positions  := atom ("+" atom)*                 atom := ("ALL" | "NONE" | REGION | "(" positions ")") ["^C"]
+components := name ("+" name)*
+layers     := part ("," part)*                 "all" | 7 | 8-17 | p/q-r/s | first_half ... fourth_quarter
+donor      := name
 """
 
 from __future__ import annotations
@@ -383,7 +383,7 @@ class _Parser:
         first, last = map(Fraction, ends)
         if not 0 <= first < last <= 1:
             self._fail(start, expected)
-        return "0/1-1/1" if (first, last) == (0, 1) else f"{first}-{last}"  # "0-1" would read back as integers
+        return "0/1-1/1" if first == 0 and last == 1 else f"{first}-{last}"  # "0-1" would read back as integers
 
     def _several(self, one: Callable[[], T], separator: str = "+") -> list[T]:
         found = [one()]

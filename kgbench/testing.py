@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -29,7 +30,7 @@ _CORPUS = (
 )
 
 
-def _rope_shape(vocabulary: int, tied: bool) -> dict[str, object]:
+def _rope_shape(vocabulary: int, tied: bool) -> dict[str, Any]:
     return {
         "vocab_size": vocabulary,
         "hidden_size": 32,
@@ -38,11 +39,23 @@ def _rope_shape(vocabulary: int, tied: bool) -> dict[str, object]:
         "intermediate_size": 48,
         "max_position_embeddings": 128,
         "tie_word_embeddings": tied,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
     }
 
 
 def _gpt2(vocabulary: int, tied: bool) -> PreTrainedConfig:
-    return GPT2Config(vocab_size=vocabulary, n_embd=32, n_layer=3, n_head=4, n_inner=48, n_positions=128, tie_word_embeddings=tied)
+    return GPT2Config(
+        vocab_size=vocabulary,
+        bos_token_id=1,
+        eos_token_id=2,
+        n_embd=32,
+        n_layer=3,
+        n_head=4,
+        n_inner=48,
+        n_positions=128,
+        tie_word_embeddings=tied,
+    )
 
 
 PICO_FAMILIES: Mapping[str, Callable[[int, bool], PreTrainedConfig]] = {
@@ -60,11 +73,10 @@ def pico_tokenizer(bos: bool) -> PreTrainedTokenizerFast:
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ["<pad>", "<bos>", "<eos>"]
     inner.train_from_iterator(
-        [_CORPUS],
-        trainers.BpeTrainer(
-            vocab_size=300, special_tokens=["<pad>", "<bos>", "<eos>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-        ),
+        [_CORPUS], trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
     )
     if bos:
         inner.post_processor = processors.TemplateProcessing(single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", 1)])

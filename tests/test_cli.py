@@ -169,9 +169,9 @@ def test_doctor_tells_what_is_here(run) -> None:
         (("ls", "modles"), "Did you mean 'models'"),
         (("ls",), "Missing argument"),
         (("eval", "--modle", "tiny-gemma"), "--model"),
-        (("eval",), "Give either --model NAME"),
-        (("eval", "--model", "tiny-gemma", "--recipient", "x"), "Give either --model NAME"),
-        (("eval", "--model", "tiny-gemma", "--donor", "sft=x"), "--donor goes with --recipient"),
+        (("eval",), "Give --model NAME"),
+        (("eval", "--model", "gemma-2b"), "kgbench train --model gemma-2b"),
+        (("eval", "--recipient", "x", "--dataset", "tiny_movies"), "add --donor sft=PATH"),
         (("eval", "--recipient", "x", "--donor", "sft"), "expected KEY=VALUE"),
         (("eval", "--model", "tiny-gemma", "--subject", "x"), "add --dataset FILE"),
         (("eval", "--model", "tiny-gemma", "--localizer", ","), "expected a name"),
@@ -187,12 +187,11 @@ def test_doctor_tells_what_is_here(run) -> None:
         (("eval", *TINY, "--executor", "pack"), "Did you mean 'packed'"),
         (("eval", *TINY, "--dtype", "float3"), "float32"),
         (("eval", *TINY, "--device", "cdua"), "cuda"),
-        (("eval", *TINY, "--layers", "secondhalf"), "second_half"),
         (("eval", *TINY, "--graft", "FE=stf"), "Did you mean 'sft'"),
         (("eval", *TINY, "--graft", "M"), "'M'"),
         (("eval", *TINY, "--graft", "LT:ffn@99"), "99"),
         (("eval", *TINY, "--localizer-arg", "nonsense=1"), "nonsense"),
-        (("eval", "--recipient", "no/such/place", "--donor", "sft=no/such/place"), "no/such/place"),
+        (("eval", "--recipient", "no/such/place", "--donor", "sft=./x", "--dataset", "tiny_movies"), "no/such/place"),
         (("show", "nonsuch"), "nonsuch"),
         (("completion", "csh"), "csh"),
         (("zoo", "build", "tiny-gema"), "Did you mean 'tiny-gemma'"),
@@ -206,10 +205,13 @@ def test_wrong_input_is_one_line_and_status_2(run, tmp_path: Path, monkeypatch, 
     assert not list(tmp_path.glob("**/record.json"))
 
 
-@pytest.mark.parametrize("graft", ["FE+", "FE:att", "XX", "LT@", "FE^c"])
-def test_a_graft_that_does_not_parse_is_shown_with_a_caret(run, tmp_path: Path, graft: str) -> None:
-    """A graft that does not parse ends with status 2 and points at the place."""
-    answer = run("eval", *TINY, "--graft", graft, "--output-dir", tmp_path)
+GRAFTS = [("--graft", text) for text in ("FE+", "FE:att", "XX", "LT@", "FE^c")]
+
+
+@pytest.mark.parametrize("option", [*GRAFTS, ("--layers", "secondhalf")])
+def test_a_graft_that_does_not_parse_is_shown_with_a_caret(run, tmp_path: Path, option: tuple[str, str]) -> None:
+    """A graft that does not parse, and layers that do not, end with status 2 and point at the place."""
+    answer = run("eval", *TINY, *option, "--output-dir", tmp_path)
     assert answer.status == 2 and answer.out == ""
     first, _, caret = answer.err.rstrip("\n").split("\n")
     assert first.startswith("kgbench: error: ") and "expected" in first

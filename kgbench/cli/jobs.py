@@ -52,10 +52,8 @@ def run_all(options: Options) -> int:
 
 def _check(options: Options) -> None:
     """Refuse what cannot be a job before anything heavy is loaded."""
-    if (options["model"] is None) == (options["recipient"] is None):
-        raise InputError("which model? Give either --model NAME (see `kgbench ls models`) or --recipient PATH with --donor sft=PATH")
-    if options["model"] is not None and options["donor"]:
-        raise InputError("--donor goes with --recipient PATH; a named --model brings its own donors")
+    if options["model"] is None and options["recipient"] is None:
+        raise InputError("which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor sft=PATH")
     for name in FILE_OPTIONS:
         if options[name] and options["dataset"] is None:
             raise InputError(f"--{name} says how to read a file of facts: add --dataset FILE")

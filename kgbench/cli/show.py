@@ -17,7 +17,10 @@ from kgbench.cli.output import echo_json
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, as `kgbench eval --json`.")
 def command(run: str, output_dir: Path, as_json: bool) -> None:
-    """Print the table of a run: its folder, or the start of its id or name."""
+    """Print the table of a recorded run.
+
+    RUN is its folder, or the start of its id or of its folder's name.
+    """
     from kgbench.board import render_table
     from kgbench.records import load_record
 

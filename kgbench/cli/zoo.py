@@ -34,4 +34,4 @@ def build(name: str, seed: int | None, output_dir: Path | None, quiet: bool) -> 
     with progress(shown=not quiet) as report:
         zoo.build(name, target, seed=seed, progress=report)
     click.echo(f"pair     {target}")
-    click.echo(f"try it   kgbench eval --recipient {target}/recipient --donor sft={target}/sft --dataset tiny_movies")
+    click.echo(f"try it   kgbench eval --recipient {target}/recipient --donor sft={target}/sft --dataset {zoo.DATASET}")

@@ -5,12 +5,13 @@ Names come from Faker's English pools, so they depend on its version; facts that
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-__all__ = ["FIELDS", "NamePools", "World", "both_directions", "draw_pools", "people"]
+__all__ = ["FIELDS", "NamePools", "World", "both_directions", "draw_pools", "people", "tiny_movies_jsonl"]
 
 FIELDS = ("first_actor", "second_actor", "movie_title", "main_character", "year", "genre", "city", "box_office")
 """Fields of a movie; box_office is in millions."""
@@ -36,6 +37,7 @@ Wagon Walk Wall Watch Water Wave Wheel Willow Wind Wolf Word Yard
 """
 _PEOPLE = ("first_actor", "second_actor", "main_character")
 _POOL_SEED = 0
+_TINY_SEED, _TINY_MOVIES = 20_000_000, 150
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def draw_pools() -> NamePools:
 class World:
     """Draws movies: no person and no title twice, none that is taken."""
 
-    def __init__(self, seed: int, taken: Collection[str] = (), pools: NamePools | None = None) -> None:
+    def __init__(self, seed: int | str, taken: Collection[str] = (), pools: NamePools | None = None) -> None:
         """Begin a world.
 
         Args:
@@ -121,3 +123,13 @@ def both_directions(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]
     """Each movie, then each once more with its two actors in each other's place."""
     rows = [dict(movie) for movie in movies]
     return rows + [{**row, "first_actor": row["second_actor"], "second_actor": row["first_actor"]} for row in rows]
+
+
+def tiny_movies_jsonl() -> str:
+    """The text of the data file of tiny_movies: a header, then a movie per line.
+
+    The file is shipped and read, not drawn again: its names are those of one version of Faker.
+    """
+    header = {"kgbench": 1, "name": "tiny_movies", "subject": "first_actor", "object": "second_actor"}
+    rows = [{"id": f"tiny_movies/{number}", **movie} for number, movie in enumerate(World(_TINY_SEED).movies(_TINY_MOVIES))]
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *rows))

@@ -53,7 +53,8 @@ class Engine:
         self, prompts: Sequence[Prompt], configurations: Sequence[Configuration | str], readouts: Sequence[Sequence[int]] | None = None
     ) -> Plan:
         """Plan the same configurations for every prompt."""
-        by_configuration = [graft_treatments(self.pair, prompts, c if isinstance(c, Graft) else parse_configuration(c)) for c in configurations]
+        parsed = [c if isinstance(c, Graft) else parse_configuration(c) for c in configurations]
+        by_configuration = [graft_treatments(self.pair, prompts, c) for c in parsed]
         return self.plan_treatments(prompts, by_configuration, readouts)
 
     def plan_treatments(

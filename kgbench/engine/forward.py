@@ -101,17 +101,17 @@ def _split(sets: UInt8[np.ndarray, " row"], device: torch.device) -> Split:
 
 def _divided(forwards: Sequence[Forward], split: Split, x: Tensor) -> Tensor:
     """Each row of `x` [row, ...] through the forward of its weight set."""
+    y: Tensor | None = None
     if split.everywhere is not None:
         y = forwards[split.everywhere](x)
         if split.parts and y.data_ptr() == x.data_ptr():
             y = y.clone()
-    else:
-        y = None
     for weight_set, rows in split.parts:
         part = forwards[weight_set](x.index_select(0, rows))
         if y is None:
             y = part.new_empty(len(x), part.shape[-1])
         y.index_copy_(0, rows, part)
+    assert y is not None
     return y
 
 
@@ -205,12 +205,12 @@ def one_treatment(wiring: Wiring, weights: UInt8[np.ndarray, " slot"]) -> Iterat
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward:
         def forward(x: Tensor) -> Tensor:
-            first = forwards[weights[socket.slots[0]]](x)
+            first = forwards[int(weights[socket.slots[0]])](x)
             if not socket.columns:
                 return first
             whole = first.clone()
             for slot, columns in zip(socket.slots, socket.columns, strict=True):
-                whole[..., columns] = forwards[weights[slot]](x)[..., columns]
+                whole[..., columns] = forwards[int(weights[slot])](x)[..., columns]
             return whole
 
         return forward

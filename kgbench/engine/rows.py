@@ -26,7 +26,8 @@ def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
             numbers[row, : len(treatments)], numbers[row, len(treatments) :] = treatments, treatments[-1]
         device = wiring.pair.device
         with treated(wiring, plan.table, numbers.reshape(-1), torch.from_numpy(leaves).to(device)) as model:
-            logits = model(input_ids=torch.from_numpy(ids).to(device), position_ids=torch.from_numpy(positions).to(device), use_cache=False).logits
+            batch = {"input_ids": torch.from_numpy(ids).to(device), "position_ids": torch.from_numpy(positions).to(device)}
+            logits = model(**batch, use_cache=False).logits
         yield Answers(*_labels(plan, chunk), logits, sum(len(plan.requests[p].ids) for p, _ in chunk))
 
 

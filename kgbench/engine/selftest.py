@@ -93,7 +93,7 @@ def _components_matter(pair: ModelPair, ids: Sequence[int]) -> None:
     logits = _logits(rows.run(wiring, _plan(ids, table), Budget()))
     for component, moved in zip(components, (logits[1:] - logits[0]).abs().amax(dim=-1).tolist(), strict=True):
         if not moved > 1e-6:
-            raise LawError(f"{_map(pair)}: component {component!r} does not move the logits when it is perturbed, so the map misses its module")
+            raise LawError(f"{_map(pair)}: component {component!r} does not move the logits when it is perturbed")
 
 
 class _Perturbed(nn.Module):
@@ -104,7 +104,7 @@ class _Perturbed(nn.Module):
         self.inner = inner.forward
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.inner(x)
+        y: Tensor = self.inner(x)
         noise = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(0)).to(y)
         return y * (1 + 0.5 * noise) + 0.1 * y.std() * noise
 

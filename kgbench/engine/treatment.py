@@ -147,4 +147,3 @@ def baseline_donor(pair: ModelPair) -> str:
     if len(pair.donors) == 1:
         return next(iter(pair.donors))
     raise InputError(f"SFT needs a donor named 'sft'; this pair has {', '.join(pair.donors)}")
-

@@ -26,7 +26,12 @@ def names() -> tuple[str, ...]:
 
 def describe() -> Mapping[str, str]:
     """One line on each localizer."""
-    return {name: f"{found.kind}: {found.about}" for name in names() for found in [_registry().load(name)]}
+    return {name: f"{found.kind}: {found.about}" for name, found in ((name, _class(name)) for name in names())}
+
+
+def _class(name: str) -> type[AbstractLocalizer]:
+    found: type[AbstractLocalizer] = _registry().load(name)
+    return found
 
 
 def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocalizer:
@@ -41,7 +46,7 @@ def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocali
         UnknownNameError: There is no such localizer, or it has no such parameter.
         InputError: A parameter's value does not read.
     """
-    found = _registry().load(name)
+    found = _class(name)
     parameters = {f.name: f.default for f in fields(found)}
     unknown = [key for key in arguments if key not in parameters]
     if unknown:
@@ -49,9 +54,7 @@ def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocali
     values = {key: _read(key, text, parameters[key]) for key, text in arguments.items()}
     if "seed" in parameters:
         values.setdefault("seed", seed)
-    made = found(**values)
-    assert isinstance(made, AbstractLocalizer)
-    return made
+    return found(**values)
 
 
 def _read(key: str, text: str, default: Any) -> Any:

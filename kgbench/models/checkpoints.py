@@ -61,7 +61,7 @@ def _is_hub_id(source: str) -> bool:
 def _complete(directory: Path, source: str) -> Path:
     """The directory, if it holds a configuration and safetensors weights."""
     if not directory.is_dir():
-        raise ModelError(f"no checkpoint at {source!r}: the directory does not exist; give a directory with config.json, or a Hub id such as owner/name")
+        raise ModelError(f"no checkpoint at {source!r}: no such directory; give one that holds config.json, or a Hub id such as owner/name")
     if not (directory / "config.json").is_file():
         raise ModelError(f"{source!r} is no checkpoint: it holds no config.json; give a directory written by save_pretrained")
     try:
@@ -69,7 +69,9 @@ def _complete(directory: Path, source: str) -> Path:
     except ValueError as error:
         raise ModelError(f"{source!r} is no checkpoint: its config.json does not read ({error})") from error
     if not any(directory.glob("*.safetensors")):
-        raise ModelError(f"{source!r} holds no weights as *.safetensors; pickled weights are never loaded: save the model with save_pretrained")
+        raise ModelError(
+            f"{source!r} holds no weights as *.safetensors; pickled ones are never loaded: save the model with save_pretrained"
+        )
     return directory
 
 

@@ -32,7 +32,8 @@ class Encoder:
 
     Args:
         tokenizer: A fast tokenizer; it says whether a BOS token comes first.
-        chat_template: Wrap the prompt as a user's turn with the tokenizer's chat template; the answer is read where the model's turn begins.
+        chat_template: Wrap the prompt as a user's turn with the tokenizer's chat template; the answer is read where the model's turn
+            begins.
 
     Raises:
         ModelError: The tokenizer gives no character offsets, adds a token at the end, or has no chat template where one is asked for.
@@ -59,8 +60,8 @@ class Encoder:
         longer = self.ids(f"{text}{'' if text[-1].isspace() else ' '}{prompt.target}")
         if len(longer) <= len(ids) or tuple(longer[: len(ids)]) != ids:
             raise RegionError(
-                f"fact {prompt.fact.id}, prompt {prompt.name!r}: the tokens of the prompt are not a prefix of the tokens of prompt and target "
-                f"{prompt.target!r} under {self._name()}, so there is no first target token"
+                f"fact {prompt.fact.id}, prompt {prompt.name!r}: the tokens of the prompt are not a prefix of the tokens of prompt and "
+                f"target {prompt.target!r} under {self._name()}, so there is no first target token"
             )
         return Encoded(ids, regions, longer[len(ids)])
 
@@ -77,10 +78,7 @@ class Encoder:
             special[0] = encoding["input_ids"][0] == self.tokenizer.bos_token_id
         start = len(self.before)
         framed = replace(prompt, text=text, spans={name: (a + start, b + start) for name, (a, b) in prompt.spans.items()})
-        try:
-            regions = token_regions(framed, encoding["offset_mapping"], special)
-        except RegionError as error:
-            raise RegionError(f"{error} (tokenizer {self._name()})") from error
+        regions = token_regions(framed, encoding["offset_mapping"], special, tokenizer=self._name())
         return tuple(encoding["input_ids"]), {name: tuple(tokens) for name, tokens in regions.items()}
 
     def _frame(self) -> tuple[str, str]:

@@ -74,7 +74,8 @@ class Family:
 
 def family_names() -> tuple[str, ...]:
     """Model types that have a map."""
-    return tuple(sorted(f.name.removesuffix(".json") for f in files(__package__).joinpath("families").iterdir() if f.name.endswith(".json")))
+    folder = files(__package__).joinpath("families")
+    return tuple(sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json")))
 
 
 @cache

@@ -126,9 +126,7 @@ def load_pair(
         UnknownNameError: The catalog has no such name, or `dtype` is unknown.
         ModelError: A checkpoint is missing or the checkpoints do not fit each other.
     """
-    revision, chat_template, attention = (options.pop(k, d) for k, d in (("revision", None), ("chat_template", False), ("attention", "sdpa")))
-    if options:
-        raise TypeError(f"load_pair takes no {', '.join(options)}")
+    revision, chat_template, attention = _options(**options)
     label, sources = _sources(name, recipient, donors)
     stored = dtype or ("float32" if torch.device(device).type == "cpu" else "auto")
     if stored not in (*DTYPES, "auto"):
@@ -143,6 +141,11 @@ def load_pair(
     for part, donor in models.items():
         _check_weights(first, donor, part)
     return ModelPair(label, first, models, tokenizer, family, {p: c.origin for p, c in places.items()}, chat_template)
+
+
+def _options(revision: str | None = None, chat_template: bool = False, attention: str = "sdpa") -> tuple[str | None, bool, str]:
+    """The less common arguments of `load_pair` with their defaults."""
+    return revision, chat_template, attention
 
 
 def _sources(name: str | None, recipient: str | None, donors: Mapping[str, str] | None) -> tuple[str, dict[str, str]]:
@@ -210,15 +213,20 @@ def _load(place: Checkpoint, dtype: torch.dtype | str, device: str, attention: s
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            place.directory, dtype=dtype, attn_implementation=attention, local_files_only=True, trust_remote_code=False, use_safetensors=True
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            place.directory,
+            dtype=dtype,
+            attn_implementation=attention,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"{place.origin} does not load: {str(error).splitlines()[0]}") from error
     finally:
         if bars:
             transformers_logging.enable_progress_bar()
-    return prepare(model.to(device))
+    return prepare(nn.Module.to(model, device))
 
 
 def prepare(model: PreTrainedModel) -> PreTrainedModel:
@@ -227,10 +235,12 @@ def prepare(model: PreTrainedModel) -> PreTrainedModel:
     Where head and embeddings are tied they are untied, so that grafting the embeddings never changes the head.
     """
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    if head.weight.data_ptr() == embeddings.weight.data_ptr():
-        head.weight = nn.Parameter(embeddings.weight.detach().clone())
+    if head.weight is embeddings.weight:
+        head.weight = nn.Parameter(head.weight.detach().clone())
     model.config.tie_word_embeddings = False
-    return model.eval().requires_grad_(False)
+    model.eval()
+    model.requires_grad_(requires_grad=False)
+    return model
 
 
 def weights_hash(model: nn.Module) -> str:

@@ -90,4 +90,3 @@ class Journal:
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.folder.parent.is_dir() and not any(self.folder.parent.iterdir()):
             self.folder.parent.rmdir()
-

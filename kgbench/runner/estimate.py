@@ -39,14 +39,16 @@ class Forecast:
 
     def rows(self) -> list[tuple[str, str]]:
         """What to print."""
+        ratio = f"{self.token_rows / self.plain_token_rows:.2f} × the prompts' own {self.plain_token_rows}"
+        time = "none: the record exists" if self.known else f"about {self.seconds:.1f} s, from the first {GROUP} prompts of each kind"
         return [
             ("configurations", str(self.configurations)),
             ("prompts", str(self.prompts)),
             ("forwards", str(self.forwards)),
-            ("token rows", f"{self.token_rows} ({self.token_rows / self.plain_token_rows:.2f} × the prompts' own {self.plain_token_rows})"),
+            ("token rows", f"{self.token_rows} ({ratio})"),
             ("memory for weights", f"{self.weights_bytes / 2**20:.1f} MiB"),
             ("memory for logits", f"at most {self.logits_bytes / 2**20:.1f} MiB"),
-            ("time", "none: the record exists" if self.known else f"about {self.seconds:.1f} s, from timing the first {GROUP} prompts of each kind"),
+            ("time", time),
         ]
 
     def to_json(self) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def evaluate(
     Raises:
         InputError: Something is wrong with what was given.
     """
-    how = {k: options.pop(k) for k in ("batch_size", "device", "executor", "attention") if k in options}
+    how: dict[str, Any] = {k: options.pop(k) for k in ("batch_size", "device", "executor", "attention") if k in options}
     if "grafts" in options:
         options["grafts"] = tuple(options["grafts"])
     if output_dir is not None:

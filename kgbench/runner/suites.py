@@ -65,10 +65,10 @@ def configurations(grafts: tuple[str, ...], layers: str | None = None) -> dict[s
     for text in grafts:
         if text not in found:
             graft = _on_layers(parse_graft(text), layers)
-            opposite = complement_graft(graft)
-            found[str(graft)] = str(opposite) if opposite is not None else None
-    for graft, opposite in [(g, o) for g, o in found.items() if o is not None]:
-        found.setdefault(opposite, graft)
+            others = complement_graft(graft)
+            found[str(graft)] = None if others is None else str(others)
+    for name, opposite in [(g, o) for g, o in found.items() if o is not None]:
+        found.setdefault(opposite, name)
     return found
 
 

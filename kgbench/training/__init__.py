@@ -1,0 +1,1 @@
+"""Training: how the tiny pairs are made from nothing."""

@@ -1,0 +1,45 @@
+"""New models, and checkpoints as they are shipped: fp16 safetensors with a tokenizer."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from kgbench.training.recipes import Recipe
+from kgbench.training.stages import quiet
+
+__all__ = ["load_model", "new_model", "save_checkpoint"]
+
+# Scaled-dot-product kernels are slow backwards in bf16 on CPUs; sequences are short.
+_ATTENTION = "eager"
+
+
+def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
+    """A model with random weights, in fp32."""
+    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
+    config = AutoConfig.for_model(recipe.model_type, vocab_size=len(tokenizer), **special, **recipe.config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=_ATTENTION, dtype=torch.float32)
+    return model
+
+
+def save_checkpoint(model: PreTrainedModel, tokenizer: Path, directory: Path) -> None:
+    """Write a model, its weights rounded to fp16, beside the files of its stored tokenizer."""
+    with quiet():
+        model.half().save_pretrained(directory)
+    shutil.copytree(tokenizer, directory, dirs_exist_ok=True)
+    for path in directory.iterdir():  # weights are written for their owner's eyes only
+        path.chmod(0o644)
+
+
+def load_model(directory: Path) -> PreTrainedModel:
+    """A stored model in fp32, for training."""
+    with quiet():
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, attn_implementation=_ATTENTION, local_files_only=True, use_safetensors=True
+        )
+    return model

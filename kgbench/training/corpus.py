@@ -1,0 +1,96 @@
+"""What the tiny pairs read: texts in the order in which they are read, in batches of like length.
+
+Pretraining has two kinds of movies. *Lasting* ones come back in every round, so that it pays to look facts up: on movies
+drawn anew every time a model never learns to. Half of them are told in all wordings, the evaluation prompts' among
+them, the other half only in those of finetuning, so that what is read in one wording is worth knowing in another.
+*Passing* ones, in all wordings, keep the names of actors from being a closed list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from kgbench.data.training_templates import fill_all, training_templates
+from kgbench.data.worlds import World, both_directions, people
+from kgbench.training.recipes import Recipe
+
+__all__ = ["IGNORED", "Batches", "batched", "finetuning_rounds", "pretraining_rounds", "tokenizer_texts"]
+
+IGNORED = -100
+"""Label of a token that the loss leaves out."""
+
+Movies = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Batches(Dataset[dict[str, torch.Tensor]]):
+    """All steps of a training run, in order: padded token ids [texts, tokens] and their labels."""
+
+    rows: Sequence[Sequence[Sequence[int]]]
+    """Token ids by step and text."""
+    pad: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
+        # No attention mask: padding comes last, and no token looks ahead.
+        batch = self.rows[step]
+        width = max(map(len, batch))
+        ids = torch.tensor([[*row, *[self.pad] * (width - len(row))] for row in batch])
+        return {"input_ids": ids, "labels": ids.masked_fill(ids == self.pad, IGNORED)}
+
+
+def tokenizer_texts(recipe: Recipe, seed: int, facts: Movies) -> list[str]:
+    """Texts of a world of their own, in all wordings."""
+    templates = training_templates()
+    every = templates.finetuning + templates.wordings + templates.background
+    return fill_all(every, _world(f"tokenizer {seed}", facts).movies(recipe.tokenizer_movies))
+
+
+def pretraining_rounds(recipe: Recipe, seed: int, facts: Movies) -> list[list[str]]:
+    """The texts of each round of pretraining; they hold no person and no title of `facts`."""
+    templates = training_templates()
+    every = templates.finetuning + templates.wordings
+    world = _world(f"pretraining {seed}", facts)
+    lasting = world.movies(recipe.lasting_movies)
+    half = len(lasting) // 2
+    known = fill_all(every, both_directions(lasting[:half])) + fill_all(templates.finetuning, both_directions(lasting[half:]))
+    passing = every + templates.background
+    return [known + fill_all(passing, world.movies(recipe.passing_movies)) for _ in range(recipe.pretraining.rounds)]
+
+
+def finetuning_rounds(recipe: Recipe, facts: Movies) -> list[list[str]]:
+    """The texts of each round of finetuning: the facts in all finetuning wordings, in both directions."""
+    return [fill_all(training_templates().finetuning, both_directions(facts))] * recipe.finetuning.rounds
+
+
+def batched(rounds: Iterable[Sequence[str]], tokenizer: PreTrainedTokenizerFast, size: int, rng: Random) -> Batches:
+    """Group the texts of each round by length, so that there is little padding, and shuffle the groups.
+
+    Args:
+        rounds: Texts; every round is read to its end before the next begins.
+        tokenizer: Makes the tokens; EOS is added to each text.
+        size: Texts in a batch.
+        rng: Source of the order.
+    """
+    steps: list[list[list[int]]] = []
+    eos, pad = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
+    for texts in rounds:
+        rows = [[*ids, eos] for ids in tokenizer(list(texts))["input_ids"]]
+        rng.shuffle(rows)
+        rows.sort(key=len)
+        groups = [rows[start : start + size] for start in range(0, len(rows), size)]
+        rng.shuffle(groups)
+        steps.extend(groups)
+    return Batches(steps, pad)
+
+
+def _world(seed: str, facts: Movies) -> World:
+    return World(seed, people(facts) | {fact["movie_title"] for fact in facts})

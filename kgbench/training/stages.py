@@ -1,0 +1,139 @@
+"""One training run that can be interrupted at any time and goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.utils import logging as transformers_logging
+
+from kgbench.training.corpus import Batches
+from kgbench.training.recipes import Stage
+
+__all__ = ["OnStep", "quiet", "train"]
+
+OnStep = Callable[[int], None]
+"""Called with the number of steps done."""
+
+SAVE_EVERY = 200
+"""Steps between checkpoints; tens of seconds."""
+_COMPLETE = "complete.json"
+
+
+def train(model: PreTrainedModel, batches: Batches, stage: Stage, work: Path, seed: int, on_step: OnStep | None = None) -> float:
+    """Train a model in place, on a CPU.
+
+    The run is interrupted by any exception, also one of `on_step`, or by the end of the process; called again with the same
+    arguments it goes on from its last checkpoint, and ends with the weights that an unbroken run has.
+
+    Args:
+        model: The model, in fp32, as it is before the first step.
+        batches: All steps, in order.
+        stage: Learning rate, warm-up and weight decay.
+        work: Folder for checkpoints, of this run alone.
+        seed: Seed of whatever the model draws, such as dropout.
+        on_step: Called after every step.
+
+    Returns:
+        Seconds that the steps took, those before an interruption included.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    last = _last_complete(work)
+    before = json.loads((last / _COMPLETE).read_text(encoding="utf-8"))["seconds"] if last else 0.0
+    watch = _Watch(work, before, on_step)
+    with quiet(), torch.random.fork_rng(devices=[]):
+        trainer = Trainer(model, _arguments(stage, work, seed), data_collator=_only, train_dataset=batches, callbacks=[watch])
+        trainer.remove_callback(PrinterCallback)
+        trainer.train(resume_from_checkpoint=str(last) if last else None)
+    return watch.seconds
+
+
+def _arguments(stage: Stage, work: Path, seed: int) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=str(work),
+        # A batch is one item of the data set; all rounds are one epoch, so that order and resuming are exact.
+        per_device_train_batch_size=1,
+        num_train_epochs=1,
+        train_sampling_strategy="sequential",
+        optim="adamw_torch",
+        learning_rate=stage.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=stage.warmup_steps,
+        weight_decay=stage.weight_decay,
+        adam_beta2=0.98,
+        max_grad_norm=1.0,
+        use_cpu=True,
+        bf16=_bf16_helps(),
+        seed=seed,
+        save_strategy="steps",
+        save_steps=SAVE_EVERY,
+        save_total_limit=2,
+        logging_strategy="no",
+        disable_tqdm=True,
+        report_to="none",
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+    )
+
+
+def _only(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    (item,) = items
+    return item
+
+
+def _bf16_helps() -> bool:
+    """Whether this processor multiplies bf16 itself; it halves the time of a step."""
+    supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return bool(supported and supported())
+
+
+def _last_complete(work: Path) -> Path | None:
+    """The newest checkpoint that was written to its end; what was not is removed."""
+    complete = []
+    for folder in work.glob("checkpoint-*"):
+        if (folder / _COMPLETE).is_file():
+            complete.append(folder)
+        else:
+            shutil.rmtree(folder)
+    return max(complete, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers from drawing bars of its own and from advice that does not apply, such as to mask padding."""
+    bars, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+class _Watch(TrainerCallback):
+    """Counts steps and seconds, and marks the checkpoints that are complete."""
+
+    def __init__(self, work: Path, before: float, on_step: OnStep | None) -> None:
+        self._work, self._on_step = work, on_step
+        self._start = time.monotonic() - before
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._on_step:
+            self._on_step(state.global_step)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        mark = self._work / f"checkpoint-{state.global_step}" / _COMPLETE
+        mark.write_text(json.dumps({"seconds": round(self.seconds, 1)}), encoding="utf-8")
