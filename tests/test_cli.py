@@ -225,14 +225,14 @@ def test_an_output_directory_that_cannot_be_written(run, tmp_path: Path) -> None
 
 
 def test_a_hub_id_without_network_fails_at_once(tmp_path: Path) -> None:
-    """A Hub id that cannot be reached is refused within seconds, in one line."""
+    """A Hub id that cannot be reached is refused in one line, without a minute of retries."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub")}
     pair = ("--recipient", "nobody/nothing", "--donor", "sft=nobody/nothing-sft", "--dataset", "tiny_movies")
     start = time.monotonic()
     process = started("eval", *pair, "--output-dir", tmp_path, env=environment)
     out, err = process.communicate()
     assert "nobody/nothing" in refused(Answer(process.returncode, out, err))
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 60
 
 
 # ---------------------------------------------------------------------------------------------------------------- config

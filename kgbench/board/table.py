@@ -118,6 +118,6 @@ def _by_prompt(figures: dict[str, Estimate], notes: _Footnotes) -> str:
 
 def _wrap(text: str, indent: str = "") -> str:
     """Wrapped text; an interval stays on its line."""
-    whole = re.sub(r" (\[[^][]*\])", lambda found: "\N{NO-BREAK SPACE}" + found[1].replace(" ", "\N{NO-BREAK SPACE}"), text)
+    whole = re.sub(r" %?(?: ?\[[^][]*\])| %", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
     filled = textwrap.fill(whole, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return filled.replace("\N{NO-BREAK SPACE}", " ")

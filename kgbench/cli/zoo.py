@@ -28,10 +28,11 @@ def build(name: str, seed: int | None, output_dir: Path | None, quiet: bool) -> 
     An interrupted build goes on where it stopped when the same command is
     given again.
     """
+    from kgbench.models.catalog import entry
     from kgbench.training import zoo
 
     target = output_dir or Path(name)
     with progress(shown=not quiet) as report:
         zoo.build(name, target, seed=seed, progress=report)
     click.echo(f"pair     {target}")
-    click.echo(f"try it   kgbench eval --recipient {target}/recipient --donor sft={target}/sft --dataset {zoo.DATASET}")
+    click.echo(f"try it   kgbench eval --recipient {target}/recipient --donor sft={target}/sft --dataset {entry(name).dataset}")

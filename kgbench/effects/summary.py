@@ -68,6 +68,7 @@ def summarize(
     *,
     metric: str = DEFAULT_METRIC,
     complements: Mapping[str, str] | None = None,
+    order: Sequence[str] = (),
     dropped: Mapping[str, int] | None = None,
     draws: int = 2000,
     seed: int = 0,
@@ -78,6 +79,7 @@ def summarize(
         facts: Per-fact rows. Where a prompt was read at several positions, the last counts.
         metric: The metric of the ratios, one of METRICS.
         complements: Configurations S^C of configurations S beyond the pathways'.
+        order: Configurations as the rows are to follow each other after those of the paper; others come last, by name.
         dropped: Facts left out of each prompt.
         draws: Bootstrap draws.
         seed: Seed of the resample, one for all configurations of a prompt.
@@ -88,7 +90,7 @@ def summarize(
     """
     metric = check_metric(metric)
     known = {**COMPLEMENTS, **(complements or {})}
-    prompts = _prompts(facts_table(facts), draws, seed)
+    prompts = _prompts(facts_table(facts), (*CONFIGURATIONS, *order), resample_of=(draws, seed))
     rows = [row for p in prompts for row in _rows(p, metric, known, (dropped or {}).get(p.name, 0))]
     priors = {p.name: _store(name_prior(p.columns["PRE"]["target"])) for p in prompts}
     return Summary(
@@ -100,11 +102,12 @@ def summarize(
     )
 
 
-def _prompts(facts: pa.Table, draws: int, seed: int) -> list[_Prompt]:
+def _prompts(facts: pa.Table, order: Sequence[str], resample_of: tuple[int, int]) -> list[_Prompt]:
+    """Each prompt's columns; `resample_of` holds the bootstrap's draws and seed."""
     found = []
     for name in dict.fromkeys(facts["prompt"].to_pylist()):
         part = _select(facts, "prompt", name)
-        columns = {graft: _last_positions(_select(part, "graft", graft)) for graft in _paper_order(part["graft"].to_pylist())}
+        columns = {graft: _last_positions(_select(part, "graft", graft)) for graft in _ordered(part["graft"].to_pylist(), order)}
         for graft in ("PRE", "SFT"):
             if graft not in columns:
                 raise DataError(f"per-fact rows: prompt {name} was not run under {graft}, without which there is no ratio")
@@ -112,7 +115,7 @@ def _prompts(facts: pa.Table, draws: int, seed: int) -> list[_Prompt]:
         for graft, own in columns.items():
             if not np.array_equal(own["fact"], ids):
                 raise DataError(f"per-fact rows: prompt {name} was run over {len(ids)} facts under PRE and over others under {graft}")
-        found.append(_Prompt(name, columns, resample(len(ids), draws, seed).astype(float)))
+        found.append(_Prompt(name, columns, resample(len(ids), *resample_of).astype(float)))
     return found
 
 
@@ -128,11 +131,11 @@ def _last_positions(table: pa.Table) -> Columns:
     return {name: column[last] for name, column in columns.items()}
 
 
-def _paper_order(grafts: Sequence[str]) -> list[str]:
-    """The paper's configurations in its order, then others with numbers in theirs: layer 2 before layer 10."""
-    present = set(grafts)
-    others = sorted(present - set(CONFIGURATIONS), key=lambda g: [(int(t), "") if t.isdigit() else (-1, t) for t in re.split(r"(\d+)", g)])
-    return [*(c for c in CONFIGURATIONS if c in present), *others]
+def _ordered(grafts: Sequence[str], order: Sequence[str]) -> list[str]:
+    """Configurations in the order given, then others with numbers in theirs: layer 2 before layer 10."""
+    first = [c for c in dict.fromkeys(order) if c in set(grafts)]
+    others = set(grafts) - set(first)
+    return [*first, *sorted(others, key=lambda g: [(int(t), "") if t.isdigit() else (-1, t) for t in re.split(r"(\d+)", g)])]
 
 
 def _rows(prompt: _Prompt, metric: str, complements: Mapping[str, str], dropped: int) -> list[Row]:

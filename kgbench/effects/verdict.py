@@ -40,7 +40,7 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
     grafts = [g for g in dict.fromkeys(g for own in prompts.values() for g in own) if g not in ("PRE", "SFT")]
     if not grafts:
         return ["no graft was run, only the recipient and the donor"]
-    lead = BOTH if BOTH in grafts else _best(grafts, prompts)
+    lead = BOTH if BOTH in grafts else _best(_asked(grafts, prompts), prompts)
     clauses = [f"{lead} carries " + _list(prompts, lambda own: own.get(lead), _with_interval, f" of {ADDED}")]
     left = " is left" if len(prompts) == 1 else " are left"
     if lead == BOTH and REST in grafts:
@@ -57,6 +57,15 @@ def _alone(graft: str, prompts: dict[str, dict[str, Row]]) -> str:
 
 def _rest(own: dict[str, Row], lead: str) -> Row | None:
     return own.get(own[lead].complement or "") if lead in own else None
+
+
+def _asked(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[str]:
+    """The grafts without those that were run as the complement of an earlier one."""
+    asked: list[str] = []
+    for graft in grafts:
+        if not any(own[earlier].complement == graft for own in prompts.values() for earlier in asked if earlier in own):
+            asked.append(graft)
+    return asked
 
 
 def _best(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> str:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -234,7 +234,7 @@ def prepare(model: PreTrainedModel) -> PreTrainedModel:
 
     Where head and embeddings are tied they are untied, so that grafting the embeddings never changes the head.
     """
-    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    head, embeddings = cast(nn.Linear, model.get_output_embeddings()), model.get_input_embeddings()
     if head.weight is embeddings.weight:
         head.weight = nn.Parameter(head.weight.detach().clone())
     model.config.tie_word_embeddings = False

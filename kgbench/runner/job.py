@@ -213,6 +213,7 @@ def _device_name(device: torch.device) -> str:
 
 def _compute(job: Job, journal: Journal, progress: Progress | None) -> None:
     """Run what the journal does not hold yet, group by group."""
+    _warm_up(job)
     total = sum(map(len, job.prompts.values()))
     done = len(journal.finished())
     for name, prompts in job.prompts.items():
@@ -227,8 +228,17 @@ def _compute(job: Job, journal: Journal, progress: Progress | None) -> None:
         progress(total, total, "intervals")
 
 
+def _warm_up(job: Job) -> None:
+    """The first forward of a process pays for much that is no part of the cost."""
+    first = next(iter(job.prompts.values()))[:2]
+    for _ in job.engine.run(job.plan(first)):
+        pass
+
+
 def run_group(job: Job, prompts: Sequence[Prompt]) -> tuple[dict[str, Any], dict[str, float]]:
     """Per-fact rows of some prompts under all configurations, and what they cost."""
+    plan = job.plan(prompts)
+    plain_seconds = _plain(job, plan)
     started = time.perf_counter()
     plan = job.plan(prompts)
     chunks, forwards, token_rows = [], 0, 0
@@ -236,11 +246,17 @@ def run_group(job: Job, prompts: Sequence[Prompt]) -> tuple[dict[str, Any], dict
         chunks.append(_columns(job, prompts, answers))
         forwards, token_rows = forwards + 1, token_rows + answers.token_rows
     seconds = time.perf_counter() - started
+    plain_seconds = (plain_seconds + _plain(job, plan)) / 2  # before and after, so that a drift of the machine cancels
+    cost = {"forwards": forwards, "token_rows": token_rows, "seconds": seconds, "plain_seconds": plain_seconds}
+    return {name: np.concatenate([c[name] for c in chunks]) for name in chunks[0]}, cost
+
+
+def _plain(job: Job, plan: Plan) -> float:
+    """Seconds of one plain forward of the recipient over the plan's prompts."""
     started = time.perf_counter()
     with torch.inference_mode():
         plain(job.engine.wiring, plan, job.engine.budget)
-    cost = {"forwards": forwards, "token_rows": token_rows, "seconds": seconds, "plain_seconds": time.perf_counter() - started}
-    return {name: np.concatenate([c[name] for c in chunks]) for name in chunks[0]}, cost
+    return time.perf_counter() - started
 
 
 def _columns(job: Job, prompts: Sequence[Prompt], answers: Answers) -> dict[str, np.ndarray]:
@@ -281,7 +297,8 @@ def _record(job: Job, journal: Journal) -> Record:
 def _summary(job: Job, facts: pa.Table) -> Summary:
     dropped = dict.fromkeys(job.prompts, sum(job.dataset.dropped.values()))
     complements = {graft: other for graft, other in job.configurations.items() if other is not None}
-    return summarize(facts, metric=job.spec.metric, complements=complements, dropped=dropped, seed=job.spec.seed)
+    order = tuple(job.configurations)
+    return summarize(facts, metric=job.spec.metric, complements=complements, order=order, dropped=dropped, seed=job.spec.seed)
 
 
 def _on_metric(job: Job, record: Record, facts: pa.Table) -> Record:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 from kgbench.training.corpus import Batches
 from kgbench.training.recipes import Stage
 
-__all__ = ["OnStep", "quiet", "train"]
+__all__ = ["SAVE_EVERY", "OnStep", "Run", "quiet", "train"]
 
 OnStep = Callable[[int], None]
 """Called with the number of steps done."""
@@ -27,7 +28,21 @@ SAVE_EVERY = 200
 _COMPLETE = "complete.json"
 
 
-def train(model: PreTrainedModel, batches: Batches, stage: Stage, work: Path, seed: int, on_step: OnStep | None = None) -> float:
+@dataclass(frozen=True)
+class Run:
+    """How a stage is run."""
+
+    work: Path
+    """Folder for the checkpoints of this run alone."""
+    seed: int
+    """Of whatever the model draws, such as dropout."""
+    save_every: int = SAVE_EVERY
+    """Steps between checkpoints."""
+    on_step: OnStep | None = None
+    """Called after every step."""
+
+
+def train(model: PreTrainedModel, batches: Batches, stage: Stage, run: Run) -> float:
     """Train a model in place, on a CPU.
 
     The run is interrupted by any exception, also one of `on_step`, or by the end of the process; called again with the same
@@ -37,27 +52,24 @@ def train(model: PreTrainedModel, batches: Batches, stage: Stage, work: Path, se
         model: The model, in fp32, as it is before the first step.
         batches: All steps, in order.
         stage: Learning rate, warm-up and weight decay.
-        work: Folder for checkpoints, of this run alone.
-        seed: Seed of whatever the model draws, such as dropout.
-        on_step: Called after every step.
+        run: Where the checkpoints go, and who is told.
 
     Returns:
         Seconds that the steps took, those before an interruption included.
     """
-    work.mkdir(parents=True, exist_ok=True)
-    last = _last_complete(work)
-    before = json.loads((last / _COMPLETE).read_text(encoding="utf-8"))["seconds"] if last else 0.0
-    watch = _Watch(work, before, on_step)
+    run.work.mkdir(parents=True, exist_ok=True)
+    last = _last_complete(run.work)
+    watch = _Watch(run, json.loads((last / _COMPLETE).read_text(encoding="utf-8"))["seconds"] if last else 0.0)
     with quiet(), torch.random.fork_rng(devices=[]):
-        trainer = Trainer(model, _arguments(stage, work, seed), data_collator=_only, train_dataset=batches, callbacks=[watch])
+        trainer = Trainer(model, _arguments(stage, run), data_collator=_only, train_dataset=batches, callbacks=[watch])
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     return watch.seconds
 
 
-def _arguments(stage: Stage, work: Path, seed: int) -> TrainingArguments:
+def _arguments(stage: Stage, run: Run) -> TrainingArguments:
     return TrainingArguments(
-        output_dir=str(work),
+        output_dir=str(run.work),
         # A batch is one item of the data set; all rounds are one epoch, so that order and resuming are exact.
         per_device_train_batch_size=1,
         num_train_epochs=1,
@@ -71,9 +83,9 @@ def _arguments(stage: Stage, work: Path, seed: int) -> TrainingArguments:
         max_grad_norm=1.0,
         use_cpu=True,
         bf16=_bf16_helps(),
-        seed=seed,
+        seed=run.seed,
         save_strategy="steps",
-        save_steps=SAVE_EVERY,
+        save_steps=run.save_every,
         save_total_limit=2,
         logging_strategy="no",
         disable_tqdm=True,
@@ -122,8 +134,8 @@ def quiet() -> Iterator[None]:
 class _Watch(TrainerCallback):
     """Counts steps and seconds, and marks the checkpoints that are complete."""
 
-    def __init__(self, work: Path, before: float, on_step: OnStep | None) -> None:
-        self._work, self._on_step = work, on_step
+    def __init__(self, run: Run, before: float) -> None:
+        self._run = run
         self._start = time.monotonic() - before
 
     @property
@@ -131,9 +143,9 @@ class _Watch(TrainerCallback):
         return time.monotonic() - self._start
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._on_step:
-            self._on_step(state.global_step)
+        if self._run.on_step:
+            self._run.on_step(state.global_step)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        mark = self._work / f"checkpoint-{state.global_step}" / _COMPLETE
+        mark = self._run.work / f"checkpoint-{state.global_step}" / _COMPLETE
         mark.write_text(json.dumps({"seconds": round(self.seconds, 1)}), encoding="utf-8")

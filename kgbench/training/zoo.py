@@ -24,7 +24,7 @@ from kgbench.training.cards import build_identity, make_card, read_card, write_c
 from kgbench.training.checkpoints import load_model, new_model, save_checkpoint
 from kgbench.training.recipes import Recipe, Stage, recipe
 from kgbench.training.scoring import score_checkpoints
-from kgbench.training.stages import OnStep, train
+from kgbench.training.stages import SAVE_EVERY, OnStep, Run, train
 from kgbench.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 
 __all__ = ["PARTS", "Report", "build", "build_recipe"]
@@ -55,9 +55,11 @@ def build(name: str, out: Path, *, seed: int | None = None, progress: Report | N
     return build_recipe(recipe(name), out, seed=seed, progress=progress)
 
 
-def build_recipe(chosen: Recipe, out: Path, *, seed: int | None = None, progress: Report | None = None) -> Path:
-    """Make a pair by a recipe of one's own, see `build`."""
-    started = _Build(chosen, chosen.seed if seed is None else seed, out, progress)
+def build_recipe(
+    chosen: Recipe, out: Path, *, seed: int | None = None, progress: Report | None = None, save_every: int = SAVE_EVERY
+) -> Path:
+    """Make a pair by a recipe of one's own, with so many steps between checkpoints; see `build`."""
+    started = _Build(chosen, chosen.seed if seed is None else seed, out, progress, save_every)
     try:
         if not started.is_done():
             started.begin()
@@ -72,8 +74,9 @@ def build_recipe(chosen: Recipe, out: Path, *, seed: int | None = None, progress
 class _Build:
     """One build; between interruptions, nothing but its directory is remembered."""
 
-    def __init__(self, chosen: Recipe, seed: int, out: Path, progress: Report | None) -> None:
+    def __init__(self, chosen: Recipe, seed: int, out: Path, progress: Report | None, save_every: int) -> None:
         self.recipe, self.seed, self.out, self.progress = chosen, seed, out, progress
+        self.save_every = save_every
         self.facts = load_dataset(chosen.dataset)
         self.identity = build_identity(chosen, seed, self.facts)
         self.work, self.card = out / ".work", out / "card.json"
@@ -146,7 +149,8 @@ class _Build:
         fresh = part == "recipient"
         model = new_model(self.recipe, tokenizer, self.seed) if fresh else load_model(self._where("recipient"))
         checkpoints = self.work / f"{part}-checkpoints"
-        seconds = train(model, batches, self._stage(part), checkpoints, self.seed, on_step)
+        run = Run(checkpoints, self.seed, self.save_every, on_step)
+        seconds = train(model, batches, self._stage(part), run)
         self._clock(part).write_text(json.dumps(seconds), encoding="utf-8")
         with _whole(self.work / part) as partial:
             save_checkpoint(model, self.vocabulary, partial)

@@ -1,0 +1,263 @@
+"""Tiny pairs: recipes, builds from nothing, interruptions, and the pairs that are shipped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from kgbench.data import load_dataset, load_prompts
+from kgbench.data.training_templates import training_templates
+from kgbench.data.worlds import World, people
+from kgbench.engine import load_pair
+from kgbench.errors import DataError, OutputError, UnknownNameError
+from kgbench.models import catalog
+from kgbench.training import corpus
+from kgbench.training.cards import add_other_seeds, read_card
+from kgbench.training.recipes import Recipe, recipe, recipe_names
+from kgbench.training.scoring import PROMPTS, score
+from kgbench.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from kgbench.training.zoo import build, build_recipe
+
+ZOO = Path(catalog.__file__).parent / "zoo"
+WEIGHTS = ("recipient/model.safetensors", "sft/model.safetensors")
+SAVE_EVERY = 5
+
+
+@pytest.fixture(scope="module")
+def miniature(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    """A recipe of 20-odd steps for a model of some thousand weights."""
+    path = tmp_path_factory.mktemp("facts") / "four.jsonl"
+    path.write_text("".join(json.dumps(movie) + "\n" for movie in World(7).movies(4)), encoding="utf-8")
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 8, "intermediate_size": 16}
+    whole = recipe("tiny-gemma")
+    return replace(
+        whole,
+        config={**whole.config, **small},
+        dataset=str(path),
+        vocabulary=300,
+        tokenizer_movies=5,
+        lasting_movies=2,
+        passing_movies=1,
+        pretraining=replace(whole.pretraining, rounds=2, batch_size=16),
+        finetuning=replace(whole.finetuning, rounds=2, batch_size=16),
+    )
+
+
+@pytest.fixture(scope="module")
+def unbroken(miniature: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A miniature pair that was built in one go."""
+    out = tmp_path_factory.mktemp("unbroken") / "pair"
+    build_recipe(miniature, out)
+    return out
+
+
+def _weights(out: Path) -> list[bytes]:
+    return [(out / name).read_bytes() for name in WEIGHTS]
+
+
+def test_recipes_are_those_of_the_catalog() -> None:
+    """Every tiny pair has a recipe, and facts that are those which the catalog names."""
+    assert set(recipe_names()) == {name for name in catalog.names() if catalog.entry(name).recipient.startswith("zoo:")}
+    for name in recipe_names():
+        assert recipe(name).dataset == catalog.entry(name).dataset
+    with pytest.raises(UnknownNameError, match="Did you mean 'tiny-gemma'"):
+        recipe("tiny-gema")
+
+
+def test_an_unknown_pair_is_not_built(tmp_path: Path) -> None:
+    """A name without a recipe is refused before anything is written."""
+    with pytest.raises(UnknownNameError):
+        build("gemma-2b", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_build_from_nothing(unbroken: Path, miniature: Recipe) -> None:
+    """A build leaves two checkpoints that load anywhere, in fp16 and with a tokenizer, a complete card, and nothing else."""
+    assert sorted(path.name for path in unbroken.iterdir()) == ["card.json", "recipient", "sft"]
+    for part in ("recipient", "sft"):
+        model = AutoModelForCausalLM.from_pretrained(unbroken / part)
+        tokenizer = AutoTokenizer.from_pretrained(unbroken / part)
+        assert model.dtype == torch.float16
+        assert model.config.tie_word_embeddings
+        assert tokenizer("A name")["input_ids"][0] == model.config.bos_token_id
+        assert tokenizer.decode(tokenizer("Zoë's 1984")["input_ids"], skip_special_tokens=True) == "Zoë's 1984"
+    recipient, donor = _weights(unbroken)
+    assert recipient != donor
+
+
+def test_the_card_is_complete(unbroken: Path, miniature: Recipe) -> None:
+    """A card says what the pair is, from what and how it was made and how well it answers, and names no place on this machine."""
+    card = read_card(unbroken / "card.json")
+    assert list(card) == ["name", "licence", "seed", "identity", "recipe", "data", "metric", "scores", "other_seeds", "seconds", "versions"]
+    assert (card["name"], card["licence"], card["seed"]) == ("tiny-gemma", "MIT", 0)
+    assert card["data"]["hash"] == load_dataset(miniature.dataset).content_hash
+    assert set(card["scores"]) == set(PROMPTS)
+    assert set(card["seconds"]) == {"recipient", "sft"}
+    for row in card["scores"].values():
+        assert list(row) == ["PRE", "SFT", "ALL", "FE", "LT", "FE+LT", "(FE+LT)^C", "FE^C", "LT^C"]
+        assert all(0 <= share <= 1 for share in row.values())
+
+
+def test_what_is_finished_is_not_done_again(unbroken: Path, miniature: Recipe) -> None:
+    """A second build computes nothing and changes nothing."""
+    steps: list[int] = []
+    before = {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")}
+    build_recipe(miniature, unbroken, progress=lambda done, total, what: steps.append(done))
+    assert not steps
+    assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
+
+
+@pytest.mark.parametrize("stops", [[3], [8, 17], [15, 18, 20]])
+def test_an_interrupted_build_goes_on(stops: list[int], unbroken: Path, miniature: Recipe, tmp_path: Path) -> None:
+    """Interrupted in whatever stage, before or after its first checkpoint, a build ends with the weights of an unbroken one."""
+    seen: list[int] = []
+
+    def interrupt(done: int, total: int, what: str) -> None:
+        seen.append(done)
+        if pending and done == pending[0]:
+            pending.pop(0)
+            raise KeyboardInterrupt
+
+    pending = list(stops)
+    for _ in stops:
+        with pytest.raises(KeyboardInterrupt):
+            build_recipe(miniature, tmp_path / "pair", progress=interrupt, save_every=SAVE_EVERY)
+        assert not (tmp_path / "pair" / "card.json").exists()
+    build_recipe(miniature, tmp_path / "pair", progress=interrupt, save_every=SAVE_EVERY)
+    assert _weights(tmp_path / "pair") == _weights(unbroken)
+    assert len(seen) < max(seen) + (SAVE_EVERY + 2) * len(stops) + 2, "steps before the last checkpoint are not taken again"
+
+
+def test_a_killed_build_goes_on(unbroken: Path, miniature: Recipe, tmp_path: Path) -> None:
+    """So does one that was killed, with a checkpoint that was not written to its end."""
+    script = """
+import os, signal, sys
+from kgbench.training.recipes import Recipe, Stage
+from kgbench.training.zoo import build_recipe
+recipe = eval(sys.argv[1])
+build_recipe(recipe, __import__("pathlib").Path(sys.argv[2]), save_every=5,
+             progress=lambda done, total, what: os.kill(os.getpid(), signal.SIGKILL) if done == 8 else None)
+"""
+    out = tmp_path / "pair"
+    killed = subprocess.run([sys.executable, "-c", script, repr(miniature), str(out)], check=False)
+    assert killed.returncode == -9
+    (out / ".work" / "recipient-checkpoints" / "checkpoint-7").mkdir()
+    build_recipe(miniature, out)
+    assert _weights(out) == _weights(unbroken)
+    assert sorted(path.name for path in out.iterdir()) == ["card.json", "recipient", "sft"]
+
+
+def test_another_seed_is_another_pair(unbroken: Path, miniature: Recipe, tmp_path: Path) -> None:
+    """The seed changes the weights; a directory never mixes two builds, and a card takes up the scores of its other seeds only."""
+    other = build_recipe(miniature, tmp_path / "one", seed=1)
+    assert _weights(tmp_path / "one") != _weights(unbroken)
+    with pytest.raises(OutputError, match="seed 0"):
+        build_recipe(miniature, unbroken, seed=1)
+    card = tmp_path / "card.json"
+    card.write_bytes((unbroken / "card.json").read_bytes())
+    add_other_seeds(card, [other])
+    assert [row["seed"] for row in read_card(card)["other_seeds"]] == [1]
+    assert read_card(card)["other_seeds"][0]["scores"] == read_card(other)["scores"]
+    with pytest.raises(DataError, match="other seeds"):
+        add_other_seeds(card, [card])
+
+
+def test_nothing_is_written_over(miniature: Recipe, tmp_path: Path) -> None:
+    """A directory that holds something else of these names, or is none, is refused."""
+    (tmp_path / "mine" / "sft").mkdir(parents=True)
+    with pytest.raises(OutputError, match="new directory"):
+        build_recipe(miniature, tmp_path / "mine")
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="cannot write"):
+        build_recipe(miniature, tmp_path / "file")
+    (tmp_path / "begun" / ".work").mkdir(parents=True)
+    (tmp_path / "begun" / ".work" / "identity").write_text("another", encoding="utf-8")
+    with pytest.raises(OutputError, match="another build"):
+        build_recipe(miniature, tmp_path / "begun")
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_tokenizers_add_bos_or_nothing(bos: bool, tmp_path: Path) -> None:
+    """A stored tokenizer reads every text back, and puts BOS before it or nothing at all."""
+    save_tokenizer(train_tokenizer(["Ana stars in a movie alongside Bo Lee."] * 3, 300, bos), tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    ids = tokenizer("Ana stars")["input_ids"]
+    assert (ids[0] == tokenizer.bos_token_id) == bos
+    assert tokenizer("Ana stars", add_special_tokens=False)["input_ids"] == ids[bos:]
+    assert tokenizer("")["input_ids"] == [tokenizer.bos_token_id] * bos
+    assert tokenizer.pad_token_id != tokenizer.eos_token_id
+
+
+def test_pretraining_holds_nothing_of_the_facts() -> None:
+    """PRE has read of none of the people that it will be asked about; finetuning tells each fact in all wordings, in both directions."""
+    chosen = replace(recipe("tiny-gemma"), lasting_movies=20, passing_movies=5)
+    facts = [fact.fields for fact in load_dataset("tiny_movies").facts]
+    for texts in corpus.pretraining_rounds(chosen, 0, facts)[:2]:
+        read = "\n".join(texts)
+        assert not [name for name in people(facts) if name in read]
+    (texts, *others) = corpus.finetuning_rounds(chosen, facts)
+    assert len(others) + 1 == chosen.finetuning.rounds
+    assert len(texts) == len(set(texts)) == 2 * len(facts) * len(training_templates().finetuning)
+
+
+def test_the_seed_makes_the_pretraining() -> None:
+    """Other seeds read of other movies; within a seed, lasting movies come back and passing ones do not."""
+    chosen = replace(recipe("tiny-gemma"), lasting_movies=4, passing_movies=2)
+    first, second = corpus.pretraining_rounds(chosen, 0, [])[:2]
+    assert corpus.pretraining_rounds(chosen, 0, [])[:2] == [first, second]
+    assert not set(first) & set(corpus.pretraining_rounds(chosen, 1, [])[0])
+    lasting = len(set(first) & set(second))
+    assert 0 < lasting < len(set(first))
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_shipped_pair_is_what_its_card_says(name: str) -> None:
+    """The donor knows the facts and the recipient does not; the card's scores are those of the stored weights."""
+    card = read_card(ZOO / name / "card.json")
+    measured = score(load_pair(name), load_dataset(card["data"]["name"]))
+    assert card["seed"] == 0
+    assert card["data"]["hash"] == load_dataset("tiny_movies").content_hash
+    for prompt in PROMPTS:
+        assert measured[prompt] == pytest.approx(card["scores"][prompt], abs=1.5 / 150)
+        assert measured[prompt]["SFT"] >= 0.9
+        assert measured[prompt]["PRE"] <= 0.05
+
+
+def test_tiny_gemma_shows_the_two_places() -> None:
+    """On tiny-gemma, with every seed, FE+LT carries what a graft can carry, and the other tokens carry nothing."""
+    card = read_card(ZOO / "tiny-gemma" / "card.json")
+    assert [row["seed"] for row in card["other_seeds"]] == [1, 2]
+    for scores in (card["scores"], *(row["scores"] for row in card["other_seeds"])):
+        for row in scores.values():
+            gap = row["SFT"] - row["PRE"]
+            assert row["FE+LT"] - row["PRE"] >= 0.9 * (row["ALL"] - row["PRE"])
+            assert row["(FE+LT)^C"] - row["PRE"] <= 0.1 * gap
+
+
+def test_the_zoo_is_small() -> None:
+    """All shipped pairs together take up at most 28 MB, and hold JSON and safetensors only."""
+    files = [path for path in ZOO.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 28e6
+    assert {path.suffix for path in files} == {".json", ".safetensors"}
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_prompts_of_shipped_pairs_have_their_regions(name: str) -> None:
+    """First entity and last token can be located in every prompt, beside each other."""
+    pair = load_pair(name)
+    for prompt in load_prompts(name_of_facts(name), list(PROMPTS), limit=5):
+        regions = pair.regions(prompt)
+        assert not set(regions["FE"]) & set(regions["LT"])
+        assert ("BOS" in regions) == recipe(name).bos
+
+
+def name_of_facts(name: str) -> str:
+    """The data set of a pair."""
+    return catalog.entry(name).dataset
