@@ -10,9 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kgbench.data import load_prompts
     from kgbench.engine import grafted_logits, load_pair
-    from kgbench.runner import evaluate
+    from kgbench.runner import evaluate, load_prompts
     from kgbench.sites import parse_graft
 
 __all__ = ["__version__", "evaluate", "grafted_logits", "load_pair", "load_prompts", "parse_graft"]
@@ -23,7 +22,7 @@ _HOMES = {
     "evaluate": "kgbench.runner",
     "grafted_logits": "kgbench.engine",
     "load_pair": "kgbench.engine",
-    "load_prompts": "kgbench.data",
+    "load_prompts": "kgbench.runner",
     "parse_graft": "kgbench.sites",
 }
 

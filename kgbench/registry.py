@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -65,6 +66,15 @@ class Registry:
             return self._checked(self._plugins[name].load(), name)
         except (ImportError, AttributeError) as error:
             raise InputError(f"the {self.kind} {name!r} of an installed package does not load: {error}") from error
+
+    def fingerprint(self, name: str) -> str:
+        """What tells two states of a plug-in's code apart: its file's hash or its package's version; empty for built-in classes."""
+        if name in self._builtin:
+            return ""
+        if name in self._plugins:
+            package = self._plugins[name].dist
+            return f"{package.name} {package.version}" if package is not None else ""
+        return hashlib.sha256(Path(name.rpartition(":")[0]).expanduser().read_bytes()).hexdigest()[:16]
 
     def _from_file(self, name: str) -> object:
         place, _, attribute = name.rpartition(":")

@@ -50,7 +50,7 @@ def graft_logits(
         make: Makes the model of one token; by default `hybrid`, a fresh deep copy for every token as the paper does. A caller in a hurry
             gives one that keeps the copies it has made.
     """
-    wanted = assignments(graft, regions, len(ids), len(_layers(recipient)))
+    wanted = assignments(graft, regions, len(ids), recipient.config.num_hidden_layers)
     cache, read = DynamicCache(config=recipient.config), {}
     with torch.no_grad():
         for token, assignment in enumerate(wanted):
@@ -64,26 +64,19 @@ def hybrid(recipient: nn.Module, donors: Mapping[str, nn.Module], assignment: As
     """A deep copy of the recipient, overwritten in weight space by what the donors are to give."""
     model = copy.deepcopy(recipient)
     for place, donor in assignment:
-        for (_, to), (_, source) in zip(_weights(model, place), _weights(donors[donor], place), strict=True):
-            with torch.no_grad():
-                to.copy_(source)
+        for ours, theirs in zip(weights(model, place), weights(donors[donor], place), strict=True):
+            ours.copy_(theirs)
     return model
 
 
 # ------------------------------------------------------------------------------------------ weights, written out per family
 
 
-def _layers(model: nn.Module) -> nn.ModuleList:
-    return {"gpt2": lambda: model.transformer.h, "gpt_neox": lambda: model.gpt_neox.layers}.get(
-        model.config.model_type, lambda: model.model.layers
-    )()
-
-
-def _weights(model: nn.Module, place: str) -> list[tuple[str, torch.Tensor]]:
+def weights(model: nn.Module, place: str) -> list[torch.Tensor]:
     """Views of the weights at a place; writing to them writes to the model. Nothing where the family has no such component."""
     layer, _, component = place.rpartition(".")
     of = {"gpt2": _gpt2, "gpt_neox": _neox, "llama": _llama, "gemma": _llama}[model.config.model_type]
-    return [(f"{place}:{i}", w) for i, w in enumerate(of(model, int(layer) if layer else None, component))]
+    return of(model, int(layer) if layer else None, component)
 
 
 def _own(module: nn.Module) -> list[torch.Tensor]:
@@ -176,12 +169,12 @@ def _places(components: str, layers: str, n_layers: int) -> Iterator[str]:
     for name in (components or "all").split("+"):
         for component in GROUPS.get(name, (name,)):
             if component in PER_LAYER:
-                yield from (f"{layer}.{component}" for layer in sorted(_layer_set(layers or "all", n_layers)))
+                yield from (f"{layer}.{component}" for layer in sorted(layer_set(layers or "all", n_layers)))
             elif not layers:
                 yield component
 
 
-def _layer_set(layers: str, n: int) -> set[int]:
+def layer_set(layers: str, n: int) -> set[int]:
     found: set[int] = set()
     for part in layers.split(","):
         if part == "all":

@@ -20,6 +20,9 @@ WIDTH = 100
 GRAFT_WIDTH = 26
 """Longer graft expressions are wrapped."""
 
+TOP = 10
+"""Sites of a ranking that are shown; the record holds all."""
+
 COLUMNS = ("top1", "top5", "mrr", "prob", "rank")
 """Beside the metric of the ratios, as many of these as fit."""
 
@@ -52,7 +55,7 @@ def render_table(record: Record) -> str:
     blocks = [_block(record, prompt, notes) for prompt in prompts]
     below = _below(record, notes)
     reasons = [_wrap(f"({i}) {reason}", "    ") for i, reason in enumerate(notes.reasons, 1)]
-    parts = [_head(record), *blocks, "\n".join([below, *reasons]), _wrap(record.verdict)]
+    parts = [_head(record), *blocks, *_ranking(record), "\n".join([below, *reasons]), _wrap(record.verdict)]
     return "\n\n".join(parts)
 
 
@@ -91,6 +94,16 @@ def _table(rows: Sequence[Row], metrics: Sequence[str], notes: _Footnotes) -> st
     ]
     heads = ["graft", *("mrr" if m == "rr" else m for m in metrics), "sufficiency", "necessity", *(["n", "dropped"] if uneven else [])]
     return tabulate(body, heads, tablefmt="simple", disable_numparse=True)
+
+
+def _ranking(record: Record) -> list[str]:
+    """The sites that a scoring localizer holds most responsible."""
+    if not record.scores:
+        return []
+    first = sorted(record.scores, key=lambda s: -s.score)[:TOP]
+    body = [["–" if s.layer is None else s.layer, s.component, s.region, number_text(s.score)] for s in first]
+    text = tabulate(body, ["layer", "component", "region", "score"], tablefmt="simple", disable_numparse=True)
+    return [f"highest scores of {len(record.scores)} sites\n{text}"]
 
 
 def _necessity(row: Row, notes: _Footnotes) -> str:

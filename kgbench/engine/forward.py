@@ -84,7 +84,7 @@ class Split:
 
     everywhere: int | None
     """The weight set that computes all rows first, if one does."""
-    parts: tuple[tuple[int, Int[Tensor, " row"]], ...]
+    parts: tuple[tuple[int, Int[Tensor, " _rows"]], ...]
     """Weight sets and the rows they compute."""
 
 
@@ -121,7 +121,7 @@ class Fusion:
 
     most: int
     """The weight set that computes all rows first."""
-    others: tuple[tuple[int, Int[Tensor, " row"], tuple[Int[Tensor, " part"], ...]], ...]
+    others: tuple[tuple[int, Int[Tensor, " _rows"], tuple[Int[Tensor, " _rows"], ...]], ...]
     """Weight set, the rows it is needed for, and for each slice which of these rows take it."""
 
 

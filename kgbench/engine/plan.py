@@ -45,7 +45,7 @@ class Budget:
     """Most prompts in one forward."""
     tree: int = 512
     """Most tokens in one token tree; a larger one is divided."""
-    logits: int = 1 << 27
+    logits: int = 1 << 26
     """Most logits held at once: answers × vocabulary."""
 
 

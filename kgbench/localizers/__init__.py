@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from kgbench.localizers._base import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, Treatments
-from kgbench.localizers._registry import create, describe, names
+from kgbench.localizers._registry import create, describe, fingerprint, names
 
-__all__ = ["AbstractLocalizer", "InterventionLocalizer", "ScoringLocalizer", "Treatments", "create", "describe", "names"]
+__all__ = ["AbstractLocalizer", "InterventionLocalizer", "ScoringLocalizer", "Treatments", "create", "describe", "fingerprint", "names"]

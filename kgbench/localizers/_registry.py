@@ -11,7 +11,7 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.localizers._base import AbstractLocalizer
 from kgbench.registry import Registry
 
-__all__ = ["create", "describe", "names"]
+__all__ = ["create", "describe", "fingerprint", "names"]
 
 
 @cache
@@ -32,6 +32,11 @@ def describe() -> Mapping[str, str]:
 def _class(name: str) -> type[AbstractLocalizer]:
     found: type[AbstractLocalizer] = _registry().load(name)
     return found
+
+
+def fingerprint(name: str) -> str:
+    """What tells two states of a localizer's code apart, where it is not built in: a result of the one is none of the other."""
+    return _registry().fingerprint(name)
 
 
 def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocalizer:

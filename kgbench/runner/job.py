@@ -20,7 +20,7 @@ from kgbench.engine import Answers, Budget, Engine, Plan, load_pair
 from kgbench.engine.rows import plain
 from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import InputError, UnknownNameError
-from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, Treatments, create
+from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, Treatments, create, fingerprint
 from kgbench.metrics import METRIC_VERSION, score_logits
 from kgbench.models.pair import ModelPair
 from kgbench.records import (
@@ -93,13 +93,18 @@ class Job:
             prompts={name: prompt_hash(name, self.dataset) for name in self.prompts},
             weights=WeightHashes(recipient=hashes.pop("recipient"), donors=hashes),
             tokenizer=self.pair.tokenizer_hash,
-            localizer=LocalizerRef(name=self.localizer.name, version=self.localizer.version, parameters=self.localizer.parameters()),
+            localizer=LocalizerRef(name=self.localizer.name, version=self._version, parameters=self.localizer.parameters()),
             configurations=tuple(self.configurations),
             metric_version=METRIC_VERSION,
             dtype=str(self.pair.dtype).removeprefix("torch."),
             seeds=(self.spec.seed,),
             limit=self.spec.limit,
         )
+
+    @property
+    def _version(self) -> str:
+        """The localizer's version, and where its code is not kgbench's, which state of it."""
+        return " ".join(filter(None, (self.localizer.version, fingerprint(self.spec.localizer))))
 
     def plan(self, prompts: Sequence[Prompt]) -> Plan:
         """All configurations of some prompts."""
