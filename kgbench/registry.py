@@ -48,6 +48,15 @@ class Registry:
         """All names: built-in ones, then those of installed packages."""
         return (*self._builtin, *(name for name in sorted(self._plugins) if name not in self._builtin))
 
+    def check(self, name: str) -> None:
+        """Refuse a name that nothing is registered under; a file is looked at when it is loaded.
+
+        Raises:
+            UnknownNameError: Nothing is registered under the name.
+        """
+        if not _is_file(name) and name not in self.names():
+            raise UnknownNameError(self.kind, name, self.names(), "Or give a file: path/to/file.py:Class.")
+
     def load(self, name: str) -> type:
         """The class of this name, or of `path.py:Class`.
 
@@ -55,13 +64,12 @@ class Registry:
             UnknownNameError: Nothing is registered under the name.
             InputError: The file or plug-in does not load, or holds no such class.
         """
-        if ":" in name or name.endswith(".py"):
+        self.check(name)
+        if _is_file(name):
             return self._checked(self._from_file(name), name)
         if name in self._builtin:
             members = vars(importlib.import_module(f"{self.package}.{name}")).values()
             return self._checked(next((m for m in members if getattr(m, "name", None) == name), None), name)
-        if name not in self._plugins:
-            raise UnknownNameError(self.kind, name, self.names(), "Or give a file: path/to/file.py:Class.")
         try:
             return self._checked(self._plugins[name].load(), name)
         except (ImportError, AttributeError) as error:
@@ -101,3 +109,7 @@ class Registry:
             base = f"{self.base.__module__}.{self.base.__name__}"
             raise InputError(f"{name!r} is not a {self.kind}: expected a class that derives from {base}")
         return found
+
+
+def _is_file(name: str) -> bool:
+    return ":" in name or name.endswith(".py")

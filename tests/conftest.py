@@ -3,15 +3,45 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 # Before anything imports them: libraries read these once. A test that wants the hub says so itself.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 from hypothesis import settings
 
 # The same examples on every machine, so that a red test stays red until it is mended; `--hypothesis-profile explore` looks for new ones.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="module")
+def exact() -> Iterator[None]:
+    """Models that compute in float64 all through.
+
+    Eager attention takes its softmax, and an RMS norm its mean, in float32 whatever the type of the model. How that rounds depends on the
+    last bit of what goes in, and for the softmax on how many masked places stand beside, so that no two ways to arrange the same tokens
+    would agree better than to 1e-6, and a small error in the engine could hide in that.
+    """
+    import torch
+    from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    plain = torch.nn.functional.softmax
+
+    def softmax(x: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> torch.Tensor:
+        return plain(x, dim=dim, dtype=torch.float64 if x.dtype == torch.float64 else dtype)
+
+    def normed(x: torch.Tensor, scale: torch.Tensor, eps: float) -> torch.Tensor:
+        wide = x if x.dtype == torch.float64 else x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * scale).to(x.dtype)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "softmax", softmax)
+        patch.setattr(LlamaRMSNorm, "forward", lambda self, x: normed(x, self.weight, self.variance_epsilon))
+        patch.setattr(GemmaRMSNorm, "forward", lambda self, x: normed(x, 1 + self.weight, self.eps))
+        yield

@@ -101,7 +101,7 @@ def test_no_evaluation_prompt_begins_a_finetuning_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["headline", "qa"])
 def test_the_evaluation_wordings_are_known_from_other_movies(name: str) -> None:
-    """Pretraining holds the main evaluation wordings, so that the model knows what they ask; this also shows that the test above can fail."""
+    """Pretraining holds the main evaluation wordings, so that the model knows what they ask; so the test above can fail."""
     dataset = load_dataset("tiny_movies")
     prompt = load_prompts(dataset, [name], limit=1)[0]
     texts = fill_all(training_templates().wordings, [dataset.facts[0].fields])

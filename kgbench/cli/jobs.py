@@ -36,6 +36,8 @@ def run_all(options: Options) -> int:
     Returns:
         The exit status.
     """
+    from kgbench.runner import check
+
     localizers = listed(options["localizer"])
     if not localizers:
         raise InputError("--localizer: expected a name, see `kgbench ls localizers`")
@@ -44,6 +46,7 @@ def run_all(options: Options) -> int:
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
         settings = _settings(options)
         specs = [_spec(options, name) for name in localizers]
+        check(specs[0])  # all name the same facts; a mistake is told before anything heavy is loaded
         answers = [_estimate(spec, settings, options) if options["dry_run"] else _run(spec, settings, options) for spec in specs]
     if options["as_json"]:
         echo_json(answers[0] if len(answers) == 1 else {"runs": answers})

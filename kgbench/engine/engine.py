@@ -31,7 +31,7 @@ class Engine:
     Args:
         pair: The models.
         executor: `packed`, `rows`, `sequential`, or `auto`: packed where the pair's models pass its self-test, otherwise rows.
-        budget: How much is computed at once.
+        budget: How much is computed at once; by default what suits the pair's device.
 
     Raises:
         UnknownNameError: There is no such executor.
@@ -40,7 +40,7 @@ class Engine:
     def __init__(self, pair: ModelPair, executor: str = "auto", budget: Budget | None = None) -> None:
         if executor not in (*EXECUTORS, "auto"):
             raise UnknownNameError("executor", executor, (*EXECUTORS, "auto"))
-        self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or Budget()
+        self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or Budget.on(pair.device)
         self.executor, self.reason = (executor, "") if executor != "auto" else self._choose()
 
     def _choose(self) -> tuple[str, str]:

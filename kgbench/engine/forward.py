@@ -86,6 +86,8 @@ class Split:
     """The weight set that computes all rows first, if one does."""
     parts: tuple[tuple[int, Int[Tensor, " _rows"]], ...]
     """Weight sets and the rows they compute."""
+    order: Int[Tensor, " row"] | None = None
+    """Where each row is once the parts are laid end to end, if no weight set computes all rows first."""
 
 
 def _split(sets: UInt8[np.ndarray, " row"], device: torch.device) -> Split:
@@ -93,25 +95,26 @@ def _split(sets: UInt8[np.ndarray, " row"], device: torch.device) -> Split:
     most = int(present[counts.argmax()])
     if len(present) == 1:
         return Split(most, ())
-    rows = {int(s): torch.from_numpy(np.flatnonzero(sets == s)).to(device) for s in present}
+    rows = {int(s): np.flatnonzero(sets == s) for s in present}
+    parts = tuple((s, torch.from_numpy(r).to(device)) for s, r in rows.items())
     if len(sets) - counts.max() <= SPARSE * len(sets):
-        return Split(most, tuple((s, r) for s, r in rows.items() if s != most))
-    return Split(None, tuple(rows.items()))
+        return Split(most, tuple(part for part in parts if part[0] != most))
+    order = np.argsort(np.concatenate(list(rows.values())))
+    return Split(None, parts, torch.from_numpy(order).to(device))
 
 
 def _divided(forwards: Sequence[Forward], split: Split, x: Tensor) -> Tensor:
     """Each row of `x` [row, ...] through the forward of its weight set."""
-    y: Tensor | None = None
-    if split.everywhere is not None:
-        y = forwards[split.everywhere](x)
-        if split.parts and y.data_ptr() == x.data_ptr():
-            y = y.clone()
-    for weight_set, rows in split.parts:
-        part = forwards[weight_set](x.index_select(0, rows))
-        if y is None:
-            y = part.new_empty(len(x), part.shape[-1])
+    computed = [forwards[weight_set](x.index_select(0, rows)) for weight_set, rows in split.parts]
+    if split.order is not None:
+        # Gathering from the parts takes half the time of scattering them.
+        return torch.cat(computed).index_select(0, split.order)
+    assert split.everywhere is not None
+    y = forwards[split.everywhere](x)
+    if computed and y.data_ptr() == x.data_ptr():
+        y = y.clone()
+    for (_, rows), part in zip(split.parts, computed, strict=True):
         y.index_copy_(0, rows, part)
-    assert y is not None
     return y
 
 

@@ -39,14 +39,19 @@ class Plan:
 class Budget:
     """How much is computed at once."""
 
-    tokens: int = 4096
-    """Most token rows in one forward, padding included."""
+    tokens: int = 512
+    """Most token rows in one forward, padding included; more than this leave a CPU's caches and take longer each."""
     prompts: int | None = None
     """Most prompts in one forward."""
     tree: int = 512
     """Most tokens in one token tree; a larger one is divided."""
     logits: int = 1 << 26
     """Most logits held at once: answers × vocabulary."""
+
+    @classmethod
+    def on(cls, device: torch.device, prompts: int | None = None) -> Budget:
+        """What suits a device: accelerators are slow on few rows."""
+        return cls(tokens=cls.tokens if device.type == "cpu" else 8192, prompts=prompts)
 
 
 @dataclass(frozen=True)

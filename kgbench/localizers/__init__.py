@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from kgbench.localizers._base import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, Treatments
-from kgbench.localizers._registry import create, describe, fingerprint, names
+from kgbench.localizers._registry import check_name, create, describe, fingerprint, names
 
-__all__ = ["AbstractLocalizer", "InterventionLocalizer", "ScoringLocalizer", "Treatments", "create", "describe", "fingerprint", "names"]
+__all__ = [
+    "AbstractLocalizer",
+    "InterventionLocalizer",
+    "ScoringLocalizer",
+    "Treatments",
+    "check_name",
+    "create",
+    "describe",
+    "fingerprint",
+    "names",
+]

@@ -5,16 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from kgbench.data import Prompt
-from kgbench.engine.treatment import Treatment
-from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, SiteScores
+
+if TYPE_CHECKING:  # the names of all localizers are known without torch
+    from kgbench.engine.treatment import Treatment
+    from kgbench.models.pair import ModelPair
 
 __all__ = ["AbstractLocalizer", "InterventionLocalizer", "ScoringLocalizer", "Treatments"]
 
-Treatments = Sequence[Sequence[Treatment]]
+Treatments: TypeAlias = "Sequence[Sequence[Treatment]]"
 """For each prompt and each of its tokens, what the engine is to do."""
 
 

@@ -11,7 +11,7 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.localizers._base import AbstractLocalizer
 from kgbench.registry import Registry
 
-__all__ = ["create", "describe", "fingerprint", "names"]
+__all__ = ["check_name", "create", "describe", "fingerprint", "names"]
 
 
 @cache
@@ -32,6 +32,15 @@ def describe() -> Mapping[str, str]:
 def _class(name: str) -> type[AbstractLocalizer]:
     found: type[AbstractLocalizer] = _registry().load(name)
     return found
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no localizer has; a file is looked at when it is loaded.
+
+    Raises:
+        UnknownNameError: There is no such localizer.
+    """
+    _registry().check(name)
 
 
 def fingerprint(name: str) -> str:

@@ -1,11 +1,28 @@
-"""From a specification to a record."""
+"""From a specification to a record.
+
+What reads a specification needs no torch; what runs it loads on first use, so that a mistake is told at once.
+"""
 
 from __future__ import annotations
 
-from kgbench.runner.estimate import Forecast, dry_run
-from kgbench.runner.job import Run, evaluate, run_job
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from kgbench.runner.prompts import load_prompts
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.suites import suites
+from kgbench.runner.workload import Workload, check
 
-__all__ = ["Forecast", "Run", "Settings", "Spec", "dry_run", "evaluate", "load_prompts", "run_job", "suites"]
+if TYPE_CHECKING:
+    from kgbench.runner.estimate import Forecast, dry_run
+    from kgbench.runner.job import Run, evaluate, run_job
+
+__all__ = ["Forecast", "Run", "Settings", "Spec", "Workload", "check", "dry_run", "evaluate", "load_prompts", "run_job", "suites"]
+
+_HEAVY = {"Forecast": "estimate", "dry_run": "estimate", "Run": "job", "evaluate": "job", "run_job": "job"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HEAVY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HEAVY[name]}"), name)

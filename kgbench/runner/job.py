@@ -15,11 +15,11 @@ import torch
 
 from kgbench import __version__
 from kgbench.data import Dataset, Prompt, prompt_hash
-from kgbench.effects import METRICS, Summary, summarize
+from kgbench.effects import Summary, summarize
 from kgbench.engine import Answers, Budget, Engine, Plan, load_pair
 from kgbench.engine.rows import plain
 from kgbench.engine.treatment import graft_treatments, parse_configuration
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, Treatments, create, fingerprint
 from kgbench.metrics import METRIC_VERSION, score_logits
 from kgbench.models.pair import ModelPair
@@ -37,9 +37,9 @@ from kgbench.records import (
     WeightHashes,
     collect_provenance,
 )
-from kgbench.runner.prompts import job_dataset, job_prompts
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.suites import configurations, load_suite
+from kgbench.runner.suites import configurations
+from kgbench.runner.workload import check
 from kgbench.sites import Graft
 
 __all__ = ["GROUP", "Job", "Progress", "Run", "evaluate", "prepare_job", "run_group", "run_job"]
@@ -178,14 +178,10 @@ def prepare_job(spec: Spec, settings: Settings) -> Job:
     Raises:
         InputError: Something is wrong.
     """
-    if spec.metric not in (*METRICS, "mrr"):
-        raise UnknownNameError("metric", spec.metric, METRICS)
+    asked = check(spec)
     localizer = create(spec.localizer, spec.localizer_args, spec.seed)
-    suite = load_suite(spec.suite)
-    grafts = spec.grafts or (suite.grafts if isinstance(localizer, InterventionLocalizer) else ())
+    grafts = spec.grafts or (asked.suite.grafts if isinstance(localizer, InterventionLocalizer) else ())
     wanted = configurations(grafts, spec.layers)
-    dataset = job_dataset(spec)
-    prompts = job_prompts(spec, dataset)
     pair = load_pair(
         spec.model,
         recipient=spec.recipient,
@@ -196,8 +192,8 @@ def prepare_job(spec: Spec, settings: Settings) -> Job:
         chat_template=spec.chat_template,
         attention=settings.attention,
     )
-    job = Job(spec, settings, dataset, prompts, wanted, localizer, pair)
-    for some in prompts.values():
+    job = Job(spec, settings, asked.dataset, asked.prompts, wanted, localizer, pair)
+    for some in asked.prompts.values():
         job.plan(some[:1])  # a graft that does not fit is found here, before the long part
     return job
 
