@@ -272,8 +272,17 @@ def complement_graft(graft: Graft) -> Graft | None:
     if len(graft.terms) == 1 and first.components is None and first.layers is None:
         return Graft((replace(first, positions=_Parser(complement(str(first.positions))).only_positions()),))
     everywhere = Term(Positions((Atom("ALL"),)), donor=donors[0])
-    flipped = tuple(replace(t, donor=donors[0] if t.donor == RECIPIENT else RECIPIENT) for t in graft.terms)
-    return Graft(flipped[1:] if first == everywhere else (everywhere, *flipped))
+    flipped = tuple(other for term in graft.terms if (other := _flipped(term, donors[0])))
+    terms = flipped[1:] if first == everywhere else (everywhere, *flipped)
+    return Graft(terms or (replace(everywhere, positions=Positions((Atom("NONE"),))),))
+
+
+def _flipped(term: Term, donor: str) -> Term | None:
+    """The same default sites with donor and recipient exchanged; None where a term puts back nothing of the default components."""
+    if term.donor != RECIPIENT:
+        return replace(term, donor=RECIPIENT)
+    kept = tuple(c for c in term.components or () if c not in OUTSIDE[2:])
+    return replace(term, donor=donor, components=kept or None) if kept or not term.components else None
 
 
 def partition(regions: Mapping[str, Sequence[int]], n: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 # Before anything imports them: libraries read these once. A test that wants the hub says so itself.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -12,6 +13,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
+from jaxtyping import install_import_hook
+
+# Shapes and types of all tensors that go in and out of these are checked against their annotations, here only.
+install_import_hook(["kgbench.engine", "kgbench.metrics"], "beartype.beartype")
 
 # The same examples on every machine, so that a red test stays red until it is mended; `--hypothesis-profile explore` looks for new ones.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
@@ -45,3 +50,24 @@ def exact() -> Iterator[None]:
         patch.setattr(LlamaRMSNorm, "forward", lambda self, x: normed(x, self.weight, self.variance_epsilon))
         patch.setattr(GemmaRMSNorm, "forward", lambda self, x: normed(x, 1 + self.weight, self.eps))
         yield
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Checkpoints on disk as others write them: `recipient` and `sft`, of GPT-2 type with tied embeddings, and their tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from kgbench.testing import PICO_FAMILIES, pico_tokenizer
+
+    root = tmp_path_factory.mktemp("pair")
+    tokenizer = pico_tokenizer(bos=False)
+    for seed, name in enumerate(("recipient", "sft")):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(PICO_FAMILIES["gpt2"](len(tokenizer), True))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.2 * torch.randn(parameter.shape))
+        model.save_pretrained(root / name)
+        tokenizer.save_pretrained(root / name)
+    return {name: root / name for name in ("recipient", "sft")}

@@ -14,7 +14,9 @@ def positions(regions: Sequence[str] = REGIONS) -> st.SearchStrategy[str]:
     """Positions: unions of regions, complements and brackets."""
     names = st.sampled_from((*regions, *regions, "ALL", "NONE"))
     atoms = st.recursive(
-        names, lambda inner: st.lists(inner, min_size=1, max_size=3).map(lambda some: f"({'+'.join(some)})") | inner.map(_complemented), max_leaves=4
+        names,
+        lambda inner: st.lists(inner, min_size=1, max_size=3).map(lambda some: f"({'+'.join(some)})") | inner.map(_complemented),
+        max_leaves=4,
     )
     return st.lists(atoms, min_size=1, max_size=2).map("+".join)
 

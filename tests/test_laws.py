@@ -2,92 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import oracle
 import pytest
 import torch
 from grafts import grafts
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from laws import (
+    EVERYTHING,
+    EXACT,
+    EXECUTORS,
+    FAMILIES,
+    alone,
+    audited,
+    cases,
+    copies,
+    distance,
+    examples,
+    executors,
+    families,
+    kinds,
+    pair_of,
+    pool,
+)
 
-from kgbench.data import Prompt, load_prompts
+from kgbench.data import Prompt
 from kgbench.engine import Budget, Engine, grafted_logits
-from kgbench.engine.forward import Wiring, one_treatment, reading, treated
-from kgbench.models.pair import ModelPair, weights_hash
+from kgbench.models.pair import ModelPair
 from kgbench.sites import CONFIGURATIONS
-from kgbench.testing import PICO_FAMILIES, pico_pair
 
 pytestmark = pytest.mark.usefixtures("exact")
-
-FAMILIES = tuple(PICO_FAMILIES)
-EXECUTORS = ("packed", "rows", "sequential")
-EVERYTHING = "ALL:all+ln_f+head"
-EXACT = 1e-10
-
-kinds = pytest.mark.parametrize(
-    ("family", "attention", "tied"), [(f, a, t) for f in FAMILIES for a in ("sdpa", "eager") for t in (True, False)]
-)
-families = pytest.mark.parametrize("family", FAMILIES)
-executors = pytest.mark.parametrize("executor", EXECUTORS)
-
-
-@cache
-def pair_of(family: str, attention: str = "sdpa", tied: bool = True, dtype: torch.dtype = torch.float64) -> ModelPair:
-    """A recipient and two donors; every test leaves them as they are."""
-    return pico_pair(family, attention=attention, tied=tied, dtype=dtype, donors=("sft", "task"))
-
-
-@cache
-def pool(*names: str) -> tuple[Prompt, ...]:
-    """Prompts of 24 to 45 tokens."""
-    return tuple(load_prompts("fake_movies_fake_actors", names or ("headline", "qa", "control"), limit=3))
-
-
-@cache
-def copies(*pair: str | bool | torch.dtype) -> Callable[..., nn.Module]:
-    """The oracle's models of a pair, each made once: what a token's copy holds does not depend on the token."""
-    made: dict[oracle.Assignment, nn.Module] = {}
-
-    def make(recipient: nn.Module, donors: Mapping[str, nn.Module], assignment: oracle.Assignment) -> nn.Module:
-        if assignment not in made:
-            made[assignment] = oracle.hybrid(recipient, donors, assignment)
-        return made[assignment]
-
-    return make
-
-
-def audited(pair: ModelPair, prompt: Prompt, graft: str, readouts: Sequence[int] | None = None, make: Any = None) -> torch.Tensor:
-    """The oracle's logits [readout, vocabulary]."""
-    return oracle.graft_logits(pair.recipient, pair.donors, pair.encode(prompt), pair.regions(prompt), graft, readouts, make)
-
-
-def alone(model: nn.Module, pair: ModelPair, prompts: Sequence[Prompt]) -> torch.Tensor:
-    """Logits [prompt, vocabulary] of a model by itself, one prompt at a time."""
-    with torch.no_grad():
-        return torch.stack([model(input_ids=torch.tensor([pair.encode(p)])).logits[0, -1] for p in prompts])
-
-
-def examples(n: int) -> Any:
-    """So many examples; a failing one is shown as it was drawn, since making it smaller would run the oracle for minutes."""
-    return settings(max_examples=n, phases=(Phase.explicit, Phase.generate))
-
-
-def distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).abs().max())
-
-
-@st.composite
-def cases(draw: st.DrawFn, pair: ModelPair, prompts: int = 2, configurations: int = 2) -> tuple[list[Prompt], list[str]]:
-    """Some prompts, and grafts that name regions which all of them have."""
-    some = draw(st.lists(st.sampled_from(pool()), min_size=1, max_size=prompts, unique_by=lambda p: p.text))
-    shared = sorted(set.intersection(*({*pair.regions(p)} for p in some)))
-    graft = grafts(shared, pair.family.components, ("sft", "task", "recipient"), pair.n_layers)
-    return some, draw(st.lists(graft, min_size=1, max_size=configurations))
 
 
 # ------------------------------------------------------------------------------------------------ everything and nothing
@@ -99,7 +46,15 @@ def test_everything_is_the_donor_and_nothing_the_recipient(family: str, attentio
     pair = pair_of(family, attention, tied)
     prompts = pool()[::2]
     sft, task, pre = (alone(model, pair, prompts) for model in (pair.donors["sft"], pair.donors["task"], pair.recipient))
-    wanted = {EVERYTHING: sft, f"{EVERYTHING}=task": task, "SFT": sft, "NONE": pre, "PRE": pre, f"{EVERYTHING}=recipient": pre, "ALL^C": pre}
+    wanted = {
+        EVERYTHING: sft,
+        f"{EVERYTHING}=task": task,
+        "SFT": sft,
+        "NONE": pre,
+        "PRE": pre,
+        f"{EVERYTHING}=recipient": pre,
+        "ALL^C": pre,
+    }
     for executor in EXECUTORS[:2]:
         got = grafted_logits(pair, prompts, list(wanted), executor)
         assert distance(got, torch.stack(list(wanted.values()), 1)) <= EXACT, executor
@@ -138,7 +93,7 @@ def test_executors_give_what_the_paper_s_algorithm_gives(family: str, attention:
     """Packed = rows = sequential = one overwritten copy per token, for any grafts of two donors on prompts of mixed length."""
     pair, make = pair_of(family, attention, tied), copies(family, attention, tied)
 
-    @examples(3)
+    @examples(3, family, attention, tied)
     @given(cases(pair))
     def law(case: tuple[list[Prompt], list[str]]) -> None:
         prompts, configurations = case
@@ -159,12 +114,24 @@ def test_the_pathways_give_what_the_paper_s_algorithm_gives(family: str, attenti
     assert distance(audited(pair, prompt, "FE+LT"), truth[CONFIGURATIONS.index("FE+LT")]) == 0
 
 
+@pytest.mark.parametrize(("family", "attention"), [(f, a) for f in FAMILIES for a in ("sdpa", "eager")])
+def test_every_component_alone_gives_what_the_paper_s_algorithm_gives(family: str, attention: str) -> None:
+    """Each component by itself, in one layer and at some tokens, is the component of that name, whatever module computes it."""
+    pair, prompt = pair_of(family, attention), pool()[1]
+    alone = [f"FE+LT:{c}@1" if c in pair.family.inside else f"FE+LT:{c}" for c in pair.family.components]
+    truth = torch.cat([audited(pair, prompt, g, make=copies(family, attention, True)) for g in alone])
+    for executor in EXECUTORS[:2]:
+        assert distance(grafted_logits(pair, [prompt], alone, executor)[0], truth) <= EXACT, executor
+    pre = audited(pair, prompt, "PRE")
+    assert all(distance(one, pre[0]) > 1e-6 for one in truth), "each moves the logits"
+
+
 @families
 def test_executors_agree_in_single_precision(family: str) -> None:
     """In float32: 1e-4, and the same most likely token."""
     pair, make = pair_of(family, "sdpa", True, torch.float32), copies(family, torch.float32)
 
-    @examples(3)
+    @examples(3, family)
     @given(cases(pair, prompts=1))
     def law(case: tuple[list[Prompt], list[str]]) -> None:
         prompts, configurations = case
@@ -182,14 +149,16 @@ def test_several_positions_are_read_out(family: str) -> None:
     """Logits after any tokens of a prompt, in any order and twice if asked; final norm and head are grafted at the token that is read."""
     pair, make = pair_of(family), copies(family, "sdpa", True)
 
-    @examples(5)
+    @examples(3, family)
     @given(cases(pair), st.data())
     def law(case: tuple[list[Prompt], list[str]], data: st.DataObject) -> None:
         prompts, configurations = case
         n = data.draw(st.integers(1, 3))
         read = [data.draw(st.lists(st.integers(0, len(pair.encode(p)) - 1), min_size=n, max_size=n)) for p in prompts]
         configurations = [*configurations, "ALL:ln_f; LT:head"]
-        truth = torch.stack([torch.stack([audited(pair, p, g, r, make) for g in configurations]) for p, r in zip(prompts, read, strict=True)])
+        truth = torch.stack(
+            [torch.stack([audited(pair, p, g, r, make) for g in configurations]) for p, r in zip(prompts, read, strict=True)]
+        )
         for executor in EXECUTORS:
             assert distance(grafted_logits(pair, prompts, configurations, executor, read), truth) <= EXACT, executor
 
@@ -211,7 +180,7 @@ def test_order_batch_and_chunks_do_not_matter(family: str) -> None:
         logits=st.integers(1, 20) | st.integers(300, 6000),
     )
 
-    @examples(8)
+    @examples(5, family)
     @given(cases(pair, prompts=5, configurations=5), engines, st.sampled_from(("packed", "rows")), st.randoms(use_true_random=False))
     def law(case: tuple[list[Prompt], list[str]], budget: Budget, executor: str, rng: Any) -> None:
         prompts, configurations = case
@@ -254,7 +223,7 @@ def test_duality(family: str, attention: str, tied: bool) -> None:
     assert distance(grafted_logits(pair, prompts, ["FE"]), grafted_logits(swapped, prompts, ["FE^C"])) > 1e-3
     one_donor = grafts(("FE", "LT", "R"), pair.family.components, ("sft", "recipient"), pair.n_layers)
 
-    @examples(5)
+    @examples(3, family, attention, tied)
     @given(st.lists(one_donor, min_size=1, max_size=4), st.sampled_from(("packed", "rows")))
     def law(some: list[str], executor: str) -> None:
         others = ["; ".join((EVERYTHING, *map(_exchanged, graft.split("; ")))) for graft in some]
@@ -275,7 +244,7 @@ def test_later_terms_win(family: str, executor: str) -> None:
     pair = pair_of(family)
     whatever = grafts(("FE", "LT", "R", "P"), pair.family.components, ("sft", "task", "recipient"), pair.n_layers)
 
-    @examples(5)
+    @examples(5, family, executor)
     @given(whatever)
     def law(graft: str) -> None:
         covering = (f"{EVERYTHING}=task", f"{EVERYTHING}=recipient", EVERYTHING)
@@ -304,102 +273,6 @@ def test_embeddings_never_change_a_tied_head(family: str, executor: str) -> None
     assert torch.equal(pair.recipient.get_input_embeddings().weight, before), "the pico pair was tied"
 
 
-# ------------------------------------------------------------------------------------------------ the models are left alone
-
-
-def state(model: nn.Module) -> tuple[str, list[str], bool]:
-    """All that a block could leave behind: weights, forwards and hooks in modules' own dictionaries, the mode."""
-    own = [f"{path}.{key}" for path, m in model.named_modules() for key in m.__dict__ if key == "forward" or (key.endswith("hooks") and m.__dict__[key])]
-    return weights_hash(model), own, model.training
-
-
-@kinds
-def test_models_are_restored_bit_for_bit(family: str, attention: str, tied: bool) -> None:
-    """After a run, all weights have the bytes they had, no module a forward of its own, and plain logits are equal bit for bit."""
-    pair = pair_of(family, attention, tied)
-    models = (pair.recipient, *pair.donors.values())
-    before = [(state(m), alone(m, pair, pool()[:1])) for m in models]
-    for executor in EXECUTORS:
-        grafted_logits(pair, pool()[:2], ["FE", f"{EVERYTHING}; LT:q+emb+head=task", "PRE", "SFT"], executor)
-        for model, (weights, logits) in zip(models, before, strict=True):
-            assert state(model) == weights
-            assert torch.equal(alone(model, pair, pool()[:1]), logits)
-    assert all(not own for (_, own, _), _ in before)
-
-
-@families
-@executors
-def test_models_are_restored_after_an_exception(family: str, executor: str) -> None:
-    """The same when a module in the middle of the forward raises, in the recipient or in a donor."""
-    pair = pair_of(family)
-    before = [state(m) for m in (pair.recipient, *pair.donors.values())]
-    for broken in (pair.recipient, pair.donors["sft"]):
-        module = broken.get_submodule(f"{pair.family.layers}.1.{pair.family.inside['down'].module}")
-
-        def explode(*_: object) -> None:
-            raise ZeroDivisionError("in the middle")
-
-        module.__dict__["forward"] = explode
-        try:
-            with pytest.raises(ZeroDivisionError, match="in the middle"):
-                grafted_logits(pair, pool()[:2], ["FE", "SFT", "LT:down"], executor)
-            assert module.__dict__["forward"] is explode
-        finally:
-            del module.__dict__["forward"]
-        assert [state(m) for m in (pair.recipient, *pair.donors.values())] == before
-    assert distance(grafted_logits(pair, pool()[:1], ["PRE"], executor)[:, 0], alone(pair.recipient, pair, pool()[:1])) <= EXACT
-
-
-@families
-@executors
-def test_a_module_s_own_forward_is_used_and_put_back(family: str, executor: str) -> None:
-    """A forward that someone had put on a module, as wrappers do, is what computes, and the same object stands there afterwards."""
-    pair = pair_of(family)
-    plain = grafted_logits(pair, pool()[:2], ["LT", "FE^C"], executor)
-    modules = [pair.recipient.get_submodule(pair.family.path(layer, c)) for layer, c in ((1, "o"), (None, "head"), (None, "emb"))]
-    forwards = []
-    for module in modules:
-        forwards.append(lambda *a, inner=module.forward: 2 * inner(*a))
-        module.__dict__["forward"] = forwards[-1]
-    try:
-        changed = grafted_logits(pair, pool()[:2], ["LT", "FE^C"], executor)
-        assert [m.__dict__["forward"] for m in modules] == forwards
-        assert distance(changed, plain) > 1e-3
-    finally:
-        for module in modules:
-            del module.__dict__["forward"]
-    assert distance(grafted_logits(pair, pool()[:2], ["LT", "FE^C"], executor), plain) == 0
-
-
-def test_blocks_restore_when_their_body_raises() -> None:
-    """Every block of forward.py undoes itself when what stands in it raises."""
-    pair = pair_of("gpt2")
-    wiring = Wiring(pair)
-    before = state(pair.recipient)
-    table = np.array([[0] * len(wiring.slots), [1] * len(wiring.slots)], dtype=np.uint8)
-    blocks = (
-        lambda: treated(wiring, table, np.array([0, 1, 1]), torch.tensor([2])),
-        lambda: one_treatment(wiring, table[1]),
-        lambda: reading(wiring, torch.tensor([2])),
-    )
-    for block in blocks:
-        with pytest.raises(KeyboardInterrupt), block() as model:
-            assert state(model)[1], "the block does something"
-            raise KeyboardInterrupt
-        assert state(pair.recipient) == before
-
-
-def test_an_abandoned_run_leaves_nothing_behind() -> None:
-    """A caller who stops listening after the first chunk finds the models as they were."""
-    pair = pair_of("gemma")
-    before = state(pair.recipient)
-    for executor in EXECUTORS:
-        engine = Engine(pair, executor, Budget(prompts=1))
-        next(engine.run(engine.plan(pool()[:3], ["FE", "LT"])))
-        assert state(pair.recipient) == before
-        assert not torch.is_inference_mode_enabled()
-
-
 # ------------------------------------------------------------------------------------------------ what is computed
 
 
@@ -408,7 +281,7 @@ def test_token_rows_are_the_distinct_prefixes(family: str) -> None:
     """The packed executor computes each distinct history of treatments of a prompt once: as many token rows as there are prefixes."""
     pair = pair_of(family)
 
-    @examples(15)
+    @examples(6, family)
     @given(cases(pair, prompts=3, configurations=8))
     def law(case: tuple[list[Prompt], list[str]]) -> None:
         prompts, configurations = case

@@ -38,6 +38,8 @@ class Socket:
     columns: tuple[Tensor, ...]
     """Output columns of each slot where the module is fused; empty where it computes one slot alone."""
     is_head: bool
+    width: int
+    """Output columns of a fused module; 0 otherwise."""
 
 
 class Wiring:
@@ -69,7 +71,7 @@ class Wiring:
         fused = places[0].of > 1
         width = _width(modules[0]) if fused else 0
         columns = tuple(p.columns(width, self.model.config).to(self.pair.device) for p in places) if fused else ()
-        return Socket(modules, tuple(slots), columns, "head" in components)
+        return Socket(modules, tuple(slots), columns, "head" in components, width)
 
 
 def _width(module: nn.Module) -> int:

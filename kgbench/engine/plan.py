@@ -81,10 +81,18 @@ def make_plan(
         readouts: Tokens to read out, per prompt; by default the last one.
     """
     numbers: dict[Treatment, int] = {}
+    numbered: dict[tuple[object, ...], list[int]] = {}  # prompts whose regions lie alike have equal rows
+
+    def number(row: Sequence[Treatment], read: tuple[int, ...]) -> list[int]:
+        key = (tuple(row), read)
+        if key not in numbered:
+            numbered[key] = [numbers.setdefault(t, len(numbers)) for t in _without_idle(slots, row, read)]
+        return numbered[key]
+
     requests = []
     for i, prompt in enumerate(prompts):
         read = tuple(readouts[i]) if readouts is not None else (len(prompt.ids) - 1,)
-        rows = [[numbers.setdefault(t, len(numbers)) for t in _without_idle(slots, row, read)] for row in treatments[i]]
+        rows = [number(row, read) for row in treatments[i]]
         requests.append(Request(prompt.ids, np.array(rows, dtype=np.int64).reshape(len(rows), len(prompt.ids)), read))
     table = np.frombuffer(b"".join(t.weights for t in numbers), dtype=np.uint8).reshape(len(numbers), len(slots))
     return Plan(table, tuple(requests))

@@ -42,6 +42,8 @@ def verify(pair: ModelPair) -> None:
         LawError: One of these does not hold; the message names it.
     """
     wiring = Wiring(pair)
+    if not any(socket.is_head for socket in wiring.sockets):
+        raise LawError(f"{_map(pair)}: it does not say where the component 'head' is")
     _slices_partition(wiring)
     ids = _ids(pair)
     everything = np.arange(len(pair.donors) + 1, dtype=np.uint8)[:, None].repeat(len(wiring.slots), axis=1)
@@ -82,7 +84,7 @@ def _slices_partition(wiring: Wiring) -> None:
     for socket in wiring.sockets:
         if socket.columns:
             covered = torch.cat(socket.columns).sort().values
-            if not torch.equal(covered, torch.arange(len(covered), device=covered.device)):
+            if not torch.equal(covered, torch.arange(socket.width, device=covered.device)):
                 raise LawError(f"{_map(wiring.pair)}: the slices of a fused projection do not partition its output")
 
 

@@ -65,9 +65,11 @@ def _complete(directory: Path, source: str) -> Path:
     if not (directory / "config.json").is_file():
         raise ModelError(f"{source!r} is no checkpoint: it holds no config.json; give a directory written by save_pretrained")
     try:
-        json.loads((directory / "config.json").read_text("utf-8"))
+        config = json.loads((directory / "config.json").read_text("utf-8"))
     except ValueError as error:
         raise ModelError(f"{source!r} is no checkpoint: its config.json does not read ({error})") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{source!r} is no checkpoint: its config.json holds no object")
     if not any(directory.glob("*.safetensors")):
         raise ModelError(
             f"{source!r} holds no weights as *.safetensors; pickled ones are never loaded: save the model with save_pretrained"

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -29,6 +30,9 @@ _SHAPE_KEYS = (
     *("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
     *("vocab_size", "n_layer", "n_embd", "n_head", "n_inner"),
 )
+
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 @dataclass(eq=False)
@@ -196,13 +200,22 @@ def _tokenizer(places: Mapping[str, Checkpoint]) -> PreTrainedTokenizerBase:
         if part == RECIPIENT or not (place.directory / "tokenizer.json").exists():
             continue
         other = _read_tokenizer(place)
-        sample = "A tokenizer's test: Zoë O'Brien, 1984!"
-        if other.get_vocab() != first.get_vocab() or other(sample)["input_ids"] != first(sample)["input_ids"]:
+        ours, theirs = (tokenizer(_sample(first), verbose=False)["input_ids"] for tokenizer in (first, other))
+        if other.get_vocab() != first.get_vocab() or ours != theirs:
             raise ModelError(f"recipient and donor {part!r} have different tokenizers; a graft needs one tokenizer for both")
     return first
 
 
+def _sample(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A text that two tokenizers of one vocabulary do not read alike unless they split words alike."""
+    words = sorted(tokenizer.get_vocab())
+    return " ".join(["A tokenizer's test: Zoë O'Brien, 1984!", *words[:: 1 + len(words) // 300]])
+
+
 def _read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:
+    # Where there is none, the library makes an empty one without a word.
+    if not any((place.directory / name).is_file() for name in _TOKENIZER_FILES):
+        raise ModelError(f"{place.origin} holds no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)} beside config.json")
     try:
         return AutoTokenizer.from_pretrained(place.directory, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -210,22 +223,28 @@ def _read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:
 
 
 def _load(place: Checkpoint, dtype: torch.dtype | str, device: str, attention: str) -> PreTrainedModel:
-    bars = transformers_logging.is_progress_bar_enabled()
+    bars, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # what it would report of missing weights is an error here
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             place.directory,
             dtype=dtype,
             attn_implementation=attention,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{place.origin} does not load: {str(error).splitlines()[0]}") from error
     finally:
+        transformers_logging.set_verbosity(verbosity)
         if bars:
             transformers_logging.enable_progress_bar()
+    model, info = loaded
+    if missing := sorted(info["missing_keys"]):
+        raise ModelError(f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, such as {missing[0]}")
     return prepare(nn.Module.to(model, device))
 
 

@@ -29,6 +29,7 @@ def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> 
 
 def save_checkpoint(model: PreTrainedModel, tokenizer: Path, directory: Path) -> None:
     """Write a model, its weights rounded to fp16, beside the files of its stored tokenizer."""
+    model.config.use_cache = True  # training switched it off
     with quiet():
         model.half().save_pretrained(directory)
     shutil.copytree(tokenizer, directory, dirs_exist_ok=True)

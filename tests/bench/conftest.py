@@ -1,0 +1,75 @@
+"""Pairs and prompts of the benchmarks, and the table of all ratios at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GemmaConfig
+
+from kgbench.data import Prompt, load_prompts
+from kgbench.engine import load_pair
+from kgbench.models.pair import ModelPair, prepare
+
+N_PROMPTS = 32
+
+Claim = Callable[..., None]
+
+_claims = pytest.StashKey[list[tuple[str, str, str, str, bool]]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_claims] = []
+    torch.set_num_threads(1)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    rows = [("claim", "measured", "rows", "bound", ""), *((*c[:4], "holds" if c[4] else "DOES NOT HOLD") for c in config.stash[_claims])]
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    terminalreporter.section("kgbench: median ratios of rounds in turns, processor time of one thread")
+    for row in rows:
+        terminalreporter.write_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@pytest.fixture
+def claim(request: pytest.FixtureRequest) -> Claim:
+    """Note a figure for the table and pytest-benchmark's record, and fail where it is out of its bound."""
+
+    def note(what: str, measured: object, bound: str, holds: bool, rows: float | None = None) -> None:
+        entry = (what, str(measured), "" if rows is None else f"{rows:.2f}", bound, holds)
+        request.config.stash[_claims].append(entry)
+        if "benchmark" in request.fixturenames:
+            benchmark = request.getfixturevalue("benchmark")
+            benchmark.extra_info[what] = {"ratio": getattr(measured, "value", measured), "row_ratio": rows, "bound": bound}
+        assert holds, f"{what}: {measured}, expected {bound}"
+
+    return note
+
+
+@pytest.fixture(scope="session")
+def tiny() -> ModelPair:
+    return load_pair("tiny-gemma")
+
+
+@pytest.fixture(scope="session")
+def large(tiny: ModelPair) -> ModelPair:
+    """Random weights: what a forward takes does not depend on them."""
+    config = GemmaConfig(
+        hidden_size=768,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        num_key_value_heads=1,
+        head_dim=64,
+        intermediate_size=3072,
+        vocab_size=4096,
+    )
+    recipient, donor = (prepare(AutoModelForCausalLM.from_config(config)) for _ in range(2))
+    return ModelPair("large", recipient, {"sft": donor}, tiny.tokenizer, tiny.family)
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[Prompt]:
+    found = load_prompts("tiny_movies", ["headline"], limit=N_PROMPTS)
+    assert len(found) == N_PROMPTS
+    return found

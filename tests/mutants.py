@@ -1,0 +1,245 @@
+"""Breaks the engine on purpose, one mutant at a time; every mutant must turn at least one law red.
+
+A mutant is a few text patches to a temporary copy of the package. Run `make mutants`, or `python tests/mutants.py NAME ...` for some.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+PACKAGE = TESTS.parent / "kgbench"
+AT_ONCE = 2
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One place of one file."""
+
+    file: str
+    old: str
+    """Stands in the file exactly once."""
+    new: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A way to be wrong."""
+
+    name: str
+    patches: tuple[Patch, ...]
+    only: str = ""
+    """Which laws to run, as pytest's -k; all by default."""
+    test: str = "test_laws.py"
+
+
+def mutant(name: str, *patches: tuple[str, str, str], only: str = "", test: str = "test_laws.py") -> Mutant:
+    return Mutant(name, tuple(Patch(*p) for p in patches), only, test)
+
+
+_ORACLE = "every_component or paper_s_algorithm"
+_FUSED_K, _FUSED_V = ('"{}": {{"module": "attn.c_attn", "part": {}, "of": 3}}'.format(*of) for of in (("k", 1), ("v", 2)))
+_COLUMNS = "return torch.arange(width).reshape(blocks, self.of, -1)[:, self.part].reshape(-1)"
+_RESTORE = "        yield\n    finally:\n        for module, own in reversed(before):"
+
+MUTANTS = (
+    mutant(
+        "k and v swapped in a fused map",
+        ("models/families/gpt2.json", _FUSED_K, _FUSED_K.replace("1", "2")),
+        ("models/families/gpt2.json", _FUSED_V, _FUSED_V.replace("2", "1")),
+        only=_ORACLE,
+    ),
+    mutant(
+        "k and v swapped in a plain map",
+        ("models/families/llama.json", '"k": "self_attn.k_proj"', '"k": "self_attn.v_proj"'),
+        ("models/families/llama.json", '"v": "self_attn.v_proj"', '"v": "self_attn.k_proj"'),
+        only=_ORACLE,
+    ),
+    mutant(
+        "a fused slice shifted by one head",
+        ("models/family.py", _COLUMNS, f"{_COLUMNS}.add(config.hidden_size // config.num_attention_heads) % width"),
+        only=_ORACLE,
+    ),
+    mutant("slices interleaved by head taken for thirds", ("models/family.py", "if self.per else 1", "if False else 1"), only=_ORACLE),
+    mutant(
+        "BOS left out of complements",
+        ("sites.py", "return everything - inside if", 'return everything - inside - set(regions.get("BOS", ())) if'),
+    ),
+    mutant("default components hold the donor's head", ("sites.py", '"all": (*OUTSIDE[:2], *PER_LAYER)', '"all": (*OUTSIDE, *PER_LAYER)')),
+    mutant("default components lack learned positions", ("sites.py", '"all": (*OUTSIDE[:2], *PER_LAYER)', '"all": ("emb", *PER_LAYER)')),
+    mutant(
+        "a range of layers ends one early",
+        ("sites.py", "int(last or first) + 1)", "int(last or first) + (not last))"),
+        only="everything or paper",
+    ),
+    mutant("fractions of layers rounded up", ("sites.py", "range(int(ends[0] * n)", "range(-int(-ends[0] * n // 1)"), only=_ORACLE),
+    mutant(
+        "weights taken one layer off", ("models/family.py", 'f"{self.layers}.{layer}.', 'f"{self.layers}.{(layer + 1) % 3}.'), only=_ORACLE
+    ),
+    mutant("ancestor mask shifted by one", ("engine/tree.py", "|= ancestors[parent]", "|= ancestors[max(parent - 1, 0)]")),
+    mutant("branches share nodes of other branches", ("engine/tree.py", "key = (at[row], treatment)", "key = (0, treatment)")),
+    mutant("position ids shifted by one", ("engine/packed.py", ", planted.tree.depths\n", ", planted.tree.depths + 1\n")),
+    mutant(
+        "position ids by row instead of depth",
+        ("engine/packed.py", "position_ids=torch.from_numpy(depths)", "position_ids=torch.arange(width).repeat(len(chunk), 1)"),
+    ),
+    mutant("readout one token early, packed", ("engine/packed.py", "t.tree.leaves.reshape(-1) for", "t.tree.leaves.reshape(-1) - 1 for")),
+    mutant("readout in the padding, rows", ("engine/rows.py", "[row * width + readout for", "[row * width + width - 1 for")),
+    mutant(
+        "padding seen by the tokens", ("engine/packed.py", "numbers[row, n:] =", "ancestors[row, :, n:] = True\n        numbers[row, n:] =")
+    ),
+    mutant(
+        "answers of a chunk in another order",
+        ("engine/packed.py", "sorted(trees, key=lambda t: len(t.tree))", "sorted(trees, key=lambda t: -t.prompt)"),
+        ("engine/packed.py", "t.prompt) for t in chunk", "t.prompt) for t in reversed(chunk)"),
+    ),
+    mutant("earlier terms win", ("engine/treatment.py", "weight_set in sets.terms:", "weight_set in reversed(sets.terms):"), only="later"),
+    mutant(
+        "`recipient` does not put back",
+        ("engine/treatment.py", "        terms.append((term", "        if term.donor != RECIPIENT:\n            terms.append((term"),
+        only="later",
+    ),
+    mutant("a second donor taken for the first", ("engine/treatment.py", "return names.index(name)", "return min(names.index(name), 1)")),
+    mutant(
+        "the donor's head used though not named",
+        (
+            "engine/forward.py",
+            "sets = table[:, socket.slots]",
+            "sets = table[:, socket.slots]\n        sets = table[:, :1] if socket.is_head else sets",
+        ),
+    ),
+    mutant("the recipient's head used though the donor's is named", ("engine/plan.py", "if token in readouts:", "if token in ():")),
+    mutant(
+        "final norm and head divided as all tokens are",
+        ("engine/forward.py", "bytes([len(socket.slots), socket.is_head])", "bytes([len(socket.slots)])"),
+    ),
+    mutant(
+        "the recipient's rows of a fused projection forgotten",
+        ("engine/forward.py", "for s in present if s != most)", "for s in present if s not in (0, most))"),
+    ),
+    mutant(
+        "the fewer rows of a plain module forgotten",
+        ("engine/forward.py", "for s, r in rows.items() if s != most)", "for s, r in rows.items() if s == -1)"),
+    ),
+    mutant(
+        "slices of the sequential executor left out",
+        ("engine/sequential.py", "plan.table[number])", "plan.table[number][:1].repeat(len(wiring.slots)))"),
+        only=_ORACLE,
+    ),
+    mutant("a forward left on its module", ("engine/forward.py", 'module.__dict__.pop("forward", None)', "pass"), test="test_restoration.py"),
+    mutant("a module's own forward not put back", ("engine/forward.py", "module.__dict__.update(own)", "pass"), test="test_restoration.py"),
+    mutant(
+        "nothing restored after an exception",
+        ("engine/forward.py", _RESTORE, _RESTORE.replace("finally:", "except BaseException:\n        raise\n    else:")),
+        test="test_restoration.py",
+    ),
+    mutant(
+        "a weight overwritten and not restored",
+        (
+            "engine/forward.py",
+            "        yield\n    finally:",
+            "        sockets[-1].modules[0].weight.data.mul_(1.001)\n        yield\n    finally:",
+        ),
+        test="test_restoration.py",
+    ),
+    mutant(
+        "trees larger than their limit",
+        ("engine/tree.py", "if group and nodes + n_tokens - shared > limit:", "if False:"),
+        test="test_tree.py",
+    ),
+    mutant("equal logits ranked behind", ("metrics.py", "(exact > target)", "(exact >= target)"), test="test_metrics.py"),
+    mutant("the target is its own rival", ("metrics.py", "exact.scatter(1, index, -torch.inf).amax", "exact.amax"), test="test_metrics.py"),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the laws said about a mutant."""
+
+    name: str
+    caught_by: str | None
+    seconds: float
+    said: str
+    """The end of what pytest printed."""
+
+
+def broken(mutant: Mutant, folder: Path) -> None:
+    """Write a copy of the package with the mutant's patches into a folder.
+
+    Raises:
+        ValueError: What a patch replaces is not in the file exactly once, so that the list of mutants is out of date.
+    """
+    copy = folder / "kgbench"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("zoo", "__pycache__"))
+    for patch in mutant.patches:
+        path = copy / patch.file
+        text = path.read_text("utf-8")
+        if text.count(patch.old) != 1:
+            raise ValueError(
+                f"mutant {mutant.name!r}: {patch.old!r} stands {text.count(patch.old)} times in kgbench/{patch.file}, not once"
+            )
+        path.write_text(text.replace(patch.old, patch.new), "utf-8")
+
+
+def judged(mutant: Mutant) -> Outcome:
+    """Run the laws on a mutant until the first turns red."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kgbench-mutant-") as name:
+        broken(mutant, Path(name))
+        line = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "--tb=line",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            str(TESTS.parent / "pyproject.toml"),
+        ]
+        line += [f"--rootdir={TESTS.parent}", str(TESTS / mutant.test), *(["-k", mutant.only] if mutant.only else [])]
+        # The copy is the working directory and first on the path, so that it is what the tests import.
+        environment = {**os.environ, "PYTHONPATH": name, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+        done = subprocess.run(line, cwd=name, env=environment, capture_output=True, text=True)
+    red = re.search(r"^FAILED \S*?(test_\w+\.py::\S+)", done.stdout, re.MULTILINE)
+    if done.returncode not in (0, 1) or (done.returncode == 1) != bool(red):
+        raise RuntimeError(f"mutant {mutant.name!r}: the laws could not be run\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return Outcome(mutant.name, red.group(1) if red else None, time.monotonic() - started, done.stdout[-2000:])
+
+
+def outcomes(mutants: Sequence[Mutant]) -> Iterator[Outcome]:
+    """All mutants, some at a time."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from pool.map(judged, mutants)
+
+
+def main(names: Sequence[str]) -> int:
+    """Judge the mutants whose names hold one of the texts; all of them without a text. Returns the exit status."""
+    chosen = [m for m in MUTANTS if not names or any(n in m.name for n in names)]
+    unbroken = [Mutant("(nothing broken)", (), test=test) for test in dict.fromkeys(m.test for m in chosen)]
+    wide = max(len(m.name) for m in (*chosen, *unbroken))
+    wrong = 0
+    for found in outcomes([*unbroken, *chosen]):
+        is_wrong = (found.caught_by is None) == bool(found.name != unbroken[0].name)
+        wrong += is_wrong
+        told = found.caught_by or "no law"
+        print(f"{found.name:<{wide}}  {found.seconds:5.0f} s  {told}{'   <-- WRONG' if is_wrong else ''}", flush=True)
+        if is_wrong:
+            print(found.said, file=sys.stderr)
+    print(f"{len(chosen)} mutants, {wrong} wrong")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,93 @@
+"""Finding checkpoints: what is one, and what is said of what is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from kgbench.errors import ModelError
+from kgbench.models.checkpoints import locate
+
+ROOT = Path(__file__).parent.parent
+
+
+def refusal(source: object) -> str:
+    """The one line of the refusal."""
+    with pytest.raises(ModelError) as caught:
+        locate(str(source))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_directory(folders: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory written by save_pretrained is a checkpoint, by absolute or relative path; its origin names its last part only."""
+    found = locate(str(folders["sft"]))
+    assert (found.directory, found.origin) == (folders["sft"], "local:sft")
+    assert found.config["model_type"] == "gpt2"
+    monkeypatch.chdir(folders["sft"])
+    assert locate(".").origin == "local:sft"
+    assert locate("../recipient/").origin == "local:recipient"
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "./nothing", "/nowhere/at/all", "~/nothing-here", ".."])
+def test_no_such_directory(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path to nothing, or to a directory that is no checkpoint, is refused at once and never asked of the Hub."""
+    monkeypatch.chdir(tmp_path)
+    assert repr(name) in refusal(name)
+
+
+def test_what_a_checkpoint_lacks(tmp_path: Path) -> None:
+    """A file, an empty folder, one without weights, one with pickled weights only, a configuration that is no JSON: each its own line."""
+    (tmp_path / "file").write_text("x")
+    assert "no such directory" in refusal(tmp_path / "file")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert "holds no config.json" in refusal(folder)
+    (folder / "config.json").write_text('{"model_type": ')
+    assert "config.json does not read" in refusal(folder)
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    assert "*.safetensors" in refusal(folder)
+    torch.save({"a": torch.zeros(1)}, folder / "pytorch_model.bin")
+    assert "pickled ones are never loaded" in refusal(folder)
+
+
+def test_a_configuration_that_is_no_object(tmp_path: Path) -> None:
+    """JSON that is not an object is no configuration."""
+    (tmp_path / "config.json").write_text("[1, 2]")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert "config.json" in refusal(tmp_path)
+
+
+def test_no_network(tmp_path: Path) -> None:
+    """A Hub id that is not in the cache, while nothing answers at the Hub's address, is refused in one line within seconds."""
+    code = """
+from kgbench.errors import ModelError
+from kgbench.models.checkpoints import locate
+try:
+    locate("someone/some-model")
+except ModelError as error:
+    print(error)
+"""
+    # Port 9 of this machine is closed, so the refusal of the connection is as sure as it is quick.
+    closed = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **closed}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    assert "'someone/some-model' is not in the local cache and the Hugging Face Hub cannot be reached" in done.stdout
+    assert "--recipient PATH" in done.stdout
+    assert time.monotonic() - started < 30
+
+
+def test_offline_by_choice() -> None:
+    """With HF_HUB_OFFLINE set, as in these tests, the same line comes at once."""
+    started = time.monotonic()
+    assert "cannot be reached" in refusal("someone/some-model")
+    assert time.monotonic() - started < 5

@@ -1,0 +1,110 @@
+"""Prompts as tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import processors
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+
+from kgbench.data import Fact, Prompt, load_prompts
+from kgbench.errors import ModelError, RegionError
+from kgbench.models.encoding import Encoder
+from kgbench.testing import pico_tokenizer
+
+PROMPTS = load_prompts("fake_movies_fake_actors", ["headline", "qa", "movie_title", "new_film", "control"], limit=4)
+
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<user>{{ m['content'] }}</user>{% endfor %}{% if add_generation_prompt %}<model>{% endif %}"
+)
+
+
+def framed() -> PreTrainedTokenizerFast:
+    """A tokenizer with a chat template that writes BOS itself."""
+    inner = pico_tokenizer(bos=True)
+    copy = PreTrainedTokenizerFast(tokenizer_object=inner.backend_tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>")
+    copy.chat_template = TEMPLATE
+    return copy
+
+
+@pytest.mark.parametrize("bos", [True, False])
+@pytest.mark.parametrize("prompt", PROMPTS, ids=lambda p: f"{p.name}-{p.fact.id}")
+def test_regions_are_the_words(prompt: Prompt, bos: bool) -> None:
+    """The tokens of a region decode to its words with their blank, LT is the last token, and BOS is there where the tokenizer adds it."""
+    tokenizer = pico_tokenizer(bos=bos)
+    encoded = Encoder(tokenizer)(prompt)
+    assert list(encoded.ids) == tokenizer(prompt.text)["input_ids"]
+    for name, (start, end) in prompt.spans.items():
+        if name != "LT":
+            decoded = tokenizer.decode([encoded.ids[t] for t in encoded.regions[name]])
+            assert decoded.removeprefix(" ") == prompt.text[start:end]
+    assert encoded.regions["LT"] == (len(encoded.ids) - 1,)
+    assert encoded.regions.get("BOS") == ((0,) if bos else None)
+    assert (encoded.ids[0] == tokenizer.bos_token_id) == bos
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_the_target_is_what_the_object_adds(bos: bool) -> None:
+    """The target is the first token that a blank and the object add to the prompt's own tokens."""
+    tokenizer = pico_tokenizer(bos=bos)
+    for prompt in PROMPTS:
+        encoded = Encoder(tokenizer)(prompt)
+        longer = tokenizer(f"{prompt.text} {prompt.target}")["input_ids"]
+        assert tuple(longer[: len(encoded.ids)]) == encoded.ids
+        assert encoded.target == longer[len(encoded.ids)]
+
+
+@given(st.text(alphabet="ab Zoë'O1.", max_size=12), st.text(alphabet="ab Zoë'O1.", min_size=1, max_size=12))
+def test_the_target_continues_the_prompt_or_is_refused(text: str, target: str) -> None:
+    """For any texts: the prompt's tokens and the target begin those of both together, or the prompt is refused by name."""
+    fact = Fact("x/1", {"a": "b"})
+    prompt = Prompt("mine", fact, f"Q {text}", target, {})
+    tokenizer = pico_tokenizer(bos=True)
+    try:
+        encoded = Encoder(tokenizer)(prompt)
+    except RegionError as error:
+        assert "x/1" in str(error)
+        assert "'mine'" in str(error)
+    else:
+        blank = "" if prompt.text[-1].isspace() else " "
+        together = tokenizer(f"{prompt.text}{blank}{target}")["input_ids"]
+        assert together[: len(encoded.ids) + 1] == [*encoded.ids, encoded.target]
+
+
+def test_tokens_that_are_no_prefix() -> None:
+    """Where the prompt's last token would join with the blank of the answer, there is no first target token."""
+    prompt = replace(PROMPTS[0], text=f"{PROMPTS[0].text} ", target="Ann")
+    tokenizer = pico_tokenizer(bos=False)
+    alone, together = tokenizer(prompt.text)["input_ids"], tokenizer(f"{prompt.text}Ann")["input_ids"]
+    assert together[: len(alone)] != alone, "the tokenizer joins the blank with the name"
+    with pytest.raises(RegionError, match="not a prefix of the tokens of prompt and target 'Ann'"):
+        Encoder(tokenizer)(prompt)
+
+
+def test_tokenizers_that_do_not_do() -> None:
+    """A slow tokenizer, one that adds a token at the end, and a missing chat template are refused when the pair is made."""
+    with pytest.raises(ModelError, match="slow one"):
+        Encoder(ByT5Tokenizer())
+    ending = framed()
+    ending.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 2)])
+    with pytest.raises(ModelError, match="adds tokens after the text"):
+        Encoder(ending)
+    with pytest.raises(ModelError, match="no chat template"):
+        Encoder(pico_tokenizer(bos=True), chat_template=True)
+
+
+def test_a_chat_template_frames_the_prompt() -> None:
+    """With the template, one BOS stands first, regions are the same words, and the answer is read where the model's turn begins."""
+    tokenizer = framed()
+    for prompt in PROMPTS:
+        plain, chat = Encoder(tokenizer)(prompt), Encoder(tokenizer, chat_template=True)(prompt)
+        assert chat.ids.count(tokenizer.bos_token_id) == 1
+        assert chat.regions["BOS"] == (0,)
+        assert tokenizer.decode(list(chat.ids)).endswith("</user><model>")
+        assert chat.regions["LT"] == (len(chat.ids) - 1,)
+        for name in prompt.spans:
+            words = [tokenizer.decode([e.ids[t] for t in e.regions[name]]).strip() for e in (plain, chat)]
+            assert words[0] == words[1]

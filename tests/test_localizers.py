@@ -1,0 +1,162 @@
+"""The built-in localizers and how they are made."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kgbench import localizers
+from kgbench.data import load_prompts
+from kgbench.engine.treatment import graft_treatments
+from kgbench.errors import InputError, RegionError, UnknownNameError
+from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, create
+from kgbench.sites import GROUPS, SCORED_REGIONS, Site, parse_graft, partition
+from kgbench.testing import pico_pair
+
+PAIR = pico_pair("gpt2", donors=("sft", "task"))
+PROMPTS = load_prompts("fake_movies_fake_actors", ["headline", "qa"], limit=2)
+GRAFTS = ("FE", "LT:o+ffn@second_half", "ALL; LT:o=recipient", "FE=task; LT", "NONE", "ALL:ln_f+head")
+
+every = pytest.mark.parametrize("name", localizers.names())
+
+
+@every
+def test_declarations(name: str) -> None:
+    """Every localizer says what it is, what it needs and what it does to the model when nothing is kept."""
+    made = create(name, {}, seed=5)
+    assert isinstance(made, InterventionLocalizer if made.kind == "intervention" else ScoringLocalizer)
+    assert made.needs <= {"donor", "gradients", "counterfactual", "truth"}
+    assert made.floor in ("recipient", "destroyed_donor")
+    assert made.version
+    assert "\n" not in localizers.describe()[name]
+    assert localizers.describe()[name].startswith(f"{made.kind}: ")
+
+
+@every
+def test_parameters_are_frozen(name: str) -> None:
+    """Parameters enter a record's identity, so they cannot change afterwards; the seed is one of them where it matters."""
+    made = create(name, {}, seed=5)
+    with pytest.raises(FrozenInstanceError):
+        made.seed = 1  # type: ignore[attr-defined]
+    assert made.parameters().get("seed", 5) == 5
+    assert made == create(name, {}, seed=5)
+
+
+@every
+def test_a_region_that_the_prompts_lack(name: str) -> None:
+    """An expression that does not fit is refused by every intervention, by those too that do not look at it."""
+    made = create(name, {}, seed=0)
+    if isinstance(made, InterventionLocalizer):
+        with pytest.raises(RegionError, match="no region M"):
+            made.treat(PAIR, PROMPTS, parse_graft("M"))
+
+
+@pytest.mark.parametrize(("name", "instead"), [("dynamic_graft", None), ("none", "NONE"), ("all", "ALL")])
+@pytest.mark.parametrize("graft", GRAFTS)
+def test_interventions(name: str, instead: str | None, graft: str) -> None:
+    """Dynamic grafting does what the expression says, `none` nothing and `all` everything, whatever it says."""
+    made = create(name, {}, seed=0)
+    assert isinstance(made, InterventionLocalizer)
+    assert made.treat(PAIR, PROMPTS, parse_graft(graft)) == graft_treatments(PAIR, PROMPTS, parse_graft(instead or graft))
+
+
+def test_random_scores() -> None:
+    """One score in [0, 1) for each default site and each region that occurs; the same under a seed, whatever the order of prompts."""
+
+    def scores(seed: int, prompts: list = PROMPTS) -> dict[Site, float]:
+        made = create("random", {}, seed)
+        assert isinstance(made, ScoringLocalizer)
+        return dict(made.scores(PAIR, prompts))
+
+    one = scores(1)
+    regions = {r for p in PROMPTS for r in partition(PAIR.regions(p), len(PAIR.encode(p)))}
+    layered = [c for c in PAIR.family.inside if c in GROUPS["all"]]
+    sites = {Site(layer, c, r) for layer in range(3) for c in layered for r in regions} | {
+        Site(None, c, r) for c in ("emb", "pos") for r in regions
+    }
+    assert set(one) == sites
+    assert regions <= set(SCORED_REGIONS)
+    assert all(0 <= s < 1 for s in one.values())
+    assert len(set(one.values())) == len(one)
+    assert scores(1) == scores(1, PROMPTS[::-1]) == one
+    assert scores(2) != one
+    assert abs(np.corrcoef(list(one.values()), list(scores(2).values()))[0, 1]) < 0.3
+
+
+# ------------------------------------------------------------------------------------------------ arguments
+
+PLUGIN = """
+from __future__ import annotations
+from dataclasses import dataclass
+from kgbench.localizers import ScoringLocalizer
+
+@dataclass(frozen=True)
+class Knobs(ScoringLocalizer):
+    name = "knobs"
+    about = "with parameters of every kind"
+    steps: int = 3
+    rate: float = 0.5
+    fast: bool = False
+    mode: str = "mean"
+
+    def scores(self, pair, prompts):
+        return {}
+
+@dataclass(frozen=True)
+class Needy(Knobs):
+    layer: int | None = None
+
+@dataclass(frozen=True, kw_only=True)
+class Demanding(Knobs):
+    target: str
+"""
+
+
+@pytest.fixture
+def knobs(tmp_path: Path) -> str:
+    (tmp_path / "knobs.py").write_text(PLUGIN)
+    return f"{tmp_path / 'knobs.py'}:Knobs"
+
+
+def test_arguments_are_read_as_their_defaults_are(knobs: str) -> None:
+    """Text becomes a number, a truth value or stays text, as the parameter's default is; others keep their defaults."""
+    assert create(knobs, {}, seed=9).parameters() == {"steps": 3, "rate": 0.5, "fast": False, "mode": "mean"}
+    given = {"steps": "7", "rate": "1e-2", "fast": "True", "mode": "max"}
+    assert create(knobs, given, seed=9).parameters() == {"steps": 7, "rate": 0.01, "fast": True, "mode": "max"}
+    assert create("random", {"seed": "4"}, seed=9) == create("random", {}, seed=4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"stepps": "1"}, "Did you mean 'steps'"),
+        ({"steps": "1.5"}, "steps is a number such as 3, not '1.5'"),
+        ({"rate": "fast"}, "rate is a number such as 0.5, not 'fast'"),
+        ({"fast": "yes"}, "fast is true or false, not 'yes'"),
+    ],
+)
+def test_arguments_that_do_not_read(knobs: str, arguments: dict[str, str], said: str) -> None:
+    """An unknown parameter or a value of another kind is refused in one line."""
+    with pytest.raises(InputError) as caught:
+        create(knobs, arguments, seed=0)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_parameter_without_a_default(knobs: str) -> None:
+    """A parameter that must be given, and is not, is refused in one line."""
+    demanding = knobs.replace(":Knobs", ":Demanding")
+    assert create(demanding, {"target": "x"}, seed=0).parameters()["target"] == "x"
+    with pytest.raises(InputError, match="target"):
+        create(demanding, {}, seed=0)
+
+
+def test_names() -> None:
+    """The baselines stand on every board; an unknown name is refused with the nearest."""
+    assert {"dynamic_graft", "none", "all", "random"} <= set(localizers.names())
+    with pytest.raises(UnknownNameError, match="Did you mean 'random'"):
+        create("randon", {}, seed=0)
+    assert all(issubclass(type(create(n, {}, 0)), AbstractLocalizer) for n in localizers.names())

@@ -1,0 +1,199 @@
+"""Model pairs: what fits together, what does not, and what is said then."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
+
+from kgbench import grafted_logits
+from kgbench.data import load_prompts
+from kgbench.engine import load_pair
+from kgbench.errors import KgbenchError, ModelError, UnknownNameError
+from kgbench.models import catalog
+from kgbench.models.pair import weights_hash
+from kgbench.testing import PICO_FAMILIES, pico_tokenizer
+
+Folders = Mapping[str, Path]
+
+
+def loaded(folders: Folders, **options: object):
+    return load_pair(recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}, **options)
+
+
+def refusal(error: type[KgbenchError], act: Callable[[], object]) -> str:
+    """The one line of the refusal."""
+    with pytest.raises(error) as caught:
+        act()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def copied(folders: Folders, tmp_path: Path) -> dict[str, Path]:
+    """Copies of the checkpoints, to spoil."""
+    return {name: Path(shutil.copytree(folder, tmp_path / name)) for name, folder in folders.items()}
+
+
+def rewrite(file: Path, change: Callable[[dict], object]) -> None:
+    """Change a JSON file."""
+    data = json.loads(file.read_text("utf-8"))
+    change(data)
+    file.write_text(json.dumps(data), "utf-8")
+
+
+# ------------------------------------------------------------------------------------------------ what fits
+
+
+def test_a_pair_from_directories(folders: Folders) -> None:
+    """Models in eval mode, in float32, without gradients; origins name no place on the machine."""
+    pair = loaded(folders)
+    for model in (pair.recipient, pair.donors["sft"]):
+        assert not model.training
+        assert model.dtype == torch.float32
+        assert not any(p.requires_grad for p in model.parameters())
+    assert dict(pair.origins) == {"recipient": "local:recipient", "sft": "local:sft"}
+    assert pair.name == "recipient"
+    assert pair.n_layers == 3
+    assert pair.donor("recipient") is pair.recipient
+    assert pair.donor("sft") is pair.donors["sft"]
+
+
+def test_embeddings_are_untied(folders: Folders) -> None:
+    """A tied checkpoint comes out with a head of its own, of equal values, and answers as the checkpoint does."""
+    pair = loaded(folders)
+    for name, model in (("recipient", pair.recipient), ("sft", pair.donors["sft"])):
+        head, embeddings = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+        assert head.data_ptr() != embeddings.data_ptr()
+        assert torch.equal(head, embeddings)
+        original = AutoModelForCausalLM.from_pretrained(folders[name])
+        ids = torch.tensor([[5, 6, 7]])
+        with torch.no_grad():
+            assert torch.equal(model(input_ids=ids).logits, original(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("float64", torch.float64), ("bfloat16", torch.bfloat16), ("float16", torch.float16)])
+def test_types(folders: Folders, name: str, dtype: torch.dtype) -> None:
+    """Weights are of the type asked for, and the self-test at load knows how that type rounds."""
+    pair = loaded(folders, dtype=name)
+    assert pair.dtype == dtype
+    prompts = load_prompts("fake_movies_fake_actors", ["headline"], limit=2)
+    assert grafted_logits(pair, prompts, ["FE"]).isfinite().all()
+
+
+def test_hashes_tell_weights_and_tokenizers_apart(folders: Folders) -> None:
+    """Equal weights hash alike, a change of one number or of the type does not; places on disk do not matter."""
+    pair, again = loaded(folders), loaded(folders)
+    assert pair.weight_hashes == again.weight_hashes
+    assert len(set(pair.weight_hashes.values())) == 2
+    assert pair.tokenizer_hash == again.tokenizer_hash
+    again.recipient.get_input_embeddings().weight[7, 3] += 1e-6
+    assert weights_hash(again.recipient) != pair.weight_hashes["recipient"]
+    assert loaded(folders, dtype="float64").weight_hashes["sft"] != pair.weight_hashes["sft"]
+
+
+def test_encodings_are_computed_once(folders: Folders) -> None:
+    """A prompt's tokens are kept; what a caller gets is a copy."""
+    pair = loaded(folders)
+    (prompt,) = load_prompts("fake_movies_fake_actors", ["headline"], limit=1)
+    assert pair.encoded(prompt) is pair.encoded(prompt)
+    pair.encode(prompt).clear()
+    pair.regions(prompt)["LT"].clear()
+    assert pair.encode(prompt) == pair.encode(prompt.text)
+    assert pair.regions(prompt)["LT"] == [len(pair.encode(prompt)) - 1]
+
+
+# ------------------------------------------------------------------------------------------------ what does not
+
+
+def test_names(folders: Folders) -> None:
+    """Unknown pairs, donors and types; a donor called recipient; no donor; nothing at all."""
+    assert "Did you mean 'tiny-gemma'" in refusal(UnknownNameError, lambda: load_pair("tiny-gema"))
+    assert "Did you mean 'float32'" in refusal(UnknownNameError, lambda: loaded(folders, dtype="float3"))
+    assert "Did you mean 'sft'" in refusal(UnknownNameError, lambda: loaded(folders).donor("sfft"))
+    recipient = str(folders["recipient"])
+    assert "reserved" in refusal(ModelError, lambda: load_pair(recipient=recipient, donors={"recipient": recipient}))
+    assert "--donor sft=PATH" in refusal(ModelError, lambda: load_pair(recipient=recipient))
+    assert "no model given" in refusal(ModelError, load_pair)
+    assert "no model given" in refusal(ModelError, lambda: load_pair(donors={"sft": recipient}))
+
+
+def test_catalogued_pairs_without_a_donor() -> None:
+    """Where no finetuned donor is at hand, the error names the command that makes one."""
+    without = [name for name in catalog.names() if not catalog.entry(name).donors]
+    assert {"gemma-2b", "llama-3.2-1b", "gpt2-xl", "pythia-2.8b"} <= set(without)
+    for name in without:
+        assert f"'kgbench train --model {name} --dataset " in refusal(ModelError, lambda name=name: load_pair(name))
+
+
+@pytest.mark.parametrize(("key", "value"), [("n_layer", 2), ("n_embd", 48), ("vocab_size", 301), ("n_head", 2), ("n_inner", 64)])
+def test_other_shapes(copied: Folders, key: str, value: int) -> None:
+    """Recipient and donor of different shape: the error names what differs, and both values."""
+    rewrite(copied["sft"] / "config.json", lambda config: config.update({key: value}))
+    said = refusal(ModelError, lambda: loaded(copied))
+    assert f"differ in {key}" in said
+    assert str(value) in said
+
+
+def test_another_family(copied: Folders) -> None:
+    """Recipient and donor of different families do not go together."""
+    rewrite(copied["sft"] / "config.json", lambda config: config.update(model_type="llama"))
+    assert "differ in model_type: gpt2 against llama" in refusal(ModelError, lambda: loaded(copied))
+
+
+def test_unsupported_model_type(copied: Folders) -> None:
+    """A model type without a map: the error says which there are and how to add one."""
+    for folder in copied.values():
+        rewrite(folder / "config.json", lambda config: config.update(model_type="mamba"))
+    said = refusal(ModelError, lambda: loaded(copied))
+    assert "'mamba' has no family map" in said
+    assert "kgbench/models/families/mamba.json" in said
+    assert all(family in said for family in PICO_FAMILIES)
+
+
+def test_another_tokenizer(copied: Folders) -> None:
+    """Donors with another vocabulary, or that splits or frames texts in another way, are refused; a donor without one is not."""
+    pico_tokenizer(bos=True).save_pretrained(copied["sft"])
+    assert "'sft' have different tokenizers" in refusal(ModelError, lambda: loaded(copied))
+    tokenizer = copied["sft"] / "tokenizer.json"
+    for change in (_swap_two_words, lambda data: data["model"]["merges"].reverse()):
+        shutil.copy(copied["recipient"] / "tokenizer.json", tokenizer)
+        rewrite(tokenizer, change)
+        Tokenizer.from_file(str(tokenizer))
+        assert "'sft' have different tokenizers" in refusal(ModelError, lambda: loaded(copied))
+    tokenizer.unlink()
+    assert loaded(copied).tokenizer.is_fast
+
+
+def _swap_two_words(data: dict) -> None:
+    words = data["model"]["vocab"]
+    words["a"], words["b"] = words["b"], words["a"]
+
+
+def test_no_tokenizer(copied: Folders) -> None:
+    """A recipient without a tokenizer is refused in one line."""
+    for file in copied["recipient"].glob("*token*"):
+        file.unlink()
+    assert "local:recipient holds no tokenizer" in refusal(ModelError, lambda: loaded(copied))
+
+
+def test_broken_weights(copied: Folders) -> None:
+    """Weights that are cut off, lack a tensor or have one of another shape are refused, not filled with random numbers."""
+    file = copied["sft"] / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    assert "local:sft does not load" in refusal(ModelError, lambda: loaded(copied))
+    file.write_bytes(whole)
+    tensors = load_file(file)
+    name = next(n for n in tensors if n.endswith("h.1.mlp.c_fc.weight"))
+    for spoiled in ({n: t for n, t in tensors.items() if n != name}, tensors | {name: tensors[name][:-1].contiguous()}):
+        save_file(spoiled, file, {"format": "pt"})
+        said = refusal(ModelError, lambda: loaded(copied))
+        assert "local:sft" in said

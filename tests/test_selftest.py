@@ -1,0 +1,114 @@
+"""The self-test at load: which wrong maps it catches, and how `auto` chooses an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from kgbench.data import load_prompts
+from kgbench.engine import Engine, grafted_logits
+from kgbench.engine.selftest import packed_agrees, verify
+from kgbench.errors import LawError, ModelError
+from kgbench.models.family import Family, Place
+from kgbench.models.pair import ModelPair, weights_hash
+from kgbench.testing import PICO_FAMILIES, pico_pair
+
+
+def with_map(pair: ModelPair, **inside: object) -> ModelPair:
+    """The same models under a changed map; None leaves a component out."""
+    changed = {**pair.family.inside, **inside}
+    return with_family(pair, replace(pair.family, inside={c: p for c, p in changed.items() if p is not None}))
+
+
+def with_family(pair: ModelPair, family: Family) -> ModelPair:
+    return ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, family)
+
+
+@pytest.mark.parametrize("family", PICO_FAMILIES)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_true_maps_pass(family: str, attention: str, dtype: torch.dtype) -> None:
+    """Every shipped map fits its models, in every type, tied or not, and the test leaves the models as they are."""
+    pair = pico_pair(family, attention=attention, dtype=dtype, donors=("sft", "task"), tied=attention == "sdpa")
+    before = [weights_hash(m) for m in (pair.recipient, *pair.donors.values())]
+    verify(pair)
+    assert packed_agrees(pair) is None
+    assert [weights_hash(m) for m in (pair.recipient, *pair.donors.values())] == before
+
+
+@pytest.mark.parametrize("component", ["ln_1", "o", "ln_2", "up", "down"])
+def test_a_missing_component(component: str) -> None:
+    """A map without a component: grafting everything is not the donor."""
+    with pytest.raises(LawError, match="does not fit pico-gpt2: grafting everything is not the donor 'sft'"):
+        verify(with_map(pico_pair("gpt2"), **{component: None}))
+
+
+@pytest.mark.parametrize("component", ["emb", "pos", "ln_f", "head"])
+def test_a_missing_component_outside_the_layers(component: str) -> None:
+    """The same outside the layers."""
+    pair = pico_pair("gpt2")
+    outside = {c: p for c, p in pair.family.outside.items() if c != component}
+    with pytest.raises(LawError, match="grafting everything is not the donor|does not say where the component 'head' is"):
+        verify(with_family(pair, replace(pair.family, outside=outside)))
+
+
+def test_a_misplaced_module() -> None:
+    """A component at a place that computes another one, or at a place that is none."""
+    with pytest.raises(LawError, match="grafting everything is not the donor"):
+        verify(with_map(pico_pair("llama"), gate=Place("mlp.up_proj")))
+    with pytest.raises(ModelError, match=r"no module 'model\.layers\.0\.mlp\.gate'"):
+        verify(with_map(pico_pair("llama"), gate=Place("mlp.gate")))
+
+
+@pytest.mark.parametrize("wrong", [{"k": Place("attn.c_attn", 2, 3)}, {"v": None}, {"q": Place("attn.c_attn", 0, 6)}])
+def test_wrong_slices(wrong: dict[str, Place | None]) -> None:
+    """Slices that overlap, or leave a part of the fused output out."""
+    with pytest.raises(LawError, match="slices of a fused projection do not partition its output"):
+        verify(with_map(pico_pair("gpt2"), **wrong))
+
+
+def test_a_component_that_computes_nothing() -> None:
+    """A component whose module does not take part in the forward pass."""
+    pair = pico_pair("gemma")
+    for model in (pair.recipient, *pair.donors.values()):
+        for layer in model.model.layers:
+            layer.spare = nn.Linear(2, 2, dtype=torch.float64)
+    with pytest.raises(LawError, match="component 'q_norm' does not move the logits"):
+        verify(with_map(pair, q_norm=Place("spare")))
+
+
+def _refusing(forward: Callable[..., object]) -> Callable[..., object]:
+    def run(*args: object, attention_mask: torch.Tensor | None = None, **options: object) -> object:
+        if attention_mask is not None and attention_mask.ndim == 4:
+            raise ValueError("attention_mask must have two dimensions\nand more was said")
+        return forward(*args, attention_mask=attention_mask, **options)
+
+    return run
+
+
+def _ignoring(forward: Callable[..., object]) -> Callable[..., object]:
+    return lambda *args, attention_mask=None, **options: forward(*args, **options)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "reason"), [(_refusing, "refuses a 4-D mask (attention_mask must have two dimensions)"), (_ignoring, "logits differ by")]
+)
+def test_auto_takes_rows_where_packed_does_not_work(wrap: Callable[..., Callable[..., object]], reason: str) -> None:
+    """A model that refuses a 4-D mask, or takes no notice of it, is run one row per configuration, and the engine says why."""
+    pair = pico_pair("gemma")
+    pair.recipient.forward = wrap(pair.recipient.forward)
+    engine = Engine(pair, "auto")
+    assert engine.executor == "rows"
+    assert reason in engine.reason
+    prompts = load_prompts("fake_movies_fake_actors", ["headline", "qa"], limit=2)
+    assert torch.equal(engine.logits(engine.plan(prompts, ["FE"]))[:, :, 0], grafted_logits(pico_pair("gemma"), prompts, ["FE"], "rows"))
+
+
+def test_auto_takes_packed_where_it_works() -> None:
+    """Otherwise packed, without a reason to give."""
+    engine = Engine(pico_pair("llama"), "auto")
+    assert (engine.executor, engine.reason) == ("packed", "")
