@@ -73,16 +73,22 @@ MUTANTS = (
     mutant("slices interleaved by head taken for thirds", ("models/family.py", "if self.per else 1", "if False else 1"), only=_ORACLE),
     mutant(
         "BOS left out of complements",
-        ("sites.py", "return everything - inside if", 'return everything - inside - set(regions.get("BOS", ())) if'),
+        ("sites/graft.py", "return everything - inside if", 'return everything - inside - set(regions.get("BOS", ())) if'),
     ),
-    mutant("default components hold the donor's head", ("sites.py", '"all": (*OUTSIDE[:2], *PER_LAYER)', '"all": (*OUTSIDE, *PER_LAYER)')),
-    mutant("default components lack learned positions", ("sites.py", '"all": (*OUTSIDE[:2], *PER_LAYER)', '"all": ("emb", *PER_LAYER)')),
+    mutant(
+        "default components hold the donor's head",
+        ("sites/vocabulary.py", '"all": (*OUTSIDE[:2], *PER_LAYER)', '"all": (*OUTSIDE, *PER_LAYER)'),
+    ),
+    mutant(
+        "default components lack learned positions",
+        ("sites/vocabulary.py", '"all": (*OUTSIDE[:2], *PER_LAYER)', '"all": ("emb", *PER_LAYER)'),
+    ),
     mutant(
         "a range of layers ends one early",
-        ("sites.py", "int(last or first) + 1)", "int(last or first) + (not last))"),
+        ("sites/graft.py", "int(last or first) + 1)", "int(last or first) + (not last))"),
         only="everything or paper",
     ),
-    mutant("fractions of layers rounded up", ("sites.py", "range(int(ends[0] * n)", "range(-int(-ends[0] * n // 1)"), only=_ORACLE),
+    mutant("fractions of layers rounded up", ("sites/graft.py", "range(int(ends[0] * n)", "range(-int(-ends[0] * n // 1)"), only=_ORACLE),
     mutant(
         "weights taken one layer off", ("models/family.py", 'f"{self.layers}.{layer}.', 'f"{self.layers}.{(layer + 1) % 3}.'), only=_ORACLE
     ),
@@ -136,7 +142,9 @@ MUTANTS = (
         ("engine/sequential.py", "plan.table[number])", "plan.table[number][:1].repeat(len(wiring.slots)))"),
         only=_ORACLE,
     ),
-    mutant("a forward left on its module", ("engine/forward.py", 'module.__dict__.pop("forward", None)', "pass"), test="test_restoration.py"),
+    mutant(
+        "a forward left on its module", ("engine/forward.py", 'module.__dict__.pop("forward", None)', "pass"), test="test_restoration.py"
+    ),
     mutant("a module's own forward not put back", ("engine/forward.py", "module.__dict__.update(own)", "pass"), test="test_restoration.py"),
     mutant(
         "nothing restored after an exception",

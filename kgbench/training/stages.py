@@ -60,7 +60,7 @@ def train(model: PreTrainedModel, batches: Batches, stage: Stage, run: Run) -> f
     run.work.mkdir(parents=True, exist_ok=True)
     last = _last_complete(run.work)
     watch = _Watch(run, json.loads((last / _COMPLETE).read_text(encoding="utf-8"))["seconds"] if last else 0.0)
-    with quiet(), torch.random.fork_rng(devices=[]):
+    with quiet(), _one_thread(), torch.random.fork_rng(devices=[]):
         trainer = Trainer(model, _arguments(stage, run), data_collator=_only, train_dataset=batches, callbacks=[watch])
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=str(last) if last else None)
@@ -129,6 +129,17 @@ def quiet() -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
         if bars:
             transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread: sums do not depend on the number of cores, and matrices this small gain little from more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class _Watch(TrainerCallback):

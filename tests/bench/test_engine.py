@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 import torch
-from pytest_benchmark.fixture import BenchmarkFixture
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
-
 from oracle import assignments, graft_logits
+from pytest_benchmark.fixture import BenchmarkFixture
 from ratios import group, in_turns
 
 from kgbench.data import Prompt

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers.utils import logging
 
 import kgbench
 from kgbench.models.catalog import zoo_path
@@ -19,6 +20,7 @@ from kgbench.models.pair import ModelPair
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16], ids=["float32", "float16"])
 def test_weights(stored: torch.dtype, large: ModelPair, tmp_path: Path, claim: Callable[..., None]) -> None:
     """A pair takes two copies of the weights, also while it loads and runs, whatever type they are stored in."""
+    logging.disable_progress_bar()
     for part, model in {"recipient": large.recipient, "sft": large.donors["sft"]}.items():
         state = {name: tensor.to(stored) for name, tensor in model.state_dict().items()}
         model.save_pretrained(tmp_path / part, state_dict=state)

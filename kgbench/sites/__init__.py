@@ -1,0 +1,47 @@
+"""The vocabulary of places in a model and a prompt, and the grammar of graft expressions."""
+
+from __future__ import annotations
+
+from kgbench.sites.graft import Atom, Graft, Layers, Positions, Term
+from kgbench.sites.grammar import complement, complement_graft, parse_graft
+from kgbench.sites.vocabulary import (
+    BASELINES,
+    COMPONENTS,
+    CONFIGURATIONS,
+    GROUPS,
+    LAYER_GROUPS,
+    OUTSIDE,
+    PATHWAYS,
+    PER_LAYER,
+    RECIPIENT,
+    REGIONS,
+    SCORED_REGIONS,
+    Site,
+    SiteScores,
+    partition,
+)
+
+__all__ = [
+    "BASELINES",
+    "COMPONENTS",
+    "CONFIGURATIONS",
+    "GROUPS",
+    "LAYER_GROUPS",
+    "OUTSIDE",
+    "PATHWAYS",
+    "PER_LAYER",
+    "RECIPIENT",
+    "REGIONS",
+    "SCORED_REGIONS",
+    "Atom",
+    "Graft",
+    "Layers",
+    "Positions",
+    "Site",
+    "SiteScores",
+    "Term",
+    "complement",
+    "complement_graft",
+    "parse_graft",
+    "partition",
+]

@@ -1,0 +1,155 @@
+"""Graft expressions as values: which donor's weights are used at which sites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from kgbench.errors import InputError, RegionError
+from kgbench.sites.vocabulary import COMPONENTS, GROUPS, LAYER_GROUPS, OUTSIDE, PER_LAYER, RECIPIENT, REGIONS
+
+__all__ = ["Atom", "Graft", "Layers", "Positions", "Term"]
+
+
+@dataclass(frozen=True)
+class Atom:
+    """One region, `ALL`, `NONE` or a bracket, possibly complemented."""
+
+    of: str | Positions
+    complemented: bool = False
+
+    def tokens(self, regions: Mapping[str, Sequence[int]], n: int) -> frozenset[int]:
+        """Token indices, among `range(n)`; see `Positions.tokens`."""
+        everything = frozenset(range(n))
+        if isinstance(self.of, Positions):
+            inside = self.of.tokens(regions, n)
+        elif self.of in ("ALL", "NONE"):
+            inside = everything if self.of == "ALL" else frozenset()
+        elif self.of in regions:
+            inside = frozenset(regions[self.of])
+        else:
+            raise RegionError(f"the prompt has no region {self.of}; it has {', '.join(regions)}")
+        return everything - inside if self.complemented else inside
+
+    def __str__(self) -> str:
+        inner = f"({self.of})" if isinstance(self.of, Positions) else self.of
+        return f"{inner}^C" if self.complemented else inner
+
+
+@dataclass(frozen=True)
+class Positions:
+    """A union of atoms: which tokens of a prompt."""
+
+    atoms: tuple[Atom, ...]
+
+    def tokens(self, regions: Mapping[str, Sequence[int]], n: int) -> frozenset[int]:
+        """Token indices that the expression names.
+
+        Args:
+            regions: Token indices of each region of the prompt.
+            n: Number of tokens of the prompt; complements are taken in `range(n)`.
+
+        Raises:
+            RegionError: The prompt does not have a region that is named.
+        """
+        return frozenset().union(*(atom.tokens(regions, n) for atom in self.atoms))
+
+    def regions(self) -> frozenset[str]:
+        """Names of all regions that the expression mentions."""
+        inner = (a.of.regions() if isinstance(a.of, Positions) else frozenset({a.of}) & frozenset(REGIONS) for a in self.atoms)
+        return frozenset().union(*inner)
+
+    def __str__(self) -> str:
+        return "+".join(map(str, self.atoms))
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A set of layers, written for models of any depth."""
+
+    parts: tuple[str, ...]
+    """Canonical texts: `all`, an integer, `a-b`, `p/q-r/s` or a layer group."""
+
+    def resolve(self, n: int) -> frozenset[int]:
+        """Layer indices in a model of `n` layers; a layer group may be empty where `n` is small.
+
+        Raises:
+            InputError: An integer names a layer that the model does not have.
+        """
+        return frozenset().union(*(self._part(part, n) for part in self.parts))
+
+    @staticmethod
+    def _part(part: str, n: int) -> range:
+        if part == "all":
+            return range(n)
+        if (ends := _fractions(part)) is not None:
+            return range(int(ends[0] * n), int(ends[1] * n))
+        first, _, last = part.partition("-")
+        if int(last or first) >= n:
+            raise InputError(f"layer {last or first} in '@{part}' does not exist: the model has {n} layers, 0-{n - 1}")
+        return range(int(first), int(last or first) + 1)
+
+    def __str__(self) -> str:
+        return ",".join(self.parts)
+
+
+def _fractions(part: str) -> tuple[Fraction, Fraction] | None:
+    if part in LAYER_GROUPS:
+        return LAYER_GROUPS[part]
+    if "/" not in part:
+        return None
+    first, _, last = part.partition("-")
+    return Fraction(first), Fraction(last)
+
+
+@dataclass(frozen=True)
+class Term:
+    """One donor's weights at some positions, components and layers."""
+
+    positions: Positions
+    components: tuple[str, ...] | None = None
+    """Names as written (components or groups); None is the default, `all`."""
+    layers: Layers | None = None
+    donor: str = "sft"
+
+    def sites(self, n_layers: int) -> Iterator[tuple[int | None, str]]:
+        """Every (layer, component) that the term names in a model of `n_layers`; layer None is outside the layers."""
+        layers = sorted(self.layers.resolve(n_layers)) if self.layers else range(n_layers)
+        for component in self.component_names():
+            yield from ((layer, component) for layer in layers) if component in PER_LAYER else [(None, component)]
+
+    def component_names(self) -> tuple[str, ...]:
+        """Components with groups expanded, in the order of computation."""
+        named = self.components or ("all",)
+        chosen = {c for name in named for c in GROUPS.get(name, (name,))}
+        if self.layers is not None:
+            chosen -= set(OUTSIDE)
+        return tuple(c for c in COMPONENTS if c in chosen)
+
+    def __str__(self) -> str:
+        components = f":{'+'.join(self.components)}" if self.components else ""
+        layers = f"@{self.layers}" if self.layers else ""
+        return f"{self.positions}{components}{layers}{'' if self.donor == 'sft' else '=' + self.donor}"
+
+
+@dataclass(frozen=True)
+class Graft:
+    """Which donor's weights are used at which sites; later terms win."""
+
+    terms: tuple[Term, ...]
+
+    def regions(self) -> frozenset[str]:
+        """Names of all regions that the expression mentions."""
+        return frozenset().union(*(term.positions.regions() for term in self.terms))
+
+    def donors(self) -> tuple[str, ...]:
+        """Donor names in order of first mention, without `recipient`."""
+        return tuple(dict.fromkeys(t.donor for t in self.terms if t.donor != RECIPIENT))
+
+    def named_components(self) -> frozenset[str]:
+        """Components that are named one by one, not through a group."""
+        return frozenset(c for t in self.terms for c in t.components or () if c not in GROUPS)
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.terms))
