@@ -135,7 +135,11 @@ MUTANTS = (
     ),
     mutant(
         "the fewer rows of a plain module forgotten",
-        ("engine/forward.py", "for s, r in rows.items() if s != most)", "for s, r in rows.items() if s == -1)"),
+        ("engine/forward.py", "for part in parts if part[0] != most)", "for part in parts if part[0] == -1)"),
+    ),
+    mutant(
+        "the rows of a plain module in another order",
+        ("engine/forward.py", "np.argsort(np.concatenate(list(rows.values())))", "np.arange(len(sets))"),
     ),
     mutant(
         "slices of the sequential executor left out",

@@ -31,6 +31,7 @@ from laws import (
 
 from kgbench.data import Prompt
 from kgbench.engine import Budget, Engine, grafted_logits
+from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
 from kgbench.sites import CONFIGURATIONS
 
@@ -163,6 +164,18 @@ def test_several_positions_are_read_out(family: str) -> None:
             assert distance(grafted_logits(pair, prompts, configurations, executor, read), truth) <= EXACT, executor
 
     law()
+
+
+def test_readouts_that_are_no_tokens() -> None:
+    """A place outside the prompt is refused, counted from the end too: it would be read with other weights than asked for."""
+    pair, prompts = pair_of("gemma"), pool()[:2]
+    n = len(pair.encode(prompts[0]))
+    for wrong in ([[-1], [0]], [[n], [0]], [[], [0]], [[0]]):
+        with pytest.raises(InputError, match="readouts"):
+            grafted_logits(pair, prompts, ["FE"], readouts=wrong)
+    for nothing in (([], ["FE"]), (prompts, [])):
+        with pytest.raises(InputError, match="at least one prompt and one configuration"):
+            grafted_logits(pair, *nothing)
 
 
 # ------------------------------------------------------------------------------------------------ what must not matter

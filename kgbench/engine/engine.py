@@ -93,7 +93,7 @@ def grafted_logits(
     grafts: Sequence[Configuration | str],
     executor: str = "packed",
     readouts: Sequence[Sequence[int]] | None = None,
-) -> Float[torch.Tensor, "prompt graft vocabulary"]:
+) -> Float[torch.Tensor, "prompt graft *readout vocabulary"]:
     """Next-token logits of every prompt under every graft.
 
     Args:

