@@ -71,9 +71,10 @@ class Registry:
             members = vars(importlib.import_module(f"{self.package}.{name}")).values()
             return self._checked(next((m for m in members if getattr(m, "name", None) == name), None), name)
         try:
-            return self._checked(self._plugins[name].load(), name)
-        except (ImportError, AttributeError) as error:
-            raise InputError(f"the {self.kind} {name!r} of an installed package does not load: {error}") from error
+            found = self._plugins[name].load()
+        except Exception as error:  # whatever a package raises at import
+            raise InputError(f"the {self.kind} {name!r} of an installed package does not load: {type(error).__name__}: {error}") from error
+        return self._checked(found, name)
 
     def fingerprint(self, name: str) -> str:
         """What tells two states of a plug-in's code apart: its file's hash or its package's version; empty for built-in classes."""

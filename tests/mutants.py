@@ -74,10 +74,12 @@ MUTANTS = (
     mutant(
         "BOS left out of complements",
         ("sites/graft.py", "return everything - inside if", 'return everything - inside - set(regions.get("BOS", ())) if'),
+        only="paper_s_algorithm and llama",
     ),
     mutant(
         "default components hold the donor's head",
         ("sites/vocabulary.py", '"all": (*OUTSIDE[:2], *PER_LAYER)', '"all": (*OUTSIDE, *PER_LAYER)'),
+        only=_ORACLE,
     ),
     mutant(
         "default components lack learned positions",
@@ -86,14 +88,16 @@ MUTANTS = (
     mutant(
         "a range of layers ends one early",
         ("sites/graft.py", "int(last or first) + 1)", "int(last or first) + (not last))"),
-        only="everything or paper",
+        only=_ORACLE,
     ),
     mutant("fractions of layers rounded up", ("sites/graft.py", "range(int(ends[0] * n)", "range(-int(-ends[0] * n // 1)"), only=_ORACLE),
     mutant(
         "weights taken one layer off", ("models/family.py", 'f"{self.layers}.{layer}.', 'f"{self.layers}.{(layer + 1) % 3}.'), only=_ORACLE
     ),
     mutant("ancestor mask shifted by one", ("engine/tree.py", "|= ancestors[parent]", "|= ancestors[max(parent - 1, 0)]")),
-    mutant("branches share nodes of other branches", ("engine/tree.py", "key = (at[row], treatment)", "key = (0, treatment)")),
+    mutant(
+        "branches share nodes of other branches", ("engine/tree.py", "key = (at[row], treatment)", "key = (0, treatment)"), only=_ORACLE
+    ),
     mutant("position ids shifted by one", ("engine/packed.py", ", planted.tree.depths\n", ", planted.tree.depths + 1\n")),
     mutant(
         "position ids by row instead of depth",
@@ -123,6 +127,7 @@ MUTANTS = (
             "sets = table[:, socket.slots]",
             "sets = table[:, socket.slots]\n        sets = table[:, :1] if socket.is_head else sets",
         ),
+        only=_ORACLE,
     ),
     mutant("the recipient's head used though the donor's is named", ("engine/plan.py", "if token in readouts:", "if token in ():")),
     mutant(

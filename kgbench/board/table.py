@@ -17,7 +17,7 @@ __all__ = ["render_table"]
 WIDTH = 100
 """Columns of a terminal that every table fits."""
 
-GRAFT_WIDTH = 26
+GRAFT_WIDTH = 30
 """Longer graft expressions are wrapped."""
 
 TOP = 10

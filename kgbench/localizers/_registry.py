@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from functools import cache
 from typing import Any
 
@@ -58,17 +58,25 @@ def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocali
 
     Raises:
         UnknownNameError: There is no such localizer, or it has no such parameter.
-        InputError: A parameter's value does not read.
+        InputError: A parameter's value does not read, or one without a default is not given.
     """
     found = _class(name)
-    parameters = {f.name: f.default for f in fields(found)}
+    parameters = {f.name: _default(f) for f in fields(found)}
     unknown = [key for key in arguments if key not in parameters]
     if unknown:
         raise UnknownNameError(f"parameter of localizer {name!r}:", unknown[0], parameters)
     values = {key: _read(key, text, parameters[key]) for key, text in arguments.items()}
     if "seed" in parameters:
         values.setdefault("seed", seed)
+    needed = [key for key, default in parameters.items() if default is MISSING and key not in values]
+    if needed:
+        raise InputError(f"localizer {name!r} needs its parameter {needed[0]!r}: give --localizer-arg {needed[0]}=VALUE")
     return found(**values)
+
+
+def _default(parameter: Field[Any]) -> Any:
+    made = parameter.default_factory
+    return parameter.default if made is MISSING else made()
 
 
 def _read(key: str, text: str, default: Any) -> Any:
