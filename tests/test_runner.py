@@ -80,7 +80,7 @@ def test_rows_are_what_the_engine_says(run: Run, spec: Spec, settings: Settings)
     rows = {(r["prompt"], r["fact"], r["graft"]): r for r in rows_of(settings, run)}
     assert len(rows) == 2 * 5 * len(CONFIGURATIONS)
     for prompt in load_prompts(DATASET, ["headline", "qa"], limit=5):
-        logits = grafted_logits(pair, [prompt], CONFIGURATIONS, "sequential")[0].double()
+        logits = grafted_logits(pair, [prompt], CONFIGURATIONS, "rows")[0].double()
         target = pair.encoded(prompt).target
         for graft, of in zip(CONFIGURATIONS, logits, strict=True):
             row = rows[prompt.name, prompt.fact.id, graft]
@@ -131,7 +131,7 @@ def test_a_second_run_computes_nothing(run: Run, spec: Spec, settings: Settings)
 
 @pytest.mark.parametrize(
     "how",
-    [{"batch_size": 1}, {"batch_size": 3}, {"executor": "rows"}, {"executor": "sequential"}, {"attention": "eager"}, {"device": "auto"}],
+    [{"batch_size": 1}, {"batch_size": 3}, {"executor": "rows"}, {"attention": "eager"}, {"device": "auto"}],
 )
 def test_how_it_is_computed_is_no_part_of_the_identity(run: Run, spec: Spec, settings: Settings, tmp_path: Path, how: dict) -> None:
     """Batch size, executor, device and attention change neither the identity nor, beyond rounding, a score."""

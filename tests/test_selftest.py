@@ -52,7 +52,7 @@ def test_a_missing_component_outside_the_layers(component: str) -> None:
     """The same outside the layers."""
     pair = pico_pair("gpt2")
     outside = {c: p for c, p in pair.family.outside.items() if c != component}
-    with pytest.raises(LawError, match="grafting everything is not the donor|does not say where the component 'head' is"):
+    with pytest.raises(LawError, match=r"grafting everything is not the donor|does not say where the component 'head' is"):
         verify(with_family(pair, replace(pair.family, outside=outside)))
 
 
