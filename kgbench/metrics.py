@@ -30,8 +30,9 @@ def score_logits(logits: Float[torch.Tensor, "answer vocabulary"], targets: Int[
     best_other = exact.scatter(1, index, -torch.inf).amax(dim=1, keepdim=True)
     columns = {
         "rank": 1 + (exact > target).sum(dim=1, keepdim=True),
-        "prob": logprob.double().exp(),
-        "logprob": logprob.double(),
-        "logit_diff": (target - best_other).double(),
+        "logprob": logprob,
+        "logit_diff": target - best_other,
     }
-    return {name: column[:, 0].cpu().numpy() for name, column in columns.items()}
+    arrays = {name: column[:, 0].cpu().numpy() for name, column in columns.items()}
+    scores = {name: arrays[name].astype(np.float64) for name in ("logprob", "logit_diff")}
+    return {"rank": arrays["rank"], "prob": np.exp(scores["logprob"]), **scores}

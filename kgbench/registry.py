@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -77,13 +78,14 @@ class Registry:
         return self._checked(found, name)
 
     def fingerprint(self, name: str) -> str:
-        """What tells two states of a plug-in's code apart: its file's hash or its package's version; empty for built-in classes."""
+        """What tells two plug-ins, or two states of one, apart: class and hash of its file; empty for built-in classes.
+
+        Code that the file imports from elsewhere is not in the hash.
+        """
         if name in self._builtin:
             return ""
-        if name in self._plugins:
-            package = self._plugins[name].dist
-            return f"{package.name} {package.version}" if package is not None else ""
-        return hashlib.sha256(Path(name.rpartition(":")[0]).expanduser().read_bytes()).hexdigest()[:16]
+        found = self.load(name)
+        return f"{found.__qualname__} {hashlib.sha256(Path(inspect.getfile(found)).read_bytes()).hexdigest()[:16]}"
 
     def _from_file(self, name: str) -> object:
         place, _, attribute = name.rpartition(":")
@@ -109,6 +111,10 @@ class Registry:
         if not (isinstance(found, type) and issubclass(found, self.base)):
             base = f"{self.base.__module__}.{self.base.__name__}"
             raise InputError(f"{name!r} is not a {self.kind}: expected a class that derives from {base}")
+        if inspect.isabstract(found):
+            raise InputError(f"the {self.kind} {name!r} does not define {', '.join(sorted(getattr(found, '__abstractmethods__', ())))}")
+        if missing := [a for a in ("name", "about") if not isinstance(getattr(found, a, None), str)]:
+            raise InputError(f'the {self.kind} {name!r} has no {missing[0]}: set {missing[0]} = "..." in the class')
         return found
 
 

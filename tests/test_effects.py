@@ -133,7 +133,7 @@ def test_rank_recovers_by_its_signs() -> None:
 
 def test_summary_rows() -> None:
     """One row per prompt and configuration, in the paper's order, with the means of all metrics and the operands of the ratios."""
-    found = summarize(rows(), dropped={"qa": 3}, draws=200)
+    found = summarize(rows(), dropped={"headline": 0, "qa": 3}, draws=200)
     assert [(r.prompt, r.graft) for r in found.rows] == [(p, c) for p in ("headline", "qa") for c in CONFIGURATIONS]
     assert {r.dropped for r in found.rows if r.prompt == "qa"} == {3} and {r.n for r in found.rows} == {50}
     by = {r.graft: r for r in found.rows if r.prompt == "qa"}

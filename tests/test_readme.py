@@ -24,7 +24,9 @@ HEAD, *CARDS = [
 def test_every_shipped_pair_is_told_of() -> None:
     """The table holds every tiny pair, on both prompts."""
     shipped = {name for name in names() if name.startswith("tiny-")}
-    assert {(row[0], row[1]) for row in CARDS if "seed" not in row[0]} == {(name, prompt) for name in shipped for prompt in ("headline", "qa")}
+    assert {(row[0], row[1]) for row in CARDS if "seed" not in row[0]} == {
+        (name, prompt) for name in shipped for prompt in ("headline", "qa")
+    }
 
 
 @pytest.mark.parametrize("row", CARDS, ids=" ".join)

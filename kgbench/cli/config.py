@@ -60,4 +60,5 @@ def _value(path: Path, key: str, value: Any, multiple: bool) -> Any:
     items = value if multiple and isinstance(value, list) else [value]
     if any(item is None or isinstance(item, dict | list) for item in items):
         raise InputError(f"{path}: {key}: expected {'a value, a list or a mapping of values' if multiple else 'one value'}")
-    return [str(item) for item in items] if multiple else value
+    texts = [item if isinstance(item, bool) else str(item) for item in items]
+    return texts if multiple else texts[0]

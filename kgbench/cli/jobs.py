@@ -46,7 +46,8 @@ def run_all(options: Options) -> int:
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
         settings = _settings(options)
         specs = [_spec(options, name) for name in localizers]
-        check(specs[0])  # all name the same facts; a mistake is told before anything heavy is loaded
+        for spec in specs:
+            check(spec)  # a mistake is told before anything heavy is loaded
         answers = [_estimate(spec, settings, options) if options["dry_run"] else _run(spec, settings, options) for spec in specs]
     if options["as_json"]:
         echo_json(answers[0] if len(answers) == 1 else {"runs": answers})

@@ -67,8 +67,7 @@ def summarize(
     facts: pa.Table,
     *,
     metric: str = DEFAULT_METRIC,
-    complements: Mapping[str, str] | None = None,
-    order: Sequence[str] = (),
+    complements: Mapping[str, str | None] | None = None,
     dropped: Mapping[str, int] | None = None,
     draws: int = 2000,
     seed: int = 0,
@@ -78,9 +77,9 @@ def summarize(
     Args:
         facts: Per-fact rows. Where a prompt was read at several positions, the last counts.
         metric: The metric of the ratios, one of METRICS.
-        complements: Configurations S^C of configurations S beyond the pathways'.
-        order: Configurations as the rows are to follow each other after those of the paper; others come last, by name.
-        dropped: Facts left out of each prompt.
+        complements: Configurations S^C of configurations S beyond the pathways', None where there is none; rows follow this order
+            after the paper's configurations, others come last, by name.
+        dropped: Facts left out of each prompt; the prompts follow this order, others come last, by name.
         draws: Bootstrap draws.
         seed: Seed of the resample, one for all configurations of a prompt.
 
@@ -89,8 +88,10 @@ def summarize(
         UnknownNameError: If there is no such metric.
     """
     metric = check_metric(metric)
-    known = {**COMPLEMENTS, **(complements or {})}
-    prompts = _prompts(facts_table(facts), (*CONFIGURATIONS, *order), resample_of=(draws, seed))
+    known = {**COMPLEMENTS, **{graft: other for graft, other in (complements or {}).items() if other is not None}}
+    prompts = _prompts(facts_table(facts), (*CONFIGURATIONS, *(complements or {})), resample_of=(draws, seed))
+    asked = list(dropped or {})
+    prompts.sort(key=lambda p: asked.index(p.name) if p.name in asked else len(asked))
     rows = [row for p in prompts for row in _rows(p, metric, known, (dropped or {}).get(p.name, 0))]
     priors = {p.name: _store(name_prior(p.columns["PRE"]["target"])) for p in prompts}
     return Summary(

@@ -58,12 +58,14 @@ class Slots:
 
 
 def donor_index(pair: ModelPair, name: str) -> int:
-    """Index of a weight set: 0 for the recipient, then the donors in order.
+    """Index of a weight set: 0 for the recipient, then the donors in order; `sft` is the only donor whatever its name.
 
     Raises:
         UnknownNameError: The pair has no such donor.
     """
     names = (RECIPIENT, *pair.donors)
+    if name == "sft" and len(pair.donors) == 1:  # the default name, for the only donor there is
+        return 1
     if name not in names:
         raise UnknownNameError("donor", name, names)
     return names.index(name)

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, but not in its stub
 
 from kgbench.errors import ModelError
 from kgbench.models.catalog import zoo_path
@@ -54,8 +62,11 @@ def locate(source: str, revision: str | None = None) -> Checkpoint:
 
 
 def _is_hub_id(source: str) -> bool:
-    owner, _, name = source.partition("/")
-    return not source.startswith((".", "/", "~")) and "/" not in name and "\\" not in source and bool(owner)
+    try:
+        validate_repo_id(source)
+    except HFValidationError:
+        return False
+    return True
 
 
 def _complete(directory: Path, source: str) -> Path:

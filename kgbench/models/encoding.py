@@ -87,8 +87,10 @@ class Encoder:
             raise ModelError("the tokenizer has no chat template; leave --chat-template off")
         turn = [{"role": "user", "content": _MARK}]
         rendered = self.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-        before, _, after = str(rendered).partition(_MARK)
-        return before, after
+        parts = str(rendered).split(_MARK)
+        if len(parts) != 2:
+            raise ModelError("the tokenizer's chat template does not repeat the user's words as they are; leave --chat-template off")
+        return parts[0], parts[1]
 
     def _name(self) -> str:
         return f"{type(self.tokenizer).__name__} of {len(self.tokenizer)} tokens"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -50,7 +50,7 @@ class ModelPair:
 
     def __post_init__(self) -> None:
         self._encoder = Encoder(self.tokenizer, self.chat_template)
-        self._encoded: dict[tuple[str, str, str], Encoded] = {}
+        self._encoded: dict[Prompt, Encoded] = {}
 
     @property
     def n_layers(self) -> int:
@@ -82,10 +82,9 @@ class ModelPair:
 
     def encoded(self, prompt: Prompt) -> Encoded:
         """Tokens, regions and target of a prompt."""
-        key = (prompt.name, prompt.fact.id, prompt.text)
-        if key not in self._encoded:
-            self._encoded[key] = self._encoder(prompt)
-        return self._encoded[key]
+        if prompt not in self._encoded:
+            self._encoded[prompt] = self._encoder(prompt)
+        return self._encoded[prompt]
 
     def encode(self, prompt: Prompt | str) -> list[int]:
         """Token ids, with BOS where the tokenizer adds one."""
@@ -97,8 +96,8 @@ class ModelPair:
 
     @cached_property
     def weight_hashes(self) -> Mapping[str, str]:
-        """SHA-256 of the weights of `recipient` and of each donor."""
-        return {name: weights_hash(model) for name, model in {RECIPIENT: self.recipient, **self.donors}.items()}
+        """SHA-256 of the weights and the configuration of `recipient` and of each donor."""
+        return {name: _model_hash(model) for name, model in {RECIPIENT: self.recipient, **self.donors}.items()}
 
     @cached_property
     def tokenizer_hash(self) -> str:
@@ -139,12 +138,12 @@ def load_pair(
     family = load_family(_model_type(places[RECIPIENT], sources[RECIPIENT]))
     for part, place in places.items():
         _check_config(places[RECIPIENT], place, part)
-    tokenizer = _tokenizer(places)
-    models = {part: _load(place, DTYPES.get(stored, stored), device, attention) for part, place in places.items()}
-    first = models.pop(RECIPIENT)
-    for part, donor in models.items():
+    tokenizer, origins = _tokenizer(places), {part: place.origin for part, place in places.items()}
+    first = _load(places.pop(RECIPIENT), DTYPES.get(stored, stored), device, attention)
+    others = {part: _load(place, first.dtype, device, attention) for part, place in places.items()}  # one type for all
+    for part, donor in others.items():
         _check_weights(first, donor, part)
-    return ModelPair(label, first, models, tokenizer, family, {p: c.origin for p, c in places.items()}, chat_template)
+    return ModelPair(label, first, others, tokenizer, family, origins, chat_template)
 
 
 def _options(revision: str | None = None, chat_template: bool = False, attention: str = "sdpa") -> tuple[str | None, bool, str]:
@@ -157,7 +156,7 @@ def _sources(name: str | None, recipient: str | None, donors: Mapping[str, str] 
     first = recipient or (known.recipient if known else None)
     if first is None:
         raise ModelError("no model given: name a pair (--model NAME) or its checkpoints (--recipient PATH --donor sft=PATH)")
-    others = dict(donors or (known.donors if known else {}))
+    others = {**(known.donors if known and not recipient else {}), **(donors or {})}
     if RECIPIENT in others:
         raise ModelError(f"{RECIPIENT!r} is a reserved name and cannot name a donor")
     if not others and known:
@@ -167,7 +166,9 @@ def _sources(name: str | None, recipient: str | None, donors: Mapping[str, str] 
         )
     if not others:
         raise ModelError("no donor given: add --donor sft=PATH, the finetuned checkpoint")
-    return name or first.rstrip("/").rpartition("/")[2], {RECIPIENT: first, **others}
+    as_catalogued = known is not None and first == known.recipient
+    label = known.name if known and as_catalogued else first.rstrip("/").rpartition("/")[2]
+    return label, {RECIPIENT: first, **others}
 
 
 def _model_type(place: Checkpoint, source: str) -> str:
@@ -236,8 +237,8 @@ def _load(place: Checkpoint, dtype: torch.dtype | str, device: str, attention: s
             use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"{place.origin} does not load: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # libraries raise what they like on a broken configuration or file
+        raise ModelError(f"{place.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
     finally:
         transformers_logging.set_verbosity(verbosity)
         if bars:
@@ -260,6 +261,17 @@ def prepare(model: PreTrainedModel) -> PreTrainedModel:
     model.eval()
     model.requires_grad_(requires_grad=False)
     return model
+
+
+_NO_MATTER = ("_name_or_path", "transformers_version", "dtype", "architectures", "tie_word_embeddings", "use_cache")
+"""Parts of a configuration that change no answer."""
+
+
+def _model_hash(model: PreTrainedModel) -> str:
+    """SHA-256 over weights and configuration: rotary base, norms' epsilon and the like change answers too."""
+    config = {key: value for key, value in model.config.to_dict().items() if key not in _NO_MATTER and "attn_implementation" not in key}
+    text = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.sha256(f"{weights_hash(model)}\n{text}".encode()).hexdigest()
 
 
 def weights_hash(model: nn.Module) -> str:

@@ -106,7 +106,7 @@ class Environment(Strict):
 
 
 class Cost(Strict):
-    """What the result cost, in this run; what a resumed run found done is not counted twice."""
+    """What the result cost; a resumed run adds up what each of its processes computed."""
 
     forwards: int = Field(ge=0)
     token_rows: int = Field(ge=0)

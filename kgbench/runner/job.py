@@ -113,7 +113,10 @@ class Job:
     def _treatments(self, configuration: str, prompts: Sequence[Prompt]) -> Treatments:
         parsed = parse_configuration(configuration)
         if isinstance(parsed, Graft) and isinstance(self.localizer, InterventionLocalizer):
-            return self.localizer.treat(self.pair, prompts, parsed)
+            treatments = self.localizer.treat(self.pair, prompts, parsed)
+            if [len(t) for t in treatments] != [len(self.pair.encoded(p).ids) for p in prompts]:
+                raise InputError(f"localizer {self.localizer.name!r}: treat must give one treatment per token of each prompt")
+            return treatments
         return graft_treatments(self.pair, prompts, parsed)
 
 
@@ -192,17 +195,25 @@ def prepare_job(spec: Spec, settings: Settings) -> Job:
         chat_template=spec.chat_template,
         attention=settings.attention,
     )
+    _check_lengths(pair, asked.prompts)
     job = Job(spec, settings, asked.dataset, asked.prompts, wanted, localizer, pair)
     for some in asked.prompts.values():
         job.plan(some[:1])  # a graft that does not fit is found here, before the long part
     return job
 
 
+def _check_lengths(pair: ModelPair, prompts: Mapping[str, Sequence[Prompt]]) -> None:
+    most = getattr(pair.recipient.config, "max_position_embeddings", None)
+    for prompt in (p for some in prompts.values() for p in some):
+        if most is not None and (n := len(pair.encoded(prompt).ids)) > most:
+            raise InputError(f"fact {prompt.fact.id}, prompt {prompt.name!r} has {n} tokens; the model reads at most {most}")
+
+
 def _device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        torch.empty(0, device=name)
+        torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"the device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
     return name
@@ -240,13 +251,13 @@ def run_group(job: Job, prompts: Sequence[Prompt]) -> tuple[dict[str, Any], dict
     """Per-fact rows of some prompts under all configurations, and what they cost."""
     plan = job.plan(prompts)
     plain_seconds = _plain(job, plan)
-    started = time.perf_counter()
+    started = _now(job)
     plan = job.plan(prompts)
     chunks, forwards, token_rows = [], 0, 0
     for answers in job.engine.run(plan):
         chunks.append(_columns(job, prompts, answers))
         forwards, token_rows = forwards + 1, token_rows + answers.token_rows
-    seconds = time.perf_counter() - started
+    seconds = _now(job) - started
     plain_seconds = (plain_seconds + _plain(job, plan)) / 2  # before and after, so that a drift of the machine cancels
     cost = {"forwards": forwards, "token_rows": token_rows, "seconds": seconds, "plain_seconds": plain_seconds}
     return {name: np.concatenate([c[name] for c in chunks]) for name in chunks[0]}, cost
@@ -254,10 +265,17 @@ def run_group(job: Job, prompts: Sequence[Prompt]) -> tuple[dict[str, Any], dict
 
 def _plain(job: Job, plan: Plan) -> float:
     """Seconds of one plain forward of the recipient over the plan's prompts."""
-    started = time.perf_counter()
+    started = _now(job)
     with torch.inference_mode():
         plain(job.engine.wiring, plan, job.engine.budget)
-    return time.perf_counter() - started
+    return _now(job) - started
+
+
+def _now(job: Job) -> float:
+    """Seconds on the clock once the device has done what it was given."""
+    if job.pair.device.type == "cuda":
+        torch.cuda.synchronize(job.pair.device)
+    return time.perf_counter()
 
 
 def _columns(job: Job, prompts: Sequence[Prompt], answers: Answers) -> dict[str, np.ndarray]:
@@ -297,17 +315,21 @@ def _record(job: Job, journal: Journal) -> Record:
 
 def _summary(job: Job, facts: pa.Table) -> Summary:
     dropped = dict.fromkeys(job.prompts, sum(job.dataset.dropped.values()))
-    complements = {graft: other for graft, other in job.configurations.items() if other is not None}
-    order = tuple(job.configurations)
-    return summarize(facts, metric=job.spec.metric, complements=complements, order=order, dropped=dropped, seed=job.spec.seed)
+    return summarize(facts, metric=job.spec.metric, complements=job.configurations, dropped=dropped, seed=job.spec.seed)
 
 
 def _on_metric(job: Job, record: Record, facts: pa.Table) -> Record:
-    """The same record with its ratios on the metric asked for, from the stored rows."""
-    if record.metric == job.spec.metric:
+    """The same record with its ratios on the metric asked for, from the stored rows, and with what this data set dropped."""
+    if record.metric == job.spec.metric and record.dropped == dict(job.dataset.dropped):
         return record
     summary = _summary(job, facts)
-    changed = {"metric": summary.metric, "rows": summary.rows, "synergy": summary.synergy, "verdict": summary.verdict}
+    changed = {
+        "metric": summary.metric,
+        "rows": summary.rows,
+        "synergy": summary.synergy,
+        "verdict": summary.verdict,
+        "dropped": dict(job.dataset.dropped),
+    }
     return record.model_copy(update=changed)
 
 

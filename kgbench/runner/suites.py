@@ -62,9 +62,8 @@ def configurations(grafts: tuple[str, ...], layers: str | None = None) -> dict[s
         GraftSyntaxError: A graft or the layers do not parse.
     """
     found: dict[str, str | None] = dict.fromkeys((*BASELINES, "ALL"))
-    for text in grafts:
-        if text not in found:
-            graft = _on_layers(parse_graft(text), layers)
+    for graft in (_on_layers(parse_graft(text), layers) for text in grafts if text not in BASELINES):
+        if str(graft) not in found:
             others = complement_graft(graft)
             found[str(graft)] = None if others is None else str(others)
     for name, opposite in [(g, o) for g, o in found.items() if o is not None]:

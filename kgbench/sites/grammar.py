@@ -74,7 +74,10 @@ def parse_graft(text: str) -> Graft:
     Raises:
         GraftSyntaxError: The text does not parse; the message points at the place and says what could stand there.
     """
-    return _Parser(text).graft()
+    try:
+        return _Parser(text).graft()
+    except RecursionError:
+        raise GraftSyntaxError(text[:40], 0, "fewer brackets within brackets") from None
 
 
 class _Parser:
@@ -82,7 +85,7 @@ class _Parser:
 
     _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
     _DONOR = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
-    _LAYER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9/]*(?:\s*-\s*[0-9][0-9/]*)?")
+    _LAYER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9/]{0,9}(?:\s*-\s*[0-9][0-9/]{0,9})?")
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
