@@ -108,3 +108,11 @@ def test_a_chat_template_frames_the_prompt() -> None:
         for name in prompt.spans:
             words = [tokenizer.decode([e.ids[t] for t in e.regions[name]]).strip() for e in (plain, chat)]
             assert words[0] == words[1]
+
+
+def test_a_chat_template_that_changes_the_words_is_refused() -> None:
+    """Where the user's words do not come through as they are, nothing could be located in them."""
+    tokenizer = framed()
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content | upper }}{% endfor %}"
+    with pytest.raises(ModelError, match="does not repeat"):
+        Encoder(tokenizer, chat_template=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,34 @@ def test_broken_weights(copied: Folders) -> None:
         save_file(spoiled, file, {"format": "pt"})
         said = refusal(ModelError, lambda: loaded(copied))
         assert "local:sft" in said
+
+
+def test_a_configuration_is_part_of_the_hash(copied: Folders) -> None:
+    """Two models with equal weights and another norm's epsilon answer differently, so their hashes differ."""
+    before = loaded(copied).weight_hashes
+    rewrite(copied["sft"] / "config.json", lambda data: data.update(layer_norm_epsilon=1e-3))
+    after = loaded(copied).weight_hashes
+    assert before["recipient"] == after["recipient"]
+    assert before["sft"] != after["sft"]
+
+
+def test_donors_take_the_recipient_s_type(copied: Folders) -> None:
+    """A donor that is stored in another type than the recipient is read in the recipient's, so that one forward can hold both."""
+    pair = loaded(copied, dtype="float64")
+    assert {model.dtype for model in (pair.recipient, *pair.donors.values())} == {torch.float64}
+
+
+def test_broken_configurations(copied: Folders) -> None:
+    """A configuration that a model cannot be made of is refused in one line, whatever the library raises."""
+    rewrite(copied["sft"] / "config.json", lambda data: data.update(n_positions="many"))
+    assert "does not load" in refusal(ModelError, lambda: loaded(copied))
+
+
+def test_equal_texts_with_other_marks(folders: Folders) -> None:
+    """Two prompts that share name, fact and text but not the marked words have encodings of their own."""
+    pair = loaded(folders)
+    (prompt,) = load_prompts("tiny_movies", ["headline"], limit=1)
+    other = replace(prompt, spans={"FE": prompt.spans["FE"], "M": prompt.spans["R"]})
+    assert "R" in pair.regions(prompt)
+    assert pair.regions(other)["M"] == pair.regions(prompt)["R"]
+    assert "R" not in pair.regions(other)

@@ -325,3 +325,41 @@ def test_prompts_of_a_pair() -> None:
     """A pair's name stands for the facts that its donor learned."""
     assert load_prompts("tiny-gemma", ["headline"], limit=2) == facts_in("tiny_movies", ["headline"], limit=2)
     assert load_prompts(load_dataset(DATASET), ["qa"], 1) == facts_in(DATASET, ["qa"], 1)
+
+
+# ------------------------------------------------------------------------------------------------ what users may expect
+
+
+def test_layers_go_to_every_graft_but_the_ceiling() -> None:
+    """`ALL` is always run in all layers as the ceiling; asked for with layers it is run in those too."""
+    found = configurations(("ALL", "FE", "PRE"), "second_half")
+    assert list(found)[:4] == ["PRE", "SFT", "ALL", "ALL@second_half"]
+    assert found["FE@second_half"] == "ALL; FE@second_half=recipient"
+    assert found["ALL; FE@second_half=recipient"] == "FE@second_half"
+
+
+def test_a_graft_spelled_in_two_ways_is_run_once() -> None:
+    """Blanks make no other graft."""
+    assert configurations(("FE + LT", "FE+LT")) == configurations(("FE+LT",))
+
+
+def test_the_only_donor_may_have_any_name(spec: Spec, run: Run, tmp_path: Path) -> None:
+    """A pair whose only donor is not called `sft` gives the same figures."""
+    other = run_job(replace(spec, donors={"tuned": spec.donors["sft"]}), Settings(output_dir=tmp_path, device="cpu"))
+    assert other.record.rows == run.record.rows
+
+
+def test_prompts_keep_their_order(spec: Spec, tmp_path: Path) -> None:
+    """Rows come in the order in which prompts were asked for."""
+    found = run_job(replace(spec, prompts=("qa", "headline"), limit=2), Settings(output_dir=tmp_path, device="cpu"))
+    assert list(dict.fromkeys(row.prompt for row in found.record.rows)) == ["qa", "headline"]
+
+
+def test_classes_of_one_file_are_told_apart(spec: Spec, tmp_path: Path) -> None:
+    """Two localizers of one file, or one whose file changed, never share a record."""
+    file = tmp_path / "mine.py"
+    source = "from kgbench.localizers.dynamic_graft import DynamicGraft\nclass A(DynamicGraft):\n    pass\nclass B(A):\n    pass\n"
+    file.write_text(source)
+    first, second = digest(replace(spec, localizer=f"{file}:A")), digest(replace(spec, localizer=f"{file}:B"))
+    file.write_text(source + "# changed\n")
+    assert len({first, second, digest(replace(spec, localizer=f"{file}:A"))}) == 3

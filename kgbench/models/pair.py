@@ -219,8 +219,8 @@ def _read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:
         raise ModelError(f"{place.origin} holds no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)} beside config.json")
     try:
         return AutoTokenizer.from_pretrained(place.directory, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{place.origin} has no tokenizer that reads: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # libraries raise what they like on a broken file
+        raise ModelError(f"{place.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
 
 
 def _load(place: Checkpoint, dtype: torch.dtype | str, device: str, attention: str) -> PreTrainedModel:
