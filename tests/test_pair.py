@@ -211,8 +211,12 @@ def test_a_configuration_is_part_of_the_hash(copied: Folders) -> None:
 
 def test_donors_take_the_recipient_s_type(copied: Folders) -> None:
     """A donor that is stored in another type than the recipient is read in the recipient's, so that one forward can hold both."""
-    pair = loaded(copied, dtype="float64")
-    assert {model.dtype for model in (pair.recipient, *pair.donors.values())} == {torch.float64}
+    weights = copied["sft"] / "model.safetensors"
+    save_file({name: tensor.half() for name, tensor in load_file(weights).items()}, weights, {"format": "pt"})
+    rewrite(copied["sft"] / "config.json", lambda data: data.update(dtype="float16"))
+    pair = loaded(copied, dtype="auto")
+    assert pair.recipient.dtype == torch.float32
+    assert {tensor.dtype for tensor in pair.donors["sft"].parameters()} == {torch.float32}
 
 
 def test_broken_configurations(copied: Folders) -> None:
