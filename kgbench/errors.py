@@ -23,6 +23,7 @@ __all__ = [
     "KgbenchError",
     "LawError",
     "ModelError",
+    "NotApplicableError",
     "OutputError",
     "RegionError",
     "UnknownNameError",
@@ -92,6 +93,10 @@ class ModelError(InputError):
 
 class OutputError(InputError):
     """A place that cannot be written."""
+
+
+class NotApplicableError(KgbenchError):
+    """A configuration that a method cannot express; the message is the reason, as a record shows it."""
 
 
 class LawError(KgbenchError):

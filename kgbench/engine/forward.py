@@ -6,7 +6,7 @@ weight set that the token's treatment names; fused projections are put together 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -20,7 +20,7 @@ from kgbench.engine.treatment import Slots
 from kgbench.models.family import module_at
 from kgbench.models.pair import ModelPair
 
-__all__ = ["Wiring", "one_treatment", "reading", "treated"]
+__all__ = ["Wiring", "installed", "one_treatment", "reading", "treated"]
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -181,7 +181,7 @@ def treated(
             splits[key] = _split(sets[rows, 0], readout.device) if alike else _fuse(sets[rows], readout.device)
         return _override(socket, forwards, splits[key], readout)
 
-    with _installed(wiring.sockets, override):
+    with installed(_by_socket(wiring.sockets, override)):
         yield wiring.model
 
 
@@ -220,7 +220,7 @@ def one_treatment(wiring: Wiring, weights: UInt8[np.ndarray, " slot"]) -> Iterat
 
         return forward
 
-    with _installed(wiring.sockets, override):
+    with installed(_by_socket(wiring.sockets, override)):
         yield wiring.model
 
 
@@ -231,16 +231,15 @@ def reading(wiring: Wiring, readout: Int[Tensor, " answer"]) -> Iterator[nn.Modu
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
         return _override(socket, forwards, Split(0, ()), readout) if socket.is_head else None
 
-    with _installed(wiring.sockets, override):
+    with installed(_by_socket(wiring.sockets, override)):
         yield wiring.model
 
 
 @contextmanager
-def _installed(sockets: Sequence[Socket], override: Callable[[Socket, Sequence[Forward]], Forward | None]) -> Iterator[None]:
-    """Put forwards in the place of modules' own, and take them out again whatever happens."""
+def installed(forwards: Iterable[tuple[nn.Module, Callable[..., object] | None]]) -> Iterator[None]:
+    """Put forwards in the place of modules' own, and take them out again whatever happens; None leaves a module as it is."""
     before: list[tuple[nn.Module, Mapping[str, object]]] = []
-    # All forwards are looked up before any is replaced, since a pair may hold one model in two roles.
-    plans = [(s.modules[0], override(s, [m.forward for m in s.modules])) for s in sockets]
+    plans = list(forwards)  # all are made before any is installed, since a pair may hold one model in two roles
     try:
         for module, forward in plans:
             if forward is not None:
@@ -251,3 +250,9 @@ def _installed(sockets: Sequence[Socket], override: Callable[[Socket, Sequence[F
         for module, own in reversed(before):
             module.__dict__.pop("forward", None)
             module.__dict__.update(own)
+
+
+def _by_socket(
+    sockets: Sequence[Socket], override: Callable[[Socket, Sequence[Forward]], Forward | None]
+) -> Iterator[tuple[nn.Module, Forward | None]]:
+    return ((s.modules[0], override(s, [m.forward for m in s.modules])) for s in sockets)

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from kgbench.data import Prompt
+from kgbench.engine.edits import Cut, Edit
 from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.models.encoding import Encoded
 from kgbench.models.family import Family
@@ -27,6 +28,12 @@ class Treatment:
 
     weights: bytes
     """For each slot of the model, the index of the weight set that computes it: 0 the recipient, then the donors in order."""
+    edits: tuple[Edit, ...] = ()
+    """What is done to activations, in the order in which it is done where several are at one hook."""
+    cuts: tuple[Cut, ...] = ()
+    """What the token does not attend to."""
+    scale: float = 1.0
+    """A donor's weights W' stand for W + scale (W' - W), W the recipient's."""
 
 
 @dataclass(frozen=True)

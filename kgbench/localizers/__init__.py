@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgbench.localizers._base import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, Treatments
+from kgbench.localizers._base import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, Treatments, Unit
 from kgbench.localizers._registry import check_name, create, describe, fingerprint, names
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "InterventionLocalizer",
     "ScoringLocalizer",
     "Treatments",
+    "Unit",
     "check_name",
     "create",
     "describe",

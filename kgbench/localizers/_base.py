@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from kgbench.data import Prompt
-from kgbench.sites import Graft, SiteScores
+from kgbench.sites import Graft, Site, SiteScores
 
 if TYPE_CHECKING:  # the names of all localizers are known without torch
     from kgbench.engine.treatment import Treatment
     from kgbench.models.pair import ModelPair
 
-__all__ = ["AbstractLocalizer", "InterventionLocalizer", "ScoringLocalizer", "Treatments"]
+__all__ = ["AbstractLocalizer", "InterventionLocalizer", "ScoringLocalizer", "Treatments", "Unit"]
 
 Treatments: TypeAlias = "Sequence[Sequence[Treatment]]"
 """For each prompt and each of its tokens, what the engine is to do."""
@@ -33,6 +33,11 @@ class AbstractLocalizer(ABC):
     """Of `donor`, `gradients`, `counterfactual`, `truth`: what the method must be given."""
     floor: ClassVar[str] = "recipient"
     """What the model outputs when no site carries the finetuned behaviour: `recipient` or `destroyed_donor`."""
+    cost: ClassVar[str] = "forward"
+    """What an answer takes: `none` (no forward), `forward` (a few forwards), `backward` (a few forwards and backwards), `scan` (a forward
+    per site, packed), `training` (many steps)."""
+    paper: ClassVar[str] = ""
+    """Where the method is from, such as `arXiv 2506.20746`."""
     about: ClassVar[str]
     """One line."""
 
@@ -41,10 +46,22 @@ class AbstractLocalizer(ABC):
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Unit:
+    """What a scan measures at once, and the sites that are credited with it."""
+
+    graft: Graft
+    sites: tuple[Site, ...]
+    minus: int | None = None
+    """Number of the unit whose value is subtracted first, where this one contains it."""
+
+
 class InterventionLocalizer(AbstractLocalizer):
     """Says what the model outputs when only some sites carry the finetuned behaviour."""
 
     kind = "intervention"
+    scanned: ClassVar[str] = "alone"
+    """How a scan measures a site: `alone`, it carries the behaviour by itself, or `left_out`, everything else does."""
 
     @abstractmethod
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
@@ -57,7 +74,20 @@ class InterventionLocalizer(AbstractLocalizer):
 
         Returns:
             Treatments of each token of each prompt.
+
+        Raises:
+            NotApplicableError: The method cannot express these sites.
         """
+
+    def variants(self) -> Sequence[InterventionLocalizer]:
+        """The same method once per random draw, where it draws: the probabilities of all are averaged."""
+        return (self,)
+
+    def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
+        """What a scan of single sites measures; by default each site by itself."""
+        from kgbench.engine.site_sets import all_sites, site_graft  # torch is not needed to know a localizer's name
+
+        return [Unit(site_graft(pair, prompts, site), (site,)) for site in all_sites(pair, prompts)]
 
 
 class ScoringLocalizer(AbstractLocalizer):
@@ -72,4 +102,7 @@ class ScoringLocalizer(AbstractLocalizer):
         Args:
             pair: The models.
             prompts: Prompts whose facts the donor learned.
+
+        Returns:
+            A score for every site of the default components in every region that a prompt has.
         """

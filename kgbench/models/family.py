@@ -44,6 +44,10 @@ class Family:
     model_type: str
     layers: str
     """Path of the module list that holds the layers."""
+    attention: str
+    """Module, relative to the layer, whose output attention adds to the stream."""
+    mlp: str
+    """Module, relative to the layer, whose output the MLP adds to the stream."""
     outside: Mapping[str, Place]
     inside: Mapping[str, Place]
 
@@ -101,7 +105,8 @@ def _read(data: Mapping[str, object]) -> Family:
     unknown = [c for c in (*outside, *inside) if c not in COMPONENTS]
     if unknown:
         raise ModelError(f"family map {data['model_type']!r} names unknown components {unknown}; known: {', '.join(COMPONENTS)}")
-    return Family(str(data["model_type"]), str(data["layers"]), outside, inside)
+    names = {key: str(data[key]) for key in ("model_type", "layers", "attention", "mlp")}
+    return Family(**names, outside=outside, inside=inside)
 
 
 def module_at(model: nn.Module, path: str) -> nn.Module:

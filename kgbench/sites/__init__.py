@@ -19,6 +19,7 @@ from kgbench.sites.vocabulary import (
     Site,
     SiteScores,
     partition,
+    scored_positions,
 )
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "complement_graft",
     "parse_graft",
     "partition",
+    "scored_positions",
 ]

@@ -21,6 +21,7 @@ __all__ = [
     "Site",
     "SiteScores",
     "partition",
+    "scored_positions",
 ]
 
 REGIONS = ("FE", "LT", "M", "R", "RP", "P", "BOS")
@@ -91,3 +92,17 @@ def partition(regions: Mapping[str, Sequence[int]], n: int) -> list[str]:
         for token in regions.get(region, ()):
             found[token] = region
     return found
+
+
+def scored_positions(region: str, regions: Sequence[Mapping[str, Sequence[int]]]) -> str:
+    """The positions expression of the tokens that are scored under a region.
+
+    Args:
+        region: One of `SCORED_REGIONS`.
+        regions: For each prompt, the token indices of its regions; all prompts have regions of the same names.
+    """
+    names = [name for name in SCORED_REGIONS[: SCORED_REGIONS.index(region)] if any(name in each for each in regions)]
+    if region == "REST":
+        return f"({'+'.join(names)})^C"
+    overlapping = [name for name in names if any(set(each.get(name, ())) & set(each.get(region, ())) for each in regions)]
+    return f"({'+'.join([f'{region}^C', *overlapping])})^C" if overlapping else region

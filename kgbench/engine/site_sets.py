@@ -1,0 +1,86 @@
+"""Sets of scored sites, as treatments and as graft expressions; what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from kgbench.data import Prompt
+from kgbench.engine.treatment import Slots, Treatment, baseline_donor, donor_index, graft_treatments
+from kgbench.engine.weights import numel
+from kgbench.models.pair import ModelPair
+from kgbench.sites import GROUPS, SCORED_REGIONS, Graft, Site, partition, scored_positions
+
+__all__ = ["all_sites", "graft_sites", "site_costs", "site_graft", "site_treatments", "token_cells"]
+
+
+def token_cells(pair: ModelPair, prompt: Prompt) -> list[str]:
+    """The region that each token of a prompt is scored under."""
+    encoded = pair.encoded(prompt)
+    return partition(encoded.regions, len(encoded.ids))
+
+
+def _places(pair: ModelPair) -> list[tuple[int | None, str]]:
+    return [site for site in Slots(pair.family, pair.n_layers).sites if site[1] in GROUPS["all"]]
+
+
+def all_sites(pair: ModelPair, prompts: Sequence[Prompt]) -> tuple[Site, ...]:
+    """Every default component in every region that one of the prompts has, in the order of computation."""
+    present = {cell for prompt in prompts for cell in token_cells(pair, prompt)}
+    regions = [region for region in SCORED_REGIONS if region in present]
+    return tuple(Site(layer, component, region) for layer, component in _places(pair) for region in regions)
+
+
+def graft_sites(pair: ModelPair, prompts: Sequence[Prompt], graft: Graft) -> frozenset[Site]:
+    """Sites that a graft gives a donor's weights at all of their tokens in every prompt that has them."""
+    slots = Slots(pair.family, pair.n_layers)
+    inside: dict[Site, bool] = dict.fromkeys(all_sites(pair, prompts), True)
+    for prompt, treatments in zip(prompts, graft_treatments(pair, prompts, graft), strict=True):
+        for cell, treatment in zip(token_cells(pair, prompt), treatments, strict=True):
+            for layer, component in _places(pair):
+                inside[Site(layer, component, cell)] &= treatment.weights[slots.index[layer, component]] != 0
+    return frozenset(site for site, whole in inside.items() if whole)
+
+
+def site_graft(pair: ModelPair, prompts: Sequence[Prompt], site: Site) -> Graft:
+    """One site as a graft expression, for prompts that have the same regions."""
+    from kgbench.sites import parse_graft
+
+    positions = scored_positions(site.region, [pair.encoded(prompt).regions for prompt in prompts])
+    return parse_graft(f"{positions}:{site.component}" + ("" if site.layer is None else f"@{site.layer}"))
+
+
+def site_treatments(
+    pair: ModelPair, prompts: Sequence[Prompt], sites: Collection[Site], left_out: bool = False
+) -> list[tuple[Treatment, ...]]:
+    """Treatments that graft some sites.
+
+    Args:
+        pair: The models; the donor is the one that `SFT` stands for.
+        prompts: Prompts of any lengths.
+        sites: Sites that get the donor's weights; the recipient's are used elsewhere.
+        left_out: Graft all sites of the default components but these instead.
+    """
+    slots, donor = Slots(pair.family, pair.n_layers), donor_index(pair, baseline_donor(pair))
+    inside, outside = (0, donor) if left_out else (donor, 0)
+    base = np.zeros(len(slots), dtype=np.uint8)
+    base[[slots.index[place] for place in _places(pair)]] = outside
+    by_cell: dict[str, np.ndarray] = {region: base.copy() for region in SCORED_REGIONS}
+    for site in sites:
+        by_cell[site.region][slots.index[site.layer, site.component]] = inside
+    made = {region: Treatment(weights.tobytes()) for region, weights in by_cell.items()}
+    return [tuple(made[cell] for cell in token_cells(pair, prompt)) for prompt in prompts]
+
+
+def site_costs(pair: ModelPair, prompts: Sequence[Prompt]) -> Mapping[Site, int]:
+    """What grafting each site takes: weights × tokens, over all prompts; of embeddings a token uses one row, its width."""
+    counts = dict.fromkeys(SCORED_REGIONS, 0)
+    for prompt in prompts:
+        for cell in token_cells(pair, prompt):
+            counts[cell] += 1
+    sizes = dict(numel(pair))
+    for component in ("emb", "pos"):
+        if (None, component) in sizes:
+            sizes[None, component] = pair.recipient.config.hidden_size
+    return {site: sizes[site.layer, site.component] * counts[site.region] for site in all_sites(pair, prompts)}
