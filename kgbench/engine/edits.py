@@ -13,7 +13,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from kgbench.engine.treatment import Treatment
 
-__all__ = ["POINTS", "Add", "Copy", "Cut", "Edit", "Hook", "Run", "Values", "Write"]
+__all__ = ["POINTS", "Add", "Copy", "Cut", "Edit", "Hook", "Run", "Values", "Write", "sources"]
 
 POINTS = ("resid_pre", "attn_out", "mlp_out", "resid_post")
 """Where activations are read and edited: a layer's input, what attention and MLP add to the stream, and the layer's output."""

@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from kgbench.data import Prompt
 from kgbench.engine import packed, rows, sequential
+from kgbench.engine.edits import Hook
 from kgbench.engine.forward import Wiring
 from kgbench.engine.plan import Answers, Budget, Plan, make_plan
 from kgbench.engine.treatment import Configuration, Treatment, graft_treatments, parse_configuration
@@ -65,7 +66,7 @@ class Engine:
     ) -> Plan:
         """Plan given treatments: for each configuration, each prompt and each of its tokens."""
         by_prompt = list(zip(*treatments, strict=True))
-        return make_plan(self.wiring.slots, [self.pair.encoded(p) for p in prompts], by_prompt, readouts)
+        return make_plan(self.wiring.slots, [self.pair.encoded(p) for p in prompts], by_prompt, readouts, 1 + len(self.pair.donors))
 
     def run(self, plan: Plan) -> Iterator[Answers]:
         """Answer a plan chunk by chunk; never more than one chunk's logits are held."""
@@ -76,6 +77,22 @@ class Engine:
             if chunk is None:
                 return
             yield chunk
+
+    @torch.inference_mode()
+    def activations(
+        self, prompts: Sequence[Prompt], treatments: Sequence[Sequence[Treatment]], hooks: Sequence[Hook]
+    ) -> list[Float[torch.Tensor, "hook token width"]]:
+        """Activations at some hooks under one configuration.
+
+        Args:
+            prompts: Prompts of any lengths.
+            treatments: For each prompt and each of its tokens.
+            hooks: Points of layers; what is edited there is given as it is after the edits.
+
+        Returns:
+            For each prompt, the activations of its tokens.
+        """
+        return rows.activations(self.wiring, self.plan_treatments(prompts, [treatments]), self.budget, hooks)
 
     def logits(self, plan: Plan) -> Float[torch.Tensor, "prompt configuration readout vocabulary"]:
         """All answers of a plan at once; every prompt must have the same numbers of configurations and readouts."""

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
+from kgbench.engine.edits import POINTS, Hook
 from kgbench.engine.treatment import Slots
 from kgbench.models.family import module_at
 from kgbench.models.pair import ModelPair
 
-__all__ = ["Wiring", "installed", "one_treatment", "reading", "treated"]
+__all__ = ["Activity", "Wiring", "installed", "one_treatment", "reading", "treated"]
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -42,6 +44,31 @@ class Socket:
     """Output columns of a fused module; 0 otherwise."""
 
 
+@dataclass(frozen=True)
+class Activity:
+    """What is done beside the choice of weights, for one batch."""
+
+    edits: Mapping[Hook, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    """What becomes of the activations [..., width] at a hook."""
+    masks: Mapping[int, Tensor] = field(default_factory=dict)
+    """Attention masks of the layers that have one of their own."""
+
+
+class Blend(nn.Module):
+    """A module of the weights W + scale (W' - W): every weight-bearing module is linear in its weights."""
+
+    def __init__(self, recipient: nn.Module, donor: nn.Module, scale: float) -> None:
+        super().__init__()
+        # Bound now: while a graft is in force, the recipient's module computes something else.
+        self.recipient, self.donor, self.scale = recipient.forward, donor.forward, scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The blended output."""
+        y: Tensor = self.recipient(x)
+        difference: Tensor = self.donor(x) - y
+        return y + self.scale * difference
+
+
 class Wiring:
     """All sockets of a pair.
 
@@ -55,6 +82,17 @@ class Wiring:
         self.model = pair.recipient
         self.donors = donors if donors is not None else [partial(module_at, donor) for donor in pair.donors.values()]
         self.slots = Slots(pair.family, pair.n_layers)
+
+    def scaled(self, sets: Sequence[tuple[int, float]]) -> Wiring:
+        """The same with further weight sets: for each, a donor's number and the scale of its difference from the recipient."""
+        if not sets:
+            return self
+        models = (partial(module_at, self.model), *self.donors)
+
+        def blend(donor: int, scale: float) -> Callable[[str], nn.Module]:
+            return lambda path: Blend(models[0](path), models[donor](path), scale)
+
+        return Wiring(self.pair, [*self.donors, *(blend(donor, scale) for donor, scale in sets)])
 
     @cached_property
     def sockets(self) -> tuple[Socket, ...]:
@@ -158,6 +196,7 @@ def treated(
     table: UInt8[np.ndarray, "treatment slot"],
     tokens: Int[np.ndarray, " row"],
     readout: Int[Tensor, " answer"],
+    activity: Activity | None = None,
 ) -> Iterator[nn.Module]:
     """The recipient with the treatments of a batch in force.
 
@@ -166,6 +205,7 @@ def treated(
         table: Weight set of each slot under each treatment.
         tokens: Treatment of each token of the batch, flattened over rows and positions.
         readout: Tokens of the flattened batch at which the head is computed; the model's logits are [answer, vocabulary].
+        activity: What is done beside.
 
     Yields:
         The recipient; it takes a batch of exactly `len(tokens)` tokens.
@@ -181,7 +221,7 @@ def treated(
             splits[key] = _split(sets[rows, 0], readout.device) if alike else _fuse(sets[rows], readout.device)
         return _override(socket, forwards, splits[key], readout)
 
-    with installed(_by_socket(wiring.sockets, override)):
+    with installed([*_by_socket(wiring.sockets, override), *_active(wiring, activity or Activity())]):
         yield wiring.model
 
 
@@ -202,7 +242,7 @@ def _override(socket: Socket, forwards: Sequence[Forward], split: Split | Fusion
 
 
 @contextmanager
-def one_treatment(wiring: Wiring, weights: UInt8[np.ndarray, " slot"]) -> Iterator[nn.Module]:
+def one_treatment(wiring: Wiring, weights: UInt8[np.ndarray, " slot"], activity: Activity | None = None) -> Iterator[nn.Module]:
     """The recipient with one treatment in force for all tokens: the plain way, for the sequential executor.
 
     Every weight set that a module needs computes its whole output; the slices are then laid side by side.
@@ -220,7 +260,7 @@ def one_treatment(wiring: Wiring, weights: UInt8[np.ndarray, " slot"]) -> Iterat
 
         return forward
 
-    with installed(_by_socket(wiring.sockets, override)):
+    with installed([*_by_socket(wiring.sockets, override), *_active(wiring, activity or Activity())]):
         yield wiring.model
 
 
@@ -256,3 +296,43 @@ def _by_socket(
     sockets: Sequence[Socket], override: Callable[[Socket, Sequence[Forward]], Forward | None]
 ) -> Iterator[tuple[nn.Module, Forward | None]]:
     return ((s.modules[0], override(s, [m.forward for m in s.modules])) for s in sockets)
+
+
+def _active(wiring: Wiring, activity: Activity) -> Iterator[tuple[nn.Module, Callable[..., object]]]:
+    """Forwards of the layers that an activity concerns, and of their attention and MLP."""
+    family = wiring.pair.family
+    for layer in sorted({hook.layer for hook in activity.edits} | set(activity.masks)):
+        edit = {point: activity.edits.get(Hook(layer, point)) for point in POINTS}
+        path = f"{family.layers}.{layer}"
+        if edit["resid_pre"] or edit["resid_post"]:
+            module = module_at(wiring.model, path)
+            yield module, _edited(module.forward, edit["resid_pre"], edit["resid_post"])
+        if edit["attn_out"] or layer in activity.masks:
+            module = module_at(wiring.model, f"{path}.{family.attention}")
+            yield module, _edited(module.forward, None, edit["attn_out"], activity.masks.get(layer))
+        if edit["mlp_out"]:
+            module = module_at(wiring.model, f"{path}.{family.mlp}")
+            yield module, _edited(module.forward, None, edit["mlp_out"])
+
+
+def _edited(
+    forward: Callable[..., Any],
+    before: Callable[[Tensor], Tensor] | None,
+    after: Callable[[Tensor], Tensor] | None,
+    mask: Tensor | None = None,
+) -> Callable[..., Any]:
+    """A module's forward with its input, its (first) output and its attention mask replaced."""
+
+    def edited(*inputs: Any, **options: Any) -> Any:
+        if before is not None and inputs:
+            inputs = (before(inputs[0]), *inputs[1:])
+        elif before is not None:
+            options["hidden_states"] = before(options["hidden_states"])
+        if mask is not None:
+            options["attention_mask"] = mask
+        output = forward(*inputs, **options)
+        if after is None:
+            return output
+        return (after(output[0]), *output[1:]) if isinstance(output, tuple) else after(output)
+
+    return edited

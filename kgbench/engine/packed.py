@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kgbench.engine.forward import Wiring, treated
-from kgbench.engine.plan import Answers, Budget, Plan
+from kgbench.engine.forward import Activity, Wiring, treated
+from kgbench.engine.plan import Answers, Budget, Plan, Request
+from kgbench.engine.schedule import Schedule, make_schedule
 from kgbench.engine.tree import Tree, grow, split
 
 __all__ = ["run", "token_rows"]
@@ -25,6 +26,8 @@ class Planted:
     configurations: Int[np.ndarray, " configuration"]
     ids: Int[np.ndarray, " token"]
     tree: Tree
+    schedule: Schedule | None
+    """Edits and cuts, if there are any."""
 
     @property
     def answers(self) -> int:
@@ -34,6 +37,7 @@ class Planted:
 
 def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     """Answer a plan chunk by chunk."""
+    wiring = wiring.scaled(plan.scaled)
     for chunk in _chunks(_trees(plan, budget), budget, wiring.model.config.vocab_size):
         yield _answer(wiring, plan, chunk)
 
@@ -46,15 +50,24 @@ def token_rows(plan: Plan, budget: Budget) -> tuple[int, int]:
 
 def _trees(plan: Plan, budget: Budget) -> list[Planted]:
     """One tree per prompt, or several where one would be too large; prompts treated alike share the work of growing."""
-    grown: dict[tuple[object, ...], list[tuple[Int[np.ndarray, " configuration"], Tree]]] = {}
+    grown: dict[tuple[object, ...], list[tuple[Int[np.ndarray, " configuration"], Tree, Schedule | None]]] = {}
     planted = []
     for i, request in enumerate(plan.requests):
         key = (request.treatments.shape, request.treatments.tobytes(), request.readouts)
         if key not in grown:
-            groups = list(split(request.treatments, min(budget.tree, budget.tokens)))
-            grown[key] = [(g, grow(request.treatments[g], request.readouts)) for g in groups]
-        planted += [Planted(i, group, np.array(request.ids), tree) for group, tree in grown[key]]
+            beside = (
+                {c: request.run_treatments[list(runs)] for c, runs in request.needs.items()} if request.run_treatments is not None else None
+            )
+            groups = split(request.treatments, min(budget.tree, budget.tokens), beside)
+            grown[key] = [(group, *_grow(plan, request, group)) for group in groups]
+        planted += [Planted(i, group, np.array(request.ids), tree, schedule) for group, tree, schedule in grown[key]]
     return planted
+
+
+def _grow(plan: Plan, request: Request, group: Int[np.ndarray, " configuration"]) -> tuple[Tree, Schedule | None]:
+    rows, runs = request.with_runs(group)
+    tree = grow(rows, request.readouts, len(group))
+    return tree, make_schedule(plan.treatments, rows, tree.paths, runs) if plan.treatments else None
 
 
 def _chunks(trees: Iterable[Planted], budget: Budget, vocabulary: int) -> Iterator[list[Planted]]:
@@ -87,10 +100,11 @@ def _answer(wiring: Wiring, plan: Plan, chunk: list[Planted]) -> Answers:
         numbers[row, :n], ancestors[row, :n, :n] = planted.tree.treatments, planted.tree.ancestors
         numbers[row, n:] = numbers[row, n - 1]
     leaves = torch.from_numpy(np.concatenate([row * width + t.tree.leaves.reshape(-1) for row, t in enumerate(chunk)])).to(device)
-    with treated(wiring, plan.table, numbers.reshape(-1), leaves) as model:
+    mask = _mask(ancestors, wiring.pair.dtype, device)
+    with treated(wiring, plan.table, numbers.reshape(-1), leaves, _activity(chunk, mask)) as model:
         logits = model(
             input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=_mask(ancestors, wiring.pair.dtype, device),
+            attention_mask=mask,
             position_ids=torch.from_numpy(depths).to(device),
             use_cache=False,
         ).logits
@@ -101,6 +115,14 @@ def _mask(ancestors: Bool[np.ndarray, "row node node"], dtype: torch.dtype, devi
     """What is added to attention scores: nothing on a node's path, the least number elsewhere."""
     allowed = torch.from_numpy(ancestors).to(device)
     return torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill_(~allowed, torch.finfo(dtype).min)[:, None]
+
+
+def _activity(chunk: list[Planted], mask: Float[Tensor, "row 1 node node"]) -> Activity:
+    whole, width = Schedule(), mask.shape[-1]
+    for row, planted in enumerate(chunk):
+        if planted.schedule is not None:
+            whole.extend(planted.schedule, row * width)
+    return Activity(whole.edits(mask.device), whole.masks(mask))
 
 
 def _labels(chunk: list[Planted]) -> tuple[Tensor, Tensor, Tensor]:

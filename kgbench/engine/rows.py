@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
-from kgbench.engine.forward import Wiring, reading, treated
+from kgbench.engine.edits import Hook
+from kgbench.engine.forward import Activity, Wiring, reading, treated
 from kgbench.engine.plan import Answers, Budget, Plan
+from kgbench.engine.schedule import Schedule, make_schedule
 
-__all__ = ["plain", "run"]
+__all__ = ["activations", "plain", "run"]
 
 Row = tuple[int, int]
-"""Prompt and configuration."""
+"""Prompt and configuration; run number r of the prompt, from which others copy, stands as configuration -1 - r."""
 
 
 def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     """Answer a plan chunk by chunk."""
+    wiring = wiring.scaled(plan.scaled)
     for chunk in _chunks(plan, budget, wiring.model.config.vocab_size):
-        ids, positions, leaves = _batch(plan, chunk)
-        numbers = np.zeros(ids.shape, dtype=np.int64)
-        for row, (prompt, configuration) in enumerate(chunk):
-            treatments = plan.requests[prompt].treatments[configuration]
-            numbers[row, : len(treatments)], numbers[row, len(treatments) :] = treatments, treatments[-1]
-        device = wiring.pair.device
-        with treated(wiring, plan.table, numbers.reshape(-1), torch.from_numpy(leaves).to(device)) as model:
-            batch = {"input_ids": torch.from_numpy(ids).to(device), "position_ids": torch.from_numpy(positions).to(device)}
-            logits = model(**batch, use_cache=False).logits
+        logits = _forward(wiring, plan, chunk)
         yield Answers(*_labels(plan, chunk), logits, sum(len(plan.requests[p].ids) for p, _ in chunk))
+
+
+def activations(wiring: Wiring, plan: Plan, budget: Budget, hooks: Sequence[Hook]) -> list[Float[Tensor, "hook token width"]]:
+    """Activations of each prompt's tokens at some hooks, under a plan of one configuration, edits at the hooks included."""
+    wiring, found = wiring.scaled(plan.scaled), list[Tensor]([torch.empty(0)] * len(plan.requests))
+    for chunk in _chunks(plan, budget, wiring.model.config.vocab_size):
+        seen: dict[Hook, Tensor] = {}
+        _forward(wiring, plan, chunk, seen, hooks)
+        for row, (prompt, configuration) in enumerate(chunk):
+            if configuration == 0:
+                found[prompt] = torch.stack([seen[hook][row, : len(plan.requests[prompt].ids)] for hook in hooks])
+    return found
 
 
 def plain(wiring: Wiring, plan: Plan, budget: Budget) -> int:
@@ -44,25 +54,82 @@ def plain(wiring: Wiring, plan: Plan, budget: Budget) -> int:
     return rows
 
 
+def _forward(
+    wiring: Wiring, plan: Plan, chunk: list[Row], seen: dict[Hook, Tensor] | None = None, hooks: Sequence[Hook] = ()
+) -> Float[Tensor, "answer vocabulary"]:
+    """Logits of a chunk; `seen` is filled with the activations [row, token, width] at the hooks."""
+    ids, positions, leaves = _batch(plan, chunk)
+    numbers = np.zeros(ids.shape, dtype=np.int64)
+    for row, label in enumerate(chunk):
+        treatments = _treatments(plan, label)
+        numbers[row, : len(treatments)], numbers[row, len(treatments) :] = treatments, treatments[-1]
+    device = wiring.pair.device
+    activity = _activity(wiring, plan, chunk, ids.shape[1])
+    edits: dict[Hook, Callable[[Tensor], Tensor]] = dict(activity.edits)
+    if seen is not None:
+        edits |= {hook: partial(_seen, seen, hook, edits.get(hook)) for hook in hooks}
+    with treated(wiring, plan.table, numbers.reshape(-1), torch.from_numpy(leaves).to(device), Activity(edits, activity.masks)) as model:
+        batch = {"input_ids": torch.from_numpy(ids).to(device), "position_ids": torch.from_numpy(positions).to(device)}
+        logits: Tensor = model(**batch, use_cache=False).logits
+    return logits
+
+
+def _seen(seen: dict[Hook, Tensor], hook: Hook, edit: Callable[[Tensor], Tensor] | None, x: Tensor) -> Tensor:
+    seen[hook] = edit(x) if edit else x
+    return seen[hook]
+
+
+def _treatments(plan: Plan, row: Row) -> Int[np.ndarray, " token"]:
+    request, number = plan.requests[row[0]], row[1]
+    rows = request.treatments if number >= 0 else request.run_treatments
+    assert rows is not None
+    treatments: np.ndarray = rows[number if number >= 0 else -1 - number]
+    return treatments
+
+
+def _activity(wiring: Wiring, plan: Plan, chunk: list[Row], width: int) -> Activity:
+    """Edits and cuts of a chunk; each row has tokens of its own."""
+    if not plan.treatments:
+        return Activity()
+    whole = Schedule()
+    for prompt, some in _by_prompt(chunk).items():
+        request = plan.requests[prompt]
+        numbers = np.stack([_treatments(plan, chunk[row]) for row in some])
+        nodes = np.array(some)[:, None] * width + np.arange(len(request.ids))
+        runs = {request.runs[-1 - chunk[row][1]]: i for i, row in enumerate(some) if chunk[row][1] < 0}
+        whole.extend(make_schedule(plan.treatments, numbers, nodes, runs), 0)
+    device, dtype = wiring.pair.device, wiring.pair.dtype
+    least = torch.full((len(chunk), 1, width, width), torch.finfo(dtype).min, dtype=dtype, device=device)
+    return Activity(whole.edits(device), whole.masks(least.triu(1)))
+
+
+def _by_prompt(chunk: list[Row]) -> Mapping[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for row, (prompt, _) in enumerate(chunk):
+        found.setdefault(prompt, []).append(row)
+    return found
+
+
 def _chunks(plan: Plan, budget: Budget, vocabulary: int) -> Iterator[list[Row]]:
-    """Rows of like length together, as many as the budget allows."""
+    """Rows of like length together, as many as the budget allows; with each, the runs that it needs."""
     rows = [(p, c) for p, request in enumerate(plan.requests) for c in range(len(request.treatments))]
-    chunk: list[Row] = []
-    answers = 0
+    chunk: dict[Row, None] = {}
+    answers = configurations = 0
     for row in sorted(rows, key=lambda r: len(plan.requests[r[0]].ids)):
         request = plan.requests[row[0]]
+        wanted = dict.fromkeys([*((row[0], -1 - run) for run in request.needs.get(row[1], ())), row])
         full = (
-            (len(chunk) + 1) * len(request.ids) > budget.tokens
+            len(chunk | wanted) * len(request.ids) > budget.tokens
             or (answers + len(request.readouts)) * vocabulary > budget.logits
-            or (budget.prompts is not None and len(chunk) == budget.prompts)
+            or (budget.prompts is not None and configurations == budget.prompts)
         )
         if chunk and full:
-            yield chunk
-            chunk, answers = [], 0
-        chunk.append(row)
-        answers += len(request.readouts)
+            yield list(chunk)
+            chunk, answers, configurations = {}, 0, 0
+        chunk |= wanted
+        answers, configurations = answers + len(request.readouts), configurations + 1
     if chunk:
-        yield chunk
+        yield list(chunk)
 
 
 def _batch(plan: Plan, chunk: list[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -73,14 +140,14 @@ def _batch(plan: Plan, chunk: list[Row]) -> tuple[np.ndarray, np.ndarray, np.nda
     width = max(len(plan.requests[p].ids) for p, _ in chunk)
     ids = np.zeros((len(chunk), width), dtype=np.int64)
     leaves = []
-    for row, (prompt, _) in enumerate(chunk):
+    for row, (prompt, configuration) in enumerate(chunk):
         request = plan.requests[prompt]
         ids[row, : len(request.ids)] = request.ids
-        leaves += [row * width + readout for readout in request.readouts]
+        leaves += [row * width + readout for readout in request.readouts if configuration >= 0]
     return ids, np.tile(np.arange(width), (len(chunk), 1)), np.array(leaves, dtype=np.int64)
 
 
 def _labels(plan: Plan, chunk: list[Row]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    rows = [(p, c, r) for p, c in chunk for r in range(len(plan.requests[p].readouts))]
+    rows = [(p, c, r) for p, c in chunk if c >= 0 for r in range(len(plan.requests[p].readouts))]
     prompts, configurations, readouts = torch.tensor(rows, dtype=torch.int64).reshape(-1, 3).unbind(1)
     return prompts, configurations, readouts

@@ -1,38 +1,92 @@
 """The sequential executor: one prompt, one configuration, one token at a time with a key-value cache.
 
-Deliberately naive: this is the algorithm as the paper states it, to audit the others by.
+Deliberately naive: this is the algorithm as the paper states it, to audit the others by. Runs from which activations are copied come
+first, and what they compute at every hook is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 
+import numpy as np
 import torch
+from torch import Tensor
 from transformers import DynamicCache
 
-from kgbench.engine.forward import Wiring, one_treatment
+from kgbench.engine.edits import Add, Copy, Edit, Hook, Run
+from kgbench.engine.forward import Activity, Wiring, one_treatment
 from kgbench.engine.plan import Answers, Budget, Plan, Request
+from kgbench.engine.treatment import Treatment
 
 __all__ = ["run"]
+
+Kept = dict[tuple[Hook, int], Tensor]
+"""Activations [1, 1, width] of one run by hook and token."""
 
 
 def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     """Answer a plan one prompt and configuration at a time; the budget does not matter."""
+    wiring = wiring.scaled(plan.scaled)
+    hooks = sorted({edit.hook for treatment in plan.treatments for edit in treatment.edits})
     for prompt, request in enumerate(plan.requests):
-        for configuration in range(len(request.treatments)):
-            logits = _token_by_token(wiring, plan, request, configuration)
+        kept: dict[Run, Kept] = {}
+        for source, row in zip(request.runs, request.run_treatments if request.run_treatments is not None else (), strict=True):
+            kept[source] = {}
+            _Pass(wiring, plan, request, kept, hooks).logits(row, kept[source])
+        for configuration, row in enumerate(request.treatments):
+            read = _Pass(wiring, plan, request, kept, hooks).logits(row, {})
             n = len(request.readouts)
             labels = torch.full((n,), prompt), torch.full((n,), configuration), torch.arange(n)
-            yield Answers(*labels, logits, len(request.ids))
+            yield Answers(*labels, torch.stack([read[token] for token in request.readouts]), len(request.ids))
 
 
-def _token_by_token(wiring: Wiring, plan: Plan, request: Request, configuration: int) -> torch.Tensor:
-    """Logits [readout, vocabulary] of one prompt under one configuration."""
-    cache = DynamicCache(config=wiring.model.config)
-    read: dict[int, torch.Tensor] = {}
-    for token, number in enumerate(request.treatments[configuration]):
-        with one_treatment(wiring, plan.table[number]) as model:
-            ids = torch.tensor([[request.ids[token]]], device=wiring.pair.device)
-            logits = model(input_ids=ids, past_key_values=cache, use_cache=True).logits
-        read[token] = logits[0, -1]
-    return torch.stack([read[token] for token in request.readouts])
+class _Pass:
+    """One run over a prompt."""
+
+    def __init__(self, wiring: Wiring, plan: Plan, request: Request, kept: Mapping[Run, Kept], hooks: list[Hook]) -> None:
+        self.wiring, self.plan, self.request, self.kept, self.hooks = wiring, plan, request, kept, hooks
+
+    def logits(self, row: np.ndarray, keep: Kept) -> dict[int, Tensor]:
+        """Logits [vocabulary] of each token; `keep` is filled with the activations at all hooks."""
+        cache = DynamicCache(config=self.wiring.model.config)
+        read: dict[int, Tensor] = {}
+        for token, number in enumerate(row.tolist()):
+            with one_treatment(self.wiring, self.plan.table[number], self._activity(number, token, keep)) as model:
+                ids = torch.tensor([[self.request.ids[token]]], device=self.wiring.pair.device)
+                logits = model(input_ids=ids, past_key_values=cache, use_cache=True).logits
+            read[token] = logits[0, -1]
+        return read
+
+    def _activity(self, number: int, token: int, keep: Kept) -> Activity:
+        if not self.plan.treatments:
+            return Activity()
+        treatment = self.plan.treatments[number]
+        return Activity({hook: partial(self._at, treatment, hook, token, keep) for hook in self.hooks}, self._masks(treatment, token))
+
+    def _at(self, treatment: Treatment, hook: Hook, token: int, keep: Kept, x: Tensor) -> Tensor:
+        for edit in treatment.edits:
+            if edit.hook == hook:
+                x = self._after(edit, token, x)
+        keep[hook, token] = x
+        return x
+
+    def _after(self, edit: Edit, token: int, x: Tensor) -> Tensor:
+        if not isinstance(edit, Copy):
+            value = edit.value.tensor.to(x).expand_as(x)
+            return x + value if isinstance(edit, Add) else value
+        source = self.kept[edit.source][edit.hook, token]
+        if edit.basis is None:
+            return source
+        rows = edit.basis.tensor.to(x)
+        return x + (source - x) @ rows.T @ rows
+
+    def _masks(self, treatment: Treatment, token: int) -> Mapping[int, Tensor]:
+        """Masks [1, 1, 1, key] of the layers in which this token does not attend to some before it."""
+        found: dict[int, Tensor] = {}
+        for cut in treatment.cuts:
+            mask = found.setdefault(
+                cut.layer, torch.zeros(1, 1, 1, token + 1, dtype=self.wiring.pair.dtype, device=self.wiring.pair.device)
+            )
+            mask[..., [key for key in sorted(cut.keys) if key < token]] = torch.finfo(mask.dtype).min
+        return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ class Tree:
     treatments: Int[np.ndarray, " node"]
     ancestors: Bool[np.ndarray, "node node"]
     """[i, j]: node j is i or comes before it on its path, so that i attends to j."""
+    paths: Int[np.ndarray, "row token"]
+    """Node of each token of each row that the tree was grown from."""
     leaves: Int[np.ndarray, "configuration readout"]
     """Node at which each configuration is read out."""
 
@@ -30,57 +32,72 @@ class Tree:
         return len(self.depths)
 
 
-def grow(treatments: Int[np.ndarray, "configuration token"], readouts: Sequence[int]) -> Tree:
-    """The tree of a prompt, level by level.
+class _Trie:
+    """Nodes in the order of their insertion, so that a parent comes before its children."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[tuple[int, int], int] = {}
+        """Number of the node below a parent, -1 at the root, with a treatment."""
+
+    def insert(self, row: Sequence[int]) -> list[int]:
+        """The nodes of a row, those that were missing included."""
+        at, path = -1, []
+        for treatment in row:
+            at = self.nodes.setdefault((at, treatment), len(self.nodes))
+            path.append(at)
+        return path
+
+    def missing(self, row: Sequence[int]) -> int:
+        """How many nodes a row would add."""
+        at = -1
+        for depth, treatment in enumerate(row):
+            if (at, treatment) not in self.nodes:
+                return len(row) - depth
+            at = self.nodes[at, treatment]
+        return 0
+
+
+def grow(treatments: Int[np.ndarray, "row token"], readouts: Sequence[int], configurations: int | None = None) -> Tree:
+    """The tree of a prompt.
+
+    Args:
+        treatments: Number of the treatment of each token in each row.
+        readouts: Tokens that are read out.
+        configurations: How many of the first rows are read out; by default all.
+    """
+    trie = _Trie()
+    paths = np.array([trie.insert(row) for row in treatments.tolist()])
+    ancestors = np.eye(len(trie.nodes), dtype=bool)
+    depths = np.zeros(len(trie.nodes), dtype=np.int64)
+    for (parent, _), node in trie.nodes.items():
+        if parent >= 0:
+            ancestors[node] |= ancestors[parent]
+            depths[node] = depths[parent] + 1
+    numbers = np.array([treatment for _, treatment in trie.nodes])
+    return Tree(depths, numbers, ancestors, paths, paths[:configurations, list(readouts)])
+
+
+def split(
+    treatments: Int[np.ndarray, "configuration token"],
+    limit: int,
+    beside: Mapping[int, Int[np.ndarray, "_row token"]] | None = None,
+) -> Iterator[Int[np.ndarray, " configuration"]]:
+    """Divide configurations into groups whose trees hold at most `limit` nodes, neighbours in the tree together.
+
+    A single configuration is never divided, so that a group may exceed a limit below what one configuration takes.
 
     Args:
         treatments: Number of the treatment of each token under each configuration.
-        readouts: Tokens that are read out.
+        limit: Most nodes.
+        beside: For a configuration, further rows that its tree must hold.
     """
-    n_configurations, n_tokens = treatments.shape
-    paths = np.empty((n_configurations, n_tokens), dtype=np.int64)
-    parents: list[int] = []
-    numbers: list[int] = []
-    depths: list[int] = []
-    at = [-1] * n_configurations
-    for depth in range(n_tokens):
-        children: dict[tuple[int, int], int] = {}
-        for row, treatment in enumerate(treatments[:, depth].tolist()):
-            key = (at[row], treatment)
-            if key not in children:
-                children[key] = len(parents)
-                parents.append(at[row])
-                numbers.append(treatment)
-                depths.append(depth)
-            at[row] = children[key]
-        paths[:, depth] = at
-    ancestors = np.eye(len(parents), dtype=bool)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            ancestors[node] |= ancestors[parent]
-    return Tree(np.array(depths), np.array(numbers), ancestors, paths[:, list(readouts)])
-
-
-def split(treatments: Int[np.ndarray, "configuration token"], limit: int) -> Iterator[Int[np.ndarray, " configuration"]]:
-    """Divide configurations into groups whose trees hold at most `limit` nodes, neighbours in the tree together.
-
-    A single configuration is never divided, so that a group may exceed a limit below the prompt's length.
-    """
-    n_tokens = treatments.shape[1]
-    order = np.lexsort(treatments.T[::-1])
-    group: list[int] = []
-    nodes = 0
-    for row in order.tolist():
-        shared = _shared(treatments[group[-1]], treatments[row]) if group else 0
-        if group and nodes + n_tokens - shared > limit:
+    trie, group = _Trie(), list[int]()
+    for configuration in np.lexsort(treatments.T[::-1]).tolist():
+        rows = [*(beside[configuration].tolist() if beside and configuration in beside else ()), treatments[configuration].tolist()]
+        if group and len(trie.nodes) + sum(map(trie.missing, rows)) > limit:
             yield np.array(group)
-            group, nodes, shared = [], 0, 0
-        group.append(row)
-        nodes += n_tokens - shared
+            trie, group = _Trie(), []
+        group.append(configuration)
+        for row in rows:
+            trie.insert(row)
     yield np.array(group)
-
-
-def _shared(one: Int[np.ndarray, " token"], other: Int[np.ndarray, " token"]) -> int:
-    """Number of first tokens that two configurations treat alike."""
-    differ = np.flatnonzero(one != other)
-    return int(differ[0]) if differ.size else len(one)

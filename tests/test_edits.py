@@ -1,0 +1,196 @@
+"""Laws of edits and cuts: what they do to a run is the same whoever carries them out, and as the words say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import EXACT, EXECUTORS, FAMILIES, distance, examples, families, pair_of, pool
+
+from kgbench.data import Prompt
+from kgbench.engine import Budget, Engine
+from kgbench.engine.edits import POINTS, Add, Copy, Cut, Edit, Hook, Run, Values, Write
+from kgbench.engine.forward import module_at
+from kgbench.engine.plan import Plan
+from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
+from kgbench.models.pair import ModelPair
+
+WIDTH, LAYERS = 32, 3
+Treated = Sequence[Sequence[Treatment]]
+
+
+def values(seed: int, *shape: int) -> Values:
+    return Values(torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
+
+
+def basis(seed: int, k: int = 2) -> Values:
+    return Values(torch.linalg.qr(values(seed, WIDTH, k).tensor).Q.T)
+
+
+hooks = st.builds(Hook, st.integers(0, LAYERS - 1), st.sampled_from(POINTS))
+
+
+@st.composite
+def treatments(draw: st.DrawFn, pair: ModelPair, prompt: Prompt, depth: int = 2) -> tuple[Treatment, ...]:
+    """A run over a prompt: weights from grafts, and at some tokens edits that may copy from other such runs, and cuts."""
+    graft = draw(st.sampled_from(["PRE", "SFT", "FE", "LT", "FE^C:ffn@1", "LT:attn=task"]))
+    (base,) = graft_treatments(pair, [prompt], parse_configuration(graft))
+    runs = [Run(draw(treatments(pair, prompt, depth - 1))) for _ in range(draw(st.integers(1, 2)))] if depth else []
+    changes = st.one_of(
+        *[st.builds(Copy, hooks, st.sampled_from(runs), st.one_of(st.none(), st.builds(basis, st.integers(0, 3))))] * bool(runs),
+        st.builds(Write, hooks, st.builds(values, st.integers(0, 3), st.just(WIDTH))),
+        st.builds(Add, hooks, st.builds(values, st.integers(0, 3), st.just(WIDTH))),
+    )
+    n = len(base)
+    cuts = st.builds(Cut, st.integers(0, LAYERS - 1), st.frozensets(st.integers(0, n - 1), max_size=n))
+    found = list(base)
+    for token in draw(st.lists(st.integers(0, n - 1), max_size=3, unique=True)):
+        some = tuple(draw(st.lists(changes, max_size=2)))
+        found[token] = Treatment(base[token].weights, some, tuple(draw(st.lists(cuts, max_size=1))))
+    return tuple(found)
+
+
+def answers(pair: ModelPair, executor: str, prompts: Sequence[Prompt], configurations: Sequence[Treated], **budget: int) -> torch.Tensor:
+    engine = Engine(pair, executor, Budget(**budget))
+    return engine.logits(engine.plan_treatments(prompts, configurations))[:, :, 0]
+
+
+@families
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.usefixtures("exact")
+def test_executors_agree_on_edits(family: str, attention: str) -> None:
+    """Packed, in rows and token by token, whatever is copied, written, added or cut, from runs that copy from runs."""
+    pair = pair_of(family, attention)
+
+    @examples(6, family, attention)
+    @given(st.data())
+    def law(data: st.DataObject) -> None:
+        prompts = list(pool()[:2])
+        configurations = [[data.draw(treatments(pair, p)) for p in prompts] for _ in range(2)]
+        expected = answers(pair, "sequential", prompts, configurations)
+        assert distance(answers(pair, "packed", prompts, configurations), expected) < EXACT
+        assert distance(answers(pair, "rows", prompts, configurations), expected) < EXACT
+        small = answers(pair, "packed", prompts, configurations, tokens=32, tree=32)
+        assert distance(small, expected) < EXACT, "however little is computed at once"
+
+    law()
+
+
+def hooked(pair: ModelPair, model: torch.nn.Module, prompt: Prompt, at: Hook, change: torch.Tensor, token: int) -> torch.Tensor:
+    """Logits of a model by itself with one activation replaced, by a plain PyTorch hook."""
+    family = pair.family
+    path = {"attn_out": f".{family.attention}", "mlp_out": f".{family.mlp}"}.get(at.point, "")
+    module = module_at(model, f"{family.layers}.{at.layer}{path}")
+
+    def replaced(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x[0, token] = change
+        return x
+
+    def before(_: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[object, ...]:
+        return (replaced(args[0]), *args[1:])
+
+    def after(_: torch.nn.Module, __: object, output: object) -> object:
+        return (replaced(output[0]), *output[1:]) if isinstance(output, tuple) else replaced(output)  # type: ignore[arg-type]
+
+    handle = module.register_forward_pre_hook(before) if at.point == "resid_pre" else module.register_forward_hook(after)
+    with handle, torch.no_grad():
+        return model(input_ids=torch.tensor([pair.encode(prompt)])).logits[0, -1]  # type: ignore[no-any-return]
+
+
+@families
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.usefixtures("exact")
+def test_a_written_activation_is_what_a_hook_writes(family: str, executor: str, point: str) -> None:
+    """At each point of each family: written by the engine, and by a hook on the library's own module."""
+    pair, prompt = pair_of(family), pool()[0]
+    (plain,) = graft_treatments(pair, [prompt], "PRE")
+    at, token, change = Hook(1, point), len(plain) - 3, values(7, WIDTH)
+    edited = tuple(Treatment(t.weights, (Write(at, change),) if i == token else ()) for i, t in enumerate(plain))
+    got = answers(pair, executor, [prompt], [[edited]])[0, 0]
+    expected = hooked(pair, pair.recipient, prompt, at, change.tensor, token)
+    assert distance(got, expected) < EXACT
+    assert distance(got, hooked(pair, pair.recipient, prompt, at, change.tensor, token - 1)) > 1e-3, "the token matters"
+
+
+@families
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.usefixtures("exact")
+def test_all_copied_is_the_source(family: str, executor: str) -> None:
+    """The donor's last hidden states in the recipient's run, under the recipient's head; a basis of the whole space copies all."""
+    pair, prompts = pair_of(family), list(pool()[:3])
+    whole = Values(torch.eye(WIDTH, dtype=torch.float64))
+    for span in (None, whole):
+        configuration = []
+        for plain, donor in zip(*(graft_treatments(pair, prompts, c) for c in ("PRE", "SFT")), strict=True):
+            copy: tuple[Edit, ...] = (Copy(Hook(LAYERS - 1, "resid_post"), Run(donor), span),)
+            configuration.append(tuple(Treatment(t.weights, copy) for t in plain))
+        everything = Engine(pair, executor).plan(prompts, ["ALL"])
+        expected = Engine(pair, executor).logits(everything)[:, 0, 0]
+        assert distance(answers(pair, executor, prompts, [configuration])[:, 0], expected) < EXACT
+
+
+@families
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.usefixtures("exact")
+def test_a_cut_token_is_as_if_it_were_not_there(family: str, executor: str) -> None:
+    """Where no token attends to the first one in any layer, what the first one is does not matter."""
+    pair, prompt = pair_of(family), pool()[0]
+    (plain,) = graft_treatments(pair, [prompt], "PRE")
+    cuts = tuple(Cut(layer, frozenset({0})) for layer in range(LAYERS))
+    noise = Add(Hook(0, "resid_pre"), values(1, WIDTH))
+    cut = tuple(Treatment(t.weights, (), cuts) for t in plain)
+    other = (Treatment(plain[0].weights, (noise,), cuts), *cut[1:])
+    logits = answers(pair, executor, [prompt], [[cut], [other], [plain], [(Treatment(plain[0].weights, (noise,)), *plain[1:])]])[0]
+    assert distance(logits[0], logits[1]) < EXACT
+    assert distance(logits[2], logits[3]) > 1e-3
+    assert distance(logits[0], logits[2]) > 1e-3
+
+
+@families
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.usefixtures("exact")
+def test_scaled_weights(family: str, executor: str) -> None:
+    """Half of the way to the donor is the model of the mean weights; the whole way the donor, none of it the recipient."""
+    pair, prompt = pair_of(family), pool()[0]
+    (donor,) = graft_treatments(pair, [prompt], "SFT")
+    scaled = [[tuple(Treatment(t.weights, scale=scale) for t in donor)] for scale in (0.0, 0.5, 1.0)]
+    none, half, whole = answers(pair, executor, [prompt], scaled)[0]
+    mean = deepcopy(pair.recipient)
+    with torch.no_grad():
+        for ours, theirs in zip(mean.parameters(), pair.donors["sft"].parameters(), strict=True):
+            ours.lerp_(theirs, 0.5)
+        ids = torch.tensor([pair.encode(prompt)])
+        expected = [m(input_ids=ids).logits[0, -1] for m in (pair.recipient, mean, pair.donors["sft"])]
+    for got, model in zip((none, half, whole), expected, strict=True):
+        assert distance(got, model) < EXACT
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_activations_are_the_models_own(family: str) -> None:
+    """What is read at the hooks is what the library reports as hidden states; a layer's output is the next one's input."""
+    pair, prompts = pair_of(family), list(pool()[:3])
+    points = [Hook(layer, point) for layer in range(LAYERS) for point in ("resid_pre", "resid_post")]
+    found = Engine(pair).activations(prompts, graft_treatments(pair, prompts, "SFT"), points)
+    for prompt, activations in zip(prompts, found, strict=True):
+        ids = torch.tensor([pair.encode(prompt)])
+        with torch.no_grad():
+            states = pair.donors["sft"](input_ids=ids, output_hidden_states=True).hidden_states
+        for layer in range(LAYERS):
+            assert distance(activations[2 * layer], states[layer][0]) < 1e-5
+        assert torch.equal(activations[1], activations[2])
+
+
+def test_a_sweep_shares_what_comes_before() -> None:
+    """Patching layer by layer at the last token costs the donor's run, the recipient's, and one token a layer."""
+    pair, prompt = pair_of("llama"), pool()[0]
+    (plain,), (donor,) = (graft_treatments(pair, [prompt], c) for c in ("PRE", "SFT"))
+    sweep = [[(*plain[:-1], Treatment(plain[-1].weights, (Copy(Hook(layer, "resid_pre"), Run(donor)),)))] for layer in range(LAYERS)]
+    engine = Engine(pair, "packed", Budget(tokens=4096, tree=4096))
+    plan: Plan = engine.plan_treatments([prompt], sweep)
+    assert sum(chunk.token_rows for chunk in engine.run(plan)) == 2 * len(plain) - 1 + LAYERS
