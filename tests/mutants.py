@@ -176,6 +176,51 @@ MUTANTS = (
     ),
     mutant("equal logits ranked behind", ("metrics.py", "(exact > target)", "(exact >= target)"), test="test_metrics.py"),
     mutant("the target is its own rival", ("metrics.py", "exact.scatter(1, index, -torch.inf).amax", "exact.amax"), test="test_metrics.py"),
+    mutant(
+        "copies from the token before",
+        (
+            "engine/schedule.py",
+            "int(self.nodes[self.runs[edit.source], token])",
+            "int(self.nodes[self.runs[edit.source], max(token - 1, 0)])",
+        ),
+        test="test_edits.py",
+    ),
+    mutant(
+        "a copy does not wait for its source",
+        ("engine/schedule.py", "return max(before, self._final(self.runs[edit.source], token, edit.hook)) + 1", "return before + 1"),
+        test="test_edits.py",
+    ),
+    mutant("edits at one hook in any order", ("engine/schedule.py", "item[0][1])", "-item[0][1])"), test="test_edits.py"),
+    mutant(
+        "whole activations copied whatever the basis",
+        ("engine/schedule.py", "    if basis is not None:", "    if False:"),
+        test="test_edits.py",
+    ),
+    mutant("constants added, not written", ("engine/schedule.py", "_added if kind is Add else _written", "_added"), test="test_edits.py"),
+    mutant("cuts forgotten", ("engine/schedule.py", "            if pairs:", "            if False:"), test="test_edits.py"),
+    mutant("cuts in the layer below", ("engine/schedule.py", "cuts[cut.layer] +=", "cuts[max(cut.layer - 1, 0)] +="), test="test_edits.py"),
+    mutant(
+        "tokens cut off from themselves",
+        ("engine/schedule.py", "(cut.keys) if key < token", "(cut.keys) if key <= token"),
+        test="test_edits.py",
+    ),
+    mutant(
+        "input and output of a layer exchanged",
+        (
+            "engine/forward.py",
+            '_edited(module.forward, edit["resid_pre"], edit["resid_post"])',
+            '_edited(module.forward, edit["resid_post"], edit["resid_pre"])',
+        ),
+        test="test_edits.py",
+    ),
+    mutant("scales forgotten", ("engine/forward.py", "y + self.scale * difference", "y + difference"), test="test_edits.py"),
+    mutant(
+        "constants told apart by nothing",
+        ("engine/edits.py", "isinstance(other, Values) and self._key == other._key", "isinstance(other, Values)"),
+        ("engine/edits.py", "return hash(self._key)", "return 0"),
+        test="test_edits.py",
+    ),
+    mutant("runs left out of divided trees", ("engine/tree.py", "if beside and configuration in beside", "if False"), test="test_edits.py"),
 )
 
 
