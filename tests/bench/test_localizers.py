@@ -8,6 +8,7 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 from ratios import group, in_turns
+from test_engine import forward, full_forward
 from torch import Tensor, nn
 
 from kgbench.data import Prompt
@@ -17,7 +18,6 @@ from kgbench.engine.site_sets import all_sites, site_treatments
 from kgbench.engine.treatment import Treatment, graft_treatments
 from kgbench.localizers import create
 from kgbench.models.pair import ModelPair
-from test_engine import forward, full_forward
 
 FEW = 16
 EVERY = 7
