@@ -43,6 +43,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+# The tests use a localizer of another package as its users would: installed.
+EXAMPLE := tests/example_localizer
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt $(EXAMPLE)/pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[test,dev]'
+	$(PIP) --no-deps -e $(EXAMPLE)
 	@touch $@ $(VENV)/.installed

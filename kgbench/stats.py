@@ -27,9 +27,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm
 
-__all__ = ["LEVEL", "Figure", "difference", "discordance", "mean", "ratio", "resample", "resampled_means", "unseen", "wilson"]
+__all__ = [
+    "LEVEL",
+    "Figure",
+    "difference",
+    "discordance",
+    "mean",
+    "ratio",
+    "resample",
+    "resampled_means",
+    "unseen",
+    "wilson",
+    "wilson_interval",
+]
 
 LEVEL = 0.95
 """Confidence of every interval."""
@@ -127,6 +139,13 @@ def wilson(hits: int, n: int, level: float = LEVEL) -> Figure:
         return Figure.missing("no facts", 0)
     interval = binomtest(int(hits), int(n)).proportion_ci(level, method="wilson")
     return Figure.hull(hits / n, n, (float(interval.low), float(interval.high)))
+
+
+def wilson_interval(rate: float, n: int, level: float = LEVEL) -> tuple[float, float]:
+    """Wilson's score interval of a rate that need not be a whole number of n, such as an average precision over n items."""
+    z2 = float(norm.ppf((1 + level) / 2)) ** 2
+    centre, margin = (rate + z2 / (2 * n)) / (1 + z2 / n), sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)
+    return max(0.0, centre - margin), min(1.0, centre + margin)
 
 
 def unseen(n: int) -> float:

@@ -96,7 +96,9 @@ MUTANTS = (
     ),
     mutant("ancestor mask shifted by one", ("engine/tree.py", "|= ancestors[parent]", "|= ancestors[max(parent - 1, 0)]")),
     mutant(
-        "branches share nodes of other branches", ("engine/tree.py", "key = (at[row], treatment)", "key = (0, treatment)"), only=_ORACLE
+        "branches share nodes of other branches",
+        ("engine/tree.py", "at = self.nodes.setdefault((at, treatment)", "at = self.nodes.setdefault((len(path), treatment)"),
+        only=_ORACLE,
     ),
     mutant("position ids shifted by one", ("engine/packed.py", ", planted.tree.depths\n", ", planted.tree.depths + 1\n")),
     mutant(
@@ -148,7 +150,7 @@ MUTANTS = (
     ),
     mutant(
         "slices of the sequential executor left out",
-        ("engine/sequential.py", "plan.table[number])", "plan.table[number][:1].repeat(len(wiring.slots)))"),
+        ("engine/sequential.py", "self.plan.table[number],", "self.plan.table[number][:1].repeat(len(self.wiring.slots)),"),
         only=_ORACLE,
     ),
     mutant(
@@ -171,7 +173,7 @@ MUTANTS = (
     ),
     mutant(
         "trees larger than their limit",
-        ("engine/tree.py", "if group and nodes + n_tokens - shared > limit:", "if False:"),
+        ("engine/tree.py", "if group and len(trie.nodes)", "if False and len(trie.nodes)"),
         test="test_tree.py",
     ),
     mutant("equal logits ranked behind", ("metrics.py", "(exact > target)", "(exact >= target)"), test="test_metrics.py"),

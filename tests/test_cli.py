@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgbench.cli import command, main
-from kgbench.cli.values import listed, pairs
+from kgbench.cli.values import arguments_of, listed, pairs
 from kgbench.errors import InputError
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +64,7 @@ def test_help_lists_every_command(run) -> None:
     """`kgbench`, `kgbench -h` and `kgbench --help` name every command, each with a line that is not cut off."""
     texts = [run(*arguments).out for arguments in ((), ("-h",), ("--help",))]
     assert texts[0] == texts[1] == texts[2]
-    for name in ("eval", "ls", "show", "zoo", "doctor", "completion"):
+    for name in ("eval", "ls", "show", "check", "new-localizer", "zoo", "doctor", "completion"):
         assert re.search(rf"^  {name} +\S.*[^.]\.$", texts[0], re.MULTILINE), name
 
 
@@ -138,6 +138,15 @@ def test_a_key_given_twice_is_refused() -> None:
         pairs("--donor", ["sft=a", "sft=b"])
 
 
+def test_arguments_for_all_and_for_one() -> None:
+    """An argument goes to every localizer, or to the one that it names, over what all get; a file is named by its class."""
+    run, given = ("random", "path/to/mine.py:Mine"), ["seed=1", "random.seed=2", "Mine.rate=.5"]
+    assert arguments_of("random", run, given) == {"seed": "2"}
+    assert arguments_of("path/to/mine.py:Mine", run, given) == {"seed": "1", "rate": ".5"}
+    with pytest.raises(InputError, match="'all' is not run; --localizer has random, Mine"):
+        arguments_of("random", run, ["all.x=1"])
+
+
 # --------------------------------------------------------------------------------------------------------------- listing
 
 
@@ -191,6 +200,11 @@ def test_doctor_tells_what_is_here(run) -> None:
         (("eval", *TINY, "--graft", "M"), "'M'"),
         (("eval", *TINY, "--graft", "LT:ffn@99"), "99"),
         (("eval", *TINY, "--localizer-arg", "nonsense=1"), "nonsense"),
+        (("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "seed=1"), "parameter of localizer 'all'"),
+        (("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "none.seed=1"), "'none' is not run"),
+        (("eval", *TINY, "--suite", "planted", "--localizer", "random"), "model 'tiny-gemma' is none"),
+        (("eval", *TINY, "--localizer", "oracle"), "'oracle' must know where the facts were planted"),
+        (("eval", "--model", "tiny-gemma", "--limit", "1", "--localizer", "random"), "two or more, not 1"),
         (("eval", "--recipient", "no/such/place", "--donor", "sft=./x", "--dataset", "tiny_movies"), "no/such/place"),
         (("show", "nonsuch"), "nonsuch"),
         (("completion", "csh"), "csh"),
@@ -312,6 +326,22 @@ def test_several_localizers_are_one_object(run, tmp_path: Path) -> None:
     """Two localizers give one object with two runs."""
     answer = json.loads(run("eval", *TINY, "--localizer", "none,all", "--prompt", "headline", "--output-dir", tmp_path, "--json", "-q").out)
     assert [entry["localizer"] for entry in answer["runs"]] == ["none", "all"]
+
+
+def test_a_ranking_has_its_pictures_and_its_curve(run, tmp_path: Path) -> None:
+    """A method that ranks sites leaves the map and the curve beside the bars; its JSON holds the curve."""
+    arguments = ("eval", *TINY, "--localizer", "random", "--localizer-arg", "random.seed=3", "--prompt", "qa", "--output-dir", tmp_path)
+    answer = json.loads(run(*arguments, "--json", "-q").out)
+    names = {"chart-top5", "curve-top5", "map"}
+    assert {p.name for p in Path(answer["path"]).iterdir()} == {
+        "record.json",
+        "facts.parquet",
+        *(f"{name}{suffix}" for name in names for suffix in (".png", ".svg")),
+    }
+    assert [point["budget"] for point in answer["curve"]["qa"]["points"]] == [0, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]
+    assert set(answer["curve"]["qa"]["area"]) in ({"value", "low", "high"}, {"undefined"})
+    text = " ".join(run(*arguments).out.split())
+    assert "area under the recovery curve" in text and "of that to rank the sites" in text and "computed nothing" in text
 
 
 def test_dry_run_writes_nothing(run, tmp_path: Path) -> None:

@@ -241,3 +241,37 @@ def test_mean_of_all_configurations_has_an_interval() -> None:
     row = next(r for r in summarize(table, draws=100).rows if r.graft == "SFT")
     assert row.rank.value == row.rank.low == 1 < row.rank.high
     assert mean(np.ones(50), COUNTS).undefined
+
+
+# ------------------------------------------------------------------------------------------------ rankings, and what cannot be expressed
+
+TOPS = {"top 0.1%": 0.1, "top 1%": 1.0, "top 10%": 10.0, "top 100%": 100.0}
+
+
+def test_summary_of_a_ranking() -> None:
+    """Its curve has the rows' recoveries, and the verdict speaks of its best sites and of the area."""
+    table = rows(rates={"PRE": 0.0, "SFT": 1.0, "ALL": 0.9, "top 0.1%": 0.0, "top 1%": 0.2, "top 10%": 0.6, "top 100%": 0.9})
+    found = summarize(table, complements=dict.fromkeys(TOPS), budgets=TOPS, draws=200)
+    assert found.curve is not None and set(found.curve) == {"headline", "qa"}
+    by = {(r.prompt, r.graft): r.sufficiency for r in found.rows}
+    assert [p.recovery for p in found.curve["qa"].points] == [by["qa", top] for top in TOPS]
+    assert found.curve["qa"].area.value == pytest.approx((0.1 + 0.4 + 0.75) / 3)
+    assert found.verdict.startswith("The best-ranked 1 % of all weights × tokens carry 20 % [") and "the best-ranked 10 %" in found.verdict
+    assert "the area under the recovery curve is 0.42 [" in found.verdict
+    assert summarize(table, draws=50).curve is None
+
+
+def test_summary_of_what_cannot_be_expressed() -> None:
+    """Such a configuration has a row in its place, with the reason in every figure and no facts; the verdict says which."""
+    rates = {graft: rate for graft, rate in RATES.items() if graft not in ("FE", "LT^C")}
+    absent = {"headline": {"FE": "no", "LT^C": "never"}, "qa": {"FE": "no", "LT^C": "never"}}
+    found = summarize(rows(rates=rates), absent=absent, draws=100)
+    assert [r.graft for r in found.rows if r.prompt == "qa"] == list(CONFIGURATIONS)
+    by = {r.graft: r for r in found.rows if r.prompt == "qa"}
+    assert by["FE"].n == 0 and not by["FE"].applicable and by["LT"].applicable
+    assert {by["FE"].top5.undefined, by["FE"].necessity.undefined, by["FE"].operands.gain.undefined} == {"not applicable: no"}
+    assert by["LT"].necessity.undefined == "its complement LT^C is not applicable: never"
+    assert found.synergy["qa"].undefined == "not applicable: the method cannot express FE"
+    assert found.verdict.endswith("the method cannot express FE and LT^C (top5).") and "FE alone" not in found.verdict
+    once = summarize(rows(rates=RATES), absent={"qa": {"M": "no movie"}}, draws=50)
+    assert once.verdict.endswith("the method cannot express M on qa (top5).")

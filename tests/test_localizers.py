@@ -31,8 +31,9 @@ def test_declarations(name: str) -> None:
     assert made.needs <= {"donor", "gradients", "counterfactual", "truth"}
     assert made.floor in ("recipient", "destroyed_donor")
     assert made.version
-    assert "\n" not in localizers.describe()[name]
-    assert localizers.describe()[name].startswith(f"{made.kind}: ")
+    told = localizers.describe()[name]
+    assert told == {"kind": made.kind, "needs": sorted(made.needs), "cost": made.cost, "paper": made.paper, "about": made.about}
+    assert "\n" not in made.about
 
 
 @every
@@ -109,6 +110,17 @@ class Knobs(ScoringLocalizer):
 class Needy(Knobs):
     layer: int | None = None
 
+@dataclass(frozen=True)
+class Typed(Knobs):
+    layer: int | None = None
+    share: float = 1
+    layers: tuple[int, ...] = ()
+    names: tuple[str, ...] | None = None
+
+@dataclass(frozen=True)
+class Unresolved(Knobs):
+    pair: ModelPair = 3
+
 @dataclass(frozen=True, kw_only=True)
 class Demanding(Knobs):
     target: str
@@ -127,6 +139,35 @@ def test_arguments_are_read_as_their_defaults_are(knobs: str) -> None:
     given = {"steps": "7", "rate": "1e-2", "fast": "True", "mode": "max"}
     assert create(knobs, given, seed=9).parameters() == {"steps": 7, "rate": 0.01, "fast": True, "mode": "max"}
     assert create("random", {"seed": "4"}, seed=9) == create("random", {}, seed=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("layer=3", 3),
+        ("layer=none", None),
+        ("share=2", 2.0),
+        ("layers=1, 2,3", (1, 2, 3)),
+        ("layers=4", (4,)),
+        ("names=a,b", ("a", "b")),
+        ("names=None", None),
+    ],
+)
+def test_arguments_are_read_as_annotated(knobs: str, text: str, value: object) -> None:
+    """A number that may be none, a float whose default is whole, and tuples are read by their annotations."""
+    key, _, given = text.partition("=")
+    found = getattr(create(knobs.replace(":Knobs", ":Typed"), {key: given}, seed=0), key)
+    assert found == value and type(found) is type(value)
+
+
+def test_an_annotation_that_does_not_resolve(knobs: str) -> None:
+    """Where a name in the annotations is not known at run time, the default's type decides."""
+    assert create(knobs.replace(":Knobs", ":Unresolved"), {"pair": "4", "steps": "5"}, seed=0).parameters()["pair"] == 4
+
+
+def test_needs() -> None:
+    """What a method must be told is known by its name."""
+    assert "truth" in localizers.needs("oracle") and "truth" not in localizers.needs("random")
 
 
 @pytest.mark.parametrize(

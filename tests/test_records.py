@@ -28,6 +28,7 @@ from kgbench.records import (
     LocalizerRef,
     Record,
     RecordStore,
+    Truth,
     WeightHashes,
     canonical_json,
     facts_table,
@@ -46,6 +47,7 @@ CHANGES: dict[str, object] = {
     "dtype": "bfloat16",
     "seeds": (1,),
     "limit": 50,
+    "truth": Truth(plant="FE:ffn"),
 }
 
 json_values = st.recursive(

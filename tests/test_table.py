@@ -84,3 +84,15 @@ def test_undefined_cost_ratio() -> None:
 def test_metric_names() -> None:
     """Every metric has a name in words."""
     assert metric_name("top5") == "top-5 hit rate" and all(" " in metric_name(m) for m in METRICS)
+
+
+def test_what_cannot_be_expressed_is_said() -> None:
+    """A configuration that the method cannot express has n/a in every cell, and its reason once below."""
+    made = record()
+    nothing = Estimate(n=0, undefined="not applicable: no positions")
+    fields = [name for name, field in type(made.rows[0]).model_fields.items() if field.annotation is Estimate]
+    changed = [row.model_copy(update=dict.fromkeys(fields, nothing) | {"n": 0}) if row.graft == "FE" else row for row in made.rows]
+    text = render_table(made.model_copy(update={"rows": tuple(changed)}))
+    line = next(line for line in text.splitlines() if line.startswith("FE "))
+    assert line.split()[1:] == ["n/a", "(1)"] * 5 and text.count("not applicable: no positions") == 1
+    assert "headline: 50 facts" in text and figure_text(nothing) == "not applicable"

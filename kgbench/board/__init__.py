@@ -1,8 +1,20 @@
-"""Records made readable: the run's table and its picture."""
+"""Records made readable: the run's table and its pictures."""
 
 from __future__ import annotations
 
 from kgbench.board.chart import chart_files, draw_chart
+from kgbench.board.curve import curve_files, draw_curve
+from kgbench.board.heatmap import draw_heatmap, heatmap_files
+from kgbench.board.planted import render_plants
 from kgbench.board.table import render_table
 
-__all__ = ["chart_files", "draw_chart", "render_table"]
+__all__ = [
+    "chart_files",
+    "curve_files",
+    "draw_chart",
+    "draw_curve",
+    "draw_heatmap",
+    "heatmap_files",
+    "render_plants",
+    "render_table",
+]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import BytesIO
 from textwrap import fill, wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kgbench.board.numbers import metric_name, number_text
+from kgbench.board.files import FAINT, INK, picture_files, styled
+from kgbench.board.numbers import metric_name, number_text, undefined_text
 from kgbench.records import Estimate, Record, Row
 
 if TYPE_CHECKING:
@@ -19,20 +19,15 @@ __all__ = ["chart_files", "draw_chart"]
 REFERENCE, GRAFT, COMPLEMENT = "#8C8C8C", "#0072B2", "#E69F00"
 """Okabe and Ito's blue and orange, and grey: told apart by colour-blind readers and in print."""
 
-INK, FAINT = "#222222", "#D9D9D9"
-SETTINGS: dict[Any, Any] = {"svg.hashsalt": "kgbench", "svg.fonttype": "path", "font.family": "DejaVu Sans", "font.size": 9.0}
 BAR_INCH, PANEL_INCH = 0.62, 3.1
 
 
 def chart_files(record: Record) -> dict[str, bytes]:
     """The picture as `chart.png` and `chart.svg`: equal records give equal bytes under one version of matplotlib."""
-    import matplotlib
-
-    with matplotlib.rc_context(SETTINGS):
-        figure = draw_chart(record)
-        return {"chart.png": _bytes(figure, "png"), "chart.svg": _bytes(figure, "svg")}
+    return picture_files("chart", draw_chart, record)
 
 
+@styled
 def draw_chart(record: Record) -> Figure:
     """One panel per prompt: the mean of the record's metric under each configuration, in the paper's order, with 95 % intervals."""
     from matplotlib.figure import Figure
@@ -73,7 +68,7 @@ def _panel(axis: Axes, rows: Sequence[Row], metric: str) -> None:
         )
     for x, estimate in enumerate(values):
         if estimate.value is None:
-            axis.annotate("undefined", (x, 0), ha="center", va="bottom", rotation=90, color=REFERENCE, fontsize=8)
+            axis.annotate(undefined_text(estimate), (x, 0), ha="center", va="bottom", rotation=90, color=REFERENCE, fontsize=8)
     _references(axis, rows, metric)
     _frame(axis, rows, metric)
 
@@ -133,11 +128,3 @@ def _colour(graft: str) -> str:
 def _numbers(estimate: Estimate) -> tuple[float, float, float]:
     assert estimate.value is not None and estimate.low is not None and estimate.high is not None
     return estimate.value, estimate.low, estimate.high
-
-
-def _bytes(figure: Figure, kind: str) -> bytes:
-    """The file without date and program version, which would differ from run to run."""
-    buffer = BytesIO()
-    unnamed = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
-    figure.savefig(buffer, format=kind, dpi=160, metadata=unnamed, facecolor="white")
-    return buffer.getvalue()

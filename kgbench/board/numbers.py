@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kgbench.records import Estimate
+from kgbench.records import NOT_APPLICABLE, Estimate
 
-__all__ = ["figure_text", "metric_name", "number_text"]
+__all__ = ["figure_text", "metric_name", "number_text", "undefined_text"]
 
 NAMES = {"rr": "mean reciprocal rank", "rank": "mean rank", "prob": "mean probability", "logprob": "mean log-probability"}
 
@@ -21,10 +21,15 @@ def number_text(value: float) -> str:
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
 
+def undefined_text(estimate: Estimate) -> str:
+    """What stands in the place of a figure that there is none of."""
+    return "not applicable" if (estimate.undefined or "").startswith(NOT_APPLICABLE) else "undefined"
+
+
 def figure_text(estimate: Estimate) -> str:
     """`.87 [.81, .92]`; a value without width, which holds by definition, as `1`."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
-        return "undefined"
+        return undefined_text(estimate)
     if estimate.low == estimate.high:
         return f"{estimate.value:g}"
     return f"{number_text(estimate.value)} [{number_text(estimate.low)}, {number_text(estimate.high)}]"

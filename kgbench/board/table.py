@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from tabulate import tabulate
 
-from kgbench.board.numbers import figure_text, number_text
+from kgbench.board.footnotes import Footnotes
+from kgbench.board.numbers import number_text
+from kgbench.board.planted import planted_block
+from kgbench.board.wrap import WIDTH, wrapped
 from kgbench.records import Estimate, Record, Row
 
 __all__ = ["render_table"]
-
-WIDTH = 100
-"""Columns of a terminal that every table fits."""
 
 GRAFT_WIDTH = 30
 """Longer graft expressions are wrapped."""
@@ -27,20 +25,6 @@ COLUMNS = ("top1", "top5", "mrr", "prob", "rank")
 """Beside the metric of the ratios, as many of these as fit."""
 
 
-@dataclass
-class _Footnotes:
-    """Reasons why figures are undefined, numbered as they come."""
-
-    reasons: list[str] = field(default_factory=list)
-
-    def cell(self, estimate: Estimate) -> str:
-        if estimate.undefined is None:
-            return figure_text(estimate)
-        if estimate.undefined not in self.reasons:
-            self.reasons.append(estimate.undefined)
-        return f"undefined ({self.reasons.index(estimate.undefined) + 1})"
-
-
 def render_table(record: Record) -> str:
     """The table of a run: a block per prompt, configurations in the paper's order, a footer, and the verdict last.
 
@@ -50,12 +34,13 @@ def render_table(record: Record) -> str:
     Returns:
         Text of at most 100 columns, without a line end after the last line.
     """
-    notes = _Footnotes()
+    notes = Footnotes()
     prompts = dict.fromkeys(row.prompt for row in record.rows)
     blocks = [_block(record, prompt, notes) for prompt in prompts]
+    truth = [planted_block(record.planted, notes)] if record.planted is not None else []
     below = _below(record, notes)
-    reasons = [_wrap(f"({i}) {reason}", "    ") for i, reason in enumerate(notes.reasons, 1)]
-    parts = [_head(record), *blocks, *_ranking(record), "\n".join([below, *reasons]), _wrap(record.verdict)]
+    reasons = [wrapped(line, "    ") for line in notes.lines()]
+    parts = [_head(record), *blocks, *_ranking(record), *truth, "\n".join([below, *reasons]), wrapped(record.verdict)]
     return "\n\n".join(parts)
 
 
@@ -63,13 +48,13 @@ def _head(record: Record) -> str:
     what = record.identity
     seeds = ", ".join(map(str, what.seeds))
     limit = f", the first {what.limit}" if what.limit is not None else ""
-    return _wrap(
+    return wrapped(
         f"{what.localizer.name} on {record.model}, {what.dataset.name}{limit}, {what.dtype}, seed {seeds}: "
         f"means over facts with 95 % intervals; sufficiency and necessity on {record.metric}"
     )
 
 
-def _block(record: Record, prompt: str, notes: _Footnotes) -> str:
+def _block(record: Record, prompt: str, notes: Footnotes) -> str:
     rows = [row for row in record.rows if row.prompt == prompt]
     names = [record.metric, *(name for name in COLUMNS if name not in (record.metric, "mrr" if record.metric == "rr" else ""))]
     for width in range(min(len(names), 4), 0, -1):
@@ -80,8 +65,8 @@ def _block(record: Record, prompt: str, notes: _Footnotes) -> str:
     return f"{prompt}: {rows[0].n} facts{dropped}\n{text}"
 
 
-def _table(rows: Sequence[Row], metrics: Sequence[str], notes: _Footnotes) -> str:
-    uneven = len({(row.n, row.dropped) for row in rows}) > 1
+def _table(rows: Sequence[Row], metrics: Sequence[str], notes: Footnotes) -> str:
+    uneven = len({(row.n, row.dropped) for row in rows if row.applicable}) > 1
     body = [
         [
             "\n".join(textwrap.wrap(row.graft, GRAFT_WIDTH)),
@@ -101,36 +86,42 @@ def _ranking(record: Record) -> list[str]:
     if not record.scores:
         return []
     first = sorted(record.scores, key=lambda s: -s.score)[:TOP]
-    body = [["–" if s.layer is None else s.layer, s.component, s.region, number_text(s.score)] for s in first]
+    body = [["–" if s.layer is None else s.layer, s.component, s.region, f"{s.score:.3g}"] for s in first]
     text = tabulate(body, ["layer", "component", "region", "score"], tablefmt="simple", disable_numparse=True)
-    return [f"highest scores of {len(record.scores)} sites\n{text}"]
+    return [f"highest scores of {len(record.scores)} sites, mean over the halves\n{text}"]
 
 
-def _necessity(row: Row, notes: _Footnotes) -> str:
-    return "–" if row.graft in ("PRE", "SFT") else notes.cell(row.necessity)
+def _necessity(row: Row, notes: Footnotes) -> str:
+    ranked = row.graft.startswith("top ") and row.complement is None and row.applicable
+    return "–" if row.graft in ("PRE", "SFT") or ranked else notes.cell(row.necessity)
 
 
-def _below(record: Record, notes: _Footnotes) -> str:
+def _below(record: Record, notes: Footnotes) -> str:
     cost, ratio = record.cost, record.cost.plain_forward_ratio
     plain = "one plain forward"
     times = f"{number_text(ratio.value)} × {plain}" if ratio.value is not None else f"ratio to {plain} {notes.cell(ratio)}"
-    lines = [f"synergy of FE and LT: {_by_prompt(record.synergy, notes)}"]
+    pathways = record.curve is None and record.planted is None
+    lines = [f"synergy of FE and LT: {_by_prompt(record.synergy, notes)}"] if pathways else []
+    if record.curve is not None:
+        areas = {prompt: curve.area for prompt, curve in record.curve.items()}
+        lines.append(f"area under the recovery curve, over log10(budget) from .1 to 100 %: {_by_prompt(areas, notes)}")
+    if (ranking := record.ranking) is not None:
+        first, second = ranking.facts
+        halves = f"maps by the halves of {first} and {second} facts, over {ranking.agreement.n} sites"
+        lines.append(f"Spearman's correlation of the {halves}: {notes.cell(ranking.agreement)}")
     lines += [f"{BASELINES.get(name, name)}: {_by_prompt(found, notes)}" for name, found in record.baselines.items()]
     if record.dropped:
         lines.append("dropped: " + "; ".join(f"{count} × {reason}" for reason, count in record.dropped.items()))
     lines.append(f"cost: {cost.forwards} forwards, {cost.token_rows:,} token rows, {cost.seconds:.1f} s; {times} ({cost.measured_on})")
-    return "\n".join(_wrap(line, "  ") for line in lines)
+    if (scoring := cost.scoring) is not None:
+        ratio = scoring.plain_forward_ratio
+        times = f"{number_text(ratio.value)} × {plain}" if ratio.value is not None else notes.cell(ratio)
+        lines.append(f"of that to rank the sites: {scoring.forwards} forwards, {scoring.seconds:.1f} s; {times}")
+    return "\n".join(wrapped(line, "  ") for line in lines)
 
 
 BASELINES = {"name_prior": "name prior (always the five most frequent first tokens), top5"}
 
 
-def _by_prompt(figures: dict[str, Estimate], notes: _Footnotes) -> str:
+def _by_prompt(figures: dict[str, Estimate], notes: Footnotes) -> str:
     return ", ".join(f"{notes.cell(estimate)} on {prompt}" for prompt, estimate in figures.items())
-
-
-def _wrap(text: str, indent: str = "") -> str:
-    """Wrapped text; an interval stays on its line."""
-    whole = re.sub(r" %?(?: ?\[[^][]*\])| %", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
-    filled = textwrap.fill(whole, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return filled.replace("\N{NO-BREAK SPACE}", " ")

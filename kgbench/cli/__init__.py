@@ -23,7 +23,7 @@ INTERRUPTED = 130
 @click.group(
     cls=LazyGroup,
     package="kgbench.cli",
-    names=("eval", "ls", "show", "zoo", "doctor", "completion"),
+    names=("eval", "ls", "show", "check", "new-localizer", "zoo", "doctor", "completion"),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="First run: kgbench eval --localizer dynamic_graft --model tiny-gemma",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
-Rows = Mapping[str, str]
+Rows = Mapping[str, str | Mapping[str, Any]]
+"""By name, a line, or several things to say."""
 
 
 def _models() -> Rows:
@@ -52,3 +54,13 @@ CATALOGUES: Mapping[str, Callable[[], Rows]] = {
     "suites": _suites,
 }
 """The kinds of `kgbench ls`, in the order of its help."""
+
+
+def _costs() -> str:
+    from kgbench.localizers import COSTS
+
+    return "cost: " + "; ".join(f"{name}, {meaning}" for name, meaning in COSTS.items())
+
+
+NOTES: Mapping[str, Callable[[], str]] = {"localizers": _costs}
+"""What stands below the table of a kind."""

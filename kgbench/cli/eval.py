@@ -27,7 +27,9 @@ RESULTS = Path("kgbench-results")
     help="Method; several with commas.",
     shell_complete=completer("localizers"),
 )
-@click.option("--localizer-arg", multiple=True, metavar="KEY=VALUE", help="Argument of the localizer; may be repeated.")
+@click.option(
+    "--localizer-arg", multiple=True, metavar="[NAME.]KEY=VALUE", help="Argument of all localizers, or of the one named; may be repeated."
+)
 @click.option("--model", metavar="NAME", help="Model pair by name, see `kgbench ls models`.", shell_complete=completer("models"))
 @click.option("--recipient", metavar="PATH|ID", help="Checkpoint before finetuning, without or in place of --model's.")
 @click.option("--donor", multiple=True, metavar="NAME=PATH|ID", help="Finetuned checkpoint, normally sft=PATH; may be repeated.")
@@ -88,6 +90,7 @@ def command(**options: Any) -> int:
     \b
     kgbench eval --localizer dynamic_graft --model tiny-gemma
     kgbench eval --model tiny-gemma --prompt qa --graft "LT:o+ffn@second_half"
+    kgbench eval --suite planted --localizer oracle,random,weight_delta
     kgbench eval --recipient before/ --donor sft=after/ --dataset facts.jsonl
     """
     from kgbench.cli.jobs import run_all

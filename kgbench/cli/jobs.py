@@ -6,22 +6,26 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from kgbench.cli.output import echo_json, echo_table
 from kgbench.cli.pictures import write_pictures
 from kgbench.cli.progress import progress
-from kgbench.cli.values import listed, pairs
+from kgbench.cli.values import arguments_of, listed, pairs
 from kgbench.errors import InputError
 from kgbench.sites import BASELINES, parse_graft
 
 if TYPE_CHECKING:
     from kgbench.data import ImportOptions
-    from kgbench.runner import Run, Settings, Spec
+    from kgbench.runner import Pairs, Run, Settings, Spec
 
 Options = Mapping[str, Any]
+Specs: TypeAlias = "Mapping[str, Sequence[Spec]]"
+"""The jobs of each localizer, over the same pairs in the same order."""
+Done: TypeAlias = "tuple[Run, Sequence[Path]]"
+"""A run and its pictures."""
 
 FILE_OPTIONS = ("subject", "object", "column", "template")
 """Options about a user's own file of facts."""
@@ -31,32 +35,79 @@ SAME_NAME = ("model", "recipient", "revision", "chat_template", "dataset", "suit
 
 
 def run_all(options: Options) -> int:
-    """Run one job per localizer and print what came of each.
+    """Run one job per localizer, and in a suite of plants per plant, and print what came of each.
 
     Returns:
         The exit status.
     """
-    from kgbench.runner import check
-
     localizers = listed(options["localizer"])
     if not localizers:
         raise InputError("--localizer: expected a name, see `kgbench ls localizers`")
-    _check(options)
+    planted = _check(options)
     # Whatever a library or a localizer prints must not mix with the JSON object.
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
-        settings = _settings(options)
-        specs = [_spec(options, name) for name in localizers]
-        for spec in specs:
-            check(spec)  # a mistake is told before anything heavy is loaded
-        answers = [_estimate(spec, settings, options) if options["dry_run"] else _run(spec, settings, options) for spec in specs]
+        specs = {name: _specs(options, name, planted) for name in localizers}
+        _check_specs([spec for some in specs.values() for spec in some])
+        answers = _dry(specs, options) if options["dry_run"] else _answers(specs, options, planted)
     if options["as_json"]:
         echo_json(answers[0] if len(answers) == 1 else {"runs": answers})
     return 0
 
 
-def _check(options: Options) -> None:
-    """Refuse what cannot be a job before anything heavy is loaded."""
-    if options["model"] is None and options["recipient"] is None:
+def _dry(specs: Specs, options: Options) -> list[dict[str, Any]]:
+    from kgbench.runner import Pairs
+
+    loaded = Pairs()
+    return [_estimate(spec, options, loaded) for spec in _in_turn(specs)]
+
+
+def _answers(specs: Specs, options: Options, planted: bool) -> list[dict[str, Any]]:
+    """The answer of each localizer; the runs of one pair follow each other, so that it is loaded once."""
+    from kgbench.runner import Pairs
+
+    loaded, runs = Pairs(), {}
+    for spec in _in_turn(specs):
+        runs[id(spec)] = _run(spec, options, loaded)
+        if not planted and not (options["as_json"] and options["quiet"]):
+            _print(*runs[id(spec)])
+    answers = []
+    for name, own in specs.items():
+        done = [runs[id(spec)] for spec in own]
+        if planted and not (options["as_json"] and options["quiet"]):
+            _print_plants(done)
+        answers += [_plants_json(name, [run for run, _ in done])] if planted else [run.to_json() for run, _ in done]
+    return answers
+
+
+def _in_turn(specs: Specs) -> list[Spec]:
+    """All jobs, those of one pair together."""
+    return [spec for some in zip(*specs.values(), strict=True) for spec in some]
+
+
+def _check_specs(specs: Sequence[Spec]) -> None:
+    """Tell a mistake before anything heavy is loaded, and one in a later localizer's arguments before an earlier one runs."""
+    from kgbench.runner import check
+
+    for spec in specs:
+        check(spec)
+    if len(specs) > 1:
+        from kgbench.localizers import create
+        from kgbench.runner.truth import localizer_arguments
+
+        for spec in specs:
+            create(spec.localizer, localizer_arguments(spec), spec.seed)
+
+
+def _check(options: Options) -> bool:
+    """Refuse what cannot be a job before anything heavy is loaded.
+
+    Returns:
+        Whether the suite is about plants.
+    """
+    from kgbench.runner.suites import load_suite
+
+    planted = options["suite"] is not None and load_suite(options["suite"]).truth
+    if options["model"] is None and options["recipient"] is None and not planted:
         raise InputError("which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor sft=PATH")
     for name in FILE_OPTIONS:
         if options[name] and options["dataset"] is None:
@@ -66,6 +117,16 @@ def _check(options: Options) -> None:
     for graft in options["graft"]:
         if graft not in BASELINES:
             parse_graft(graft)
+    return planted
+
+
+def _specs(options: Options, localizer: str, planted: bool) -> list[Spec]:
+    """The jobs of one localizer: one, or without a model one per shipped plant."""
+    from kgbench.runner.truth import planted_models
+
+    all_plants = planted and options["model"] is None and options["recipient"] is None
+    models = planted_models() if all_plants else (options["model"],)
+    return [_spec({**options, "model": model}, localizer) for model in models]
 
 
 def _spec(options: Options, localizer: str) -> Spec:
@@ -74,7 +135,7 @@ def _spec(options: Options, localizer: str) -> Spec:
     given = {name: options[name] for name in SAME_NAME if options[name] is not None}
     return Spec(
         localizer=localizer,
-        localizer_args=pairs("--localizer-arg", options["localizer_arg"]),
+        localizer_args=arguments_of(localizer, listed(options["localizer"]), options["localizer_arg"]),
         donors=pairs("--donor", options["donor"]),
         imports=_imports(options),
         prompts=listed(options["prompt"]),
@@ -102,15 +163,12 @@ def _settings(options: Options) -> Settings:
     return Settings(**{name: options[name] for name in ("batch_size", "device", "executor", "output_dir")})
 
 
-def _run(spec: Spec, settings: Settings, options: Options) -> dict[str, Any]:
+def _run(spec: Spec, options: Options, loaded: Pairs) -> Done:
     from kgbench.runner import run_job
 
     with progress(shown=not options["quiet"]) as report:
-        run = run_job(spec, settings, report)
-        pictures = write_pictures(run.record, run.path)
-    if not (options["as_json"] and options["quiet"]):
-        _print(run, pictures)
-    return run.to_json()
+        run = run_job(spec, _settings(options), report, loaded)
+        return run, write_pictures(run.record, run.path)
 
 
 def _print(run: Run, pictures: Sequence[Path]) -> None:
@@ -123,10 +181,29 @@ def _print(run: Run, pictures: Sequence[Path]) -> None:
     click.echo(f"picture  {', '.join(map(str, pictures))}")
 
 
-def _estimate(spec: Spec, settings: Settings, options: Options) -> dict[str, Any]:
+def _print_plants(done: Sequence[Done]) -> None:
+    from kgbench.board import render_plants
+
+    click.echo(render_plants([run.record for run, _ in done]))
+    click.echo()
+    for run, _ in done:
+        click.echo(f"record   {run.path}")
+
+
+def _plants_json(localizer: str, runs: Sequence[Run]) -> dict[str, Any]:
+    """One object per localizer, with a row per plant."""
+    rows = []
+    for run in runs:
+        assert run.record.planted is not None
+        facts = max(row.n for row in run.record.rows)
+        rows.append({"plant": run.record.model, "n": facts, **run.record.planted.answer(), "record": str(run.path)})
+    return {"localizer": runs[0].record.identity.localizer.name if runs else localizer, "suite": "planted", "rows": rows}
+
+
+def _estimate(spec: Spec, options: Options, loaded: Pairs) -> dict[str, Any]:
     from kgbench.runner import dry_run
 
-    estimate = dry_run(spec, settings)
+    estimate = dry_run(spec, _settings(options), loaded)
     if not (options["as_json"] and options["quiet"]):
         echo_table(["what", spec.localizer], estimate.rows())
     return estimate.to_json()

@@ -12,7 +12,7 @@ from kgbench.errors import UnknownNameError
 
 
 class LazyGroup(click.Group):
-    """Each command is the object `command` of the module of its name in a package."""
+    """Each command is the object `command` of the module of its name in a package, with underscores for hyphens."""
 
     def __init__(self, *args: Any, package: str, names: Sequence[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -26,7 +26,7 @@ class LazyGroup(click.Group):
         """The command of this name, or None."""
         if cmd_name not in self.names:
             return None
-        found = import_module(f"{self.package}.{cmd_name}").command
+        found = import_module(f"{self.package}.{cmd_name.replace('-', '_')}").command
         assert isinstance(found, click.Command)
         return found
 

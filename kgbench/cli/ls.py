@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
-from kgbench.cli.catalogues import CATALOGUES
+from kgbench.cli.catalogues import CATALOGUES, NOTES, Rows
 from kgbench.cli.output import echo_json, echo_table
 from kgbench.errors import UnknownNameError
 
@@ -15,7 +18,7 @@ def _kinds(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
 
 @click.command()
 @click.argument("kind", metavar="|".join(CATALOGUES), shell_complete=_kinds)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: name to description.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: name to description; of localizers, name to object.")
 def command(kind: str, as_json: bool) -> None:
     """List models, datasets, prompts, localizers or suites."""
     if kind not in CATALOGUES:
@@ -23,5 +26,18 @@ def command(kind: str, as_json: bool) -> None:
     rows = CATALOGUES[kind]()
     if as_json:
         echo_json(dict(rows))
-    else:
-        echo_table([kind.removesuffix("s"), "what it is"], list(rows.items()))
+        return
+    _print(kind.removesuffix("s"), rows)
+    if kind in NOTES:
+        click.echo(f"\n{NOTES[kind]()}")
+
+
+def _print(what: str, rows: Rows) -> None:
+    told = {name: row if isinstance(row, Mapping) else {"about": row} for name, row in rows.items()}
+    columns = list(dict.fromkeys(column for row in told.values() for column in row)) or ["about"]
+    headers = [what, *("what it is" if column == "about" else column for column in columns)]
+    echo_table(headers, [[name, *(_text(row[column]) for column in columns)] for name, row in told.items()])
+
+
+def _text(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)

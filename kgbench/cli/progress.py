@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Report = Callable[[int, int, str], None]
-"""Called with the steps done, the steps in all, and what is being done."""
+"""Called with the steps done, the steps in all (0 where nobody knows), and what is being done."""
 
 
 @contextmanager
@@ -30,6 +30,6 @@ def progress(shown: bool = True) -> Iterator[Report | None]:
         task = bars.add_task("loading", total=None)
 
         def report(done: int, total: int, description: str) -> None:
-            bars.update(task, completed=done, total=total, description=description)
+            bars.update(task, completed=done, total=total or None, description=description)
 
         yield report

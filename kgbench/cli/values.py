@@ -43,6 +43,31 @@ def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     return read
 
 
+def arguments_of(localizer: str, localizers: Sequence[str], values: Sequence[str]) -> dict[str, str]:
+    """The arguments of one localizer: those given to all, and over them those given to it by name, as in `random.seed=3`.
+
+    Args:
+        localizer: A registered name, or `path/to/file.py:Class`, which is named by its class.
+        localizers: All that are run.
+        values: `KEY=VALUE` texts.
+
+    Raises:
+        InputError: A text does not read, or names a localizer that is not run.
+    """
+    shared: dict[str, str] = {}
+    own: dict[str, str] = {}
+    named = {name.rpartition(":")[2]: name for name in localizers}
+    for key, value in pairs("--localizer-arg", values).items():
+        owner, _, parameter = key.rpartition(".")
+        if owner and owner not in named:
+            raise InputError(f"--localizer-arg {key}={value}: {owner!r} is not run; --localizer has {', '.join(named)}")
+        if not owner:
+            shared[parameter] = value
+        elif named[owner] == localizer:
+            own[parameter] = value
+    return {**shared, **own}
+
+
 def completer(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Shell completion over the names of one catalogue; after a comma too."""
 

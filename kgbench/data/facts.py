@@ -7,12 +7,13 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from kgbench.data.imports import ImportOptions, Row, Table, read_table
 from kgbench.data.templates import parse_template
-from kgbench.errors import DataError, UnknownNameError
+from kgbench.errors import DataError, InputError, UnknownNameError
 
 __all__ = ["AMBIGUOUS", "DUPLICATE", "Dataset", "Fact", "dataset_names", "describe", "hash_facts", "load_dataset"]
 
@@ -54,6 +55,22 @@ class Dataset:
     def fields(self) -> tuple[str, ...]:
         """Names of the fields that every fact has."""
         return tuple(self.facts[0].fields)
+
+    def subset(self, ids: Iterable[str]) -> Dataset:
+        """The facts with these ids, in the order in which they stand here; the content hash is that of what is left.
+
+        Raises:
+            UnknownNameError: There is no fact of this id.
+            InputError: No id is given.
+        """
+        wanted = dict.fromkeys(ids)
+        known = {fact.id for fact in self.facts}
+        for unknown in (identifier for identifier in wanted if identifier not in known):
+            raise UnknownNameError(f"fact of data set {self.name!r}", unknown, get_close_matches(unknown, known))
+        if not wanted:
+            raise InputError(f"a part of data set {self.name!r} needs at least one fact; give ids such as {self.facts[0].id!r}")
+        kept = tuple(fact for fact in self.facts if fact.id in wanted)
+        return replace(self, facts=kept, content_hash=hash_facts(kept, self.subject, self.object))
 
 
 def dataset_names() -> tuple[str, ...]:

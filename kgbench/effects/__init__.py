@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kgbench.effects.pooled import effects_of
+from kgbench.effects.ranking import RankingFigures, agreement, rank_figures
 from kgbench.effects.ratios import COMPLEMENTS, gain, necessity, recovery, sufficiency, synergy
 from kgbench.effects.scores import DEFAULT_METRIC, METRICS, name_prior, score
 from kgbench.effects.summary import Summary, summarize
@@ -11,10 +13,14 @@ __all__ = [
     "COMPLEMENTS",
     "DEFAULT_METRIC",
     "METRICS",
+    "RankingFigures",
     "Summary",
+    "agreement",
+    "effects_of",
     "gain",
     "name_prior",
     "necessity",
+    "rank_figures",
     "recovery",
     "score",
     "sufficiency",

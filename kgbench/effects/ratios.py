@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from kgbench.sites import PATHWAYS, complement
 from kgbench.stats import Figure, difference, ratio
 
-__all__ = ["COMPLEMENTS", "gain", "necessity", "recovery", "sufficiency", "synergy"]
+__all__ = ["COMPLEMENTS", "gain", "necessity", "no_gain", "recovery", "sufficiency", "synergy"]
 
 Array = NDArray[Any]
 Scores = Mapping[str, Array]
@@ -49,7 +49,7 @@ def recovery(scores: Scores, graft: str, counts: Array) -> Figure:
     """
     if graft not in scores:
         return Figure.missing(f"{graft} was not run", len(scores["PRE"]))
-    if (reason := _no_gain(scores, counts)) is not None:
+    if (reason := no_gain(scores, counts)) is not None:
         return reason
     if graft in ("PRE", "SFT"):
         exact = float(graft == "SFT")
@@ -93,13 +93,13 @@ def synergy(scores: Scores, counts: Array, first: str = "FE", second: str = "LT"
     n = len(scores["PRE"])
     if missing := [graft for graft in (first, second, both) if graft not in scores]:
         return Figure.missing(f"{' and '.join(missing)} {'was' if len(missing) == 1 else 'were'} not run", n)
-    if (reason := _no_gain(scores, counts)) is not None:
+    if (reason := no_gain(scores, counts)) is not None:
         return reason
     pre, sft, one, two, union = (_number(scores[name]) for name in ("PRE", "SFT", first, second, both))
     return ratio(union - one - two + pre, sft - pre, counts, anchors=(-1, 0, 1))
 
 
-def _no_gain(scores: Scores, counts: Array) -> Figure | None:
+def no_gain(scores: Scores, counts: Array) -> Figure | None:
     """The undefined figure where the interval of the denominator holds 0."""
     found = gain(scores, counts)
     if found.value is None or found.low is None or found.high is None:

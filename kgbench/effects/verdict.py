@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from kgbench.records import Estimate, Row
+from kgbench.records import Curve, Estimate, Row
 
 __all__ = ["verdict"]
 
 FIRST, SECOND, BOTH, REST = "FE", "LT", "FE+LT", "(FE+LT)^C"
 ADDED = "what finetuning added"
+TOLD_BUDGETS = (1.0, 10.0)
+"""Of a ranking, in per cent."""
 
 Told = list[tuple[str, Row]]
 
 
-def verdict(rows: Iterable[Row], metric: str) -> str:
+def verdict(rows: Iterable[Row], metric: str, curves: Mapping[str, Curve] | None = None) -> str:
     """What the run says, in one plain sentence over all its prompts.
 
     It speaks of FE+LT, of what is left without both and of each alone, as far as they were run; otherwise of the graft with the
-    largest sufficiency. Where the donor shows no gain it says so, with the numbers.
+    largest sufficiency; of a ranking, of what its best sites carry. Where the donor shows no gain it says so, with the numbers, and so
+    it does of configurations that the method cannot express.
 
     Args:
         rows: The rows of the run.
         metric: The metric of the ratios.
+        curves: By prompt, recovery at growing budgets, where sites were ranked.
     """
     by_prompt: dict[str, dict[str, Row]] = {}
+    absent: dict[str, list[str]] = {}
     for row in rows:
-        by_prompt.setdefault(row.prompt, {})[row.graft] = row
+        if row.applicable:
+            by_prompt.setdefault(row.prompt, {})[row.graft] = row
+        else:
+            absent.setdefault(row.graft, []).append(row.prompt)
     if not by_prompt:
         return "Nothing was run."
     sound = {name: own for name, own in by_prompt.items() if own["SFT"].sufficiency.undefined is None and _gained(own, metric)}
-    clauses = _clauses(sound) if sound else []
+    told = {name: curve for name, curve in (curves or {}).items() if name in sound}
+    clauses = _ranked(told) if told else _clauses(sound) if sound else []
     clauses += [_unsound(name, own) for name, own in by_prompt.items() if name not in sound]
+    clauses += _inexpressible(absent, len(by_prompt))
     text = "; ".join(clauses)
     return f"{text[0].upper()}{text[1:]} ({metric})."
 
@@ -49,6 +59,36 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
         clauses.append("without it, " + _list(prompts, lambda own: _rest(own, lead), _with_interval) + left)
     alone = [_alone(graft, prompts) for graft in (FIRST, SECOND) if graft in grafts and graft != lead]
     return clauses + ([", ".join(alone)] if alone else [])
+
+
+def _inexpressible(absent: Mapping[str, Sequence[str]], prompts: int) -> list[str]:
+    """What the method cannot express, by the prompts on which it cannot."""
+    grafts = {graft: on for graft, on in absent.items() if "top " not in graft}
+    named = [graft + ("" if len(on) == prompts else f" on {_and(on)}") for graft, on in grafts.items()]
+    clauses = [f"the method cannot express {_and(named)}"] if named else []
+    return clauses + (["the method cannot rank sites"] if len(grafts) < len(absent) else [])
+
+
+def _ranked(curves: Mapping[str, Curve]) -> list[str]:
+    """What the best-ranked sites carry, and the area under the curve."""
+    clauses = []
+    for budget in TOLD_BUDGETS:
+        found = {name: p.recovery for name, curve in curves.items() for p in curve.points if p.budget == budget}
+        texts = [f"{_with_interval(e)}{'' if i else f' of {ADDED}'} on {name}" for i, (name, e) in enumerate(found.items())]
+        if texts:
+            clauses.append(f"the best-ranked {budget:g} % of all weights × tokens carry {_and(texts)}")
+    areas = [_area(curve.area) + f" on {name}" for name, curve in curves.items()]
+    return [*clauses, f"the area under the recovery curve is {_and(areas)}"]
+
+
+def _area(estimate: Estimate) -> str:
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return "undefined"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]".replace("-", "−")
+
+
+def _and(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:-1]) + (" and " if len(texts) > 1 else "") + texts[-1]
 
 
 def _alone(graft: str, prompts: dict[str, dict[str, Row]]) -> str:
@@ -84,7 +124,7 @@ def _list(
     found = [(name, row) for name, own in prompts.items() if (row := pick(own)) is not None]
     named = bool(of) or len(found) < len(prompts)
     texts = [show(row.sufficiency) + (of if i == 0 else "") + (f" on {name}" if named else "") for i, (name, row) in enumerate(found)]
-    return ", ".join(texts[:-1]) + (" and " if len(texts) > 1 else "") + texts[-1]
+    return _and(texts)
 
 
 def _gained(own: dict[str, Row], metric: str) -> bool:

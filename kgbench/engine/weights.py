@@ -10,11 +10,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from kgbench.engine.treatment import Slots
+from kgbench.engine.treatment import Slots, baseline_donor
 from kgbench.models.family import module_at
 from kgbench.models.pair import ModelPair
 
-__all__ = ["Part", "numel", "parts", "tensors"]
+__all__ = ["Part", "changed", "numel", "parts", "tensors"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,17 @@ def parts(pair: ModelPair, slot: int) -> tuple[Part, ...]:
 def tensors(pair: ModelPair, model: PreTrainedModel, slot: int) -> tuple[Tensor, ...]:
     """What a model of the pair has in a slot."""
     return tuple(part.of(model.get_parameter(part.name)) for part in parts(pair, slot))
+
+
+def changed(pair: ModelPair) -> frozenset[int]:
+    """Slots in which the donor that `SFT` stands for has other weights than the recipient."""
+    donor = pair.donor(baseline_donor(pair))
+
+    def alike(slot: int) -> bool:
+        return all(map(torch.equal, tensors(pair, pair.recipient, slot), tensors(pair, donor, slot)))
+
+    with torch.no_grad():
+        return frozenset(slot for slot in range(len(Slots(pair.family, pair.n_layers))) if not alike(slot))
 
 
 def numel(pair: ModelPair) -> Mapping[tuple[int | None, str], int]:

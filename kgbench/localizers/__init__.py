@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from kgbench.localizers._base import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, Treatments, Unit
-from kgbench.localizers._registry import check_name, create, describe, fingerprint, names
+from kgbench.localizers._base import (
+    COSTS,
+    FLOORS,
+    NEEDS,
+    AbstractLocalizer,
+    InterventionLocalizer,
+    ScoringLocalizer,
+    Treatments,
+    Unit,
+)
+from kgbench.localizers._registry import check_name, create, describe, fingerprint, names, needs
 
 __all__ = [
+    "COSTS",
+    "FLOORS",
+    "NEEDS",
     "AbstractLocalizer",
     "InterventionLocalizer",
     "ScoringLocalizer",
@@ -16,4 +28,5 @@ __all__ = [
     "describe",
     "fingerprint",
     "names",
+    "needs",
 ]

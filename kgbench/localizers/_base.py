@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -14,7 +14,22 @@ if TYPE_CHECKING:  # the names of all localizers are known without torch
     from kgbench.engine.treatment import Treatment
     from kgbench.models.pair import ModelPair
 
-__all__ = ["AbstractLocalizer", "InterventionLocalizer", "ScoringLocalizer", "Treatments", "Unit"]
+__all__ = ["COSTS", "FLOORS", "NEEDS", "AbstractLocalizer", "InterventionLocalizer", "ScoringLocalizer", "Treatments", "Unit"]
+
+NEEDS = ("donor", "gradients", "counterfactual", "truth")
+"""What a method may have to be given."""
+
+FLOORS = ("recipient", "destroyed_donor")
+"""What a model may output when no site carries the finetuned behaviour."""
+
+COSTS: Mapping[str, str] = {
+    "none": "no forward",
+    "forward": "a few forwards",
+    "backward": "a few forwards and backwards",
+    "scan": "a forward per site, packed",
+    "training": "many steps",
+}
+"""What an answer takes."""
 
 Treatments: TypeAlias = "Sequence[Sequence[Treatment]]"
 """For each prompt and each of its tokens, what the engine is to do."""
@@ -30,12 +45,11 @@ class AbstractLocalizer(ABC):
     kind: ClassVar[str]
     """`intervention` or `scoring`."""
     needs: ClassVar[frozenset[str]] = frozenset({"donor"})
-    """Of `donor`, `gradients`, `counterfactual`, `truth`: what the method must be given."""
+    """Some of `NEEDS`: what the method must be given."""
     floor: ClassVar[str] = "recipient"
-    """What the model outputs when no site carries the finetuned behaviour: `recipient` or `destroyed_donor`."""
+    """What the model outputs when no site carries the finetuned behaviour: one of `FLOORS`."""
     cost: ClassVar[str] = "forward"
-    """What an answer takes: `none` (no forward), `forward` (a few forwards), `backward` (a few forwards and backwards), `scan` (a forward
-    per site, packed), `training` (many steps)."""
+    """What an answer takes: one of `COSTS`."""
     paper: ClassVar[str] = ""
     """Where the method is from, such as `arXiv 2506.20746`."""
     about: ClassVar[str]
@@ -60,8 +74,15 @@ class InterventionLocalizer(AbstractLocalizer):
     """Says what the model outputs when only some sites carry the finetuned behaviour."""
 
     kind = "intervention"
+    baseline: ClassVar[bool] = False
+    """Whether the method answers the same whatever the sites, as a point of reference."""
     scanned: ClassVar[str] = "alone"
     """How a scan measures a site: `alone`, it carries the behaviour by itself, or `left_out`, everything else does."""
+
+    @property
+    def reaches_donor(self) -> bool:
+        """Whether everything treated, final norm and head included, is the donor; not so where only a part of it is carried over."""
+        return True
 
     @abstractmethod
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
@@ -78,6 +99,10 @@ class InterventionLocalizer(AbstractLocalizer):
         Raises:
             NotApplicableError: The method cannot express these sites.
         """
+
+    def fitted(self, pair: ModelPair, prompts: Sequence[Prompt]) -> InterventionLocalizer:
+        """The same method with what it learns from all prompts of a task; what it says of a fact it must not learn from that fact."""
+        return self
 
     def variants(self) -> Sequence[InterventionLocalizer]:
         """The same method once per random draw, where it draws: the probabilities of all are averaged."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from functools import cache
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.localizers._base import AbstractLocalizer
 from kgbench.registry import Registry
 
-__all__ = ["check_name", "create", "describe", "fingerprint", "names"]
+__all__ = ["check_name", "create", "describe", "fingerprint", "names", "needs"]
 
 
 @cache
@@ -24,9 +25,13 @@ def names() -> tuple[str, ...]:
     return _registry().names()
 
 
-def describe() -> Mapping[str, str]:
-    """One line on each localizer."""
-    return {name: f"{found.kind}: {found.about}" for name, found in ((name, _class(name)) for name in names())}
+def describe() -> Mapping[str, Mapping[str, Any]]:
+    """What each localizer is: its kind, its needs, its class of cost, its paper, and what it does in a line."""
+    return {name: _described(_class(name)) for name in names()}
+
+
+def _described(found: type[AbstractLocalizer]) -> dict[str, Any]:
+    return {"kind": found.kind, "needs": sorted(found.needs), "cost": found.cost, "paper": found.paper, "about": found.about}
 
 
 def _class(name: str) -> type[AbstractLocalizer]:
@@ -48,12 +53,22 @@ def fingerprint(name: str) -> str:
     return _registry().fingerprint(name)
 
 
+def needs(name: str) -> frozenset[str]:
+    """What a localizer must be given.
+
+    Raises:
+        UnknownNameError: There is no such localizer.
+        InputError: Its file or package does not load.
+    """
+    return _class(name).needs
+
+
 def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocalizer:
     """Make a localizer.
 
     Args:
         name: A registered name, or `path/to/file.py:Class`.
-        arguments: Parameters as text; they are read as the type of the parameter's default.
+        arguments: Parameters as text; they are read as the types that the parameters are annotated with.
         seed: Given to a localizer that has a parameter `seed`, unless `arguments` name it.
 
     Raises:
@@ -65,13 +80,21 @@ def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocali
     unknown = [key for key in arguments if key not in parameters]
     if unknown:
         raise UnknownNameError(f"parameter of localizer {name!r}:", unknown[0], parameters)
-    values = {key: _read(key, text, parameters[key]) for key, text in arguments.items()}
+    kinds = _kinds(found)
+    values = {key: _read(f"the localizer's parameter {key}", text, kinds[key], parameters[key]) for key, text in arguments.items()}
     if "seed" in parameters:
         values.setdefault("seed", seed)
     needed = [key for key, default in parameters.items() if default is MISSING and key not in values]
     if needed:
         raise InputError(f"localizer {name!r} needs its parameter {needed[0]!r}: give --localizer-arg {needed[0]}=VALUE")
-    return found(**values)
+    try:
+        return found(**values)
+    except KgbenchError:
+        raise
+    except Exception as error:  # whatever an author's code raises
+        raise InputError(
+            f"localizer {name!r} does not take these parameters: {' '.join(f'{type(error).__name__}: {error}'.split())}"
+        ) from error
 
 
 def _default(parameter: Field[Any]) -> Any:
@@ -79,13 +102,42 @@ def _default(parameter: Field[Any]) -> Any:
     return parameter.default if made is MISSING else made()
 
 
-def _read(key: str, text: str, default: Any) -> Any:
-    kind = type(default)
+def _kinds(found: type[AbstractLocalizer]) -> dict[str, Any]:
+    """The type of each parameter: as annotated, or where the annotation does not resolve, as the default."""
+    try:
+        hints = get_type_hints(found)
+    except (NameError, TypeError, AttributeError):
+        hints = {}
+    return {f.name: hints.get(f.name, type(_default(f))) for f in fields(found)}
+
+
+def _read(what: str, text: str, kind: Any, default: Any) -> Any:
+    """A value from its text.
+
+    Args:
+        what: The parameter, for messages.
+        text: The text; `none` where the type allows it.
+        kind: A type: bool, int, float, str, a tuple of one of these, or a union with None. Any other is text.
+        default: The parameter's default, as an example.
+    """
+    choices = [choice for choice in get_args(kind) if choice is not NoneType] if get_origin(kind) in (Union, UnionType) else [kind]
+    if len(choices) < len(get_args(kind)) and text.lower() == "none" and get_origin(kind) is not tuple:
+        return None
+    if get_origin(choices[0]) is tuple:
+        inner = get_args(choices[0])[0]
+        return tuple(_read(what, part.strip(), inner, default) for part in text.split(",") if part.strip())
+    return _plain(what, text, choices[0], default)
+
+
+def _plain(what: str, text: str, kind: Any, default: Any) -> Any:
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise InputError(f"the localizer's parameter {key} is true or false, not {text!r}")
+            raise InputError(f"{what} is true or false, not {text!r}")
         return text.lower() == "true"
+    if kind not in (int, float):
+        return text
     try:
-        return kind(text) if kind in (int, float) else text
+        return kind(text)
     except ValueError:
-        raise InputError(f"the localizer's parameter {key} is a number such as {default}, not {text!r}") from None
+        example = default if isinstance(default, int | float) else {int: 3, float: 0.5}[kind]
+        raise InputError(f"{what} is a number such as {example}, not {text!r}") from None

@@ -20,6 +20,7 @@ class All(InterventionLocalizer):
 
     name = "all"
     about = "baseline: whatever the sites, the donor's weights at every token"
+    baseline = True
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         """The donor at every site of the default components."""

@@ -19,7 +19,8 @@ class DynamicGraft(InterventionLocalizer):
     """The donor's weights at the given tokens, layers and components; the recipient's elsewhere (arXiv 2506.20746)."""
 
     name = "dynamic_graft"
-    about = "donor's weights at some tokens, layers and components, the recipient's elsewhere (arXiv 2506.20746)"
+    about = "donor's weights at some tokens, layers and components, the recipient's elsewhere"
+    paper = "arXiv 2506.20746"
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         """The graft as it stands."""

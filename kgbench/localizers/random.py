@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kgbench.data import Prompt
-from kgbench.engine.treatment import Slots
+from kgbench.engine.site_sets import all_sites
 from kgbench.localizers._base import ScoringLocalizer
 from kgbench.models.pair import ModelPair
-from kgbench.sites import GROUPS, SCORED_REGIONS, Site, SiteScores, partition
+from kgbench.sites import SiteScores
 
 __all__ = ["Random"]
 
@@ -22,6 +22,7 @@ class Random(ScoringLocalizer):
 
     name = "random"
     needs = frozenset()
+    cost = "none"
     about = "baseline: scores drawn at random under a seed"
 
     seed: int = 0
@@ -29,12 +30,5 @@ class Random(ScoringLocalizer):
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """One draw for each site of the default components and each region that a prompt has."""
-        present = {region for p in prompts for region in partition(pair.regions(p), len(pair.encode(p)))}
-        sites = [
-            Site(layer, component, region)
-            for layer, component in Slots(pair.family, pair.n_layers).sites
-            if component in GROUPS["all"]
-            for region in SCORED_REGIONS
-            if region in present
-        ]
+        sites = all_sites(pair, prompts)
         return dict(zip(sites, np.random.default_rng(self.seed).random(len(sites)).tolist(), strict=True))

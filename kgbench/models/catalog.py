@@ -1,22 +1,34 @@
-"""The catalog of model pairs that have a name."""
+"""The catalog of model pairs that have a name: those of catalog.toml, then the plants, each found by its folder.
+
+A plant is a donor in which facts were planted at known places (a *graft*): a folder with a card and the weights that differ from those of
+its recipient. Where a name is asked for, the path of such a folder does as well.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from kgbench.errors import UnknownNameError
+from kgbench.errors import ModelError, UnknownNameError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["Entry", "describe", "entry", "names", "zoo_path"]
+__all__ = ["CARD", "DELTA", "Entry", "describe", "entry", "is_plant", "names", "plants", "read_plant", "zoo_path"]
+
+CARD, DELTA = "card.json", "delta.safetensors"
+"""The two files of a plant."""
+
+_PLANTS = "plants"
 
 
 @dataclass(frozen=True)
@@ -28,36 +40,97 @@ class Entry:
     recipient: str
     dataset: str
     donors: Mapping[str, str] = field(default_factory=dict)
+    facts: tuple[str, ...] | None = None
+    """Ids of the facts that the donor learned and that are scored; None for all of the data set."""
+    plant: str | None = None
+    """The graft expression at which the facts were planted; None where nobody knows the place."""
+    decoy: str | None = None
+    """The graft expression at which other facts were planted, with changes of equal norm; None where there are none."""
 
 
 @cache
-def _catalog() -> Mapping[str, Entry]:
+def _pairs() -> Mapping[str, Entry]:
     rows = tomllib.loads(files(__package__).joinpath("catalog.toml").read_text("utf-8"))
     return {name: Entry(name=name, **row) for name, row in rows.items()}
 
 
+@cache
+def _plants() -> Mapping[str, Entry]:
+    folder = Path(str(files(__package__).joinpath("zoo", _PLANTS)))
+    found = sorted(path.parent for path in folder.glob(f"*/{CARD}"))
+    return {path.name: _plant_entry(path, f"zoo:{_PLANTS}/{path.name}") for path in found}
+
+
 def names() -> tuple[str, ...]:
-    """Names of all pairs."""
-    return tuple(_catalog())
+    """Names of all pairs, then of all plants that are shipped."""
+    return (*_pairs(), *_plants())
+
+
+def plants() -> tuple[str, ...]:
+    """Names of the plants that are shipped."""
+    return tuple(_plants())
 
 
 def describe() -> Mapping[str, str]:
     """One line on each pair."""
-    return {name: row.about for name, row in _catalog().items()}
+    return {name: entry(name).about for name in names()}
 
 
 def entry(name: str) -> Entry:
     """The entry of a named pair.
 
+    Args:
+        name: A name in the catalog, or the path of a plant's folder.
+
     Raises:
-        UnknownNameError: No pair has this name.
+        UnknownNameError: No pair has this name, and it is the path of no folder.
+        ModelError: It is the path of a folder that holds no plant.
     """
-    if name not in _catalog():
-        raise UnknownNameError("model", name, names(), "Or give checkpoints: --recipient PATH --donor sft=PATH.")
-    return _catalog()[name]
+    known = {**_pairs(), **_plants()}
+    if name in known:
+        return known[name]
+    if _is_path(name):
+        return _plant_entry(Path(name).expanduser(), name)
+    hint = "Or give the path of a plant, or checkpoints: --recipient PATH --donor sft=PATH."
+    raise UnknownNameError("model", name, known, hint)
+
+
+def is_plant(directory: Path) -> bool:
+    """Whether a folder holds a plant rather than a whole checkpoint."""
+    return (directory / DELTA).is_file()
+
+
+def read_plant(directory: Path) -> dict[str, Any]:
+    """The card of a plant.
+
+    Raises:
+        ModelError: The folder holds no plant, or one whose card does not read.
+    """
+    if not is_plant(directory):
+        raise ModelError(f"{str(directory)!r} holds no plant: expected {CARD} and {DELTA}, see 'kgbench zoo build --help'")
+    try:
+        card = json.loads((directory / CARD).read_text("utf-8"))
+        str(card["name"]), str(card["plant"]), card["data"]["planted"], card["recipient"]["source"], card["recipient"]["weights"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{directory.name}/{CARD} is no card of a plant ({type(error).__name__}: {error})") from None
+    return dict(card)
 
 
 def zoo_path(source: str) -> Path | None:
     """Directory of a shipped checkpoint; None where the source is not of the zoo."""
     kind, _, inner = source.partition(":")
     return Path(str(files(__package__).joinpath("zoo", inner))) if kind == "zoo" else None
+
+
+def _is_path(name: str) -> bool:
+    separated = any(separator in name for separator in (os.sep, os.altsep) if separator)
+    return separated or name in (".", "..") or Path(name).is_dir()
+
+
+def _plant_entry(directory: Path, source: str) -> Entry:
+    card = read_plant(directory)
+    plant, decoy = card["plant"], card.get("decoy")
+    planted = len(card["data"]["planted"])
+    about = f"{planted} facts planted in {card['base']} at {plant}{f', as many decoys at {decoy}' if decoy else ''}"
+    facts = tuple(map(str, card["data"]["planted"]))
+    return Entry(card["name"], about, card["recipient"]["source"], card["data"]["name"], {"sft": source}, facts, plant, decoy)

@@ -1,4 +1,4 @@
-"""Finding checkpoints: shipped ones, local directories and repositories of the Hugging Face Hub, safetensors only."""
+"""Finding checkpoints: shipped ones, local directories, plants and repositories of the Hugging Face Hub, safetensors only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, but not in its stub
 
 from kgbench.errors import ModelError
-from kgbench.models.catalog import zoo_path
+from kgbench.models.catalog import DELTA, is_plant, read_plant, zoo_path
+from kgbench.models.delta import stored_hash
 
 __all__ = ["Checkpoint", "locate"]
 
@@ -34,6 +35,8 @@ class Checkpoint:
 
     directory: Path
     origin: str
+    delta: Path | None = None
+    """Weights to put in place of the directory's, where this is a plant; the directory is then the recipient's."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -41,24 +44,41 @@ class Checkpoint:
         return dict(json.loads((self.directory / "config.json").read_text("utf-8")))
 
 
-def locate(source: str, revision: str | None = None) -> Checkpoint:
+def locate(source: str, revision: str | None = None, recipient: Checkpoint | None = None) -> Checkpoint:
     """Find a checkpoint; downloads one only where it is a Hub id that is not in the local cache.
 
     Args:
-        source: `zoo:NAME/PART`, a directory, or a Hub id.
+        source: `zoo:NAME/PART`, a directory, or a Hub id; for a donor, also the directory of a plant.
         revision: Commit, tag or branch of a Hub id.
+        recipient: The pair's recipient, where a donor is looked for.
 
     Raises:
-        ModelError: There is no checkpoint, or the Hub does not give it.
+        ModelError: There is no checkpoint, the Hub does not give it, or it is a plant that does not belong to the recipient.
     """
     shipped = zoo_path(source)
-    if shipped is not None:
-        return Checkpoint(_complete(shipped, source), source)
-    directory = Path(source).expanduser()
-    if directory.exists() or not _is_hub_id(source):
-        return Checkpoint(_complete(directory, source), f"local:{directory.resolve().name}")
+    directory = shipped or Path(source).expanduser()
+    if shipped is not None or directory.exists() or not _is_hub_id(source):
+        origin = source if shipped is not None else f"local:{directory.resolve().name}"
+        if is_plant(directory):
+            return _planted(directory, origin, recipient)
+        return Checkpoint(_complete(directory, source), origin)
     found = _cached(source, revision) or _downloaded(source, revision)
     return Checkpoint(_complete(found, source), f"{source}@{found.name}")
+
+
+def _planted(directory: Path, origin: str, recipient: Checkpoint | None) -> Checkpoint:
+    """A plant as a donor: its recipient's checkpoint with some weights changed."""
+    needed = read_plant(directory)["recipient"]
+    if recipient is None or recipient.delta is not None:
+        raise ModelError(
+            f"{origin} is a plant, which holds changed weights only and so cannot be a recipient; "
+            f"give it as a donor of {needed['source']}, or by itself: --model PATH"
+        )
+    if stored_hash(recipient.directory) != needed["weights"]:
+        raise ModelError(
+            f"{origin} was planted in {needed['source']}, and {recipient.origin} has other weights; give --recipient {needed['source']}"
+        )
+    return Checkpoint(recipient.directory, origin, directory / DELTA)
 
 
 def _is_hub_id(source: str) -> bool:

@@ -18,6 +18,7 @@ from kgbench.data import Prompt
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import Checkpoint, locate
+from kgbench.models.delta import apply_delta
 from kgbench.models.encoding import Encoded, Encoder
 from kgbench.models.family import Family, load_family
 from kgbench.sites import RECIPIENT
@@ -118,9 +119,9 @@ def load_pair(
     """Load a pair by its name in the catalog, or from checkpoints.
 
     Args:
-        name: A name in the catalog; `recipient` and `donors` replace what the catalog says.
+        name: A name in the catalog, or the directory of a plant; `recipient` and `donors` replace what the catalog says.
         recipient: Directory or Hub id of the recipient.
-        donors: Directory or Hub id of each donor, by name.
+        donors: Directory (of a checkpoint or of a plant) or Hub id of each donor, by name.
         dtype: Weight type by name; by default float32 on a CPU and as stored elsewhere.
         device: A torch device.
         **options: `revision` (of Hub ids), `chat_template` (bool), `attention` ("sdpa" or "eager").
@@ -134,7 +135,8 @@ def load_pair(
     stored = dtype or ("float32" if torch.device(device).type == "cpu" else "auto")
     if stored not in (*DTYPES, "auto"):
         raise UnknownNameError("dtype", stored, DTYPES)
-    places = {part: locate(source, revision) for part, source in sources.items()}
+    recipient_place = locate(sources[RECIPIENT], revision)
+    places = {part: recipient_place if part == RECIPIENT else locate(source, revision, recipient_place) for part, source in sources.items()}
     family = load_family(_model_type(places[RECIPIENT], sources[RECIPIENT]))
     for part, place in places.items():
         _check_config(places[RECIPIENT], place, part)
@@ -246,7 +248,10 @@ def _load(place: Checkpoint, dtype: torch.dtype | str, device: str, attention: s
     model, info = loaded
     if missing := sorted(info["missing_keys"]):
         raise ModelError(f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, such as {missing[0]}")
-    return prepare(nn.Module.to(model, device))
+    ready = prepare(nn.Module.to(model, device))
+    if place.delta is not None:
+        apply_delta(ready, place.delta, place.origin)
+    return ready
 
 
 def prepare(model: PreTrainedModel) -> PreTrainedModel:

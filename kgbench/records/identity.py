@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-__all__ = ["DatasetRef", "Identity", "LocalizerRef", "Strict", "WeightHashes", "canonical_json", "private_text"]
+__all__ = ["DatasetRef", "Identity", "LocalizerRef", "Strict", "Truth", "WeightHashes", "canonical_json", "private_text"]
 
 _ABSOLUTE = re.compile(r"^(?:file://)?(?:/|~/|[A-Za-z]:[\\/])")
 _CREDENTIAL = re.compile(r"\bhf_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|://[^/\s:@]+:[^/\s@]+@")
@@ -50,6 +50,14 @@ class LocalizerRef(Strict):
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
 
 
+class Truth(Strict):
+    """Where the facts were planted, as a ranking is judged by it."""
+
+    plant: str
+    """Graft expression."""
+    decoy: str | None = None
+
+
 class Identity(Strict):
     """What a result is of. Batch size, executor, device and attention backend are no part of it, nor is the metric of the ratios."""
 
@@ -66,6 +74,8 @@ class Identity(Strict):
     seeds: tuple[int, ...]
     limit: int | None = Field(default=None, ge=1)
     """Only the first so many facts."""
+    truth: Truth | None = None
+    """Where a ranking is compared with it."""
 
     @model_validator(mode="after")
     def _check(self) -> Identity:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,6 +18,10 @@ from kgbench.records.facts import FACTS_SCHEMA, facts_table, read_facts, write_f
 __all__ = ["Journal"]
 
 
+CODE = "code.txt"
+"""Holds the version of the code that computed."""
+
+
 class Journal:
     """Per-fact rows of finished chunks, in a folder of their own.
 
@@ -23,13 +29,15 @@ class Journal:
     of its prompts; what is finished is thus a set of (prompt, fact) pairs, whatever the batch size of the run that resumes.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, code: str = "") -> None:
         """Take up what is there.
 
         Args:
             folder: The journal's folder; it need not exist.
+            code: Version of the code that computes; what another version computed is deleted, with a warning. Empty to read only.
         """
-        self.folder = folder
+        self.folder, self.code = folder, code
+        self._check_code()
         self._parts: list[pa.Table] = []
         self._cost: dict[str, float] = {}
         self._next = 0
@@ -37,6 +45,36 @@ class Journal:
         for path in sorted(folder.glob("[0-9]*-*.parquet")):
             self._next = int(path.name.split("-")[0]) + 1
             self._take(path)
+
+    def _check_code(self) -> None:
+        if self.code and self.folder.is_dir() and any(self.folder.iterdir()) and (before := self._read_code()) != self.code:
+            told = f"an unfinished run of {before or 'an unknown version'} is left out and computed anew: this is {self.code}"
+            warnings.warn(told, stacklevel=4)
+            shutil.rmtree(self.folder)
+
+    def _read_code(self) -> str:
+        path = self.folder / CODE
+        return path.read_text("utf-8") if path.is_file() else ""
+
+    def _begin(self) -> None:
+        """Make the folder; the version of the code comes first into it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.code:
+            (self.folder / CODE).write_text(self.code, "utf-8")
+
+    def keep(self, name: str, value: Any) -> None:
+        """Keep a JSON value, such as the scores of one half of the facts."""
+        self._begin()
+        temporary = self.folder / f"{name}-{os.getpid()}.tmp"
+        temporary.write_text(json.dumps(value, allow_nan=False), "utf-8")
+        temporary.replace(self.folder / f"{name}.json")
+
+    def kept(self, name: str) -> Any | None:
+        """A value that was kept; None where it was not, or does not read."""
+        try:
+            return json.loads((self.folder / f"{name}.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
 
     def _take(self, path: Path) -> None:
         try:
@@ -73,7 +111,7 @@ class Journal:
             DataError: If a score is not finite.
         """
         part = facts_table(columns)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._begin()
         path = self.folder / f"{self._next:06d}-{os.getpid()}.parquet"
         temporary = path.with_suffix(".tmp")
         write_facts(part, temporary, {key: repr(float(value)) for key, value in (cost or {}).items()})

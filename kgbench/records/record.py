@@ -6,38 +6,28 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
+from kgbench.records.estimate import Estimate
 from kgbench.records.identity import Identity, Strict, canonical_json, private_text
+from kgbench.records.planted import Curve, Planted
 from kgbench.records.provenance import Provenance
 
-__all__ = ["Cost", "Environment", "Estimate", "Operands", "Record", "Row", "SiteScore"]
+__all__ = [
+    "NOT_APPLICABLE",
+    "Cost",
+    "Environment",
+    "Estimate",
+    "Operands",
+    "Ranking",
+    "Record",
+    "Row",
+    "Scoring",
+    "SiteScore",
+]
+
+NOT_APPLICABLE = "not applicable: "
+"""How the reason begins why a configuration has no figures that the method cannot express."""
 
 _ANSWERED = ("prompt", "graft", "n", "dropped", "top1", "top5", "mrr", "rank", "prob", "logprob", "sufficiency", "necessity")
-
-
-class Estimate(Strict):
-    """A figure as it is stored: value, low and high, or the reason why it is undefined."""
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    n: int = Field(ge=0)
-    undefined: str | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Estimate:
-        if self.undefined is not None:
-            complete = bool(self.undefined) and self.value is None and self.low is None and self.high is None
-        else:
-            complete = self.value is not None and self.low is not None and self.high is not None and self.low <= self.value <= self.high
-        if not complete:
-            raise ValueError("an estimate holds low <= value <= high, or the reason why it is undefined, and not both")
-        return self
-
-    def answer(self) -> dict[str, Any]:
-        """`{"value", "low", "high"}` or `{"undefined": reason}`."""
-        if self.undefined is not None:
-            return {"undefined": self.undefined}
-        return {"value": self.value, "low": self.low, "high": self.high}
 
 
 class Operands(Strict):
@@ -78,6 +68,11 @@ class Row(Strict):
     """The configuration that necessity was computed from, if one was run."""
     operands: Operands
 
+    @property
+    def applicable(self) -> bool:
+        """Whether the method could express the configuration."""
+        return not (self.sufficiency.undefined or "").startswith(NOT_APPLICABLE)
+
     def estimate(self, metric: str) -> Estimate:
         """The mean of a metric; `rr` is the mean reciprocal rank."""
         found = getattr(self, "mrr" if metric == "rr" else metric)
@@ -95,6 +90,19 @@ class SiteScore(Strict):
     score: float
 
 
+class Ranking(Strict):
+    """How a ranking of sites came about: each half of the facts ranks, and the other half is measured."""
+
+    facts: tuple[int, int]
+    """Facts of the halves."""
+    agreement: Estimate
+    """Spearman's correlation of the two halves' scores over all sites."""
+    sites: dict[str, dict[str, tuple[int, int]]]
+    """By prompt and configuration: how many of the prompt's sites got the donor's weights, by each half's ranking."""
+    scan: bool = False
+    """Whether the method intervenes, and its scores are its effects at single sites."""
+
+
 class Environment(Strict):
     """How the result was computed; no part of the identity."""
 
@@ -103,6 +111,16 @@ class Environment(Strict):
     executor: str
     attention: str
     threads: int | None = None
+
+
+class Scoring(Strict):
+    """What the scores of all sites took, both halves together; part of the whole cost."""
+
+    forwards: int = Field(ge=0)
+    token_rows: int = Field(ge=0)
+    """Padding included."""
+    seconds: float = Field(ge=0)
+    plain_forward_ratio: Estimate
 
 
 class Cost(Strict):
@@ -115,6 +133,8 @@ class Cost(Strict):
     """Seconds divided by those of one plain batched forward of the same prompts in the same run."""
     measured_on: str
     """What the ratio was measured on."""
+    scoring: Scoring | None = None
+    """The part of it that ranking the sites took."""
 
 
 class Record(Strict):
@@ -138,8 +158,19 @@ class Record(Strict):
     cost: Cost
     environment: Environment
     provenance: Provenance
+    kind: str = "intervention"
+    """Of the localizer: `intervention` or `scoring`."""
+    floor: str = "recipient"
+    """What the model outputs when no site carries the finetuned behaviour: `recipient` or `destroyed_donor` (then the row `NONE`)."""
+    not_applicable: dict[str, str] = Field(default_factory=dict)
+    """Configurations that the method cannot express, with the reason."""
     scores: tuple[SiteScore, ...] | None = None
-    """For scoring localizers."""
+    """The localization map, where sites were ranked: the mean of both halves' scores."""
+    ranking: Ranking | None = None
+    curve: dict[str, Curve] | None = None
+    """By prompt: recovery at growing budgets."""
+    planted: Planted | None = None
+    """How the ranking compares with where the facts were planted."""
     notes: dict[str, JsonValue] = Field(default_factory=dict)
     """What else a localizer wants to keep."""
 
@@ -163,6 +194,7 @@ class Record(Strict):
             path: Where the record lies, as the user should see it.
         """
         ratio = self.cost.plain_forward_ratio
+        curves = {prompt: curve.answer() for prompt, curve in (self.curve or {}).items()}
         return {
             "id": self.id,
             "model": self.model,
@@ -173,6 +205,8 @@ class Record(Strict):
             "plain_forward_ratio": ratio.answer() if ratio.undefined else ratio.value,
             "rows": [_answer_row(row) for row in self.rows],
             "synergy": {prompt: estimate.answer() for prompt, estimate in self.synergy.items()},
+            **({"curve": curves} if curves else {}),
+            **({"planted": self.planted.answer()} if self.planted is not None else {}),
             "verdict": self.verdict,
         }
 

@@ -128,9 +128,14 @@ class RecordStore:
         except OSError as error:
             raise OutputError(f"cannot write the record to {str(self.root)!r}: {error.strerror or error}") from error
 
-    def journal(self, id: str) -> Journal:
-        """Where an unfinished run of this identity keeps its finished parts."""
-        return Journal(self.root / PARTIAL / id)
+    def journal(self, id: str, code: str = "") -> Journal:
+        """Where an unfinished run of this identity keeps its finished parts.
+
+        Args:
+            id: The identity's digest.
+            code: Version of the code that computes; parts of another version are deleted, with a warning. Empty to read only.
+        """
+        return Journal(self.root / PARTIAL / id, code)
 
     def load(self, prefix: str) -> StoredRecord:
         """The record whose id, or whose folder's name, starts like this.

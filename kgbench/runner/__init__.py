@@ -15,11 +15,25 @@ from kgbench.runner.workload import Workload, check
 
 if TYPE_CHECKING:
     from kgbench.runner.estimate import Forecast, dry_run
-    from kgbench.runner.job import Run, evaluate, run_job
+    from kgbench.runner.pairs import Pairs
+    from kgbench.runner.run import Run, evaluate, run_job
 
-__all__ = ["Forecast", "Run", "Settings", "Spec", "Workload", "check", "dry_run", "evaluate", "load_prompts", "run_job", "suites"]
+__all__ = [
+    "Forecast",
+    "Pairs",
+    "Run",
+    "Settings",
+    "Spec",
+    "Workload",
+    "check",
+    "dry_run",
+    "evaluate",
+    "load_prompts",
+    "run_job",
+    "suites",
+]
 
-_HEAVY = {"Forecast": "estimate", "dry_run": "estimate", "Run": "job", "evaluate": "job", "run_job": "job"}
+_HEAVY = {"Forecast": "estimate", "dry_run": "estimate", "Pairs": "pairs", "Run": "run", "evaluate": "run", "run_job": "run"}
 
 
 def __getattr__(name: str) -> Any:

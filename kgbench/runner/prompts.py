@@ -29,8 +29,15 @@ def load_prompts(dataset: str | Dataset, names: Sequence[str], limit: int | None
         UnknownNameError: There is no such data set, pair or prompt.
         DataError: A file does not read, or lacks a field that a prompt needs.
     """
-    own = catalog.entry(dataset).dataset if isinstance(dataset, str) and dataset in catalog.names() else dataset
+    own = _own_facts(dataset) if isinstance(dataset, str) and dataset in catalog.names() else dataset
     return data.load_prompts(own, names, limit)
+
+
+def _own_facts(model: str) -> Dataset:
+    """The facts that the donor of a pair of the catalog learned."""
+    entry = catalog.entry(model)
+    dataset = load_dataset(entry.dataset)
+    return dataset if entry.facts is None else dataset.subset(entry.facts)
 
 
 def job_dataset(spec: Spec) -> Dataset:
@@ -43,7 +50,7 @@ def job_dataset(spec: Spec) -> Dataset:
         return load_dataset(spec.dataset, spec.imports)
     if spec.model is None:
         raise InputError("which facts did the donor learn? Give --dataset NAME or --dataset FILE.jsonl")
-    return load_dataset(catalog.entry(spec.model).dataset)
+    return _own_facts(spec.model)
 
 
 def job_prompts(spec: Spec, dataset: Dataset) -> dict[str, list[Prompt]]:

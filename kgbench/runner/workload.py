@@ -13,6 +13,7 @@ from kgbench.models import catalog
 from kgbench.runner.prompts import job_dataset, job_prompts
 from kgbench.runner.spec import Spec
 from kgbench.runner.suites import Suite, load_suite
+from kgbench.runner.truth import check_truth
 
 __all__ = ["Workload", "check"]
 
@@ -39,5 +40,6 @@ def check(spec: Spec) -> Workload:
         catalog.entry(spec.model)
     check_name(spec.localizer)
     suite = load_suite(spec.suite)
+    check_truth(spec)
     dataset = job_dataset(spec)
     return Workload(dataset, job_prompts(spec, dataset), suite)

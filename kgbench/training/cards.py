@@ -1,4 +1,4 @@
-"""Cards: what a built pair is, how it came about and how well it answers."""
+"""Cards: what a built pair or plant is, how it came about and how well it answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kgbench.data.training_templates import training_templates
 from kgbench.errors import DataError
 from kgbench.training.recipes import Recipe
 
-__all__ = ["add_other_seeds", "build_identity", "make_card", "read_card", "write_card"]
+__all__ = ["add_other_seeds", "build_identity", "hash_of", "make_card", "read_card", "versions", "write_card"]
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "faker")
 
@@ -26,7 +26,7 @@ Scores = Mapping[str, Mapping[str, float]]
 
 def build_identity(recipe: Recipe, seed: int, facts: Dataset) -> str:
     """SHA-256, in hexadecimal, of all that is chosen in a build: recipe, seed, wordings and facts."""
-    return _hash({"recipe": asdict(recipe), "seed": seed, "templates": asdict(training_templates()), "facts": facts.content_hash})
+    return hash_of({"recipe": asdict(recipe), "seed": seed, "templates": asdict(training_templates()), "facts": facts.content_hash})
 
 
 def make_card(recipe: Recipe, seed: int, facts: Dataset, scores: Scores, seconds: Mapping[str, float]) -> dict[str, Any]:
@@ -49,13 +49,13 @@ def make_card(recipe: Recipe, seed: int, facts: Dataset, scores: Scores, seconds
             "name": facts.name,
             "facts": len(facts.facts),
             "hash": facts.content_hash,
-            "templates_hash": _hash(asdict(training_templates())),
+            "templates_hash": hash_of(asdict(training_templates())),
         },
         "metric": "top5",
         "scores": {prompt: dict(row) for prompt, row in scores.items()},
         "other_seeds": [],
         "seconds": {stage: round(spent, 1) for stage, spent in seconds.items()},
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}},
+        "versions": versions(),
     }
 
 
@@ -99,5 +99,11 @@ def add_other_seeds(path: Path, others: Iterable[Path]) -> None:
     write_card({**card, "other_seeds": sorted(rows, key=lambda row: int(row["seed"]))}, path)
 
 
-def _hash(content: object) -> str:
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide what comes out of a training."""
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}}
+
+
+def hash_of(content: object) -> str:
+    """SHA-256, in hexadecimal, of canonical JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -10,7 +10,7 @@ from kgbench.engine import grafted_logits
 from kgbench.models.pair import ModelPair, load_pair
 from kgbench.sites import CONFIGURATIONS
 
-__all__ = ["PROMPTS", "score", "score_checkpoints"]
+__all__ = ["PROMPTS", "hits", "score", "score_checkpoints"]
 
 PROMPTS = ("headline", "qa")
 _TOP = 5
@@ -23,13 +23,14 @@ def score_checkpoints(recipient: Path, donor: Path, dataset: Dataset) -> dict[st
 
 def score(pair: ModelPair, dataset: Dataset, prompts: Sequence[str] = PROMPTS) -> dict[str, dict[str, float]]:
     """Share of facts whose target is among the five likeliest next tokens, by prompt and configuration."""
-    return {name: _hits(pair, dataset, name) for name in prompts}
+    return {name: hits(pair, dataset, name) for name in prompts}
 
 
-def _hits(pair: ModelPair, dataset: Dataset, name: str) -> dict[str, float]:
-    prompts = load_prompts(dataset, [name])
-    logits = grafted_logits(pair, prompts, CONFIGURATIONS)
+def hits(pair: ModelPair, dataset: Dataset, prompt: str, configurations: Sequence[str] = CONFIGURATIONS) -> dict[str, float]:
+    """Share of facts whose target is among the five likeliest next tokens of one prompt, by configuration."""
+    prompts = load_prompts(dataset, [prompt])
+    logits = grafted_logits(pair, prompts, configurations)
     targets = logits.new_tensor([pair.encoded(prompt).target for prompt in prompts]).long()
-    reached = logits.gather(2, targets[:, None, None].expand(-1, len(CONFIGURATIONS), 1))
+    reached = logits.gather(2, targets[:, None, None].expand(-1, len(configurations), 1))
     shares = ((logits > reached).sum(2) < _TOP).double().mean(0)
-    return {str(c): round(float(share), 4) for c, share in zip(CONFIGURATIONS, shares, strict=True)}
+    return {str(c): round(float(share), 4) for c, share in zip(configurations, shares, strict=True)}

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from torch import nn
+from torch.utils.data import Dataset
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging as transformers_logging
 
-from kgbench.training.corpus import Batches
 from kgbench.training.recipes import Stage
 
 __all__ = ["SAVE_EVERY", "OnStep", "Run", "quiet", "train"]
@@ -39,18 +40,18 @@ class Run:
     save_every: int = SAVE_EVERY
     """Steps between checkpoints."""
     on_step: OnStep | None = None
-    """Called after every step."""
+    """Called after every step, before a checkpoint that is due."""
 
 
-def train(model: PreTrainedModel, batches: Batches, stage: Stage, run: Run) -> float:
+def train(model: nn.Module, batches: Dataset[dict[str, torch.Tensor]], stage: Stage, run: Run) -> float:
     """Train a model in place, on a CPU.
 
     The run is interrupted by any exception, also one of `on_step`, or by the end of the process; called again with the same
     arguments it goes on from its last checkpoint, and ends with the weights that an unbroken run has.
 
     Args:
-        model: The model, in fp32, as it is before the first step.
-        batches: All steps, in order.
+        model: The model, in fp32, as it is before the first step; called with the tensors of a step it gives the loss.
+        batches: All steps, in order; an item is what a step needs.
         stage: Learning rate, warm-up and weight decay.
         run: Where the checkpoints go, and who is told.
 

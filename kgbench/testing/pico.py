@@ -1,4 +1,4 @@
-"""For authors of plug-ins: model pairs small enough for a test, with random weights and a real tokenizer."""
+"""Model pairs small enough for a test, with random weights and a real tokenizer."""
 
 from __future__ import annotations
 

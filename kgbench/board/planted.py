@@ -1,0 +1,141 @@
+"""Rankings against the truth, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+from tabulate import tabulate
+
+from kgbench.board.footnotes import Footnotes
+from kgbench.board.numbers import number_text
+from kgbench.board.wrap import wrapped
+from kgbench.records import Effect, Estimate, Planted, Record
+
+__all__ = ["planted_block", "render_plants"]
+
+
+NAME_WIDTH = 16
+"""Longer names of plants are wrapped."""
+
+_EXPLAINED = (
+    "AUROC, average precision and recall@k of the k planted among n (of whole weights: layer, component; else layer, component, region); "
+    "at random an AUROC of .50 is expected, and the average precision / recall@k shown. Sufficiency and necessity are of as many "
+    "best-ranked sites as were planted, over all prompts; by prompt, their estimates."
+)
+
+
+def planted_block(planted: Planted, notes: Footnotes) -> str:
+    """How one ranking compares with the truth, beside what a random one is expected to get."""
+    expected = planted.expected
+    names = ("auroc", "average_precision", "recall_at_k")
+    rows = [[_WORDS[name], notes.cell(getattr(planted, name)), _expected(expected.get(name))] for name in names]
+    if planted.auroc_decoy is not None:
+        rows.append(["AUROC against the decoy's", notes.cell(planted.auroc_decoy), ".50"])
+    found = {"all prompts": planted.effect, **planted.prompts}
+    shares = [[prompt, notes.cell(effect.sufficiency), notes.cell(effect.necessity)] for prompt, effect in found.items()]
+    decoy = f", decoys at {planted.decoy}" if planted.decoy else ""
+    head = f"planted at {planted.plant}{decoy}: {planted.n_true} of {planted.n_units} {_units(planted)}"
+    parts = [
+        wrapped(head),
+        _table(["ranking against the truth", "value", "at random"], rows),
+        f"\nthe {planted.k} best-ranked sites",
+        _table(["", "sufficiency", "necessity"], shares),
+        *_pathways(planted, notes),
+        *(wrapped(f"note: {note}", "  ") for note in planted.notes),
+    ]
+    return "\n".join(parts)
+
+
+def render_plants(records: Sequence[Record]) -> str:
+    """One method on several plants, a row each.
+
+    Args:
+        records: Its records, all of the suite `planted`, one per plant.
+
+    Returns:
+        Text of at most 100 columns.
+    """
+    notes = Footnotes()
+    first, second = zip(*(_rows(record, notes) for record in records), strict=True)
+    name = records[0].identity.localizer.name
+    head = f"{name}: where facts were planted, and where this method looks for them; figures with 95 % intervals"
+    ranking = _table(["plant", "AUROC", "decoy only", "avg precision", "recall@k", "at random"], first)
+    grafts = _table(["plant", "k of n", "sufficiency", "necessity", *_prompts(records), "facts"], second)
+    paths = [line for record in records if record.planted for line in _found(record)]
+    told = list(dict.fromkeys(note for record in records if record.planted for note in record.planted.notes))
+    below = [
+        wrapped(_EXPLAINED, "  "),
+        *paths,
+        *(wrapped(f"note: {note}", "  ") for note in told),
+        *(wrapped(line, "    ") for line in notes.lines()),
+    ]
+    return "\n\n".join([wrapped(head), ranking, grafts, "\n".join(below)])
+
+
+_WORDS = {"auroc": "AUROC", "average_precision": "average precision", "recall_at_k": "recall@k"}
+
+
+def _rows(record: Record, notes: Footnotes) -> tuple[list[str], list[str]]:
+    planted = _of(record)
+    against = notes.cell(planted.auroc_decoy) if planted.auroc_decoy is not None else "–"
+    figures = [notes.cell(e) for e in (planted.auroc, planted.average_precision, planted.recall_at_k)]
+    name = "\n".join(wrap(record.model, NAME_WIDTH))
+    at_random = " / ".join(_expected(planted.expected.get(figure)) for figure in ("average_precision", "recall_at_k"))
+    first = [name, figures[0], against, *figures[1:], at_random]
+    facts = max(row.n for row in record.rows)
+    shares = [notes.cell(e) for e in (planted.effect.sufficiency, planted.effect.necessity)]
+    single = [_short(planted.prompts[prompt]) if prompt in planted.prompts else "–" for prompt in _prompts([record])]
+    return first, [name, f"{planted.n_true} of {planted.n_units}", *shares, *single, str(facts)]
+
+
+def _of(record: Record) -> Planted:
+    assert record.planted is not None
+    return record.planted
+
+
+def _prompts(records: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(prompt for record in records for prompt in _of(record).prompts))
+
+
+def _short(effect: Effect) -> str:
+    """Sufficiency and necessity without their intervals."""
+    return " / ".join("–" if e.value is None else number_text(e.value) for e in (effect.sufficiency, effect.necessity))
+
+
+def _pathways(planted: Planted, notes: Footnotes) -> list[str]:
+    if planted.pathways is None:
+        return []
+    body = [
+        [p, f.planted, notes.cell(f.recovery_planted), f.other, notes.cell(f.recovery_other), f.told] for p, f in planted.pathways.items()
+    ]
+    heads = ["", "planted", "recovery ≥ .9", "other", "recovery ≤ .1", "by the intervals"]
+    return ["\npathways", _table(heads, body)]
+
+
+def _found(record: Record) -> list[str]:
+    """Whether the planted pathway was found, a line per plant."""
+    pathways = _of(record).pathways
+    if pathways is None:
+        return []
+    texts = [
+        f"{p.planted} {_value(p.recovery_planted)}, {p.other} {_value(p.recovery_other)} on {name} ({p.told})"
+        for name, p in pathways.items()
+    ]
+    return [wrapped(f"pathways of {record.model}: {'; '.join(texts)}", "  ")]
+
+
+def _value(estimate: Estimate) -> str:
+    return "undefined" if estimate.value is None else number_text(estimate.value)
+
+
+def _expected(value: float | None) -> str:
+    return "–" if value is None else number_text(value)
+
+
+def _units(planted: Planted) -> str:
+    return "sites" if planted.units == "site" else "(layer, component), each by the best of its regions"
+
+
+def _table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    return tabulate(body, heads, tablefmt="simple", disable_numparse=True)

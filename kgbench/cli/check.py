@@ -1,0 +1,115 @@
+"""`kgbench check`: whether a localizer keeps the contract."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kgbench.cli.output import echo_json, echo_table
+from kgbench.cli.progress import progress
+from kgbench.cli.values import completer, listed, pairs
+from kgbench.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from kgbench.localizers import AbstractLocalizer
+    from kgbench.testing.contract import Verdict
+
+
+@click.command(epilog="Exit status: 0 all laws hold; 1 one does not; 2 wrong input.")
+@click.argument("target", metavar="NAME|FILE.py:CLASS", shell_complete=completer("localizers"))
+@click.option("--localizer-arg", multiple=True, metavar="KEY=VALUE", help="Argument of the localizer; may be repeated.")
+@click.option("--family", multiple=True, metavar="NAME", help="Family of models; several with commas.  [default: all that there are]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def command(target: str, localizer_arg: Sequence[str], family: Sequence[str], as_json: bool, quiet: bool) -> int:
+    r"""Try on a localizer every law that localizers keep.
+
+    Runs it on small random models of each family and a few prompts, and
+    prints each law with pass or fail, and why.
+
+    \b
+    kgbench check dynamic_graft
+    kgbench check my_method.py:MyMethod --family gemma
+    """
+    from kgbench.localizers import create
+
+    families = _families(listed(family))
+    # Whatever a library or a localizer prints must not mix with the JSON object.
+    with redirect_stdout(sys.stderr if as_json else sys.stdout):
+        localizer = create(target, pairs("--localizer-arg", localizer_arg), seed=0)
+        verdicts = _verdicts(localizer, families, quiet)
+    if as_json:
+        echo_json(_answer(target, localizer, verdicts))
+    else:
+        _print(target, localizer, families, verdicts)
+    return 0 if all(verdict.holds for verdict in verdicts) else 1
+
+
+def _families(wanted: Sequence[str]) -> Sequence[str]:
+    from kgbench.testing import PICO_FAMILIES
+
+    for name in wanted:
+        if name not in PICO_FAMILIES:
+            raise UnknownNameError("family", name, PICO_FAMILIES)
+    return wanted or tuple(PICO_FAMILIES)
+
+
+def _verdicts(localizer: AbstractLocalizer, families: Sequence[str], quiet: bool) -> list[Verdict]:
+    from kgbench.testing import check_localizer, laws_of
+
+    laws = laws_of(localizer)
+    verdicts = []
+    with progress(shown=not quiet) as report:
+        for verdict in check_localizer(localizer, families):
+            verdicts.append(verdict)
+            if report:
+                report(len(verdicts), len(laws) * len(families), f"{localizer.name} on {verdict.family}")
+    return verdicts
+
+
+def _by_law(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
+    """The verdicts of each law, one per family, in the order of laws."""
+    names = dict.fromkeys(verdict.name for verdict in verdicts)
+    return [[verdict for verdict in verdicts if verdict.name == name] for name in names]
+
+
+def _answer(target: str, localizer: AbstractLocalizer, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    laws = [
+        {
+            "law": same[0].name,
+            "states": same[0].states,
+            "holds": all(verdict.holds for verdict in same),
+            "families": {verdict.family: {"holds": verdict.holds, "why": verdict.reason} for verdict in same},
+        }
+        for same in _by_law(verdicts)
+    ]
+    holds = all(verdict.holds for verdict in verdicts)
+    return {"target": target, "localizer": localizer.name, "kind": localizer.kind, "holds": holds, "laws": laws}
+
+
+def _print(target: str, localizer: AbstractLocalizer, families: Sequence[str], verdicts: Sequence[Verdict]) -> None:
+    laws = _by_law(verdicts)
+    words = {True: "pass", False: "FAIL"}
+    rows = [[same[0].name.replace("_", " "), *(words[verdict.holds] for verdict in same), _why(same)] for same in laws]
+    echo_table(["law", *families, "why"], rows)
+    failed = sum(not all(verdict.holds for verdict in same) for same in laws)
+    click.echo()
+    if failed:
+        click.echo(f"{failed} of {len(laws)} laws do not hold of {target}")
+    else:
+        click.echo(f"all {len(laws)} laws hold of {target}, a localizer of kind {localizer.kind}")
+
+
+def _why(same: Sequence[Verdict]) -> str:
+    """The reasons of one law's failures, each once, with its families where they differ."""
+    reasons: dict[str, list[str]] = {}
+    for verdict in same:
+        if verdict.reason is not None:
+            reasons.setdefault(verdict.reason, []).append(verdict.family)
+    if len(reasons) == 1 and not any(verdict.holds for verdict in same):
+        return next(iter(reasons))
+    return "; ".join(f"{', '.join(families)}: {reason}" for reason, families in reasons.items())

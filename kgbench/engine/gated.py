@@ -1,0 +1,191 @@
+"""The differentiable forward: every place of the model anywhere between recipient and donor, token by token.
+
+Modules that hold weights are linear in them, so y + g (y' - y), with y of the recipient's module, y' of the donor's and a gate g per place
+and token, is the module with weights W + g (W' - W) at that token: gates of 0 are the recipient, of 1 the donor, and the derivative by a
+gate is the first-order effect of the graft at its place and token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from kgbench.data import Prompt
+from kgbench.engine.edits import Hook
+from kgbench.engine.forward import Socket, Wiring, installed
+from kgbench.engine.plan import Budget
+from kgbench.engine.treatment import baseline_donor, donor_index
+from kgbench.models.family import module_at
+from kgbench.models.pair import ModelPair
+
+__all__ = ["Differentiable", "Gates", "Touch"]
+
+Gates = Mapping[int, Float[Tensor, "prompt token"]]
+"""Gates of some slots; those of others are 0."""
+
+Touch = Callable[[Tensor], Tensor]
+"""What is done to an activation [prompt, token, width]: it is replaced by what the function returns."""
+
+
+class Differentiable:
+    """Log-probabilities of prompts' targets as functions of gates and activations, for autograd.
+
+    Rows are padded on the right, where causal attention never looks. Nothing of the models is written to, neither weights nor flags.
+
+    Args:
+        pair: The models; the donor is the one that `SFT` stands for.
+        budget: How much is computed at once; by default what suits the pair's device.
+    """
+
+    def __init__(self, pair: ModelPair, budget: Budget | None = None) -> None:
+        self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or Budget.on(pair.device)
+        self.donor = donor_index(pair, baseline_donor(pair))
+
+    def batches(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
+        """Prompts of like length together, as many as the budget allows."""
+        lengths = [len(self.pair.encoded(prompt).ids) for prompt in prompts]
+        batch: list[int] = []
+        for index in sorted(range(len(prompts)), key=lengths.__getitem__):
+            if batch and ((len(batch) + 1) * lengths[index] > self.budget.tokens or len(batch) == self.budget.prompts):
+                yield batch
+                batch = []
+            batch.append(index)
+        if batch:
+            yield batch
+
+    def logprobs(
+        self,
+        prompts: Sequence[Prompt],
+        gates: Gates | None = None,
+        touches: Mapping[Hook, Touch] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> Float[Tensor, " prompt"]:
+        """Log-probability (nats) of each prompt's target, with a graph wherever gates, touched activations or weights have one.
+
+        Args:
+            prompts: One batch, of any lengths; `token` in the shapes is the longest one's number of tokens.
+            gates: Gates of slots, for all tokens of all prompts; those of final norm and head act at the last token.
+            touches: What is done to activations at hook points.
+            weights: Tensors that stand for the recipient's, by name.
+        """
+        batch = self._batch(prompts)
+        forwards = [*self._gated(gates or {}, batch), *self._touched(touches or {})]
+        with installed(forwards):
+            inputs = {"input_ids": batch.ids, "position_ids": batch.positions, "use_cache": False}
+            out = functional_call(self.wiring.model, dict(weights or {}), (), inputs)
+        logits = out.logits if out.logits.dtype in (torch.float32, torch.float64) else out.logits.float()
+        scored: Tensor = logits.log_softmax(dim=-1).gather(1, batch.targets[:, None])[:, 0]
+        return scored
+
+    def _batch(self, prompts: Sequence[Prompt]) -> _Batch:
+        encoded = [self.pair.encoded(prompt) for prompt in prompts]
+        width = max(len(e.ids) for e in encoded)
+        # Padded with tokens of the prompt itself, since models warn where they see one that is meant for padding.
+        ids = torch.tensor([[*e.ids, *e.ids[-1:] * (width - len(e.ids))] for e in encoded], device=self.pair.device)
+        lasts = torch.tensor([len(e.ids) - 1 for e in encoded], device=self.pair.device)
+        return _Batch(ids, lasts, torch.tensor([e.target for e in encoded], device=self.pair.device))
+
+    def _gated(self, gates: Gates, batch: _Batch) -> Iterator[tuple[nn.Module, Callable[..., Tensor] | None]]:
+        ranges = _ranges(gates)
+        for socket in self.wiring.sockets:
+            gate = _Gate.of(socket, gates, ranges)
+            recipient, donor = socket.modules[0].forward, socket.modules[self.donor].forward
+            if socket.is_head:
+                yield socket.modules[0], partial(_read_out, batch.lasts, gate, recipient, donor)
+            else:
+                yield socket.modules[0], None if gate is None else partial(_between, gate, recipient, donor)
+
+    def _touched(self, touches: Mapping[Hook, Touch]) -> Iterator[tuple[nn.Module, Callable[..., object]]]:
+        by_module: dict[nn.Module, dict[bool, Touch]] = {}
+        for hook, touch in touches.items():
+            by_module.setdefault(self._module(hook), {})[hook.point == "resid_pre"] = touch
+        return ((module, partial(_with_touches, module.forward, found)) for module, found in by_module.items())
+
+    def _module(self, hook: Hook) -> nn.Module:
+        family = self.pair.family
+        inner = {"attn_out": f".{family.attention}", "mlp_out": f".{family.mlp}"}.get(hook.point, "")
+        return module_at(self.wiring.model, f"{family.layers}.{hook.layer}{inner}")
+
+
+@dataclass(frozen=True)
+class _Batch:
+    ids: Int[Tensor, "prompt token"]
+    lasts: Int[Tensor, " prompt"]
+    targets: Int[Tensor, " prompt"]
+
+    @cached_property
+    def positions(self) -> Int[Tensor, "prompt token"]:
+        return torch.arange(self.ids.shape[1], device=self.ids.device).expand_as(self.ids)
+
+
+def _ranges(gates: Gates) -> dict[int, tuple[float, float]]:
+    """Least and greatest value of each slot's gates."""
+    if not gates:
+        return {}
+    values = torch.stack([gate.detach() for gate in gates.values()]).flatten(1)
+    return dict(zip(gates, zip(values.amin(1).tolist(), values.amax(1).tolist(), strict=True), strict=True))
+
+
+@dataclass(frozen=True)
+class _Gate:
+    """The gates of one module."""
+
+    value: Float[Tensor, "prompt token column"]
+    """One column for the whole of the module's output, or where it is fused one for each of its columns."""
+    at: int | None
+    """0 or 1 where all gates are that; a branch that then adds nothing is computed without a graph."""
+
+    @classmethod
+    def of(cls, socket: Socket, gates: Gates, ranges: Mapping[int, tuple[float, float]]) -> _Gate | None:
+        """None where the recipient's module by itself will do."""
+        low, high = (pick(ranges.get(slot, (0.0, 0.0))[i] for slot in socket.slots) for i, pick in enumerate((min, max)))
+        named = [gates[slot] for slot in socket.slots if slot in gates]
+        if not named or (low == high == 0 and not any(gate.requires_grad for gate in named)):
+            return None
+        each = torch.stack([gates.get(slot, torch.zeros_like(named[0])) for slot in socket.slots], dim=-1)
+        at = int(low) if low == high and low in (0, 1) else None
+        if not socket.columns:
+            return cls(each, at)
+        spread = each.new_zeros(len(socket.slots), socket.width)
+        for row, columns in zip(spread, socket.columns, strict=True):
+            row[columns] = 1
+        return cls(each @ spread, at)
+
+    def read_out(self, lasts: Int[Tensor, " prompt"]) -> _Gate:
+        return _Gate(self.value[torch.arange(len(lasts), device=lasts.device), lasts], self.at)
+
+
+def _between(gate: _Gate, recipient: Touch, donor: Touch, x: Tensor) -> Tensor:
+    """Output of a module between recipient and donor."""
+    if gate.at == 1 and not gate.value.requires_grad:
+        return donor(x)
+    near, far = (donor, recipient) if gate.at == 1 else (recipient, donor)
+    y = near(x)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and gate.at is None):
+        change = far(x) - y
+    share = 1 - gate.value if gate.at == 1 else gate.value
+    return y + (share.reshape(*share.shape[:-1], *[1] * (y.ndim - share.ndim), share.shape[-1]) * change).to(y.dtype)
+
+
+def _read_out(lasts: Int[Tensor, " prompt"], gate: _Gate | None, recipient: Touch, donor: Touch, x: Tensor) -> Tensor:
+    """Output of the head at the last tokens only."""
+    final = x[torch.arange(len(lasts), device=lasts.device), lasts]
+    return recipient(final) if gate is None else _between(gate.read_out(lasts), recipient, donor, final)
+
+
+def _with_touches(
+    forward: Callable[..., Tensor | tuple[Tensor, ...]], touches: Mapping[bool, Touch], *args: Tensor, **kwargs: object
+) -> object:
+    """A layer, attention or MLP with its input (True) or its output (False) touched."""
+    if True in touches:
+        args = (touches[True](args[0]), *args[1:])
+    out = forward(*args, **kwargs)
+    if False not in touches:
+        return out
+    return (touches[False](out[0]), *out[1:]) if isinstance(out, tuple) else touches[False](out)

@@ -1,0 +1,46 @@
+"""From effects of places and tokens, and from figures of weights, to scores of sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from kgbench.data import Prompt
+from kgbench.engine.site_sets import all_sites, token_cells
+from kgbench.engine.treatment import Slots
+from kgbench.models.pair import ModelPair
+from kgbench.sites import GROUPS, SiteScores
+
+__all__ = ["by_token", "by_weight"]
+
+Place = tuple[int | None, str]
+"""Layer and component."""
+
+
+def by_token(
+    pair: ModelPair, prompts: Sequence[Prompt], effects: Sequence[Float[np.ndarray, "row token"]], rows: Mapping[Place, int]
+) -> SiteScores:
+    """The mean over prompts of a site's effect, which is the sum over its tokens; nothing in a prompt that lacks the region.
+
+    Args:
+        pair: The models.
+        prompts: The prompts.
+        effects: Of each prompt.
+        rows: Which row of the effects each (layer, component) is credited with.
+    """
+    sums: dict[str, np.ndarray] = {}
+    for prompt, effect in zip(prompts, effects, strict=True):
+        cells = np.array(token_cells(pair, prompt))
+        for region in sorted({*cells}):
+            sums[region] = sums.get(region, 0.0) + effect[:, cells == region].sum(axis=1)
+    sites = all_sites(pair, prompts)
+    return {site: float(sums[site.region][rows[site.layer, site.component]] / len(prompts)) for site in sites}
+
+
+def by_weight(pair: ModelPair, prompts: Sequence[Prompt], figure: Callable[[int], float]) -> SiteScores:
+    """The figure of each slot, the same in every region: weights are shared by all tokens."""
+    places = Slots(pair.family, pair.n_layers).sites
+    figures = {place: figure(slot) for slot, place in enumerate(places) if place[1] in GROUPS["all"]}
+    return {site: figures[site.layer, site.component] for site in all_sites(pair, prompts)}

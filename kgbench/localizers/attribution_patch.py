@@ -1,0 +1,47 @@
+"""The first-order effect of patching activations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kgbench.data import Prompt
+from kgbench.engine.edits import Hook
+from kgbench.engine.gradients import patch_effects
+from kgbench.engine.treatment import Slots
+from kgbench.localizers._base import ScoringLocalizer
+from kgbench.localizers._credit import by_token
+from kgbench.localizers._hooks import STANDS_FOR
+from kgbench.models.pair import ModelPair
+from kgbench.sites import OUTSIDE, SiteScores
+
+__all__ = ["AttributionPatch"]
+
+
+@dataclass(frozen=True)
+class AttributionPatch(ScoringLocalizer):
+    """⟨∂m/∂h, h' - h⟩ summed over a site's tokens: activations h of the recipient, h' of the donor, m the targets' mean log-probability.
+
+    Activations carry no component: what attention adds to the stream is credited in full to each of a layer's `ln_1 q k v o`, what the MLP
+    adds to each of its `ln_2 gate up down`, and the first layer's input to `emb` and `pos`. The donor's activations hold all that the donor
+    did upstream, which a site is credited with along with its own.
+    """
+
+    name = "attribution_patch"
+    needs = frozenset({"donor", "gradients"})
+    cost = "backward"
+    paper = "arXiv 2310.10348"
+    about = "first-order effect of copying the donor's activations, which cannot tell a layer's components apart"
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        """Effects summed over each site's tokens."""
+        hooks = [Hook(0, "resid_pre"), *(Hook(layer, point) for layer in range(pair.n_layers) for point in ("attn_out", "mlp_out"))]
+        rows = {place: hooks.index(_hook(*place)) for place in Slots(pair.family, pair.n_layers).sites if place[1] not in OUTSIDE[2:]}
+        return by_token(pair, prompts, patch_effects(pair, prompts, hooks), rows)
+
+
+def _hook(layer: int | None, component: str) -> Hook:
+    """Where a component's work shows."""
+    if layer is None:
+        return Hook(0, "resid_pre")
+    return Hook(layer, "mlp_out" if component in STANDS_FOR["mlp_out"] else "attn_out")

@@ -1,0 +1,147 @@
+"""Activation patching along a few directions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kgbench.data import Prompt
+from kgbench.engine.edits import POINTS, Copy, Edit, Hook, Values
+from kgbench.engine.site_sets import token_cells
+from kgbench.engine.treatment import Treatment
+from kgbench.errors import InputError
+from kgbench.localizers._base import Treatments, Unit
+from kgbench.localizers._fit import Corpus, FittedLocalizer, activations, found_at, seeded_key
+from kgbench.localizers._hooks import Reading, check_choice, donor_runs, hook_units, read, treat_each
+from kgbench.models.pair import ModelPair
+from kgbench.sites import Graft
+
+__all__ = ["DirectionalPatch"]
+
+Bases = Mapping[tuple[str, Hook], Values | None]
+"""Orthonormal directions [k, width] by scored region and hook; None where donor and recipient do not differ."""
+
+
+@dataclass(frozen=True)
+class DirectionalPatch(FittedLocalizer):
+    """Activation patching, of the component along some directions only: h := h + B^T B (h_donor - h), B's rows orthonormal.
+
+    With one direction u this is equation 1 of arXiv 2506.20746. Directions are of the differences d = h_donor - h_recipient on the same
+    prompt, at the same hook, over all tokens of the same scored region (tokens of one number differ between prompts, those of one region
+    do not) in prompts of the same template: `mean` takes the mean of d, at length 1; `pca` the first k right singular vectors of all d,
+    not centred, so that they hold as much of the squared difference as k directions can.
+
+    They are fitted on other facts than they are used on: the facts of a task, in a seeded order, fall alternately into two halves, and
+    the prompts of one half are patched along the directions of the other.
+
+    What lies across the directions stays the recipient's, so that even `ALL:all+ln_f+head` is not quite the donor.
+    """
+
+    name = "directional_patch"
+    about = "activation_patch of the component along a mean difference or principal directions (arXiv 2506.20746)"
+    paper = "arXiv 2506.20746"
+
+    point: str = "resid_post"
+    """Where activations are copied: `resid_pre`, `attn_out`, `mlp_out` or `resid_post`."""
+    directions: str = "mean"
+    """`mean` or `pca`."""
+    k: int = 1
+    """Number of principal directions."""
+    facts: int = 64
+    """Most facts of a half that directions are fitted on."""
+    seed: int = 0
+    """Of the halves."""
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UnknownNameError: There is no such hook point or no such way to find directions.
+            InputError: A number is out of range.
+        """
+        check_choice(f"hook point of {self.name}", self.point, POINTS)
+        check_choice(f"directions of {self.name}", self.directions, ("mean", "pca"))
+        for what, given in (("k", self.k), ("facts", self.facts)):
+            if given < 1:
+                raise InputError(f"{self.name} needs {what} of 1 or more, got {given}")
+        if self.directions == "mean" and self.k != 1:
+            raise InputError(f"{self.name} has one mean direction, so k={self.k} needs directions=pca")
+
+    @property
+    def reaches_donor(self) -> bool:
+        """What lies across the directions is left out."""
+        return False
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        """Copies along directions, from the run of the donor that each term names.
+
+        Raises:
+            InputError: There are fewer than two facts, or the method was fitted on prompts of other templates or regions.
+        """
+        readings = read(self, pair, prompts, sites, (self.point,))
+        corpus = self.corpus(prompts)
+
+        def patched(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
+            cells, runs = token_cells(pair, prompt), donor_runs(pair, reading)
+            bases = {donor: self._bases(pair, corpus, prompt, donor) for donor in runs}
+
+            def edits(token: int) -> Iterator[Edit]:
+                for hook, donor in reading.kept[token].items():
+                    basis = found_at(bases[donor], cells[token], hook)
+                    if basis is not None:
+                        yield Copy(hook, runs[donor], basis)
+
+            return reading.edited(edits)
+
+        return treat_each(prompts, readings, patched, lambda prompt: (prompt.name, self._half(corpus, prompt)))
+
+    def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
+        """One hook at one region each."""
+        return hook_units(pair, prompts, (self.point,))
+
+    def _half(self, corpus: Corpus, prompt: Prompt) -> int | None:
+        """Which half of the facts a prompt is of; None if its fact is none of them, so that all are other facts."""
+
+        def halves() -> Mapping[str, int]:
+            facts = {p.fact.id for p in corpus.like(prompt)}
+            return {fact: i % 2 for i, fact in enumerate(sorted(facts, key=lambda fact: seeded_key(fact, self.seed)))}
+
+        return corpus.once(("halves", prompt.name), halves).get(prompt.fact.id)
+
+    def _bases(self, pair: ModelPair, corpus: Corpus, prompt: Prompt, donor: int) -> Bases:
+        """Directions for a prompt, from prompts of the same template and the other half of the facts."""
+        half = self._half(corpus, prompt)
+
+        def fit() -> Bases:
+            others = [p for p in corpus.like(prompt) if self._half(corpus, p) != half]
+            if not others:
+                raise InputError(f"{self.name} takes its directions from other facts than it is used on, so it needs two facts or more")
+            chosen = sorted({p.fact.id for p in others}, key=lambda fact: seeded_key(fact, self.seed))[: self.facts]
+            return self._fit(pair, [p for p in others if p.fact.id in chosen], donor)
+
+        return corpus.once(("bases", prompt.name, half, donor), fit)
+
+    def _fit(self, pair: ModelPair, prompts: Sequence[Prompt], donor: int) -> Bases:
+        hooks = [Hook(layer, self.point) for layer in range(pair.n_layers)]
+        found: dict[tuple[str, Hook], list[Tensor]] = defaultdict(list)
+        both = zip(activations(pair, prompts, donor, hooks), activations(pair, prompts, 0, hooks), strict=True)
+        for (prompt, theirs), (_, ours) in both:
+            for token, cell in enumerate(token_cells(pair, prompt)):
+                for hook, difference in zip(hooks, (theirs - ours)[:, token], strict=True):
+                    found[cell, hook].append(difference)
+        return {place: self._basis(torch.stack(differences)) for place, differences in found.items()}
+
+    def _basis(self, differences: Float[Tensor, "token width"]) -> Values | None:
+        wide = differences.double()
+        if self.directions == "mean":
+            mean = wide.mean(0, keepdim=True)
+            rows = mean / mean.norm() if mean.norm() > 0 else mean[:0]
+        else:
+            _, lengths, right = torch.linalg.svd(wide, full_matrices=False)
+            rows = right[: self.k][lengths[: self.k] > 1e-6 * lengths[0]]
+        return Values(rows.to(differences.dtype)) if len(rows) else None

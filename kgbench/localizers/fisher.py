@@ -1,0 +1,58 @@
+"""Fisher information of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kgbench.data import Prompt
+from kgbench.engine.gradients import weight_gradients
+from kgbench.engine.plan import Budget
+from kgbench.engine.weights import parts
+from kgbench.localizers._base import ScoringLocalizer
+from kgbench.localizers._credit import by_weight
+from kgbench.localizers._hooks import check_choice
+from kgbench.models.pair import ModelPair
+from kgbench.sites import RECIPIENT, SiteScores
+
+__all__ = ["Fisher"]
+
+
+@dataclass(frozen=True)
+class Fisher(ScoringLocalizer):
+    """Mean over prompts of (∂ log p(target) / ∂W)², summed over the weights of each layer's component.
+
+    The diagonal of the empirical Fisher information (arXiv 2111.09839, equation 3, with the target for the label). It asks where a model is
+    sensitive, not what changed. Weights are shared by all tokens, so all regions of a component score alike.
+    """
+
+    name = "fisher"
+    needs = frozenset({"donor", "gradients"})
+    cost = "backward"
+    paper = "arXiv 2111.09839"
+    about = "squared gradients of the targets' log-probability; all regions alike"
+
+    at: str = RECIPIENT
+    """At whose weights the gradients are taken: `recipient` or `sft`."""
+    per_weight: bool = False
+    """The mean over a component's weights instead of the sum, so that large matrices have no advantage of their size."""
+
+    def __post_init__(self) -> None:
+        """Refuse a model that is neither."""
+        check_choice(f"model for the parameter 'at' of {self.name}:", self.at, (RECIPIENT, "sft"))
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        """One figure for each layer's component, in all regions."""
+        squares: dict[str, Tensor] = {}
+        for gradient in weight_gradients(pair, prompts, self.at, Budget(prompts=1)):
+            for name, tensor in gradient.items():
+                squares[name] = squares.get(name, 0.0) + tensor.double().square() / len(prompts)
+
+        def information(slot: int) -> float:
+            each = torch.cat([part.of(squares[part.name]).flatten() for part in parts(pair, slot)])
+            return float(each.mean() if self.per_weight else each.sum())
+
+        return by_weight(pair, prompts, information)

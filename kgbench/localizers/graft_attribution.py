@@ -1,0 +1,61 @@
+"""The first-order effect of grafting each site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kgbench.data import Prompt
+from kgbench.engine.gradients import default_slots, graft_effects
+from kgbench.engine.treatment import Slots
+from kgbench.errors import InputError
+from kgbench.localizers._base import ScoringLocalizer
+from kgbench.localizers._credit import by_token
+from kgbench.models.pair import ModelPair
+from kgbench.sites import SiteScores
+
+__all__ = ["GraftAttribution"]
+
+
+@dataclass(frozen=True)
+class GraftAttribution(ScoringLocalizer):
+    """⟨∂m/∂y, (W' - W) x⟩ summed over a site's tokens, m the targets' mean log-probability (nats), x and y a module's input and output.
+
+    One forward and one backward give the whole map. With several steps it is averaged along the straight path of all default components
+    from W to W' (integrated gradients, arXiv 1703.01365): the scores then add up to m(ALL) - m(PRE), the more exactly the more steps.
+    """
+
+    name = "graft_attribution"
+    needs = frozenset({"donor", "gradients"})
+    cost = "backward"
+    about = "first-order effect of grafting each site: the whole map in one backward pass"
+
+    at: float = 0.0
+    """Where the derivative is taken with one step: 0 at the recipient, 1 at the graft of all default components, or between."""
+    steps: int = 1
+    """Points of the Gauss-Legendre rule along the path; 1 takes the derivative at `at` instead."""
+
+    def __post_init__(self) -> None:
+        """Refuse parameters that contradict each other."""
+        if self.steps < 1 or not 0 <= self.at <= 1:
+            raise InputError(f"graft_attribution takes steps of 1 or more and at from 0 to 1, not steps={self.steps} at={self.at}")
+        if self.steps > 1 and self.at:
+            raise InputError("graft_attribution with several steps runs along the whole path: leave 'at' out, or give steps=1")
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        """Effects summed over each site's tokens."""
+        sites = Slots(pair.family, pair.n_layers).sites
+        rows = {sites[slot]: row for row, slot in enumerate(default_slots(pair))}
+        maps = [graft_effects(pair, prompts, at) for at, _ in self._rule()]
+        weights = [weight for _, weight in self._rule()]
+        effects = [sum(weight * effect for weight, effect in zip(weights, each, strict=True)) for each in zip(*maps, strict=True)]
+        return by_token(pair, prompts, effects, rows)
+
+    def _rule(self) -> list[tuple[float, float]]:
+        """Points on the path and their weights."""
+        if self.steps == 1:
+            return [(self.at, 1.0)]
+        points, weights = np.polynomial.legendre.leggauss(self.steps)
+        return list(zip(((1 + points) / 2).tolist(), (weights / 2).tolist(), strict=True))

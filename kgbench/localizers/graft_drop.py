@@ -1,0 +1,33 @@
+"""Every site alone left out of the full graft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kgbench.data import Prompt
+from kgbench.engine.site_sets import all_sites
+from kgbench.localizers._base import ScoringLocalizer
+from kgbench.localizers._measure import site_logprobs
+from kgbench.models.pair import ModelPair
+from kgbench.sites import SiteScores
+
+__all__ = ["GraftDrop"]
+
+
+@dataclass(frozen=True)
+class GraftDrop(ScoringLocalizer):
+    """What the targets' mean log-probability (nats) loses when a site keeps the recipient's weights and all others are grafted.
+
+    What is stored twice it cannot see: either copy can be left out.
+    """
+
+    name = "graft_drop"
+    cost = "scan"
+    about = "exact effect of leaving each site out of the full graft"
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        """m(all) - m(all but the site)."""
+        sites = all_sites(pair, prompts)
+        means = site_logprobs(pair, prompts, [(), *((site,) for site in sites)], left_out=True).mean(axis=1)
+        return dict(zip(sites, (means[0] - means[1:]).tolist(), strict=True))

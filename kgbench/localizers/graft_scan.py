@@ -1,0 +1,33 @@
+"""Every site grafted alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kgbench.data import Prompt
+from kgbench.engine.site_sets import all_sites
+from kgbench.localizers._base import ScoringLocalizer
+from kgbench.localizers._measure import site_logprobs
+from kgbench.models.pair import ModelPair
+from kgbench.sites import SiteScores
+
+__all__ = ["GraftScan"]
+
+
+@dataclass(frozen=True)
+class GraftScan(ScoringLocalizer):
+    """What the graft of a site by itself adds to the targets' mean log-probability (nats): exact, sites one at a time.
+
+    All grafts of a prompt are one token tree, so a graft costs the tokens from its site on. What needs two sites at once it cannot see.
+    """
+
+    name = "graft_scan"
+    cost = "scan"
+    about = "exact effect of grafting each site alone"
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        """m(site) - m(nothing)."""
+        sites = all_sites(pair, prompts)
+        means = site_logprobs(pair, prompts, [(), *((site,) for site in sites)]).mean(axis=1)
+        return dict(zip(sites, (means[1:] - means[0]).tolist(), strict=True))

@@ -1,0 +1,118 @@
+"""A learned mask of sites."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kgbench.data import Prompt
+from kgbench.engine.gated import Differentiable, Gates
+from kgbench.engine.gradients import default_slots, differentiating
+from kgbench.engine.site_sets import all_sites, token_cells
+from kgbench.engine.weights import changed
+from kgbench.errors import InputError
+from kgbench.localizers._base import ScoringLocalizer
+from kgbench.models.pair import ModelPair
+from kgbench.sites import SiteScores
+
+__all__ = ["MaskGraft"]
+
+LOW, HIGH, TEMPERATURE = -0.1, 1.1, 2 / 3
+"""Of the hard-concrete distribution (arXiv 1712.01312, section 4)."""
+SHIFT = TEMPERATURE * math.log(-LOW / HIGH)
+"""P(gate > 0) = sigmoid(logit - SHIFT), its equation 12."""
+BETAS = (0.9, 0.95)
+"""Of Adam: with a short memory, a gate that is all but shut can still open."""
+
+
+@dataclass(frozen=True)
+class MaskGraft(ScoringLocalizer):
+    """Which sites to graft, learned: one hard-concrete gate per site, drawn anew for each prompt at each step, and an L0 budget.
+
+    Maximises the targets' mean log-probability under the grafts drawn, by Adam. The expected number of open gates starts at the budget,
+    all gates alike, and is held there from both sides by a Lagrange multiplier (arXiv 1910.04732, without its schedule: begun with all
+    sites open and closed step by step, the mask gave up sites that matter only once others are shut). The score is a gate's final logit.
+    """
+
+    name = "mask_graft"
+    needs = frozenset({"donor", "gradients"})
+    cost = "training"
+    paper = "arXiv 1712.01312"
+    about = "learned mask of sites within a budget of open ones (hard-concrete gates)"
+
+    budget: float = 0.1
+    """Expected number of open sites; below 1, their share of all sites."""
+    steps: int = 200
+    """Steps of Adam; each draws a batch of prompts."""
+    rate: float = 0.1
+    """Learning rate of the logits, and of the multiplier's ascent."""
+    prompts: int = 16
+    """Most prompts in a step."""
+    by_region: bool = True
+    """A gate for each region; otherwise one for all tokens of a component, which masks weights as static grafting does."""
+    seed: int = 0
+    """Of the gates and batches drawn."""
+
+    def __post_init__(self) -> None:
+        """Refuse parameters that ask for nothing."""
+        if self.budget <= 0 or self.steps < 1 or self.rate <= 0 or self.prompts < 1:
+            raise InputError("mask_graft takes a budget and a rate above 0, and steps and prompts of at least 1")
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        """Logits of the gates after training."""
+        with differentiating():
+            logits = _Mask(self, pair, prompts).trained()
+        return dict(zip(all_sites(pair, prompts), logits.flatten().tolist(), strict=True))
+
+
+class _Mask:
+    """The training of a mask."""
+
+    def __init__(self, method: MaskGraft, pair: ModelPair, prompts: Sequence[Prompt]) -> None:
+        self.method, self.pair = method, pair
+        # In an order of their own, so that the draws do not depend on the order given.
+        self.prompts = sorted(prompts, key=lambda p: (p.text, p.target, p.name))
+        self.model, self.slots, self.changed = Differentiable(pair), default_slots(pair), changed(pair)
+        self.regions = list(dict.fromkeys(site.region for site in all_sites(pair, prompts)))
+        self.generator = torch.Generator().manual_seed(method.seed)
+        shape = len(self.slots), len(self.regions) if method.by_region else 1
+        n = math.prod(shape)
+        self.share = min(0.99, method.budget if method.budget < 1 else method.budget / n)
+        self.logits = torch.full(shape, math.log(self.share / (1 - self.share)) + SHIFT, dtype=torch.float64, requires_grad=True)
+
+    def trained(self) -> Float[Tensor, "slot region"]:
+        optimizer = torch.optim.Adam([self.logits], lr=self.method.rate, betas=BETAS)
+        multiplier = 0.0
+        for _ in range(self.method.steps):
+            chosen = torch.randperm(len(self.prompts), generator=self.generator)[: self.method.prompts].tolist()
+            excess = (self.logits - SHIFT).sigmoid().mean() / self.share - 1
+            torch.autograd.backward(multiplier * excess)
+            self._learn([self.prompts[i] for i in chosen])
+            optimizer.step()
+            optimizer.zero_grad()
+            multiplier += self.method.rate * float(excess.detach())
+        return self.logits.detach().expand(-1, len(self.regions))
+
+    def _learn(self, prompts: Sequence[Prompt]) -> None:
+        """Add the derivative of the mean log-probability under gates drawn for each prompt."""
+        noise = torch.rand(len(prompts), *self.logits.shape, dtype=torch.float64, generator=self.generator).clamp(1e-6, 1 - 1e-6)
+        for batch in self.model.batches(prompts):
+            some = [prompts[i] for i in batch]
+            value = -self.model.logprobs(some, self._gates(some, noise[batch])).sum() / len(prompts)
+            if value.requires_grad:  # not so where recipient and donor have equal weights all over
+                torch.autograd.backward(value)
+
+    def _gates(self, prompts: Sequence[Prompt], noise: Float[Tensor, "prompt slot region"]) -> Gates:
+        """Gates of each prompt and site, laid out over tokens; where the weights are alike, none is needed."""
+        stretched = ((noise.logit() + self.logits) / TEMPERATURE).sigmoid() * (HIGH - LOW) + LOW
+        gates = stretched.clamp(0, 1).expand(-1, -1, len(self.regions))
+        cells = [[self.regions.index(cell) for cell in token_cells(self.pair, prompt)] for prompt in prompts]
+        width = max(map(len, cells))
+        index = torch.tensor([[*each, *[0] * (width - len(each))] for each in cells])
+        laid = gates.gather(2, index[:, None].expand(-1, len(self.slots), -1)).to(self.pair.device, self.pair.dtype)
+        return {slot: gate for slot, gate in zip(self.slots, laid.unbind(1), strict=True) if slot in self.changed}

@@ -1,0 +1,38 @@
+"""The localizer that is told the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kgbench.data import Prompt
+from kgbench.engine.site_sets import all_sites, graft_sites
+from kgbench.errors import NotApplicableError
+from kgbench.localizers._base import ScoringLocalizer
+from kgbench.models.pair import ModelPair
+from kgbench.sites import SiteScores, parse_graft
+
+__all__ = ["Oracle"]
+
+
+@dataclass(frozen=True)
+class Oracle(ScoringLocalizer):
+    """1 for the sites at which the facts were planted, 0 for all others: what a ranking can reach at best, and no competitor."""
+
+    name = "oracle"
+    needs = frozenset({"truth"})
+    cost = "none"
+    about = "privileged: the sites at which the facts were planted"
+
+    truth: str = ""
+    """The plant, a graft expression; the runner fills it in from the catalog."""
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        """1 for each site whose tokens all have the plant's weights, 0 for the others."""
+        if not self.truth:
+            raise NotApplicableError(
+                f"oracle needs to be told where the facts were planted, and nothing was planted in {pair.name}: choose a planted pair, or "
+                "give the place as a graft expression (--localizer-arg truth=GRAFT)"
+            )
+        planted = graft_sites(pair, prompts, parse_graft(self.truth))
+        return {site: float(site in planted) for site in all_sites(pair, prompts)}

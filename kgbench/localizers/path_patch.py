@@ -1,0 +1,102 @@
+"""Path patching between two models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kgbench.data import Prompt
+from kgbench.engine.edits import Copy, Edit, Hook, Run
+from kgbench.engine.treatment import Treatment
+from kgbench.errors import InputError
+from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
+from kgbench.localizers._hooks import EMBEDDINGS, Reading, donor_runs, hook_units, own_run, read, treat_each
+from kgbench.models.pair import ModelPair
+from kgbench.sites import Graft
+
+__all__ = ["PathPatch"]
+
+SENDERS = (EMBEDDINGS, "attn_out", "mlp_out")
+
+
+@dataclass(frozen=True)
+class PathPatch(InterventionLocalizer):
+    """What some sites, the senders, tell a receiver directly, with all else frozen (arXiv 2211.00593, 2304.05969).
+
+    A hidden run of the recipient has the donor's output of each sender and, everywhere else, the recipient's own output of attention and
+    MLP as in its plain run; only the receiver computes from what it gets. Then the recipient runs with the receiver's output, at all
+    tokens, from the hidden run. The receiver `logits` is the final residual stream at the last token: the hidden run is read out itself, so
+    that only senders at that token can matter, and all senders at all tokens, with final norm and head, are the donor. A receiver inside
+    the layers gets what senders before it add to the stream, at all tokens.
+
+    `attn_out` is a sender where an expression names the components of attention and its norms, `mlp_out` those of the MLP and its norms,
+    the input of layer 0 where it names the embeddings; expressions without components name all of them.
+    """
+
+    name = "path_patch"
+    about = "donor's outputs of some sites sent to one receiver, all else frozen to the recipient's run (arXiv 2304.05969)"
+    paper = "arXiv 2304.05969"
+
+    receiver: str = "logits"
+    """`logits`, or a hook such as `attn_out@3` or `mlp_out@3`."""
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            InputError: The receiver is none.
+        """
+        if not re.fullmatch(r"logits|(attn_out|mlp_out)@\d+", self.receiver):
+            raise InputError(
+                f"{self.name} has no receiver {self.receiver!r}: give logits, or a hook and its layer such as attn_out@3 or mlp_out@3"
+            )
+
+    @property
+    def reaches_donor(self) -> bool:
+        """Whether the answer is read where the senders send to."""
+        return self.receiver == "logits"
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        """The hidden run itself, or the recipient's with the receiver's output from it.
+
+        Raises:
+            InputError: The receiver is in a layer that the model does not have.
+        """
+        receiver = self._receiver(pair)
+
+        def patched(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
+            hidden = self._hidden(pair, reading, receiver)
+            if receiver is None:
+                return hidden
+            run = Run(hidden)
+            return reading.edited(lambda token: (Copy(receiver, run),))
+
+        return treat_each(prompts, read(self, pair, prompts, sites, SENDERS), patched)
+
+    def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
+        """One sender at one region each."""
+        return hook_units(pair, prompts, SENDERS)
+
+    def _receiver(self, pair: ModelPair) -> Hook | None:
+        if self.receiver == "logits":
+            return None
+        point, _, layer = self.receiver.partition("@")
+        if int(layer) >= pair.n_layers:
+            raise InputError(f"the receiver {self.receiver} does not exist: the model has layers 0-{pair.n_layers - 1}")
+        return Hook(int(layer), point)
+
+    def _hidden(self, pair: ModelPair, reading: Reading, receiver: Hook | None) -> tuple[Treatment, ...]:
+        """The run in which senders are the donor's and nothing but the receiver computes, as far as it matters to the receiver."""
+        last, donors = len(reading.base) - 1, donor_runs(pair, reading)
+        plain, layers = own_run(pair, len(reading.base), 0), range(pair.n_layers if receiver is None else receiver.layer + 1)
+        hooks = {Hook(layer, point) for layer in layers for point in SENDERS[1:]} - {receiver}
+        frozen: dict[Hook, Edit] = {hook: Copy(hook, plain) for hook in sorted(hooks)}
+
+        def edits(token: int) -> Iterable[Edit]:
+            if receiver is None and token < last:
+                return ()  # all that the last token could get from it is frozen
+            senders = reading.kept[token].items()
+            return {**frozen, **{hook: Copy(hook, donors[donor]) for hook, donor in senders if hook != receiver}}.values()
+
+        return reading.edited(edits)

@@ -1,0 +1,110 @@
+"""The parts of a record that judge a ranking of sites: recovery at growing budgets, and the comparison with the truth."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from kgbench.records.estimate import Estimate
+from kgbench.records.identity import Strict
+
+__all__ = ["Curve", "CurvePoint", "Effect", "Pathway", "Planted"]
+
+
+class CurvePoint(Strict):
+    """Recovery where the best-ranked sites are grafted up to a budget."""
+
+    budget: float = Field(ge=0, le=100)
+    """Per cent of all default components × tokens."""
+    recovery: Estimate
+
+
+class Curve(Strict):
+    """Recovery at growing budgets, on one prompt."""
+
+    points: tuple[CurvePoint, ...]
+    area: Estimate
+    """Mean recovery over the logarithm of the budget, from .1 to 100 %."""
+
+    def answer(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        points = [{"budget": point.budget, "recovery": point.recovery.answer()} for point in self.points]
+        return {"points": points, "area": self.area.answer()}
+
+
+class Effect(Strict):
+    """What as many best-ranked sites as the truth has carry by themselves, and what is lost without them."""
+
+    sufficiency: Estimate
+    necessity: Estimate
+
+    def answer(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {"sufficiency": self.sufficiency.answer(), "necessity": self.necessity.answer()}
+
+
+class Pathway(Strict):
+    """Whether a method finds the planted pathway, and not another one, on one prompt."""
+
+    planted: str
+    other: str
+    recovery_planted: Estimate
+    recovery_other: Estimate
+    found: bool | None
+    """Whether the estimates are at least .9 and at most .1; None where one is undefined."""
+    told: Literal["told", "not told", "undecided"]
+    """Whether the whole intervals are (`told`), one of them lies beyond altogether (`not told`), or neither."""
+
+    def answer(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        figures = {"recovery_planted": self.recovery_planted.answer(), "recovery_other": self.recovery_other.answer()}
+        return {**self.model_dump(mode="json"), **figures}
+
+
+class Planted(Strict):
+    """A ranking of sites against the truth."""
+
+    plant: str
+    decoy: str | None
+    units: Literal["site", "layer and component"]
+    """What is ranked: where whole weights were planted, a (layer, component) takes the largest score of its regions."""
+    n_units: int
+    n_true: int
+    """How many of them were planted."""
+    auroc: Estimate
+    average_precision: Estimate
+    recall_at_k: Estimate
+    """k is the number of planted ones."""
+    expected: dict[str, float]
+    """What a ranking at random is expected to get."""
+    auroc_decoy: Estimate | None
+    """Of the planted ones against those of the decoy only."""
+    k: int
+    """Sites of the truth: as many of the method's best are grafted for sufficiency and necessity."""
+    effect: Effect
+    """Over all prompts asked, facts resampled whole."""
+    prompts: dict[str, Effect]
+    pathways: dict[str, Pathway] | None
+    """By prompt, for intervening methods where positions were planted."""
+    notes: tuple[str, ...] = ()
+
+    def answer(self) -> dict[str, Any]:
+        """The figures as `--json` prints them."""
+        return {
+            "auroc": self.auroc.answer(),
+            "average_precision": self.average_precision.answer(),
+            "recall_at_k": self.recall_at_k.answer(),
+            **self.effect.answer(),
+            "expression": self.plant,
+            "decoy": self.decoy,
+            "auroc_decoy": self.auroc_decoy.answer() if self.auroc_decoy is not None else None,
+            "random": self.expected,
+            "units": self.units,
+            "n_units": self.n_units,
+            "n_true": self.n_true,
+            "k": self.k,
+            "prompts": {prompt: effect.answer() for prompt, effect in self.prompts.items()},
+            "pathways": {prompt: found.answer() for prompt, found in self.pathways.items()} if self.pathways is not None else None,
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,171 @@
+"""From per-fact rows to a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import torch
+
+from kgbench import __version__
+from kgbench.effects import Summary, summarize
+from kgbench.records import (
+    NOT_APPLICABLE,
+    Cost,
+    Environment,
+    Estimate,
+    Journal,
+    Ranking,
+    Record,
+    Scoring,
+    SiteScore,
+    collect_provenance,
+)
+from kgbench.runner.configurations import parse_top
+from kgbench.runner.job import Job
+from kgbench.runner.measure import Absent, Measurement
+from kgbench.runner.planted import judged, rejudged
+
+__all__ = ["make_record", "on_metric"]
+
+
+def make_record(measurement: Measurement, journal: Journal) -> Record:
+    """The record of a job whose prompts are all measured."""
+    job, facts = measurement.job, journal.table()
+    summary = _summary(job, facts, measurement.absent)
+    record = Record(
+        id=job.identity.digest(),
+        model=job.pair.name,
+        metric=summary.metric,
+        verdict=summary.verdict,
+        identity=job.identity,
+        rows=summary.rows,
+        synergy=summary.synergy,
+        dropped=dict(job.dataset.dropped),
+        baselines=summary.baselines,
+        cost=_cost(journal.cost(), measurement),
+        environment=_environment(job),
+        provenance=collect_provenance(__version__, _device_name(job.pair.device)),
+        kind=job.localizer.kind,
+        floor=job.localizer.floor,
+        not_applicable=_reasons(measurement.absent),
+        scores=_map(measurement),
+        ranking=_ranking(measurement),
+        curve=summary.curve,
+        notes={"origins": dict(job.pair.origins), "executor_reason": job.engine.reason},
+    )
+    return judged(record, measurement, facts)
+
+
+def on_metric(job: Job, record: Record, facts: pa.Table) -> Record:
+    """The same record with its ratios on the metric asked for, from the stored rows, and with what this data set dropped."""
+    if record.metric == job.spec.metric and record.dropped == dict(job.dataset.dropped):
+        return record
+    summary = _summary(job, facts, _absent(record))
+    changed = {
+        "metric": summary.metric,
+        "rows": summary.rows,
+        "synergy": summary.synergy,
+        "curve": summary.curve,
+        "verdict": summary.verdict,
+        "dropped": dict(job.dataset.dropped),
+    }
+    return rejudged(record.model_copy(update=changed), facts)
+
+
+def _summary(job: Job, facts: pa.Table, absent: Absent) -> Summary:
+    expressed = all(label not in own for own in absent.values() for label in job.budgets)
+    return summarize(
+        facts,
+        metric=job.spec.metric,
+        complements=job.configurations,
+        dropped=dict.fromkeys(job.prompts, sum(job.dataset.dropped.values())),
+        budgets=job.budgets if expressed else None,
+        absent=absent,
+        seed=job.spec.seed,
+    )
+
+
+def _absent(record: Record) -> Absent:
+    """What a record says that its method cannot express."""
+    found: dict[str, dict[str, str]] = {}
+    for row in record.rows:
+        if not row.applicable:
+            found.setdefault(row.prompt, {})[row.graft] = (row.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
+    return found
+
+
+def _reasons(absent: Absent) -> dict[str, str]:
+    """One reason per configuration; with the prompts, where it is not the same on all."""
+    reasons: dict[str, dict[str, str]] = {}
+    for prompt, own in absent.items():
+        for label, reason in own.items():
+            reasons.setdefault(label, {})[prompt] = reason
+    return {label: _joined(by_prompt, len(absent)) for label, by_prompt in reasons.items()}
+
+
+def _joined(by_prompt: Mapping[str, str], prompts: int) -> str:
+    if len(by_prompt) == prompts and len(set(by_prompt.values())) == 1:
+        return next(iter(by_prompt.values()))
+    return "; ".join(f"on {prompt}: {reason}" for prompt, reason in by_prompt.items())
+
+
+def _cost(cost: Mapping[str, float], measurement: Measurement) -> Cost:
+    scoring = measurement.scoring
+    ranked = scoring or {"forwards": 0, "token_rows": 0, "seconds": 0.0}
+    return Cost(
+        forwards=int(cost["forwards"] + ranked["forwards"]),
+        token_rows=int(cost["token_rows"] + ranked["token_rows"]),
+        seconds=cost["seconds"] + ranked["seconds"],
+        plain_forward_ratio=_ratio(cost["seconds"] + ranked["seconds"], cost["plain_seconds"]),
+        measured_on=f"all prompts and configurations by the {measurement.job.engine.executor} executor, scoring included",
+        scoring=None if scoring is None else _scoring(scoring),
+    )
+
+
+def _scoring(cost: Mapping[str, float]) -> Scoring:
+    return Scoring(
+        forwards=int(cost["forwards"]),
+        token_rows=int(cost["token_rows"]),
+        seconds=cost["seconds"],
+        plain_forward_ratio=_ratio(cost["seconds"], cost["plain_seconds"]),
+    )
+
+
+def _ratio(seconds: float, plain: float) -> Estimate:
+    ratio = seconds / plain
+    return Estimate(value=ratio, low=ratio, high=ratio, n=1)
+
+
+def _environment(job: Job) -> Environment:
+    return Environment(
+        batch_size=job.settings.batch_size,
+        device=job.pair.device.type,
+        executor=job.engine.executor,
+        attention=job.settings.attention,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _map(measurement: Measurement) -> tuple[SiteScore, ...] | None:
+    if (ranking := measurement.ranking) is None:
+        return None
+    return tuple(SiteScore(**site._asdict(), score=score) for site, score in ranking.mean.items())
+
+
+def _ranking(measurement: Measurement) -> Ranking | None:
+    job, ranking = measurement.job, measurement.ranking
+    if ranking is None:
+        return None
+    tops = {label: top for label in job.configurations if (top := parse_top(label)) is not None and not top.left_out}
+    first, second = job.halves
+    return Ranking(
+        facts=(len(first), len(second)),
+        agreement=Estimate(**ranking.agreement.to_json()),
+        sites={name: {label: ranking.n_sites(top, name) for label, top in tops.items()} for name in job.prompts},
+        scan=job.scans,
+    )

@@ -1,0 +1,115 @@
+"""Measuring: prompts under all configurations of a job, as per-fact rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from kgbench.data import Prompt
+from kgbench.engine import Answers, Plan
+from kgbench.engine.treatment import graft_treatments, parse_configuration
+from kgbench.errors import InputError
+from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, Treatments
+from kgbench.metrics import score_logits
+from kgbench.runner.configurations import parse_top
+from kgbench.runner.job import Job
+from kgbench.runner.mixture import Mixed, mixed
+from kgbench.runner.ranking import SiteRanking
+from kgbench.runner.scoring import now, plain_seconds
+from kgbench.sites import Graft
+
+__all__ = ["GROUP", "Absent", "Measurement", "run_group"]
+
+GROUP = 64
+"""Prompts whose rows are kept together: what a killed run loses at most."""
+
+Absent = Mapping[str, Mapping[str, str]]
+"""By prompt, the configurations that a method cannot express, and why."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A job that is ready to be measured."""
+
+    job: Job
+    method: AbstractLocalizer
+    """The job's localizer, fitted."""
+    absent: Absent = field(default_factory=dict)
+    ranking: SiteRanking | None = None
+    scoring: Mapping[str, float] | None = None
+    """What the ranking cost."""
+
+    def labels(self, prompt: str) -> list[str]:
+        """The configurations that are run on a prompt."""
+        return [label for label in self.job.configurations if label not in self.absent.get(prompt, {})]
+
+    def plan(self, prompts: Sequence[Prompt]) -> tuple[Plan, list[int]]:
+        """All configurations of some prompts of one template, and for each of the plan's which of `labels` it is."""
+        planned = [(i, t) for i, label in enumerate(self.labels(prompts[0].name)) for t in self._treatments(label, prompts)]
+        return self.job.engine.plan_treatments(prompts, [t for _, t in planned]), [i for i, _ in planned]
+
+    def _treatments(self, label: str, prompts: Sequence[Prompt]) -> list[Treatments]:
+        """What is done under a configuration, once per draw of a random method."""
+        pair = self.job.pair
+        if (top := parse_top(label)) is not None:
+            assert self.ranking is not None
+            return [self.ranking.treatments(top, prompts)]
+        parsed = parse_configuration(label)
+        if isinstance(parsed, Graft) and isinstance(self.method, InterventionLocalizer):
+            return [_checked(draw, draw.treat(pair, prompts, parsed), self.job, prompts) for draw in self.method.variants()]
+        return [graft_treatments(pair, prompts, parsed)]
+
+    @property
+    def at_once(self) -> int:
+        """Prompts planned together: all of a group, or where draws are averaged as many as a budget of logits allows."""
+        if not isinstance(self.method, InterventionLocalizer) or len(self.method.variants()) == 1:
+            return GROUP
+        vocabulary = int(self.job.pair.recipient.config.vocab_size)
+        return max(1, min(GROUP, self.job.engine.budget.logits // (len(self.job.configurations) * vocabulary)))
+
+
+def _checked(method: AbstractLocalizer, treatments: Treatments, job: Job, prompts: Sequence[Prompt]) -> Treatments:
+    if [len(t) for t in treatments] != [len(job.pair.encoded(p).ids) for p in prompts]:
+        raise InputError(f"localizer {method.name!r}: treat must give one treatment per token of each prompt")
+    return treatments
+
+
+def run_group(measurement: Measurement, prompts: Sequence[Prompt]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Per-fact rows of some prompts of one template under all configurations, and what they cost."""
+    job = measurement.job
+    before = plain_seconds(job.engine, prompts)
+    started = now(job.pair)
+    chunks, cost = [], {"forwards": 0.0, "token_rows": 0.0}
+    for start in range(0, len(prompts), measurement.at_once):
+        some = prompts[start : start + measurement.at_once]
+        plan, labels = measurement.plan(some)
+        chunks += [_columns(measurement, some, answers) for answers in mixed(_tallied(job, plan, cost), labels)]
+    seconds = now(job.pair) - started
+    plain = (before + plain_seconds(job.engine, prompts)) / 2  # before and after, so that a drift of the machine cancels
+    columns = {name: np.concatenate([c[name] for c in chunks]) for name in chunks[0]}
+    return columns, {**cost, "seconds": seconds, "plain_seconds": plain}
+
+
+def _tallied(job: Job, plan: Plan, cost: dict[str, float]) -> Iterator[Answers]:
+    for answers in job.engine.run(plan):
+        cost["forwards"] += 1
+        cost["token_rows"] += answers.token_rows
+        yield answers
+
+
+def _columns(measurement: Measurement, prompts: Sequence[Prompt], answers: Mixed) -> dict[str, np.ndarray]:
+    encoded = [measurement.job.pair.encoded(p) for p in prompts]
+    names = np.array(measurement.labels(prompts[0].name), dtype=object)
+    which, labels, logits = answers[0].numpy(), answers[1].numpy(), answers[2]
+    targets = np.array([e.target for e in encoded])[which]
+    return {
+        "prompt": np.array([p.name for p in prompts], dtype=object)[which],
+        "fact": np.array([p.fact.id for p in prompts], dtype=object)[which],
+        "graft": names[labels],
+        "position": np.array([len(e.ids) - 1 for e in encoded])[which],
+        "target": targets,
+        **score_logits(logits, torch.from_numpy(targets)),
+    }

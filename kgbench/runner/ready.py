@@ -1,0 +1,85 @@
+"""What must be known before prompts are measured: what a method learns from them, what it cannot express, and what it ranks first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kgbench.data import Prompt
+from kgbench.engine.site_sets import graft_sites
+from kgbench.engine.treatment import parse_configuration
+from kgbench.errors import NotApplicableError
+from kgbench.localizers import AbstractLocalizer, InterventionLocalizer
+from kgbench.records import Journal
+from kgbench.runner.configurations import parse_top
+from kgbench.runner.job import Job
+from kgbench.runner.measure import GROUP, Measurement
+from kgbench.runner.ranking import SiteRanking
+from kgbench.runner.scoring import Progress, score_halves
+from kgbench.sites import Graft, SiteScores, parse_graft
+
+__all__ = ["expressed", "ranked", "ready", "warm_up", "without_ranking"]
+
+
+def ready(job: Job, journal: Journal, progress: Progress | None) -> Measurement:
+    """A job with all that must be known before its prompts are measured.
+
+    Args:
+        job: The job.
+        journal: Where scores are kept, and taken up by a run that resumes.
+        progress: Told of the progress.
+    """
+    measurement = expressed(job)
+    warm_up(job)
+    if not job.ranks:
+        return measurement
+    try:
+        scores, cost = score_halves(measurement.method, job.engine, job.all_prompts, job.halves, (journal, progress))
+    except NotApplicableError as error:
+        return without_ranking(measurement, str(error))
+    return replace(ranked(measurement, scores), scoring=cost)
+
+
+def expressed(job: Job) -> Measurement:
+    """A job whose localizer has seen all prompts, with the configurations that it cannot express."""
+    method: AbstractLocalizer = job.localizer
+    if not isinstance(method, InterventionLocalizer):
+        return Measurement(job, method)
+    method = method.fitted(job.pair, job.all_prompts)
+    absent: dict[str, dict[str, str]] = {name: {} for name in job.prompts}
+    for label in (label for label in job.configurations if parse_top(label) is None):
+        graft = parse_configuration(label)
+        for name, prompts in job.prompts.items():
+            if isinstance(graft, Graft) and (reason := _reason(method, job, prompts, graft)) is not None:
+                absent[name][label] = reason
+    return Measurement(job, method, absent)
+
+
+def _reason(method: InterventionLocalizer, job: Job, prompts: Sequence[Prompt], graft: Graft) -> str | None:
+    """Why a method cannot express a graft on one of a template's prompts."""
+    try:
+        for start in range(0, len(prompts), GROUP):
+            method.variants()[0].treat(job.pair, prompts[start : start + GROUP], graft)
+    except NotApplicableError as error:
+        return str(error)
+    return None
+
+
+def ranked(measurement: Measurement, scores: tuple[SiteScores, SiteScores]) -> Measurement:
+    """The job with the scores of both halves."""
+    job = measurement.job
+    k = None if job.truth is None else len(graft_sites(job.pair, job.all_prompts, parse_graft(job.truth.plant)))
+    return replace(measurement, ranking=SiteRanking(job.pair, job.prompts, job.halves, scores, k))
+
+
+def without_ranking(measurement: Measurement, reason: str) -> Measurement:
+    """The job of a method that cannot score sites: it has no best ones."""
+    job = measurement.job
+    tops = {label: reason for label in job.configurations if parse_top(label) is not None}
+    return replace(measurement, absent={name: {**measurement.absent.get(name, {}), **tops} for name in job.prompts})
+
+
+def warm_up(job: Job) -> None:
+    """The first forward of a process pays for much that is no part of the cost."""
+    for _ in job.engine.run(job.engine.plan(job.all_prompts[:2], ["PRE", "SFT", "ALL", "LT"])):
+        pass

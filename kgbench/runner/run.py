@@ -1,0 +1,108 @@
+"""From a specification to a record: found, or computed group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kgbench import __version__
+from kgbench.records import Journal, Record, RecordStore
+from kgbench.runner.assemble import make_record, on_metric
+from kgbench.runner.job import prepare_job
+from kgbench.runner.measure import GROUP, Measurement, run_group
+from kgbench.runner.pairs import Pairs
+from kgbench.runner.ready import ready
+from kgbench.runner.scoring import Progress
+from kgbench.runner.spec import Settings, Spec
+
+__all__ = ["Progress", "Run", "evaluate", "run_job"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A record, and how it came about."""
+
+    record: Record
+    path: Path
+    """Its folder."""
+    reused: bool
+    """Whether it was there already, so that nothing was computed."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `kgbench eval --json` prints."""
+        return self.record.answer(str(self.path))
+
+
+def run_job(spec: Spec, settings: Settings, progress: Progress | None = None, pairs: Pairs | None = None) -> Run:
+    """Evaluate a localizer, or find that this was done before.
+
+    Args:
+        spec: What is evaluated.
+        settings: How.
+        progress: Told of the progress.
+        pairs: Where models are loaded, shared by jobs on one pair.
+
+    Raises:
+        InputError: Something in the specification is wrong; found before anything is computed.
+    """
+    store = RecordStore(settings.output_dir)
+    store.check_writable()
+    job = prepare_job(spec, settings, pairs)
+    if (found := store.find(job.identity.digest())) is not None:
+        return Run(on_metric(job, found.record, found.facts()), found.path, reused=True)
+    journal = store.journal(job.identity.digest(), f"kgbench {__version__}, {job.localizer.name} {job.localizer.version}")
+    measurement = ready(job, journal, progress)
+    _compute(measurement, journal, progress)
+    record = make_record(measurement, journal)
+    path = store.write(record, journal.table())
+    journal.discard()
+    return Run(record, path, reused=False)
+
+
+def evaluate(
+    model: str | None = None,
+    *,
+    localizer: str = "dynamic_graft",
+    prompts: Sequence[str] = (),
+    output_dir: str | Path | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Record:
+    """Evaluate a localizer on a model pair.
+
+    Args:
+        model: A pair of the catalog; otherwise give `recipient` and `donors`.
+        localizer: A registered name, or `path/to/file.py:Class`.
+        prompts: Evaluation prompts by name; by default the suite's.
+        output_dir: Where records are kept; by default `kgbench-results` in the working directory.
+        progress: Told of the progress.
+        **options: Further fields of `Spec` and `Settings`, such as `limit`, `grafts`, `suite`, `dataset`, `seed`, `batch_size`, `executor`.
+
+    Raises:
+        InputError: Something is wrong with what was given.
+    """
+    how: dict[str, Any] = {k: options.pop(k) for k in ("batch_size", "device", "executor", "attention") if k in options}
+    if "grafts" in options:
+        options["grafts"] = tuple(options["grafts"])
+    if output_dir is not None:
+        how["output_dir"] = Path(output_dir)
+    spec = Spec(model=model, localizer=localizer, prompts=tuple(prompts), **options)
+    return run_job(spec, Settings(**how), progress).record
+
+
+def _compute(measurement: Measurement, journal: Journal, progress: Progress | None) -> None:
+    """Run what the journal does not hold yet, group by group."""
+    job = measurement.job
+    total, done = len(job.all_prompts), len(journal.finished())
+    for name, prompts in job.prompts.items():
+        left = [p for p in prompts if (name, p.fact.id) not in journal.finished()]
+        for start in range(0, len(left), GROUP):
+            if progress is not None:
+                progress(done, total, name)
+            group = left[start : start + GROUP]
+            journal.append(*run_group(measurement, group))
+            done += len(group)
+    if progress is not None:
+        progress(total, total, "intervals")

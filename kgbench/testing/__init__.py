@@ -1,0 +1,42 @@
+"""For authors of plug-ins: the contract of localizers as tests, and model pairs small enough for a test.
+
+The names below load on first use, so that a test file that is only collected loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kgbench.testing.contract import Law, Verdict, check_localizer, laws_of
+    from kgbench.testing.pico import PICO_FAMILIES, pico_pair, pico_tokenizer
+    from kgbench.testing.pytest_checks import parametrize_with_checks
+
+__all__ = [
+    "PICO_FAMILIES",
+    "Law",
+    "Verdict",
+    "check_localizer",
+    "laws_of",
+    "parametrize_with_checks",
+    "pico_pair",
+    "pico_tokenizer",
+]
+
+_HOMES = {
+    "PICO_FAMILIES": "pico",
+    "Law": "contract",
+    "Verdict": "contract",
+    "check_localizer": "contract",
+    "laws_of": "contract",
+    "parametrize_with_checks": "pytest_checks",
+    "pico_pair": "pico",
+    "pico_tokenizer": "pico",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,153 @@
+"""Every localizer keeps the contract, and `kgbench check` says so, or why not."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from kgbench.cli import main
+from kgbench.localizers import COSTS, AbstractLocalizer, create, names
+from kgbench.testing import PICO_FAMILIES, check_localizer
+
+ROOT = Path(__file__).parent.parent
+QUICK = {"steps": 1, "draws": 2}
+"""Parameters that make a method short, where it has them; the laws hold whatever the parameters."""
+
+
+def quick(name: str) -> AbstractLocalizer:
+    """A localizer that does not take long."""
+    known = {field.name for field in fields(create(name, {}, seed=0))}
+    return create(name, {key: str(value) for key, value in QUICK.items() if key in known}, seed=0)
+
+
+@pytest.mark.parametrize("family", PICO_FAMILIES)
+@pytest.mark.parametrize("name", names())
+def test_every_localizer_keeps_the_contract(name: str, family: str) -> None:
+    """All laws hold of every localizer on every family, built in or installed."""
+    assert {verdict.name: verdict.reason for verdict in check_localizer(quick(name), [family]) if not verdict.holds} == {}
+
+
+PARAMETERS = (
+    *(("activation_patch", {"point": point}) for point in ("resid_pre", "attn_out", "mlp_out", "resid_post")),
+    *(("ablation", {"method": method}) for method in ("zero", "mean", "resample")),
+    ("directional_patch", {"directions": "pca", "k": "2"}),
+    ("path_patch", {"receiver": "mlp_out@2"}),
+    ("static_graft", {"alpha": "0.5"}),
+    ("graft_attribution", {"steps": "3"}),
+)
+
+
+@pytest.mark.parametrize(("name", "arguments"), PARAMETERS, ids=str)
+def test_the_contract_holds_of_other_parameters(name: str, arguments: dict[str, str]) -> None:
+    """All laws hold whatever the parameters."""
+    verdicts = check_localizer(create(name, arguments, seed=3), ["llama"])
+    assert {verdict.name: verdict.reason for verdict in verdicts if not verdict.holds} == {}
+
+
+# --------------------------------------------------------------------------------------------------------- command line
+
+CRASHING = dedent('''
+    """A method that fails, and one that cannot be made."""
+    from dataclasses import dataclass
+    from kgbench.localizers import ScoringLocalizer
+
+    @dataclass(frozen=True)
+    class Crashing(ScoringLocalizer):
+        name = "crashing"
+        about = "fails"
+
+        def scores(self, pair, prompts):
+            print("on the way")
+            raise ZeroDivisionError("no\\nway")
+
+    @dataclass(frozen=True)
+    class Unmade(Crashing):
+        def __post_init__(self):
+            raise ZeroDivisionError("never")
+''')
+
+
+@pytest.fixture
+def crashing(tmp_path: Path) -> str:
+    (tmp_path / "crashing.py").write_text(CRASHING)
+    return f"{tmp_path / 'crashing.py'}:Crashing"
+
+
+def test_a_localizer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 0, a line for each law with a column for each family, and a sentence that sums it up."""
+    assert main(["check", "random", "--family", "gpt2,gemma", "--localizer-arg", "seed=4"]) == 0
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["law", "gpt2", "gemma", "why"]
+    assert all(row.split()[-2:] == ["pass", "pass"] for row in rows[:-2])
+    assert rows[-1] == f"all {len(rows) - 2} laws hold of random, a localizer of kind scoring"
+
+
+def test_a_localizer_that_fails(crashing: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 1; whatever it raises is a law that does not hold, with type and message on one line and no traceback."""
+    assert main(["check", crashing, "--family", "llama", "--json"]) == 1
+    captured = capsys.readouterr()
+    answer = json.loads(captured.out)
+    assert "Traceback" not in captured.err and "on the way" in captured.err
+    assert (answer["target"], answer["localizer"], answer["kind"], answer["holds"]) == (crashing, "crashing", "scoring", False)
+    why = {law["law"]: law["families"]["llama"]["why"] for law in answer["laws"]}
+    assert why["says_what_it_is"] is None
+    assert why["every_site_has_a_finite_score"] == "ZeroDivisionError: no way"
+    assert all(law["states"].endswith(".") and law["holds"] == law["families"]["llama"]["holds"] for law in answer["laws"])
+
+
+def test_reasons_are_shown_where_a_law_fails(crashing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table says fail and why; a reason that all families share stands there once."""
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["check", crashing]) == 1
+    out = capsys.readouterr().out
+    row = next(line for line in out.splitlines() if line.startswith("every site has a finite score"))
+    assert row.split()[-7:] == ["FAIL"] * 4 + ["ZeroDivisionError:", "no", "way"]
+    assert "laws do not hold of" in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["randon"], "Did you mean 'random'"),
+        (["random", "--family", "gpt"], "Did you mean 'gpt2'"),
+        (["random", "--localizer-arg", "sead=1"], "Did you mean 'seed'"),
+        (["random", "--localizer-arg", "seed"], "expected KEY=VALUE"),
+        (["nowhere.py:Method"], "no file 'nowhere.py'"),
+        (["{file}:Unmade"], "ZeroDivisionError: never"),
+    ],
+)
+def test_wrong_input(crashing: str, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 2 and one line."""
+    file = crashing.removesuffix(":Crashing")
+    assert main(["check", *(argument.format(file=file) for argument in arguments)]) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert captured.err.count("\n") == 1 and captured.out == ""
+
+
+def test_contributing_shows_commands_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command of CONTRIBUTING.md has a help of its own, with the options that are shown."""
+    shown = re.findall(r"`kgbench ([^`]+)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    assert {line.split()[0] for line in shown} >= {"new-localizer", "check", "eval", "ls"}
+    for line in (line for line in shown if not line.startswith("-")):
+        name, *words = line.split()
+        assert main([name, "--help"]) == 0
+        told = capsys.readouterr().out
+        assert all(word in told for word in words if word.startswith("--")), line
+
+
+def test_localizers_are_listed_with_what_they_take(capsys: pytest.CaptureFixture[str]) -> None:
+    """`kgbench ls localizers` gives kind, needs, cost and paper of each, and says what the classes of cost are."""
+    assert main(["ls", "localizers", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert tuple(told) == names()
+    assert all(set(row) == {"kind", "needs", "cost", "paper", "about"} and row["about"] for row in told.values())
+    assert main(["ls", "localizers"]) == 0
+    out = capsys.readouterr().out
+    assert out.split("\n")[0].split() == ["localizer", "kind", "needs", "cost", "paper", "what", "it", "is"]
+    assert all(f"{cost}, {meaning}" in " ".join(out.split()) for cost, meaning in COSTS.items())

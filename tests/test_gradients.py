@@ -1,0 +1,288 @@
+"""The gated forward and its derivatives, against the engine, against models with other weights, and against finite differences."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from laws import EVERYTHING, alone, families, pair_of, pool
+from torch import Tensor
+
+from kgbench.data import Prompt
+from kgbench.engine import grafted_logits
+from kgbench.engine.edits import Hook
+from kgbench.engine.gated import Differentiable, Gates
+from kgbench.engine.gradients import default_slots, graft_effects, patch_effects, weight_gradients
+from kgbench.engine.plan import Budget
+from kgbench.engine.treatment import graft_treatments, parse_configuration
+from kgbench.engine.weights import parts
+from kgbench.models.pair import ModelPair, weights_hash
+
+pytestmark = pytest.mark.usefixtures("exact")
+
+GRAFTS = ("NONE", "ALL", EVERYTHING, "FE:q+up; LT:v+o@1-2", "FE^C:ln+emb+k; LT:head", "LT:ln_f; ALL:down@0")
+STEP = 1e-5
+
+
+def prompts() -> list[Prompt]:
+    """Three of different lengths, the longest first."""
+    found = sorted(pool(), key=lambda p: -len(p.text))
+    return [found[0], found[4], found[-1]]
+
+
+def width(pair: ModelPair, some: Sequence[Prompt]) -> int:
+    return max(len(pair.encode(p)) for p in some)
+
+
+def gates_of(pair: ModelPair, some: Sequence[Prompt], graft: str) -> Gates:
+    """1 where a graft gives the donor's weights."""
+    treatments = graft_treatments(pair, some, parse_configuration(graft))
+    gates = torch.zeros(len(Differentiable(pair).wiring.slots), len(some), width(pair, some), dtype=pair.dtype)
+    for row, tokens in enumerate(treatments):
+        for token, treatment in enumerate(tokens):
+            gates[:, row, token] = torch.tensor(list(treatment.weights), dtype=pair.dtype)
+    return dict(enumerate(gates))
+
+
+def random_gates(pair: ModelPair, some: Sequence[Prompt], seed: int = 0) -> dict[int, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(Differentiable(pair).wiring.slots), len(some), width(pair, some))
+    return dict(enumerate(torch.rand(shape, generator=generator, dtype=pair.dtype)))
+
+
+def scored(pair: ModelPair, some: Sequence[Prompt], logits: Tensor) -> Tensor:
+    """Log-probabilities of the targets, from logits [prompt, vocabulary]."""
+    targets = torch.tensor([pair.encoded(p).target for p in some])
+    return logits.log_softmax(-1)[torch.arange(len(some)), targets]
+
+
+def slope(value: Callable[[float], float]) -> float:
+    """Central difference at 0."""
+    return (value(STEP) - value(-STEP)) / (2 * STEP)
+
+
+# ------------------------------------------------------------------------------------------------ values
+
+
+@families
+@pytest.mark.parametrize("graft", GRAFTS)
+def test_closed_and_open_gates_are_grafts(family: str, graft: str) -> None:
+    """Gates of 0 and 1 give what the engine gives for the graft, the ones that are 0 or 1 throughout included."""
+    pair = pair_of(family)
+    wanted = scored(pair, prompts(), grafted_logits(pair, prompts(), [graft])[:, 0])
+    got = Differentiable(pair).logprobs(prompts(), gates_of(pair, prompts(), graft))
+    assert float((got - wanted).abs().max()) < 1e-9
+
+
+@families
+def test_the_ends_are_the_models(family: str) -> None:
+    """No gates are the recipient by itself, all gates open the donor by itself, with a graph or without."""
+    pair, model = pair_of(family), Differentiable(pair_of(family))
+    for graft, expected in (("NONE", pair.recipient), (EVERYTHING, pair.donors["sft"])):
+        wanted = scored(pair, prompts(), alone(expected, pair, prompts()))
+        gates = gates_of(pair, prompts(), graft)
+        for given in (gates, {slot: gate.clone().requires_grad_() for slot, gate in gates.items()}):
+            assert float((model.logprobs(prompts(), given).detach() - wanted).abs().max()) < 1e-9
+    assert float((model.logprobs(prompts()) - scored(pair, prompts(), alone(pair.recipient, pair, prompts()))).abs().max()) < 1e-9
+
+
+@families
+def test_a_gate_between_is_a_weight_between(family: str) -> None:
+    """Gates of e at one slot are the model with W + e (W' - W) there, the slices of fused projections included."""
+    pair, e = pair_of(family), 0.3
+    some = prompts()[1:]
+    model = Differentiable(pair)
+    for slot in range(len(model.wiring.slots)):
+        mixed = copy.deepcopy(pair.recipient)
+        for part in parts(pair, slot):
+            share = torch.zeros_like(mixed.get_parameter(part.name))
+            share.index_fill_(part.dim, torch.arange(share.shape[part.dim]) if part.columns is None else part.columns, e)
+            mixed.get_parameter(part.name).data += share * (pair.donors["sft"].get_parameter(part.name) - mixed.get_parameter(part.name))
+        got = model.logprobs(some, {slot: torch.full((len(some), width(pair, some)), e, dtype=pair.dtype)})
+        wanted = scored(pair, some, alone(mixed, pair, some))
+        assert float((got - wanted).abs().max()) < 1e-9, model.wiring.slots.sites[slot]
+
+
+@families
+def test_batches_and_padding(family: str) -> None:
+    """A prompt's value depends neither on the others in its batch nor on the padding; batches hold each prompt once, within the budget."""
+    pair, some = pair_of(family), prompts()
+    gates = random_gates(pair, some)
+    together = Differentiable(pair).logprobs(some, gates)
+    for i, prompt in enumerate(some):
+        single = {slot: gate[i : i + 1, : len(pair.encode(prompt))] for slot, gate in gates.items()}
+        assert float((Differentiable(pair).logprobs([prompt], single) - together[i]).abs()) < 1e-9
+    few = list(Differentiable(pair, Budget(tokens=100)).batches(pool()))
+    assert sorted(i for batch in few for i in batch) == list(range(len(pool())))
+    assert all(len(batch) * width(pair, [pool()[i] for i in batch]) <= 100 for batch in few)
+    assert list(map(len, Differentiable(pair, Budget(prompts=1)).batches(some))) == [1, 1, 1]
+
+
+# ------------------------------------------------------------------------------------------------ derivatives
+
+
+@families
+@pytest.mark.parametrize("at", [0.0, 0.37, 1.0])
+def test_derivatives_by_gates(family: str, at: float) -> None:
+    """Effects of grafts are the derivatives by the gates: along a random direction, and by each of some single gates."""
+    pair, some = pair_of(family), prompts()
+    model, slots, effects = Differentiable(pair), default_slots(pair), graft_effects(pair, prompts(), at)
+    assert [effect.shape for effect in effects] == [(len(slots), len(pair.encode(p))) for p in some]
+    directions = [torch.zeros(len(slots), len(some), width(pair, some), dtype=pair.dtype) for _ in range(9)]
+    directions[0] = torch.randn(directions[0].shape, generator=torch.Generator().manual_seed(1), dtype=pair.dtype)
+    for i, direction in enumerate(directions[1:]):
+        direction[3 * i + 1, i % 3, -1 - i if i % 3 == 0 else i] = 1
+
+    def moved(direction: Tensor, by: float) -> float:
+        return float(model.logprobs(some, dict(zip(slots, at + by * direction, strict=True))).sum())
+
+    for direction in directions:
+        predicted = sum(float((direction[:, row, : e.shape[1]].numpy() * e).sum()) for row, e in enumerate(effects))
+        assert slope(lambda by, d=direction: moved(d, by)) == pytest.approx(predicted, rel=1e-6, abs=1e-8)
+
+
+@families
+def test_derivatives_between(family: str) -> None:
+    """Derivatives by gates of any values, those of final norm and head included."""
+    pair, some = pair_of(family), prompts()
+    model, gates, direction = Differentiable(pair), random_gates(pair, some), random_gates(pair, some, seed=1)
+    leaves = {slot: gate.clone().requires_grad_() for slot, gate in gates.items()}
+    found = torch.autograd.grad(model.logprobs(some, leaves).sum(), list(leaves.values()))
+    predicted = sum(float((g * direction[slot]).sum()) for slot, g in zip(leaves, found, strict=True))
+
+    def moved(by: float) -> float:
+        return float(model.logprobs(some, {slot: gate + by * direction[slot] for slot, gate in gates.items()}).sum())
+
+    assert slope(moved) == pytest.approx(predicted, rel=1e-6)
+
+
+@families
+def test_derivatives_by_activations(family: str) -> None:
+    """Effects of patches are ⟨∂m/∂h, h' - h⟩, with h and h' of the two models by themselves, read by PyTorch's own hooks."""
+    pair, some = pair_of(family), prompts()
+    hooks = [Hook(0, "resid_pre"), *(Hook(layer, point) for layer in range(3) for point in ("attn_out", "mlp_out", "resid_post"))]
+    effects = patch_effects(pair, some, hooks)
+    for prompt, effect in zip(some, effects, strict=True):
+        ours, theirs = (plain_activations(pair, model, prompt, hooks) for model in (pair.recipient, pair.donors["sft"]))
+        assert effect.shape == (len(hooks), len(pair.encode(prompt)))
+        for row, hook in enumerate(hooks):
+            for token in (0, 2, effect.shape[1] - 1):
+                change = torch.zeros_like(ours[hook])
+                change[:, token] = (theirs[hook] - ours[hook])[:, token]
+                moved = partial(touched, pair, prompt, hook, change)
+                assert slope(moved) == pytest.approx(float(effect[row, token]), rel=1e-5, abs=1e-8)
+
+
+def touched(pair: ModelPair, prompt: Prompt, hook: Hook, change: Tensor, by: float) -> float:
+    return float(Differentiable(pair).logprobs([prompt], touches={hook: lambda h: h + by * change}))
+
+
+def plain_activations(pair: ModelPair, model: torch.nn.Module, prompt: Prompt, hooks: Sequence[Hook]) -> dict[Hook, Tensor]:
+    """What a model by itself has at hooks."""
+    found: dict[Hook, Tensor] = {}
+    handles = []
+    for hook in hooks:
+        layer = model.get_submodule(pair.family.layers)[hook.layer]  # type: ignore[index]  # a ModuleList
+        inner = {"attn_out": pair.family.attention, "mlp_out": pair.family.mlp}.get(hook.point)
+        module = layer.get_submodule(inner) if inner else layer
+        if hook.point == "resid_pre":
+            handles.append(module.register_forward_pre_hook(lambda _, args, hook=hook: found.__setitem__(hook, args[0])))
+        else:
+            handles.append(
+                module.register_forward_hook(
+                    lambda _, args, out, hook=hook: found.__setitem__(hook, out[0] if isinstance(out, tuple) else out)
+                )
+            )
+    alone(model, pair, [prompt])
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@families
+@pytest.mark.parametrize("name", ["recipient", "sft", "task"])
+def test_derivatives_by_weights(family: str, name: str) -> None:
+    """Derivatives by a model's weights are those of a plain copy of it, batch by batch."""
+    pair, some = pair_of(family), prompts()
+    plain = copy.deepcopy(pair.donor(name)).requires_grad_()
+    found = list(weight_gradients(pair, some, name, Budget(prompts=1)))
+    (together,) = weight_gradients(pair, some, name)
+    order = sorted(some, key=lambda p: len(pair.encode(p)))
+    for prompt, gradient in zip(order, found, strict=True):
+        logits = plain(input_ids=torch.tensor([pair.encode(prompt)])).logits[:, -1]
+        wanted = torch.autograd.grad(scored(pair, [prompt], logits).sum(), list(plain.parameters()))
+        for (parameter, _), tensor in zip(plain.named_parameters(), wanted, strict=True):
+            assert float((gradient[parameter] - tensor).abs().max()) < 1e-9
+    for parameter, tensor in together.items():
+        assert float((tensor - sum(g[parameter] for g in found)).abs().max()) < 1e-9
+
+
+# ------------------------------------------------------------------------------------------------ what is left behind
+
+
+def state(pair: ModelPair) -> list[object]:
+    models = [pair.recipient, *pair.donors.values()]
+    flags = [(p.requires_grad, p.grad is None) for m in models for p in m.parameters()]
+    return [*map(weights_hash, models), flags, *(sorted(m.__dict__) for model in models for m in model.modules())]
+
+
+def everything(pair: ModelPair) -> list[object]:
+    hooks = [Hook(1, "attn_out"), Hook(2, "resid_pre")]
+    return [graft_effects(pair, prompts(), 0.5), patch_effects(pair, prompts(), hooks), *weight_gradients(pair, prompts(), "sft")]
+
+
+@families
+def test_models_stay_as_they_are(family: str) -> None:
+    """Nothing changes in the models, also when the forward breaks off in the middle."""
+    pair = pair_of(family)
+    before = state(pair)
+    everything(pair)
+    assert state(pair) == before
+
+    def fail(_: Tensor) -> Tensor:
+        raise ArithmeticError("enough")
+
+    weights = {name: w.detach().requires_grad_() for name, w in pair.donors["sft"].named_parameters()}
+    with pytest.raises(ArithmeticError, match="enough"):
+        Differentiable(pair).logprobs(prompts(), random_gates(pair, prompts()), {Hook(1, "mlp_out"): fail}, weights)
+    assert state(pair) == before
+
+
+def test_no_graph_is_kept() -> None:
+    """When the derivatives are there, nothing holds on to what the forward computed."""
+    pair = pair_of("gemma")
+    seen: list[weakref.ref[Tensor]] = []
+
+    def note(h: Tensor) -> Tensor:
+        seen.append(weakref.ref(h))
+        return h
+
+    gates = {slot: gate.requires_grad_() for slot, gate in random_gates(pair, prompts()).items()}
+    torch.autograd.grad(Differentiable(pair).logprobs(prompts(), gates, {Hook(1, "mlp_out"): note}).sum(), list(gates.values()))
+    gc.collect()
+    assert [ref() for ref in seen] == [None]
+    before = graphs()
+    everything(pair)
+    assert graphs() <= before
+
+
+def graphs() -> int:
+    """How many tensors of the process have a graph."""
+    gc.collect()
+    return sum(type(t) is Tensor and t.grad_fn is not None for t in gc.get_objects())
+
+
+def test_whatever_the_mode() -> None:
+    """Derivatives are the same where the caller has switched autograd off."""
+    pair = pair_of("gpt2")
+    plain = graft_effects(pair, prompts())
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
+            again = graft_effects(pair, prompts())
+        assert all(np.array_equal(a, b) for a, b in zip(plain, again, strict=True))

@@ -1,0 +1,246 @@
+"""What must hold of localizers that intervene, whatever they do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plain
+import pytest
+import torch
+from interventions import EVERYTHING, KINDS, TINY, created, grafts, kinds, logits, pico, tiny
+from laws import EXECUTORS, FAMILIES, alone, distance
+
+from kgbench.data import Prompt
+from kgbench.engine.edits import Add
+from kgbench.engine.treatment import graft_treatments
+from kgbench.errors import InputError, NotApplicableError, UnknownNameError
+from kgbench.localizers import create
+from kgbench.sites import parse_graft
+
+pytestmark = pytest.mark.usefixtures("exact")
+
+
+# ------------------------------------------------------------------------------------------------ exactness
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_everything_and_nothing(family: str) -> None:
+    """Everything treated is the donor, wherever a method claims it; nothing treated the recipient, where that is the floor."""
+    pair, prompts = pico(family, facts=2)
+    donor, recipient = alone(pair.donors["sft"], pair, prompts), alone(pair.recipient, pair, prompts)
+    for name, arguments in KINDS:
+        made = created(name, arguments).fitted(pair, prompts)
+        everything, nothing = logits(pair, made, prompts, [EVERYTHING, "NONE"]).unbind(1)
+        assert (distance(everything, donor) < 1e-9) == made.reaches_donor
+        assert (distance(nothing, recipient) < 1e-9) == (made.floor == "recipient")
+
+
+@pytest.mark.parametrize("model", TINY)
+def test_every_hidden_state_patched(model: str) -> None:
+    """Patching every layer and position gives the donor's hidden states: read by the recipient's norm and head, and by the donor's."""
+    pair, prompts = tiny(model)
+    ours, whole = logits(pair, created("activation_patch"), prompts, ["ALL", EVERYTHING]).unbind(1)
+    assert distance(whole, alone(pair.donors["sft"], pair, prompts)) < 1e-4
+    for prompt, got in zip(prompts, ours, strict=True):
+        case = plain.Case(pair.recipient, pair.donors, pair.encode(prompt), pair.regions(prompt), "ALL")
+        assert distance(got, case.answer(plain.run(pair.donors["sft"], pair.encode(prompt)))) < 1e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_destroyed(family: str) -> None:
+    """No edge cut, no noise and nothing ablated are each the donor, where its norm and head read."""
+    pair, prompts = pico(family, facts=2)
+    donor = alone(pair.donors["sft"], pair, prompts)
+    for name, arguments, text in (
+        ("attention_knockout", (), EVERYTHING),
+        ("causal_trace", (("noise", "0"),), "ALL:ln_f+head"),
+        ("ablation", (("method", "resample"),), EVERYTHING),
+    ):
+        made = created(name, arguments).fitted(pair, prompts)
+        assert distance(logits(pair, made, prompts, [text])[:, 0], donor) < 1e-9
+    cut = created("attention_knockout").treat(pair, prompts, parse_graft("ALL"))
+    assert not any(treatment.cuts for treatments in cut for treatment in treatments)
+
+
+def test_scaled_weights() -> None:
+    """A static graft of everything is the recipient at alpha 0 and the donor at 1; beyond, it is neither, and still a model."""
+    pair, prompts = pico("llama")
+    zero, two = (created("static_graft", (("alpha", alpha),)) for alpha in ("0", "2"))
+    assert distance(logits(pair, zero, prompts, [EVERYTHING])[:, 0], alone(pair.recipient, pair, prompts)) < 1e-9
+    beyond = logits(pair, two, prompts, [EVERYTHING])[:, 0]
+    assert bool(beyond.isfinite().all())
+    assert distance(beyond, alone(pair.donors["sft"], pair, prompts)) > 0.1
+
+
+# ------------------------------------------------------------------------------------------------ what must not matter
+
+
+@kinds
+def test_executors_agree(name: str, arguments: tuple[tuple[str, str], ...]) -> None:
+    """Packed, in rows, and token by token: one answer."""
+    pair, prompts = pico("llama")
+    shortest = min(prompts, key=lambda p: len(pair.encode(p)))
+    made = created(name, arguments).fitted(pair, prompts)
+    some = [grafts(made)[0], grafts(made)[-1].replace("+pos", "")]
+    packed, rows, sequential = (logits(pair, made, [shortest], some, executor) for executor in EXECUTORS)
+    assert distance(packed, rows) < 1e-9
+    assert distance(packed, sequential) < 1e-9
+
+
+@kinds
+def test_batch_and_order_do_not_matter(name: str, arguments: tuple[tuple[str, str], ...]) -> None:
+    """A prompt's answer is the same by itself, among others and in any order, however the prompts lay that the method was fitted on."""
+    pair, prompts = pico("gpt2", facts=2)
+    made, turned = (created(name, arguments).fitted(pair, some) for some in (prompts, prompts[::-1]))
+    some = grafts(made)[:2]
+    together = logits(pair, made, prompts, some)
+    assert distance(logits(pair, turned, prompts[::-1], some).flip(0), together) < 1e-9
+    one_by_one = torch.cat([logits(pair, turned, [prompt], some) for prompt in prompts])
+    assert distance(one_by_one, together) < 1e-9
+
+
+@kinds
+def test_same_under_a_seed(name: str, arguments: tuple[tuple[str, str], ...]) -> None:
+    """Two of the same parameters treat prompts alike; another seed matters to those that draw."""
+    pair, prompts = pico("gpt2")
+    seeded = tuple((key, value) for key, value in arguments if key != "seed")
+
+    def treated(seed: int) -> object:
+        return created(name, seeded, seed).fitted(pair, prompts).treat(pair, prompts, parse_graft(grafts(created(name, arguments))[1]))
+
+    assert treated(1) == treated(1)
+    if name == "causal_trace" or ("method", "resample") in arguments:
+        assert any(treated(1) != treated(seed) for seed in (2, 3, 4))
+
+
+# ------------------------------------------------------------------------------------------------ what is learned
+
+
+@pytest.mark.parametrize("directions", ["mean", "pca"])
+def test_directions_are_of_other_facts(directions: str) -> None:
+    """A prompt is patched along directions that its own fact had no part in."""
+    pair, prompts = pico("gpt2", facts=4)
+    made, graft = created("directional_patch", (("directions", directions),)), parse_graft("FE+LT")
+    for prompt in prompts[:4]:
+        crossed = made.fitted(pair, prompts).treat(pair, [prompt], graft)
+        halves = [half for half in _halves(prompts[:4]) if made.fitted(pair, half).treat(pair, [prompt], graft) == crossed]
+        assert [prompt in half for half in halves] == [False]
+
+
+def _halves(prompts: Sequence[Prompt]) -> list[list[Prompt]]:
+    """All ways to take two of some prompts."""
+    return [[a, b] for i, a in enumerate(prompts) for b in prompts[i + 1 :]]
+
+
+def test_noise_is_the_fact_s_own() -> None:
+    """A fact has the same noise in every prompt, other facts and other draws have other noise, and it scales with its level."""
+    pair, prompts = pico("gpt2")
+
+    def noises(level: str, draw: int, prompt: Prompt) -> torch.Tensor:
+        made = created("causal_trace", (("noise", level),)).fitted(pair, prompts).variants()[draw]
+        (treatments,) = made.treat(pair, [prompt], parse_graft("LT"))
+        return torch.stack([edit.value.tensor for t in treatments for edit in t.edits if isinstance(edit, Add)])
+
+    headline, other, qa = prompts[0], prompts[1], prompts[3]
+    assert headline.fact == qa.fact
+    one = noises("1", 0, headline)
+    assert len(one) == len(pair.regions(headline)["FE"])
+    again = noises("1", 0, qa)  # a name at the beginning of a prompt may have one token more or less
+    common = min(len(one), len(again))
+    assert distance(again[:common], one[:common]) == 0
+    assert distance(noises("3", 0, headline), 3 * one) < 1e-12
+    assert distance(noises("1", 1, headline), one) > 0.1
+    assert distance(noises("1", 0, other)[:1], one[:1]) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [((("method", "resample"),), "resample .* from: give it two facts"), ((), "other facts .* so it needs two facts")],
+)
+def test_one_fact_is_too_few(arguments: tuple[tuple[str, str], ...], said: str) -> None:
+    """What is taken from other facts needs other facts."""
+    pair, prompts = pico("gpt2")
+    made = created("ablation" if arguments else "directional_patch", arguments).fitted(pair, prompts[:1])
+    with pytest.raises(InputError, match=said):
+        made.treat(pair, prompts[:1], parse_graft("FE"))
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("directional_patch", ()), ("ablation", ()), ("ablation", (("method", "resample"),))])
+def test_fitted_on_other_prompts(name: str, arguments: tuple[tuple[str, str], ...]) -> None:
+    """What was learned from one template is not used on another."""
+    pair, prompts = pico("gpt2")
+    made = created(name, arguments).fitted(pair, prompts[:3])
+    with pytest.raises(InputError, match="fitted on no prompt of the template 'qa'"):
+        made.treat(pair, prompts[3:], parse_graft("FE"))
+
+
+def test_one_that_was_not_fitted() -> None:
+    """A method that was given no prompts to learn from learns from those that it treats."""
+    pair, prompts = pico("gpt2")
+    for name in ("directional_patch", "ablation", "causal_trace"):
+        made, graft = created(name), parse_graft("FE")
+        assert made.treat(pair, prompts, graft) == made.fitted(pair, prompts).treat(pair, prompts, graft)
+
+
+# ------------------------------------------------------------------------------------------------ what cannot be expressed
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text", "said"),
+    [
+        ("activation_patch", (), "LT:o+ffn@second_half", "activation_patch treats whole activations"),
+        ("activation_patch", (), "FE:emb", "cannot tell emb apart"),
+        ("activation_patch", (("point", "attn_out"),), "FE:ffn", "attn_out stands for ln_1\\+q\\+k\\+v\\+o together"),
+        ("activation_patch", (("point", "mlp_out"),), "FE:up", "mlp_out stands for ln_2\\+up\\+down together"),
+        ("directional_patch", (), "ALL; LT:o=recipient", "cannot tell o apart"),
+        ("ablation", (), "FE:attn", "cannot tell q\\+k\\+v apart"),
+        ("causal_trace", (), "FE:ffn+ln_2", "cannot tell ln_2\\+up\\+down apart"),
+        ("attention_knockout", (), "FE:attn+o+ln_1", "attention_knockout treats whole activations"),
+        ("path_patch", (), "LT:attn+ffn", "cannot tell q\\+k\\+v\\+up\\+down apart"),
+        ("static_graft", (), "FE", "has no positions: it swaps weights at all tokens, and 'FE' names some of them"),
+    ],
+)
+def test_not_applicable(name: str, arguments: tuple[tuple[str, str], ...], text: str, said: str) -> None:
+    """What a method cannot express it declines, in one line that says why."""
+    pair, prompts = pico("gpt2")
+    with pytest.raises(NotApplicableError, match=said) as caught:
+        created(name, arguments).fitted(pair, prompts).treat(pair, prompts, parse_graft(text))
+    assert "\n" not in str(caught.value)
+
+
+def test_positions_that_amount_to_all() -> None:
+    """A static graft takes every expression that treats all tokens alike, however it says so."""
+    pair, prompts = pico("gpt2")
+    made = created("static_graft")
+    for text, same in (("FE+FE^C", "ALL"), ("NONE^C:o@1", "ALL:o@1"), ("FE; ALL=recipient", "NONE"), ("ALL^C", "NONE")):
+        assert made.treat(pair, prompts, parse_graft(text)) == graft_treatments(pair, prompts, parse_graft(same))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "error", "said"),
+    [
+        ("activation_patch", {"point": "resid_mid"}, UnknownNameError, "Did you mean"),
+        ("directional_patch", {"directions": "median"}, UnknownNameError, "Did you mean 'mean'"),
+        ("directional_patch", {"k": "2"}, InputError, "k=2 needs directions=pca"),
+        ("directional_patch", {"directions": "pca", "k": "0"}, InputError, "k of 1 or more, got 0"),
+        ("ablation", {"method": "means"}, UnknownNameError, "Did you mean 'mean'"),
+        ("ablation", {"point": "resid_post"}, UnknownNameError, "Known: attn_out"),
+        ("causal_trace", {"draws": "0"}, InputError, "draws of 1 or more, got 0"),
+        ("causal_trace", {"noise": "nan"}, InputError, "0 or more standard deviations, got nan"),
+        ("attention_knockout", {"window": "0"}, InputError, "window of 1 or more, got 0"),
+        ("static_graft", {"alpha": "inf"}, InputError, "finite alpha, got inf"),
+        ("path_patch", {"receiver": "head"}, InputError, "no receiver 'head': give logits, or a hook and its layer"),
+    ],
+)
+def test_parameters_are_checked(name: str, arguments: dict[str, str], error: type[Exception], said: str) -> None:
+    """A value that makes no sense is refused in one line."""
+    with pytest.raises(error, match=said) as caught:
+        create(name, arguments, seed=0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_receiver_beyond_the_model() -> None:
+    """A receiver in a layer that the model does not have is refused when the model is known."""
+    pair, prompts = pico("gpt2")
+    with pytest.raises(InputError, match=r"mlp_out@3 does not exist: the model has layers 0-2"):
+        created("path_patch", (("receiver", "mlp_out@3"),)).treat(pair, prompts, parse_graft("LT"))

@@ -1,0 +1,224 @@
+"""The suite of plants: rankings against the truth, from plants whose places are known and small."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_plants import write_plant
+
+from kgbench.board import heatmap_files, render_plants, render_table
+from kgbench.cli import main
+from kgbench.effects import rank_figures
+from kgbench.engine import load_pair
+from kgbench.engine.site_sets import all_sites, graft_sites
+from kgbench.errors import InputError
+from kgbench.models import catalog
+from kgbench.records import Estimate, Planted, Record, RecordStore
+from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
+from kgbench.runner.planted import _pathway
+from kgbench.runner.ranking import split_facts
+from kgbench.sites import parse_graft
+
+WEIGHTS, DECOY, POSITION = "ALL:o+ffn@second_half", "ALL:o+ffn@first_half", "LT:o+ffn@second_half"
+PLANTED = {"weights": WEIGHTS, "position": POSITION}
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A weight plant with a decoy."""
+    return str(write_plant(tmp_path_factory.mktemp("plants") / "weights", WEIGHTS, DECOY))
+
+
+@pytest.fixture(scope="module")
+def position(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A position plant without one."""
+    return str(write_plant(tmp_path_factory.mktemp("plants") / "position", POSITION))
+
+
+@pytest.fixture(scope="module")
+def places(weights: str, position: str) -> dict[str, str]:
+    return {"weights": weights, "position": position}
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return Settings(output_dir=tmp_path_factory.mktemp("runs"), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(weights: str, position: str, settings: Settings) -> dict[tuple[str, str], Run]:
+    """Runs by plant and localizer."""
+    pairs = Pairs()
+    cases = [(plant, name) for plant in (weights, position) for name in ("oracle", "weight_delta", "dynamic_graft")]
+    specs = {(Path(plant).name, name): Spec(model=plant, localizer=name, suite="planted") for plant, name in cases}
+    return {key: run_job(spec, settings, pairs=pairs) for key, spec in specs.items()}
+
+
+def planted_of(record: Record) -> Planted:
+    assert record.planted is not None
+    return record.planted
+
+
+# ------------------------------------------------------------------------------------------------ figures
+
+
+@pytest.mark.parametrize("plant", ["weights", "position"])
+def test_the_oracle_is_perfect(runs: dict[tuple[str, str], Run], places: dict[str, str], settings: Settings, plant: str) -> None:
+    """Told the truth, a ranking has 1 everywhere; its best sites are the truth itself, so that what they carry is what the plant does."""
+    record = runs[plant, "oracle"].record
+    found = planted_of(record)
+    for figure in (found.auroc, found.average_precision, found.recall_at_k):
+        assert figure.value == 1 and figure.low is not None and figure.low < 1
+    rows = {(r.prompt, r.graft): r for r in record.rows}
+    spec = Spec(model=places[plant], grafts=(PLANTED[plant],), localizer="dynamic_graft")
+    graft = {(r.prompt, r.graft): r for r in run_job(spec, settings).record.rows}
+    for prompt in ("headline", "qa"):
+        assert rows[prompt, "top k"].top5 == graft[prompt, PLANTED[plant]].top5
+        np.testing.assert_allclose(rows[prompt, "top k"].logprob.value, graft[prompt, PLANTED[plant]].logprob.value, atol=1e-4)
+        assert rows[prompt, "top k"].complement == "(top k)^C"
+    assert record.identity.localizer.parameters == {"truth": PLANTED[plant]}
+    assert record.identity.truth is not None and record.identity.truth.plant == PLANTED[plant]
+
+
+def test_units(runs: dict[tuple[str, str], Run], weights: str, position: str) -> None:
+    """Whole weights are judged by (layer, component), each with the best score of its regions; positions by site."""
+    for place, name in ((weights, "weights"), (position, "position")):
+        record = runs[name, "weight_delta"].record
+        found, pair = planted_of(record), load_pair(place)
+        prompts = load_prompts("tiny_movies", ["headline", "qa"], 6)
+        sites, true = all_sites(pair, prompts), graft_sites(pair, prompts, parse_graft(found.plant))
+        scores = {(s.layer, s.component, s.region): s.score for s in record.scores or ()}
+        assert set(scores) == set(map(tuple, sites)) and found.k == len(true)
+        if name == "weights":
+            units = list(dict.fromkeys(site[:2] for site in sites))
+            values = np.array([max(v for s, v in scores.items() if s[:2] == unit) for unit in units])
+            truth = np.array([any(site[:2] == unit for site in true) for unit in units])
+            assert found.units == "layer and component" and found.n_true == 8
+        else:
+            values, truth = np.array([scores[tuple(site)] for site in sites]), np.array([site in true for site in sites])
+            assert found.units == "site" and found.n_true == len(true) == 8
+        expected = rank_figures(values, truth)
+        assert found.n_units == len(values)
+        assert found.auroc == Estimate(**expected.auroc.to_json())
+        assert found.average_precision == Estimate(**expected.average_precision.to_json())
+        assert found.expected == expected.expected
+    assert planted_of(runs["position", "weight_delta"].record).auroc_decoy is None
+    assert planted_of(runs["weights", "weight_delta"].record).auroc_decoy is not None
+
+
+def test_sufficiency_is_pooled_by_fact(runs: dict[tuple[str, str], Run]) -> None:
+    """Over all prompts, sufficiency is the ratio of means over all prompts; each prompt's is its row's."""
+    record = runs["weights", "dynamic_graft"].record
+    found = planted_of(record)
+    rows = {(r.prompt, r.graft): r for r in record.rows}
+    total = {g: sum(rows[p, g].top5.value or 0 for p in ("headline", "qa")) for g in ("PRE", "SFT", "top k", "(top k)^C")}
+    gain = total["SFT"] - total["PRE"]
+    assert found.effect.sufficiency.value == pytest.approx((total["top k"] - total["PRE"]) / gain)
+    assert found.effect.necessity.value == pytest.approx(1 - (total["(top k)^C"] - total["PRE"]) / gain)
+    assert {p: e.sufficiency for p, e in found.prompts.items()} == {p: rows[p, "top k"].sufficiency for p in ("headline", "qa")}
+    assert max(row.n for row in record.rows) == 6 and record.identity.dataset.n == 6
+
+
+def test_pathways(runs: dict[tuple[str, str], Run]) -> None:
+    """Where positions were planted, an intervening method is asked for the pathways too; for grafts the note says how little that tells."""
+    found = planted_of(runs["position", "dynamic_graft"].record)
+    assert found.pathways is not None and set(found.pathways) == {"headline", "qa"}
+    assert {(p.planted, p.other) for p in found.pathways.values()} == {("LT", "FE")}
+    assert "near tautological" in found.notes[0]
+    assert planted_of(runs["weights", "dynamic_graft"].record).pathways is None
+    assert planted_of(runs["position", "oracle"].record).pathways is None
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "found", "told"),
+    [
+        ((0.95, 0.91, 1.1), (0.02, -0.1, 0.09), True, "told"),
+        ((0.95, 0.7, 1.1), (0.02, -0.1, 0.09), True, "undecided"),
+        ((0.8, 0.7, 0.95), (0.02, -0.1, 0.09), False, "undecided"),
+        ((0.5, 0.3, 0.7), (0.02, -0.1, 0.09), False, "not told"),
+        ((0.95, 0.91, 1.1), (0.6, 0.4, 0.8), False, "not told"),
+        (None, (0.02, -0.1, 0.09), None, "undecided"),
+    ],
+)
+def test_told_by_the_intervals(runs, mine, theirs, found: bool | None, told: str) -> None:
+    """A pathway is told where both whole intervals are on their sides, not told where one lies beyond, undecided else."""
+    rows = {r.graft: r for r in runs["position", "dynamic_graft"].record.rows if r.prompt == "qa"}
+
+    def estimate(of: tuple[float, float, float] | None) -> Estimate:
+        return Estimate(n=6, undefined="why") if of is None else Estimate(value=of[0], low=of[1], high=of[2], n=6)
+
+    made = [rows[g].model_copy(update={"sufficiency": estimate(of)}) for g, of in (("LT", mine), ("FE", theirs))]
+    assert (_pathway(*made).found, _pathway(*made).told) == (found, told)
+
+
+def test_another_metric(runs: dict[tuple[str, str], Run], weights: str, settings: Settings) -> None:
+    """On another metric the shares change and the ranking's figures do not; nothing is computed."""
+    before = runs["weights", "weight_delta"]
+    after = run_job(Spec(model=weights, localizer="weight_delta", suite="planted", metric="logprob"), settings)
+    assert after.reused
+    found, was = planted_of(after.record), planted_of(before.record)
+    assert found.auroc == was.auroc and found.effect != was.effect and found.prompts != was.prompts
+    assert "AUROC" in after.record.verdict and after.record.verdict.count("AUROC") == 1 and after.record.verdict.endswith("(logprob).")
+
+
+def test_the_map_is_the_mean_of_the_halves(runs: dict[tuple[str, str], Run], position: str) -> None:
+    """The halves of a plant's facts are its own facts only."""
+    facts = catalog.entry(position).facts
+    assert facts is not None
+    prompts = {"qa": [p for p in load_prompts("tiny_movies", ["qa"], 10) if p.fact.id in facts]}
+    halves = split_facts(prompts, 0)
+    assert sorted(f for half in halves for f in half) == sorted(facts)
+    record = runs["position", "oracle"].record
+    assert record.ranking is not None and record.ranking.facts == (3, 3)
+    assert set(heatmap_files(record)) == {"map.png", "map.svg"}
+
+
+# ------------------------------------------------------------------------------------------------ what is printed
+
+
+def test_tables(runs: dict[tuple[str, str], Run]) -> None:
+    """One row per plant, at most 100 columns, with what random is expected to get; a run's own table has the same figures."""
+    for name in ("oracle", "dynamic_graft"):
+        records = [runs[plant, name].record for plant in ("weights", "position")]
+        text = render_plants(records)
+        assert max(map(len, text.splitlines())) <= 100
+        assert [sum(line.startswith(f"{plant} ") for line in text.splitlines()) for plant in ("weights", "position")] == [2, 2]
+        assert "at random" in text
+        for record in records:
+            own = render_table(record)
+            assert max(map(len, own.splitlines())) <= 100 and f"planted at {planted_of(record).plant}" in own
+    assert "near tautological" in text
+
+
+def test_json(runs: dict[tuple[str, str], Run], weights: str, settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json, an object per localizer with a row per plant; the figures are the records'."""
+    line = ["eval", "--suite", "planted", "--model", weights, "--json", "-q", "--output-dir", str(settings.output_dir)]
+    assert main([*line, "--localizer", "oracle"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["localizer"], answer["suite"]) == ("oracle", "planted")
+    (row,) = answer["rows"]
+    assert {"plant", "auroc", "average_precision", "recall_at_k", "sufficiency", "necessity", "n"} <= set(row)
+    assert (row["plant"], row["n"], row["expression"], row["decoy"]) == ("weights", 6, WEIGHTS, DECOY)
+    assert row["auroc"] == planted_of(runs["weights", "oracle"].record).auroc.answer()
+    assert set(row["prompts"]["qa"]) == {"sufficiency", "necessity"} and row["pathways"] is None
+    assert RecordStore(settings.output_dir).load(Path(row["record"]).name).record.planted is not None
+    assert main([*line, "--localizer", "oracle,weight_delta"]) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert [entry["localizer"] for entry in both["runs"]] == ["oracle", "weight_delta"]
+
+
+def test_without_a_plant(settings: Settings) -> None:
+    """A pair without a plant is refused by the suite, and by a method that must be told the truth."""
+    with pytest.raises(InputError, match="model 'tiny-gemma' is none; give --model"):
+        run_job(Spec(model="tiny-gemma", localizer="random", suite="planted"), settings)
+    with pytest.raises(InputError, match="'oracle' must know where the facts were planted"):
+        run_job(Spec(model="tiny-gemma", localizer="oracle", limit=2), settings)
+
+
+def test_no_place_on_this_machine_is_recorded(runs: dict[tuple[str, str], Run], weights: str) -> None:
+    """A plant that was given by its path is recorded by its name."""
+    text = (runs["weights", "oracle"].path / "record.json").read_text("utf-8")
+    assert str(Path(weights).parent) not in text and runs["weights", "oracle"].record.model == "weights"

@@ -1,0 +1,426 @@
+"""What is shipped for authors of plug-ins: each law of the contract catches the fault that it is for."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+import kgbench.testing
+from kgbench.data import Prompt
+from kgbench.engine import Treatment
+from kgbench.engine.site_sets import all_sites
+from kgbench.engine.treatment import graft_treatments
+from kgbench.errors import LawError, NotApplicableError
+from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, Treatments, Unit
+from kgbench.localizers.random import Random
+from kgbench.models.pair import ModelPair
+from kgbench.sites import Graft, SiteScores, parse_graft
+from kgbench.testing import check_localizer, laws_of, parametrize_with_checks
+
+ROOT = Path(__file__).parent.parent
+TICKS = count()
+
+
+@dataclass(frozen=True)
+class Grafts(InterventionLocalizer):
+    """Keeps the contract."""
+
+    name = "grafts"
+    about = "as dynamic_graft"
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        return graft_treatments(pair, prompts, sites)
+
+
+@dataclass(frozen=True)
+class Lengths(ScoringLocalizer):
+    """Keeps the contract: a site scores the length of its name."""
+
+    name = "lengths"
+    about = "length of names"
+    cost = "none"
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        return {site: float(len(site.component + site.region)) for site in all_sites(pair, prompts)}
+
+
+# ------------------------------------------------------------------------------------------------------ faulty interventions
+
+
+@dataclass(frozen=True)
+class Short(Grafts):
+    """One treatment too few."""
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        return [row[1:] for row in graft_treatments(pair, prompts, sites)]
+
+
+@dataclass(frozen=True)
+class OtherModel(Grafts):
+    """Treatments of a model with one slot more."""
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        return [[Treatment(t.weights + b"\0") for t in row] for row in graft_treatments(pair, prompts, sites)]
+
+
+@dataclass(frozen=True)
+class Silent(Grafts):
+    """Declines without a reason."""
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        if str(sites) == "LT":
+            raise NotApplicableError("")
+        return graft_treatments(pair, prompts, sites)
+
+
+@dataclass(frozen=True)
+class Forgiving(Grafts):
+    """Takes regions that are not there for none."""
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        return graft_treatments(pair, prompts, parse_graft("NONE") if "M" in str(sites).split(":")[0] else sites)
+
+
+@dataclass(frozen=True)
+class Weak(Grafts):
+    """Never the donor's final norm and head."""
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        graft_treatments(pair, prompts, sites)
+        return graft_treatments(pair, prompts, parse_graft(f"{sites}; ALL:ln_f+head=recipient"))
+
+
+@dataclass(frozen=True)
+class Leaky(Grafts):
+    """The donor's head, whatever the sites."""
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        graft_treatments(pair, prompts, sites)
+        return graft_treatments(pair, prompts, parse_graft(f"{sites}; ALL:ln_f+head"))
+
+
+@dataclass(frozen=True)
+class Harmless(Grafts):
+    """Says that it destroys the donor, and does not."""
+
+    floor = "destroyed_donor"
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        return graft_treatments(pair, prompts, "SFT" if str(sites) == "NONE" else sites)
+
+
+@dataclass(frozen=True)
+class AllOrNothing(Grafts):
+    """Sites do not matter, unless they are all."""
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        graft_treatments(pair, prompts, sites)
+        return graft_treatments(pair, prompts, sites if "head" in str(sites) else "PRE")
+
+
+@dataclass(frozen=True)
+class Declining(Grafts):
+    """Expresses nothing but all and nothing."""
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        if "head" not in str(sites) and str(sites) != "NONE":
+            raise NotApplicableError("too hard")
+        return graft_treatments(pair, prompts, sites)
+
+
+@dataclass(frozen=True)
+class NoBaseline(Grafts):
+    """Calls itself a baseline, and looks at the sites."""
+
+    baseline = True
+
+
+def _coin_flips(row: Sequence[Treatment], draw: Callable[[], float]) -> list[Treatment]:
+    return [t if draw() < 0.5 or len(set(row)) == 1 else row[0] for t in row]
+
+
+@dataclass(frozen=True)
+class Unseeded(Grafts):
+    """Draws from the global random numbers."""
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        return [_coin_flips(row, random.random) for row in graft_treatments(pair, prompts, sites)]
+
+
+@dataclass(frozen=True)
+class Ordered(Grafts):
+    """The first prompt is treated in another way; so are all that come alone."""
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        first, *others = graft_treatments(pair, prompts, sites)
+        return [first if len(set(first)) == 1 else graft_treatments(pair, prompts[:1], parse_graft("FE:ffn"))[0], *others]
+
+
+@dataclass(frozen=True)
+class BadUnits(Grafts):
+    """A scan of it credits sites that nobody scores."""
+
+    def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
+        return [replace(unit, sites=()) for unit in super().units(pair, prompts)]
+
+
+@dataclass(frozen=True)
+class Swapping(Grafts):
+    """Leaves weights changed when it is interrupted."""
+
+    tidy: bool = False
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        weight = pair.recipient.get_input_embeddings().weight
+        before = weight.data.clone()
+        weight.data += 1
+        try:
+            first, *_ = prompts
+            pair.recipient(input_ids=torch.tensor([pair.encode(first)]))
+        except BaseException:
+            if self.tidy:
+                weight.data.copy_(before)
+            else:
+                MEND.append(lambda: weight.data.copy_(before))
+            raise
+        weight.data.copy_(before)
+        return graft_treatments(pair, prompts, sites)
+
+
+# ------------------------------------------------------------------------------------------------------------ faulty scorers
+
+
+@dataclass(frozen=True)
+class Partial(Lengths):
+    """Some sites have no score."""
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        return {site: score for site, score in super().scores(pair, prompts).items() if site.layer != 1}
+
+
+@dataclass(frozen=True)
+class Infinite(Lengths):
+    """A score that is no number."""
+
+    value: Any = field(default="inf")
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        scores = dict(super().scores(pair, prompts))
+        scores[next(iter(scores))] = float(self.value)
+        return scores
+
+
+@dataclass(frozen=True)
+class Flat(Lengths):
+    """All sites alike."""
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        return dict.fromkeys(all_sites(pair, prompts), 1.0)
+
+
+@dataclass(frozen=True)
+class Drifting(Lengths):
+    """Another answer each time."""
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        shift = next(TICKS)
+        return {site: score + shift for site, score in super().scores(pair, prompts).items()}
+
+
+@dataclass(frozen=True)
+class FirstCounts(Lengths):
+    """The first prompt decides."""
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        return {site: score + len(prompts[0].text) for site, score in super().scores(pair, prompts).items()}
+
+
+@dataclass(frozen=True)
+class Hooked(Lengths):
+    """Leaves a hook behind, or only when it is interrupted."""
+
+    always: bool = True
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        handle = pair.recipient.register_forward_hook(lambda *_: None)
+        MEND.append(handle.remove)
+        for prompt in prompts:
+            pair.recipient(input_ids=torch.tensor([pair.encode(prompt)]))
+        if not self.always:
+            handle.remove()
+        return super().scores(pair, prompts)
+
+
+@dataclass(frozen=True)
+class Swallowing(Lengths):
+    """Goes on after Ctrl-C."""
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        with contextlib.suppress(BaseException):
+            pair.recipient(input_ids=torch.tensor([pair.encode(prompts[0])]))
+        return super().scores(pair, prompts)
+
+
+# ------------------------------------------------------------------------------------------------------- faulty declarations
+
+
+class Undecorated(Lengths):
+    """Its parameters would be lost."""
+
+    window: int = 3
+
+
+@dataclass(frozen=True)
+class Unwritable(Lengths):
+    """A parameter that is no JSON."""
+
+    layers: frozenset[int] = frozenset({1})
+
+
+@dataclass(frozen=True)
+class Lucky(Lengths):
+    """Needs what nobody can give."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"luck"})
+
+
+@dataclass(frozen=True)
+class Priceless(Lengths):
+    """A cost that is none."""
+
+    cost = "much"
+
+
+@dataclass(frozen=True)
+class Mute(Lengths):
+    """Two lines about it."""
+
+    about = "one line\nand another"
+
+
+@dataclass(frozen=True)
+class Mislabelled(Lengths):
+    """A kind that is not its class's."""
+
+    kind = "intervention"
+
+
+MEND: list[Callable[[], object]] = []
+"""What puts the shared pairs back after a fault."""
+
+
+@pytest.fixture(autouse=True)
+def mended() -> Any:
+    yield
+    while MEND:
+        MEND.pop()()
+
+
+def broken(localizer: AbstractLocalizer) -> dict[str, str]:
+    """The laws that do not hold of a localizer, with why."""
+    return {verdict.name: verdict.reason for verdict in check_localizer(localizer, ["gpt2"]) if verdict.reason is not None}
+
+
+@pytest.mark.parametrize("sound", [Grafts(), Lengths(), Random(), Random(seed=2), Swapping(tidy=True)], ids=repr)
+def test_sound_localizers_pass(sound: AbstractLocalizer) -> None:
+    """Nothing fails that keeps the contract."""
+    assert broken(sound) == {}
+
+
+@pytest.mark.parametrize(
+    ("faulty", "law", "why"),
+    [
+        (Short(), "treatments_fit_the_prompts", "for prompts of"),
+        (OtherModel(), "treatments_fit_the_prompts", "weight sets for each of"),
+        (Silent(), "declines_with_a_reason", "expected a reason on one line"),
+        (Forgiving(), "declines_with_a_reason", "a region that the prompts do not have"),
+        (Weak(), "everything_treated_is_the_donor", "does not answer as the donor does"),
+        (Leaky(), "nothing_treated_is_the_recipient", "does not answer as the recipient does"),
+        (Harmless(), "nothing_kept_is_no_donor", "nothing is destroyed"),
+        (AllOrNothing(), "depends_on_the_sites", "answers as 'NONE' or as"),
+        (Declining(), "depends_on_the_sites", "declines all of"),
+        (NoBaseline(), "answers_alike_whatever_the_sites", "leave `baseline` out"),
+        (Unseeded(), "same_under_a_seed", "a generator that a parameter seeds"),
+        (Ordered(), "order_of_prompts_does_not_matter", "in another order"),
+        (Ordered(), "batch_does_not_matter", "by itself and among others"),
+        (BadUnits(), "units_of_a_scan_fit", "not some of all_sites"),
+        (Swapping(), "can_be_interrupted", "leaves the weights of recipient changed"),
+        (Partial(), "every_site_has_a_finite_score", "have no score, such as"),
+        (Infinite(), "every_site_has_a_finite_score", "expected a finite float"),
+        (Infinite("nan"), "every_site_has_a_finite_score", "expected a finite float"),
+        (Flat(), "not_all_sites_are_alike", "the same score"),
+        (Drifting(), "same_under_a_seed", "two runs"),
+        (FirstCounts(), "order_of_prompts_does_not_matter", "in another order"),
+        (Hooked(), "leaves_the_pair_as_it_was", "the modules of recipient"),
+        (Hooked(always=False), "can_be_interrupted", "leaves the modules of recipient changed"),
+        (Swallowing(), "can_be_interrupted", "is not passed on"),
+        (Undecorated(), "parameters_can_be_recorded", "@dataclass(frozen=True)"),
+        (Unwritable(), "parameters_can_be_recorded", "JSON"),
+        (Lucky(), "declares_in_known_words", "'luck': expected some of donor"),
+        (Priceless(), "declares_in_known_words", "expected one of none, forward"),
+        (Mute(), "says_what_it_is", "one line that says"),
+        (Mislabelled(), "says_what_it_is", "does not derive from InterventionLocalizer"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, AbstractLocalizer) else None,
+)
+def test_each_law_catches_its_fault(faulty: AbstractLocalizer, law: str, why: str) -> None:
+    """A localizer with one fault fails the law against it, with a reason on one line."""
+    reasons = broken(faulty)
+    assert why in reasons[law]
+    assert not any("\n" in reason for reason in reasons.values())
+
+
+def test_every_law_catches_something() -> None:
+    """No law of the contract is without a fault above, but for the executors, which a description cannot get wrong."""
+    cases = test_each_law_catches_its_fault.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    laws = {law.__name__ for localizer, *_ in cases for law in laws_of(localizer)}
+    assert laws - {law for _, law, _ in cases} == {"executors_agree"}
+
+
+# ------------------------------------------------------------------------------------------------------------------- pytest
+
+
+@parametrize_with_checks([Grafts, Random(seed=3), "oracle"], families=["gemma"])
+def test_contract(check: Callable[[], None]) -> None:
+    """Classes, instances and names: each law is a test of its own."""
+    check()
+
+
+def test_checks_are_named_and_fail_with_the_reason() -> None:
+    """An id says localizer, parameters that are no defaults, family and law; a law that does not hold raises why."""
+    mark = parametrize_with_checks([Flat, Random(seed=3)], ["llama"]).mark
+    checks = {mark.kwargs["ids"](check): check for check in mark.args[1]}
+    assert "random-seed=3-llama-same_under_a_seed" in checks
+    with pytest.raises(LawError, match="the same score"):
+        checks["lengths-llama-not_all_sites_are_alike"]()
+
+
+def test_all_families_by_default() -> None:
+    """A test for each law on each family of `PICO_FAMILIES`."""
+    checks = parametrize_with_checks([Lengths]).mark.args[1]
+    assert len(checks) == len(kgbench.testing.PICO_FAMILIES) * len(laws_of(Lengths()))
+
+
+@pytest.mark.parametrize("absent", ["torch", "pytest"])
+def test_importing_needs_neither_torch_nor_pytest(absent: str) -> None:
+    """`import kgbench.testing` loads no torch; and the contract itself is usable where pytest is not installed."""
+    use = "" if absent == "torch" else "from kgbench.testing import check_localizer, parametrize_with_checks"
+    code = f"import sys\nsys.modules[{absent!r}] = None\nimport kgbench.testing\n{use}"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_public_names() -> None:
+    """What is exported is there; anything else is an attribute error, as in any module."""
+    assert all(getattr(kgbench.testing, name) is not None for name in kgbench.testing.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'pico_model'"):
+        _ = kgbench.testing.pico_model
