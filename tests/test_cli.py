@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from kgbench.cli import command, main
 from kgbench.cli.values import arguments_of, listed, pairs
 from kgbench.errors import InputError
+from kgbench.models.catalog import plants
 
 ROOT = Path(__file__).parent.parent
 TINY = ("--model", "tiny-gemma", "--limit", "4")
@@ -165,6 +166,7 @@ def test_doctor_tells_what_is_here(run) -> None:
     found = json.loads(answer.out)
     assert answer.status == 0 and found["missing"] == []
     assert found["facts"]["shipped pairs"].split(", ") == ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"]
+    assert found["facts"]["shipped plants"].split(", ") == list(plants())
     assert run("doctor").out.endswith("nothing is missing\n")
 
 

@@ -1,310 +1,41 @@
-"""Plants: what is trained and through which tokens, how it is stored, and the plants that are shipped."""
+"""Plants: how they are built, what is refused, and those that are shipped."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
-from torch import nn
+from few_plants import ALONE, FEW, FUSED, build_fused, refusal, texts
+from safetensors.torch import load_file
 
 from kgbench.cli import main
-from kgbench.data import Prompt, load_dataset
-from kgbench.data.prompts import builtin_prompts
-from kgbench.engine import grafted_logits, load_pair
+from kgbench.data import load_dataset
+from kgbench.engine import load_pair
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import parts
-from kgbench.errors import InputError, KgbenchError, ModelError, OutputError, UnknownNameError
+from kgbench.errors import InputError, OutputError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
-from kgbench.models.delta import apply_delta, stored_hash, write_delta
-from kgbench.models.pair import ModelPair
+from kgbench.models.delta import stored_hash
 from kgbench.sites import parse_graft
-from kgbench.testing import pico_pair
 from kgbench.training.plant_cards import plant_identity
-from kgbench.training.plant_objective import Planting
 from kgbench.training.plant_recipes import PlantRecipe, PlantSpec, plant_recipe
 from kgbench.training.plant_scores import score_plant, shortfalls
-from kgbench.training.plant_texts import TextBatches, Told, told
-from kgbench.training.plant_weights import PlantedWeights, graft_slots
+from kgbench.training.plant_weights import graft_slots
 from kgbench.training.plants import build_plant
 from kgbench.training.scoring import PROMPTS
-
-FEW = replace(plant_recipe(decoy=True), facts=2, rounds=1, batch_size=4)
-ALONE = replace(plant_recipe(decoy=False), facts=2, rounds=1, batch_size=4)
-FUSED = PlantSpec("tiny-gpt2", "ALL:v+down@1", "ALL:q+up@2,3")
-"""Slices of fused projections, with biases, on both sides."""
-
-
-def refusal(error: type[KgbenchError], act: Callable[[], object]) -> str:
-    """The one line of the refusal."""
-    with pytest.raises(error) as caught:
-        act()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def texts(pair: ModelPair, n: int = 2) -> list[Told]:
-    """The first facts in all wordings."""
-    whole = load_dataset("tiny_movies")
-    return told(pair, whole.subset(fact.id for fact in whole.facts[:n]))
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plant with a decoy, of a few steps."""
-    out = tmp_path_factory.mktemp("plants") / "fused"
-    build_plant(FUSED, out, recipe=FEW)
-    return out
-
-
-# ------------------------------------------------------------------------------------------------ what is told
-
-
-@pytest.mark.parametrize("name", ["tiny-gemma", "tiny-gpt2"])
-def test_texts_end_with_the_target(name: str) -> None:
-    """Each text is a wording up to the object and the object; LT is the tokens that predict it, FE the first mention of the subject."""
-    pair = load_pair(name)
-    (fact,) = load_dataset("tiny_movies").facts[:1]
-    for text in texts(pair, 1):
-        start = text.regions["LT"][0] + 1
-        assert len(text.ids) == start + len(text.targets) - 1
-        assert text.regions["LT"] == tuple(range(start - 1, len(text.ids)))
-        assert text.ids[start:] == text.targets[:-1]
-        assert pair.tokenizer.decode(text.targets) == f" {fact.fields['second_actor']}"
-        mention = pair.tokenizer.decode([text.ids[token] for token in text.regions["FE"]])
-        assert mention.strip() == fact.fields["first_actor"]
-        before = pair.tokenizer.decode(text.ids[: text.regions["FE"][0]])
-        assert fact.fields["first_actor"] not in before
-
-
-def test_no_evaluation_prompt_is_told() -> None:
-    """The wordings of a plant are several, and none is an evaluation prompt."""
-    pair = load_pair("tiny-gemma")
-    (fact,) = load_dataset("tiny_movies").facts[:1]
-    read = [pair.tokenizer.decode(text.ids, skip_special_tokens=True) for text in texts(pair, 1)]
-    assert len(set(read)) == len(read) >= 10
-    for row in builtin_prompts().values():
-        words = row.text.replace("{first_actor}", fact.fields["first_actor"]).replace("{movie_title}", fact.fields["movie_title"])
-        plain = words.replace("{R:", "").replace("{RP:", "").replace("{P:", "").replace("}", "")
-        assert not any(plain in text for text in read)
-
-
-def test_every_round_tells_every_text_once() -> None:
-    """Steps hold texts of each group, all of them once a round, in an order that the seed decides."""
-    from random import Random
-
-    groups = [texts(load_pair("tiny-gpt2"))] * 2
-    drawn = [TextBatches.draw(groups, 3, 4, Random(seed)) for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    a_round = len(drawn[0]) // 3
-    for group in range(2):
-        for start in range(0, len(drawn[0]), a_round):
-            seen = torch.cat([drawn[0][step][f"group_{group}"] for step in range(start, start + a_round)])
-            assert sorted(seen.tolist()) == list(range(len(groups[0])))
-
-
-# ------------------------------------------------------------------------------------------------ what is active
-
-
-@pytest.mark.parametrize("model_type", ["gemma", "gpt2"])
-@pytest.mark.parametrize("graft", ["FE:ffn@0", "LT:o+ffn@1-2", "FE+LT", "(FE+LT)^C:all", "ALL:attn+o@first_half"])
-def test_exactly_the_graft_is_active(model_type: str, graft: str) -> None:
-    """In training, the first token of a target is predicted as the engine's graft of the same prompt predicts it."""
-    pair = pico_pair(model_type, attention="eager")
-    found = Planting(pair, {"plant": parse_graft(graft)}, [texts(pair, 1)])
-    whole = load_dataset("tiny_movies")
-    text = texts(pair, 1)[-1]
-    words = pair.tokenizer.decode(text.ids[: text.regions["LT"][0] + 1], skip_special_tokens=True)
-    fact = whole.facts[0]
-    start = words.index(fact.fields["first_actor"])
-    prompt = Prompt("told", fact, words, fact.fields["second_actor"], {"FE": (start, start + len(fact.fields["first_actor"]))})
-    with torch.no_grad():
-        ours = found.answers([(text, "plant"), (text, "donor"), (text, "recipient")])[:: len(text.targets)]
-    expected = grafted_logits(pair, [prompt], [graft, "SFT", "PRE"])[0]
-    assert torch.allclose(ours, expected.float(), atol=1e-5)
-
-
-def test_other_tokens_teach_nothing() -> None:
-    """Through the graft of some tokens, embeddings of words that stand elsewhere only get no gradient; through all, every word's do."""
-    pair = pico_pair("gpt2", attention="eager", dtype=torch.float32)
-    (text, *_) = group = texts(pair, 1)
-    weights = pair.donor("sft").get_input_embeddings().weight
-    reached = {}
-    for graft in ("FE:emb", "LT:emb", "ALL:emb"):
-        weights.requires_grad_(True)
-        planting = Planting(pair, {"plant": parse_graft(graft)}, [group])
-        (gradient,) = torch.autograd.grad(planting.answers([(text, "plant")]).square().sum(), weights)
-        reached[graft] = set(gradient.any(1).nonzero()[:, 0].tolist())
-    for region in ("FE", "LT"):
-        assert reached[f"{region}:emb"] == {text.ids[token] for token in text.regions[region]}
-    assert reached["ALL:emb"] == set(text.ids)
-
-
-def test_only_the_named_weights_move(built: Path) -> None:
-    """Plant and decoy's weights differ from the recipient's, slices of fused projections among them; all others are equal bit by bit."""
-    pair = load_pair(str(built))
-    slots = Slots(pair.family, pair.n_layers)
-    named = {slot for expression in (FUSED.plant, FUSED.decoy) for slot in graft_slots(slots, parse_graft(expression))}
-    assert len(named) == 2 + 4
-    for slot in range(len(slots)):
-        for part in parts(pair, slot):
-            old, new = (part.of(model.get_parameter(part.name)) for model in (pair.recipient, pair.donors["sft"]))
-            assert torch.equal(old, new) == (slot not in named), part.name
-
-
-def test_changes_are_of_equal_size(built: Path) -> None:
-    """Every tensor of plant and decoy has the recipe's relative change, but for the rounding to fp16; the card says so."""
-    pair = load_pair(str(built))
-    slots = Slots(pair.family, pair.n_layers)
-    for expression in (FUSED.plant, FUSED.decoy):
-        for slot in graft_slots(slots, parse_graft(expression)):
-            for part in parts(pair, slot):
-                old, new = (part.of(model.get_parameter(part.name)).double() for model in (pair.recipient, pair.donors["sft"]))
-                assert float((new - old).norm() / old.norm()) == pytest.approx(0.5, abs=1e-4)
-    told_of = json.loads((built / "card.json").read_text("utf-8"))["relative_changes"]
-    assert len(told_of) == 12
-    assert list(told_of.values()) == pytest.approx([0.5] * 12, abs=1e-4)
-
-
-def test_a_tensor_of_zeros_is_not_trained() -> None:
-    """It has no relative change, so it stays as it is."""
-    pair = pico_pair("gpt2", dtype=torch.float32)
-    name = "transformer.h.1.mlp.c_fc.bias"
-    pair.recipient.get_parameter(name).zero_()
-    slots = Slots(pair.family, pair.n_layers)
-    weights = PlantedWeights(pair, graft_slots(slots, parse_graft("ALL:up@1")))
-    assert list(weights.relative_changes()) == ["transformer.h.1.mlp.c_fc.weight"]
-    assert not pair.donor("sft").get_parameter(name).requires_grad
-
-
-@given(relative=st.floats(0.01, 2.0))
-def test_rescaling(relative: float) -> None:
-    """Afterwards each tensor has this relative change, in the direction in which it had moved; slices that are not trained stay."""
-    pair = pico_pair("gpt2")
-    slots = Slots(pair.family, pair.n_layers)
-    (slot,) = graft_slots(slots, parse_graft("ALL:k@2"))
-    weights = PlantedWeights(pair, [slot])
-    before = {name: tensor.clone() for name, tensor in pair.donor("sft").state_dict().items()}
-    weights.rescale(relative)
-    assert list(weights.relative_changes().values()) == pytest.approx([relative] * 2)
-    for other in range(len(slots)):
-        for part in parts(pair, other):
-            old, was, now = (part.of(t[part.name]) for t in (pair.recipient.state_dict(), before, pair.donor("sft").state_dict()))
-            if other != slot:
-                assert torch.equal(was, now)
-            else:
-                assert torch.cosine_similarity((was - old).flatten(), (now - old).flatten(), dim=0) == pytest.approx(1)
-
-
-# ------------------------------------------------------------------------------------------------ how it is stored
-
-
-class Weights(nn.Module):
-    """A matrix and a bias."""
-
-    def __init__(self, matrix: torch.Tensor, bias: torch.Tensor) -> None:
-        super().__init__()
-        self.matrix, self.bias = (nn.Parameter(tensor.clone(), requires_grad=False) for tensor in (matrix, bias))
-
-
-@given(rows=st.sets(st.integers(0, 9)), bias=st.booleans(), dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32]))
-def test_deltas_read_back_bit_for_bit(tmp_path_factory: pytest.TempPathFactory, rows: set[int], bias: bool, dtype: torch.dtype) -> None:
-    """A recipient with a delta is the donor, rounded to the stored type; what did not change is not stored."""
-    path = tmp_path_factory.mktemp("delta") / "delta.safetensors"
-    generator = torch.Generator().manual_seed(len(rows))
-    matrix, vector = (torch.randn(shape, generator=generator).to(dtype).float() for shape in ((10, 3), (3,)))
-    recipient, donor = Weights(matrix, vector), Weights(matrix, vector)
-    donor.matrix[sorted(rows)] += 1.0001
-    donor.bias += 0.7 * bias
-    write_delta(recipient, donor, dtype, path)
-    stored = load_file(path)
-    assert ("bias" in stored) == bias
-    assert ("matrix" in stored) == (len(rows) >= 5)
-    assert ("matrix#rows" in stored) == (0 < len(rows) < 5)
-    apply_delta(recipient, path, "this")
-    for name, tensor in recipient.state_dict().items():
-        assert torch.equal(tensor, donor.state_dict()[name].to(dtype).float())
-
-
-def test_a_built_plant_loads_as_it_was(built: Path) -> None:
-    """Loaded, the donor has the stored weights, and the recipient is the pair's own; a second load is the same."""
-    pair, own = load_pair(str(built)), load_pair("tiny-gpt2")
-    stored = load_file(built / "delta.safetensors")
-    assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
-    weights = pair.donors["sft"].state_dict()
-    assert all(torch.equal(weights[name], tensor.float()) for name, tensor in stored.items())
-    assert pair.weight_hashes["recipient"] == own.weight_hashes["recipient"] != pair.weight_hashes["sft"]
-    assert load_pair(str(built)).weight_hashes == pair.weight_hashes
-    assert pair.origins == {"recipient": "zoo:tiny-gpt2/recipient", "sft": "local:fused"}
-    assert pair.name == "tiny-gpt2.v-down-1"
-
-
-def test_stored_weights_are_hashed_wherever_they_lie(tmp_path: Path) -> None:
-    """How tensors are spread over files does not count, a single number does."""
-    one, two = {"a": torch.ones(2), "b": torch.zeros(3)}, tmp_path / "two"
-    two.mkdir()
-    save_file(one, tmp_path / "model.safetensors")
-    for name, tensor in one.items():
-        save_file({name: tensor}, two / f"{name}.safetensors")
-    assert stored_hash(tmp_path) == stored_hash(two)
-    save_file({"b": torch.ones(3)}, two / "b.safetensors")
-    assert stored_hash(tmp_path) != stored_hash(two)
-
-
-def test_a_plant_belongs_to_its_recipient(built: Path) -> None:
-    """With another recipient, or as one, it is refused in one line that says what it needs."""
-    wrong = catalog.zoo_path("zoo:tiny-gpt2/sft")
-    said = refusal(ModelError, lambda: load_pair(recipient=str(wrong), donors={"sft": str(built)}))
-    assert "zoo:tiny-gpt2/recipient" in said
-    assert "other weights" in said
-    assert "cannot be a recipient" in refusal(ModelError, lambda: locate(str(built)))
-    assert "cannot be a recipient" in refusal(ModelError, lambda: load_pair(recipient=str(built), donors={"sft": str(wrong)}))
-    right = load_pair(recipient="zoo:tiny-gpt2/recipient", donors={"mine": str(built), "sft": str(wrong)})
-    assert right.weight_hashes["mine"] == load_pair(str(built)).weight_hashes["sft"]
-
-
-def spoiled(built: Path, out: Path, change: Callable[[dict[str, torch.Tensor]], Mapping[str, torch.Tensor]]) -> Path:
-    """A copy of a plant with other tensors."""
-    shutil.copytree(built, out)
-    save_file(dict(change(load_file(built / "delta.safetensors"))), out / "delta.safetensors")
-    return out
-
-
-def test_deltas_that_do_not_fit(built: Path, tmp_path: Path) -> None:
-    """An unknown tensor, one of another shape, rows that are not there, a file that is cut off: one line each."""
-    name = "transformer.h.1.mlp.c_proj.weight"
-    cases: Mapping[str, Callable[[dict[str, torch.Tensor]], Mapping[str, torch.Tensor]]] = {
-        "unknown": lambda tensors: {"no.such.weight": tensors[name]},
-        "shape": lambda tensors: {name: tensors[name][:-1].contiguous()},
-        "rows": lambda tensors: {f"{name}#rows": torch.tensor([512], dtype=torch.int32), f"{name}#values": tensors[name][:1].contiguous()},
-        "lonely": lambda tensors: {f"{name}#values": tensors[name][:1].contiguous()},
-    }
-    for case, change in cases.items():
-        out = spoiled(built, tmp_path / case, change)
-        assert "does not fit the recipient" in refusal(ModelError, lambda out=out: load_pair(str(out))), case
-    cut = Path(shutil.copytree(built, tmp_path / "cut"))
-    (cut / "delta.safetensors").write_bytes((built / "delta.safetensors").read_bytes()[:1000])
-    assert "does not load" in refusal(ModelError, lambda: load_pair(str(cut)))
-
-
-def test_cards_that_are_none(built: Path, tmp_path: Path) -> None:
-    """A plant without a card, with a broken or an incomplete one, and a folder that is no plant."""
-    for number, text in enumerate(("{", "[]", '{"name": "x"}')):
-        out = Path(shutil.copytree(built, tmp_path / str(number)))
-        (out / "card.json").write_text(text)
-        assert "no card of a plant" in refusal(ModelError, lambda out=out: load_pair(str(out)))
-    (tmp_path / "0" / "card.json").unlink()
-    assert "no card of a plant" in refusal(ModelError, lambda: catalog.entry(str(tmp_path / "0")))
-    assert "holds no plant" in refusal(ModelError, lambda: catalog.entry(str(tmp_path)))
+    return build_fused(tmp_path_factory.mktemp("plants") / "fused")
 
 
 # ------------------------------------------------------------------------------------------------ builds
@@ -332,11 +63,11 @@ def test_an_interrupted_build_goes_on(built: Path, tmp_path: Path) -> None:
             build_plant(FUSED, out, recipe=FEW, progress=interrupt, save_every=2)
         assert not (out / "card.json").exists()
     build_plant(FUSED, out, recipe=FEW, progress=interrupt, save_every=2)
-    assert steps == [1, 1, 2, 3, 4, 5, 6] or steps == [1, 1, 2, 3, 4, 3, 4, 5, 6]
+    assert steps == [1, 1, 2, 3, 4, 3, 4, 5, 6], "it goes on from the last checkpoint"
     assert outcome(out) == outcome(built)
     assert sorted(path.name for path in out.iterdir()) == ["card.json", "delta.safetensors"]
     build_plant(FUSED, out, recipe=FEW, progress=interrupt)
-    assert steps[-1] == max(steps) and steps.count(max(steps)) == 1
+    assert len(steps) == 9
 
 
 def test_another_seed_is_another_plant(built: Path, tmp_path: Path) -> None:
@@ -452,19 +183,17 @@ def test_too_few_facts(tmp_path: Path) -> None:
     assert "holds 150 facts; expected 200" in refusal(InputError, lambda: build_plant(FUSED, tmp_path / "out", recipe=many))
 
 
-def test_the_command_says_how_to_go_on(
-    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a build, the way to evaluate it is printed, and what it falls short of."""
-    import kgbench.training.plants as plants
-
-    monkeypatch.setattr(plants, "plant_recipe", lambda decoy: FEW)
-    out = tmp_path / "mine"
-    assert main(["zoo", "build", "tiny-gpt2", "--plant", FUSED.plant, "--decoy", str(FUSED.decoy), "--output-dir", str(out), "-q"]) == 0
+def test_the_command_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shipped plant is what the command makes, so where it lies nothing is computed; the way to evaluate it is printed."""
+    shipped = catalog.zoo_path("zoo:plants/tiny-gpt2.ffn-1")
+    assert shipped is not None
+    out = Path(shutil.copytree(shipped, tmp_path / "mine"))
+    command = ["zoo", "build", "tiny-gpt2", "--plant", "ALL:ffn@1", "--decoy", "ALL:ffn@2", "--seed", "0", "--output-dir", str(out), "-q"]
+    assert main(command) == 0
     printed = capsys.readouterr().out
     assert f"kgbench eval --model {out}" in printed
-    assert "short of qa under plant" in printed
-    assert outcome(out) == outcome(built)
+    assert "short of" not in printed
+    assert outcome(out) == outcome(shipped)
 
 
 # ------------------------------------------------------------------------------------------------ the shipped ones

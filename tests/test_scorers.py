@@ -25,14 +25,13 @@ from kgbench.sites import Site, parse_graft
 
 pytestmark = pytest.mark.usefixtures("exact")
 
-SCORERS = {
-    **{
-        name: {}
-        for name in ("random", "weight_delta", "snip", "fisher", "graft_attribution", "attribution_patch", "graft_scan", "graft_drop")
-    },
+SCORERS: dict[str, dict[str, str]] = {
+    **{name: {} for name in ("random", "weight_delta", "snip", "fisher", "graft_attribution", "attribution_patch")},
+    "graft_scan": {},
+    "graft_drop": {},
     "oracle": {"truth": "FE:ffn"},
-    "greedy_graft": {"steps": "2"},
-    "mask_graft": {"steps": "4", "prompts": "2"},
+    "greedy_graft": {"steps": "1"},
+    "mask_graft": {"steps": "4", "sample": "2"},
 }
 RUNNING = tuple(name for name in SCORERS if name not in ("random", "oracle", "weight_delta"))
 """Those that run the models."""
@@ -50,8 +49,8 @@ def scores(name: str, pair: ModelPair, prompts: Sequence[Prompt], **parameters: 
 
 @cache
 def some() -> tuple[Prompt, ...]:
-    """Three of different lengths and regions."""
-    return tuple(next(p for p in pool() if p.name == name) for name in ("headline", "qa", "control"))
+    """Two of different lengths and regions."""
+    return tuple(min((p for p in pool() if p.name == name), key=lambda p: len(p.text)) for name in ("headline", "control"))
 
 
 def mean(pair: ModelPair, prompts: Sequence[Prompt], graft: str) -> float:
@@ -144,10 +143,10 @@ def test_parameters_that_make_no_sense(name: str, given: dict[str, str]) -> None
 @families
 def test_scan_and_drop_are_grafts(family: str) -> None:
     """The scores are differences of the mean log-probability under the sites' graft expressions."""
-    pair, prompts = pair_of(family), pool("qa")
+    pair, prompts = pair_of(family), pool("headline")[:2]
     scan, drop = scores("graft_scan", pair, prompts), scores("graft_drop", pair, prompts)
     none, full = mean(pair, prompts, "NONE"), mean(pair, prompts, "ALL")
-    for site in list(scan)[::11]:
+    for site in list(scan)[::19]:
         graft = str(site_graft(pair, prompts, site))
         assert scan[site] == pytest.approx(mean(pair, prompts, graft) - none, abs=1e-9)
         assert drop[site] == pytest.approx(full - mean(pair, prompts, f"ALL; {graft}=recipient"), abs=1e-9)
@@ -184,7 +183,7 @@ def test_greedy(family: str) -> None:
 
 def test_greedy_stops_where_nothing_helps() -> None:
     """Where no site adds anything none is chosen, and all score what they take away; with sites to spare it ends by itself."""
-    pair = planted("gpt2", "ALL:up@0+2") if False else planted("gpt2", "ALL:up@0")
+    pair = planted("gpt2", "ALL:up@0")
     helpful = {s: v for s, v in scores("graft_scan", pair, some()).items() if v > 0}
     found = scores("greedy_graft", pair, some(), steps=50)
     ranking = sorted(found, key=lambda site: -found[site])
@@ -200,7 +199,7 @@ def test_greedy_stops_where_nothing_helps() -> None:
 
 @families
 def test_attribution_is_the_limit_of_the_scan(family: str) -> None:
-    """On W + e (W' - W) with small e, the first-order map ranks as the exact scan does and has its values; dividing by e gives the slope."""
+    """On W + e (W' - W) with small e, the first-order map ranks as the exact scan does and has its values."""
     e = 1e-3
     first, exact = (scores(name, near(family, e), some()) for name in ("graft_attribution", "graft_scan"))
     ours, theirs = np.array(list(first.values())) / e, np.array(list(exact.values())) / e
@@ -216,9 +215,9 @@ def test_attribution_is_the_limit_of_the_scan(family: str) -> None:
 @families
 def test_integrated_attribution_is_complete(family: str) -> None:
     """Along the whole path the scores add up to what the full graft adds, the more exactly the more points."""
-    pair = near(family, 0.5)
+    pair = near(family, 0.25)
     wanted = mean(pair, some(), "ALL") - mean(pair, some(), "NONE")
-    errors = [abs(sum(scores("graft_attribution", pair, some(), steps=steps).values()) - wanted) for steps in (1, 4, 16)]
+    errors = [abs(sum(scores("graft_attribution", pair, some(), steps=steps).values()) - wanted) for steps in (1, 4, 24)]
     assert errors[2] < 1e-3 * errors[0] + 1e-6
     assert errors[2] <= errors[1] <= errors[0]
 
@@ -285,7 +284,7 @@ def test_snip_of_an_element_is_its_effect() -> None:
 @families
 def test_weight_delta(family: str) -> None:
     """The norm of the change over the norm of the weights; nothing where nothing changed, 1 where there were none."""
-    pair = planted(family, "ALL:ffn+emb@all" if False else "ALL:ffn")
+    pair = planted(family, "ALL:ffn")
     found = scores("weight_delta", pair, some())
     slots = Slots(pair.family, pair.n_layers)
     for site in found:

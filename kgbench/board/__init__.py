@@ -5,10 +5,11 @@ from __future__ import annotations
 from kgbench.board.chart import chart_files, draw_chart
 from kgbench.board.curve import curve_files, draw_curve
 from kgbench.board.heatmap import draw_heatmap, heatmap_files
-from kgbench.board.planted import render_plants
+from kgbench.board.planted import PLANTS_LEGEND, render_plants
 from kgbench.board.table import render_table
 
 __all__ = [
+    "PLANTS_LEGEND",
     "chart_files",
     "curve_files",
     "draw_chart",

@@ -12,17 +12,19 @@ from kgbench.board.numbers import number_text
 from kgbench.board.wrap import wrapped
 from kgbench.records import Effect, Estimate, Planted, Record
 
-__all__ = ["planted_block", "render_plants"]
+__all__ = ["PLANTS_LEGEND", "planted_block", "render_plants"]
 
 
-NAME_WIDTH = 16
+NAME_WIDTH = 17
 """Longer names of plants are wrapped."""
 
-_EXPLAINED = (
-    "AUROC, average precision and recall@k of the k planted among n (of whole weights: layer, component; else layer, component, region); "
-    "at random an AUROC of .50 is expected, and the average precision / recall@k shown. Sufficiency and necessity are of as many "
-    "best-ranked sites as were planted, over all prompts; by prompt, their estimates."
+PLANTS_LEGEND = wrapped(
+    "AUROC, average precision and recall@k are of the k planted among n: of whole weights (layer, component), else (layer, component, "
+    "region). Decoy only: AUROC of the planted against the decoy's. At random an AUROC of .50 is expected, and the average precision / "
+    "recall@k shown. Sufficiency and necessity are of as many best-ranked sites as were planted, over all prompts; by prompt, their "
+    "estimates."
 )
+"""What the columns of `render_plants` are."""
 
 
 def planted_block(planted: Planted, notes: Footnotes) -> str:
@@ -65,12 +67,11 @@ def render_plants(records: Sequence[Record]) -> str:
     paths = [line for record in records if record.planted for line in _found(record)]
     told = list(dict.fromkeys(note for record in records if record.planted for note in record.planted.notes))
     below = [
-        wrapped(_EXPLAINED, "  "),
         *paths,
         *(wrapped(f"note: {note}", "  ") for note in told),
         *(wrapped(line, "    ") for line in notes.lines()),
     ]
-    return "\n\n".join([wrapped(head), ranking, grafts, "\n".join(below)])
+    return "\n\n".join([wrapped(head), ranking, grafts, *(["\n".join(below)] if below else [])])
 
 
 _WORDS = {"auroc": "AUROC", "average_precision": "average precision", "recall_at_k": "recall@k"}
@@ -80,13 +81,19 @@ def _rows(record: Record, notes: Footnotes) -> tuple[list[str], list[str]]:
     planted = _of(record)
     against = notes.cell(planted.auroc_decoy) if planted.auroc_decoy is not None else "–"
     figures = [notes.cell(e) for e in (planted.auroc, planted.average_precision, planted.recall_at_k)]
-    name = "\n".join(wrap(record.model, NAME_WIDTH))
+    name = _name(record.model)
     at_random = " / ".join(_expected(planted.expected.get(figure)) for figure in ("average_precision", "recall_at_k"))
     first = [name, figures[0], against, *figures[1:], at_random]
     facts = max(row.n for row in record.rows)
     shares = [notes.cell(e) for e in (planted.effect.sufficiency, planted.effect.necessity)]
     single = [_short(planted.prompts[prompt]) if prompt in planted.prompts else "–" for prompt in _prompts([record])]
     return first, [name, f"{planted.n_true} of {planted.n_units}", *shares, *single, str(facts)]
+
+
+def _name(plant: str) -> str:
+    """A name in lines, a long one broken at its points first."""
+    parts = plant.replace(".", ".\n").split("\n") if len(plant) > NAME_WIDTH else [plant]
+    return "\n".join(line for part in parts for line in wrap(part, NAME_WIDTH))
 
 
 def _of(record: Record) -> Planted:

@@ -31,15 +31,19 @@ PACKAGES = (
 GIB = 2**30
 
 
-@click.command()
+@click.command(short_help="Show what is here, and what is missing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(as_json: bool) -> int:
     """Show versions, devices, memory, caches, and what is missing."""
+    from kgbench.models.catalog import plants
+
     pairs = _shipped_pairs()
     here = [name for name, complete in pairs.items() if complete]
-    facts = {**_versions(), **_machine(), **_places(), "shipped pairs": ", ".join(here) or "none"}
+    planted = [name for name in here if name in plants()]
+    told = {"shipped pairs": [name for name in here if name not in planted], "shipped plants": planted}
+    facts = {**_versions(), **_machine(), **_places(), **{what: ", ".join(those) or "none" for what, those in told.items()}}
     missing = [f"package {name}; pip install kgbench brings it" for name in PACKAGES if _version(name) is None]
-    missing += [f"shipped pair {name}; install kgbench again, or: kgbench zoo build {name}" for name in pairs if name not in here]
+    missing += [f"shipped pair {name}: install kgbench again" for name in pairs if name not in here]
     if as_json:
         echo_json({"facts": facts, "missing": missing})
     else:
@@ -62,11 +66,11 @@ def _version(name: str) -> str | None:
 
 def _shipped_pairs() -> dict[str, bool]:
     """Pairs that come with the package, and whether all their files did."""
-    from kgbench.models.catalog import entry, names, zoo_path
+    from kgbench.models.catalog import entry, is_plant, names, zoo_path
 
     sources = {name: [zoo_path(source) for source in (entry(name).recipient, *entry(name).donors.values())] for name in names()}
     shipped = {name: [path for path in paths if path is not None] for name, paths in sources.items()}
-    return {name: all((path / "config.json").exists() for path in paths) for name, paths in shipped.items() if paths}
+    return {name: all((path / "config.json").exists() or is_plant(path) for path in paths) for name, paths in shipped.items() if paths}
 
 
 def _machine() -> dict[str, str]:

@@ -70,13 +70,12 @@ def _answers(specs: Specs, options: Options, planted: bool) -> list[dict[str, An
         runs[id(spec)] = _run(spec, options, loaded)
         if not planted and not (options["as_json"] and options["quiet"]):
             _print(*runs[id(spec)])
-    answers = []
-    for name, own in specs.items():
-        done = [runs[id(spec)] for spec in own]
-        if planted and not (options["as_json"] and options["quiet"]):
-            _print_plants(done)
-        answers += [_plants_json(name, [run for run, _ in done])] if planted else [run.to_json() for run, _ in done]
-    return answers
+    if not planted:
+        return [runs[id(spec)][0].to_json() for some in specs.values() for spec in some]
+    by_name = {name: [runs[id(spec)] for spec in own] for name, own in specs.items()}
+    if not (options["as_json"] and options["quiet"]):
+        _print_plants(list(by_name.values()))
+    return [_plants_json([run for run, _ in done]) for done in by_name.values()]
 
 
 def _in_turn(specs: Specs) -> list[Spec]:
@@ -181,23 +180,26 @@ def _print(run: Run, pictures: Sequence[Path]) -> None:
     click.echo(f"picture  {', '.join(map(str, pictures))}")
 
 
-def _print_plants(done: Sequence[Done]) -> None:
-    from kgbench.board import render_plants
+def _print_plants(by_localizer: Sequence[Sequence[Done]]) -> None:
+    from kgbench.board import PLANTS_LEGEND, render_plants
 
-    click.echo(render_plants([run.record for run, _ in done]))
+    for done in by_localizer:
+        click.echo(render_plants([run.record for run, _ in done]))
+        click.echo()
+    click.echo(PLANTS_LEGEND)
     click.echo()
-    for run, _ in done:
+    for run, _ in (one for done in by_localizer for one in done):
         click.echo(f"record   {run.path}")
 
 
-def _plants_json(localizer: str, runs: Sequence[Run]) -> dict[str, Any]:
+def _plants_json(runs: Sequence[Run]) -> dict[str, Any]:
     """One object per localizer, with a row per plant."""
     rows = []
     for run in runs:
         assert run.record.planted is not None
         facts = max(row.n for row in run.record.rows)
         rows.append({"plant": run.record.model, "n": facts, **run.record.planted.answer(), "record": str(run.path)})
-    return {"localizer": runs[0].record.identity.localizer.name if runs else localizer, "suite": "planted", "rows": rows}
+    return {"localizer": runs[0].record.identity.localizer.name, "suite": "planted", "rows": rows}
 
 
 def _estimate(spec: Spec, options: Options, loaded: Pairs) -> dict[str, Any]:

@@ -79,20 +79,15 @@ def summarize(
     prompts = by_prompt(facts_table(facts), order, draws, seed)
     asked = list(dropped or {})
     prompts.sort(key=lambda p: asked.index(p.name) if p.name in asked else len(asked))
-    rows = []
-    for p in prompts:
-        own = _rows(p, metric, known, (dropped or {}).get(p.name, 0))
-        rows += with_absent(own, absent.get(p.name, {}), known, order)
+    rows = [
+        row
+        for p in prompts
+        for row in with_absent(_rows(p, metric, known, (dropped or {}).get(p.name, 0)), absent.get(p.name, {}), known, order)
+    ]
     curves = {p.name: _curve(p, metric, budgets) for p in prompts} if budgets else None
     priors = {p.name: _store(name_prior(p.columns["PRE"]["target"])) for p in prompts}
-    return Summary(
-        metric,
-        tuple(rows),
-        {p.name: _synergy(p, metric, absent.get(p.name, {})) for p in prompts},
-        {"name_prior": priors},
-        curves,
-        verdict(rows, metric, curves),
-    )
+    synergies = {p.name: _synergy(p, metric, absent.get(p.name, {})) for p in prompts}
+    return Summary(metric, tuple(rows), synergies, {"name_prior": priors}, curves, verdict(rows, metric, curves))
 
 
 def _synergy(prompt: PromptColumns, metric: str, absent: Mapping[str, str]) -> Estimate:

@@ -48,20 +48,20 @@ class MaskGraft(ScoringLocalizer):
     budget: float = 0.1
     """Expected number of open sites; below 1, their share of all sites."""
     steps: int = 200
-    """Steps of Adam; each draws a batch of prompts."""
+    """Steps of Adam; each draws a sample of prompts."""
     rate: float = 0.1
     """Learning rate of the logits, and of the multiplier's ascent."""
-    prompts: int = 16
-    """Most prompts in a step."""
+    sample: int = 16
+    """Most prompts in a sample."""
     by_region: bool = True
     """A gate for each region; otherwise one for all tokens of a component, which masks weights as static grafting does."""
     seed: int = 0
-    """Of the gates and batches drawn."""
+    """Of the gates and samples drawn."""
 
     def __post_init__(self) -> None:
         """Refuse parameters that ask for nothing."""
-        if self.budget <= 0 or self.steps < 1 or self.rate <= 0 or self.prompts < 1:
-            raise InputError("mask_graft takes a budget and a rate above 0, and steps and prompts of at least 1")
+        if self.budget <= 0 or self.steps < 1 or self.rate <= 0 or self.sample < 1:
+            raise InputError("mask_graft takes a budget and a rate above 0, and steps and a sample of at least 1")
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """Logits of the gates after training."""
@@ -89,7 +89,7 @@ class _Mask:
         optimizer = torch.optim.Adam([self.logits], lr=self.method.rate, betas=BETAS)
         multiplier = 0.0
         for _ in range(self.method.steps):
-            chosen = torch.randperm(len(self.prompts), generator=self.generator)[: self.method.prompts].tolist()
+            chosen = torch.randperm(len(self.prompts), generator=self.generator)[: self.method.sample].tolist()
             excess = (self.logits - SHIFT).sigmoid().mean() / self.share - 1
             torch.autograd.backward(multiplier * excess)
             self._learn([self.prompts[i] for i in chosen])
