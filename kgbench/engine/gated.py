@@ -75,8 +75,8 @@ class Differentiable:
             weights: Tensors that stand for the recipient's, by name.
         """
         batch = self._batch(prompts)
-        forwards = [*self._gated(gates or {}, batch), *self._touched(touches or {})]
-        with installed(forwards):
+        gated = dict(self._gated(gates or {}, batch))
+        with installed({**gated, **self._touched(touches or {}, gated)}.items()):
             inputs = {"input_ids": batch.ids, "position_ids": batch.positions, "use_cache": False}
             out = functional_call(self.wiring.model, dict(weights or {}), (), inputs)
         logits = out.logits if out.logits.dtype in (torch.float32, torch.float64) else out.logits.float()
@@ -101,11 +101,14 @@ class Differentiable:
             else:
                 yield socket.modules[0], None if gate is None else partial(_between, gate, recipient, donor)
 
-    def _touched(self, touches: Mapping[Hook, Touch]) -> Iterator[tuple[nn.Module, Callable[..., object]]]:
+    def _touched(
+        self, touches: Mapping[Hook, Touch], gated: Mapping[nn.Module, Callable[..., Tensor] | None]
+    ) -> dict[nn.Module, Callable[..., object]]:
         by_module: dict[nn.Module, dict[bool, Touch]] = {}
         for hook, touch in touches.items():
             by_module.setdefault(self._module(hook), {})[hook.point == "resid_pre"] = touch
-        return ((module, partial(_with_touches, module.forward, found)) for module, found in by_module.items())
+        # A hook's module may hold weights itself, such as a norm behind attention.
+        return {module: partial(_with_touches, gated.get(module) or module.forward, found) for module, found in by_module.items()}
 
     def _module(self, hook: Hook) -> nn.Module:
         family = self.pair.family

@@ -135,14 +135,14 @@ def _chunks(plan: Plan, budget: Budget, vocabulary: int) -> Iterator[list[Row]]:
 def _batch(plan: Plan, chunk: list[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Ids and positions [row, token], padded on the right, and the readout tokens of the flattened batch.
 
-    Causal attention never looks right, so padding there needs no mask.
+    Causal attention never looks right, so padding there needs no mask. The last token stands in it, since models warn of padding tokens.
     """
     width = max(len(plan.requests[p].ids) for p, _ in chunk)
     ids = np.zeros((len(chunk), width), dtype=np.int64)
     leaves = []
     for row, (prompt, configuration) in enumerate(chunk):
         request = plan.requests[prompt]
-        ids[row, : len(request.ids)] = request.ids
+        ids[row, : len(request.ids)], ids[row, len(request.ids) :] = request.ids, request.ids[-1]
         leaves += [row * width + readout for readout in request.readouts if configuration >= 0]
     return ids, np.tile(np.arange(width), (len(chunk), 1)), np.array(leaves, dtype=np.int64)
 

@@ -77,6 +77,7 @@ def nothing_treated_is_the_recipient(trial: Trial) -> None:
 def nothing_kept_is_no_donor(trial: Trial) -> None:
     """Where no site is kept, the donor is destroyed: the answers are finite, but not the donor's (nor need they be the recipient's)."""
     got = _answers(trial, [NOTHING])[:, 0]
+    expect(bool(got.isfinite().all()), f"{NOTHING!r} kept gives log-probabilities that are no finite numbers")
     donor = trial.pair.donors[baseline_donor(trial.pair)]
     expect(not _alike(got, _alone(trial, donor), trial), f"{NOTHING!r} kept answers as the donor does: nothing is destroyed")
 
