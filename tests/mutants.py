@@ -173,7 +173,7 @@ MUTANTS = (
     ),
     mutant(
         "trees larger than their limit",
-        ("engine/tree.py", "if group and len(trie.nodes)", "if False and len(trie.nodes)"),
+        ("engine/tree.py", "if group and (len(group) == most or", "if group and (len(group) == most and"),
         test="test_tree.py",
     ),
     mutant("equal logits ranked behind", ("metrics.py", "(exact > target)", "(exact >= target)"), test="test_metrics.py"),

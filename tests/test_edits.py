@@ -194,3 +194,24 @@ def test_a_sweep_shares_what_comes_before() -> None:
     engine = Engine(pair, "packed", Budget(tokens=4096, tree=4096))
     plan: Plan = engine.plan_treatments([prompt], sweep)
     assert sum(chunk.token_rows for chunk in engine.run(plan)) == 2 * len(plain) - 1 + LAYERS
+
+
+@pytest.mark.parametrize("executor", ["packed", "rows"])
+@pytest.mark.parametrize("layers", [1, LAYERS])
+def test_what_is_held_does_not_grow_with_the_number_of_sites(executor: str, layers: int) -> None:
+    """A sweep of layers, points and tokens never computes more token rows at once than the budget says, and answers everything."""
+    pair, prompt = pair_of("gpt2"), pool()[0]
+    (plain,), (donor,) = (graft_treatments(pair, [prompt], c) for c in ("PRE", "SFT"))
+    places = [(Hook(layer, point), token) for layer in range(layers) for point in POINTS for token in range(len(plain))]
+
+    def patched(hook: Hook, token: int) -> tuple[Treatment, ...]:
+        return tuple(Treatment(t.weights, (Copy(hook, Run(donor)),) if i == token else ()) for i, t in enumerate(plain))
+
+    budget = Budget(tokens=4 * len(plain), tree=4 * len(plain), logits=8 * pair.recipient.config.vocab_size)
+    engine = Engine(pair, executor, budget)
+    answered = 0
+    for chunk in engine.run(engine.plan_treatments([prompt], [[patched(*place)] for place in places])):
+        assert chunk.token_rows <= budget.tokens
+        assert chunk.logits.numel() <= budget.logits
+        answered += len(chunk.logits)
+    assert answered == len(places)

@@ -20,7 +20,9 @@ from kgbench.models.pair import ModelPair
 from kgbench.sites import SiteScores, parse_graft
 
 WEIGHT_PLANTS = [name for name in catalog.plants() if str(catalog.entry(name).plant).startswith("ALL:")]
-FACTS = 6
+FEW = 12
+"""Prompts enough to tell places apart; of attention's eight the least need `FACTS` facts and more steps."""
+FACTS = 12
 
 Places = dict[tuple[int | None, str], float]
 
@@ -68,14 +70,18 @@ def test_there_are_weight_plants() -> None:
 def test_scan_finds_the_plant(name: str) -> None:
     """The exact scan tells the plant from its decoy and from what did not change."""
     pair, prompts, truth = case(name)
-    assert auroc(scores(pair, prompts, "graft_scan"), set(truth)) >= 0.9
+    assert auroc(scores(pair, prompts[:FEW], "graft_scan"), set(truth)) >= 0.9
 
 
 @pytest.mark.parametrize("name", WEIGHT_PLANTS)
 def test_mask_is_the_plant(name: str) -> None:
     """A mask of components with room for as many as were planted is the plant."""
     pair, prompts, truth = case(name)
-    found = scores(pair, prompts, "mask_graft", by_region=False, budget=len(truth), steps=100, rate=0.2, sample=8)
+    given: dict[str, object] = {"by_region": False, "budget": len(truth)}
+    if len(truth) == 8 and "attn" in name:
+        found = scores(pair, prompts, "mask_graft", **given, steps=150, sample=12)
+    else:
+        found = scores(pair, prompts[:FEW], "mask_graft", **given, steps=100, rate=0.2, sample=8)
     assert overlap(found, set(truth)) >= 0.8
 
 

@@ -38,27 +38,26 @@ class Planted:
 def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     """Answer a plan chunk by chunk."""
     wiring = wiring.scaled(plan.scaled)
-    for chunk in _chunks(_trees(plan, budget), budget, wiring.model.config.vocab_size):
+    vocabulary = wiring.model.config.vocab_size
+    for chunk in _chunks(_trees(plan, budget, vocabulary), budget, vocabulary):
         yield _answer(wiring, plan, chunk)
 
 
 def token_rows(plan: Plan, budget: Budget) -> tuple[int, int]:
     """Token rows that `run` computes without padding, and the number of its forwards for a vocabulary of size one."""
-    chunks = list(_chunks(_trees(plan, budget), budget, 1))
+    chunks = list(_chunks(_trees(plan, budget, 1), budget, 1))
     return sum(len(t.tree) for chunk in chunks for t in chunk), len(chunks)
 
 
-def _trees(plan: Plan, budget: Budget) -> list[Planted]:
+def _trees(plan: Plan, budget: Budget, vocabulary: int) -> list[Planted]:
     """One tree per prompt, or several where one would be too large; prompts treated alike share the work of growing."""
     grown: dict[tuple[object, ...], list[tuple[Int[np.ndarray, " configuration"], Tree, Schedule | None]]] = {}
     planted = []
     for i, request in enumerate(plan.requests):
         key = (request.treatments.shape, request.treatments.tobytes(), request.readouts)
         if key not in grown:
-            beside = (
-                {c: request.run_treatments[list(runs)] for c, runs in request.needs.items()} if request.run_treatments is not None else None
-            )
-            groups = split(request.treatments, min(budget.tree, budget.tokens), beside)
+            most = max(1, budget.logits // (len(request.readouts) * vocabulary))
+            groups = split(request.treatments, min(budget.tree, budget.tokens), request.beside(), most)
             grown[key] = [(group, *_grow(plan, request, group)) for group in groups]
         planted += [Planted(i, group, np.array(request.ids), tree, schedule) for group, tree, schedule in grown[key]]
     return planted

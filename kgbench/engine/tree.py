@@ -81,8 +81,9 @@ def split(
     treatments: Int[np.ndarray, "configuration token"],
     limit: int,
     beside: Mapping[int, Int[np.ndarray, "_row token"]] | None = None,
+    most: int | None = None,
 ) -> Iterator[Int[np.ndarray, " configuration"]]:
-    """Divide configurations into groups whose trees hold at most `limit` nodes, neighbours in the tree together.
+    """Divide configurations into groups whose trees hold at most `limit` nodes each, neighbours in the tree together.
 
     A single configuration is never divided, so that a group may exceed a limit below what one configuration takes.
 
@@ -90,11 +91,12 @@ def split(
         treatments: Number of the treatment of each token under each configuration.
         limit: Most nodes.
         beside: For a configuration, further rows that its tree must hold.
+        most: Most configurations in a group.
     """
     trie, group = _Trie(), list[int]()
     for configuration in np.lexsort(treatments.T[::-1]).tolist():
         rows = [*(beside[configuration].tolist() if beside and configuration in beside else ()), treatments[configuration].tolist()]
-        if group and len(trie.nodes) + sum(map(trie.missing, rows)) > limit:
+        if group and (len(group) == most or len(trie.nodes) + sum(map(trie.missing, rows)) > limit):
             yield np.array(group)
             trie, group = _Trie(), []
         group.append(configuration)

@@ -44,7 +44,7 @@ class Ablation(FittedLocalizer):
     """
 
     name = "ablation"
-    about = "the donor's run with attention and MLP outputs zeroed, averaged or resampled at all other sites (arXiv 2404.15255)"
+    about = "the donor's run with attention and MLP outputs zeroed, averaged or resampled at all other sites"
     paper = "arXiv 2404.15255"
     floor = "destroyed_donor"
     scanned = "left_out"

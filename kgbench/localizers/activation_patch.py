@@ -28,7 +28,7 @@ class ActivationPatch(InterventionLocalizer):
     """
 
     name = "activation_patch"
-    about = "donor's activations on the same prompt copied into the recipient's run (arXiv 2402.14811)"
+    about = "donor's activations on the same prompt copied into the recipient's run"
     paper = "arXiv 2402.14811"
 
     point: str = "resid_post"

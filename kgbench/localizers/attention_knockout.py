@@ -33,7 +33,7 @@ class AttentionKnockout(InterventionLocalizer):
     """
 
     name = "attention_knockout"
-    about = "the donor's run with attention edges to all other tokens cut (arXiv 2304.14767)"
+    about = "the donor's run with attention edges to all other tokens cut"
     paper = "arXiv 2304.14767"
     floor = "destroyed_donor"
     scanned = "left_out"

@@ -36,7 +36,7 @@ class CausalTrace(FittedLocalizer):
     """
 
     name = "causal_trace"
-    about = "the donor's run with noise on the first entity, and clean activations restored at some sites (arXiv 2202.05262)"
+    about = "the donor's run with noise on the first entity, and clean activations restored at some sites"
     paper = "arXiv 2202.05262"
     floor = "destroyed_donor"
 

@@ -43,7 +43,7 @@ class DirectionalPatch(FittedLocalizer):
     """
 
     name = "directional_patch"
-    about = "activation_patch of the component along a mean difference or principal directions (arXiv 2506.20746)"
+    about = "activation_patch of the component along a mean difference or principal directions"
     paper = "arXiv 2506.20746"
 
     point: str = "resid_post"

@@ -35,7 +35,7 @@ class PathPatch(InterventionLocalizer):
     """
 
     name = "path_patch"
-    about = "donor's outputs of some sites sent to one receiver, all else frozen to the recipient's run (arXiv 2304.05969)"
+    about = "donor's outputs of some sites sent to one receiver, all else frozen to the recipient's run"
     paper = "arXiv 2304.05969"
 
     receiver: str = "logits"

@@ -26,7 +26,7 @@ class StaticGraft(InterventionLocalizer):
     """
 
     name = "static_graft"
-    about = "donor's weights at all tokens, any components and layers; alpha scales the difference (arXiv 2302.06600, 2212.04089)"
+    about = "donor's weights at all tokens, any components and layers; alpha scales the difference"
     paper = "arXiv 2302.06600"
 
     alpha: float = 1.0
