@@ -141,7 +141,7 @@ def wilson(hits: int, n: int, level: float = LEVEL) -> Figure:
     return Figure.hull(hits / n, n, (float(interval.low), float(interval.high)))
 
 
-def wilson_interval(rate: float, n: int, level: float = LEVEL) -> tuple[float, float]:
+def wilson_interval(rate: float, n: float, level: float = LEVEL) -> tuple[float, float]:
     """Wilson's score interval of a rate that need not be a whole number of n, such as an average precision over n items."""
     z2 = float(norm.ppf((1 + level) / 2)) ** 2
     centre, margin = (rate + z2 / (2 * n)) / (1 + z2 / n), sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)

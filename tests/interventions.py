@@ -44,10 +44,11 @@ KINDS = tuple(
 GRAFTS = {
     "static_graft": (EVERYTHING, "ALL:o+ffn@second_half", "ALL:emb+q"),
     "attention_knockout": ("FE^C", "ALL; FE+LT@1-2=recipient", "FE+LT@0", "NONE"),
+    "path_patch": ("FE+LT", "FE+LT@0-2; LT@0=recipient", "FE^C:all+ln_f", "NONE"),
     "other": ("FE", "FE+LT@1-2; LT@1=recipient", "(FE+LT)^C:all+ln_f", "NONE"),
 }
 """Expressions that each method can express."""
-PARTS = {"attn_out": "LT:attn+o+ln_1@1,2", "mlp_out": "LT+FE:ffn+ln_2@first_half", "emb": "FE:emb+pos"}
+PARTS = {"attn_out": "LT:attn+o+ln_1@0,2", "mlp_out": "LT+FE:ffn+ln_2@first_half", "emb": "FE+LT:emb+pos"}
 
 kinds = pytest.mark.parametrize(("name", "arguments"), KINDS, ids=[" ".join((n, *(f"{k}={v}" for k, v in a))) for n, a in KINDS])
 

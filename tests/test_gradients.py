@@ -15,8 +15,9 @@ from laws import EVERYTHING, alone, families, pair_of, pool
 from torch import Tensor
 
 from kgbench.data import Prompt
-from kgbench.engine import grafted_logits
+from kgbench.engine import Engine, grafted_logits
 from kgbench.engine.edits import Hook
+from kgbench.engine.engine import choosing
 from kgbench.engine.gated import Differentiable, Gates
 from kgbench.engine.gradients import default_slots, graft_effects, patch_effects, weight_gradients
 from kgbench.engine.plan import Budget
@@ -286,3 +287,12 @@ def test_whatever_the_mode() -> None:
         with mode:
             again = graft_effects(pair, prompts())
         assert all(np.array_equal(a, b) for a, b in zip(plain, again, strict=True))
+
+
+def test_a_method_s_own_engines_are_as_chosen() -> None:
+    """Inside `choosing`, engines and differentiable forwards that are told nothing take the executor and the budget; afterwards not."""
+    pair, budget = pair_of("llama"), Budget(tokens=64, prompts=3)
+    with choosing("rows", budget):
+        assert (Engine(pair).executor, Engine(pair).budget, Differentiable(pair).budget) == ("rows", budget, budget)
+        assert Engine(pair, "sequential", Budget()).executor == "sequential", "who says otherwise is heard"
+    assert (Engine(pair).executor, Engine(pair).budget) == ("packed", Budget())

@@ -127,6 +127,16 @@ def test_directions_are_of_other_facts(directions: str) -> None:
         assert [prompt in half for half in halves] == [False]
 
 
+def test_means_are_of_other_facts() -> None:
+    """An activation becomes what a method that never saw the prompt's own fact makes of it; a fact that it never saw leaves none out."""
+    pair, prompts = pico("gpt2", facts=3)
+    own, *others = prompts[:3]
+    made, graft = created("ablation"), parse_graft("FE")
+    everyone, rest = (made.fitted(pair, some) for some in ([own, *others], others))
+    assert distance(logits(pair, everyone, [own], ["FE"]), logits(pair, rest, [own], ["FE"])) < 1e-12
+    assert everyone.treat(pair, others, graft) != rest.treat(pair, others, graft)
+
+
 def _halves(prompts: Sequence[Prompt]) -> list[list[Prompt]]:
     """All ways to take two of some prompts."""
     return [[a, b] for i, a in enumerate(prompts) for b in prompts[i + 1 :]]
@@ -155,7 +165,11 @@ def test_noise_is_the_fact_s_own() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [((("method", "resample"),), "resample .* from: give it two facts"), ((), "other facts .* so it needs two facts")],
+    [
+        ((("method", "resample"),), "resample .* from: give it two facts"),
+        ((("method", "mean"),), "another fact to average .* over: give it two facts"),
+        ((), "other facts .* so it needs two facts"),
+    ],
 )
 def test_one_fact_is_too_few(arguments: tuple[tuple[str, str], ...], said: str) -> None:
     """What is taken from other facts needs other facts."""
@@ -208,6 +222,29 @@ def test_not_applicable(name: str, arguments: tuple[tuple[str, str], ...], text:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("receiver", "family", "deaf", "hears"),
+    [
+        ("logits", "gpt2", ("FE", "LT^C", "FE:emb+pos"), ("LT@2", "FE+LT@0", "NONE", "ALL:ln_f+head")),
+        ("attn_out@0", "gpt2", ("ALL@0", "FE:ffn+ln_2@0", "LT@1-2"), ("FE", "FE:emb+pos", "NONE")),
+        ("mlp_out@1", "gpt2", ("FE:ffn+ln_2@1,2", "ALL@2"), ("FE:attn+o+ln_1@1", "LT@0", "NONE")),
+        ("mlp_out@1", "gpt_neox", ("FE:attn+o+ln_1@1", "ALL@1-2"), ("LT:attn+o+ln_1@0", "FE:emb", "NONE")),
+    ],
+)
+def test_senders_that_are_not_heard(receiver: str, family: str, deaf: tuple[str, ...], hears: tuple[str, ...]) -> None:
+    """A receiver answers as the recipient does where it can hear no sender that is kept; path patching says so instead of measuring it."""
+    pair, prompts = pico(family)
+    made, recipient = created("path_patch", (("receiver", receiver),)), alone(pair.recipient, pair, prompts[:1])
+    why = "only the last token sends to the logits directly" if receiver == "logits" else "none comes before it"
+    for text in deaf:
+        with pytest.raises(NotApplicableError, match=f"sends to {receiver}, which can hear none of these senders: {why}"):
+            made.treat(pair, prompts, parse_graft(text))
+        case = plain.Case(pair.recipient, pair.donors, pair.encode(prompts[0]), pair.regions(prompts[0]), text)
+        assert distance(plain.path_patch(case, receiver)[None], recipient) < 1e-9
+    for text in hears:
+        assert (distance(logits(pair, made, prompts[:1], [text])[:, 0], recipient) < 1e-9) == (text == "NONE")
+
+
 def test_positions_that_amount_to_all() -> None:
     """A static graft takes every expression that treats all tokens alike, however it says so."""
     pair, prompts = pico("gpt2")
@@ -227,6 +264,8 @@ def test_positions_that_amount_to_all() -> None:
         ("ablation", {"point": "resid_post"}, UnknownNameError, "Known: attn_out"),
         ("causal_trace", {"draws": "0"}, InputError, "draws of 1 or more, got 0"),
         ("causal_trace", {"noise": "nan"}, InputError, "0 or more standard deviations, got nan"),
+        ("causal_trace", {"window": "2"}, InputError, "windows of attn_out and mlp_out only: .* give window=1 with point=resid_post"),
+        ("causal_trace", {"window": "2", "point": "resid_pre"}, InputError, "give window=1 with point=resid_pre"),
         ("attention_knockout", {"window": "0"}, InputError, "window of 1 or more, got 0"),
         ("static_graft", {"alpha": "inf"}, InputError, "finite alpha, got inf"),
         ("path_patch", {"receiver": "head"}, InputError, "no receiver 'head': give logits, or a hook and its layer"),

@@ -38,7 +38,7 @@ def plainly(pair: ModelPair, made: InterventionLocalizer, prompts: Sequence[Prom
         if has["method"] == "resample":
             taken = [plain.resampled(donor, seen, own, token, has["seed"]) for token in case.tokens]
             return plain.ablation(case, points, lambda token, place: taken[token](place))
-        means = plain.means(donor, [p for p in seen if p.template == own.template], points)
+        means = plain.means(donor, [p for p in seen if p.template == own.template and p.fact != own.fact], points)
         return plain.ablation(case, points, lambda token, place: means[case.cells()[token], place])
 
     def traced() -> torch.Tensor:

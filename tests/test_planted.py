@@ -12,6 +12,7 @@ from fake_plants import write_plant
 from kgbench.board import heatmap_files, render_plants, render_table
 from kgbench.cli import main
 from kgbench.effects import rank_figures
+from kgbench.effects.ranking import auroc
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.errors import InputError
@@ -100,11 +101,13 @@ def test_units(runs: dict[tuple[str, str], Run], weights: str, position: str) ->
         else:
             values, truth = np.array([scores[tuple(site)] for site in sites]), np.array([site in true for site in sites])
             assert found.units == "site" and found.n_true == len(true) == 8
-        expected = rank_figures(values, truth)
+        expected = rank_figures(values, truth, 1.0 if name == "weights" else len({s[:2] for s in scores}) / len(scores))
         assert found.n_units == len(values)
         assert found.auroc == Estimate(**expected.auroc.to_json())
         assert found.average_precision == Estimate(**expected.average_precision.to_json())
-        assert found.expected == expected.expected
+        places = units if name == "weights" else [site[:2] for site in sites]
+        moved = np.array([max(v for s, v in scores.items() if s[:2] == place) for place in places])  # as weight_delta has it
+        assert found.expected == {**expected.expected, "changed": auroc(moved > 0, truth).value}
     assert planted_of(runs["position", "weight_delta"].record).auroc_decoy is None
     assert planted_of(runs["weights", "weight_delta"].record).auroc_decoy is not None
 
@@ -222,3 +225,10 @@ def test_no_place_on_this_machine_is_recorded(runs: dict[tuple[str, str], Run], 
     """A plant that was given by its path is recorded by its name."""
     text = (runs["weights", "oracle"].path / "record.json").read_text("utf-8")
     assert str(Path(weights).parent) not in text and runs["weights", "oracle"].record.model == "weights"
+
+
+def test_other_facts_have_no_truth(weights: str, settings: Settings) -> None:
+    """Where the facts are not those that were planted, nothing is judged by the plant."""
+    for localizer in ("oracle", "weight_delta"):
+        with pytest.raises(InputError, match=r"leave out --dataset|must know where"):
+            run_job(Spec(model=weights, suite="planted", dataset="tiny_movies", localizer=localizer), settings)

@@ -10,7 +10,7 @@ import numpy as np
 import plain
 import pytest
 import torch
-from interventions import created, logits, pico
+from interventions import created, kinds, logits, pico
 
 from kgbench.data import Prompt
 from kgbench.engine.site_sets import all_sites, site_treatments
@@ -20,6 +20,8 @@ from kgbench.localizers._measure import logprobs
 from kgbench.localizers._scan import scan
 from kgbench.models.pair import ModelPair
 from kgbench.sites import GROUPS, Graft, Site, parse_graft
+from kgbench.testing.interventions import units_of_a_scan_fit
+from kgbench.testing.trial import Trial
 
 pytestmark = pytest.mark.usefixtures("exact")
 
@@ -45,6 +47,41 @@ def test_every_site_has_a_score(family: str, name: str) -> None:
     assert len({round(score, 9) for score in scores.values()}) > 5
     turned = scan(created(name, arguments), pair, prompts[::-1])
     assert max(abs(turned[site] - score) for site, score in scores.items()) < 1e-9
+
+
+@kinds
+def test_what_a_scan_measures(name: str, arguments: tuple[tuple[str, str], ...]) -> None:
+    """Each unit is a set of sites that the method takes and is credited to sites, whatever the parameters; no site has two."""
+    units_of_a_scan_fit(Trial(created(name, arguments), "gpt2"))
+    pair, prompts = pico("gpt2", facts=2)
+    credited = [site for unit in created(name, arguments).fitted(pair, prompts).units(pair, prompts[:2]) for site in unit.sites]
+    assert len(credited) == len(set(credited))
+
+
+def test_scanning_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Described a few at a time, grafts and prompts have the same values."""
+    pair, prompts = pico("llama", facts=2)
+    for name in ("activation_patch", "ablation"):
+        together = scan(created(name), pair, prompts)
+        with monkeypatch.context() as few:
+            few.setattr("kgbench.localizers._scan.DESCRIBED", 1)
+            few.setattr("kgbench.localizers._scan.PROMPTS", 1)
+            assert scan(created(name), pair, prompts) == pytest.approx(together, abs=1e-9)
+
+
+@pytest.mark.parametrize("receiver", ["logits", "attn_out@1", "mlp_out@1"])
+def test_what_is_not_heard(receiver: str) -> None:
+    """What a receiver cannot hear has no direct effect on it: exactly 0. What it can hear is measured alone."""
+    pair, prompts = pico("gpt2", facts=2)
+    made, headline = created("path_patch", (("receiver", receiver),)), prompts[:2]
+    scores = scan(made, pair, headline)
+    layers = {"logits": 3, "attn_out@1": 1, "mlp_out@1": 1}[receiver]
+    for site, score in scores.items():
+        attention = site.component in ("ln_1", "q", "k", "v", "o")
+        before = site.layer is None or site.layer < layers or (receiver == "mlp_out@1" and site.layer == 1 and attention)
+        assert (score != 0) == (before and (receiver != "logits" or site.region == "LT"))
+    nothing, alone = (mean_logprob(pair, made, headline, text) for text in ("NONE", "LT:ffn+ln_2@0"))
+    assert scores[Site(0, "down", "LT")] == pytest.approx(alone - nothing, abs=1e-9)
 
 
 def test_against_single_patches() -> None:
@@ -76,6 +113,11 @@ def test_inputs_of_layers() -> None:
     assert embeddings.sites == (Site(None, "emb", "FE"), Site(None, "pos", "FE"))
     first = next(unit for unit in units if Site(0, "q", "FE") in unit.sites)
     assert str(first.graft) == "FE@1"
+    assert first.minus is not None
+    assert units[first.minus] is embeddings
+    units = created("causal_trace", (("point", "resid_pre"),)).units(pair, prompts[:2])
+    embeddings, first = (next(unit for unit in units if site in unit.sites) for site in (Site(None, "emb", "FE"), Site(0, "q", "FE")))
+    assert (str(embeddings.graft), str(first.graft)) == ("FE:emb+pos", "FE@1")
     assert first.minus is not None
     assert units[first.minus] is embeddings
 

@@ -68,9 +68,14 @@ def test_there_are_weight_plants() -> None:
 
 @pytest.mark.parametrize("name", WEIGHT_PLANTS)
 def test_scan_finds_the_plant(name: str) -> None:
-    """The exact scan tells the plant from its decoy and from what did not change."""
+    """The exact scan tells the plant from all other places, and from its decoy's, which changed as much; the change itself does not."""
     pair, prompts, truth = case(name)
-    assert auroc(scores(pair, prompts[:FEW], "graft_scan"), set(truth)) >= 0.9
+    decoys = {s[:2] for s in graft_sites(pair, prompts, parse_graft(str(catalog.entry(name).decoy)))}
+    scanned, delta = (scores(pair, prompts[:FEW], method) for method in ("graft_scan", "weight_delta"))
+    assert auroc(scanned, set(truth)) >= 0.9
+    assert auroc({p: v for p, v in scanned.items() if p in truth | decoys}, set(truth)) >= 0.8
+    against = [delta[place] for place in sorted(truth | decoys, key=str)]
+    assert max(against) - min(against) < 1e-3 * max(against), "plant and decoy changed by one relative norm"
 
 
 @pytest.mark.parametrize("name", WEIGHT_PLANTS)

@@ -21,8 +21,8 @@ NAME_WIDTH = 17
 PLANTS_LEGEND = wrapped(
     "AUROC, average precision and recall@k are of the k planted among n: of whole weights (layer, component), else (layer, component, "
     "region). Decoy only: AUROC of the planted against the decoy's. At random an AUROC of .50 is expected, and the average precision / "
-    "recall@k shown. Sufficiency and necessity are of as many best-ranked sites as were planted, over all prompts; by prompt, their "
-    "estimates."
+    "recall@k shown; changed is the AUROC of knowing no more than which weights changed. Sufficiency and necessity are of as many "
+    "best-ranked sites as were planted, over all prompts; by prompt, their estimates."
 )
 """What the columns of `render_plants` are."""
 
@@ -63,7 +63,7 @@ def render_plants(records: Sequence[Record]) -> str:
     name = records[0].identity.localizer.name
     head = f"{name}: where facts were planted, and where this method looks for them; figures with 95 % intervals"
     ranking = _table(["plant", "AUROC", "decoy only", "avg precision", "recall@k", "at random"], first)
-    grafts = _table(["plant", "k of n", "sufficiency", "necessity", *_prompts(records), "facts"], second)
+    grafts = _table(["plant", "k of n", "changed", "sufficiency", "necessity", *_prompts(records), "facts"], second)
     paths = [line for record in records if record.planted for line in _found(record)]
     told = list(dict.fromkeys(note for record in records if record.planted for note in record.planted.notes))
     below = [
@@ -87,7 +87,8 @@ def _rows(record: Record, notes: Footnotes) -> tuple[list[str], list[str]]:
     facts = max(row.n for row in record.rows)
     shares = [notes.cell(e) for e in (planted.effect.sufficiency, planted.effect.necessity)]
     single = [_short(planted.prompts[prompt]) if prompt in planted.prompts else "–" for prompt in _prompts([record])]
-    return first, [name, f"{planted.n_true} of {planted.n_units}", *shares, *single, str(facts)]
+    changed = _expected(planted.expected.get("changed"))
+    return first, [name, f"{planted.n_true} of {planted.n_units}", changed, *shares, *single, str(facts)]
 
 
 def _name(plant: str) -> str:

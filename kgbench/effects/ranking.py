@@ -3,7 +3,9 @@
 Tied scores leave the order open. AUROC gives ties a half, which is what mid-ranks do; average precision and recall@k are their
 expectations over all orders of what is tied (McSherry and Najork, ECIR 2008).
 
-Intervals treat sites as draws of their kind. They say how far so few sites can tell, not how other facts would turn out.
+Intervals treat sites as draws of their kind. They say how far so few sites can tell, not how other facts would turn out. Where a method
+scores several sites at once, such as a component in all regions alike, `share` says how many it told apart of each that there are, and
+intervals are those of so many fewer sites.
 """
 
 from __future__ import annotations
@@ -36,19 +38,21 @@ class RankingFigures:
     """What a ranking at random is expected to get."""
 
 
-def rank_figures(scores: Array, truth: Array) -> RankingFigures:
+def rank_figures(scores: Array, truth: Array, share: float = 1.0) -> RankingFigures:
     """All figures of a ranking.
 
     Args:
         scores: Score of each site [n]; higher is more responsible.
         truth: Whether the facts were planted there [n].
+        share: Of the sites, how many the method told apart.
     """
     n, k = len(truth), int(np.count_nonzero(truth))
     expected = {"auroc": 0.5, "average_precision": expected_precision(n, k), "recall_at_k": k / n} if k else {}
-    return RankingFigures(auroc(scores, truth), average_precision(scores, truth), recall_at_k(scores, truth), expected)
+    area, precision, recall = (figure(scores, truth, share) for figure in (auroc, average_precision, recall_at_k))
+    return RankingFigures(area, precision, recall, expected)
 
 
-def auroc(scores: Array, truth: Array) -> Figure:
+def auroc(scores: Array, truth: Array, share: float = 1.0) -> Figure:
     """The probability that a planted site is ranked above another, ties counting a half (the Mann-Whitney statistic).
 
     The interval is method 5 of R. G. Newcombe, Statistics in Medicine 25 (2006) 559-573: the values t with |t - AUROC| <= z sqrt(V(t)),
@@ -61,6 +65,7 @@ def auroc(scores: Array, truth: Array) -> Figure:
     Args:
         scores: Score of each site [n].
         truth: Whether the facts were planted there [n].
+        share: Of the sites, how many the method told apart.
     """
     n, k = len(truth), int(np.count_nonzero(truth))
     if not 0 < k < n:
@@ -68,10 +73,10 @@ def auroc(scores: Array, truth: Array) -> Figure:
     ranks = rankdata(scores)
     value = float((ranks[np.asarray(truth, bool)].sum() - k * (k + 1) / 2) / (k * (n - k)))
     value = min(max(value, 0.0), 1.0)
-    return Figure.hull(value, n, _newcombe(value, k, n - k))
+    return Figure.hull(value, n, _newcombe(value, max(1.0, k * share), max(1.0, (n - k) * share)))
 
 
-def _newcombe(value: float, k: int, m: int) -> tuple[float, float]:
+def _newcombe(value: float, k: float, m: float) -> tuple[float, float]:
     z, larger = float(norm.ppf((1 + LEVEL) / 2)), (k + m) / 2 - 1
 
     def excess(t: float) -> float:
@@ -84,7 +89,7 @@ def _newcombe(value: float, k: int, m: int) -> tuple[float, float]:
     return low, high
 
 
-def average_precision(scores: Array, truth: Array) -> Figure:
+def average_precision(scores: Array, truth: Array, share: float = 1.0) -> Figure:
     """The mean, over planted sites, of the precision down to each of them.
 
     The interval is the binomial one on the number of planted sites (Boyd, Eng and Page, ECML PKDD 2013), in Wilson's form.
@@ -92,6 +97,7 @@ def average_precision(scores: Array, truth: Array) -> Figure:
     Args:
         scores: Score of each site [n].
         truth: Whether the facts were planted there [n].
+        share: Of the sites, how many the method told apart.
     """
     n, k = len(truth), int(np.count_nonzero(truth))
     if not 0 < k < n:
@@ -103,7 +109,7 @@ def average_precision(scores: Array, truth: Array) -> Figure:
         found += planted / size * float(np.sum(expected / (before + within + 1)))
         before, hits = before + size, hits + planted
     value = min(found / k, 1.0)
-    return Figure.hull(value, n, wilson_interval(value, k))
+    return Figure.hull(value, n, wilson_interval(value, max(1.0, k * share)))
 
 
 def expected_precision(n: int, k: int) -> float:
@@ -113,12 +119,13 @@ def expected_precision(n: int, k: int) -> float:
     return slope + (1 - slope) * harmonic / n
 
 
-def recall_at_k(scores: Array, truth: Array) -> Figure:
+def recall_at_k(scores: Array, truth: Array, share: float = 1.0) -> Figure:
     """The share of the k planted sites that are among the k best, with Wilson's interval on their number.
 
     Args:
         scores: Score of each site [n].
         truth: Whether the facts were planted there [n].
+        share: Of the sites, how many the method told apart.
     """
     n, k = len(truth), int(np.count_nonzero(truth))
     if not 0 < k < n:
@@ -128,7 +135,7 @@ def recall_at_k(scores: Array, truth: Array) -> Figure:
         taken = min(size, left)
         hits, left = hits + planted * taken / size, left - taken
     value = min(hits / k, 1.0)
-    return Figure.hull(value, n, wilson_interval(value, k))
+    return Figure.hull(value, n, wilson_interval(value, max(1.0, k * share)))
 
 
 def _ties(scores: Array, truth: Array) -> Iterator[tuple[int, int]]:
@@ -143,19 +150,22 @@ def _one_kind(n: int, k: int) -> str:
     return f"{'all' if k else 'none'} of the {n} sites are planted ones, so that there is nothing to separate"
 
 
-def agreement(first: Array, second: Array) -> Figure:
+def agreement(first: Array, second: Array, share: float = 1.0) -> Figure:
     """Spearman's correlation of two maps of the same sites, with the interval of Bonett and Wright (Psychometrika 65, 2000).
+
+    The interval of maps of one order is that of maps which differ by one exchange of neighbours, since of a 1 it would be a point.
 
     Args:
         first: Scores [n].
         second: Scores [n] of the same sites in the same order.
+        share: Of the sites, how many the methods told apart.
     """
     n = len(first)
     if n < 4 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return Figure.missing("a map whose scores are all equal, or of fewer than four sites, has no order to compare", n)
     value = float(np.clip(spearmanr(first, second).statistic, -1, 1))
-    if abs(value) > 1 - 1e-12:
-        return Figure(round(value), round(value), round(value), n)
-    margin = float(norm.ppf((1 + LEVEL) / 2)) * sqrt((1 + value**2 / 2) / (n - 3))
-    centre = float(np.arctanh(value))
+    sites = max(4.0, n * share)
+    near = float(np.clip(value, 12 / (n**3 - n) - 1, 1 - 12 / (n**3 - n)))
+    margin = float(norm.ppf((1 + LEVEL) / 2)) * sqrt((1 + near**2 / 2) / (sites - 3))
+    centre = float(np.arctanh(near))
     return Figure.hull(value, n, (float(np.tanh(centre - margin)), float(np.tanh(centre + margin))))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from jaxtyping import Float
@@ -17,7 +19,7 @@ from kgbench.errors import UnknownNameError
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
-__all__ = ["EXECUTORS", "Engine", "grafted_logits"]
+__all__ = ["EXECUTORS", "Engine", "choosing", "chosen_budget", "grafted_logits"]
 
 EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Answers]]] = {
     "packed": packed.run,
@@ -26,22 +28,42 @@ EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Answers]]] = {
 }
 
 
+_CHOSEN: ContextVar[tuple[str, Budget | None]] = ContextVar("chosen", default=("auto", None))
+
+
+@contextmanager
+def choosing(executor: str, budget: Budget) -> Iterator[None]:
+    """Have all engines that are made in the block, and are not told otherwise, use an executor and a budget: those in methods too."""
+    token = _CHOSEN.set((executor, budget))
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)
+
+
+def chosen_budget(pair: ModelPair) -> Budget:
+    """How much is computed at once where nobody says: what the block says, or what suits the pair's device."""
+    return _CHOSEN.get()[1] or Budget.on(pair.device)
+
+
 class Engine:
     """Runs plans on one model pair.
 
     Args:
         pair: The models.
-        executor: `packed`, `rows`, `sequential`, or `auto`: packed where the pair's models pass its self-test, otherwise rows.
-        budget: How much is computed at once; by default what suits the pair's device.
+        executor: `packed`, `rows`, `sequential`, or `auto`: packed where the pair's models pass its self-test, otherwise rows; by default
+            what `choosing` says, or `auto`.
+        budget: How much is computed at once; by default what `choosing` says, or what suits the pair's device.
 
     Raises:
         UnknownNameError: There is no such executor.
     """
 
-    def __init__(self, pair: ModelPair, executor: str = "auto", budget: Budget | None = None) -> None:
+    def __init__(self, pair: ModelPair, executor: str | None = None, budget: Budget | None = None) -> None:
+        executor = executor or _CHOSEN.get()[0]
         if executor not in (*EXECUTORS, "auto"):
             raise UnknownNameError("executor", executor, (*EXECUTORS, "auto"))
-        self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or Budget.on(pair.device)
+        self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or chosen_budget(pair)
         self.executor, self.reason = (executor, "") if executor != "auto" else self._choose()
 
     def _choose(self) -> tuple[str, str]:

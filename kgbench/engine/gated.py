@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from kgbench.data import Prompt
 from kgbench.engine.edits import Hook
+from kgbench.engine.engine import chosen_budget
 from kgbench.engine.forward import Socket, Wiring, installed
 from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import baseline_donor, donor_index
@@ -44,7 +45,7 @@ class Differentiable:
     """
 
     def __init__(self, pair: ModelPair, budget: Budget | None = None) -> None:
-        self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or Budget.on(pair.device)
+        self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or chosen_budget(pair)
         self.donor = donor_index(pair, baseline_donor(pair))
 
     def batches(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:

@@ -204,6 +204,8 @@ def _region_units(pair: ModelPair, positions: str, sites: Sequence[Site], points
             credited = _credited(sites, point, layer)
             if not units and EMBEDDINGS not in points:
                 credited = (*(s for s in sites if s.layer is None), *credited)
+            if not credited:
+                continue  # the input of layer 0, which the embeddings' own unit is
             minus = first + len(units) - 1 if residual and units else None
             units.append(Unit(parse_graft(f"{positions}{named}{layers}"), tuple(credited), minus))
     return units

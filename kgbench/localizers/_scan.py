@@ -18,7 +18,9 @@ from kgbench.sites import Graft, Site, SiteScores, complement_graft, parse_graft
 __all__ = ["scan"]
 
 PROMPTS = 16
-"""Prompts whose treatments are held at once."""
+"""Prompts that are treated at once."""
+DESCRIBED = 1 << 14
+"""Most treatments described at once: grafts × tokens. Each holds edits of many layers."""
 
 
 def scan(localizer: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
@@ -72,14 +74,14 @@ def _values(
 ) -> Mapping[int, float]:
     """Value of each unit that the method can express."""
     left_out = localizer.scanned == "left_out"
-    grafts = [parse_graft("ALL" if left_out else "NONE"), *(_but(unit.graft) if left_out else unit.graft for unit in units)]
+    base, sign = (parse_graft("ALL"), -1.0) if left_out else (parse_graft("NONE"), 1.0)
+    grafts = [_but(unit.graft) if left_out else unit.graft for unit in units]
     able = [number for number, graft in enumerate(grafts) if _can(localizer, pair, prompts, graft, reasons)]
-    if 0 not in able:
+    if not able or not _can(localizer, pair, prompts, base, reasons):
         return {}
     chunks = [prompts[start : start + PROMPTS] for start in range(0, len(prompts), PROMPTS)]
-    means = np.concatenate([_measured(localizer, pair, chunk, [grafts[n] for n in able]) for chunk in chunks], axis=1).mean(axis=1)
-    sign = -1.0 if left_out else 1.0
-    return {number - 1: sign * float(mean - means[0]) for number, mean in zip(able[1:], means[1:], strict=True)}
+    changes = np.concatenate([_changes(localizer, pair, chunk, base, [grafts[n] for n in able]) for chunk in chunks], axis=1)
+    return {number: sign * float(change) for number, change in zip(able, changes.mean(axis=1), strict=True)}
 
 
 def _but(graft: Graft) -> Graft:
@@ -96,6 +98,16 @@ def _can(localizer: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Pr
         reasons[str(error)] = None
         return False
     return True
+
+
+def _changes(
+    localizer: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt], base: Graft, grafts: Sequence[Graft]
+) -> Float[np.ndarray, "graft prompt"]:
+    """Log-probability of each prompt's target under each graft less that under the base, which is measured beside each chunk of grafts."""
+    step = max(1, DESCRIBED // sum(len(pair.encoded(prompt).ids) for prompt in prompts))
+    chunks = (grafts[start : start + step] for start in range(0, len(grafts), step))
+    found = [_measured(localizer, pair, prompts, [base, *chunk]) for chunk in chunks]
+    return np.concatenate([measured[1:] - measured[0] for measured in found])
 
 
 def _measured(

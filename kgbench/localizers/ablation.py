@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from kgbench.engine.site_sets import token_cells
 from kgbench.engine.treatment import Treatment
 from kgbench.errors import InputError
 from kgbench.localizers._base import Treatments, Unit
-from kgbench.localizers._fit import Corpus, FittedLocalizer, activations, found_at, seeded_key
+from kgbench.localizers._fit import Corpus, FittedLocalizer, activations, seeded_key
 from kgbench.localizers._hooks import Reading, check_choice, hook_units, one_donor, read, treat_each
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
@@ -27,6 +26,12 @@ __all__ = ["Ablation"]
 Fill = Callable[[int, Hook], Values]
 """What a token's activation at a hook becomes."""
 
+Means = Mapping[tuple[tuple[str, str], str], Mapping[Hook, Values]]
+"""By template and fact, scored region and hook."""
+
+NOTHING = (0, torch.zeros((), dtype=torch.float64))
+"""Of no tokens, the number and the sum."""
+
 POINTS = ("attn_out+mlp_out", "attn_out", "mlp_out")
 
 
@@ -35,15 +40,17 @@ class Ablation(FittedLocalizer):
     """The donor's run, with what attention and MLP add to the stream destroyed wherever the expression does not keep it.
 
     What an activation becomes: `zero`, nothing at all; `mean`, the donor's mean at the same hook over all tokens of the same scored region
-    in prompts of the same template; `resample`, the donor's activation at a token of the same region in the same template's prompt of
-    another fact (facts in a seeded order: each takes the next one that has the region; its tokens in turn). Embeddings stay the donor's.
-    Final norm and head are the recipient's unless the expression names them.
+    in the same template's prompts of other facts; `resample`, the donor's activation at a token of the same region in the same template's
+    prompt of another fact (facts in a seeded order: each takes the next one that has the region; its tokens in turn). Embeddings stay the
+    donor's. Final norm and head are the recipient's unless the expression names them.
 
-    A scan leaves one hook at one region out at a time; the embeddings, which are never destroyed, share the value of the first hook.
+    A scan leaves one hook at one region out at a time; the embeddings, which are never destroyed, share the value of the first hook. It
+    needs the point `attn_out+mlp_out`: either alone leaves out the other's components.
     (Kinds of ablation: arXiv 2404.15255.)
     """
 
     name = "ablation"
+    version = "2"
     about = "the donor's run with attention and MLP outputs zeroed, averaged or resampled at all other sites"
     paper = "arXiv 2404.15255"
     floor = "destroyed_donor"
@@ -69,7 +76,8 @@ class Ablation(FittedLocalizer):
         """Constants in the place of all that is not kept.
 
         Raises:
-            InputError: No other fact has a prompt to resample from, or the method was fitted on prompts of other templates or regions.
+            InputError: No other fact has a prompt to take a mean over or to resample from, or the method was fitted on prompts of other
+                templates or regions.
         """
         donor, points = one_donor(self, pair, sites), self.point.split("+")
         readings = read(self, pair, prompts, sites, points, donor)
@@ -84,7 +92,7 @@ class Ablation(FittedLocalizer):
 
             return reading.edited(edits)
 
-        apart: Mapping[str, Callable[[Prompt], Hashable]] = {"zero": lambda p: None, "mean": lambda p: p.name, "resample": lambda p: p}
+        apart: Mapping[str, Callable[[Prompt], Hashable]] = {"zero": lambda p: None, "mean": _who, "resample": lambda p: p}
         return treat_each(prompts, readings, destroyed, apart[self.method])
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
@@ -97,28 +105,53 @@ class Ablation(FittedLocalizer):
             return lambda prompt: lambda token, hook: nothing
         corpus = self.corpus(prompts)
         if self.method == "mean":
-            return lambda prompt: _averaged(pair, corpus, prompt, donor, hooks)
+            means = corpus.latest("means", (donor, frozenset(prompts)), lambda: _means(pair, corpus, prompts, donor, hooks))
+            return lambda prompt: _averaged(pair, prompt, means)
         sources = {prompt: _sources(pair, corpus, prompt, self.seed) for prompt in prompts}
         wanted = sorted({p for found in sources.values() for p in found.values()}, key=lambda p: (p.name, p.fact.id, p.text))
         seen = corpus.latest("resampled", (donor, tuple(wanted)), lambda: dict(activations(pair, wanted, donor, hooks)))
         return lambda prompt: _resampled(pair, prompt, sources[prompt], seen, hooks)
 
 
-def _averaged(pair: ModelPair, corpus: Corpus, prompt: Prompt, donor: int, hooks: Sequence[Hook]) -> Fill:
-    """The mean over tokens of the same region in prompts of the same template."""
-    like, cells = corpus.like(prompt), token_cells(pair, prompt)
+def _who(prompt: Prompt) -> tuple[str, str]:
+    """Template and fact."""
+    return prompt.name, prompt.fact.id
 
-    def means() -> Mapping[tuple[str, Hook], Values]:
-        sums: dict[str, Tensor] = {}
-        counts = Counter(cell for some in like for cell in token_cells(pair, some))
-        for some, found in activations(pair, like, donor, hooks):
-            for token, cell in enumerate(token_cells(pair, some)):
-                sums[cell] = sums.get(cell, torch.zeros_like(found[:, 0], dtype=torch.float64)) + found[:, token]
-        averages = {cell: (total / counts[cell]).to(pair.dtype) for cell, total in sums.items()}
-        return {(cell, hook): Values(mean) for cell, each in averages.items() for hook, mean in zip(hooks, each, strict=True)}
 
-    made = corpus.once(("means", prompt.name, donor), means)
-    return lambda token, hook: found_at(made, cells[token], hook)
+def _means(pair: ModelPair, corpus: Corpus, prompts: Sequence[Prompt], donor: int, hooks: Sequence[Hook]) -> Means:
+    """The mean over tokens of the same region in the same template's prompts of other facts."""
+    wanted = frozenset(map(_who, prompts))
+    own = _sums(pair, [p for p in corpus.prompts if _who(p) in wanted], donor, hooks, _who)
+    found: dict[tuple[tuple[str, str], str], Mapping[Hook, Values]] = {}
+    for prompt in prompts:
+        add_up = partial(_sums, pair, corpus.like(prompt), donor, hooks, attrgetter("name"))
+        everything = corpus.once(("sums", prompt.name, donor), add_up)
+        for place in {(_who(prompt), cell) for cell in token_cells(pair, prompt)} - found.keys():
+            (count, total), (own_count, own_total) = everything.get((prompt.name, place[1]), NOTHING), own.get(place, NOTHING)
+            if count == own_count:
+                raise InputError(
+                    f"ablation has no prompt {prompt.name!r} of another fact to average {place[1]} over: give it two facts or more"
+                )
+            mean = ((total - own_total) / (count - own_count)).to(pair.dtype)
+            found[place] = dict(zip(hooks, map(Values, mean), strict=True))
+    return found
+
+
+def _sums(
+    pair: ModelPair, prompts: Sequence[Prompt], donor: int, hooks: Sequence[Hook], whose: Callable[[Prompt], Hashable]
+) -> Mapping[tuple[Hashable, str], tuple[int, Tensor]]:
+    """Number of tokens, and the sum [hook, width] of their activations, by what a prompt counts for and by region."""
+    sums: dict[tuple[Hashable, str], tuple[int, Tensor]] = {}
+    for prompt, found in activations(pair, prompts, donor, hooks):
+        for token, cell in enumerate(token_cells(pair, prompt)):
+            count, total = sums.get((whose(prompt), cell), NOTHING)
+            sums[whose(prompt), cell] = count + 1, total + found[:, token].double()
+    return sums
+
+
+def _averaged(pair: ModelPair, prompt: Prompt, means: Means) -> Fill:
+    cells, who = token_cells(pair, prompt), _who(prompt)
+    return lambda token, hook: means[who, cells[token]][hook]
 
 
 def _sources(pair: ModelPair, corpus: Corpus, prompt: Prompt, seed: int) -> Mapping[str, Prompt]:

@@ -25,6 +25,9 @@ class ActivationPatch(InterventionLocalizer):
     that names others is not applicable. Final norm and head are the recipient's unless the expression names them, so that `ALL` is the
     donor's hidden states seen by the recipient's head, and `ALL:all+ln_f+head` the donor. (Patching across models on one prompt is the
     CMAP of arXiv 2402.14811; practice of patching: arXiv 2309.16042.)
+
+    A scan needs the point `resid_post`: at `resid_pre` no hook stands for the last layer, and `attn_out` and `mlp_out` each leave out the
+    other's components.
     """
 
     name = "activation_patch"

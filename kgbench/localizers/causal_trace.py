@@ -33,6 +33,9 @@ class CausalTrace(FittedLocalizer):
     the draws. An expression keeps what it names: there the clean run's activations at `point` are put back, and where it names the
     embeddings (as `FE` and `ALL` do, `ALL@0` does not) the noise is left out. Final norm and head are the recipient's unless the
     expression names them.
+
+    A scan needs the point `resid_post`: at `resid_pre` no hook stands for the last layer, and `attn_out` and `mlp_out` each leave out the
+    other's components.
     """
 
     name = "causal_trace"
@@ -43,7 +46,7 @@ class CausalTrace(FittedLocalizer):
     point: str = "resid_post"
     """Where activations are restored: `resid_pre`, `attn_out`, `mlp_out` or `resid_post`."""
     window: int = 1
-    """Layers that a scan restores at once, centred at the one that it credits; the paper has 10 of 48 for `attn_out` and `mlp_out`."""
+    """Layers of `attn_out` or `mlp_out` restored at once, centred at the one that is credited; the paper has 10 of 48."""
     noise: float = 3.0
     """Standard deviations."""
     draws: int = 10
@@ -65,6 +68,11 @@ class CausalTrace(FittedLocalizer):
         for what, given in (("window", self.window), ("draws", self.draws)):
             if given < 1:
                 raise InputError(f"{self.name} needs {what} of 1 or more, got {given}")
+        if self.window > 1 and self.point.startswith("resid"):
+            raise InputError(
+                f"{self.name} has windows of attn_out and mlp_out only: the last layer of a window sets the whole residual stream, so that "
+                f"window={self.window} would credit the layers before it; give window=1 with point={self.point}"
+            )
         if not 0 <= self.noise < float("inf"):
             raise InputError(f"{self.name} needs a noise of 0 or more standard deviations, got {self.noise}")
 

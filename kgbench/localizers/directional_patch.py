@@ -39,7 +39,8 @@ class DirectionalPatch(FittedLocalizer):
     They are fitted on other facts than they are used on: the facts of a task, in a seeded order, fall alternately into two halves, and
     the prompts of one half are patched along the directions of the other.
 
-    What lies across the directions stays the recipient's, so that even `ALL:all+ln_f+head` is not quite the donor.
+    What lies across the directions stays the recipient's, so that even `ALL:all+ln_f+head` is not quite the donor. A scan needs the point
+    `resid_post`, as with activation_patch.
     """
 
     name = "directional_patch"

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import Copy, Edit, Hook, Run
+from kgbench.engine.edits import POINTS, Copy, Edit, Hook, Run
 from kgbench.engine.treatment import Treatment
-from kgbench.errors import InputError
+from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.localizers._hooks import EMBEDDINGS, Reading, donor_runs, hook_units, own_run, read, treat_each
 from kgbench.models.pair import ModelPair
-from kgbench.sites import Graft
+from kgbench.sites import Graft, Site, parse_graft
 
 __all__ = ["PathPatch"]
 
@@ -28,10 +28,14 @@ class PathPatch(InterventionLocalizer):
     MLP as in its plain run; only the receiver computes from what it gets. Then the recipient runs with the receiver's output, at all
     tokens, from the hidden run. The receiver `logits` is the final residual stream at the last token: the hidden run is read out itself, so
     that only senders at that token can matter, and all senders at all tokens, with final norm and head, are the donor. A receiver inside
-    the layers gets what senders before it add to the stream, at all tokens.
+    the layers gets what senders before it add to the stream, at all tokens. Where an expression keeps senders but the receiver can hear
+    none of them, it is not applicable; `NONE` keeps none, and is the recipient.
 
     `attn_out` is a sender where an expression names the components of attention and its norms, `mlp_out` those of the MLP and its norms,
     the input of layer 0 where it names the embeddings; expressions without components name all of them.
+
+    A scan measures each sender at one region that the receiver can hear. What it cannot hear has no direct effect on it, so that all other
+    sites score 0.
     """
 
     name = "path_patch"
@@ -62,10 +66,14 @@ class PathPatch(InterventionLocalizer):
 
         Raises:
             InputError: The receiver is in a layer that the model does not have.
+            NotApplicableError: The receiver can hear none of the senders.
         """
         receiver = self._receiver(pair)
 
         def patched(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
+            if any(reading.kept) and not _hears(pair, reading, receiver):
+                why = "only the last token sends to the logits directly" if receiver is None else "none comes before it in the computation"
+                raise NotApplicableError(f"{self.name} sends to {self.receiver}, which can hear none of these senders: {why}")
             hidden = self._hidden(pair, reading, receiver)
             if receiver is None:
                 return hidden
@@ -75,8 +83,16 @@ class PathPatch(InterventionLocalizer):
         return treat_each(prompts, read(self, pair, prompts, sites, SENDERS), patched)
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
-        """One sender at one region each."""
-        return hook_units(pair, prompts, SENDERS)
+        """One sender at one region each, as far as it is heard, and nothing for all other sites together."""
+        receiver, units = self._receiver(pair), hook_units(pair, prompts, SENDERS)
+        heard: list[Unit] = []
+        others: list[Site] = []
+        for unit in units:
+            if _hears(pair, read(self, pair, prompts[:1], unit.graft, SENDERS)[0], receiver):
+                heard.append(unit)
+            else:
+                others += unit.sites
+        return [*heard, *([Unit(parse_graft("NONE"), tuple(others))] if others else [])]
 
     def _receiver(self, pair: ModelPair) -> Hook | None:
         if self.receiver == "logits":
@@ -100,3 +116,12 @@ class PathPatch(InterventionLocalizer):
             return {**frozen, **{hook: Copy(hook, donors[donor]) for hook, donor in senders if hook != receiver}}.values()
 
         return reading.edited(edits)
+
+
+def _hears(pair: ModelPair, reading: Reading, receiver: Hook | None) -> bool:
+    """Whether some sender that is kept adds to what the receiver computes from."""
+    if receiver is None:
+        return bool(reading.kept[-1])
+    parallel = getattr(pair.recipient.config, "use_parallel_residual", False)  # attention and MLP of a layer have one input
+    before = POINTS[: 1 if parallel else POINTS.index(receiver.point)]
+    return any(h.layer < receiver.layer or (h.layer == receiver.layer and h.point in before) for kept in reading.kept for h in kept)

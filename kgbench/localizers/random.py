@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 
@@ -31,4 +32,6 @@ class Random(ScoringLocalizer):
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """One draw for each site of the default components and each region that a prompt has."""
         sites = all_sites(pair, prompts)
-        return dict(zip(sites, np.random.default_rng(self.seed).random(len(sites)).tolist(), strict=True))
+        # Other facts give other draws, so that what one half ranks is not what the other half does.
+        facts = crc32("\n".join(sorted({prompt.fact.id for prompt in prompts})).encode())
+        return dict(zip(sites, np.random.default_rng([self.seed, facts]).random(len(sites)).tolist(), strict=True))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from kgbench.data import Prompt
 from kgbench.engine.treatment import baseline_donor
@@ -35,9 +37,14 @@ class WeightDelta(ScoringLocalizer):
         donor = pair.donor(baseline_donor(pair))
 
         def change(slot: int) -> float:
-            ours, theirs = (torch.cat([t.flatten().double() for t in tensors(pair, m, slot)]) for m in (pair.recipient, donor))
-            scale = float(ours.norm()) or float(theirs.norm())
-            return float((theirs - ours).norm()) / scale if scale else 0.0
+            ours, theirs = (tensors(pair, model, slot) for model in (pair.recipient, donor))
+            scale = _norm(ours) or _norm(theirs)
+            return _norm(b.double() - a for a, b in zip(ours, theirs, strict=True)) / scale if scale else 0.0
 
         with torch.no_grad():
             return by_weight(pair, prompts, change)
+
+
+def _norm(parts: Iterable[Tensor]) -> float:
+    """The norm of tensors taken together, one copied at a time."""
+    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in parts))

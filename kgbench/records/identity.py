@@ -76,6 +76,8 @@ class Identity(Strict):
     """Only the first so many facts."""
     truth: Truth | None = None
     """Where a ranking is compared with it."""
+    ranking_version: str | None = None
+    """Where sites are ranked: by which rule the best of them are taken."""
 
     @model_validator(mode="after")
     def _check(self) -> Identity:

@@ -53,7 +53,7 @@ class Pathway(Strict):
     recovery_other: Estimate
     found: bool | None
     """Whether the estimates are at least .9 and at most .1; None where one is undefined."""
-    told: Literal["told", "not told", "undecided"]
+    told: Literal["told", "not told", "undecided", "not applicable"]
     """Whether the whole intervals are (`told`), one of them lies beyond altogether (`not told`), or neither."""
 
     def answer(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Planted(Strict):
     recall_at_k: Estimate
     """k is the number of planted ones."""
     expected: dict[str, float]
-    """What a ranking at random is expected to get."""
+    """What a ranking at random is expected to get; `changed`, the AUROC of knowing no more than which weights changed."""
     auroc_decoy: Estimate | None
     """Of the planted ones against those of the decoy only."""
     k: int

@@ -128,6 +128,7 @@ class Cost(Strict):
 
     forwards: int = Field(ge=0)
     token_rows: int = Field(ge=0)
+    """Of the configurations, padding left out; what ranking the sites took is counted by itself."""
     seconds: float = Field(ge=0)
     plain_forward_ratio: Estimate
     """Seconds divided by those of one plain batched forward of the same prompts in the same run."""

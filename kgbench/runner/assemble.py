@@ -115,7 +115,7 @@ def _cost(cost: Mapping[str, float], measurement: Measurement) -> Cost:
     ranked = scoring or {"forwards": 0, "token_rows": 0, "seconds": 0.0}
     return Cost(
         forwards=int(cost["forwards"] + ranked["forwards"]),
-        token_rows=int(cost["token_rows"] + ranked["token_rows"]),
+        token_rows=int(cost["token_rows"]),
         seconds=cost["seconds"] + ranked["seconds"],
         plain_forward_ratio=_ratio(cost["seconds"] + ranked["seconds"], cost["plain_seconds"]),
         measured_on=f"all prompts and configurations by the {measurement.job.engine.executor} executor, scoring included",

@@ -16,7 +16,7 @@ from kgbench.models.pair import ModelPair
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes
 from kgbench.runner.configurations import BEST, REST, budget_labels, configurations, parse_top
 from kgbench.runner.pairs import Pairs
-from kgbench.runner.ranking import Halves, split_facts
+from kgbench.runner.ranking import RANKING_VERSION, Halves, split_facts
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.suites import Suite
 from kgbench.runner.truth import localizer_arguments, truth_of
@@ -91,6 +91,7 @@ class Job:
             seeds=(self.spec.seed,),
             limit=self.spec.limit,
             truth=self.truth,
+            ranking_version=RANKING_VERSION if self.ranks else None,
         )
 
     @property

@@ -10,6 +10,9 @@ import pyarrow as pa
 
 from kgbench.effects import RankingFigures, effects_of, rank_figures
 from kgbench.engine.site_sets import all_sites, graft_sites
+from kgbench.engine.treatment import Slots
+from kgbench.engine.weights import changed
+from kgbench.models.pair import ModelPair
 from kgbench.records import NOT_APPLICABLE, Effect, Estimate, Pathway, Planted, Record, Row
 from kgbench.runner.configurations import BEST, REST, canonical
 from kgbench.runner.measure import Measurement
@@ -46,7 +49,8 @@ def judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record:
     units: Literal["site", "layer and component"] = "layer and component" if everywhere else "site"
     sites = _units(all_sites(job.pair, job.all_prompts), everywhere)
     scores = _unit_scores(measurement.ranking.mean, everywhere) if measurement.ranking is not None else None
-    figures = _figures(scores, true) if scores is not None else _unranked(record)
+    share = 1.0 if everywhere or measurement.ranking is None else measurement.ranking.told_apart
+    figures = _figures(scores, true, share) if scores is not None else _unranked(record)
     against = {u: s for u, s in (scores or {}).items() if decoy is not None and u in true | decoy}
     effect, prompts = _effects(record, facts)
     planted = Planted(
@@ -58,7 +62,7 @@ def judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record:
         auroc=_store(figures.auroc),
         average_precision=_store(figures.average_precision),
         recall_at_k=_store(figures.recall_at_k),
-        expected=figures.expected,
+        expected={**figures.expected, **_by_change(job.pair, sites, true)},
         auroc_decoy=_store(_figures(against, true).auroc) if against else None,
         k=len(planted_sites),
         effect=effect,
@@ -93,8 +97,16 @@ def _unit_scores(scores: SiteScores, everywhere: bool) -> Mapping[Unit, float]:
     return found
 
 
-def _figures(scores: Mapping[Unit, float], true: Collection[Unit]) -> RankingFigures:
-    return rank_figures(np.array(list(scores.values())), np.array([unit in true for unit in scores]))
+def _figures(scores: Mapping[Unit, float], true: Collection[Unit], share: float = 1.0) -> RankingFigures:
+    return rank_figures(np.array(list(scores.values())), np.array([unit in true for unit in scores]), share)
+
+
+def _by_change(pair: ModelPair, units: Collection[Unit], true: Collection[Unit]) -> dict[str, float]:
+    """What the AUROC would be if all that was known was which weights changed."""
+    slots = Slots(pair.family, pair.n_layers)
+    moved = {slots.sites[slot] for slot in changed(pair)}
+    found = _figures({unit: float((unit[0], unit[1]) in moved) for unit in units}, true).auroc.value
+    return {} if found is None else {"changed": found}
 
 
 def _effects(record: Record, facts: pa.Table) -> tuple[Effect, dict[str, Effect]]:
@@ -125,7 +137,9 @@ def _pathways(record: Record, plant: Graft) -> dict[str, Pathway] | None:
 def _pathway(planted: Row, other: Row) -> Pathway:
     mine, theirs = planted.sufficiency, other.sufficiency
     found: bool | None = None
-    told: Literal["told", "not told", "undecided"] = "undecided"
+    told: Literal["told", "not told", "undecided", "not applicable"] = "undecided"
+    if not (planted.applicable and other.applicable):
+        told = "not applicable"
     if mine.value is not None and theirs.value is not None:
         found = mine.value >= CARRIES and theirs.value <= NOT
     if _surely(mine, theirs):
@@ -154,7 +168,10 @@ def _clause(planted: Planted) -> str:
     interval = f"{auroc.value:.2f} [{auroc.low:.2f}, {auroc.high:.2f}]"
     kind = "(layer, component)" if planted.units == "layer and component" else "sites"
     which = f"the {planted.n_true} planted of {planted.n_units} {kind}"
-    return f"the ranking tells {which} from the others with an AUROC of {interval}, at random 0.50"
+    knowing = f", knowing only which weights changed {planted.expected['changed']:.2f}" if "changed" in planted.expected else ""
+    decoy = planted.auroc_decoy.answer() if planted.auroc_decoy is not None else {}
+    against = "; from the decoy's alone with {value:.2f} [{low:.2f}, {high:.2f}]".format(**decoy) if "value" in decoy else ""
+    return f"the ranking tells {which} from the others with an AUROC of {interval}, at random 0.50{knowing}{against}"
 
 
 def _store(figure: Figure) -> Estimate:

@@ -1,7 +1,7 @@
 """Rankings of sites: each half of the facts ranks, and the other half is measured.
 
-Sites of equal scores stand in the order of computation: embeddings first, then layer by layer and component by component, each in the
-order of the scored regions.
+Sites of equal scores stand in an order drawn at random, another one for each half: any order of computation would favour one end of the
+model, and a method that knows nothing would seem to know a plant that lies there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from kgbench.runner.configurations import Top
 from kgbench.sites import Site, SiteScores
 from kgbench.stats import Figure
 
-__all__ = ["Halves", "SiteRanking", "split_facts"]
+__all__ = ["RANKING_VERSION", "Halves", "SiteRanking", "split_facts"]
+
+RANKING_VERSION = "1"
+"""Raised whenever halves, order or budgets are made otherwise, so that records made before are told apart."""
 
 Halves = tuple[frozenset[str], frozenset[str]]
 """Ids of facts."""
@@ -54,6 +57,8 @@ class SiteRanking:
     """From the prompts of each half."""
     k: int | None = None
     """Sites of the truth, where it is known."""
+    seed: int = 0
+    """Of the order of equal scores."""
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
@@ -63,8 +68,13 @@ class SiteRanking:
     @cached_property
     def orders(self) -> tuple[tuple[Site, ...], tuple[Site, ...]]:
         """All sites by each half's scores, the highest first; a site in a region that a half's prompts lack comes last."""
-        first, second = (tuple(sorted(self.sites, key=lambda site: -scores.get(site, -np.inf))) for scores in self.scores)
+        first, second = (self._order(half, scores) for half, scores in enumerate(self.scores))
         return first, second
+
+    def _order(self, half: int, scores: SiteScores) -> tuple[Site, ...]:
+        drawn = np.random.default_rng([self.seed, half]).permutation(len(self.sites)).tolist()
+        keys = {site: (-scores.get(site, -np.inf), place) for site, place in zip(self.sites, drawn, strict=True)}
+        return tuple(sorted(self.sites, key=keys.__getitem__))
 
     @cached_property
     def mean(self) -> SiteScores:
@@ -77,7 +87,15 @@ class SiteRanking:
         """Spearman's correlation of the halves' scores, over the sites that both have."""
         shared = [site for site in self.sites if all(site in scores for scores in self.scores)]
         first, second = (np.array([scores[site] for site in shared]) for scores in self.scores)
-        return agreement(first, second)
+        return agreement(first, second, self.told_apart)
+
+    @cached_property
+    def told_apart(self) -> float:
+        """Of the sites, how many the method scores by themselves: fewer than all where it scores a component alike in all regions."""
+        places: dict[tuple[int | None, str], set[float]] = {}
+        for site, score in self.mean.items():
+            places.setdefault((site.layer, site.component), set()).add(score)
+        return len(places) / len(self.mean) if all(len(scores) == 1 for scores in places.values()) else 1.0
 
     def treatments(self, top: Top, prompts: Sequence[Prompt]) -> Treatments:
         """Treatments of some prompts of one template, each by the ranking of the half that its fact is not of."""

@@ -69,7 +69,7 @@ def ranked(measurement: Measurement, scores: tuple[SiteScores, SiteScores]) -> M
     """The job with the scores of both halves."""
     job = measurement.job
     k = None if job.truth is None else len(graft_sites(job.pair, job.all_prompts, parse_graft(job.truth.plant)))
-    return replace(measurement, ranking=SiteRanking(job.pair, job.prompts, job.halves, scores, k))
+    return replace(measurement, ranking=SiteRanking(job.pair, job.prompts, job.halves, scores, k, job.spec.seed))
 
 
 def without_ranking(measurement: Measurement, reason: str) -> Measurement:

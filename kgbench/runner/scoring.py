@@ -10,6 +10,7 @@ import torch
 
 from kgbench.data import Prompt
 from kgbench.engine import Engine
+from kgbench.engine.engine import choosing
 from kgbench.engine.rows import plain
 from kgbench.engine.site_sets import all_sites
 from kgbench.errors import InputError
@@ -80,7 +81,7 @@ def _measured(
     """Scores, and what they cost; the plain forward is timed before and after, so that a drift of the machine cancels."""
     before = plain_seconds(engine, prompts)
     started = now(engine.pair)
-    with counted(engine.pair, tell) as count:
+    with choosing(engine.executor, engine.budget), counted(engine.pair, tell) as count:
         found = score_sites(method, engine.pair, prompts)
     seconds = now(engine.pair) - started
     plain = (before + plain_seconds(engine, prompts)) / 2

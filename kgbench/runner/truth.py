@@ -17,9 +17,9 @@ __all__ = ["localizer_arguments", "planted_models", "truth_of"]
 def truth_of(spec: Spec) -> Truth | None:
     """Where the facts of a specification's pair were planted; None where nobody knows.
 
-    Other checkpoints in the place of the catalog's make it another pair.
+    Other checkpoints in the place of the catalog's make it another pair, and of other facts nobody knows.
     """
-    if spec.model is None or spec.recipient is not None or spec.donors:
+    if spec.model is None or spec.recipient is not None or spec.donors or spec.dataset is not None:
         return None
     entry = catalog.entry(spec.model)
     return Truth(plant=entry.plant, decoy=entry.decoy) if entry.plant is not None else None
@@ -32,6 +32,8 @@ def check_truth(spec: Spec) -> None:
         InputError: The suite compares with the truth, and the pair has none.
     """
     if load_suite(spec.suite).truth and truth_of(spec) is None:
+        if spec.dataset is not None:
+            raise InputError(f"suite {spec.suite!r} is about the facts that were planted: leave out --dataset {spec.dataset}")
         raise InputError(
             f"suite {spec.suite!r} needs a pair whose facts were planted at a known place, and {_name(spec)} is none; {_instead()}"
         )
