@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from pkgutil import iter_modules
 
 from kgbench.errors import InputError, UnknownNameError
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "frames_in", "told"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Registry:
         """All names: built-in ones, then those of installed packages."""
         return (*self._builtin, *(name for name in sorted(self._plugins) if name not in self._builtin))
 
+    def origin(self, name: str) -> str:
+        """The distribution that a registered name is from."""
+        found = None if name in self._builtin else self._plugins[name].dist
+        return found.name if found is not None else __package__
+
     def check(self, name: str) -> None:
         """Refuse a name that nothing is registered under; a file is looked at when it is loaded.
 
@@ -73,8 +79,8 @@ class Registry:
             return self._checked(next((m for m in members if getattr(m, "name", None) == name), None), name)
         try:
             found = self._plugins[name].load()
-        except Exception as error:  # whatever a package raises at import
-            raise InputError(f"the {self.kind} {name!r} of an installed package does not load: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:  # whatever a package raises at import
+            raise InputError(f"the {self.kind} {name!r} of an installed package does not load: {told(error)}") from error
         return self._checked(found, name)
 
     def fingerprint(self, name: str) -> str:
@@ -100,8 +106,10 @@ class Registry:
         sys.modules[spec.name] = module  # dataclasses look their own module up
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
-            raise InputError(f"{path} does not load: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            frames = frames_in(error, path)
+            where = f" ({path.name}:{frames[-1].lineno})" if frames else ""
+            raise InputError(f"{path} does not load: {told(error)}{where}") from error
         if not hasattr(module, attribute):
             classes = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__]
             raise UnknownNameError(f"class in {path}:", attribute, classes)
@@ -116,6 +124,16 @@ class Registry:
         if missing := [a for a in ("name", "about") if not isinstance(getattr(found, a, None), str)]:
             raise InputError(f'the {self.kind} {name!r} has no {missing[0]}: set {missing[0]} = "..." in the class')
         return found
+
+
+def frames_in(error: BaseException, file: Path) -> list[traceback.FrameSummary]:
+    """Where an error passed through a file, from the outermost call to the innermost."""
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() == file.resolve()]
+
+
+def told(error: BaseException) -> str:
+    """An error in a line: its type, and what it says."""
+    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
 
 
 def _is_file(name: str) -> bool:

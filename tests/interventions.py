@@ -33,6 +33,7 @@ KINDS = tuple(
         ("causal_trace", {}),
         ("causal_trace", {"point": "resid_pre", "noise": "1.5", "seed": "3"}),
         ("causal_trace", {"point": "attn_out"}),
+        ("causal_trace", {"point": "attn_out+mlp_out", "window": "2"}),
         ("attention_knockout", {}),
         ("static_graft", {}),
         ("static_graft", {"alpha": "0.5"}),

@@ -212,7 +212,7 @@ def ablation(case: Case, points: Sequence[str], fill: Callable[[int, Place], tor
     return case.answer(run(case.donors["sft"], case.ids, changes))
 
 
-def causal_trace(case: Case, point: str, noise: torch.Tensor) -> torch.Tensor:
+def causal_trace(case: Case, points: Sequence[str], noise: torch.Tensor) -> torch.Tensor:
     donor = case.donors["sft"]
     clean = run(donor, case.ids)
 
@@ -222,7 +222,7 @@ def causal_trace(case: Case, point: str, noise: torch.Tensor) -> torch.Tensor:
                 h[token] += added
         return h
 
-    def restore(layer: int, first: Change) -> Change:
+    def restore(layer: int, point: str, first: Change) -> Change:
         def change(h: torch.Tensor) -> torch.Tensor:
             h = first(h)
             for token in case.tokens:
@@ -233,8 +233,8 @@ def causal_trace(case: Case, point: str, noise: torch.Tensor) -> torch.Tensor:
         return change
 
     changes: dict[Place, Change] = {(0, "resid_pre"): disturb}
-    for layer in case.layers:
-        changes[layer, point] = restore(layer, changes.get((layer, point), lambda h: h))
+    for place in ((layer, point) for layer in case.layers for point in points):
+        changes[place] = restore(*place, changes.get(place, lambda h: h))
     return case.answer(run(donor, case.ids, changes))
 
 

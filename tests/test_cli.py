@@ -88,6 +88,18 @@ def test_every_documented_command_exists(run) -> None:
         assert run(name, "--help").status == 0
 
 
+@pytest.mark.parametrize("name", ["eval", "check", "completion"])
+def test_examples_have_lines_of_their_own(run, name: str) -> None:
+    """Every command that a docstring shows as an example stands on a line of its own in the help."""
+    text = run(name, "--help").out
+    context = command.make_context("kgbench", [name], resilient_parsing=True)
+    found = command.get_command(context, name)
+    assert found is not None and found.help is not None
+    examples = [line.strip() for line in found.help.split("\b\n")[1].splitlines() if line.strip()]
+    assert len(examples) >= 2 and all("kgbench " in line for line in examples)
+    assert [line.strip() for line in text.splitlines() if line.strip() in examples] == examples
+
+
 def test_version(run) -> None:
     """`--version` prints name and version."""
     assert re.fullmatch(r"kgbench \d+\.\d+\.\d+\S*\n", run("--version").out)
@@ -202,7 +214,12 @@ def test_doctor_tells_what_is_here(run) -> None:
         (("eval", *TINY, "--graft", "M"), "'M'"),
         (("eval", *TINY, "--graft", "LT:ffn@99"), "99"),
         (("eval", *TINY, "--localizer-arg", "nonsense=1"), "nonsense"),
-        (("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "seed=1"), "parameter of localizer 'all'"),
+        (("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "seed=1"), "'seed'. It has no parameters."),
+        (("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "seed=1"), "write --localizer-arg random.seed=1"),
+        (
+            ("eval", *TINY, "--localizer", "random", "--localizer-arg", "seed=.5"),
+            "'random': the parameter seed is a whole number such as 0",
+        ),
         (("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "none.seed=1"), "'none' is not run"),
         (("eval", *TINY, "--suite", "planted", "--localizer", "random"), "model 'tiny-gemma' is none"),
         (("eval", *TINY, "--localizer", "oracle"), "'oracle' must know where the facts were planted"),
@@ -211,6 +228,7 @@ def test_doctor_tells_what_is_here(run) -> None:
         (("show", "nonsuch"), "nonsuch"),
         (("completion", "csh"), "csh"),
         (("zoo", "build", "tiny-gema"), "Did you mean 'tiny-gemma'"),
+        (("zoo", "build", "tiny-gema", "--plant", "LT"), "unknown pair 'tiny-gema'. Did you mean 'tiny-gemma'"),
         (("zoo", "biuld"), "build"),
     ],
 )
@@ -394,7 +412,15 @@ def test_a_stopped_run_leaves_nothing_half_written_and_is_resumed(run, tmp_path:
     assert out == "" and not list(tmp_path.glob("*/record.json"))
     if how is signal.SIGINT:
         assert process.returncode == 130
-        assert err.strip().count("\n") == 0 and "the same command" in err
+        assert err.strip().count("\n") == 0 and "the same command goes on from what was finished" in err
     answer = json.loads(run(*arguments).out)
     assert {row["n"] for row in answer["rows"]} == {40}
     assert not list(tmp_path.glob(".partial/*"))
+
+
+def test_zoo_hints_at_nothing_that_it_does_not_have(run, tmp_path: Path, monkeypatch) -> None:
+    """`zoo build` takes no checkpoints, so that neither a wrong name nor a model that is not here is answered with their options."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny-gema", "gemma-2b"):
+        told = refused(run("zoo", "build", name, "--plant", "LT:ffn"))
+        assert name in told and "--recipient" not in told and "--donor" not in told

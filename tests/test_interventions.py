@@ -43,7 +43,7 @@ def plainly(pair: ModelPair, made: InterventionLocalizer, prompts: Sequence[Prom
 
     def traced() -> torch.Tensor:
         noise = plain.noise(donor, seen, own, has["noise"], 1, has["seed"])
-        return plain.causal_trace(case, has["point"], noise)
+        return plain.causal_trace(case, has["point"].split("+"), noise)
 
     methods: dict[str, Callable[[], torch.Tensor]] = {
         "activation_patch": lambda: plain.activation_patch(case, has["point"]),

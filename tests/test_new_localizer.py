@@ -60,6 +60,16 @@ def test_it_runs(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "computed in" in capsys.readouterr().out
 
 
+def test_a_point_that_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The parameter of the method that scores is checked, in a line, before anything runs."""
+    assert main(["new-localizer", "my_method", "--output-dir", str(tmp_path)]) == 0
+    capsys.readouterr()
+    named = ["--localizer", f"{tmp_path / 'my_method.py'}:MyMethod", "--localizer-arg", "point=mlp_ot"]
+    assert main(["eval", *named, "--model", "tiny-gpt2", "--output-dir", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "Did you mean 'mlp_out'" in told and told.count("\n") == 1
+
+
 def test_it_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands that it prints name the files that it wrote; by default they lie in the working directory."""
     monkeypatch.chdir(tmp_path)

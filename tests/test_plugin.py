@@ -30,6 +30,7 @@ def test_it_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "localizers", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["direct_logit"]
     assert (told["kind"], told["needs"], told["cost"]) == ("scoring", ["donor"], "forward")
+    assert told["from"] == "kgbench-direct-logit"
     assert names().index("direct_logit") > names().index("weight_delta")
     assert not [
         path for path in (ROOT / "kgbench").rglob("*.*") if path.suffix in (".py", ".toml", ".txt") and "direct_logit" in path.read_text()

@@ -101,13 +101,15 @@ def test_a_class_in_a_file(registry: Registry, file: Path, monkeypatch: pytest.M
         ("{file}:Stranger", "expected a class that derives from kgbench.localizers._base.AbstractLocalizer"),
         ("{file}:dataclass", "is not a localizer"),
         ("{folder}/syntax.py:Mine", "does not load: SyntaxError"),
-        ("{folder}/crash.py:Mine", "does not load: ZeroDivisionError: division by zero"),
+        ("{folder}/crash.py:Mine", "does not load: ZeroDivisionError: division by zero (crash.py:2)"),
+        ("{folder}/leaves.py:Mine", "does not load: SystemExit: 3 (leaves.py:1)"),
     ],
 )
 def test_files_that_do_not_do(registry: Registry, file: Path, name: str, said: str) -> None:
     """Each is refused in one line that says what was expected."""
     (file.parent / "syntax.py").write_text("def")
-    (file.parent / "crash.py").write_text("1 / 0")
+    (file.parent / "crash.py").write_text("\n1 / 0")
+    (file.parent / "leaves.py").write_text("raise SystemExit(3)")
     with pytest.raises(InputError) as caught:
         registry.load(name.format(file=file, folder=file.parent))
     assert said in str(caught.value)

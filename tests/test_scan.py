@@ -172,6 +172,19 @@ def test_probabilities_are_averaged_over_draws() -> None:
     assert scores[Site(0, "o", "FE")] == pytest.approx(first - embeddings, abs=1e-9)
 
 
+def test_a_window_is_credited_to_its_middle() -> None:
+    """With windows, a layer's attention is scored by restoring attention in the layers around it, as far as there are any."""
+    pair, prompts = pico("gpt2", facts=2)
+    headline = prompts[:2]
+    arguments = (("draws", "2"), ("point", "attn_out+mlp_out"), ("window", "3"))
+    made = created("causal_trace", arguments).fitted(pair, headline)
+    scores = scan(created("causal_trace", arguments), pair, headline)
+    nothing = mean_logprob(pair, made, headline, "NONE")
+    for layer, window in ((0, "0-1"), (1, "0-2"), (2, "1-2")):
+        restored = mean_logprob(pair, made, headline, f"LT:ln_1+q+k+v+o@{window}")
+        assert scores[Site(layer, "o", "LT")] == pytest.approx(restored - nothing, abs=1e-9)
+
+
 def test_weights_have_no_regions() -> None:
     """A static graft gives a component one value in all regions."""
     pair, prompts = pico("gpt2", facts=2)

@@ -42,19 +42,18 @@ def draw_heatmap(record: Record) -> Figure:
     components = [name for name in COMPONENTS if any(s.component == name for s in scores)]
     layers = sorted({s.layer for s in scores if s.layer is not None})
     lines, columns = -(-len(regions) // PER_LINE), min(len(regions), PER_LINE)
-    size = (0.9 + columns * (0.6 + 0.26 * len(components)), 1.1 + lines * (1.0 + 0.24 * (len(layers) + 1)))
+    size = (0.9 + columns * (0.6 + 0.26 * len(components)), 0.7 + lines * (1.4 + 0.24 * (len(layers) + 1)))
     figure = Figure(figsize=(max(size[0], 4.5), size[1]), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False, sharey=True)
     image = None
-    for number, (axis, region) in enumerate(zip(axes.flat, regions, strict=False)):
+    for axis, region in zip(axes.flat, regions, strict=False):
         grid = np.full((len(layers) + 1, len(components)), np.nan)
         for s in (s for s in scores if s.region == region):
             grid[0 if s.layer is None else 1 + layers.index(s.layer), components.index(s.component)] = s.score
         image = _panel(axis, grid, _ends([s.score for s in scores]))
         axis.set_title(region, color=INK, fontsize=10)
-        lowest = number + PER_LINE >= len(regions)
-        axis.set_xticks(range(len(components)), components if lowest else [""] * len(components), rotation=90, color=INK, fontsize=8)
-        axis.set_yticks(range(len(layers) + 1), ["–", *map(str, layers)], color=INK, fontsize=8)
+        axis.set_xticks(range(len(components)), components, rotation=90, color=INK, fontsize=8)
+        axis.set_yticks(range(len(layers) + 1), ["embed", *map(str, layers)], color=INK, fontsize=8)
     for axis in axes.flat[len(regions) :]:
         axis.set_visible(False)
     for axis in axes[:, 0]:

@@ -12,12 +12,16 @@ import click
 
 from kgbench import __version__
 from kgbench.cli.lazy import LazyGroup
-from kgbench.errors import KgbenchError
+from kgbench.errors import InputError, KgbenchError
+from kgbench.registry import told
 
 __all__ = ["command", "main"]
 
 INTERRUPTED = 130
 """Exit status of a process that ended on Ctrl-C: 128 + SIGINT."""
+
+KEPT = "nothing half-written is left, and the same command goes on from what was finished; the ranking of a half of the facts starts again"
+"""What an interrupted command leaves."""
 
 
 @click.group(
@@ -59,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _complain(error.format_message(), error.exit_code)
     except click.Abort:
-        return _complain("interrupted; nothing half-written is left, and the same command goes on where this one stopped", INTERRUPTED)
+        return _complain(f"interrupted; {KEPT}", INTERRUPTED)
+    except SystemExit as error:
+        return _complain(f"code that is not kgbench's ended the program: {told(error)}", InputError.exit_status)
     return status if isinstance(status, int) else 0
 
 

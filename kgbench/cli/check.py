@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def command(target: str, localizer_arg: Sequence[str], family: Sequence[str], as_json: bool, quiet: bool) -> int:
-    r"""Try on a localizer every law that localizers keep.
+    """Try on a localizer every law that localizers keep.
 
     Runs it on small random models of each family and a few prompts, and
     prints each law with pass or fail, and why.
@@ -34,7 +34,7 @@ def command(target: str, localizer_arg: Sequence[str], family: Sequence[str], as
     \b
     kgbench check dynamic_graft
     kgbench check my_method.py:MyMethod --family gemma
-    """
+    """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.localizers import create
 
     families = _families(listed(family))

@@ -81,7 +81,7 @@ RESULTS = Path("kgbench-results")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress; with --json no table either.")
 def command(**options: Any) -> int:
-    r"""Say where a finetuned fact is retrieved from, as a localizer sees it.
+    """Say where a finetuned fact is retrieved from, as a localizer sees it.
 
     Runs every configuration of the suite on every prompt, prints a table that
     ends with a verdict, and writes a record and a picture. A run whose record
@@ -92,7 +92,7 @@ def command(**options: Any) -> int:
     kgbench eval --model tiny-gemma --prompt qa --graft "LT:o+ffn@second_half"
     kgbench eval --suite planted --localizer oracle,random,weight_delta
     kgbench eval --recipient before/ --donor sft=after/ --dataset facts.jsonl
-    """
+    """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.cli.jobs import run_all
 
     return run_all(options)

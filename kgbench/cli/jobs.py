@@ -14,7 +14,7 @@ from kgbench.cli.output import echo_json, echo_table
 from kgbench.cli.pictures import write_pictures
 from kgbench.cli.progress import progress
 from kgbench.cli.values import arguments_of, listed, pairs
-from kgbench.errors import InputError
+from kgbench.errors import InputError, UnknownNameError
 from kgbench.sites import BASELINES, parse_graft
 
 if TYPE_CHECKING:
@@ -94,7 +94,18 @@ def _check_specs(specs: Sequence[Spec]) -> None:
         from kgbench.runner.truth import localizer_arguments
 
         for spec in specs:
-            create(spec.localizer, localizer_arguments(spec), spec.seed)
+            try:
+                create(spec.localizer, localizer_arguments(spec), spec.seed)
+            except UnknownNameError as error:
+                raise InputError(f"{error}{_for_one(specs, spec, error.name)}") from None
+
+
+def _for_one(specs: Sequence[Spec], refusing: Spec, parameter: str) -> str:
+    """How to give a parameter to one of several localizers, where it was given to all and one of them does not have it."""
+    others = dict.fromkeys(spec.localizer.rpartition(":")[2] for spec in specs if spec.localizer != refusing.localizer)
+    if not others or parameter not in refusing.localizer_args:
+        return ""
+    return f" To give it to one localizer, write --localizer-arg {next(iter(others))}.{parameter}={refusing.localizer_args[parameter]}."
 
 
 def _check(options: Options) -> bool:

@@ -8,7 +8,7 @@ import click
 
 from kgbench.cli.progress import Report, progress
 from kgbench.cli.values import completer
-from kgbench.errors import InputError
+from kgbench.errors import InputError, UnknownNameError
 
 
 @click.group()
@@ -33,7 +33,7 @@ def command() -> None:
 def build(name: str, plant: str | None, decoy: str | None, seed: int | None, output_dir: Path | None, quiet: bool) -> None:
     """Pretrain and finetune a tiny pair from nothing, or plant facts in one.
 
-    A pair takes some 15 minutes on 2 cores, a plant 1 to 3. With --plant, 40
+    A pair takes about six minutes on two cores, a plant one to four. With --plant, 40
     facts are finetuned with only the weights of a graft expression trainable
     and only that graft active, so that one knows where they are.
 
@@ -60,10 +60,14 @@ def _pair(name: str, seed: int | None, output_dir: Path | None, report: Report |
 
 
 def _plant(name: str, plant: str, decoy: str | None, seed: int, output_dir: Path | None, report: Report | None) -> list[str]:
+    from kgbench.models import catalog
     from kgbench.training.cards import read_card
     from kgbench.training.plant_recipes import PlantSpec
     from kgbench.training.plants import build_plant
 
+    bases = [known for known in catalog.names() if known not in catalog.plants()]
+    if name not in (*bases, *catalog.plants()):
+        raise UnknownNameError("pair", name, bases, "Plants grow in pairs that have a name, see `kgbench ls models`.")
     spec = PlantSpec(name, plant, decoy, seed)
     target = output_dir or Path(spec.name)
     card = read_card(build_plant(spec, target, progress=report))

@@ -10,7 +10,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.localizers._base import AbstractLocalizer
-from kgbench.registry import Registry
+from kgbench.registry import Registry, told
 
 __all__ = ["check_name", "create", "describe", "fingerprint", "names", "needs"]
 
@@ -26,12 +26,13 @@ def names() -> tuple[str, ...]:
 
 
 def describe() -> Mapping[str, Mapping[str, Any]]:
-    """What each localizer is: its kind, its needs, its class of cost, its paper, and what it does in a line."""
-    return {name: _described(_class(name)) for name in names()}
+    """What each localizer is: its kind, its needs, its class of cost, its paper, its distribution, and what it does in a line."""
+    return {name: _described(_class(name), _registry().origin(name)) for name in names()}
 
 
-def _described(found: type[AbstractLocalizer]) -> dict[str, Any]:
-    return {"kind": found.kind, "needs": sorted(found.needs), "cost": found.cost, "paper": found.paper, "about": found.about}
+def _described(found: type[AbstractLocalizer], origin: str) -> dict[str, Any]:
+    facts = {"kind": found.kind, "needs": sorted(found.needs), "cost": found.cost, "paper": found.paper}
+    return {**facts, "from": origin, "about": found.about}
 
 
 def _class(name: str) -> type[AbstractLocalizer]:
@@ -79,9 +80,9 @@ def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocali
     parameters = {f.name: _default(f) for f in fields(found)}
     unknown = [key for key in arguments if key not in parameters]
     if unknown:
-        raise UnknownNameError(f"parameter of localizer {name!r}:", unknown[0], parameters)
+        raise UnknownNameError(f"parameter of localizer {name!r}:", unknown[0], parameters, "" if parameters else "It has no parameters.")
     kinds = _kinds(found)
-    values = {key: _read(f"the localizer's parameter {key}", text, kinds[key], parameters[key]) for key, text in arguments.items()}
+    values = {key: _read(f"localizer {name!r}: the parameter {key}", text, kinds[key], parameters[key]) for key, text in arguments.items()}
     if "seed" in parameters:
         values.setdefault("seed", seed)
     needed = [key for key, default in parameters.items() if default is MISSING and key not in values]
@@ -91,10 +92,8 @@ def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocali
         return found(**values)
     except KgbenchError:
         raise
-    except Exception as error:  # whatever an author's code raises
-        raise InputError(
-            f"localizer {name!r} does not take these parameters: {' '.join(f'{type(error).__name__}: {error}'.split())}"
-        ) from error
+    except (Exception, SystemExit) as error:  # whatever an author's code raises
+        raise InputError(f"localizer {name!r} does not take these parameters: {told(error)}") from error
 
 
 def _default(parameter: Field[Any]) -> Any:
@@ -140,4 +139,4 @@ def _plain(what: str, text: str, kind: Any, default: Any) -> Any:
         return kind(text)
     except ValueError:
         example = default if isinstance(default, int | float) else {int: 3, float: 0.5}[kind]
-        raise InputError(f"{what} is a number such as {example}, not {text!r}") from None
+        raise InputError(f"{what} is a {'whole ' if kind is int else ''}number such as {example}, not {text!r}") from None

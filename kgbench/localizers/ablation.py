@@ -50,7 +50,6 @@ class Ablation(FittedLocalizer):
     """
 
     name = "ablation"
-    version = "2"
     about = "the donor's run with attention and MLP outputs zeroed, averaged or resampled at all other sites"
     paper = "arXiv 2404.15255"
     floor = "destroyed_donor"

@@ -23,6 +23,8 @@ from kgbench.sites import Graft
 
 __all__ = ["CausalTrace"]
 
+BOTH = "attn_out+mlp_out"
+
 
 @dataclass(frozen=True)
 class CausalTrace(FittedLocalizer):
@@ -34,8 +36,8 @@ class CausalTrace(FittedLocalizer):
     embeddings (as `FE` and `ALL` do, `ALL@0` does not) the noise is left out. Final norm and head are the recipient's unless the
     expression names them.
 
-    A scan needs the point `resid_post`: at `resid_pre` no hook stands for the last layer, and `attn_out` and `mlp_out` each leave out the
-    other's components.
+    A scan needs the point `resid_post`, or `attn_out+mlp_out`, where each is restored by itself in a window of layers: at `resid_pre`
+    no hook stands for the last layer, and `attn_out` and `mlp_out` alone each leave out the other's components.
     """
 
     name = "causal_trace"
@@ -44,7 +46,7 @@ class CausalTrace(FittedLocalizer):
     floor = "destroyed_donor"
 
     point: str = "resid_post"
-    """Where activations are restored: `resid_pre`, `attn_out`, `mlp_out` or `resid_post`."""
+    """Where activations are restored: `resid_pre`, `attn_out`, `mlp_out`, `resid_post`, or `attn_out+mlp_out`."""
     window: int = 1
     """Layers of `attn_out` or `mlp_out` restored at once, centred at the one that is credited; the paper has 10 of 48."""
     noise: float = 3.0
@@ -64,7 +66,7 @@ class CausalTrace(FittedLocalizer):
             UnknownNameError: There is no such hook point.
             InputError: A number is out of range.
         """
-        check_choice(f"hook point of {self.name}", self.point, POINTS)
+        check_choice(f"hook point of {self.name}", self.point, (*POINTS, BOTH))
         for what, given in (("window", self.window), ("draws", self.draws)):
             if given < 1:
                 raise InputError(f"{self.name} needs {what} of 1 or more, got {given}")
@@ -83,7 +85,7 @@ class CausalTrace(FittedLocalizer):
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         """Noise added at the input of the first layer, and copies from the clean run."""
         donor = one_donor(self, pair, sites)
-        readings = read(self, pair, prompts, sites, (EMBEDDINGS, self.point), donor)
+        readings = read(self, pair, prompts, sites, (EMBEDDINGS, *self.point.split("+")), donor)
         deviation, start = self._deviation(pair, self.corpus(prompts), donor), Hook(0, "resid_pre")
 
         def traced(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
@@ -108,7 +110,7 @@ class CausalTrace(FittedLocalizer):
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
         """A window of layers at one region each."""
-        return hook_units(pair, prompts, (EMBEDDINGS, self.point), self.window)
+        return hook_units(pair, prompts, (EMBEDDINGS, *self.point.split("+")), self.window)
 
     def _deviation(self, pair: ModelPair, corpus: Corpus, donor: int) -> float:
         def deviation() -> float:

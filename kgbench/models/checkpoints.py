@@ -132,7 +132,7 @@ def _downloaded(source: str, revision: str | None) -> Path:
     except Exception as error:  # the client lets its HTTP library's own errors through
         raise ModelError(
             f"{source!r} is not in the local cache and the Hugging Face Hub cannot be reached ({_first_line(error)}); "
-            "connect, or give a local directory: --recipient PATH --donor sft=PATH"
+            "connect, or name checkpoints that are on this machine"
         ) from error
 
 

@@ -100,6 +100,11 @@ class ModelPair:
         """SHA-256 of the weights and the configuration of `recipient` and of each donor."""
         return {name: _model_hash(model) for name, model in {RECIPIENT: self.recipient, **self.donors}.items()}
 
+    def changed(self) -> tuple[str, ...]:
+        """Names of the models whose weights or configuration are no longer those of `weight_hashes`."""
+        models = {RECIPIENT: self.recipient, **self.donors}
+        return tuple(name for name, model in models.items() if _model_hash(model) != self.weight_hashes[name])
+
     @cached_property
     def tokenizer_hash(self) -> str:
         """SHA-256 of the tokenizer's serialisation and of the chat template in use."""

@@ -13,6 +13,7 @@ from kgbench.errors import NotApplicableError
 from kgbench.models.pair import ModelPair
 from kgbench.records import RecordStore
 from kgbench.runner.counting import counted
+from kgbench.runner.foreign import blamed
 from kgbench.runner.job import Job, prepare_job
 from kgbench.runner.measure import GROUP, Measurement, run_group
 from kgbench.runner.pairs import Pairs
@@ -75,8 +76,9 @@ def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forec
         InputError: Something in the specification is wrong.
     """
     job = prepare_job(spec, settings, pairs)
-    measurement, scoring = _ready(job)
-    parts = [_part(measurement, prompts) for prompts in job.prompts.values()]
+    with blamed(job):
+        measurement, scoring = _ready(job)
+        parts = [_part(measurement, prompts) for prompts in job.prompts.values()]
     answers = max(GROUP * len(job.configurations), 1)
     vocabulary = job.pair.recipient.config.vocab_size
     return Forecast(

@@ -10,10 +10,11 @@ import torch
 
 from kgbench.data import Prompt
 from kgbench.engine import Answers, Plan
-from kgbench.engine.treatment import graft_treatments, parse_configuration
+from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
 from kgbench.errors import InputError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, Treatments
 from kgbench.metrics import score_logits
+from kgbench.models.pair import ModelPair
 from kgbench.runner.configurations import parse_top
 from kgbench.runner.job import Job
 from kgbench.runner.mixture import Mixed, mixed
@@ -21,7 +22,7 @@ from kgbench.runner.ranking import SiteRanking
 from kgbench.runner.scoring import now, plain_seconds
 from kgbench.sites import Graft
 
-__all__ = ["GROUP", "Absent", "Measurement", "run_group"]
+__all__ = ["GROUP", "Absent", "Measurement", "run_group", "treated"]
 
 GROUP = 64
 """Prompts whose rows are kept together: what a killed run loses at most."""
@@ -59,7 +60,7 @@ class Measurement:
             return [self.ranking.treatments(top, prompts)]
         parsed = parse_configuration(label)
         if isinstance(parsed, Graft) and isinstance(self.method, InterventionLocalizer):
-            return [_checked(draw, draw.treat(pair, prompts, parsed), self.job, prompts) for draw in self.method.variants()]
+            return [treated(draw, pair, prompts, parsed) for draw in self.method.variants()]
         return [graft_treatments(pair, prompts, parsed)]
 
     @property
@@ -71,9 +72,18 @@ class Measurement:
         return max(1, min(GROUP, self.job.engine.budget.logits // (len(self.job.configurations) * vocabulary)))
 
 
-def _checked(method: AbstractLocalizer, treatments: Treatments, job: Job, prompts: Sequence[Prompt]) -> Treatments:
-    if [len(t) for t in treatments] != [len(job.pair.encoded(p).ids) for p in prompts]:
-        raise InputError(f"localizer {method.name!r}: treat must give one treatment per token of each prompt")
+def treated(method: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt], graft: Graft) -> Treatments:
+    """What a method does to some prompts, checked.
+
+    Raises:
+        InputError: It gives something else than a treatment per token of each prompt.
+        NotApplicableError: It cannot express the graft.
+    """
+    treatments = method.treat(pair, prompts, graft)
+    listed = isinstance(treatments, Sequence) and all(isinstance(row, Sequence) for row in treatments)
+    lengths = [len(pair.encoded(prompt).ids) for prompt in prompts]
+    if not listed or [len(row) for row in treatments] != lengths or not all(isinstance(t, Treatment) for row in treatments for t in row):
+        raise InputError(f"localizer {method.name!r}: treat must give one treatment per token of each prompt, as lists of Treatment")
     return treatments
 
 

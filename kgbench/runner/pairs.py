@@ -41,6 +41,10 @@ class Pairs:
             self._last = (wanted, load_pair(**wanted))
         return self._last[1]
 
+    def forget(self) -> None:
+        """Load anew whatever is asked for next."""
+        self._last = None
+
 
 def _device(name: str) -> str:
     if name == "auto":

@@ -8,12 +8,12 @@ from dataclasses import replace
 from kgbench.data import Prompt
 from kgbench.engine.site_sets import graft_sites
 from kgbench.engine.treatment import parse_configuration
-from kgbench.errors import NotApplicableError
+from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer
 from kgbench.records import Journal
 from kgbench.runner.configurations import parse_top
 from kgbench.runner.job import Job
-from kgbench.runner.measure import GROUP, Measurement
+from kgbench.runner.measure import GROUP, Measurement, treated
 from kgbench.runner.ranking import SiteRanking
 from kgbench.runner.scoring import Progress, score_halves
 from kgbench.sites import Graft, SiteScores, parse_graft
@@ -46,6 +46,9 @@ def expressed(job: Job) -> Measurement:
     if not isinstance(method, InterventionLocalizer):
         return Measurement(job, method)
     method = method.fitted(job.pair, job.all_prompts)
+    drawn = method.variants() if isinstance(method, InterventionLocalizer) else None
+    if not (isinstance(drawn, Sequence) and drawn and all(isinstance(draw, InterventionLocalizer) for draw in drawn)):
+        raise InputError(f"localizer {job.localizer.name!r}: fitted must give an intervention, and variants a list of such, never empty")
     absent: dict[str, dict[str, str]] = {name: {} for name in job.prompts}
     for label in (label for label in job.configurations if parse_top(label) is None):
         graft = parse_configuration(label)
@@ -59,7 +62,7 @@ def _reason(method: InterventionLocalizer, job: Job, prompts: Sequence[Prompt], 
     """Why a method cannot express a graft on one of a template's prompts."""
     try:
         for start in range(0, len(prompts), GROUP):
-            method.variants()[0].treat(job.pair, prompts[start : start + GROUP], graft)
+            treated(method.variants()[0], job.pair, prompts[start : start + GROUP], graft)
     except NotApplicableError as error:
         return str(error)
     return None

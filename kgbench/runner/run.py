@@ -10,6 +10,7 @@ from typing import Any
 from kgbench import __version__
 from kgbench.records import Journal, Record, RecordStore
 from kgbench.runner.assemble import make_record, on_metric
+from kgbench.runner.foreign import guarded
 from kgbench.runner.job import prepare_job
 from kgbench.runner.measure import GROUP, Measurement, run_group
 from kgbench.runner.pairs import Pairs
@@ -45,7 +46,8 @@ def run_job(spec: Spec, settings: Settings, progress: Progress | None = None, pa
         pairs: Where models are loaded, shared by jobs on one pair.
 
     Raises:
-        InputError: Something in the specification is wrong; found before anything is computed.
+        InputError: Something in the specification is wrong, found before anything is computed; or somebody else's localizer fails, or
+            changes the models.
     """
     store = RecordStore(settings.output_dir)
     store.check_writable()
@@ -53,8 +55,9 @@ def run_job(spec: Spec, settings: Settings, progress: Progress | None = None, pa
     if (found := store.find(job.identity.digest())) is not None:
         return Run(on_metric(job, found.record, found.facts()), found.path, reused=True)
     journal = store.journal(job.identity.digest(), f"kgbench {__version__}, {job.localizer.name} {job.localizer.version}")
-    measurement = ready(job, journal, progress)
-    _compute(measurement, journal, progress)
+    with guarded(job, journal, pairs):
+        measurement = ready(job, journal, progress)
+        _compute(measurement, journal, progress)
     record = make_record(measurement, journal)
     path = store.write(record, journal.table())
     journal.discard()

@@ -67,6 +67,8 @@ def score_sites(method: AbstractLocalizer, pair: ModelPair, prompts: Sequence[Pr
     else:
         assert isinstance(method, InterventionLocalizer)
         found = scan(method, pair, prompts)
+    if not isinstance(found, Mapping):
+        raise InputError(f"localizer {method.name!r}: scores must give a number for each site as a mapping, not {type(found).__name__}")
     sites = all_sites(pair, prompts)
     for site in sites:
         if site not in found or not math.isfinite(found[site]):
