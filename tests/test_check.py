@@ -146,8 +146,8 @@ def test_localizers_are_listed_with_what_they_take(capsys: pytest.CaptureFixture
     assert main(["ls", "localizers", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert tuple(told) == names()
-    assert all(set(row) == {"kind", "needs", "cost", "paper", "about"} and row["about"] for row in told.values())
+    assert all(set(row) == {"kind", "needs", "cost", "paper", "from", "about"} and row["about"] for row in told.values())
     assert main(["ls", "localizers"]) == 0
     out = capsys.readouterr().out
-    assert out.split("\n")[0].split() == ["localizer", "kind", "needs", "cost", "paper", "what", "it", "is"]
+    assert out.split("\n")[0].split() == ["localizer", "kind", "needs", "cost", "paper", "from", "what", "it", "is"]
     assert all(f"{cost}, {meaning}" in " ".join(out.split()) for cost, meaning in COSTS.items())

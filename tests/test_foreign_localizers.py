@@ -72,6 +72,13 @@ def test_a_dry_run_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "treat raised KeyError: 'boom'" in refused(capsys, written(tmp_path, "treat", "raise KeyError('boom')"), tmp_path, "--dry-run")
 
 
+def test_check_does_not_end_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A method that ends the program is no success."""
+    assert main(["check", written(tmp_path, "treat", "sys.exit(0)"), "--family", "gpt2", "-q"]) in (1, 2)
+    told = capsys.readouterr()
+    assert "SystemExit: 0" in told.out + told.err
+
+
 SPOILING = "with torch.no_grad(): next(pair.{model}.parameters()).data.add_(1.0)\n{then}"
 
 

@@ -32,7 +32,8 @@ def test_declarations(name: str) -> None:
     assert made.floor in ("recipient", "destroyed_donor")
     assert made.version
     told = localizers.describe()[name]
-    assert told == {"kind": made.kind, "needs": sorted(made.needs), "cost": made.cost, "paper": made.paper, "about": made.about}
+    said = {"kind": made.kind, "needs": sorted(made.needs), "cost": made.cost, "paper": made.paper, "about": made.about}
+    assert told == {**said, "from": "kgbench-direct-logit" if name == "direct_logit" else "kgbench"}
     assert "\n" not in made.about
 
 
@@ -174,7 +175,7 @@ def test_needs() -> None:
     ("arguments", "said"),
     [
         ({"stepps": "1"}, "Did you mean 'steps'"),
-        ({"steps": "1.5"}, "steps is a number such as 3, not '1.5'"),
+        ({"steps": "1.5"}, "steps is a whole number such as 3, not '1.5'"),
         ({"rate": "fast"}, "rate is a number such as 0.5, not 'fast'"),
         ({"fast": "yes"}, "fast is true or false, not 'yes'"),
     ],

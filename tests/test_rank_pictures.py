@@ -58,9 +58,9 @@ def test_the_map_holds_every_site(low: float, layers: int) -> None:
     figure = draw_heatmap(made)
     panels = [axis for axis in figure.axes if axis.get_visible() and axis.images and axis.get_title()]
     assert [axis.get_title() for axis in panels] == list(SCORED_REGIONS)
+    assert panels[0].get_yticklabels()[0].get_text() == "embed"
     for axis in panels:
         assert [text.get_text() for text in axis.get_xticklabels()] == ["emb", "pos", *PER_LAYER[:8]]
-        assert axis.get_yticklabels()[0].get_text() == "embed"
         grid = axis.images[0].get_array()
         own = {(s.layer, s.component): s.score for s in made.scores or () if s.region == axis.get_title()}
         names = ["emb", "pos", *PER_LAYER[:8]]

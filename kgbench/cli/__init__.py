@@ -12,8 +12,7 @@ import click
 
 from kgbench import __version__
 from kgbench.cli.lazy import LazyGroup
-from kgbench.errors import InputError, KgbenchError
-from kgbench.registry import told
+from kgbench.errors import KgbenchError
 
 __all__ = ["command", "main"]
 
@@ -64,8 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error.format_message(), error.exit_code)
     except click.Abort:
         return _complain(f"interrupted; {KEPT}", INTERRUPTED)
-    except SystemExit as error:
-        return _complain(f"code that is not kgbench's ended the program: {told(error)}", InputError.exit_status)
     return status if isinstance(status, int) else 0
 
 

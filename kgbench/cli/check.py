@@ -12,7 +12,8 @@ import click
 from kgbench.cli.output import echo_json, echo_table
 from kgbench.cli.progress import progress
 from kgbench.cli.values import completer, listed, pairs
-from kgbench.errors import UnknownNameError
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.registry import told
 
 if TYPE_CHECKING:
     from kgbench.localizers import AbstractLocalizer
@@ -64,10 +65,13 @@ def _verdicts(localizer: AbstractLocalizer, families: Sequence[str], quiet: bool
     laws = laws_of(localizer)
     verdicts = []
     with progress(shown=not quiet) as report:
-        for verdict in check_localizer(localizer, families):
-            verdicts.append(verdict)
-            if report:
-                report(len(verdicts), len(laws) * len(families), f"{localizer.name} on {verdict.family}")
+        try:
+            for verdict in check_localizer(localizer, families):
+                verdicts.append(verdict)
+                if report:
+                    report(len(verdicts), len(laws) * len(families), f"{localizer.name} on {verdict.family}")
+        except SystemExit as error:
+            raise InputError(f"localizer {localizer.name!r} ended the program ({told(error)}); it must raise an Exception") from error
     return verdicts
 
 

@@ -35,6 +35,8 @@ def command(kind: str, as_json: bool) -> None:
 def _print(what: str, rows: Rows) -> None:
     told = {name: row if isinstance(row, Mapping) else {"about": row} for name, row in rows.items()}
     columns = list(dict.fromkeys(column for row in told.values() for column in row)) or ["about"]
+    if {row.get("from") for row in told.values()} == {"kgbench"}:
+        columns.remove("from")  # it says nothing where no other package has one
     headers = [what, *("what it is" if column == "about" else column for column in columns)]
     echo_table(headers, [[name, *(_text(row[column]) for column in columns)] for name, row in told.items()])
 
