@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # More test processes than this cost more memory than they save time.
 PYTEST_ARGS ?= -n auto --maxprocesses 4
 
-.PHONY: help eval test lint format bench mutants clean
+.PHONY: help eval test lint format bench mutants plants clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -32,6 +32,9 @@ bench: $(VENV)/.installed-dev  ## Run the benchmarks and print their ratios
 
 mutants: $(VENV)/.installed-dev  ## Break the engine on purpose; every break must turn a law red
 	$(BIN)/python tests/mutants.py
+
+plants: $(VENV)/.installed  ## Run every scorer on every shipped plant (most of an hour) and print the README's tables
+	$(BIN)/python tests/plants_table.py
 
 clean:  ## Remove the environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build dist

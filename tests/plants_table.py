@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kgbench import localizers
-from kgbench.board.numbers import figure_text
+from kgbench.board.numbers import figure_text, number_text
 from kgbench.models import catalog
 from kgbench.records import Estimate
 
@@ -49,21 +49,35 @@ def table(title: str, found: Mapping[str, Figures], plants: Sequence[str], figur
     return "\n".join(lines)
 
 
+def changed(found: Mapping[str, Figures], plants: Sequence[str]) -> str:
+    """What the AUROC would be if all that was known was which weights changed."""
+    (rows, *_) = found.values()
+    return "| *which weights changed* | " + " | ".join(number_text(rows[plant]["random"]["changed"]) for plant in plants) + " |"
+
+
+def tables(found: Mapping[str, Figures]) -> str:
+    """All tables, for the rows of each localizer."""
+    weights = [plant for plant in catalog.plants() if str(catalog.entry(plant).plant).startswith("ALL:")]
+    tokens = [plant for plant in catalog.plants() if plant not in weights]
+    share = "sufficiency of as many best-ranked sites as were planted"
+    parts = [
+        f"{table('Weight plants: AUROC of the planted among all (layer, component)', found, weights, 'auroc')}\n{changed(found, weights)}",
+        table("Weight plants: AUROC of the planted against the decoy's alone", found, weights, "auroc_decoy"),
+        table(f"Weight plants: {share}", found, weights, "sufficiency"),
+        f"{table('Position plants: AUROC of the planted among all sites', found, tokens, 'auroc')}\n{changed(found, tokens)}",
+        table(f"Position plants: {share}", found, tokens, "sufficiency"),
+    ]
+    return "\n\n".join(parts)
+
+
 def main(output: str) -> None:
     ours = [name for name in localizers.names() if Path(localizers.__file__).with_name(f"{name}.py").is_file()]
     order = [*BASELINES[:2], *(name for name in ours if name not in BASELINES)]
     asked = {name: ask(name, output) for name in order}
-    found = {name: rows for name, rows in asked.items() if not isinstance(rows, str)}
-    weights = [plant for plant in catalog.plants() if catalog.entry(plant).plant.startswith("ALL:")]  # type: ignore[union-attr]
-    tokens = [plant for plant in catalog.plants() if plant not in weights]
-    print(table("AUROC of the planted among all (layer, component)", found, weights, "auroc"), end="\n\n")
-    print(table("AUROC of the planted against the decoy's alone", found, weights, "auroc_decoy"), end="\n\n")
-    print(table("Sufficiency of as many best-ranked sites as were planted", found, weights, "sufficiency"), end="\n\n")
-    print(table("AUROC of the planted among all (layer, component, region)", found, tokens, "auroc"), end="\n\n")
-    print(table("Sufficiency of as many best-ranked sites as were planted", found, tokens, "sufficiency"), end="\n\n")
+    print(tables({name: rows for name, rows in asked.items() if not isinstance(rows, str)}))
     for name, reason in asked.items():
         if isinstance(reason, str):
-            print(f"{name}: {reason}")
+            print(f"\n{name}: {reason}")
 
 
 if __name__ == "__main__":

@@ -21,12 +21,12 @@ from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
 from kgbench.records import Record, RecordStore
 from kgbench.runner import Run, Settings, Spec, dry_run, load_prompts, run_job
-from kgbench.runner.configurations import Top, budget_labels, canonical, configurations, parse_top
+from kgbench.runner.configurations import Top, budget_labels
 from kgbench.runner.counting import counted
 from kgbench.runner.mixture import mixed
 from kgbench.runner.ranking import SiteRanking, split_facts
 from kgbench.runner.suites import load_suite
-from kgbench.sites import Site, parse_graft, scored_positions
+from kgbench.sites import Site, scored_positions
 from kgbench.testing import pico_pair
 
 DATASET = "fake_movies_fake_actors"
@@ -380,33 +380,3 @@ def test_counting_forwards_leaves_the_models_as_they_were() -> None:
         grafted_logits(pair, prompts, ["PRE"], "rows")
     assert count.forwards >= 1 and count.token_rows >= sum(len(pair.encode(p)) for p in prompts)
     assert not pair.recipient._forward_pre_hooks
-
-
-# ------------------------------------------------------------------------------------------------ names of configurations
-
-
-def test_labels_read_back() -> None:
-    """The name of a budget says which; grafts and baselines are none."""
-    assert list(BUDGETS)[:4] == ["top 0%", "top 0.1%", "top 0.2%", "top 0.5%"]
-    assert all(parse_top(label) == Top(budget) for label, budget in BUDGETS.items())
-    assert parse_top("(top k)^C") == Top(None, True) and parse_top("top k") == Top(None)
-    assert parse_top("FE") is parse_top("PRE") is None
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("FE+LT", "LT + FE"),
-        ("(FE+LT)^C", "((LT+FE))^C"),
-        ("FE", "((FE)^C)^C"),
-        ("LT:o+ffn@second_half", "LT:ffn+o@second_half"),
-        ("LT", "LT:all"),
-        ("FE@1,2", "FE:all@2,1,1"),
-        ("FE+LT", "(FE+LT)+FE"),
-    ],
-)
-def test_equal_grafts_are_run_once(one: str, other: str) -> None:
-    """However a graft is written, it is one configuration of one name, which reads back as itself."""
-    assert configurations((one, other)) == configurations((other,)) == configurations((one,))
-    assert str(canonical(parse_graft(other))) == one
-    assert canonical(parse_graft(one)) == parse_graft(one)

@@ -12,12 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kgbench.cli import command, main
-from kgbench.cli.values import arguments_of, listed, pairs
-from kgbench.errors import InputError
 from kgbench.models.catalog import plants
 
 ROOT = Path(__file__).parent.parent
@@ -120,44 +116,6 @@ def test_completion_knows_our_names() -> None:
 
     assert "plain,tiny-gemma\n" in complete("kgbench", "eval", "--model", "tiny-g")
     assert "plain,qa,headline\n" in complete("kgbench", "eval", "--prompt", "qa,headl")
-
-
-# ---------------------------------------------------------------------------------------------------------------- values
-
-
-@given(st.lists(st.lists(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), max_size=3), max_size=4))
-def test_commas_and_repetition_say_the_same(groups: list[list[str]]) -> None:
-    """A list reads the same with commas, by repetition, or both; a name counts once."""
-    flat = [name for group in groups for name in group]
-    assert listed([",".join(group) for group in groups]) == listed(flat) == listed([", ".join(flat)]) == tuple(dict.fromkeys(flat))
-
-
-@given(st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.from_regex(r"[a-z=/{} ]{0,9}[a-z=/{}]", fullmatch=True)))
-def test_pairs_read_back(values: dict[str, str]) -> None:
-    """`KEY=VALUE` gives key and value back, also where the value holds an equals sign."""
-    assert pairs("--donor", [f"{key}={value}" for key, value in values.items()]) == {key: value.strip() for key, value in values.items()}
-
-
-@pytest.mark.parametrize("text", ["sft", "=path", "sft=", "", " = "])
-def test_half_a_pair_is_refused(text: str) -> None:
-    """A pair without key, equals sign or value is refused with an example."""
-    with pytest.raises(InputError, match="expected KEY=VALUE, such as sft=path"):
-        pairs("--donor", [text])
-
-
-def test_a_key_given_twice_is_refused() -> None:
-    """Nobody's guess decides between two values."""
-    with pytest.raises(InputError, match="'sft' is given twice"):
-        pairs("--donor", ["sft=a", "sft=b"])
-
-
-def test_arguments_for_all_and_for_one() -> None:
-    """An argument goes to every localizer, or to the one that it names, over what all get; a file is named by its class."""
-    run, given = ("random", "path/to/mine.py:Mine"), ["seed=1", "random.seed=2", "Mine.rate=.5"]
-    assert arguments_of("random", run, given) == {"seed": "2"}
-    assert arguments_of("path/to/mine.py:Mine", run, given) == {"seed": "1", "rate": ".5"}
-    with pytest.raises(InputError, match="'all' is not run; --localizer has random, Mine"):
-        arguments_of("random", run, ["all.x=1"])
 
 
 # --------------------------------------------------------------------------------------------------------------- listing
