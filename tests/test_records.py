@@ -48,6 +48,7 @@ CHANGES: dict[str, object] = {
     "seeds": (1,),
     "limit": 50,
     "truth": Truth(plant="FE:ffn"),
+    "ranking_version": "2",
 }
 
 json_values = st.recursive(
