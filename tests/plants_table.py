@@ -59,13 +59,10 @@ def tables(found: Mapping[str, Figures]) -> str:
     """All tables, for the rows of each localizer."""
     weights = [plant for plant in catalog.plants() if str(catalog.entry(plant).plant).startswith("ALL:")]
     tokens = [plant for plant in catalog.plants() if plant not in weights]
-    share = "sufficiency of as many best-ranked sites as were planted"
     parts = [
         f"{table('Weight plants: AUROC of the planted among all (layer, component)', found, weights, 'auroc')}\n{changed(found, weights)}",
         table("Weight plants: AUROC of the planted against the decoy's alone", found, weights, "auroc_decoy"),
-        table(f"Weight plants: {share}", found, weights, "sufficiency"),
         f"{table('Position plants: AUROC of the planted among all sites', found, tokens, 'auroc')}\n{changed(found, tokens)}",
-        table(f"Position plants: {share}", found, tokens, "sufficiency"),
     ]
     return "\n\n".join(parts)
 
