@@ -215,3 +215,21 @@ def test_what_is_held_does_not_grow_with_the_number_of_sites(executor: str, laye
         assert chunk.logits.numel() <= budget.logits
         answered += len(chunk.logits)
     assert answered == len(places)
+
+
+@families
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.usefixtures("exact")
+def test_copies_of_copies(family: str, executor: str) -> None:
+    """What is copied from a run that copies at the same hook itself is what that run has after its copy, however long the chain."""
+    pair, prompt = pair_of(family), pool()[0]
+    (plain,), (donor,) = (graft_treatments(pair, [prompt], c) for c in ("PRE", "SFT"))
+    hook, token = Hook(1, "resid_post"), len(plain) - 1
+
+    def copying(source: Sequence[Treatment]) -> tuple[Treatment, ...]:
+        return tuple(Treatment(t.weights, (Copy(hook, Run(source)),)) if i == token else t for i, t in enumerate(plain))
+
+    once = copying(donor)
+    logits = answers(pair, executor, [prompt], [[once], [copying(once)], [copying(copying(once))], [plain]])[0]
+    assert distance(logits[0], logits[3]) > 1e-3
+    assert max(distance(logits[0], logits[1]), distance(logits[0], logits[2])) < EXACT
