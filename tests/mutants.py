@@ -100,7 +100,7 @@ MUTANTS = (
         ("engine/tree.py", "at = self.nodes.setdefault((at, treatment)", "at = self.nodes.setdefault((len(path), treatment)"),
         only=_ORACLE,
     ),
-    mutant("position ids shifted by one", ("engine/packed.py", ", planted.tree.depths\n", ", planted.tree.depths + 1\n")),
+    mutant("position ids shifted by one", ("engine/packed.py", ", rooted.tree.depths\n", ", rooted.tree.depths + 1\n")),
     mutant(
         "position ids by row instead of depth",
         ("engine/packed.py", "position_ids=torch.from_numpy(depths)", "position_ids=torch.arange(width).repeat(len(chunk), 1)"),

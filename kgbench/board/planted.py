@@ -127,7 +127,9 @@ def _found(record: Record) -> list[str]:
     if pathways is None:
         return []
     texts = [
-        f"{p.planted} {_value(p.recovery_planted)}, {p.other} {_value(p.recovery_other)} on {name} ({p.told})"
+        f"{p.told} on {name}"
+        if p.told == "not applicable"
+        else f"{p.planted} {_value(p.recovery_planted)}, {p.other} {_value(p.recovery_other)} on {name} ({p.told})"
         for name, p in pathways.items()
     ]
     return [wrapped(f"pathways of {record.model}: {'; '.join(texts)}", "  ")]

@@ -19,7 +19,7 @@ __all__ = ["run", "token_rows"]
 
 
 @dataclass(frozen=True)
-class Planted:
+class Rooted:
     """The tree of some configurations of one prompt."""
 
     prompt: int
@@ -49,18 +49,18 @@ def token_rows(plan: Plan, budget: Budget) -> tuple[int, int]:
     return sum(len(t.tree) for chunk in chunks for t in chunk), len(chunks)
 
 
-def _trees(plan: Plan, budget: Budget, vocabulary: int) -> list[Planted]:
+def _trees(plan: Plan, budget: Budget, vocabulary: int) -> list[Rooted]:
     """One tree per prompt, or several where one would be too large; prompts treated alike share the work of growing."""
     grown: dict[tuple[object, ...], list[tuple[Int[np.ndarray, " configuration"], Tree, Schedule | None]]] = {}
-    planted = []
+    rooted = []
     for i, request in enumerate(plan.requests):
         key = (request.treatments.shape, request.treatments.tobytes(), request.readouts)
         if key not in grown:
             most = max(1, budget.logits // (len(request.readouts) * vocabulary))
             groups = split(request.treatments, min(budget.tree, budget.tokens), request.beside(), most)
             grown[key] = [(group, *_grow(plan, request, group)) for group in groups]
-        planted += [Planted(i, group, np.array(request.ids), tree, schedule) for group, tree, schedule in grown[key]]
-    return planted
+        rooted += [Rooted(i, group, np.array(request.ids), tree, schedule) for group, tree, schedule in grown[key]]
+    return rooted
 
 
 def _grow(plan: Plan, request: Request, group: Int[np.ndarray, " configuration"]) -> tuple[Tree, Schedule | None]:
@@ -69,9 +69,9 @@ def _grow(plan: Plan, request: Request, group: Int[np.ndarray, " configuration"]
     return tree, make_schedule(plan.treatments, rows, tree.paths, runs) if plan.treatments else None
 
 
-def _chunks(trees: Iterable[Planted], budget: Budget, vocabulary: int) -> Iterator[list[Planted]]:
+def _chunks(trees: Iterable[Rooted], budget: Budget, vocabulary: int) -> Iterator[list[Rooted]]:
     """Trees of like size together, as many as the budget allows."""
-    chunk: list[Planted] = []
+    chunk: list[Rooted] = []
     answers = 0
     for tree in sorted(trees, key=lambda t: len(t.tree)):
         full = (
@@ -88,15 +88,15 @@ def _chunks(trees: Iterable[Planted], budget: Budget, vocabulary: int) -> Iterat
         yield chunk
 
 
-def _answer(wiring: Wiring, plan: Plan, chunk: list[Planted]) -> Answers:
+def _answer(wiring: Wiring, plan: Plan, chunk: list[Rooted]) -> Answers:
     device, width = wiring.pair.device, max(len(t.tree) for t in chunk)
     ids, depths, numbers = (np.zeros((len(chunk), width), dtype=np.int64) for _ in range(3))
     ancestors = np.zeros((len(chunk), width, width), dtype=bool)
     ancestors[:, np.arange(width), np.arange(width)] = True  # padding attends to itself, so that no row of the softmax is empty
-    for row, planted in enumerate(chunk):
-        n = len(planted.tree)
-        ids[row, :n], depths[row, :n] = planted.ids[planted.tree.depths], planted.tree.depths
-        numbers[row, :n], ancestors[row, :n, :n] = planted.tree.treatments, planted.tree.ancestors
+    for row, rooted in enumerate(chunk):
+        n = len(rooted.tree)
+        ids[row, :n], depths[row, :n] = rooted.ids[rooted.tree.depths], rooted.tree.depths
+        numbers[row, :n], ancestors[row, :n, :n] = rooted.tree.treatments, rooted.tree.ancestors
         numbers[row, n:] = numbers[row, n - 1]
     leaves = torch.from_numpy(np.concatenate([row * width + t.tree.leaves.reshape(-1) for row, t in enumerate(chunk)])).to(device)
     mask = _mask(ancestors, wiring.pair.dtype, device)
@@ -116,15 +116,15 @@ def _mask(ancestors: Bool[np.ndarray, "row node node"], dtype: torch.dtype, devi
     return torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill_(~allowed, torch.finfo(dtype).min)[:, None]
 
 
-def _activity(chunk: list[Planted], mask: Float[Tensor, "row 1 node node"]) -> Activity:
+def _activity(chunk: list[Rooted], mask: Float[Tensor, "row 1 node node"]) -> Activity:
     whole, width = Schedule(), mask.shape[-1]
-    for row, planted in enumerate(chunk):
-        if planted.schedule is not None:
-            whole.extend(planted.schedule, row * width)
+    for row, rooted in enumerate(chunk):
+        if rooted.schedule is not None:
+            whole.extend(rooted.schedule, row * width)
     return Activity(whole.edits(mask.device), whole.masks(mask))
 
 
-def _labels(chunk: list[Planted]) -> tuple[Tensor, Tensor, Tensor]:
+def _labels(chunk: list[Rooted]) -> tuple[Tensor, Tensor, Tensor]:
     """Prompt, configuration and readout of each leaf."""
     prompts = np.concatenate([np.full(t.answers, t.prompt) for t in chunk])
     configurations = np.concatenate([np.repeat(t.configurations, t.tree.leaves.shape[1]) for t in chunk])

@@ -10,7 +10,7 @@ from kgbench.data import Prompt
 from kgbench.engine.treatment import Slots, Treatment, baseline_donor, donor_index, graft_treatments
 from kgbench.engine.weights import numel
 from kgbench.models.pair import ModelPair
-from kgbench.sites import GROUPS, SCORED_REGIONS, Graft, Site, partition, scored_positions
+from kgbench.sites import GROUPS, SCORED_REGIONS, Graft, Site, parse_graft, partition, scored_positions
 
 __all__ = ["all_sites", "graft_sites", "site_costs", "site_graft", "site_treatments", "token_cells"]
 
@@ -45,8 +45,6 @@ def graft_sites(pair: ModelPair, prompts: Sequence[Prompt], graft: Graft) -> fro
 
 def site_graft(pair: ModelPair, prompts: Sequence[Prompt], site: Site) -> Graft:
     """One site as a graft expression, for prompts that have the same regions."""
-    from kgbench.sites import parse_graft
-
     positions = scored_positions(site.region, [pair.encoded(prompt).regions for prompt in prompts])
     return parse_graft(f"{positions}:{site.component}" + ("" if site.layer is None else f"@{site.layer}"))
 
