@@ -38,9 +38,9 @@ class ImportOptions:
     """What to make of a file's columns; overrules the file's own header."""
 
     subject: str | None = None
-    """Field that a fact is about; by default first_actor, else subject, whichever the file has."""
+    """Field that a fact is about, or the column that holds it; by default first_actor, else subject, whichever the file has."""
     object: str | None = None
-    """Field that is asked for; by default second_actor, else object."""
+    """Field that is asked for, likewise; by default second_actor, else object."""
     columns: Mapping[str, str] = field(default_factory=dict, hash=False)
     """From the name of a field to the column that holds it, where they differ."""
     templates: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -86,10 +86,11 @@ def read_table(path: Path, options: ImportOptions | None = None) -> Table:
     if not numbered:
         raise DataError(f"{path}: holds no facts; expected one per line")
     given = options or ImportOptions()
-    rows = tuple(_rows(path, numbered, {**header.get("columns", {}), **given.columns}))
+    columns = {**header.get("columns", {}), **given.columns}
+    rows = tuple(_rows(path, numbered, columns))
     names = tuple(rows[0].fields)
-    subject = _role(path, "subject", given.subject or header.get("subject"), _DEFAULT_SUBJECTS, names)
-    object_ = _role(path, "object", given.object or header.get("object"), _DEFAULT_OBJECTS, names)
+    subject = _role(path, "subject", _renamed(given.subject or header.get("subject"), columns, names), _DEFAULT_SUBJECTS, names)
+    object_ = _role(path, "object", _renamed(given.object or header.get("object"), columns, names), _DEFAULT_OBJECTS, names)
     if subject == object_:
         raise DataError(f"{path}: subject and object are both the column {subject!r}; expected two different ones of {', '.join(names)}")
     return Table(path, header.get("name", path.stem), subject, object_, {**header.get("templates", {}), **given.templates}, rows)
@@ -212,6 +213,11 @@ def _text(path: Path, line: int, name: str, record: Mapping[str, Any]) -> str:
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise _fail(path, line, f"field {name!r}: holds half of a surrogate pair, which is no character")
     return text
+
+
+def _renamed(given: str | None, columns: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    """A field as it is called now, where it was given by the name of the column that holds it."""
+    return next((name for name, column in columns.items() if column == given and given not in names), given)
 
 
 def _role(path: Path, role: str, given: str | None, defaults: tuple[str, ...], names: tuple[str, ...]) -> str:

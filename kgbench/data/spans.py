@@ -16,7 +16,7 @@ def token_regions(
     """Indices of the tokens of each region that a prompt has.
 
     The token, or tokens, of the single blank before a word belong to the word, whether the blank is joined to it or a
-    token of its own.
+    token of its own; a line's end before it does not.
 
     Args:
         prompt: The prompt whose text was encoded.
@@ -52,7 +52,7 @@ def _belongs(text: str, token: tuple[int, int], span: tuple[int, int]) -> bool:
         return first <= start < last
     if start < last and first < end:
         return True
-    return start < first == end and text[start:end].isspace()
+    return start < first == end and text[start:end] == " "
 
 
 def _outside(text: str, token: tuple[int, int], span: tuple[int, int]) -> bool:

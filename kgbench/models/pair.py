@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -86,6 +87,16 @@ class ModelPair:
         if prompt not in self._encoded:
             self._encoded[prompt] = self._encoder(prompt)
         return self._encoded[prompt]
+
+    @contextmanager
+    def read_as(self, encoded: Mapping[Prompt, Encoded]) -> Iterator[None]:
+        """For the time of a block, read some prompts as given: tokens and regions are known already, and are not the tokenizer's alone."""
+        before = self._encoded
+        self._encoded = {**before, **encoded}
+        try:
+            yield
+        finally:
+            self._encoded = before
 
     def encode(self, prompt: Prompt | str) -> list[int]:
         """Token ids, with BOS where the tokenizer adds one."""
@@ -203,11 +214,11 @@ def _check_weights(recipient: nn.Module, donor: nn.Module, part: str) -> None:
 
 
 def _tokenizer(places: Mapping[str, Checkpoint]) -> PreTrainedTokenizerBase:
-    first = _read_tokenizer(places[RECIPIENT])
+    first = read_tokenizer(places[RECIPIENT])
     for part, place in places.items():
         if part == RECIPIENT or not (place.directory / "tokenizer.json").exists():
             continue
-        other = _read_tokenizer(place)
+        other = read_tokenizer(place)
         ours, theirs = (tokenizer(_sample(first), verbose=False)["input_ids"] for tokenizer in (first, other))
         if other.get_vocab() != first.get_vocab() or ours != theirs:
             raise ModelError(f"recipient and donor {part!r} have different tokenizers; a graft needs one tokenizer for both")
@@ -220,7 +231,12 @@ def _sample(tokenizer: PreTrainedTokenizerBase) -> str:
     return " ".join(["A tokenizer's test: Zoë O'Brien, 1984!", *words[:: 1 + len(words) // 300]])
 
 
-def _read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:
+def read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint.
+
+    Raises:
+        ModelError: There is none, or it does not load.
+    """
     # Where there is none, the library makes an empty one without a word.
     if not any((place.directory / name).is_file() for name in _TOKENIZER_FILES):
         raise ModelError(f"{place.origin} holds no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)} beside config.json")

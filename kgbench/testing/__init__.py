@@ -1,4 +1,4 @@
-"""For authors of plug-ins: the contract of localizers as tests, and model pairs small enough for a test.
+"""For tests: claims about where facts are, the contract of localizers, and model pairs small enough for a test.
 
 The names below load on first use, so that a test file that is only collected loads no torch.
 """
@@ -9,15 +9,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kgbench.testing.assertions import assert_localized, assert_necessary, assert_not_at, assert_planted
     from kgbench.testing.contract import Law, Verdict, check_localizer, laws_of
+    from kgbench.testing.decisions import Decision, decide
     from kgbench.testing.pico import PICO_FAMILIES, pico_pair, pico_tokenizer
     from kgbench.testing.pytest_checks import parametrize_with_checks
+    from kgbench.testing.undecided import UndecidedError
 
 __all__ = [
     "PICO_FAMILIES",
+    "Decision",
     "Law",
+    "UndecidedError",
     "Verdict",
+    "assert_localized",
+    "assert_necessary",
+    "assert_not_at",
+    "assert_planted",
     "check_localizer",
+    "decide",
     "laws_of",
     "parametrize_with_checks",
     "pico_pair",
@@ -26,9 +36,16 @@ __all__ = [
 
 _HOMES = {
     "PICO_FAMILIES": "pico",
+    "Decision": "decisions",
     "Law": "contract",
+    "UndecidedError": "undecided",
     "Verdict": "contract",
+    "assert_localized": "assertions",
+    "assert_necessary": "assertions",
+    "assert_not_at": "assertions",
+    "assert_planted": "assertions",
     "check_localizer": "contract",
+    "decide": "decisions",
     "laws_of": "contract",
     "parametrize_with_checks": "pytest_checks",
     "pico_pair": "pico",

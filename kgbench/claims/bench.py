@@ -1,0 +1,145 @@
+"""What a localizer costs, timed by pytest-benchmark beside a plain forward of the same prompts.
+
+    pytest --pyargs kgbench.claims.bench --kgbench-localizer NAME [--kgbench-model tiny-gemma]
+
+One group per prompt. Names and groups are the same for every localizer, so that `--benchmark-compare` sets one beside another, or beside
+its last version; `extra_info` says which it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kgbench.claims.session import running
+from kgbench.pytest_plugin.session import in_a_line
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+    from kgbench.data import Prompt
+    from kgbench.runner.job import Job
+
+Work = Callable[[], object]
+
+
+@pytest.fixture(scope="module")
+def job(pytestconfig: pytest.Config) -> Job:
+    """The localizer on the model pair."""
+    from kgbench.runner import Settings
+    from kgbench.runner.job import prepare_job
+    from kgbench.runner.ready import warm_up
+
+    with in_a_line():
+        session = running(pytestconfig)
+        made = prepare_job(session.spec, Settings(), session.pairs)
+    warm_up(made)
+    return made
+
+
+def test_plain_forward(prompt: str, job: Job, benchmark: BenchmarkFixture, pytestconfig: pytest.Config) -> None:
+    """One forward of the recipient over the prompts, in batches."""
+    import torch
+
+    from kgbench.engine.rows import plain
+    from kgbench.runner.scoring import now
+
+    plan = job.engine.plan(job.prompts[prompt], ["PRE"])
+
+    @torch.inference_mode()
+    def forward() -> int:
+        rows = plain(job.engine.wiring, plan, job.engine.budget)
+        now(job.pair)
+        return rows
+
+    forward()
+    _label(benchmark, prompt)
+    rows = benchmark.pedantic(forward, rounds=_rounds(pytestconfig))  # type: ignore[no-untyped-call]  # it has no types
+    benchmark.extra_info.update(model=job.pair.name, prompts=len(job.prompts[prompt]), token_rows=rows)
+
+
+def test_localizer(prompt: str, job: Job, benchmark: BenchmarkFixture, pytestconfig: pytest.Config) -> None:
+    """A method that intervenes under all configurations, what it learns from the prompts included; a method that scores, over all sites.
+
+    Each round is timed after a plain forward of the same prompts, and the ratio is the median over rounds.
+    """
+    from kgbench.localizers import fingerprint
+    from kgbench.runner.counting import counted
+    from kgbench.runner.scoring import now, plain_seconds
+
+    prompts = job.prompts[prompt]
+    work, seconds, plain = _work(job, prompts), list[float](), list[float]()
+
+    def plain_first() -> None:
+        plain.append(plain_seconds(job.engine, prompts))
+
+    def timed() -> None:
+        started = now(job.pair)
+        work()
+        seconds.append(now(job.pair) - started)
+
+    with counted(job.pair) as count:
+        work()
+    _label(benchmark, prompt)
+    benchmark.pedantic(timed, setup=plain_first, rounds=_rounds(pytestconfig))  # type: ignore[no-untyped-call]
+    benchmark.extra_info.update(
+        localizer=job.localizer.name,
+        version=" ".join(filter(None, (job.localizer.version, fingerprint(job.spec.localizer)))),
+        kind=job.localizer.kind,
+        model=job.pair.name,
+        device=job.pair.device.type,
+        prompts=len(prompts),
+        forwards=count.forwards,
+        token_rows=count.token_rows,
+        ratio_to_plain_forward=median(own / one for own, one in zip(seconds, plain, strict=True)),
+    )
+
+
+def _work(job: Job, prompts: Sequence[Prompt]) -> Work:
+    """What a method is timed on."""
+    from kgbench.localizers import InterventionLocalizer
+
+    return _interventions(job, prompts) if isinstance(job.localizer, InterventionLocalizer) else _scores(job, prompts)
+
+
+def _interventions(job: Job, prompts: Sequence[Prompt]) -> Work:
+    from dataclasses import replace
+
+    from kgbench.localizers import InterventionLocalizer
+    from kgbench.runner.ready import expressed
+
+    own = replace(job, prompts={prompts[0].name: prompts})
+    applicable, method = expressed(own), job.localizer
+    assert isinstance(method, InterventionLocalizer)
+
+    def work() -> None:
+        measurement = replace(applicable, method=method.fitted(job.pair, prompts))
+        for start in range(0, len(prompts), measurement.at_once):
+            plan, _ = measurement.plan(prompts[start : start + measurement.at_once])
+            for _ in job.engine.run(plan):
+                pass
+
+    return work
+
+
+def _scores(job: Job, prompts: Sequence[Prompt]) -> Work:
+    from kgbench.engine.engine import choosing
+    from kgbench.runner.scoring import score_sites
+
+    def work() -> None:
+        with choosing(job.engine.executor, job.engine.budget):
+            score_sites(job.localizer, job.pair, prompts)
+
+    return work
+
+
+def _label(benchmark: BenchmarkFixture, prompt: str) -> None:
+    """Group and name, which must not depend on where the package lies or pytest is called."""
+    benchmark.group, benchmark.fullname = prompt, f"kgbench.claims.bench::{benchmark.name}"
+
+
+def _rounds(config: pytest.Config) -> int:
+    return int(config.getoption("benchmark_min_rounds"))

@@ -1,0 +1,91 @@
+"""Which claims are made, and what they are asked of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kgbench.claims.session import check, chosen, running
+from kgbench.errors import KgbenchError
+from kgbench.pytest_plugin.session import in_a_line, is_worker
+
+if TYPE_CHECKING:
+    from kgbench.data import Prompt
+    from kgbench.effects.columns import PromptColumns
+    from kgbench.models.pair import ModelPair
+    from kgbench.records import Record
+
+COMPARED: Mapping[str, tuple[str, str]] = {"test_it_is_the_position_not_the_preposition": ("qa", "headline")}
+"""Claims about one prompt beside another; they are not made where one of the two was not chosen."""
+
+HERE, BENCH = Path(__file__).parent, "bench.py"
+
+DRAWS = 2000
+"""Of the bootstrap, as in records."""
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
+    """Leave out a claim that needs a prompt that was not chosen."""
+    if collector.path.parent != HERE or name not in COMPARED:
+        return None
+    with in_a_line():
+        return None if set(COMPARED[name]) <= set(chosen(collector.config).spec.prompts) else []
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make each claim on each prompt."""
+    if "prompt" in metafunc.fixturenames:
+        with in_a_line():
+            names = chosen(metafunc.config).spec.prompts
+        compared = COMPARED.get(metafunc.function.__name__)
+        metafunc.parametrize("prompt", compared[:1] if compared else names)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse what these tests cannot be asked of before anything is loaded; in one of several processes the fixtures do."""
+    ours = {item.path.name for item in session.items if item.path.parent == HERE}
+    if not ours or session.config.option.collectonly or is_worker(session.config):
+        return
+    if BENCH in ours and not session.config.pluginmanager.has_plugin("benchmark"):
+        raise pytest.UsageError("kgbench.claims.bench times with pytest-benchmark, which is not there: pip install pytest-benchmark")
+    try:
+        if ours != {BENCH}:
+            check(chosen(session.config).spec)
+    except KgbenchError as error:
+        raise pytest.UsageError(f"kgbench: {error}") from error
+
+
+@pytest.fixture(scope="session")
+def model_pair(pytestconfig: pytest.Config) -> ModelPair:
+    """The model pair that the options name."""
+    with in_a_line():
+        return running(pytestconfig).pair()
+
+
+@pytest.fixture(scope="session")
+def prompts(pytestconfig: pytest.Config) -> list[Prompt]:
+    """The facts in each prompt of the claims."""
+    with in_a_line():
+        return running(pytestconfig).prompts()
+
+
+@pytest.fixture(scope="session")
+def evaluation(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """The record of the localizer on all prompts of the claims."""
+    with in_a_line():
+        session = running(pytestconfig)
+        check(session.spec)
+        return session.evaluate(tmp_path_factory.mktemp("kgbench"))
+
+
+@pytest.fixture(scope="session")
+def rows(pytestconfig: pytest.Config, evaluation: Record) -> Mapping[str, PromptColumns]:
+    """The per-fact rows behind the record, by prompt."""
+    from kgbench.effects.columns import by_prompt
+    from kgbench.records.store import read_record
+
+    facts = read_record(running(pytestconfig).folders[evaluation.id]).facts()
+    return {prompt.name: prompt for prompt in by_prompt(facts, (), DRAWS, evaluation.identity.seeds[0])}

@@ -1,0 +1,102 @@
+"""Paired differences between configurations and between prompts, in shares of what finetuning added.
+
+Each is one ratio of means of per-fact contrasts, so that its interval is that of the difference, fact by fact, and has the floor that
+ratios have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgbench.effects.columns import PromptColumns
+from kgbench.effects.ratios import no_gain
+from kgbench.records import Estimate
+from kgbench.stats import Figure, ratio, resample
+from kgbench.testing.decisions import decide
+from kgbench.testing.sentences import sentence
+from kgbench.testing.undecided import tell_undecided
+
+__all__ = ["assert_difference", "between_configurations", "between_prompts"]
+
+Array = NDArray[Any]
+Scores = Mapping[str, Array]
+
+
+def between_configurations(prompt: PromptColumns, metric: str, first: str, second: str) -> Figure:
+    """recovery(first) - recovery(second) on one prompt.
+
+    Args:
+        prompt: The prompt's per-fact columns.
+        metric: The metric of the ratios.
+        first: A configuration.
+        second: Another.
+    """
+    scores = _numbers(prompt.scores(metric))
+    if (missing := _missing(scores, (first, second), prompt.n)) is not None:
+        return missing
+    if (reason := no_gain(prompt.scores(metric), prompt.counts)) is not None:
+        return reason
+    return ratio(scores[first] - scores[second], scores["SFT"] - scores["PRE"], prompt.counts, anchors=(-1, 0, 1))
+
+
+def between_prompts(first: PromptColumns, second: PromptColumns, metric: str, graft: str) -> Figure:
+    """How much nearer a configuration comes to the donor on one prompt than on another, over the facts that both have.
+
+    m(S) - m(SFT) on the first less that on the second, divided by the mean of m(SFT) - m(PRE) over both, m being the mean over facts. Where
+    finetuning added as much on both, it is the difference of the recoveries.
+
+    Args:
+        first: One prompt's per-fact columns.
+        second: The other's.
+        metric: The metric of the ratios.
+        graft: The configuration S.
+    """
+    shared = np.intersect1d(first.facts, second.facts)
+    if not len(shared):
+        return Figure.missing(f"{first.name} and {second.name} have no fact in common", 0)
+    scores = [{name: values[np.isin(p.facts, shared)] for name, values in p.scores(metric).items()} for p in (first, second)]
+    for some in scores:
+        if (missing := _missing(some, (graft,), len(shared))) is not None:
+            return missing
+    counts = resample(len(shared), len(first.counts)).astype(float)
+    for some in scores:
+        if (reason := no_gain(some, counts)) is not None:
+            return reason
+    here, there = (_numbers(some) for some in scores)
+    nearer = (here[graft] - here["SFT"]) - (there[graft] - there["SFT"])
+    added = (here["SFT"] - here["PRE"]) + (there["SFT"] - there["PRE"])
+    return ratio(2 * nearer, added, counts, anchors=(0,))
+
+
+def assert_difference(difference: Figure, what: str, **bounds: float) -> None:
+    """A difference keeps bounds, by its whole interval, as the assertions on records do.
+
+    Args:
+        difference: The difference.
+        what: What it is of, for messages.
+        **bounds: By operator: `ge`, `gt`, `le` or `lt`.
+
+    Raises:
+        AssertionError: The whole interval breaks a bound.
+        UndecidedError: Outside of pytest: the interval does not decide.
+    """
+    __tracebackhide__ = True
+    decisions = [decide(Estimate(**difference.to_json()), op, bound) for op, bound in bounds.items()]
+    told = {of: [sentence(d, what) for d in decisions if d.outcome == of] for of in ("fails", "undecided")}
+    if told["fails"]:
+        raise AssertionError("\n".join(told["fails"]))
+    tell_undecided(told["undecided"])
+
+
+def _missing(scores: Scores, grafts: tuple[str, ...], n: int) -> Figure | None:
+    unknown = [graft for graft in grafts if graft not in scores]
+    return Figure.missing(f"{' and '.join(unknown)} not run", n) if unknown else None
+
+
+def _numbers(scores: Scores) -> dict[str, Array]:
+    """Hits as integers, so that they can be subtracted and are still told from other scores."""
+    return {name: values.astype(np.int64 if values.dtype == bool else np.float64) for name, values in scores.items()}

@@ -1,0 +1,198 @@
+"""Answers to passages under configurations: scores of their continuations, and the token to go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from kgbench.data import Prompt
+from kgbench.engine import Answers, Engine
+from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
+from kgbench.errors import InputError, RegionError
+from kgbench.harness.passages import Passage
+from kgbench.harness.scores import TokenScore
+from kgbench.localizers import InterventionLocalizer, Treatments
+from kgbench.metrics import score_logits
+from kgbench.models.encoding import Encoded
+from kgbench.models.pair import ModelPair
+from kgbench.runner.measure import treated
+from kgbench.runner.mixture import Mixed, mixed
+from kgbench.sites import Graft, parse_graft
+
+__all__ = ["Answering"]
+
+AT_ONCE = 64
+"""Passages described together, so that descriptions of many do not pile up."""
+
+_REST = {"none": parse_graft("NONE"), "all": parse_graft("ALL")}
+"""What later tokens of a continuation are given where they do not follow LT."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Some tokens of a passage that are read out."""
+
+    passage: int
+    readouts: range
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A method on a model pair.
+
+    `continuation` says how the tokens are treated that predict later tokens of a continuation: `lt` as the last token of the prompt,
+    `none` as where nothing is grafted, `all` as where everything is.
+    """
+
+    engine: Engine
+    method: InterventionLocalizer
+    continuation: str = "lt"
+    learned: Mapping[Prompt, Encoded] = field(default_factory=dict)
+    """The contexts that the method is fitted on; it may read them as late as when it treats others."""
+
+    @property
+    def pair(self) -> ModelPair:
+        """The models."""
+        return self.engine.pair
+
+    def fitted(self, passages: Sequence[Passage]) -> Answering:
+        """The same with what the method learns from all contexts of a task; several continuations of one document are one context."""
+        bare = list({(p.prompt.name, p.prompt.fact.id): p.without_continuation() for p in passages}.values())
+        learned = {p.prompt: p.encoded for p in bare}
+        with self.pair.read_as(learned):
+            return replace(self, method=self.method.fitted(self.pair, list(learned)), learned=learned)
+
+    def scores(
+        self, passages: Sequence[Passage], configurations: Sequence[str], progress: Callable[[int], object] | None = None
+    ) -> list[list[TokenScore]]:
+        """Scores of every continuation under every configuration.
+
+        Args:
+            passages: Contexts with continuations, of any lengths.
+            configurations: Graft expressions, `PRE` or `SFT`.
+            progress: Told of how many more passages were answered.
+
+        Returns:
+            For each configuration, the scores in the order of the passages.
+
+        Raises:
+            RegionError: A passage does not have a region that a graft names.
+            NotApplicableError: The method cannot express a graft.
+        """
+        found: list[list[TokenScore | None]] = [[None] * len(passages) for _ in configurations]
+        for numbers, some in self._groups(passages):
+            readouts = [range(p.lead - len(p.before), p.lead + len(p.targets)) for p in some]
+            targets = [np.array([*p.before, *p.targets]) for p in some]
+            columns = self._read(some, configurations, readouts, targets)
+            for row, by_passage in zip(found, columns, strict=True):
+                for number, passage, scored in zip(numbers, some, by_passage, strict=True):
+                    row[number] = _score(scored, len(passage.before))
+            if progress is not None:
+                progress(len(some))
+        return [[score for score in row if score is not None] for row in found]
+
+    def next_tokens(self, passages: Sequence[Passage], configuration: str) -> list[int]:
+        """The most probable token after each passage."""
+        found = [0] * len(passages)
+        for numbers, some in self._groups(passages):
+            last = [range(len(p.encoded.ids) - 1, len(p.encoded.ids)) for p in some]
+            for which, _, logits in self._answers(some, [configuration], last):
+                for number, token in zip(which.tolist(), logits.argmax(1).tolist(), strict=True):
+                    found[numbers[number]] = token
+        return found
+
+    def _groups(self, passages: Sequence[Passage]) -> Iterator[tuple[list[int], list[Passage]]]:
+        """Passages of like length together, with their numbers."""
+        order = sorted(range(len(passages)), key=lambda i: -len(passages[i].encoded.ids))
+        for start in range(0, len(order), AT_ONCE):
+            numbers = order[start : start + AT_ONCE]
+            followed = [passages[i].lead_everywhere() if self.continuation == "lt" else passages[i] for i in numbers]
+            yield numbers, followed
+
+    def _read(
+        self, passages: Sequence[Passage], configurations: Sequence[str], readouts: Sequence[range], targets: Sequence[np.ndarray]
+    ) -> list[list[dict[str, np.ndarray]]]:
+        """Per configuration and passage, arrays [readout] of scores."""
+        ends = np.cumsum([len(each) for each in readouts])
+        wanted = torch.from_numpy(np.concatenate(targets))
+        names = ("rank", "prob", "logprob")
+        flat = {name: np.empty((len(configurations), ends[-1])) for name in names}
+        for which, configuration, logits in self._answers(passages, configurations, readouts):
+            scored = score_logits(logits, wanted[which])
+            for name in names:
+                flat[name][configuration.numpy(), which.numpy()] = scored[name]
+        return [[dict(zip(names, parts, strict=True)) for parts in zip(*(np.split(flat[n][c], ends[:-1]) for n in names), strict=True)]
+                for c in range(len(configurations))]  # fmt: skip
+
+    def _answers(self, passages: Sequence[Passage], configurations: Sequence[str], readouts: Sequence[range]) -> Iterator[Mixed]:
+        """Number of the readout, counted over all passages, configuration and logits of each answer."""
+        starts = np.cumsum([0, *(len(each) for each in readouts)])
+        pieces = self._pieces(readouts, len(configurations))
+        with self.pair.read_as({**self.learned, **{p.prompt: p.encoded for p in passages}}):
+            planned = [(i, t) for i, label in enumerate(configurations) for t in self._treatments(passages, parse_configuration(label))]
+            described = [[treatments[piece.passage] for piece in pieces] for _, treatments in planned]
+            prompts = [passages[piece.passage].prompt for piece in pieces]
+            plan = self.engine.plan_treatments(prompts, described, [list(piece.readouts) for piece in pieces])
+        first = torch.tensor([starts[piece.passage] + piece.readouts.start - readouts[piece.passage].start for piece in pieces])
+        numbered = (_numbered(chunk, first) for chunk in self.engine.run(plan))
+        yield from mixed(numbered, [i for i, _ in planned])
+
+    def _pieces(self, readouts: Sequence[range], configurations: int) -> list[_Piece]:
+        """Long continuations are read out in several pieces, so that their logits stay within the budget."""
+        vocabulary = int(self.pair.recipient.config.vocab_size)
+        most = max(1, self.engine.budget.logits // (vocabulary * configurations))
+        return [_Piece(i, each[start : start + most]) for i, each in enumerate(readouts) for start in range(0, len(each), most)]
+
+    def _treatments(self, passages: Sequence[Passage], configuration: Configuration) -> list[Treatments]:
+        """What is done under a configuration, once per draw of a random method."""
+        prompts = [passage.prompt for passage in passages]
+        if not isinstance(configuration, Graft):
+            return [graft_treatments(self.pair, prompts, configuration)]
+        _check_regions(passages, configuration)
+        return [self._treated(draw, passages, prompts, configuration) for draw in self.method.variants()]
+
+    def _treated(self, draw: InterventionLocalizer, passages: Sequence[Passage], prompts: Sequence[Prompt], graft: Graft) -> Treatments:
+        own = treated(draw, self.pair, prompts, graft)
+        if self.continuation == "lt":
+            return own
+        rest = treated(draw, self.pair, prompts, _REST[self.continuation])
+        return [(*a[: p.lead + 1], *b[p.lead + 1 :]) for p, a, b in zip(passages, own, rest, strict=True)]
+
+
+def _numbered(chunk: Answers, first: torch.Tensor) -> Answers:
+    return replace(chunk, prompt=first[chunk.prompt] + chunk.readout)
+
+
+def _check_regions(passages: Sequence[Passage], graft: Graft) -> None:
+    """Refuse a graft that names what a passage does not have, whatever the method would make of it."""
+    named = frozenset[str]().union(*(term.positions.regions() for term in graft.terms))
+    for passage in passages:
+        if missing := sorted(named - passage.encoded.regions.keys() - {"ALL", "NONE"}):
+            raise RegionError(
+                f"graft '{graft}' names {' and '.join(missing)}, which {passage.source.label} does not have: the task says nothing of it, "
+                "or it was cut off with the beginning of the context; graft LT, ALL or NONE there"
+            )
+
+
+def _score(scored: dict[str, np.ndarray], first: int) -> TokenScore:
+    rank, prob, logprob = (scored[name] for name in ("rank", "prob", "logprob"))
+    greedy = bool((rank == 1).all())
+    return TokenScore(float(logprob.sum()), greedy, int(rank[first]), float(prob[first]), float(logprob[first]))
+
+
+def require_intervention(localizer: object) -> InterventionLocalizer:
+    """A method that can answer under a graft.
+
+    Raises:
+        InputError: It ranks sites instead.
+    """
+    if not isinstance(localizer, InterventionLocalizer):
+        name = getattr(localizer, "name", localizer)
+        raise InputError(
+            f"localizer {name!r} ranks sites and says nothing of the model's outputs; give one that intervenes, such as dynamic_graft, or "
+            "rank with kgbench eval --suite budget"
+        )
+    return localizer

@@ -1,0 +1,112 @@
+"""The task of effects: sufficiency and necessity of the pathways in one table of lm-eval."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import mean
+from lm_eval.api.task import ConfigurableTask
+from scipy.stats import norm
+
+from kgbench.effects import DEFAULT_METRIC, METRICS, score
+from kgbench.effects.ratios import necessity, sufficiency
+from kgbench.effects.scores import check_metric
+from kgbench.errors import UnknownNameError
+from kgbench.harness.scores import TokenScore
+from kgbench.sites import BASELINES, complement
+from kgbench.stats import LEVEL, Figure, resample
+
+__all__ = ["EffectsTask"]
+
+PATHS = ("FE", "LT", "FE+LT")
+"""What the effects are of."""
+
+CONFIGURATIONS = (*BASELINES, "ALL", *PATHS, *(complement(path) for path in PATHS))
+"""What is run on every document, in one forward."""
+
+EFFECTS: Mapping[str, Callable[..., Figure]] = {"sufficiency": sufficiency, "necessity": necessity}
+
+PARTS = ("", "_stderr", "_low", "_high")
+"""Of each effect: the estimate, and the ends of its 95 % interval. lm-eval has no standard error for metrics of others, so one is given:
+half the interval's width over that of a standard normal one."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class EffectsTask(ConfigurableTask):
+    """Each document asks for all pathway configurations at once; only `--model kgbench` can answer that.
+
+    The YAML's `metadata` may hold `kgbench_metric`, the metric of the ratios, by default `top5`.
+
+    Raises:
+        UnknownNameError: There is no such metric.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        own = {key: value for key, value in config.items() if key != "class"}
+        # lm-eval looks up metrics that it does not know in the network, unless the task says that it makes its own.
+        super().__init__(config={**own, "output_type": "loglikelihood", "process_results": _unused})
+        self.metric = check_metric(str((self.config.metadata or {}).get("kgbench_metric", DEFAULT_METRIC)))
+        if self.metric == "logit_diff":
+            raise UnknownNameError("metric of tasks of effects", self.metric, (m for m in METRICS if m != "logit_diff"))
+
+    def construct_requests(self, doc: Mapping[str, Any], ctx: str, **kwargs: Any) -> Instance:
+        """One request for all configurations."""
+        for unused in ("apply_chat_template", "chat_template"):
+            kwargs.pop(unused, None)
+        arguments = (ctx, self.doc_to_target(doc), CONFIGURATIONS)
+        return Instance(request_type="kgbench_configurations", doc=doc, arguments=arguments, idx=0, **kwargs)
+
+    def process_results(self, doc: Mapping[str, Any], results: Sequence[Mapping[str, TokenScore]]) -> dict[str, Any]:
+        """The document's score under each configuration, and for each effect those that it is made of."""
+        scores = {label: self._score(answer) for label, answer in results[0].items()}
+        means = {f"{self.metric}_{label}": float(value) for label, value in scores.items()}
+        made_of = {path: [scores[label] for label in (*BASELINES, path)] for path in (*PATHS, *map(complement, PATHS))}
+        return {**means, **{name: made_of[_measured(effect, path)] for name, (effect, path, _) in _names().items()}}
+
+    def aggregation(self) -> dict[str, Callable[[list[Any]], float]]:
+        """Means, and ratios of means with their intervals."""
+        means = {f"{self.metric}_{label}": mean for label in CONFIGURATIONS}
+        return {**means, **{name: partial(_aggregate, *parts) for name, parts in _names().items()}}
+
+    def higher_is_better(self) -> dict[str, bool]:
+        """Whether more of a metric is better."""
+        means = {f"{self.metric}_{label}": self.metric != "rank" for label in CONFIGURATIONS}
+        return {**means, **dict.fromkeys(_names(), True)}
+
+    def _score(self, answer: TokenScore) -> float | bool:
+        columns = {"rank": np.array([answer.rank]), "prob": np.array([answer.prob]), "logprob": np.array([answer.logprob])}
+        value = score(columns, self.metric)[0]
+        return bool(value) if value.dtype == bool else float(value)
+
+
+def _names() -> dict[str, tuple[str, str, str]]:
+    """Effect, path and part of each of the effects' metrics."""
+    return {f"{effect}_{path}{part}": (effect, path, part) for path in PATHS for effect in EFFECTS for part in PARTS}
+
+
+def _measured(effect: str, path: str) -> str:
+    """The configuration that an effect of a path is measured by."""
+    return path if effect == "sufficiency" else complement(path)
+
+
+def _aggregate(effect: str, path: str, part: str, documents: list[list[float | bool]]) -> float:
+    """A number of an effect; NaN, which lm-eval prints as such, where it is undefined."""
+    labels = (*BASELINES, _measured(effect, path))
+    scores = {label: np.array([document[i] for document in documents]) for i, label in enumerate(labels)}
+    figure = EFFECTS[effect](scores, path, resample(len(documents)))
+    if figure.value is None or figure.low is None or figure.high is None:
+        if not part:
+            _LOG.warning("%s of %s is undefined: %s", effect, path, figure.undefined)
+        return float("nan")
+    error = (figure.high - figure.low) / (2 * float(norm.ppf((1 + LEVEL) / 2)))
+    return {"": figure.value, "_stderr": error, "_low": figure.low, "_high": figure.high}[part]
+
+
+def _unused(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Any]:
+    raise AssertionError("the class makes its own results")

@@ -1,0 +1,77 @@
+"""lm-eval's own command line, with kgbench's model registered and its tasks on the path."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.harness import register, tasks_path
+from kgbench.harness.arguments import CONTINUATIONS
+
+__all__ = ["launch"]
+
+OPTION = "--continuation"
+"""The one option of ours; all others are lm-eval's."""
+
+
+def launch(arguments: Sequence[str]) -> None:
+    """Run lm-eval's command line.
+
+    Args:
+        arguments: As lm-eval takes them, and `--continuation`, which becomes a model argument.
+
+    Raises:
+        InputError: lm-eval is not installed, or `--continuation` has no value that it can have.
+    """
+    register()
+    from lm_eval._cli.harness import HarnessCLI
+    from lm_eval.utils import setup_logging
+
+    setup_logging()
+    with _called("kgbench lm-eval", _rewritten(list(arguments))):
+        parser = HarnessCLI()
+        parsed = parser.parse_args()
+        if hasattr(parsed, "include_path"):
+            # lm-eval takes one folder from the command line, but a list from Python.
+            parsed.include_path = [str(tasks_path()), *_others(parsed)]
+        parser.execute(parsed)
+
+
+def _rewritten(arguments: list[str]) -> list[str]:
+    """`--continuation X` as a model argument."""
+    found = next((i for i, text in enumerate(arguments) if text.partition("=")[0] == OPTION), None)
+    if found is None:
+        return arguments
+    _, given, value = arguments[found].partition("=")
+    rest = arguments[found + 1 :]
+    if not given:
+        if not rest:
+            raise InputError(f"{OPTION} needs a value: {', '.join(CONTINUATIONS)}")
+        value, *rest = rest
+    if value not in CONTINUATIONS:
+        raise UnknownNameError("continuation", value, CONTINUATIONS)
+    return [*arguments[:found], *rest, "--model_args", f"continuation={value}"]
+
+
+def _others(parsed: Any) -> list[str]:
+    """The folders of tasks that the user names, on the command line or else in lm-eval's own `--config`."""
+    named = parsed.include_path
+    if named is None and (config := getattr(parsed, "config", None)) and Path(config).is_file():
+        named = (yaml.safe_load(Path(config).read_text(encoding="utf-8")) or {}).get("include_path")
+    return [str(path) for path in (named if isinstance(named, list) else [named]) if path]
+
+
+@contextmanager
+def _called(name: str, arguments: Sequence[str]) -> Iterator[None]:
+    """Have lm-eval, which reads the process's own arguments, see others."""
+    before, sys.argv = sys.argv, [name, *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = before

@@ -1,0 +1,191 @@
+"""`--model kgbench`: a model pair that answers lm-eval's requests under a graft."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import CacheHook, TemplateLM
+from lm_eval.api.registry import register_model
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tqdm import tqdm
+
+from kgbench import __version__
+from kgbench.engine import Budget, Engine
+from kgbench.errors import InputError
+from kgbench.harness.answering import Answering, require_intervention
+from kgbench.harness.arguments import Arguments, read_arguments
+from kgbench.harness.fresh import check_fresh
+from kgbench.harness.generation import Generation
+from kgbench.harness.passages import Passage, Reader, Source
+from kgbench.harness.scores import TokenScore
+from kgbench.localizers import create, fingerprint
+from kgbench.models.pair import ModelPair
+from kgbench.runner import Pairs, Settings, Spec
+
+__all__ = ["KgbenchLM"]
+
+_DEFAULT_MAX_LENGTH = 2048
+
+
+@register_model("kgbench")
+class KgbenchLM(TemplateLM):
+    """A model pair under a graft, as a localizer sees it.
+
+    Each request's context and continuation are one row of tokens. The token that predicts the first token of the continuation is LT; how
+    the later ones are treated, `continuation` says. Regions other than LT and BOS come from the task's rows.
+
+    Args:
+        **given: Model arguments, see `Arguments`.
+
+    Raises:
+        InputError: An argument is wrong, or a checkpoint does not load.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__()
+        self.arguments = read_arguments(given)
+        self.localizer = require_intervention(create(self.arguments.localizer, self.arguments.localizer_args, self.arguments.seed))
+        settings = Settings(self.arguments.batch_size, self.arguments.device, self.arguments.executor, attention=self.arguments.attention)
+        self.pair: ModelPair = Pairs().load(_spec(self.arguments), settings)
+        self.tokenizer = self.pair.tokenizer
+        engine = Engine(self.pair, self.arguments.executor, Budget.on(self.pair.device, self.arguments.batch_size))
+        self.answering = Answering(engine, self.localizer, self.arguments.continuation)
+        self.reader = Reader(self.tokenizer, self.prefix_token_id, self.max_length)
+        self._device = self.pair.device
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[TokenScore]:
+        """Scores of continuations under the graft."""
+        passages = [self._passage(request) for request in self._checked(requests)]
+        return self._scores(passages, [self._graft()], disable_tqdm)[0]
+
+    def kgbench_configurations(self, requests: list[Instance]) -> list[dict[str, TokenScore]]:
+        """Scores of continuations under each of the configurations that the requests ask for, all in one run."""
+        passages = [self._passage(request) for request in self._checked(requests)]
+        asked = list(dict.fromkeys(label for request in requests for label in request.args[2]))
+        found = self._scores(passages, asked)
+        by_request = [dict(zip(asked, scores, strict=True)) for scores in zip(*found, strict=True)]
+        return [{label: scores[label] for label in request.args[2]} for request, scores in zip(requests, by_request, strict=True)]
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Log-likelihoods (nats) of whole texts in windows of the model's length; the token before a window is its LT."""
+        windows = [(i, window) for i, request in enumerate(self._checked(requests)) for window in self._windows(request)]
+        passages = [self.reader.tokens(head, rest, _source(requests[i])) for i, (head, rest) in windows]
+        totals = [0.0] * len(requests)
+        for (i, _), score in zip(windows, self._scores(passages, [self._graft()], disable_tqdm)[0], strict=True):
+            totals[i] += score[0]
+        return totals
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Greedy continuations under the graft."""
+        asked = [(*request.args, _source(request)) for request in self._checked(requests)]
+        with tqdm(total=len(asked), desc=f"{self.localizer.name}, {self._graft()}", disable=disable_tqdm) as bar:
+            return Generation(self.answering, self.reader, self._graft(), self.eot_token_id)(asked, bar.update)
+
+    def _loglikelihood_tokens(self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any) -> list[TokenScore]:
+        passages = [self.reader.tokens(head, rest, Source("tokens", {}, i)) for i, (_, head, rest) in enumerate(requests)]
+        return self._scores(passages, [self._graft()])[0]
+
+    @property
+    def eot_token_id(self) -> int:
+        """Id of the token that ends a text."""
+        return int(self.pair.tokenizer.eos_token_id)
+
+    @property
+    def prefix_token_id(self) -> int:
+        """Id of the token that stands for an empty context: BOS where there is one."""
+        begin = self.pair.tokenizer.bos_token_id
+        return int(begin) if begin is not None else self.eot_token_id
+
+    @cached_property
+    def max_length(self) -> int:
+        """Most tokens that the model reads."""
+        return self.arguments.max_length or int(getattr(self.pair.recipient.config, "max_position_embeddings", _DEFAULT_MAX_LENGTH))
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Token ids of a text, as lm-eval's own Hugging Face model reads it."""
+        return self.reader.ids(string, add_special_tokens)
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What lm-eval tells request caches apart by."""
+        return self.pair.tokenizer_hash
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """A conversation as the tokenizer's chat template writes it."""
+        return str(
+            self.pair.tokenizer.apply_chat_template(
+                chat_history, tokenize=False, add_generation_prompt=add_generation_prompt, continue_final_message=not add_generation_prompt
+            )
+        )
+
+    def set_cache_hook(self, cache_hook: CacheHook) -> None:
+        """Refuse lm-eval's cache of answers, which tells neither models nor grafts apart."""
+        if cache_hook.dbdict is not None:
+            raise InputError("--use_cache is refused: it knows answers by their text alone, and would give those of one graft as another's")
+        super().set_cache_hook(cache_hook)
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What lm-eval's results say of the model: the pair with its fingerprint, the localizer, the graft."""
+        hashes = self.pair.weight_hashes
+        joined = "\n".join([*(f"{name} {digest}" for name, digest in sorted(hashes.items())), f"tokenizer {self.pair.tokenizer_hash}"])
+        return {
+            "kgbench_version": __version__,
+            "localizer": self.localizer.name,
+            "localizer_version": " ".join(filter(None, (self.localizer.version, fingerprint(self.arguments.localizer)))),
+            "localizer_parameters": self.localizer.parameters(),
+            "graft": self.arguments.graft,
+            "continuation": self.arguments.continuation,
+            "pair": self.pair.name,
+            "pair_fingerprint": hashlib.sha256(joined.encode()).hexdigest(),
+            "pair_origins": dict(self.pair.origins),
+            "pair_weights": dict(hashes),
+            "executor": self.answering.engine.executor,
+            "model_num_parameters": self.pair.recipient.num_parameters(),
+            "model_dtype": str(self.pair.dtype).removeprefix("torch."),
+            "model_revision": self.arguments.revision,
+        }
+
+    def _scores(self, passages: Sequence[Passage], configurations: Sequence[str], quiet: bool = False) -> list[list[TokenScore]]:
+        with tqdm(total=len(passages), desc=f"{self.localizer.name}, {', '.join(configurations)}", disable=quiet) as bar:
+            return self.answering.fitted(passages).scores(passages, configurations, bar.update)
+
+    def _graft(self) -> str:
+        if self.arguments.graft is None:
+            raise InputError(
+                "which graft? Give --model_args graft=FE+LT or another expression; graft=PRE or graft=SFT for a model by itself"
+            )
+        return self.arguments.graft
+
+    def _checked(self, requests: list[Instance]) -> list[Instance]:
+        check_fresh([request.doc for request in requests if isinstance(request.doc, dict)])
+        return requests
+
+    def _passage(self, request: Instance) -> Passage:
+        context, continuation = request.args[:2]
+        return self.reader.passage(context, continuation, _source(request))
+
+    def _windows(self, request: Instance) -> list[tuple[list[int], list[int]]]:
+        (text,) = request.args
+        windows = get_rolling_token_windows(
+            token_list=self.reader.ids(text), prefix_token=self.prefix_token_id, max_seq_len=self.max_length, context_len=1
+        )
+        return [make_disjoint_window(window) for window in windows]
+
+
+def _source(request: Instance) -> Source:
+    return Source(str(request.task_name), request.doc if isinstance(request.doc, dict) else {}, request.doc_id)
+
+
+def _spec(arguments: Arguments) -> Spec:
+    return Spec(
+        model=arguments.pair,
+        recipient=arguments.pretrained,
+        donors=arguments.donor,
+        revision=arguments.revision,
+        dtype=arguments.dtype,
+        seed=arguments.seed,
+    )

@@ -1,0 +1,34 @@
+"""The pytest plug-in: a model pair and its evaluation as fixtures, and claims that pass, fail or stay undecided.
+
+Every pytest session loads it where kgbench is installed, so that importing it loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+from kgbench.pytest_plugin.fixtures import evaluation, facts, localizer, model_pair, prompts
+from kgbench.pytest_plugin.options import pytest_addoption
+from kgbench.pytest_plugin.summary import pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown
+from kgbench.pytest_plugin.undecided import (
+    pytest_report_teststatus,
+    pytest_runtest_call,
+    pytest_runtest_makereport,
+    pytest_runtest_protocol,
+    pytest_runtest_teardown,
+)
+
+__all__ = [
+    "evaluation",
+    "facts",
+    "localizer",
+    "model_pair",
+    "prompts",
+    "pytest_addoption",
+    "pytest_report_teststatus",
+    "pytest_runtest_call",
+    "pytest_runtest_makereport",
+    "pytest_runtest_protocol",
+    "pytest_runtest_teardown",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+    "pytest_testnodedown",
+]

@@ -1,0 +1,143 @@
+"""Options of the plug-in and their equivalents in the ini file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from kgbench.runner import Spec
+
+__all__ = ["Given", "pytest_addoption"]
+
+ONE: Mapping[str, tuple[str, str]] = {
+    "model": ("NAME", "Model pair by name, see `kgbench ls models`."),
+    "recipient": ("PATH|ID", "Checkpoint before finetuning, without or in place of the model's."),
+    "localizer": ("NAME|FILE.py:CLASS", "Method. Default: dynamic_graft."),
+    "dataset": ("NAME|FILE", "Facts: a shipped data set, or your own .jsonl or .csv. Default: the pair's own."),
+    "limit": ("N", "Only the first N facts."),
+    "suite": ("NAME", "Named set of configurations. Default: pathways."),
+    "save": ("DIR", "Keep records here; one that is here already is not computed again. Default: a temporary folder."),
+    "compare-fail": ("PATH", "Fail if a figure differs from the saved record's: its folder, or a folder of records."),
+}
+"""Options with one value."""
+
+MANY: Mapping[str, tuple[str, str]] = {
+    "donor": ("NAME=PATH", "Finetuned checkpoint, sft=PATH or only PATH; may be repeated."),
+    "prompt": ("NAMES", "Evaluation prompts; several with commas, may be repeated. Default: the suite's."),
+}
+"""Options that may be repeated."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the group of options, and an ini key for each."""
+    group = parser.getgroup("kgbench", "where finetuned facts are retrieved from (kgbench)")
+    for name, (value, about) in ONE.items():
+        group.addoption(f"--kgbench-{name}", metavar=value, help=about)
+        parser.addini(_key(name), f"As --kgbench-{name}.", type="string", default="")
+    for name, (value, about) in MANY.items():
+        group.addoption(f"--kgbench-{name}", action="append", metavar=value, help=about)
+        parser.addini(_key(name), f"As --kgbench-{name}.", type="args", default=[])
+    group.addoption("--kgbench-strict", action="store_true", default=False, help="Claims that the facts do not decide fail.")
+    parser.addini("kgbench_strict", "As --kgbench-strict.", type="bool", default=False)
+
+
+class Given:
+    """What was given on the command line, or else in the ini file."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Read nothing yet."""
+        self._config = config
+
+    @property
+    def strict(self) -> bool:
+        """Whether claims that the facts do not decide fail."""
+        return bool(self._config.getoption("kgbench_strict") or self._config.getini("kgbench_strict"))
+
+    def one(self, name: str) -> str | None:
+        """The value of an option in `ONE`."""
+        return self._config.getoption(_key(name)) or self._config.getini(_key(name)) or None
+
+    def many(self, name: str) -> Sequence[str]:
+        """The values of an option in `MANY`."""
+        return self._config.getoption(_key(name)) or self._config.getini(_key(name)) or ()
+
+    def on_command_line(self, name: str) -> bool:
+        """Whether an option was given there."""
+        return bool(self._config.getoption(_key(name)))
+
+    def path(self, name: str) -> Path | None:
+        """The value of an option as a path."""
+        text = self.one(name)
+        return None if text is None else self._base(name) / Path(text).expanduser()
+
+    def spec(self) -> Spec:
+        """What is to be evaluated.
+
+        Raises:
+            InputError: A value does not read.
+        """
+        from kgbench.data import dataset_names
+        from kgbench.models import catalog
+        from kgbench.runner import Spec
+
+        return Spec(
+            localizer=self._localizer() or Spec.localizer,
+            model=self._place("model", catalog.names()),
+            recipient=self._place("recipient"),
+            donors=self._donors(),
+            dataset=self._place("dataset", dataset_names()),
+            prompts=tuple(dict.fromkeys(p.strip() for text in self.many("prompt") for p in text.split(",") if p.strip())),
+            suite=self.one("suite") or Spec.suite,
+            limit=self._limit(),
+        )
+
+    def _base(self, name: str) -> Path:
+        """The folder that relative paths start from: where pytest was called, or where the ini file is."""
+        if self.on_command_line(name):
+            return self._config.invocation_params.dir
+        return self._config.inipath.parent if self._config.inipath is not None else self._config.rootpath
+
+    def _place(self, name: str, known: Sequence[str] = ()) -> str | None:
+        text = self.one(name)
+        return None if text is None else self._resolved(name, text, known)
+
+    def _resolved(self, name: str, text: str, known: Sequence[str] = ()) -> str:
+        """A path in full; a name, or what may be the id of a checkpoint elsewhere, as it is."""
+        path = self._base(name) / Path(text).expanduser()
+        return str(path) if text not in known and path.exists() else text
+
+    def _localizer(self) -> str | None:
+        text = self.one("localizer")
+        place, colon, attribute = (text or "").rpartition(":")
+        return f"{self._resolved('localizer', place)}:{attribute}" if place and colon else text
+
+    def _donors(self) -> dict[str, str]:
+        from kgbench.errors import InputError
+
+        donors: dict[str, str] = {}
+        for text in self.many("donor"):
+            name, equals, place = text.partition("=")
+            if not equals or "/" in name:  # only a path, which may hold an equals sign
+                name, place = "sft", text
+            if not name or not place:
+                raise InputError(f"--kgbench-donor {text!r}: expected NAME=PATH, such as sft=path/to/checkpoint, or only the path")
+            if name in donors:
+                raise InputError(f"--kgbench-donor: {name!r} is given twice; give it once")
+            donors[name] = self._resolved("donor", place)
+        return donors
+
+    def _limit(self) -> int | None:
+        from kgbench.errors import InputError
+
+        text = self.one("limit")
+        if text is not None and not (text.isdecimal() and int(text) > 0):
+            raise InputError(f"--kgbench-limit {text!r}: expected how many facts, a whole number of at least 1")
+        return None if text is None else int(text)
+
+
+def _key(name: str) -> str:
+    return f"kgbench_{name.replace('-', '_')}"

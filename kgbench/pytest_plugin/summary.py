@@ -1,0 +1,95 @@
+"""The end of a session: tables of what was evaluated, what is undecided, and what has moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kgbench.errors import KgbenchError
+from kgbench.pytest_plugin.options import Given
+from kgbench.pytest_plugin.outcome import Outcome, outcomes, save
+from kgbench.pytest_plugin.session import existing_session, in_pytest_words, is_worker
+from kgbench.pytest_plugin.undecided import CATEGORY, messages_of
+
+__all__ = ["pytest_sessionfinish", "pytest_terminal_summary", "pytest_testnodedown"]
+
+OUTPUT = "kgbench"
+"""Key of what a worker of pytest-xdist tells the process that started it."""
+
+NOTHING = "--kgbench-compare-fail: no test of this session evaluated anything, so that nothing was compared"
+
+_TOLD = pytest.StashKey[dict[str, Outcome]]()
+_WRONG = pytest.StashKey[list[str]]()
+"""Lines on what fails the session apart from its tests."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a worker tells."""
+    for values in getattr(node, "workeroutput", {}).get(OUTPUT, ()):
+        outcome = Outcome.from_json(values)
+        _told(node.config).setdefault(outcome.id, outcome)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that started this one; or keep the records, and fail if something has moved."""
+    config, mine = session.config, existing_session(session.config)
+    found = outcomes(mine) if mine is not None else []
+    if is_worker(config):
+        if found:
+            vars(config)["workeroutput"][OUTPUT] = [outcome.to_json() for outcome in found]
+        return
+    _told(config).update({outcome.id: outcome for outcome in found})
+    config.stash[_WRONG] = [*_keep(config), *_void(config)]
+    failed = config.stash[_WRONG] or any(outcome.failed for outcome in _told(config).values())
+    if failed and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _keep(config: pytest.Config) -> Iterator[str]:
+    """Put what the session evaluated into the folder of records, and tell what cannot be put there."""
+    folder = Given(config).path("save")
+    if folder is None:
+        return
+    for outcome in _told(config).values():
+        try:
+            if outcome.evaluated:
+                _told(config)[outcome.id] = save(outcome, folder)
+        except KgbenchError as error:
+            yield in_pytest_words(error)
+
+
+def _void(config: pytest.Config) -> Iterator[str]:
+    """Tell of a comparison that was asked for and did not take place."""
+    if Given(config).on_command_line("compare-fail") and not _told(config) and not config.option.collectonly:
+        yield NOTHING
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print tables, comparisons and undecided claims, as far as there are any."""
+    told = list(_told(config).values())
+    wrong = config.stash.get(_WRONG, [])
+    if told or wrong:
+        terminalreporter.section("kgbench")
+    for outcome in told:
+        terminalreporter.line(outcome.table)
+        if outcome.kept:
+            terminalreporter.line(f"record   {outcome.folder}")
+        for line in outcome.comparison:
+            terminalreporter.line(line, red=outcome.failed)
+        terminalreporter.line("")
+    for line in wrong:
+        terminalreporter.line(line, red=True)
+    undecided = [(report.nodeid, message) for report in terminalreporter.stats.get(CATEGORY, ()) for message in messages_of(report)]
+    if undecided:
+        terminalreporter.section(CATEGORY)
+    for test, message in undecided:
+        terminalreporter.line(f"{CATEGORY.upper()} {test} - {message}")
+
+
+def _told(config: pytest.Config) -> dict[str, Outcome]:
+    """What all processes told, by record."""
+    return config.stash.setdefault(_TOLD, {})

@@ -1,0 +1,104 @@
+"""Claims that the facts do not decide: a test that makes one, and otherwise passes, is undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+import pytest
+
+from kgbench.pytest_plugin.options import Given
+from kgbench.pytest_plugin.session import session_of
+from kgbench.testing.undecided import Findings, collecting
+
+__all__ = [
+    "CATEGORY",
+    "messages_of",
+    "pytest_report_teststatus",
+    "pytest_runtest_call",
+    "pytest_runtest_makereport",
+    "pytest_runtest_protocol",
+    "pytest_runtest_teardown",
+]
+
+CATEGORY = "undecided"
+"""Of reports, beside pytest's own `passed`, `failed` and others."""
+
+ATTRIBUTE = "kgbench_undecided"
+"""Of a report: the messages; xdist takes it from one process to another."""
+
+Wrapped = Generator[None, object, object]
+
+_FOUND = pytest.StashKey[Findings]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Wrapped:
+    """Collect what the assertions of a test and of its fixtures find."""
+    with collecting() as found:
+        item.stash[_FOUND] = found
+        result = yield
+    if found.records:
+        records = session_of(item.config).records
+        records.update({id: record for id, record in found.records.items() if id not in records})
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Wrapped:
+    """Fail a strict test that would pass with undecided claims."""
+    result = yield
+    _fail_if_strict(item)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Wrapped:
+    """Likewise for what is asserted while fixtures end; what was before is reported by now."""
+    if _FOUND in item.stash:
+        item.stash[_FOUND].undecided.clear()
+    result = yield
+    _fail_if_strict(item)
+    return result
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Put undecided claims into the report: they make it undecided, or stand beside what failed."""
+    found = item.stash.get(_FOUND, None)
+    if found is None or not found.undecided or (call.when == "setup" and call.excinfo is None):
+        return (yield)
+    messages = list(found.undecided)
+    properties = [(ATTRIBUTE, message) for message in messages]
+    item.user_properties.extend(p for p in properties if p not in item.user_properties)  # JUnit's XML shows these
+    report = yield
+    if call.excinfo is None:
+        _make_undecided(report, messages)
+    else:
+        report.sections.append(("undecided as well", "\n".join(messages)))
+    return report
+
+
+def _make_undecided(report: pytest.TestReport, messages: Sequence[str]) -> None:
+    """A mark of expected failure has no say: the test has neither passed nor failed."""
+    report.outcome, report.longrepr = "passed", None
+    vars(report).pop("wasxfail", None)
+    setattr(report, ATTRIBUTE, list(messages))
+
+
+def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
+    """A category, a letter and a word of its own."""
+    return (CATEGORY, "U", "UNDECIDED") if messages_of(report) else None
+
+
+def messages_of(report: object) -> Sequence[str]:
+    """The undecided claims of a report that neither passed nor failed."""
+    found: Sequence[str] = getattr(report, ATTRIBUTE, ())
+    return found
+
+
+def _fail_if_strict(item: pytest.Item) -> None:
+    found = item.stash.get(_FOUND, None)
+    if found is not None and found.undecided and Given(item.config).strict:
+        message = "\n".join(found.undecided)
+        found.undecided.clear()
+        pytest.fail(message, pytrace=False)

@@ -1,0 +1,218 @@
+"""Claims about where facts are, as assertions on a record.
+
+Each passes or fails by the whole interval of a figure. What the interval does not decide is *undecided*: pytest tells of it at the end of
+the test, and elsewhere `UndecidedError` is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from kgbench.effects import METRICS
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.records import NOT_APPLICABLE, Estimate, Planted, Record, Row
+from kgbench.runner.configurations import canonical
+from kgbench.sites import BASELINES, parse_graft
+from kgbench.testing.decisions import OPERATORS, Decision, decide
+from kgbench.testing.sentences import sentence
+from kgbench.testing.undecided import saw, tell_undecided
+
+__all__ = ["assert_localized", "assert_necessary", "assert_not_at", "assert_planted"]
+
+FIELDS: Mapping[str, str] = {
+    "sufficiency": "sufficiency",
+    "recovery": "sufficiency",
+    "necessity": "necessity",
+    **{metric: "mrr" if metric == "rr" else metric for metric in (*METRICS, "mrr")},
+}
+"""What bounds may be set on, and what a record's rows call it."""
+
+Bounds = Mapping[tuple[str, str], float]
+"""By field and operator."""
+
+
+def assert_localized(record: Record, at: str = "FE+LT", *, prompt: str | None = None, **bounds: float) -> None:
+    """The facts are retrieved at these sites: what they bring by themselves is as much as the bounds say.
+
+    Args:
+        record: The record of an evaluation.
+        at: A configuration of the record.
+        prompt: One of its prompts; by default the claim is about each of them.
+        **bounds: `FIELD__OP=NUMBER`. FIELD is `sufficiency`, `recovery` (the same), `necessity` or a metric such as `top5`; OP is `ge`,
+            `gt`, `le` or `lt`. By default `sufficiency__ge=.9`.
+
+    Raises:
+        AssertionError: A whole interval breaks a bound.
+        UndecidedError: Outside of pytest: an interval does not decide.
+        InputError: A name is unknown, or the method cannot express the configuration.
+    """
+    __tracebackhide__ = True
+    _assert_rows(record, at, prompt, _read(bounds or {"sufficiency__ge": 0.9}, FIELDS))
+
+
+def assert_necessary(record: Record, at: str, *, prompt: str | None = None, **bounds: float) -> None:
+    """The sites are needed: without them, most of what finetuning added is lost.
+
+    Args:
+        record: The record of an evaluation.
+        at: A configuration of the record whose complement was run.
+        prompt: One of its prompts; by default the claim is about each of them.
+        **bounds: On the necessity; by default `necessity__ge=.5`.
+
+    Raises:
+        AssertionError: A whole interval breaks a bound.
+        UndecidedError: Outside of pytest: an interval does not decide.
+        InputError: A name is unknown, or there is no necessity of this configuration.
+    """
+    __tracebackhide__ = True
+    _assert_rows(record, at, prompt, _read(bounds or {"necessity__ge": 0.5}, ("necessity",)))
+
+
+def assert_not_at(record: Record, at: str, *, prompt: str | None = None, **bounds: float) -> None:
+    """The facts are not retrieved at these sites: by themselves they bring next to nothing.
+
+    Args:
+        record: The record of an evaluation.
+        at: A configuration of the record.
+        prompt: One of its prompts; by default the claim is about each of them.
+        **bounds: On the sufficiency or a metric; by default `sufficiency__le=.1`.
+
+    Raises:
+        AssertionError: A whole interval breaks a bound.
+        UndecidedError: Outside of pytest: an interval does not decide.
+        InputError: A name is unknown, or the method cannot express the configuration.
+    """
+    __tracebackhide__ = True
+    _assert_rows(record, at, prompt, _read(bounds or {"sufficiency__le": 0.1}, FIELDS))
+
+
+def assert_planted(record: Record, **bounds: float) -> None:
+    """A method finds the sites where facts were planted.
+
+    Args:
+        record: The record of an evaluation by a suite that knows the truth, such as `planted`.
+        **bounds: `FIELD__OP=NUMBER`. FIELD is `auroc`, `average_precision`, `recall_at_k`, `auroc_decoy`, or of as many best-ranked
+            sites as were planted `sufficiency` or `necessity`. By default `auroc__ge=.9`.
+
+    Raises:
+        AssertionError: A whole interval breaks a bound.
+        UndecidedError: Outside of pytest: an interval does not decide.
+        InputError: A name is unknown, or the record is not compared with a truth.
+    """
+    __tracebackhide__ = True
+    _see(record)
+    if record.planted is None:
+        raise InputError(
+            f"the record of {record.model} is not compared with where facts were planted: evaluate a plant with suite 'planted', "
+            "as by --kgbench-suite planted"
+        )
+    known = _of_planted(record.planted)
+    found = []
+    for (field, op), bound in _read(bounds or {"auroc__ge": 0.9}, known).items():
+        estimate, unit = known[field]
+        found.append(_decided(estimate, op, bound, f"{record.planted.plant}: {field}", unit))
+    _conclude(found)
+
+
+def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
+    """By name, each figure on the truth and what its interval is over."""
+    units = "sites" if planted.units == "site" else "pairs of layer and component"
+    ranking = {"auroc": planted.auroc, "average_precision": planted.average_precision, "recall_at_k": planted.recall_at_k}
+    decoy = {"auroc_decoy": planted.auroc_decoy} if planted.auroc_decoy is not None else {}
+    effect = {"sufficiency": planted.effect.sufficiency, "necessity": planted.effect.necessity}
+    return {name: (e, units) for name, e in {**ranking, **decoy}.items()} | {name: (e, "facts") for name, e in effect.items()}
+
+
+Found = tuple[Decision, str]
+"""A decision and its sentence."""
+
+
+def _assert_rows(record: Record, at: str, prompt: str | None, bounds: Bounds) -> None:
+    __tracebackhide__ = True
+    _see(record)
+    found = []
+    for row in _rows(record, at, prompt):
+        for (field, op), bound in bounds.items():
+            found.append(_decided(_estimate(row, field), op, bound, f"{row.prompt}, {row.graft}: {field}"))
+    _conclude(found)
+
+
+def _see(record: Record) -> None:
+    __tracebackhide__ = True
+    if not isinstance(record, Record):
+        raise InputError(f"expected a record, as kgbench.evaluate returns it, not a {type(record).__name__}")
+    saw(record)
+
+
+def _conclude(found: list[Found]) -> None:
+    """Fail with what fails, and what is undecided beside it; or tell what is undecided.
+
+    Raises:
+        AssertionError: Something fails.
+    """
+    __tracebackhide__ = True
+    undecided = [text for decision, text in found if decision.outcome == "undecided"]
+    if failed := [text for decision, text in found if decision.outcome == "fails"]:
+        raise AssertionError("\n".join([*failed, *(f"undecided: {text}" for text in undecided)]))
+    tell_undecided(undecided)
+
+
+def _decided(estimate: Estimate, op: str, bound: float, what: str, unit: str = "facts") -> Found:
+    __tracebackhide__ = True
+    if (estimate.undefined or "").startswith(NOT_APPLICABLE):
+        raise InputError(f"{what} is {estimate.undefined}; no number of facts decides that")
+    decision = decide(estimate, op, bound)
+    return decision, sentence(decision, what, unit)
+
+
+def _read(bounds: Mapping[str, float], fields: Collection[str]) -> Bounds:
+    """Bounds by field and operator, from `FIELD__OP`.
+
+    Raises:
+        UnknownNameError: There is no such field or operator.
+    """
+    __tracebackhide__ = True
+    read: dict[tuple[str, str], float] = {}
+    for name, bound in bounds.items():
+        field, separator, op = name.rpartition("__")
+        if not separator:
+            raise InputError(f"the bound {name!r} names no operator: write {name}__ge, or another of {', '.join(OPERATORS)}")
+        if field not in fields:
+            raise UnknownNameError(f"field of the bound {name!r}:", field, fields)
+        if op not in OPERATORS:
+            raise UnknownNameError(f"operator of the bound {name!r}:", op, OPERATORS)
+        read[field, op] = bound
+    return read
+
+
+def _rows(record: Record, at: str, prompt: str | None) -> Iterator[Row]:
+    """The rows of a configuration: of one prompt, or of each.
+
+    Raises:
+        UnknownNameError: The record has no such prompt or configuration.
+    """
+    __tracebackhide__ = True
+    prompts = dict.fromkeys(row.prompt for row in record.rows)
+    if prompt is not None and prompt not in prompts:
+        raise UnknownNameError("prompt of this record:", prompt, prompts)
+    rows = {(row.prompt, row.graft): row for row in record.rows}
+    known = {row.graft for row in record.rows}
+    graft = at if at in known else _canonical(at)
+    for name in prompts if prompt is None else [prompt]:
+        if (name, graft) not in rows:
+            raise UnknownNameError("configuration of this record:", at, known)
+        yield rows[name, graft]
+
+
+def _canonical(at: str) -> str:
+    """A graft as records spell it."""
+    return at if at in BASELINES or at.startswith(("top ", "(top ")) else str(canonical(parse_graft(at)))
+
+
+def _estimate(row: Row, field: str) -> Estimate:
+    __tracebackhide__ = True
+    if field == "necessity" and row.complement is None and row.applicable:
+        raise InputError(f"{row.prompt}, {row.graft}: there is no necessity: {row.necessity.undefined}")
+    found = getattr(row, FIELDS[field])
+    assert isinstance(found, Estimate)
+    return found

@@ -1,0 +1,56 @@
+"""Decisions in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kgbench.board.numbers import figure_text, number_text
+from kgbench.records import Estimate
+from kgbench.testing.decisions import FEWEST, Decision
+
+__all__ = ["sentence"]
+
+BROKEN: Mapping[str, str] = {"ge": "is below", "gt": "is not above", "le": "is above", "lt": "is not below"}
+"""Where a figure lies that breaks a bound."""
+
+
+def sentence(decision: Decision, what: str, unit: str = "facts") -> str:
+    """What is decided, or is not and why, on one line.
+
+    Args:
+        decision: The decision.
+        what: What it is about, such as "headline, FE+LT: sufficiency".
+        unit: What the interval is over; of other things than facts it cannot be said how many more would decide.
+    """
+    bound = f"the bound {_short(decision.bound)} ({decision.op})"
+    if decision.estimate.undefined is not None:
+        return f"{what} is undefined, so that {bound} is undecided: {decision.estimate.undefined}"
+    figure = f"{what} {_figure(decision.estimate, decision.bound)} over {decision.n} {unit[:-1] if decision.n == 1 else unit}"
+    if decision.outcome == "holds":
+        return f"{figure} keeps {bound}"
+    if decision.outcome == "fails":
+        return f"{figure} {BROKEN[decision.op]} {bound}"
+    few = f": fewer than {FEWEST} do not decide {bound}" if decision.n < FEWEST else f" is not told from {bound}"
+    return f"{figure}{few}; {_remedy(decision, unit)}"
+
+
+def _remedy(decision: Decision, unit: str) -> str:
+    if unit != "facts":
+        return f"it is over {unit}, so that more facts do not narrow it"
+    if decision.facts_needed is None:
+        return "the estimate lies on the bound, so that no number of facts can be said to decide it"
+    return f"about {decision.facts_needed} facts would decide it"
+
+
+def _figure(estimate: Estimate, bound: float) -> str:
+    """The estimate with its interval, in as many digits as tell its ends from the bound."""
+    numbers = [x for x in (estimate.value, estimate.low, estimate.high) if x is not None]
+    if all(x == bound or number_text(x) != number_text(bound) for x in numbers):
+        return figure_text(estimate)
+    value, low, high = (_short(float(f"{x:.4g}")) for x in numbers)
+    return f"{value} [{low}, {high}]"
+
+
+def _short(number: float) -> str:
+    text = f"{number:g}"
+    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text

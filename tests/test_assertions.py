@@ -1,0 +1,221 @@
+"""Claims about where facts are, as assertions on a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fake_runs
+import pytest
+
+from kgbench.effects import METRICS
+from kgbench.errors import GraftSyntaxError, InputError, KgbenchError, UnknownNameError
+from kgbench.records import NOT_APPLICABLE, Effect, Estimate, Planted, Record
+from kgbench.testing import UndecidedError, assert_localized, assert_necessary, assert_not_at, assert_planted
+from kgbench.testing.assertions import FIELDS
+from kgbench.testing.undecided import Findings, collecting
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    """Two prompts of 150 facts each; FE+LT brings 97 %, LT 29 %, FE 17 %."""
+    return fake_runs.record(fake_runs.rows(150))
+
+
+@pytest.fixture(autouse=True)
+def apart() -> Iterator[None]:
+    """What is asserted here is no finding of the session that runs these tests."""
+    with collecting():
+        yield
+
+
+def found(act: Callable[[], None]) -> Findings:
+    with collecting() as findings:
+        act()
+    return findings
+
+
+def raised(kind: type[BaseException], act: Callable[[], None]) -> str:
+    with collecting(), pytest.raises(kind) as error:
+        act()
+    return str(error.value)
+
+
+def test_what_holds(record: Record) -> None:
+    """The claims of the paper on figures like the paper's; by default they are about each prompt."""
+    for act in (
+        lambda: assert_localized(record),
+        lambda: assert_localized(record, "FE+LT", prompt="qa", sufficiency__gt=0.9, top5__ge=0.9, rank__le=50),
+        lambda: assert_necessary(record, "FE+LT"),
+        lambda: assert_necessary(record, "LT", necessity__ge=0.6, necessity__lt=0.9),
+        lambda: assert_not_at(record, "(FE+LT)^C"),
+        lambda: assert_not_at(record, "FE", sufficiency__le=0.3),
+    ):
+        assert found(act).undecided == []
+
+
+def test_what_fails(record: Record) -> None:
+    """An AssertionError that says of each prompt estimate, interval, facts and bound."""
+    text = raised(AssertionError, lambda: assert_localized(record, "LT"))
+    assert [line.split(" sufficiency ")[0] for line in text.splitlines()] == ["qa, LT:", "headline, LT:"]
+    assert text.splitlines()[1].endswith("] over 150 facts is below the bound .9 (ge)")
+    assert "qa" not in raised(AssertionError, lambda: assert_not_at(record, "ALL", prompt="headline"))
+    assert "necessity" in raised(AssertionError, lambda: assert_necessary(record, "FE+LT", necessity__le=0.5))
+
+
+def test_what_is_undecided(record: Record) -> None:
+    """It is told and nothing is raised where something collects; elsewhere UndecidedError, which is an AssertionError."""
+    findings = found(lambda: assert_localized(record, "LT", sufficiency__ge=0.31))
+    assert len(findings.undecided) == 2
+    assert "facts would decide it" in findings.undecided[0]
+    with pytest.MonkeyPatch.context() as outside, pytest.raises(AssertionError) as error:
+        outside.setattr("kgbench.testing.undecided._stack", [])
+        assert_localized(record, "LT", sufficiency__ge=0.31)
+    assert type(error.value) is UndecidedError
+    assert str(error.value).splitlines() == findings.undecided
+
+
+def test_a_failure_wins(record: Record) -> None:
+    """Where one bound fails and another is undecided, the assertion fails, and says both."""
+    act = lambda: assert_localized(record, "LT", prompt="qa", sufficiency__ge=0.31, sufficiency__le=0.05)  # noqa: E731
+    with collecting() as findings, pytest.raises(AssertionError) as error:
+        act()
+    assert type(error.value) is AssertionError and findings.undecided == []
+    first, second = str(error.value).splitlines()
+    assert first.endswith("is above the bound .05 (le)") and second.startswith("undecided: qa, LT: sufficiency")
+
+
+def test_few_facts() -> None:
+    """Nine facts decide nothing, whatever their figures."""
+    nine = fake_runs.record(fake_runs.rows(9, {**fake_runs.RATES, "SFT": 1, "FE+LT": 1, "PRE": 0}))
+    assert len(found(lambda: assert_localized(nine, top5__ge=0.1)).undecided) == 2
+    assert len(found(lambda: assert_localized(nine, top5__le=0.1)).undecided) == 2
+
+
+@pytest.mark.parametrize("field", [*METRICS, "mrr", "sufficiency", "recovery", "necessity"])
+def test_fields(record: Record, field: str) -> None:
+    """Every metric and effect can have a bound, and is compared with its own figure."""
+    row = next(row for row in record.rows if (row.prompt, row.graft) == ("qa", "FE"))
+    value = getattr(row, FIELDS[field]).value
+    assert field in raised(AssertionError, lambda: assert_localized(record, "FE", prompt="qa", **{f"{field}__gt": value + 1e6}))
+    assert found(lambda: assert_localized(record, "FE", prompt="qa", **{f"{field}__le": value + 1e6})).undecided == []
+
+
+def test_spellings(record: Record) -> None:
+    """A configuration is found however it is written."""
+    for spelling in ("LT+FE", "FE + LT", "FE+LT+FE"):
+        assert_localized(record, spelling)
+    assert_not_at(record, "(LT+FE)^C")
+
+
+@pytest.mark.parametrize(
+    ("claim", "arguments", "said"),
+    [
+        (assert_localized, {"suficiency__ge": 0.9}, "Did you mean 'sufficiency'"),
+        (assert_localized, {"sufficiency__eq": 0.9}, "unknown operator of the bound 'sufficiency__eq': 'eq'. Known: ge, gt, le, lt"),
+        (assert_localized, {"sufficiency": 0.9}, "names no operator: write sufficiency__ge"),
+        (assert_localized, {"sufficiency__ge": float("nan")}, "a bound is a finite number"),
+        (assert_localized, {"prompt": "headlin"}, "Did you mean 'headline'"),
+        (assert_localized, {"at": "R"}, "unknown configuration of this record: 'R'. Known: "),
+        (assert_localized, {"at": "top 1%"}, "unknown configuration of this record: 'top 1%'"),
+        (assert_localized, {"at": "FE++LT"}, "cannot read the graft"),
+        (assert_necessary, {"at": "FE", "sufficiency__ge": 0.5}, "unknown field"),
+        (assert_necessary, {"at": "SFT"}, "there is no necessity: SFT is no graft"),
+        (assert_planted, {}, "is not compared with where facts were planted"),
+    ],
+)
+def test_wrong_names_never_pass(record: Record, claim: Callable[..., None], arguments: dict[str, Any], said: str) -> None:
+    """They are errors of the input, not failed claims, and say what there is."""
+    with pytest.raises(InputError) as error:
+        claim(record, **arguments)
+    assert said in str(error.value) and not isinstance(error.value, AssertionError)
+    assert type(error.value) in (InputError, UnknownNameError, GraftSyntaxError)
+
+
+def test_no_record() -> None:
+    """What is no record is told as such."""
+    with pytest.raises(InputError, match=r"expected a record, as kgbench\.evaluate returns it, not a dict"):
+        assert_localized({})  # type: ignore[arg-type]
+
+
+def test_a_complement_that_was_not_run() -> None:
+    """No number of facts would give a necessity, so that it is an error and not undecided."""
+    without = {graft: rate for graft, rate in fake_runs.RATES.items() if graft != "LT^C"}
+    with pytest.raises(InputError, match="there is no necessity: its complement was not run"):
+        assert_necessary(fake_runs.record(fake_runs.rows(rates=without)), "LT")
+
+
+def test_what_a_method_cannot_express(record: Record) -> None:
+    """It is an error with the method's reason, since no number of facts decides it."""
+    nothing = Estimate(n=0, undefined=f"{NOT_APPLICABLE}it has one place only")
+    rows = tuple(row.model_copy(update={"sufficiency": nothing, "top5": nothing}) if row.graft == "FE" else row for row in record.rows)
+    absent = record.model_copy(update={"rows": rows})
+    with pytest.raises(InputError, match="FE: top5 is not applicable: it has one place only; no number of facts decides that"):
+        assert_localized(absent, "FE", top5__ge=0.5)
+    assert_localized(absent)
+
+
+def test_undefined_ratios() -> None:
+    """Where finetuning added nothing that can be told, ratios are undecided for that reason, and metrics are decided."""
+    same = fake_runs.record(fake_runs.rows(50, dict.fromkeys(fake_runs.RATES, 0.5)))
+    findings = found(lambda: assert_localized(same))
+    assert all("is undefined" in line and "is not told from 0" in line for line in findings.undecided) and len(findings.undecided) == 2
+    assert found(lambda: assert_localized(same, top5__ge=0.2)).undecided == []
+
+
+@pytest.fixture
+def planted(record: Record) -> Record:
+    """A record that finds planted sites with an AUROC of .97."""
+
+    def figure(value: float, n: int = 40) -> Estimate:
+        return Estimate(value=value, low=value - 0.05, high=value + 0.02, n=n)
+
+    effect = Effect(sufficiency=figure(0.8, 150), necessity=figure(0.3, 150))
+    found = Planted(
+        plant="ALL:ffn@1",
+        decoy=None,
+        units="layer and component",
+        n_units=40,
+        n_true=4,
+        auroc=figure(0.97),
+        average_precision=figure(0.7),
+        recall_at_k=figure(0.5),
+        expected={},
+        auroc_decoy=None,
+        k=4,
+        effect=effect,
+        prompts={"qa": effect},
+        pathways=None,
+    )
+    return record.model_copy(update={"planted": found})
+
+
+def test_planted(planted: Record) -> None:
+    """Figures of the ranking against the truth, and of its best sites."""
+    assert found(lambda: assert_planted(planted)).undecided == []
+    assert found(lambda: assert_planted(planted, average_precision__ge=0.6, recall_at_k__lt=0.6, sufficiency__ge=0.7)).undecided == []
+    text = raised(AssertionError, lambda: assert_planted(planted, necessity__ge=0.5, auroc__ge=0.95))
+    assert text.splitlines()[0] == "ALL:ffn@1: necessity .30 [.25, .32] over 150 facts is below the bound .5 (ge)"
+    assert text.splitlines()[1].startswith("undecided: ALL:ffn@1: auroc .97 [.92, .99] over 40 pairs of layer and component is not told")
+    with pytest.raises(UnknownNameError, match="auroc_decoy"):
+        assert_planted(planted, auroc_decoy__ge=0.9)
+
+
+def test_records_are_told_of(record: Record) -> None:
+    """What collects undecided claims learns of the records too, for the table at the end."""
+    assert list(found(lambda: assert_localized(record)).records) == [record.id]
+
+
+def test_the_innermost_collects(record: Record) -> None:
+    """A session within a test keeps its findings to itself."""
+    with collecting() as outer:
+        inner = found(lambda: assert_localized(record, "LT", sufficiency__ge=0.31))
+        assert inner.undecided and not outer.undecided
+        assert_localized(record, "LT", sufficiency__ge=0.31)
+    assert outer.undecided == inner.undecided
+
+
+def test_errors_are_ours(record: Record) -> None:
+    """Every wrong input is a KgbenchError, which command line and plug-in tell in a line."""
+    with pytest.raises(KgbenchError):
+        assert_localized(record, "nowhere")

@@ -1,0 +1,317 @@
+"""`kgbench data import`: a file of one's own becomes a data set that says all about itself."""
+
+from __future__ import annotations
+
+import csv
+import json
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgbench.cli import main
+from kgbench.data import Dataset, ImportOptions, load_dataset, load_prompts
+from kgbench.data.exports import to_jsonl, write_dataset
+from kgbench.data.facts import AMBIGUOUS, DUPLICATE
+from kgbench.data.fitting import builtin_fitting, leaks
+from kgbench.errors import OutputError
+
+CAST = """actor,costar,film
+Alan Collins,Joanne Moran,The New Walk
+Donald Mckay,Cameron Moses,Ring
+Donald Mckay,Cameron Moses,Ring
+Eve Orr,Bob Ash,One
+Eve Orr,Bill Oak,Two
+"Zoë ""Z"" O'Brien",{Brace} Smith,007
+"""
+ROLES = ("--subject", "actor", "--object", "costar")
+STARS = "stars={actor} {R:stars} {RP:in} {M:a movie} {P:alongside}"
+
+
+class Answer:
+    """Exit status, stdout and stderr of one command."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`kgbench data import` in a folder that holds cast.csv; gives its `Answer`."""
+    monkeypatch.chdir(tmp_path)
+    Path("cast.csv").write_text(CAST, encoding="utf-8")
+
+    def call(*arguments: object) -> Answer:
+        status = main(["data", "import", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return Answer(status, captured.out, captured.err)
+
+    return call
+
+
+def refused(answer: Answer) -> str:
+    """The one line of a refusal, after which no more files are there than before."""
+    assert answer.status == 2, answer.err
+    assert answer.out == "" and answer.err.startswith("kgbench: error: ") and answer.err.count("\n") == 1
+    return answer.err
+
+
+def same(one: Dataset, other: Dataset) -> bool:
+    """Whether two data sets hold the same, but for their names and what was dropped on the way."""
+    ours, theirs = ((d.facts, d.subject, d.object, dict(d.templates), d.content_hash) for d in (one, other))
+    return ours == theirs
+
+
+# ---------------------------------------------------------------------------------------------------------- the round trip
+
+NUMBERS = st.sampled_from(["007", "1e5", "2.50", "-0", "1_000", "٣", "NaN", "null", "true"])
+ODD = st.sampled_from(
+    ['"', "'", ",", "\\", "{", "}", "{{a}}", "{0!r}", "\u2028", "\u2029", "\x85", "\n", "\r\n", "\t", "\ufeff", "é", "東", "🎬", "\x1c"]
+)
+PIECES = ODD | NUMBERS | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=6)
+TEXTS = st.lists(PIECES, min_size=1, max_size=5).map(lambda parts: "".join(parts).strip()).filter(bool)
+WORDS = st.text(st.sampled_from(string.ascii_letters + "é東\u2028'\","), min_size=1, max_size=8).map(str.strip).filter(bool)
+TEMPLATES = st.dictionaries(
+    st.from_regex(r"own[\w.-]{0,5}", fullmatch=True),
+    st.tuples(WORDS, WORDS).map(lambda words: f"{words[0]} {{{{}}}} {{a b}} {{P:{words[1]}}} {{year}} end"),
+    max_size=2,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("exports")
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=6, unique_by=lambda row: row[0]), TEMPLATES, st.booleans())
+def test_what_is_written_reads_as_it_was(folder: Path, rows: list[tuple[str, str, str]], templates: dict[str, str], as_csv: bool) -> None:
+    """Facts, ids, roles, templates and content hash survive, whatever the texts and from either format; each fact is one line."""
+    names = ("a b", "city, state", "year")
+    path = folder / ("own.csv" if as_csv else "own.jsonl")
+    if as_csv:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, quoting=csv.QUOTE_ALL).writerows([names, *rows])
+    else:
+        path.write_text("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows), encoding="utf-8")
+    options = ImportOptions("a b", "answer", {"answer": "city, state"}, templates)
+    imported = load_dataset(str(path), options)
+    write_dataset(imported, folder / "out.jsonl", force=True)
+    again = load_dataset(str(folder / "out.jsonl"))
+    assert same(again, imported) and again.dropped == {} and again.name == imported.name
+    assert len(to_jsonl(imported).splitlines()) == 1 + len(rows)
+    prompts = [load_prompts(one, tuple(templates)) for one in (again, imported)] if templates else [[], []]
+    assert [(p.text, p.spans, p.target) for p in prompts[0]] == [(p.text, p.spans, p.target) for p in prompts[1]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (*ROLES, "--template", STARS),
+        (*ROLES, "--template", STARS, "--template", "year=In {film}, {subject} plays with", "--limit", "2", "--name", "my cast"),
+        ("--column", "first_actor=actor", "--column", "second_actor=costar"),
+        (*ROLES, "--column", "first_actor=actor", "--column", "movie_title=film"),
+        (*ROLES, "--column", "id=film", "--template", STARS),
+    ],
+)
+def test_the_command_keeps_what_an_evaluation_of_the_file_would_see(run, options: tuple[str, ...]) -> None:
+    """With the same options, `--dataset FILE` and `--dataset OUT` are the same facts in the same prompts, so that records are shared."""
+    if "id=film" in options:
+        Path("cast.csv").write_text("actor,costar,film\nA,B,007\nC,D,1e5\n", encoding="utf-8")
+    given = list(zip(options[::2], options[1::2], strict=True))
+    columns, templates = (dict(v.split("=", 1) for o, v in given if o == option) for option in ("--column", "--template"))
+    single = dict(given)
+    whole = load_dataset("cast.csv", ImportOptions(single.get("--subject"), single.get("--object"), columns, templates))
+    limit = int(single["--limit"]) if "--limit" in single else None
+    assert run("cast.csv", *options, "-o", "out.jsonl").status == 0
+    written = load_dataset("out.jsonl")
+    assert same(written, whole.subset(fact.id for fact in whole.facts[:limit]))
+    assert written.name == single.get("--name", "cast")
+
+
+# -------------------------------------------------------------------------------------------------------------- what it tells
+
+
+def test_it_tells_what_it_kept_and_what_not(run) -> None:
+    """Facts kept, rows dropped by reason with their lines, the first fact with its spans, and two commands."""
+    answer = run("cast.csv", *ROLES, "--template", STARS)
+    assert answer.status == 0
+    wrote, left_out, *rest = answer.out.splitlines()
+    assert wrote == "wrote cast.jsonl: 3 facts of cast.csv, subject actor, object costar"
+    assert left_out == f"left out: 1 {DUPLICATE} (line 4), 2 {AMBIGUOUS} (lines 5, 6)"
+    assert "    stars  [FE: Alan Collins] [R: stars] [RP: in] [M: a movie] [P: alongside] → Joanne Moran" in rest
+    assert [line.split()[:3] for line in rest[-2:]] == [["kgbench", "eval", "--recipient"], ["python", "-m", "pytest"]]
+    assert all("--kgbench-dataset cast.jsonl" in line or "--dataset cast.jsonl" in line for line in rest[-2:])
+    assert "3 facts are few" in answer.err
+
+
+def test_json_tells_the_same(run) -> None:
+    """Counts agree with those of the loader; spans are those of the prompt's text."""
+    told = json.loads(run("cast.csv", *ROLES, "--template", STARS, "--limit", "2", "--json").out)
+    dataset = load_dataset("cast.csv", ImportOptions("actor", "costar", {}, {}))
+    assert told["dropped"] == dataset.dropped == {reason: len(lines) for reason, lines in told["dropped_lines"].items()}
+    assert (told["facts"], told["beyond_limit"], told["path"]) == (2, 1, "cast.jsonl")
+    first = told["first"]["stars"]
+    assert {region: first["text"][slice(*span)] for region, span in first["spans"].items()} == {
+        "FE": "Alan Collins",
+        "R": "stars",
+        "RP": "in",
+        "M": "a movie",
+        "P": "alongside",
+    }
+
+
+def test_a_prompt_is_shown_in_one_line(run) -> None:
+    """Line ends within a name are shown as escapes."""
+    Path("odd.jsonl").write_text(json.dumps({"subject": "Line\nEnd\u2028er", "object": "b"}), encoding="utf-8")
+    answer = run("odd.jsonl", "--template", "ask={subject} met", "-o", "out.jsonl")
+    assert "    ask  [FE: Line\\nEnd\\u2028er] met → b" in answer.out.splitlines()
+
+
+def test_builtin_prompts_are_used_where_they_fit(run) -> None:
+    """With columns named as theirs, built-in prompts need no template; where the suite's do not fit, the commands name others."""
+    answer = run("cast.csv", "--column", "first_actor=actor", "--column", "second_actor=costar")
+    assert answer.status == 0 and "    headline " in answer.out and " movie_title " not in answer.out
+    assert "--prompt" not in answer.out
+    titled = ("--column", "movie_title=film", "--column", "first_actor=actor", "--subject", "film", "--object", "costar")
+    assert "    control  [FE+M: The New Walk] [R: stars] Alan Collins and → Joanne Moran" in run("cast.csv", *titled, "--force").out
+    answer = run("cast.csv", *titled, "--force")
+    assert "--dataset cast.jsonl --prompt " in answer.out and "--kgbench-dataset cast.jsonl --kgbench-prompt " in answer.out
+    assert set(builtin_fitting(load_dataset("cast.jsonl"))) >= set(answer.out.splitlines()[-2].rpartition(" ")[2].split(","))
+
+
+def test_without_a_prompt_nothing_is_written(run) -> None:
+    """Fields that no prompt can be filled from need a template; the example that is given works."""
+    told = refused(run("cast.csv", *ROLES))
+    assert "no built-in prompt can be filled from the fields actor, costar, film" in told
+    example = told.partition("--template '")[2].partition("'")[0]
+    assert run("cast.csv", *ROLES, "--template", example).status == 0
+    assert load_prompts("cast.jsonl", ["ask"])[0].text == "Q: What is the costar of Alan Collins? A:"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_its_output_is_input(run, suffix: str) -> None:
+    """What was written can be imported again, with another template; the file itself is never written over."""
+    assert run("cast.csv", *ROLES, "--template", STARS).status == 0
+    before = Path("cast.jsonl").read_bytes()
+    assert "is the file that is read" in refused(run("cast.jsonl", "--template", "more={actor} met", "--force"))
+    assert Path("cast.jsonl").read_bytes() == before
+    assert run("cast.jsonl", "--template", "more={actor} met", "--name", "two").status == 0
+    assert list(load_dataset("two.jsonl").templates) == ["stars", "more"]
+
+
+# ----------------------------------------------------------------------------------------------------------------- answers
+
+
+def facts(tmp_path: Path, *rows: tuple[str, str, str]) -> str:
+    path = tmp_path / "own.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("subject", "object", "hint"), *rows])
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "leaks_it"),
+    [
+        ("Paris Hilton lives in", "Paris", True),
+        ("PARIS is in", "paris", True),
+        ("Parisians live in", "Paris", False),
+        ("He writes C++ in", "C++", True),
+        ("He writes C in", "C++", False),
+        ("東京都の首都は", "東京", True),
+        ("In 2007 and", "007", False),
+        ("the_one is", "one", True),
+        ("Zoë's is", "Zoë", True),
+        ("a (b", "(", True),
+    ],
+)
+def test_a_leak_is_the_answer_as_words_of_its_own(tmp_path: Path, text: str, target: str, leaks_it: bool) -> None:
+    """Capitals do not matter; letters that go on do, in scripts with blanks between words."""
+    dataset = load_dataset(facts(tmp_path, (text, target, "x")), ImportOptions(templates={"ask": "{subject}"}))
+    assert bool(leaks(load_prompts(dataset, ["ask"]))) == leaks_it
+
+
+def test_a_template_that_gives_the_answer_away_is_refused(run) -> None:
+    """Whether it names the object or a column that holds it; nothing is written."""
+    assert "gives the answer away" in refused(run("cast.csv", *ROLES, "--template", "ask={actor} and {costar} are"))
+    Path("own.csv").write_text("subject,object,hint\n" + "".join(f"s{i},o{i},it is O{i}!\n" for i in range(12)))
+    told = refused(run("own.csv", "--template", "ask={hint} So {subject} has"))
+    assert "holds the answer already in 12 of 12 facts, such as 'o0' in 'it is O0! So s0 has'" in told
+    assert [path.name for path in Path().iterdir() if path.suffix == ".jsonl"] == []
+
+
+def test_a_few_facts_that_give_the_answer_away_are_told(run) -> None:
+    """They are kept, as they are with `kgbench eval`, and named."""
+    Path("own.csv").write_text("subject,object\n" + "".join(f"s{i},o{i}\n" for i in range(12)) + "New York,york\n")
+    answer = run("own.csv", "--template", "ask={subject} has")
+    assert answer.status == 0 and answer.out.startswith("wrote own.jsonl: 13 facts")
+    assert answer.err.startswith("kgbench: warning: prompt 'ask' holds the answer already in 1 of 13 facts (own/13)")
+
+
+def test_a_tokenizer_says_which_prompts_it_cannot_read(run) -> None:
+    """Regions that share a token are counted and named, with exit status 1; the file is there."""
+    Path("own.csv").write_text("subject,object\n" + "".join(f"s{i},o{i}\n" for i in range(12)))
+    answer = run(
+        "own.csv", "--template", "glued=un{P:believ}able {subject}", "--template", "ask={subject} has", "--tokenizer", "tiny-gemma"
+    )
+    assert answer.status == 1 and Path("own.jsonl").exists()
+    assert (
+        "tiny-gemma cannot read prompt 'glued' of 12 of 12 facts (own/1, own/2, own/3, own/4, own/5, …); the first: region P" in answer.err
+    )
+    assert "'ask'" not in answer.err
+    answer = run("own.csv", "--template", "ask={subject} has", "--tokenizer", "tiny-gemma", "--force")
+    assert answer.status == 0 and "tiny-gemma finds every region and target in its tokens" in answer.out
+
+
+# ---------------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_a_file_is_replaced_only_by_force(run) -> None:
+    """What is there stays, until --force replaces it."""
+    Path("cast.jsonl").write_text("mine")
+    assert "cast.jsonl is there already" in refused(run("cast.csv", *ROLES, "--template", STARS))
+    assert Path("cast.jsonl").read_text() == "mine"
+    assert run("cast.csv", *ROLES, "--template", STARS, "--force").status == 0
+    assert len(load_dataset("cast.jsonl").facts) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("nowhere.csv",), "nowhere.csv: cannot be read"),
+        (("tiny_movies",), "expected a file that ends with .jsonl or .csv"),
+        (("cast.csv",), "which column is the subject?"),
+        (("cast.csv", "--subject", "acter", "--object", "costar"), "no column 'acter' to be the subject; there are actor, costar, film"),
+        (("cast.csv", *ROLES, "--template", "stars"), "expected KEY=VALUE"),
+        (("cast.csv", *ROLES, "--column", "film"), "expected KEY=VALUE"),
+        (("cast.csv", *ROLES, "--template", "a={actor"), "cannot read the template"),
+        (("cast.csv", *ROLES, "--template", "a={actr} met"), "needs the field 'actr'"),
+        (("cast.csv", *ROLES, "--template", "a={film} has"), "does not mention the subject"),
+        (("cast.csv", *ROLES, "--template", "a={actor} {X:met}"), "unknown region 'X'"),
+        (("cast.csv", *ROLES, "--template", "headline={actor} met"), "as a built-in prompt is"),
+        (("cast.csv", *ROLES, "--template", STARS, "-o", "out.json"), "give a name that ends with .jsonl"),
+        (("cast.csv", *ROLES, "--template", STARS, "-o", "dir.jsonl", "--force"), "dir.jsonl is a directory"),
+        (("cast.csv", *ROLES, "--template", STARS, "-o", "cast.csv/out.jsonl"), "cannot be written"),
+        (("cast.csv", *ROLES, "--template", STARS, "--name", " "), "expected a name that is not empty"),
+        (("cast.csv", *ROLES, "--template", STARS, "--name", "../up"), "cannot be that of a file here"),
+        (("cast.csv", *ROLES, "--template", STARS, "--tokenizer", "tiny-gema"), "Did you mean 'tiny-gemma'"),
+        (("cast.csv", *ROLES, "--template", STARS, "--limit", "0"), "0 is not in the range"),
+    ],
+)
+def test_wrong_input_writes_nothing(run, options: tuple[str, ...], told: str) -> None:
+    """Every mistake is one line with status 2, and leaves no file, finished or half-written."""
+    Path("dir.jsonl").mkdir()
+    before = sorted(Path().iterdir())
+    assert told in refused(run(*options))
+    assert sorted(Path().iterdir()) == before
+
+
+def test_what_would_not_read_again_is_not_written(tmp_path: Path) -> None:
+    """A data set that the format cannot hold is refused before it takes a name."""
+    dataset = load_dataset(facts(tmp_path, ("a", "b", "c")))
+    for fault, told in ((" ", "cannot be written so that it reads again"), ("\ud800", "half of a surrogate pair")):
+        broken = Dataset(**{**vars(dataset), "name": fault})
+        with pytest.raises(OutputError, match=told):
+            write_dataset(broken, tmp_path / "out.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["own.csv"]

@@ -1,0 +1,283 @@
+"""`--model kgbench` and `kgbench eval` say the same, and what would be wrong without a word is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lm_eval.evaluator import simple_evaluate
+from lm_eval_runs import answers, ours, samples, stock, write_checkpoints, write_tasks
+
+import kgbench
+from kgbench.errors import GraftSyntaxError, InputError, KgbenchError, RegionError, UnknownNameError
+from kgbench.harness import register, tasks_path
+from kgbench.harness.model import KgbenchLM
+from kgbench.harness.passages import Source
+from kgbench.records import Record, load_record
+
+LIMIT = 40
+GRAFTS = ("PRE", "SFT", "FE+LT")
+ZOO = Path(kgbench.__file__).parent / "models" / "zoo"
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, dict[tuple[str, str, str], dict[str, Any]]]:
+    """A record of `kgbench eval` on tiny-gemma, and its rows by prompt, graft and fact."""
+    folder = tmp_path_factory.mktemp("record")
+    record = kgbench.evaluate("tiny-gemma", prompts=["headline", "qa"], limit=LIMIT, dtype="float32", output_dir=folder)
+    rows = load_record(record.id[:12], folder).facts().to_pylist()
+    return record, {(row["prompt"], row["graft"], row["fact"]): row for row in rows}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Random checkpoints of GPT-2 type."""
+    return write_checkpoints(tmp_path_factory.mktemp("gpt2"), "gpt2")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tasks on facts with difficult names."""
+    return write_tasks(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.mark.parametrize("prompt", ["headline", "qa"])
+@pytest.mark.parametrize("graft", GRAFTS)
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_answers_are_those_of_kgbench_eval(prompt: str, graft: str, batch_size: int, evaluated: tuple[Record, Mapping[Any, Any]]) -> None:
+    """Fact by fact the same rank, and so the same top-1 and top-5, and log-probabilities to 1e-4."""
+    task = f"kgbench_tiny_movies_{prompt}"
+    lm = KgbenchLM(pair="tiny-gemma", graft=graft, dtype="float32", batch_size=batch_size, device="cpu")
+    found = answers(lm, [task], limit=LIMIT)
+    for document in found["samples"][task]:
+        row = evaluated[1][prompt, graft, document["doc"]["id"]]
+        assert document["rank"] == row["rank"]
+        assert document["logprob"] == pytest.approx(row["logprob"], abs=1e-4)
+        assert document["prob"] == pytest.approx(row["prob"], abs=1e-4)
+    whole = next(row for row in evaluated[0].rows if (row.prompt, row.graft) == (prompt, graft))
+    for name in ("top1", "top5", "mrr", "rank"):
+        assert found["results"][task][f"{name},none"] == pytest.approx(getattr(whole, name).value, abs=1e-12)
+
+
+@pytest.mark.parametrize("model", ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"])
+def test_full_names_are_lm_eval_s_own(model: str) -> None:
+    """On the shipped donors, SFT gives every full name the log-likelihood that lm-eval's own model gives it, with examples or without."""
+    task, lm = "kgbench_tiny_movies_headline", KgbenchLM(pair=model, graft="SFT", dtype="float32", device="cpu")
+    for shots in (0, 2):
+        own, theirs = (samples(each, [task], shots=shots, limit=20)[task] for each in (lm, stock(ZOO / model / "sft")))
+        assert [d["name_logprob"] for d in own] == pytest.approx([d["name_logprob"] for d in theirs], abs=1e-4)
+
+
+def test_effects_are_those_of_kgbench_eval(evaluated: tuple[Record, Mapping[Any, Any]]) -> None:
+    """Sufficiency and necessity, their intervals included, are the record's."""
+    task = "kgbench_tiny_movies_headline_effects"
+    table = answers(KgbenchLM(pair="tiny-gemma", dtype="float32", device="cpu"), [task], limit=LIMIT)["results"][task]
+    for row in (row for row in evaluated[0].rows if row.prompt == "headline" and row.graft in ("FE", "LT", "FE+LT")):
+        for effect in ("sufficiency", "necessity"):
+            estimate = getattr(row, effect)
+            for part, value in (("", estimate.value), ("_low", estimate.low), ("_high", estimate.high)):
+                assert table[f"{effect}_{row.graft}{part},none"] == pytest.approx(value, abs=1e-12)
+            assert table[f"{effect}_{row.graft}_stderr,none"] > 0
+
+
+def test_an_effect_without_a_gain_is_undefined(places: dict[str, Path], folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the donor knows no more than the recipient, ratios are NaN and the log says why."""
+    table = answers(KgbenchLM(pretrained=str(places["sft"]), donor=str(places["sft"]), device="cpu"), ["mine_effects"], folder)["results"]
+    value = table["mine_effects"]["sufficiency_FE+LT,none"]
+    assert value != value
+    assert "sufficiency of FE+LT is undefined" in caplog.text
+
+
+def test_a_task_of_effects_takes_another_metric(places: dict[str, Path], folder: Path) -> None:
+    """The metric of the ratios is an argument of the task; one that there is not is refused."""
+    from lm_eval.tasks import TaskManager
+
+    def load(metric: str) -> Any:
+        manager = TaskManager(include_path=[str(folder)], include_defaults=False, metadata={"kgbench_metric": metric})
+        return manager.load(["mine_effects"])["tasks"]["mine_effects"]
+
+    assert "logprob_FE+LT" in load("logprob").aggregation()
+    with pytest.raises(UnknownNameError):
+        load("topp5")
+
+
+def test_results_say_what_was_run(places: dict[str, Path], folder: Path) -> None:
+    """lm-eval's results carry localizer, graft and the pair's fingerprint, which is another for other weights."""
+    info = ours(places, graft="FE+LT", continuation="none").get_model_info()
+    json.dumps(info)
+    assert (info["localizer"], info["graft"], info["continuation"], info["model_dtype"]) == ("dynamic_graft", "FE+LT", "none", "float32")
+    other = KgbenchLM(pretrained=str(places["sft"]), donor=str(places["recipient"]), graft="FE+LT", device="cpu").get_model_info()
+    assert len(info["pair_fingerprint"]) == 64 and info["pair_fingerprint"] != other["pair_fingerprint"]
+    assert str(places["sft"].parent) not in json.dumps(info)
+
+
+def test_any_method_that_intervenes_answers(places: dict[str, Path], folder: Path) -> None:
+    """Methods that copy activations, that learn from other documents and that draw at random answer as in `kgbench eval`."""
+    for localizer, arguments in (
+        ("activation_patch", {}),
+        ("ablation", {}),
+        ("causal_trace", {"draws": "3"}),
+        ("directional_patch", {"directions": "pca", "k": "2"}),
+    ):
+        lm = ours(places, localizer=localizer, localizer_args=arguments, graft="FE+LT")
+        record = kgbench.evaluate(
+            recipient=str(places["recipient"]), donors={"sft": str(places["sft"])}, dataset=str(folder / "odd.jsonl"), localizer=localizer,
+            localizer_args=arguments, prompts=["mine"], dtype="float32", output_dir=folder / "records", device="cpu",
+        )  # fmt: skip
+        wanted = next(row for row in record.rows if row.graft == "FE+LT")
+        found = answers(lm, ["mine"], folder)["results"]["mine"]
+        assert found["logprob,none"] == pytest.approx(wanted.logprob.value, abs=1e-4), localizer
+
+
+# ------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"grafft": "FE"}, UnknownNameError, "Did you mean 'graft'"),
+        ({"graft": "FE+"}, GraftSyntaxError, "FE"),
+        ({"graft": "FE", "continuation": "last"}, UnknownNameError, "lt"),
+        ({"localizer": "dynamic_graf"}, UnknownNameError, "dynamic_graft"),
+        ({"localizer": "random"}, InputError, "ranks sites"),
+        ({"pair": "tiny-gemma"}, InputError, "not both"),
+        ({"batch_size": "many"}, InputError, "whole number"),
+        ({"trust_remote_code": True}, InputError, "stays off"),
+        ({"localizer": "causal_trace", "localizer_args": "draws"}, InputError, "semicolons"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: type[KgbenchError], says: str, places: dict[str, Path]) -> None:
+    """One line that says what was wrong."""
+    with pytest.raises(error, match=says):
+        ours(places, **arguments)
+
+
+def test_a_region_that_a_task_does_not_have_is_refused(places: dict[str, Path], folder: Path) -> None:
+    """Where rows say nothing of spans, only LT, ALL and NONE can be grafted, whatever the method makes of the others."""
+    request = _request(("Ana Lee is", " Bo"))
+    for graft in ("LT", "ALL", "NONE", "LT^C", "PRE"):
+        ours(places, graft=graft).loglikelihood([request], disable_tqdm=True)
+    for localizer in ("dynamic_graft", "all", "none", "static_graft"):
+        for graft in ("FE", "FE^C", "(LT+M)^C", "LT; R:ffn"):
+            with pytest.raises(RegionError, match="names"):
+                ours(places, graft=graft, localizer=localizer).loglikelihood([request], disable_tqdm=True)
+    with pytest.raises(RegionError, match="names M"):
+        samples(ours(places, graft="M"), ["mine"], folder)
+
+
+def test_a_region_that_was_cut_off_is_refused(places: dict[str, Path], folder: Path) -> None:
+    """A context that is too long loses its beginning; a graft of what is gone is no graft of nothing."""
+    document = samples(ours(places, graft="FE"), ["mine"], folder, limit=1)["mine"][0]
+    context, target = document["arguments"][0]
+    lm = ours(places, graft="FE", max_length=len(ours(places, graft="FE").tok_encode(context + target)) - 3)
+    with pytest.raises(RegionError, match="cut off"):
+        lm.loglikelihood([_request((context, target), document["doc"])], disable_tqdm=True)
+
+
+def test_a_query_that_is_not_in_the_context_is_refused(places: dict[str, Path]) -> None:
+    """Spans mean nothing without their query."""
+    with pytest.raises(InputError, match="not in the context"):
+        ours(places, graft="LT").loglikelihood([_request(("Ana", " Bo"), {"query": "Bea is", "spans": {"FE": [0, 3]}})], disable_tqdm=True)
+
+
+def test_no_graft_and_no_continuation_are_refused(places: dict[str, Path]) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(InputError, match="which graft"):
+        ours(places).loglikelihood([_request(("Ana", " Bo"))], disable_tqdm=True)
+    with pytest.raises(InputError, match="no tokens"):
+        ours(places, graft="LT").loglikelihood([_request(("Ana", ""))], disable_tqdm=True)
+
+
+@pytest.mark.parametrize("asked", [{"do_sample": True}, {"temperature": 0.7}, {"num_beams": 3}, {"max_gen_toks": 1000}])
+def test_generation_that_is_not_greedy_or_too_long_is_refused(asked: dict[str, Any], places: dict[str, Path]) -> None:
+    """What cannot be done under a graft is told, not done otherwise."""
+    with pytest.raises(InputError):
+        ours(places, graft="LT").generate_until([_request(("Ana", {"until": ["."], **asked}))], disable_tqdm=True)
+
+
+def test_lm_eval_s_cache_of_answers_is_refused(places: dict[str, Path], folder: Path, tmp_path: Path) -> None:
+    """It would give the answers of one graft as another's."""
+    with pytest.raises(InputError, match="--use_cache"):
+        simple_evaluate(model=ours(places, graft="LT"), tasks=["mine"], use_cache=str(tmp_path / "cache"))
+
+
+def test_requests_of_other_rows_are_refused(places: dict[str, Path]) -> None:
+    """Requests that lm-eval kept from another version of the data or the prompt are told by the rows' fingerprint."""
+    lm = ours(places, graft="LT")
+    document = samples(lm, ["kgbench_tiny_movies_qa"], limit=1)["kgbench_tiny_movies_qa"][0]
+    kept = _request(document["arguments"][0], {**document["doc"], "fingerprint": "0" * 64})
+    with pytest.raises(InputError, match="cache_requests refresh"):
+        lm.loglikelihood([kept], disable_tqdm=True)
+
+
+def test_a_chat_template_is_no_trouble(places: dict[str, Path], folder: Path) -> None:
+    """Within a template, with blanks after the query and examples before it, regions are those of the query and scores lm-eval's own."""
+    lm, theirs = ours(places, graft="SFT"), stock(places["sft"])
+    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[model]\n{% endif %}"
+    lm.tokenizer.chat_template = theirs.tokenizer.chat_template = template
+    chat = {"shots": 1, "apply_chat_template": True, "fewshot_as_multiturn": True}
+    own, other = (samples(each, ["mine"], folder, **chat)["mine"] for each in (lm, theirs))
+    assert [d["name_logprob"] for d in own] == pytest.approx([d["name_logprob"] for d in other], abs=1e-4)
+    context, target = own[0]["arguments"][0]
+    assert context.endswith("[model]\n")
+    passage = lm.reader.passage(context, target, Source("mine", own[0]["doc"]))
+    assert lm.tokenizer.decode([passage.encoded.ids[i] for i in passage.encoded.regions["FE"]]).strip() == own[0]["doc"]["subject"]
+    assert lm.tokenizer.decode(passage.encoded.ids[passage.lead]) == "\n"
+    name = lm.tokenizer.decode(passage.targets)
+    assert name == target
+
+
+def _request(arguments: tuple[Any, ...], document: dict[str, Any] | None = None) -> Any:
+    from lm_eval.api.instance import Instance
+
+    return Instance(request_type="loglikelihood", doc=document or {}, arguments=arguments, idx=0, metadata=("plain", 0, 1))
+
+
+# ------------------------------------------------------------------------------------------ the command line
+
+
+def test_registration_hides_no_other_model() -> None:
+    """Registering ours first leaves lm-eval's own models where they are, and can be done twice."""
+    code = (
+        "from kgbench.harness import register; register(); register()\n"
+        "from lm_eval.api.registry import get_model\n"
+        "print(get_model('hf').__name__, get_model('kgbench').__name__)"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["HFLM", "KgbenchLM"]
+
+
+def test_the_launcher_runs_lm_eval_with_our_tasks_and_model(tmp_path: Path, folder: Path) -> None:
+    """From any directory, with a user's own folder of tasks beside ours, and with the rule for later tokens as an option."""
+    command = [sys.executable, "-W", "ignore", "-m", "kgbench", "lm-eval", "run", "--model", "kgbench", "--continuation", "none"]
+    command += ["--model_args", "pair=tiny-gpt2,graft=FE+LT,dtype=float32", "--tasks", "kgbench_tiny_movies_headline", "--limit", "12"]
+    command += ["--device", "cpu", "--output_path", "out.json", "--include_path", str(folder)]
+    env = {**os.environ, "PYTHONPATH": str(Path(kgbench.__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "|top5" in done.stdout
+    (written,) = tmp_path.glob("out_*.json")
+    results = json.loads(written.read_text())
+    assert results["config"]["continuation"] == "none"
+    assert (results["config"]["graft"], results["config"]["pair"]) == ("FE+LT", "tiny-gpt2")
+
+
+@pytest.mark.parametrize(("arguments", "says"), [(["--continuation", "never"], "continuation"), (["--continuation"], "needs a value")])
+def test_the_launcher_s_own_option_is_checked(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2 and one line."""
+    from kgbench.cli import main
+
+    assert main(["lm-eval", "run", "--tasks", "x", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_tasks_are_found_in_a_checkout() -> None:
+    """The folder holds the tasks."""
+    register()
+    assert (tasks_path() / "tiny_movies" / "headline.yaml").is_file()

@@ -1,0 +1,254 @@
+"""`--model kgbench` answers as lm-eval's own model does where nothing is grafted, and as the audited algorithm where something is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import torch
+from lm_eval_runs import NAMES, TOKENIZERS, answers, ours, samples, stock, write_checkpoints, write_tasks
+
+from kgbench.harness.model import KgbenchLM
+from kgbench.harness.passages import Source
+from kgbench.harness.scores import TokenScore
+
+TASKS = ["mine", "question"]
+CLOSE = 1e-4
+
+families = pytest.mark.parametrize("family", TOKENIZERS)
+Places = Callable[[str], dict[str, Path]]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+    """Checkpoints of each family, written once."""
+    written: dict[str, dict[str, Path]] = {}
+
+    def get(family: str) -> dict[str, Path]:
+        if family not in written:
+            written[family] = write_checkpoints(tmp_path_factory.mktemp(family), family)
+        return written[family]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tasks on facts with difficult names."""
+    return write_tasks(tmp_path_factory.mktemp("tasks"))
+
+
+def names(found: dict[str, list[dict[str, Any]]]) -> torch.Tensor:
+    """Log-likelihoods of the full names, document by document."""
+    return torch.tensor([document["name_logprob"] for task in found.values() for document in task])
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    assert one.shape == other.shape
+    return float((one - other).abs().max())
+
+
+@families
+@pytest.mark.parametrize("shots", [0, 2])
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_recipient_and_donor_score_as_lm_eval_s_own_model(family: str, shots: int, batch_size: int, places: Places, folder: Path) -> None:
+    """PRE and SFT give every full name the log-likelihood that lm-eval's Hugging Face model gives it, whatever names, batch and shots."""
+    for graft, name in (("PRE", "recipient"), ("SFT", "sft")):
+        own = samples(ours(places(family), graft=graft, batch_size=batch_size), TASKS, folder, shots)
+        theirs = samples(stock(places(family)[name], batch_size), TASKS, folder, shots)
+        assert distance(names(own), names(theirs)) < CLOSE
+        assert [d["arguments"] for d in own["mine"]] == [d["arguments"] for d in theirs["mine"]]
+
+
+@families
+def test_stock_model_reports_the_full_name_only(family: str, places: Places, folder: Path) -> None:
+    """Of the metrics, lm-eval's own model reports what it knows: nothing of the first token."""
+    document = samples(stock(places(family)["sft"]), ["mine"], folder)["mine"][0]
+    assert document["metrics"] == ["name_logprob"]
+
+
+@families
+@pytest.mark.parametrize("shots", [0, 2])
+def test_a_plain_loop_agrees(family: str, shots: int, places: Places, folder: Path) -> None:
+    """SFT, few-shot or not, is what a loop over tokens of the bare model says of first token and full name."""
+    lm = ours(places(family), graft="SFT")
+    model = lm.pair.donors["sft"]
+    for document in samples(lm, ["mine"], folder, shots)["mine"]:
+        context, target = document["arguments"][0]
+        assert context.count(document["doc"]["query"]) == 1
+        assert ("\n\n" in context) == bool(shots)
+        head = lm.tokenizer(context)["input_ids"]
+        ids = lm.tokenizer(context + target)["input_ids"]
+        assert ids[: len(head)] == head
+        with torch.no_grad():
+            logprobs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        each = [logprobs[t - 1, ids[t]] for t in range(len(head), len(ids))]
+        first = logprobs[len(head) - 1]
+        assert document["name_logprob"] == pytest.approx(float(sum(each)), abs=CLOSE)
+        assert document["logprob"] == pytest.approx(float(each[0]), abs=CLOSE)
+        assert document["rank"] == 1 + int((first > first[ids[len(head)]]).sum())
+
+
+@families
+@pytest.mark.parametrize("graft", ["FE+LT", "FE^C", "P:ffn; FE:attn@1", "BOS+R:ln"])
+@pytest.mark.parametrize("continuation", ["lt", "none", "all"])
+def test_grafted_answers_are_the_audited_algorithm_s(family: str, graft: str, continuation: str, places: Places, folder: Path) -> None:
+    """Under every rule for later tokens, first token and full name are those of a deep copy of the model per token."""
+    if "BOS" in graft and family == "gpt2":
+        graft = "R:ln"
+    lm = ours(places(family), graft=graft, continuation=continuation, dtype="float64")
+    hybrid = cache(lambda assignment: oracle.hybrid(lm.pair.recipient, lm.pair.donors, assignment))
+    for document in samples(lm, ["mine"], folder, 1, limit=2)["mine"]:
+        context, target = document["arguments"][0]
+        ids, lead = lm.tokenizer(context + target)["input_ids"], len(lm.tokenizer(context)["input_ids"]) - 1
+        later = list(range(lead + 1, len(ids) - 1))
+        regions: dict[str, list[int]] = dict(spans(lm, document), LT=[lead, *(later if continuation == "lt" else [])], M=later)
+        tail = {"lt": "", "none": "; M=recipient", "all": "; M"}[continuation]
+        # A graft of nothing at later tokens is the recipient there, whatever components an earlier term named.
+        logits = oracle.graft_logits(
+            lm.pair.recipient,
+            lm.pair.donors,
+            ids[:-1],
+            regions,
+            graft + tail,
+            range(lead, len(ids) - 1),
+            lambda _, __, assignment: hybrid(assignment),
+        ).log_softmax(-1)
+        each = [float(row[token]) for row, token in zip(logits, ids[lead + 1 :], strict=True)]
+        assert document["logprob"] == pytest.approx(each[0], abs=1e-6)
+        assert document["name_logprob"] == pytest.approx(sum(each), abs=1e-6)
+
+
+def spans(lm: KgbenchLM, document: dict[str, Any]) -> dict[str, list[int]]:
+    """Tokens of each region of the last query, with the blank before it, where that is a token of its own."""
+    context, query = document["arguments"][0][0], document["doc"]["query"]
+    start = len(context) - len(query)
+    encoding = lm.tokenizer(context, return_offsets_mapping=True)
+    found = {"BOS": [0]} if lm.tokenizer.bos_token_id == encoding["input_ids"][0] else {}
+    for region, span in document["doc"]["spans"].items():
+        if span is not None:
+            first, last = span[0] + start, span[1] + start
+            offsets = list(enumerate(encoding["offset_mapping"]))
+            touched = [i for i, (a, b) in offsets if (a < last and b > first) or (a == b and first <= a < last and i)]
+            blank = [i for i, (a, b) in offsets if context[a:b] == " " and b == first]
+            found[region] = [*blank, *touched]
+    return found
+
+
+@families
+def test_batch_and_order_change_nothing(family: str, places: Places, folder: Path) -> None:
+    """One prompt at a time, sixteen at once, all executors: the same."""
+    first = names(samples(ours(places(family), graft="FE+LT", batch_size=1, dtype="float64"), TASKS, folder))
+    for arguments in ({"batch_size": 16}, {"executor": "rows"}, {"executor": "sequential"}, {"batch_size": "auto"}):
+        again = names(samples(ours(places(family), graft="FE+LT", dtype="float64", **arguments), TASKS[::-1], folder))
+        assert distance(first, torch.cat([again[len(NAMES) :], again[: len(NAMES)]])) < 1e-6
+
+
+def test_a_long_continuation_is_read_out_in_pieces(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits stay within the budget whatever the length of a continuation, and the score is the same."""
+    lm = ours(places("gpt2"), graft="LT", dtype="float64")
+    passages = [lm.reader.passage("Ana Lee stars", " in a movie alongside Bo Chen, an actor", Source("t", {}))]
+    whole = lm.answering.scores(passages, ["LT", "SFT"])
+    vocabulary = lm.pair.recipient.config.vocab_size
+    monkeypatch.setattr(type(lm.answering.engine.budget), "logits", 5 * vocabulary)
+    object.__setattr__(lm.answering.engine.budget, "logits", 5 * vocabulary)
+    seen = [len(chunk.logits) for chunk in _watched(lm, passages)]
+    assert max(seen) <= 5
+    for one, other in zip(whole, lm.answering.scores(passages, ["LT", "SFT"]), strict=True):
+        assert one[0] == pytest.approx(other[0], abs=1e-9)
+
+
+def _watched(lm: KgbenchLM, passages: Any) -> list[Any]:
+    """The chunks of logits of a run."""
+    seen = []
+    run = lm.answering.engine.run
+
+    def watching(plan: Any) -> Any:
+        for chunk in run(plan):
+            seen.append(chunk)
+            yield chunk
+
+    lm.answering.engine.run = watching  # type: ignore[method-assign]
+    lm.answering.scores(passages, ["LT", "SFT"])
+    lm.answering.engine.run = run  # type: ignore[method-assign]
+    return seen
+
+
+@families
+def test_choices_score_as_lm_eval_s_own_model(family: str, places: Places, folder: Path) -> None:
+    """In the form with candidates, every candidate has the log-likelihood that lm-eval's own model gives it."""
+    own, theirs = (
+        samples(lm, ["mine_choices"], folder)["mine_choices"] for lm in (ours(places(family), graft="SFT"), stock(places(family)["sft"]))
+    )
+    for one, other in zip(own, theirs, strict=True):
+        assert [r[0][0] for r in one["resps"]] == pytest.approx([r[0][0] for r in other["resps"]], abs=CLOSE)
+        assert one["acc"] == other["acc"]
+
+
+@families
+def test_whole_texts_score_as_lm_eval_s_own_model(family: str, places: Places) -> None:
+    """A text longer than the model reads is scored in the same windows."""
+    text = " ".join(f"{a} stars in a movie alongside {b}." for a, b in NAMES * 2)
+    own, theirs = ours(places(family), graft="SFT"), stock(places(family)["sft"])
+    requests = [_request((text,)), _request((NAMES[0][0],))]
+    assert own.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(theirs.loglikelihood_rolling(requests), abs=1e-3)
+
+
+def _request(arguments: tuple[Any, ...], kind: str = "loglikelihood") -> Any:
+    from lm_eval.api.instance import Instance
+
+    return Instance(request_type=kind, doc={}, arguments=arguments, idx=0, metadata=("plain", 0, 1))  # type: ignore[arg-type]
+
+
+@families
+def test_texts_without_spans_are_answered(family: str, places: Places) -> None:
+    """Empty contexts, blanks at the end of a context, and contexts that are too long score as in lm-eval's own model."""
+    long = " ".join(a for a, _ in NAMES * 8)
+    requests = [_request(pair) for pair in (("", " Bo Chen"), ("Ana Lee and ", "Bo"), ("Ana Lee:\n", "Bo"), (long, " Bo Chen"))]
+    own, theirs = ours(places(family), graft="SFT"), stock(places(family)["sft"])
+    for one, other in zip(own.loglikelihood(requests, disable_tqdm=True), theirs.loglikelihood(requests, disable_tqdm=True), strict=True):
+        assert isinstance(one, TokenScore)
+        assert one[0] == pytest.approx(other[0], abs=CLOSE)
+
+
+@families
+@pytest.mark.parametrize("graft", ["PRE", "SFT"])
+def test_generation_is_lm_eval_s_own(family: str, graft: str, places: Places) -> None:
+    """Without a graft, generated text is what lm-eval's own model writes, stop sequences and all."""
+    contexts = [f"{a} stars in a movie alongside" for a, _ in NAMES]
+    requests = [_request((c, {"until": ["e", "\n"], "max_gen_toks": 12}), "generate_until") for c in contexts]
+    requests += [_request((c, {"until": [], "max_gen_toks": 7}), "generate_until") for c in contexts]
+    theirs = stock(places(family)["recipient" if graft == "PRE" else "sft"], 1)
+    assert ours(places(family), graft=graft).generate_until(requests, disable_tqdm=True) == theirs.generate_until(
+        requests, disable_tqdm=True
+    )
+
+
+@families
+@pytest.mark.parametrize("continuation", ["lt", "none", "all"])
+def test_generation_under_a_graft_is_the_audited_algorithm_s(family: str, continuation: str, places: Places) -> None:
+    """Each generated token is the most probable one after a deep copy of the model per token."""
+    lm = ours(places(family), graft="LT", continuation=continuation, dtype="float64")
+    context = "Ana Lee stars in a movie alongside"
+    head = lm.tokenizer(context)["input_ids"]
+    ids, lead = list(head), len(head) - 1
+    for _ in range(5):
+        tail = list(range(lead + 1, len(ids)))
+        regions = {"LT": [lead, *(tail if continuation == "lt" else [])], "M": tail if continuation == "all" else []}
+        logits = oracle.graft_logits(lm.pair.recipient, lm.pair.donors, ids, regions, "LT; M")
+        ids.append(int(logits[0].argmax()))
+    wanted = lm.tokenizer.decode(ids[len(head) :], skip_special_tokens=True)
+    assert lm.generate_until([_request((context, {"until": [], "max_gen_toks": 5}), "generate_until")], disable_tqdm=True) == [wanted]
+
+
+def test_effects_say_what_each_configuration_says_by_itself(places: Places, folder: Path) -> None:
+    """In one table, each configuration's hit rate is that of a run of its own."""
+    lm = ours(places("llama"), dtype="float64")
+    table = answers(lm, ["mine_effects"], folder)["results"]["mine_effects"]
+    for graft in ("PRE", "SFT", "FE", "(FE+LT)^C"):
+        alone = answers(ours(places("llama"), graft=graft, dtype="float64"), ["mine"], folder)["results"]["mine"]
+        assert table[f"top5_{graft},none"] == alone["top5,none"]

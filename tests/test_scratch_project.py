@@ -1,0 +1,95 @@
+"""A user's own repository: facts in a CSV, two checkpoints, and the test file of the README."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kgbench.data import load_dataset
+from kgbench.models.catalog import zoo_path
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SECTION = README.partition("\n## Test a finetune\n")[2].partition("\n## ")[0]
+
+
+def block(name: str) -> str:
+    """The code between the README's marks of this name."""
+    found = re.search(rf"<!-- begin: {re.escape(name)} -->\n```\w*\n(.*?)```\n<!-- end: {re.escape(name)} -->", SECTION, re.DOTALL)
+    assert found is not None, name
+    return found[1]
+
+
+def ran(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Exit status and stdout of `python -m …` in a folder, as one calls it who has kgbench installed; warnings of ours are errors."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "COV"))}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100"}
+    done = subprocess.run([sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True, env=environment)
+    assert not done.stderr, done.stderr
+    return done.returncode, done.stdout
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project of the README, with the two checkpoints of tiny-gemma; only the import is still to be done."""
+    folder = tmp_path_factory.mktemp("my-finetune")
+    with (folder / "facts.csv").open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["actor", "costar", "film"])
+        table.writerows(
+            [fact.fields[name] for name in ("first_actor", "second_actor", "movie_title")] for fact in load_dataset("tiny_movies").facts
+        )
+    for part, name in (("recipient", "before"), ("sft", "after")):
+        source = zoo_path(f"zoo:tiny-gemma/{part}")
+        assert source is not None
+        shutil.copytree(source, folder / name)
+    for name in ("pytest.ini", "test_my_finetune.py"):
+        (folder / name).write_text(block(name), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def imported(project: Path) -> str:
+    """What the README's import prints."""
+    found = re.search(r"^kgbench (data import (?:.*\\\n)*.*)$", SECTION, re.MULTILINE)
+    assert found is not None
+    status, told = ran(project, "kgbench", *shlex.split(found[1]))
+    assert status == 0
+    return told
+
+
+def test_the_import_prints_what_the_readme_shows(imported: str, project: Path) -> None:
+    """All rows are kept, with both templates."""
+    assert imported.startswith(block("output of kgbench data import"))
+    assert len(load_dataset(str(project / "facts.jsonl")).facts) == 150
+
+
+def test_the_claims_of_the_readme_pass(imported: str, project: Path) -> None:
+    """The finetuned checkpoint keeps its facts where the test file says, also where undecided claims fail."""
+    status, told = ran(project, "pytest", "-p", "no:cacheprovider", "-W", "error", "--kgbench-strict")
+    assert status == 0, told
+    shown = README.partition("<!-- begin: output of the test -->")[2].partition("<!-- end")[0]
+    assert "4 passed" in shown and re.search(r"=+ 4 passed in", told)
+    rows = [line for line in shown.splitlines() if re.match(r"(PRE|SFT|FE|LT|\(FE)", line)]
+    assert len(rows) > 3 and all(row.split()[:3] in [line.split()[:3] for line in told.splitlines()] for row in rows)
+
+
+def test_nothing_learned_nothing_passes(imported: str, project: Path) -> None:
+    """With the same checkpoint before and after, one test fails and the others are undecided."""
+    status, told = ran(project, "pytest", "-p", "no:cacheprovider", "-W", "error", "--kgbench-donor", "sft=before")
+    assert status == 1
+    assert "1 failed, 3 undecided" in told and "passed" not in told
+    assert "FAILED test_my_finetune.py::test_it_learned_them" in told
+
+
+def test_the_project_is_as_short_as_it_is_said_to_be() -> None:
+    """About fifteen lines of code."""
+    assert len([line for line in block("test_my_finetune.py").splitlines() if line.strip()]) <= 15

@@ -1,0 +1,287 @@
+"""`kgbench tasks validate`: every shipped task is right, and whatever is wrong with a document is told in a line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from own_tasks import CHOICES, ROW, TASK, findings, only, write
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from kgbench.cli import main
+from kgbench.data import builtin_prompts, load_dataset
+from kgbench.harness.checks import span_faults
+from kgbench.harness.rows import rows
+from kgbench.harness.validate import Report, validate
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Report:
+    """All shipped tasks, under the tokenizers of the tiny pairs."""
+    return validate()
+
+
+def test_every_shipped_task_is_right(shipped: Report) -> None:
+    """Nothing is wrong with any document of any shipped task, under four tokenizers."""
+    assert [str(found) for found in shipped.findings] == []
+    assert set(shipped.tokenizers) == {"tiny-gemma", "tiny-gpt2", "tiny-llama", "tiny-pythia"}
+    assert len(shipped.tasks) == 42
+    assert all(task.documents in (150, 1000) for task in shipped.tasks)
+
+
+@pytest.mark.parametrize("config", [TASK, CHOICES], ids=["loglikelihood", "choices"])
+def test_a_users_task_that_is_right(config: Mapping[str, Any], tmp_path: Path) -> None:
+    """A task of a user's own, with spans or without, has no findings."""
+    bare = {key: value for key, value in ROW.items() if key not in ("spans", "subject")}
+    write(tmp_path, config)
+    assert findings(tmp_path) == []
+    write(tmp_path, config, bare)
+    assert findings(tmp_path) == []
+
+
+def test_other_kinds_of_tasks_are_rendered(tmp_path: Path) -> None:
+    """A task that generates, one that scores a whole text, and a group of tasks are loaded and rendered."""
+    plain = {key: value for key, value in ROW.items() if key != "spans"}
+    write(tmp_path, {**TASK, "output_type": "generate_until", "task": "b"}, plain, name="b.yaml")
+    rolling = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "query", "metric_list": None}
+    write(tmp_path, {**TASK, **rolling, "task": "c"}, plain, name="c.yaml")
+    (tmp_path / "d.yaml").write_text("group: both\ntask: [b, kgbench_tiny_movies_qa]\n", encoding="utf-8")
+    report = validate(["c", "both"], tmp_path, ["tiny-gpt2"])
+    assert report.findings == ()
+    assert {task.name: task.documents for task in report.tasks} == {"b": 1, "c": 1, "kgbench_tiny_movies_qa": 150}
+
+
+def test_a_group_that_does_not_load(tmp_path: Path) -> None:
+    """A group with a member that there is none of."""
+    write(tmp_path, TASK)
+    (tmp_path / "d.yaml").write_text("group: both\ntask: [mine, yours]\n", encoding="utf-8")
+    assert only(tmp_path).startswith(f"{tmp_path / 'd.yaml'}: task both: the group does not load: ")
+
+
+# ----------------------------------------------------------------------------------------------------------- the documents
+
+
+def place(path: Path, field: str, document: str = "0 (mine/1)") -> str:
+    """How a line begins."""
+    return f"{path}: task mine, document {document}, field {field}: "
+
+
+@pytest.mark.parametrize(("region", "end", "step"), [(r, end, step) for r in ("FE", "R", "P") for end in (0, 1) for step in (-1, 1)])
+def test_a_span_off_by_one(region: str, end: int, step: int, tmp_path: Path) -> None:
+    """Either end of any span, one character to either side."""
+    spans = {name: list(span) for name, span in ROW["spans"].items()}
+    spans[region][end] += step
+    path = write(tmp_path, TASK, ROW, {**ROW, "id": "mine/2", "spans": spans})
+    assert only(tmp_path).startswith(place(path, f"spans.{region}", "1 (mine/2)"))
+
+
+@pytest.mark.parametrize("prompt", builtin_prompts())
+def test_no_shipped_span_can_be_off_by_one(prompt: str) -> None:
+    """In every shipped row, every span with an end moved by one is a fault, and without it is none."""
+    for row in rows(load_dataset("tiny_movies"), prompt):
+        assert not list(span_faults(row))
+        for region, (start, end) in row["spans"].items():
+            for moved in ([start - 1, end], [start + 1, end], [start, end - 1], [start, end + 1]):
+                fields = [field for field, _ in span_faults({**row, "spans": {**row["spans"], region: moved}})]
+                assert fields == [f"spans.{region}"]
+
+
+@given(st.text(min_size=1, max_size=12).filter(lambda text: text == text.strip()), st.integers(-3, 3), st.integers(-3, 3))
+def test_the_subject_alone_is_the_subject(subject: str, left: int, right: int) -> None:
+    """Whatever its letters, a name between blanks is found where it stands and nowhere else."""
+    query = f"with {subject} in"
+    span = [5 + left, 5 + len(subject) + right]
+    row = {"query": query, "subject": subject, "spans": {"FE": span, "M": None}}
+    inside = 0 <= span[0] < span[1] <= len(query)
+    assert (not list(span_faults(row))) == (inside and query[slice(*span)] == subject)
+
+
+@pytest.mark.parametrize("span", [[0, 7, 9], [7, 0], ["0", "7"], [0, 99], [-7, 7], 3, [True, 7]])
+def test_what_is_no_span(span: Any) -> None:
+    """A span is two whole numbers within the query."""
+    (fault,) = span_faults({**ROW, "spans": {"FE": span}})
+    assert fault[0] == "spans.FE"
+
+
+def test_an_unknown_region() -> None:
+    """A row can place only the regions that do not follow from the tokens."""
+    assert [field for field, _ in span_faults({**ROW, "spans": {"LT": [24, 28], "S": [0, 7]}})] == ["spans.LT", "spans.S"]
+
+
+@pytest.mark.parametrize(("text", "word"), [("Ünal Ça", True), ("映画には千と千尋がある", False), ("Ann's film", False)])
+def test_word_boundaries(text: str, word: bool) -> None:
+    """Letters side by side are one word, but not in scripts that are written without blanks."""
+    spans = {"Ünal Ça": [1, 4], "映画には千と千尋がある": [4, 8], "Ann's film": [0, 3]}
+    assert bool(list(span_faults({"query": text, "spans": {"M": spans[text]}}))) == word
+
+
+@pytest.mark.parametrize("target", ["", " ", "\n"])
+def test_an_empty_target(target: str, tmp_path: Path) -> None:
+    """A target without a character to score."""
+    path = write(tmp_path, TASK, ROW, {**ROW, "target": target})
+    assert (
+        only(tmp_path) == place(path, "doc_to_target", "1 (mine/1)") + f"the target {target!r} is empty, so that there is nothing to score"
+    )
+
+
+def test_an_empty_choice(tmp_path: Path) -> None:
+    """A choice without a character, also in the first document, where lm-eval itself fails."""
+    path = write(tmp_path, CHOICES, {**ROW, "candidates": ["", "Bo Ray"]})
+    assert only(tmp_path).startswith(place(path, "doc_to_choice[0]") + "the target ' ' is empty")
+
+
+@pytest.mark.parametrize(
+    ("column", "template", "found"),
+    [(1984, "target", "int 1984"), ("[1408]", "{{target}}", "list [1408]"), (["a", "b"], "target", "list ['a', 'b']")],
+)
+def test_a_target_that_is_no_text(column: Any, template: str, found: str, tmp_path: Path) -> None:
+    """A column of numbers, and a text in brackets that a template turns into a list."""
+    path = write(tmp_path, {**TASK, "doc_to_target": template}, {**ROW, "target": column})
+    assert only(tmp_path).startswith(place(path, "doc_to_target") + f"expected a text, found the {found}; ")
+
+
+@pytest.mark.parametrize("document", [0, 1])
+@pytest.mark.parametrize(
+    ("candidates", "name", "message"),
+    [
+        (["1917", "1984"], "1984", "1984 is none of the 2 choices, which have the numbers 0 to 1; lm-eval reads '1984' as a number"),
+        (["1", "2", "3"], "1", "the right choice would be '2', expected '1'; lm-eval reads '1' as a number"),
+        (["[REC]", "8½"], "Up", "'Up' is none of the 2 choices, which have the numbers 0 to 1"),
+    ],
+)
+def test_a_numeric_target_of_choices(candidates: list[str], name: str, message: str, document: int, tmp_path: Path) -> None:
+    """Digits that lm-eval takes for an index: beyond the choices, or, worse, another choice; also where it fails at once by that."""
+    wrong = {**ROW, "candidates": candidates, "object": name}
+    right = {**wrong, "candidates": ["Bo", "Cy"], "object": "Bo"}
+    path = write(tmp_path, {**CHOICES, "doc_to_target": "{{object}}"}, *([wrong, right] if document == 0 else [right, wrong]))
+    assert only(tmp_path) == place(path, "doc_to_target", f"{document} (mine/1)") + message
+
+
+def test_a_wrong_gold(tmp_path: Path) -> None:
+    """An index that is another choice than the row's object, and one beyond the choices."""
+    path = write(tmp_path, CHOICES, {**ROW, "gold": 0}, {**ROW, "gold": 2})
+    first, second = findings(tmp_path)
+    assert first == place(path, "doc_to_target") + "the right choice would be 'Cy Fox', expected 'Bo Ray'"
+    assert second.startswith(place(path, "doc_to_target", "1 (mine/1)") + "2 is none of the 2 choices")
+
+
+def test_a_target_without_its_blank(tmp_path: Path) -> None:
+    """A target that runs into the last word, since lm-eval adds no blank to it."""
+    path = write(tmp_path, TASK, {**ROW, "target": "Bo Ray"})
+    assert only(tmp_path).startswith(place(path, "doc_to_target") + "the target 'Bo Ray' runs into the context's last word 'with'")
+
+
+def test_a_query_that_is_not_at_the_end(tmp_path: Path) -> None:
+    """A context that goes on after the query, and one that does not hold it."""
+    path = write(tmp_path, {**TASK, "doc_to_text": "{{query}} the"})
+    assert only(tmp_path).startswith(place(path, "query") + "is not at the end of the rendered context, which goes on with ' the'")
+    write(tmp_path, {**TASK, "doc_to_text": "{{subject}} and"})
+    assert "is not in the rendered context 'Ann Lee and'" in only(tmp_path)
+
+
+def test_what_comes_before_the_query_is_no_fault(tmp_path: Path) -> None:
+    """A description and examples before the query, which name the subject as well, move the spans with it."""
+    spans = {"FE": [0, 7], "R": [8, 13]}
+    others = [{**ROW, "id": f"mine/{n}", "query": f"Ann Lee stars in film {n} with", "spans": spans} for n in range(4)]
+    write(tmp_path, {**TASK, "description": "Ann Lee stars in films.\n", "fewshot_split": "test", "num_fewshot": 2}, *others)
+    assert findings(tmp_path) == []
+
+
+def test_a_template_that_fails(tmp_path: Path) -> None:
+    """A document that cannot be rendered: the key is named."""
+    path = write(tmp_path, {**CHOICES, "doc_to_choice": "{{candidates[0]}}"}, {**ROW, "candidates": ["['x', 'Bo Ray']"]}, ROW)
+    assert only(tmp_path).startswith(place(path, "doc_to_choice", "1 (mine/1)") + "cannot be rendered: SyntaxError: ")
+
+
+def test_data_that_do_not_load(tmp_path: Path) -> None:
+    """A task whose data cannot be had: the error is told."""
+    path = write(tmp_path, {**TASK, "test_split": "validation"})
+    assert only(tmp_path) == f"{path}: task mine: does not load: KeyError: 'validation'"
+
+
+# -------------------------------------------------------------------------------------------------------------- the tokens
+
+
+@pytest.fixture
+def words(tmp_path: Path, folders: Mapping[str, Path]) -> Path:
+    """A checkpoint whose tokenizer splits at blanks only, knows few words, and drops characters of no width."""
+    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["<unk>", *str(ROW["query"]).split()])}, "<unk>"))
+    inner.normalizer = normalizers.Replace("\u200b", "")
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    shutil.copytree(folders["sft"], tmp_path / "words")
+    PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>").save_pretrained(tmp_path / "words")
+    return tmp_path / "words"
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "message"),
+    [
+        ({"target": "-Bo Ray"}, "doc_to_target", "the tokens of context and target '-Bo Ray' do not begin with those of the context"),
+        ({"target": " \u200b"}, "doc_to_target", "the target ' \\u200b' has no token"),
+        ({"query": "Ann Lee stars-in a film with", "spans": {"R": [8, 13]}}, "spans", "region R, 'stars', cannot be located in "),
+    ],
+)
+def test_what_is_wrong_as_tokens(change: Mapping[str, Any], field: str, message: str, tmp_path: Path, words: Path) -> None:
+    """A target that changes its context's tokens or adds none, a span that shares a token; the tokenizers that find so are named."""
+    (tmp_path / "tasks").mkdir()
+    path = write(tmp_path / "tasks", TASK, ROW, {**ROW, **change})
+    (found,) = validate((), tmp_path / "tasks", ["tiny-gpt2", str(words)]).findings
+    assert str(found).startswith(place(path, field, "1 (mine/1)") + message)
+    assert str(found).endswith(f" (tokenizer {words})")
+
+
+def test_what_several_tokenizers_find_is_told_once(tmp_path: Path, words: Path) -> None:
+    """One line names all tokenizers that find the same."""
+    (tmp_path / "tasks").mkdir()
+    write(tmp_path / "tasks", TASK, {**ROW, "target": " \u200b"})
+    again = shutil.copytree(words, tmp_path / "again")
+    (found,) = validate((), tmp_path / "tasks", [str(words), str(again)]).findings
+    assert found.tokenizers == (str(words), str(again))
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines on what is wrong, a table of all tasks, a last line; exit status 1. The same as JSON. Without findings 0."""
+    path = write(tmp_path, TASK, *[{**ROW, "target": ""}] * 12)
+    arguments = ["tasks", "validate", "--include-path", str(tmp_path), "--tokenizer", "tiny-gpt2,tiny-llama"]
+    assert main(arguments) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.startswith(f"{path}: task mine, document {n} (mine/1), field doc_to_target: ") for n, line in enumerate(lines[:10])] == [
+        True
+    ] * 10
+    assert lines[10] == "… and 2 more in task mine; --json has them all"
+    assert lines[-3].split() == ["mine", "12", "2", "12"]
+    assert lines[-1] == "1 tasks, 12 documents, under the tokenizers of tiny-gpt2, tiny-llama: 12 findings"
+    assert main([*arguments, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["holds"], len(told["findings"]), told["tokenizers"]) == (False, 12, ["tiny-gpt2", "tiny-llama"])
+    assert told["tasks"] == [{"name": "mine", "file": str(path), "documents": 12, "findings": 12}]
+    assert main(["tasks", "validate", "kgbench_tiny_movies_qa", "--tokenizer", "tiny-gpt2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("all is well")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["kgbench_tiny_movies_headlin"], "unknown task 'kgbench_tiny_movies_headlin'. Did you mean 'kgbench_tiny_movies_headline'"),
+        (["--tokenizer", "tiny-gema"], "unknown tokenizer 'tiny-gema'. Did you mean 'tiny-gemma'"),
+        (["--tokenizer", "./nowhere"], "no checkpoint at './nowhere'"),
+        (["--include-path", "./nowhere"], "does not exist"),
+        (["--include-path", "."], "no tasks; expected files that end with .yaml"),
+    ],
+)
+def test_wrong_input(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the user can mend is one line, exit status 2."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["tasks", "validate", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1

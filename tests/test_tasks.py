@@ -1,0 +1,281 @@
+"""The tasks for lm-eval: which there are, what their documents hold, and that they load from anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
+from test_package import loaded_by
+from write_tasks import FOLDER, files
+
+from kgbench.cli import main
+from kgbench.data import ImportOptions, builtin_prompts, dataset_names, load_dataset, load_prompts
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.harness import tasks_path
+from kgbench.harness.catalogue import shipped
+from kgbench.harness.metrics import process_results
+from kgbench.harness.preview import preview
+from kgbench.harness.rows import CANDIDATES, fingerprint, gold, load, rows
+from kgbench.harness.scores import TokenScore
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+HEADLINE = "kgbench_tiny_movies_headline"
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    """A data set's rows with every built-in prompt."""
+    return [row for prompt in builtin_prompts() for row in rows(load_dataset(name), prompt)]
+
+
+def loaded(*names: str) -> Mapping[str, Any]:
+    """Tasks as lm-eval makes them."""
+    return TaskManager(include_path=str(tasks_path()), include_defaults=False).load(list(names))["tasks"]
+
+
+# --------------------------------------------------------------------------------------------------------------- the files
+
+
+def test_the_folder_holds_what_is_written() -> None:
+    """What stands in `tasks/` is what `make tasks` writes: one file per data set, prompt and form, and the common parts."""
+    found = {str(path.relative_to(FOLDER)): path.read_text(encoding="utf-8") for path in FOLDER.glob("*/*.yaml")}
+    assert found == files()
+    assert all(path.name.startswith("_") for path in FOLDER.glob("*.yaml"))
+
+
+def test_there_is_a_task_for_every_data_set_prompt_and_form() -> None:
+    """The catalogue, lm-eval's index of the folder, and the scheme of names and tags agree."""
+    index = TaskManager(include_path=str(tasks_path()), include_defaults=False)
+    entries = shipped()
+    assert sorted(entry.name for entry in entries) == index.all_subtasks
+    for entry in entries:
+        ending = {"loglikelihood": "", "choices": "_choices", "effects": "_effects"}[entry.form]
+        assert entry.name == f"kgbench_{entry.dataset}_{entry.prompt}{ending}"
+        assert index.task_index[entry.name].tags == {f"kgbench{ending}", f"kgbench_{entry.dataset}{ending}"} == set(entry.tags)
+        assert entry.documents == len(load_dataset(entry.dataset).facts)
+    assert {(entry.dataset, entry.prompt) for entry in entries} == {(d, p) for d in dataset_names() for p in builtin_prompts()}
+
+
+def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
+    """A package that carries its tasks within, as the wheel does, finds them there, and a task of it loads in any working directory."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["force-include"] == {"tasks": "kgbench/tasks"}
+    package = tmp_path / "site" / "kgbench"
+    shutil.copytree(ROOT / "kgbench", package, ignore=shutil.ignore_patterns("zoo", "__pycache__"))
+    shutil.copytree(FOLDER, package / "tasks")
+    code = (
+        "from lm_eval.tasks import TaskManager\n"
+        "from kgbench.harness import tasks_path\n"
+        "tasks = TaskManager(include_path=str(tasks_path()), include_defaults=False)\n"
+        f"print(tasks_path(), len(tasks.load(['{HEADLINE}'])['tasks']['{HEADLINE}'].eval_docs))"
+    )
+    away = tmp_path / "elsewhere"
+    away.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=away, env=environment)
+    assert done.stdout.split() == [str(package / "tasks"), "150"], done.stderr
+
+
+# --------------------------------------------------------------------------------------------------------------- documents
+
+
+@pytest.mark.parametrize("name", dataset_names())
+def test_a_row_is_a_prompt(name: str) -> None:
+    """Query, target and spans are those of kgbench's prompts, to the character, also after lm-eval's library has stored them."""
+    data = load_dataset(name)
+    for prompt in builtin_prompts():
+        stored = list(load(kgbench_dataset=name, kgbench_prompt=prompt)["test"])
+        assert stored == rows(data, prompt)
+        for row, filled in zip(stored, load_prompts(data, [prompt]), strict=True):
+            assert (row["id"], row["dataset"], row["prompt"]) == (filled.fact.id, name, prompt)
+            assert (row["query"], row["object"], row["target"]) == (filled.text, filled.target, f" {filled.target}")
+            assert {region: tuple(span) for region, span in row["spans"].items()} == filled.spans
+            assert row["query"][slice(*row["spans"]["FE"])] == row["subject"] == filled.fact.fields[data.subject]
+
+
+@pytest.mark.parametrize("name", dataset_names())
+def test_candidates(name: str) -> None:
+    """Candidates are ten different objects of the data set, the right one among them once, at a place that tells nothing."""
+    data = load_dataset(name)
+    objects = {fact.fields[data.object] for fact in data.facts}
+    found = documents(name)
+    for row in found:
+        assert len(row["candidates"]) == len(set(row["candidates"])) == CANDIDATES
+        assert set(row["candidates"]) <= objects
+        assert row["candidates"][row["gold"]] == row["object"]
+        assert gold(row) == row["gold"]
+    places = [row["gold"] for row in found]
+    assert all(places.count(place) > len(places) / (2 * CANDIDATES) for place in range(CANDIDATES))
+
+
+def test_candidates_are_stable() -> None:
+    """A fact has the same candidates in every prompt and process: they are drawn by its id."""
+    row = rows(load_dataset("tiny_movies"), "headline")[3]
+    assert row["candidates"] == rows(load_dataset("tiny_movies"), "qa")[3]["candidates"]
+    assert row["candidates"][:2] == ["Richard Valentine", "Jessica Holder"]
+
+
+def test_few_objects_and_odd_names(tmp_path: Path) -> None:
+    """A data set with fewer objects than candidates offers all that it has; names of digits, brackets and quotes stay what they are."""
+    facts = {"Al O'Neil": "1984", '"Q" Lee': "[1408]", "Zoë {x} '71": "Bo Ray"}
+    (tmp_path / "facts.jsonl").write_text("\n".join(json.dumps({"subject": a, "object": b}) for a, b in facts.items()), encoding="utf-8")
+    data = load_dataset(str(tmp_path / "facts.jsonl"), ImportOptions(templates={"mine": "With {subject} {R:plays}"}))
+    found = rows(data, "mine")
+    assert [sorted(row["candidates"]) for row in found] == [sorted(facts.values())] * 3
+    assert [(row["query"][slice(*row["spans"]["FE"])], row["target"]) for row in found] == [(a, f" {b}") for a, b in facts.items()]
+
+
+def test_the_fingerprint_tells_data_and_prompt() -> None:
+    """It differs between prompts and between data sets, and is the same for all rows of one task."""
+    data = load_dataset("tiny_movies")
+    part = data.subset([fact.id for fact in data.facts[:10]])
+    assert len({fingerprint(data, "headline"), fingerprint(data, "qa"), fingerprint(part, "headline")}) == 3
+    assert {row["fingerprint"] for row in rows(data, "qa")} == {fingerprint(data, "qa")}
+
+
+def test_model_arguments_are_no_concern_of_rows() -> None:
+    """lm-eval hands every model argument to a task's data; they change nothing."""
+    given = {"version": 1, "pretrained": "x", "localizer": "dynamic_graft", "graft": "FE+LT", "dataset": "other", "prompt": "other"}
+    assert list(load("tiny_movies", "qa", **given)["test"]) == rows(load_dataset("tiny_movies"), "qa")
+
+
+@pytest.mark.parametrize(("dataset", "prompt"), [("tiny_movie", "qa"), ("tiny_movies", "q")])
+def test_unknown_names_are_told(dataset: str, prompt: str) -> None:
+    """A data set or prompt that there is none of is an error with the nearest names."""
+    with pytest.raises(UnknownNameError, match="Did you mean"):
+        load(kgbench_dataset=dataset, kgbench_prompt=prompt)
+
+
+def test_a_users_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task may name a file beside its YAML; the working directory does not matter."""
+    header = {"kgbench": 1, "templates": {"mine": "{subject} {R:plays} {P:with}"}}
+    facts = [{"subject": "Al", "object": "Bo"}, {"subject": "Cy", "object": "1984"}]
+    (tmp_path / "facts.jsonl").write_text("\n".join(map(json.dumps, [header, *facts])), encoding="utf-8")
+    for form in ("loglikelihood", "choices"):
+        config = {
+            "include": str(FOLDER / f"_{form}.yaml"),
+            "task": f"my_{form}",
+            "dataset_kwargs": {"kgbench_dataset": "facts.jsonl", "kgbench_prompt": "mine"},
+        }
+        (tmp_path / f"{form}.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    assert preview("my_loglikelihood", 1, tmp_path)["targets"] == [" 1984"]
+    assert sorted(preview("my_choices", 1, tmp_path)["targets"]) == [" 1984", " Bo"]
+    assert main(["tasks", "validate", "--include-path", str(tmp_path), "--quiet"]) == 0
+
+
+# ----------------------------------------------------------------------------------------------------------------- figures
+
+
+def test_a_plain_pair_gives_the_name_alone() -> None:
+    """Of what other models answer, only the log-probability of the whole name can be told."""
+    assert process_results({}, [(-3.5, False)]) == {"name_logprob": -3.5}
+
+
+def test_our_answer_gives_all() -> None:
+    """Of a `TokenScore` also what the first token of the name says."""
+    score = TokenScore(-3.5, False, rank=2, prob=0.25, logprob=-1.5)
+    expected = {"top1": 0.0, "top5": 1.0, "mrr": 0.5, "rank": 2.0, "prob": 0.25, "logprob": -1.5, "name_logprob": -3.5}
+    assert process_results({}, [score]) == expected
+    assert set(loaded(HEADLINE)[HEADLINE].aggregation()) == set(expected)
+    assert {name for name, more in loaded(HEADLINE)[HEADLINE].higher_is_better().items() if not more} == {"rank"}
+
+
+def test_any_model_of_lm_eval_runs_both_forms() -> None:
+    """A model that answers with plain pairs reports the name's log-probability, and which choice it takes."""
+    tasks = TaskManager(include_path=str(tasks_path()), include_defaults=False)
+    names = [HEADLINE, f"{HEADLINE}_choices"]
+    results = simple_evaluate(model="dummy", tasks=names, task_manager=tasks, limit=3, bootstrap_iters=0)["results"]
+    reported = {name: {key.partition(",")[0] for key in results[name] if "," in key and "stderr" not in key} for name in names}
+    assert reported == {HEADLINE: {"name_logprob"}, f"{HEADLINE}_choices": {"acc", "acc_norm"}}
+
+
+@pytest.mark.parametrize("ending", ["", "_choices", "_effects"])
+@pytest.mark.parametrize("prompt", ["headline", "new_film"])
+def test_few_shot(prompt: str, ending: str) -> None:
+    """Two examples come before the question, other facts with their answers, one blank between; the document is not among them."""
+    name = f"kgbench_tiny_movies_{prompt}{ending}"
+    task = loaded(name)[name]
+    task.set_fewshot_seed(1234)
+    told = {f"{row['query']} {row['object']}" for row in task.eval_docs}
+    for doc in task.eval_docs:
+        *examples, last = task.fewshot_context(doc, num_fewshot=2).split("\n\n")
+        assert last == doc["query"]
+        assert len(examples) == 2
+        assert set(examples) <= told
+        assert all("  " not in text and not text.startswith(doc["query"]) for text in examples)
+
+
+# ------------------------------------------------------------------------------------------------------------- command line
+
+
+def test_path(capsys: pytest.CaptureFixture[str]) -> None:
+    """`kgbench tasks path` prints the folder and nothing else."""
+    assert main(["tasks", "path"]) == 0
+    assert capsys.readouterr().out == f"{tasks_path()}\n"
+    assert (tasks_path() / "_kgbench.yaml").is_file()
+
+
+@pytest.mark.parametrize("command", ["tasks path", "tasks ls --json", "tasks --help"])
+def test_listing_loads_no_torch(command: str) -> None:
+    """Naming the tasks loads no torch."""
+    assert not {"torch", "transformers"} & loaded_by(*command.split())
+
+
+def test_ls(capsys: pytest.CaptureFixture[str]) -> None:
+    """`kgbench tasks ls` lists what there is, as a table and as JSON."""
+    assert main(["tasks", "ls", "--json"]) == 0
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    assert set(found) == {entry.name for entry in shipped()}
+    assert found[f"{HEADLINE}_choices"] == {
+        "name": f"{HEADLINE}_choices",
+        "dataset": "tiny_movies",
+        "prompt": "headline",
+        "form": "choices",
+        "tags": ["kgbench_choices", "kgbench_tiny_movies_choices"],
+        "documents": 150,
+    }
+    assert main(["tasks", "ls"]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told for entry in shipped() for name in (entry.name, *entry.tags))
+
+
+def test_show(capsys: pytest.CaptureFixture[str]) -> None:
+    """`kgbench tasks show` renders a document: context, target, the words of each span, candidates, metrics."""
+    filled = load_prompts("tiny_movies", ["qa"])[7]
+    for ending in ("", "_choices", "_effects"):
+        assert main(["tasks", "show", f"kgbench_tiny_movies_qa{ending}", "--document", "7", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["context"], told["id"], told["documents"]) == (filled.text, filled.fact.id, 150)
+        assert told["spans"] == {region: filled.text[slice(*span)] for region, span in filled.spans.items()}
+        right = told["targets"][told["gold"] or 0]
+        assert right == f" {filled.target}"
+        assert len(told["targets"]) == (CANDIDATES if ending == "_choices" else 1)
+    assert main(["tasks", "show", "kgbench_tiny_movies_qa_choices", "--document", "7"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"target    ' {filled.target}'   (right)" in lines
+    assert f"FE        {filled.fact.fields['first_actor']!r}" in lines
+    assert sum("(right)" in line for line in lines) == 1
+
+
+def test_show_of_what_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown task or document is answered in one line, with exit status 2."""
+    assert main(["tasks", "show", "kgbench_tiny_movies_headlin"]) == 2
+    assert f"Did you mean '{HEADLINE}'" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"has 150 documents, with numbers from 0 to 149; there is no 150"):
+        preview(HEADLINE, 150)
