@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # More test processes than this cost more memory than they save time.
 PYTEST_ARGS ?= -n auto --maxprocesses 4
 
-.PHONY: help eval test lint format bench mutants plants clean
+.PHONY: help eval test lint format bench mutants plants tasks claims clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -35,6 +35,12 @@ mutants: $(VENV)/.installed-dev  ## Break the engine on purpose; every break mus
 
 plants: $(VENV)/.installed  ## Run every scorer on every shipped plant (most of an hour) and print the README's tables
 	$(BIN)/python tests/plants_table.py
+
+tasks: $(VENV)/.installed  ## Write the YAML files of tasks/ anew
+	$(BIN)/python tests/write_tasks.py
+
+claims: $(VENV)/.installed-dev  ## Ask the paper's claims of all tiny pairs and print the README's table
+	$(BIN)/python tests/claims_table.py
 
 clean:  ## Remove the environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build dist

@@ -146,6 +146,14 @@ def test_it_tells_what_it_kept_and_what_not(run) -> None:
     assert "3 facts are few" in answer.err
 
 
+def test_a_column_with_gaps_is_told(run) -> None:
+    """A column that nothing needs may have gaps; it is left out, and said so."""
+    Path("own.csv").write_text("subject,object,note\na,b,x\nc,d,\n")
+    answer = run("own.csv", "--template", "ask={subject} met")
+    assert answer.status == 0 and "left out: column note (empty at line 3)" in answer.out
+    assert load_dataset("own.jsonl").fields == ("subject", "object")
+
+
 def test_json_tells_the_same(run) -> None:
     """Counts agree with those of the loader; spans are those of the prompt's text."""
     told = json.loads(run("cast.csv", *ROLES, "--template", STARS, "--limit", "2", "--json").out)
@@ -175,7 +183,7 @@ def test_builtin_prompts_are_used_where_they_fit(run) -> None:
     assert answer.status == 0 and "    headline " in answer.out and " movie_title " not in answer.out
     assert "--prompt" not in answer.out
     titled = ("--column", "movie_title=film", "--column", "first_actor=actor", "--subject", "film", "--object", "costar")
-    assert "    control  [FE+M: The New Walk] [R: stars] Alan Collins and → Joanne Moran" in run("cast.csv", *titled, "--force").out
+    assert "    control         [FE+M: The New Walk] [R: stars] Alan Collins and → Joanne Moran" in run("cast.csv", *titled, "--force").out
     answer = run("cast.csv", *titled, "--force")
     assert "--dataset cast.jsonl --prompt " in answer.out and "--kgbench-dataset cast.jsonl --kgbench-prompt " in answer.out
     assert set(builtin_fitting(load_dataset("cast.jsonl"))) >= set(answer.out.splitlines()[-2].rpartition(" ")[2].split(","))
@@ -252,9 +260,7 @@ def test_a_few_facts_that_give_the_answer_away_are_told(run) -> None:
 def test_a_tokenizer_says_which_prompts_it_cannot_read(run) -> None:
     """Regions that share a token are counted and named, with exit status 1; the file is there."""
     Path("own.csv").write_text("subject,object\n" + "".join(f"s{i},o{i}\n" for i in range(12)))
-    answer = run(
-        "own.csv", "--template", "glued=un{P:believ}able {subject}", "--template", "ask={subject} has", "--tokenizer", "tiny-gemma"
-    )
+    answer = run("own.csv", "--template", "glued={subject} a{P:long}side", "--template", "ask={subject} has", "--tokenizer", "tiny-gemma")
     assert answer.status == 1 and Path("own.jsonl").exists()
     assert (
         "tiny-gemma cannot read prompt 'glued' of 12 of 12 facts (own/1, own/2, own/3, own/4, own/5, …); the first: region P" in answer.err

@@ -124,7 +124,7 @@ def test_malformed_jsonl_is_one_clear_line(tmp_path: Path, text: str, message: s
         ("subject,,object\na,b,c\n", "line 1: expected different column names, none empty"),
         ("subject,subject\na,b\n", "line 1: expected different column names"),
         ('subject,object\na,"b\n', "line 2: is not CSV: unexpected end of data"),
-        ("subject;object\na;b\n", "which column is the subject\\? There are subject;object"),
+        ("subject;object\na;b\n", "which column is the subject\\? There is only subject;object, and columns are separated by commas"),
     ],
 )
 def test_malformed_csv_is_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
@@ -133,6 +133,31 @@ def test_malformed_csv_is_one_clear_line(tmp_path: Path, text: str, message: str
     path.write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         read_table(path)
+
+
+def test_a_column_with_gaps_is_left_out(tmp_path: Path) -> None:
+    """A column that is empty in some row is no field of any; a template that needs it is told the line."""
+    path = tmp_path / "own.csv"
+    path.write_text("id,subject,object,note,year\n7,a,b,,1\n8,c,d,x\n9,e,f,y,3\n")
+    table = read_table(path)
+    assert table.incomplete == {"note": 2, "year": 3}
+    assert [row.fields for row in table.rows] == [{"subject": s, "object": o} for s, o in ("ab", "cd", "ef")]
+    with pytest.raises(DataError, match=r"own.csv, line 3: field 'year' is empty; prompt 'ask' needs a text"):
+        load_dataset(str(path), ImportOptions(templates={"ask": "In {year}, {subject} met"}))
+    path.write_text("id,subject,object\n7,a,b\n,c,d\n")
+    with pytest.raises(DataError, match="line 3: field 'id' is empty"):
+        read_table(path)
+
+
+def test_the_roles_can_be_named_by_column(tmp_path: Path) -> None:
+    """A renamed column is the subject or object by either of its names."""
+    path = tmp_path / "own.csv"
+    path.write_text("actor,costar\na,b\n")
+    columns = {"first_actor": "actor", "second_actor": "costar"}
+    found = [
+        read_table(path, ImportOptions(*roles, columns)) for roles in (("actor", "costar"), ("first_actor", "second_actor"), (None, None))
+    ]
+    assert {(table.subject, table.object) for table in found} == {("first_actor", "second_actor")}
 
 
 def test_other_encodings_are_refused(tmp_path: Path) -> None:

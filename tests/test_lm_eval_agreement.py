@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,27 @@ def test_the_launcher_s_own_option_is_checked(arguments: list[str], says: str, c
 
     assert main(["lm-eval", "run", "--tasks", "x", *arguments]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--model", "kgbench", "--tasks", "kgbench_tiny_movie_qa"], "Tasks not found"),
+        (["--model", "hf", "--model_args", f"pretrained={ZOO}/tiny-gpt2/sft", "--tasks", "mine_effects"], "--model kgbench"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(
+    arguments: list[str], says: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lm-eval would show its own code for is told as our own mistakes are."""
+    from lm_eval.tasks import TaskManager
+
+    from kgbench.cli import main
+
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))  # reading lm-eval's own takes long
+    assert main(["lm-eval", "run", *arguments, "--include_path", str(folder)]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("kgbench: error: ") and says in last
 
 
 def test_tasks_are_found_in_a_checkout() -> None:

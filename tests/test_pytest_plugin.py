@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,19 +20,24 @@ from test_package import HEAVY
 from kgbench.errors import DataError, InputError
 from kgbench.pytest_plugin.comparison import compare, saved_records
 from kgbench.pytest_plugin.options import Given
-from kgbench.pytest_plugin.session import in_pytest_words
+from kgbench.pytest_plugin.session import Session, in_a_line, in_pytest_words
 from kgbench.records import Record, RecordStore, StoredRecord
+from kgbench.records.store import read_record
 
 HERE = Path(__file__).parent
 STRICT = "[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\n"
 
 
-def session(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A session of pytest in a folder, with warnings as errors; the tests' own helpers can be imported."""
+def session(folder: Path, *arguments: str, plugins: Sequence[str] = ("kgbench.pytest_plugin",)) -> subprocess.CompletedProcess[str]:
+    """A session of pytest in a folder, with these plug-ins, or where none is named all that are installed."""
     ours = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    environment = {**ours, "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE))), **variables}
-    line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    only = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} if plugins else {}
+    environment = {**ours, **only, "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE)))}
+    line = [sys.executable, "-m", "pytest", *(f"-p{plugin}" for plugin in plugins), "-pno:cacheprovider", *arguments]
     return subprocess.run(line, capture_output=True, text=True, cwd=folder, env=environment)
+
+
+SPREAD = ("kgbench.pytest_plugin", "xdist")
 
 
 def counts(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
@@ -56,10 +61,10 @@ def test_no_cost_where_it_is_not_used(tmp_path: Path) -> None:
     """It loads nothing heavy for tests of others, prints nothing, and does not change what they come to."""
     tell = f"import sys\ndef pytest_unconfigure():\n    print('loaded:', *(set({HEAVY}) & set(sys.modules)))\n"
     folder = write(tmp_path, conftest=tell, test_other="def test_one(): pass\ndef test_two(): assert 0\n")
-    done = session(folder, "-p", "kgbench.pytest_plugin", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    done = session(folder)
     assert counts(done) == {"failed": 1, "passed": 1} and done.returncode == 1
     assert done.stdout.splitlines()[-1] == "loaded:"
-    assert "kgbench" not in done.stdout.replace("plugins: kgbench", "") and "undecided" not in done.stdout
+    assert "kgbench" not in done.stdout and "undecided" not in done.stdout
 
 
 CONFTEST = """
@@ -138,7 +143,7 @@ def test_undecided(claims: Path) -> None:
 
 def test_undecided_in_several_processes(claims: Path) -> None:
     """With pytest-xdist it is the same; undecided tests leave the exit status at 0, and the table is printed once."""
-    done = session(claims, "-n", "2", "-k", "not test_fails")
+    done = session(claims, "-n", "2", "-k", "not test_fails", plugins=SPREAD)
     assert counts(done) == {"passed": 3, "undecided": 5, "skipped": 1}, done.stdout
     assert done.returncode == 0
     assert len(re.findall(rf"^UNDECIDED test_claims\.py::\w+ - {MESSAGE}$", done.stdout, re.M)) == 5
@@ -236,46 +241,74 @@ def records_in(folder: Path) -> list[Path]:
     return found
 
 
+MORE = ("--kgbench-limit", "12", "--kgbench-prompt", "headline")
+
+
 def test_fixtures(repository: Path) -> None:
     """One pair serves all fixtures; paths in the ini file start where it lies, and the command line wins over it.
 
-    With pytest-xdist each process loads the pair once, and one record is kept of all; a record that is kept is not computed again.
+    With pytest-xdist each process loads the pair once, and one record of all is kept, and compared.
     """
-    more = ("--kgbench-limit", "12", "--kgbench-prompt", "headline")
-    done = session(repository / "tests", *more)
+    done = session(repository / "tests", *MORE, plugins=())
     assert (done.returncode, counts(done)) == (0, {"passed": 4}), done.stdout
     assert list(loads(repository).values()) == [2]
     (kept,) = records_in(repository / "saved")
     assert "mine on tiny-gpt2, tiny_movies, the first 12" in done.stdout and f"record   {kept}" in done.stdout
 
-    done = session(repository / "tests", *more, "-n", "2", "--kgbench-save", "../others")
+    others = ("--kgbench-save", "../others", "--kgbench-compare-fail", "../saved")
+    done = session(repository / "tests", *MORE, "-n", "2", *others, plugins=SPREAD)
     assert (done.returncode, counts(done)) == (0, {"passed": 4}), done.stdout
     assert list(loads(repository).values()) == [2, 2]
     assert [path.name for path in records_in(repository / "others")] == [kept.name]
-    assert done.stdout.count("mine on tiny-gpt2") == 1
+    assert done.stdout.count("mine on tiny-gpt2") == done.stdout.count("none of 9 figures moved") == 1
 
-    before = (kept / "record.json").stat().st_mtime_ns
-    done = session(repository / "tests", *more, "-n", "2", "--kgbench-compare-fail", "../others")
-    assert (done.returncode, counts(done)) == (0, {"passed": 4}), done.stdout
-    assert "none of 9 figures moved" in done.stdout
-    assert records_in(repository / "saved") == [kept] and (kept / "record.json").stat().st_mtime_ns == before
+
+@pytest.mark.parametrize("worker", [False, True])
+def test_a_record_that_is_kept_is_used(tmp_path: Path, worker: bool) -> None:
+    """Nothing is computed anew; one of several processes computes in its own folder what is not kept yet."""
+    line = {"kgbench_model": "tiny-gpt2", "kgbench_limit": "2", "kgbench_prompt": ["qa"], "kgbench_save": "kept"}
+    config = config_of(tmp_path, line, {})
+    if worker:
+        config.workerinput = {"workerid": "gw0"}
+    mine = Session(config)
+    record = mine.evaluate(tmp_path / "own")
+    made = mine.folders[record.id]
+    assert made.parent == (tmp_path / "own" if worker else tmp_path / "called" / "kept")
+    RecordStore(tmp_path / "called" / "kept").write(record, read_record(made).facts())
+    (path,) = records_in(tmp_path / "called" / "kept")
+    before = (path / "record.json").stat().st_mtime_ns
+    assert mine.evaluate(tmp_path / "again") == record
+    assert mine.folders[record.id] == path and (path / "record.json").stat().st_mtime_ns == before
+    assert not (tmp_path / "again").exists()
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    """What a user gave wrong is told in a line for each test, without a traceback."""
+    folder = write(tmp_path, test_mine="def test_one(evaluation): pass\ndef test_two(model_pair): pass\n")
+    done = session(folder, "--kgbench-model", "tiny-gemmo")
+    assert counts(done) == {"errors": 2}, done.stdout
+    told = [line for line in done.stdout.splitlines() if line.startswith("kgbench: ")]
+    assert len(told) == 2 and all(line.startswith("kgbench: unknown model 'tiny-gemmo'. Did you mean 'tiny-gemma'") for line in told)
+    assert "Traceback" not in done.stdout and ".py:" not in done.stdout.replace("test_mine.py::", "")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("line", "said"),
     [
-        ((), "kgbench: which model? Give --kgbench-model NAME"),
-        (("--kgbench-model", "tiny-gemmo"), "kgbench: unknown model 'tiny-gemmo'. Did you mean 'tiny-gemma'"),
+        ({}, "which model? Give --kgbench-model NAME"),
+        ({"kgbench_recipient": "before"}, "which facts did the donor learn? Give --kgbench-dataset NAME|FILE"),
+        ({"kgbench_model": "tiny-gpt2", "kgbench_localizer": "dynamic_graf"}, "Did you mean 'dynamic_graft'"),
+        ({"kgbench_model": "tiny-gpt2", "kgbench_prompt": ["headlin"]}, "Did you mean 'headline'"),
+        ({"kgbench_model": "tiny-gpt2", "kgbench_suite": "pathway"}, "Did you mean 'pathways'"),
+        ({"kgbench_model": "tiny-gpt2", "kgbench_compare_fail": "nowhere"}, "--kgbench-compare-fail: no record in"),
     ],
 )
-def test_errors_are_one_line(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    """What a user gave wrong is told in a line for each test, without a traceback."""
-    folder = write(tmp_path, test_mine="def test_one(evaluation): pass\ndef test_two(model_pair): pass\n")
-    done = session(folder, *arguments)
-    assert counts(done) == {"errors": 2}, done.stdout
-    told = [line for line in done.stdout.splitlines() if line.startswith("kgbench: ")]
-    assert len(told) == 2 and all(line.startswith(said) for line in told)
-    assert "Traceback" not in done.stdout and ".py:" not in done.stdout.replace("test_mine.py::", "")
+def test_mistakes_are_found_before_models_load(tmp_path: Path, line: Mapping[str, Any], said: str) -> None:
+    """With what would do, and with what to do."""
+    mine = Session(config_of(tmp_path, line, {}))
+    with pytest.raises(pytest.fail.Exception, match=re.escape(said)), in_a_line():
+        mine.evaluate(tmp_path / "own")
+    assert "pairs" not in vars(mine)
 
 
 def test_names_of_options() -> None:
@@ -285,15 +318,18 @@ def test_names_of_options() -> None:
     assert in_pytest_words(error) == expected
 
 
-def given_from(folder: Path, line: Mapping[str, Any], ini: Mapping[str, Any]) -> Given:
-    """Options as if pytest had been called in one folder with its ini file in another."""
-    config = SimpleNamespace(
+def config_of(folder: Path, line: Mapping[str, Any], ini: Mapping[str, Any]) -> Any:
+    """What pytest has if it is called in one folder with its ini file in another."""
+    return SimpleNamespace(
         getoption=lambda name: line.get(name),
         getini=lambda name: ini.get(name, ""),
         invocation_params=SimpleNamespace(dir=folder / "called"),
         inipath=folder / "ini" / "pytest.ini",
     )
-    return Given(config)  # type: ignore[arg-type]
+
+
+def given_from(folder: Path, line: Mapping[str, Any], ini: Mapping[str, Any]) -> Given:
+    return Given(config_of(folder, line, ini))
 
 
 def test_places(tmp_path: Path) -> None:
@@ -396,7 +432,7 @@ def record():
     assert (done.returncode, counts(done)) == (1, {"passed": 1}), done.stdout
     assert f"compared with {old.path}: 2 of 18 figures moved" in done.stdout
     assert re.search(r"^  qa, FE\+LT: top5 from \.97 to \.60, by -\.37 \[.*\] over 150 facts$", done.stdout, re.M)
-    done = session(folder, "--kgbench-compare-fail", "old", "-n", "1")
+    done = session(folder, "--kgbench-compare-fail", "old")
     assert (done.returncode, counts(done)) == (1, {"passed": 1}), done.stdout
     assert "was not compared: its per-fact rows are not known here" in done.stdout
 

@@ -61,7 +61,7 @@ def imported(project: Path) -> str:
     """What the README's import prints."""
     found = re.search(r"^kgbench (data import (?:.*\\\n)*.*)$", SECTION, re.MULTILINE)
     assert found is not None
-    status, told = ran(project, "kgbench", *shlex.split(found[1]))
+    status, told = ran(project, "kgbench", *shlex.split(found[1].replace("\\\n", "")))
     assert status == 0
     return told
 
@@ -84,7 +84,7 @@ def test_the_claims_of_the_readme_pass(imported: str, project: Path) -> None:
 
 def test_nothing_learned_nothing_passes(imported: str, project: Path) -> None:
     """With the same checkpoint before and after, one test fails and the others are undecided."""
-    status, told = ran(project, "pytest", "-p", "no:cacheprovider", "-W", "error", "--kgbench-donor", "sft=before")
+    status, told = ran(project, "pytest", "-p", "no:cacheprovider", "-W", "error", "--kgbench-donor", "sft=before", "--kgbench-limit", "40")
     assert status == 1
     assert "1 failed, 3 undecided" in told and "passed" not in told
     assert "FAILED test_my_finetune.py::test_it_learned_them" in told

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from own_tasks import TASK, findings, only, write
 
+from kgbench.harness.validate import validate
+
 
 def test_a_broken_yaml(tmp_path: Path) -> None:
     """A file that is no YAML, which lm-eval leaves out without a word."""
@@ -16,6 +18,7 @@ def test_a_broken_yaml(tmp_path: Path) -> None:
     assert line.startswith(f"{path}: task mine: is not YAML: ")
     assert " at line 3, column " in line
     assert findings(tmp_path, "mine") == [line]
+    assert [(task.name, task.documents) for task in validate((), tmp_path, ["tiny-gpt2"]).tasks] == [("mine", 0)]
 
 
 def test_a_missing_include(tmp_path: Path) -> None:

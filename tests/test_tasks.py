@@ -160,21 +160,26 @@ def test_unknown_names_are_told(dataset: str, prompt: str) -> None:
         load(kgbench_dataset=dataset, kgbench_prompt=prompt)
 
 
+OWN: list[dict[str, Any]] = [
+    {"kgbench": 1, "templates": {"mine": "{subject} {R:plays} {P:with}"}},
+    {"subject": "Al", "object": "Bo"},
+    {"subject": "Cy", "object": "1984"},
+]
+"""A user's own facts, with a prompt."""
+
+
 def test_a_users_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task may name a file beside its YAML; the working directory does not matter."""
-    header = {"kgbench": 1, "templates": {"mine": "{subject} {R:plays} {P:with}"}}
-    facts = [{"subject": "Al", "object": "Bo"}, {"subject": "Cy", "object": "1984"}]
-    (tmp_path / "facts.jsonl").write_text("\n".join(map(json.dumps, [header, *facts])), encoding="utf-8")
-    for form in ("loglikelihood", "choices"):
-        config = {
-            "include": str(FOLDER / f"_{form}.yaml"),
-            "task": f"my_{form}",
-            "dataset_kwargs": {"kgbench_dataset": "facts.jsonl", "kgbench_prompt": "mine"},
-        }
-        (tmp_path / f"{form}.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    """The task that `tasks/README.md` shows names a file beside its YAML, whatever the working directory, and is right."""
+    (tmp_path / "facts.jsonl").write_text("\n".join(map(json.dumps, OWN)), encoding="utf-8")
+    shown = (FOLDER / "README.md").read_text(encoding="utf-8").partition("```yaml\n")[2].partition("```")[0]
+    (tmp_path / "my_facts.yaml").write_text(shown, encoding="utf-8")
+    data = {"kgbench_dataset": "facts.jsonl", "kgbench_prompt": "mine"}
+    choices = {"include": str(FOLDER / "_choices.yaml"), "task": "my_choices", "dataset_kwargs": data}
+    (tmp_path / "choices.yaml").write_text(yaml.safe_dump(choices), encoding="utf-8")
     (tmp_path / "away").mkdir()
     monkeypatch.chdir(tmp_path / "away")
-    assert preview("my_loglikelihood", 1, tmp_path)["targets"] == [" 1984"]
+    assert preview("my_facts", 1, tmp_path)["targets"] == [" 1984"]
+    assert preview("my_facts", 1, tmp_path)["metrics"] == preview(HEADLINE)["metrics"]
     assert sorted(preview("my_choices", 1, tmp_path)["targets"]) == [" 1984", " Bo"]
     assert main(["tasks", "validate", "--include-path", str(tmp_path), "--quiet"]) == 0
 
@@ -235,6 +240,32 @@ def test_path(capsys: pytest.CaptureFixture[str]) -> None:
 def test_listing_loads_no_torch(command: str) -> None:
     """Naming the tasks loads no torch."""
     assert not {"torch", "transformers"} & loaded_by(*command.split())
+
+
+WITHOUT = """
+import sys
+
+class Finder:
+    def __init__(self, inner):
+        self.inner = inner
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in ("lm_eval", "datasets") else self.inner.find_spec(name, path, target)
+
+sys.meta_path = [Finder(each) for each in sys.meta_path]
+from kgbench.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""The command line where lm-eval is not installed."""
+
+
+@pytest.mark.parametrize(("command", "status"), [("path", 0), ("ls", 0), (f"show {HEADLINE}", 2), ("validate", 2)])
+def test_without_lm_eval(command: str, status: int) -> None:
+    """What only names tasks needs no lm-eval; what loads them says in one line how to get it."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT, "tasks", *command.split()], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == status, done.stderr
+    missing = "kgbench: error: this needs lm-eval, which is not installed: pip install 'kgbench[lm-eval]'\n"
+    assert done.stderr == (missing if status else "")
 
 
 def test_ls(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,9 +10,10 @@ import pytest
 
 from kgbench.claims.session import check, chosen, running
 from kgbench.errors import KgbenchError
-from kgbench.pytest_plugin.session import in_a_line, is_worker
+from kgbench.pytest_plugin.session import in_a_line, in_pytest_words, is_worker
 
 if TYPE_CHECKING:
+    from kgbench.claims.claim import Claim
     from kgbench.data import Prompt
     from kgbench.effects.columns import PromptColumns
     from kgbench.models.pair import ModelPair
@@ -55,7 +56,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if ours != {BENCH}:
             check(chosen(session.config).spec)
     except KgbenchError as error:
-        raise pytest.UsageError(f"kgbench: {error}") from error
+        raise pytest.UsageError(f"kgbench: {in_pytest_words(error)}") from None
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +71,12 @@ def prompts(pytestconfig: pytest.Config) -> list[Prompt]:
     """The facts in each prompt of the claims."""
     with in_a_line():
         return running(pytestconfig).prompts()
+
+
+@pytest.fixture
+def own_prompts(prompt: str, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The facts in one prompt."""
+    return [each for each in prompts if each.name == prompt]
 
 
 @pytest.fixture(scope="session")
@@ -89,3 +96,17 @@ def rows(pytestconfig: pytest.Config, evaluation: Record) -> Mapping[str, Prompt
 
     facts = read_record(running(pytestconfig).folders[evaluation.id]).facts()
     return {prompt.name: prompt for prompt in by_prompt(facts, (), DRAWS, evaluation.identity.seeds[0])}
+
+
+@pytest.fixture
+def note(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Takes a figure for the test's report; JUnit's XML shows it as a property, whether the claim holds or not."""
+    return lambda figure: request.node.user_properties.append(("figure", figure))
+
+
+@pytest.fixture
+def claim(prompt: str, evaluation: Record, rows: Mapping[str, PromptColumns], note: Callable[[str], None]) -> Claim:
+    """The evaluation on one prompt."""
+    from kgbench.claims.claim import Claim
+
+    return Claim(prompt, evaluation, rows, note)

@@ -14,13 +14,9 @@ from numpy.typing import NDArray
 
 from kgbench.effects.columns import PromptColumns
 from kgbench.effects.ratios import no_gain
-from kgbench.records import Estimate
 from kgbench.stats import Figure, ratio, resample
-from kgbench.testing.decisions import decide
-from kgbench.testing.sentences import sentence
-from kgbench.testing.undecided import tell_undecided
 
-__all__ = ["assert_difference", "between_configurations", "between_prompts"]
+__all__ = ["between_configurations", "between_prompts"]
 
 Array = NDArray[Any]
 Scores = Mapping[str, Array]
@@ -70,26 +66,6 @@ def between_prompts(first: PromptColumns, second: PromptColumns, metric: str, gr
     nearer = (here[graft] - here["SFT"]) - (there[graft] - there["SFT"])
     added = (here["SFT"] - here["PRE"]) + (there["SFT"] - there["PRE"])
     return ratio(2 * nearer, added, counts, anchors=(0,))
-
-
-def assert_difference(difference: Figure, what: str, **bounds: float) -> None:
-    """A difference keeps bounds, by its whole interval, as the assertions on records do.
-
-    Args:
-        difference: The difference.
-        what: What it is of, for messages.
-        **bounds: By operator: `ge`, `gt`, `le` or `lt`.
-
-    Raises:
-        AssertionError: The whole interval breaks a bound.
-        UndecidedError: Outside of pytest: the interval does not decide.
-    """
-    __tracebackhide__ = True
-    decisions = [decide(Estimate(**difference.to_json()), op, bound) for op, bound in bounds.items()]
-    told = {of: [sentence(d, what) for d in decisions if d.outcome == of] for of in ("fails", "undecided")}
-    if told["fails"]:
-        raise AssertionError("\n".join(told["fails"]))
-    tell_undecided(told["undecided"])
 
 
 def _missing(scores: Scores, grafts: tuple[str, ...], n: int) -> Figure | None:

@@ -31,12 +31,15 @@ def everything_else(positions: str) -> str:
     return f"{complement(positions)}; ALL:ln_f+head"
 
 
-def assert_complement_identity(pair: ModelPair, prompts: Sequence[Prompt]) -> None:
+def assert_complement_identity(pair: ModelPair, prompts: Sequence[Prompt]) -> float:
     """Grafting sites into the recipient answers as grafting everything else into the donor does.
 
     Args:
         pair: The models.
         prompts: Prompts; only the first of them are tried.
+
+    Returns:
+        The largest difference of two logits.
 
     Raises:
         AssertionError: Logits differ by more than rounding, or other tokens lead by more than that.
@@ -45,12 +48,14 @@ def assert_complement_identity(pair: ModelPair, prompts: Sequence[Prompt]) -> No
     some = prompts[:PROMPTS]
     one = grafted_logits(pair, some, SITES, "auto").double()
     other = grafted_logits(exchanged(pair), some, [everything_else(sites) for sites in SITES], "auto").double()
-    for i, sites in enumerate(SITES):
-        rounding, apart = tolerance(pair, one[:, i]), float((one[:, i] - other[:, i]).abs().max())
+    differences = (one - other).abs().amax(dim=(0, 2)).tolist()
+    for i, (sites, apart) in enumerate(zip(SITES, differences, strict=True)):
+        rounding = tolerance(pair, one[:, i])
         what = f"{sites} into the recipient and '{everything_else(sites)}' into the donor, over {len(some)} prompts"
         assert apart <= rounding, f"{what}: logits differ by {apart:.3g}, more than rounding's {rounding:.3g}"
         changed = _leads(one[:, i], rounding) & (one[:, i].argmax(-1) != other[:, i].argmax(-1))
         assert not changed.any(), f"{what}: another token leads on {int(changed.sum())} of them"
+    return float(max(differences))
 
 
 def _leads(logits: torch.Tensor, rounding: float) -> torch.Tensor:

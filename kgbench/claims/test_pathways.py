@@ -6,15 +6,13 @@ fails by the whole interval; what the interval does not tell is undecided. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kgbench.effects.columns import PromptColumns
-    from kgbench.records import Record
+    from kgbench.claims.claim import Claim
 
 
-def test_fe_and_lt_suffice(prompt: str, evaluation: Record) -> None:
+def test_fe_and_lt_suffice(claim: Claim) -> None:
     """With the donor's weights at FE and LT alone, the recipient knows nearly all of it: sufficiency of FE+LT is at least .9.
 
     The paper finds FE+LT as good as the donor, with every model on both of its prompts. The lowest share there is .957, so that .9 leaves
@@ -27,12 +25,11 @@ def test_fe_and_lt_suffice(prompt: str, evaluation: Record) -> None:
     Gemma, less finetuned on qa: SFT 0.9920, FE+LT 0.9499 (v1, figure 13)
     Gemma, less finetuned on new_film: SFT 0.9910, FE+LT 0.1502 (in no figure)
     """
-    from kgbench.testing import assert_localized
+    claim.tell("ALL")
+    claim.sufficiency("FE+LT", ge=0.9)
 
-    assert_localized(evaluation, "FE+LT", prompt=prompt, sufficiency__ge=0.9)
 
-
-def test_without_fe_and_lt_nothing_is_left(prompt: str, evaluation: Record) -> None:
+def test_without_fe_and_lt_nothing_is_left(claim: Claim) -> None:
     """With the donor's weights at all tokens but FE and LT, the recipient knows next to nothing: sufficiency of (FE+LT)^C is at most .1.
 
     In the paper it stays within .02 of the recipient. A tenth is what FE+LT may lack to suffice, so the same is allowed here.
@@ -42,12 +39,10 @@ def test_without_fe_and_lt_nothing_is_left(prompt: str, evaluation: Record) -> N
     GPT-2 XL on movie_title: PRE 0.0100, (FE+LT)^C 0.0230 (in no figure)
     Gemma, less finetuned on new_film: PRE 0.0000, (FE+LT)^C 0.0010 (in no figure)
     """
-    from kgbench.testing import assert_not_at
-
-    assert_not_at(evaluation, "(FE+LT)^C", prompt=prompt, sufficiency__le=0.1)
+    claim.sufficiency("(FE+LT)^C", le=0.1)
 
 
-def test_fe_alone_carries_a_part(prompt: str, evaluation: Record, rows: Mapping[str, PromptColumns]) -> None:
+def test_fe_alone_carries_a_part(claim: Claim) -> None:
     """With the donor's weights at FE alone, the recipient knows some of it: more than nothing, and less than with FE and LT.
 
     The paper calls this enriching: the entity's own tokens take up the fact, and unchanged later tokens can read it. How much differs
@@ -60,10 +55,11 @@ def test_fe_alone_carries_a_part(prompt: str, evaluation: Record, rows: Mapping[
     Pythia on movie_title: PRE 0.0060, FE 0.0320, FE+LT 0.9950 (in no figure)
     Gemma, less finetuned on new_film: PRE 0.0000, FE 0.0000, FE+LT 0.1502 (in no figure)
     """
-    _assert_in_part(evaluation, rows[prompt], "FE")
+    claim.sufficiency("FE", gt=0.0)
+    claim.difference("FE", "FE+LT", lt=0.0)
 
 
-def test_lt_alone_carries_a_part(prompt: str, evaluation: Record, rows: Mapping[str, PromptColumns]) -> None:
+def test_lt_alone_carries_a_part(claim: Claim) -> None:
     """With the donor's weights at LT alone, the recipient knows some of it: more than nothing, and less than with FE and LT.
 
     The paper calls this recalling: the last token finds the fact although no token before it was enriched. As with FE, nothing is asked but
@@ -75,10 +71,11 @@ def test_lt_alone_carries_a_part(prompt: str, evaluation: Record, rows: Mapping[
     Gemma on movie_title: PRE 0.0130, LT 0.7227, FE+LT 0.9990 (in no figure)
     Gemma, less finetuned on new_film: PRE 0.0000, LT 0.0250, FE+LT 0.1502 (in no figure)
     """
-    _assert_in_part(evaluation, rows[prompt], "LT")
+    claim.sufficiency("LT", gt=0.0)
+    claim.difference("LT", "FE+LT", lt=0.0)
 
 
-def test_all_but_fe_does_what_lt_does(prompt: str, evaluation: Record, rows: Mapping[str, PromptColumns]) -> None:
+def test_all_but_fe_does_what_lt_does(claim: Claim) -> None:
     """The tokens that are neither FE nor LT add nothing by themselves: FE^C, which is LT and these, differs from LT by .1 at most.
 
     It would follow if FE and LT were all, but FE+LT can suffice without it, and the paper's runs are of two minds: it held for Llama on
@@ -91,10 +88,10 @@ def test_all_but_fe_does_what_lt_does(prompt: str, evaluation: Record, rows: Map
     Pythia on movie_title: LT 0.1602, FE^C 0.8498 (in no figure)
     Gemma, less finetuned on new_film: LT 0.0250, FE^C 0.1251 (in no figure)
     """
-    _assert_alike(evaluation, rows[prompt], "FE^C", "LT")
+    claim.difference("FE^C", "LT", ge=-0.1, le=0.1)
 
 
-def test_all_but_lt_does_what_fe_does(prompt: str, evaluation: Record, rows: Mapping[str, PromptColumns]) -> None:
+def test_all_but_lt_does_what_fe_does(claim: Claim) -> None:
     """The tokens that are neither FE nor LT add nothing by themselves: LT^C, which is FE and these, differs from FE by .1 at most.
 
     In the paper's runs it held for Llama and Pythia on both prompts, not for GPT-2 XL, and not for Gemma on headline.
@@ -106,10 +103,10 @@ def test_all_but_lt_does_what_fe_does(prompt: str, evaluation: Record, rows: Map
     Llama on movie_title: FE 0.1001, LT^C 0.0260 (in no figure)
     Gemma, less finetuned on new_film: FE 0.0000, LT^C 0.0030 (in no figure)
     """
-    _assert_alike(evaluation, rows[prompt], "LT^C", "FE")
+    claim.difference("LT^C", "FE", ge=-0.1, le=0.1)
 
 
-def test_it_is_the_position_not_the_preposition(prompt: str, evaluation: Record, rows: Mapping[str, PromptColumns]) -> None:
+def test_it_is_the_position_not_the_preposition(claim: Claim) -> None:
     """On qa, whose last token is a verb, FE+LT suffices and the rest does not, as on headline, whose last token is a preposition.
 
     Its bounds are those of the claims on headline, and FE+LT may come short of the donor by .1 more at most: the same tenth that it may
@@ -118,28 +115,6 @@ def test_it_is_the_position_not_the_preposition(prompt: str, evaluation: Record,
     Llama on headline: SFT 0.9990, FE+LT 0.9990, (FE+LT)^C 0.0060 (v1, figures 2, 3a, 6 to 11)
     Llama on qa: SFT 0.9990, FE+LT 0.9990, (FE+LT)^C 0.0030 (v1, figures 2, 3a, 6 to 11)
     """
-    from kgbench.claims.contrasts import assert_difference, between_prompts
-    from kgbench.testing import assert_localized, assert_not_at
-
-    assert_localized(evaluation, "FE+LT", prompt=prompt, sufficiency__ge=0.9)
-    assert_not_at(evaluation, "(FE+LT)^C", prompt=prompt, sufficiency__le=0.1)
-    difference = between_prompts(rows[prompt], rows["headline"], evaluation.metric, "FE+LT")
-    assert_difference(difference, f"{prompt}, FE+LT: sufficiency less that on headline", ge=-0.1)
-
-
-def _assert_in_part(evaluation: Record, rows: PromptColumns, graft: str) -> None:
-    from kgbench.claims.contrasts import assert_difference, between_configurations
-    from kgbench.testing import assert_localized
-
-    __tracebackhide__ = True
-    assert_localized(evaluation, graft, prompt=rows.name, sufficiency__gt=0.0)
-    difference = between_configurations(rows, evaluation.metric, graft, "FE+LT")
-    assert_difference(difference, f"{rows.name}, {graft}: sufficiency less that of FE+LT", lt=0.0)
-
-
-def _assert_alike(evaluation: Record, rows: PromptColumns, graft: str, other: str) -> None:
-    from kgbench.claims.contrasts import assert_difference, between_configurations
-
-    __tracebackhide__ = True
-    difference = between_configurations(rows, evaluation.metric, graft, other)
-    assert_difference(difference, f"{rows.name}, {graft}: sufficiency less that of {other}", ge=-0.1, le=0.1)
+    claim.sufficiency("FE+LT", ge=0.9)
+    claim.sufficiency("(FE+LT)^C", le=0.1)
+    claim.less_than_on("headline", "FE+LT", ge=-0.1)

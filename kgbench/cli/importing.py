@@ -15,16 +15,12 @@ from kgbench.data.facts import AMBIGUOUS, DUPLICATE
 from kgbench.data.fitting import builtin_fitting, leaks, own_prompts
 from kgbench.data.imports import Table, read_table
 from kgbench.errors import InputError, RegionError
-from kgbench.runner import Spec
-from kgbench.runner.suites import load_suite
 from kgbench.testing.decisions import FEWEST
 
 __all__ = ["Imported", "import_facts"]
 
 SHOWN = 5
 """How many lines, facts or names are listed before the list is cut."""
-
-MODELS = "--{0}recipient path/to/before --{0}donor sft=path/to/after"
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,8 @@ class Imported:
     dataset: Dataset
     dropped: Mapping[str, Sequence[int]]
     """By reason, the lines of the file that were left out."""
+    incomplete: Mapping[str, int]
+    """Columns that were left out, and the first line where each is empty."""
     beyond: int
     """Facts that --limit left out."""
     prompts: Mapping[str, Sequence[Prompt]]
@@ -65,6 +63,7 @@ class Imported:
         roles = f"subject {self.dataset.subject}, object {self.dataset.object}"
         yield f"wrote {self.path}: {len(self.dataset.facts)} facts of {self.source}, {roles}"
         left_out = [f"{len(lines)} {reason} ({_lines(lines)})" for reason, lines in self.dropped.items()]
+        left_out += [f"column {name} (empty at line {line})" for name, line in self.incomplete.items()]
         if self.beyond:
             left_out.append(f"{self.beyond} beyond --limit")
         if left_out:
@@ -94,6 +93,7 @@ class Imported:
             "facts": len(self.dataset.facts),
             "dropped": {reason: len(lines) for reason, lines in self.dropped.items()},
             "dropped_lines": {reason: list(lines) for reason, lines in self.dropped.items()},
+            "incomplete_columns": dict(self.incomplete),
             "beyond_limit": self.beyond,
             "templates": dict(self.dataset.templates),
             "builtin_prompts": list(self.builtin),
@@ -106,11 +106,10 @@ class Imported:
 
     def _next(self) -> Iterator[str]:
         file = shlex.quote(str(self.path))
-        # Without templates of its own the suite's prompts are asked, which the facts may not have the fields for.
-        asked = self.dataset.templates or {*load_suite(Spec.suite).prompts} <= {*self.builtin}
-        chosen = "" if asked else f" --{{}}prompt {','.join(self.builtin)}"
-        yield f"kgbench eval {MODELS.format('')} --dataset {file}{chosen.format('')}"
-        yield f"python -m pytest {MODELS.format('kgbench-')} --kgbench-dataset {file}{chosen.format('kgbench-')}"
+        for program, prefix in (("kgbench eval", ""), ("python -m pytest", "kgbench-")):
+            chosen = "" if self.dataset.templates or _suite_fits(self.builtin) else f" --{prefix}prompt {','.join(self.builtin)}"
+            models = f"--{prefix}recipient path/to/before --{prefix}donor sft=path/to/after"
+            yield f"{program} {models} --{prefix}dataset {file}{chosen}"
 
 
 def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
@@ -136,8 +135,8 @@ def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
     leaking = _leaking(file, prompts)
     faults = _faults(prompts, options["tokenizer"])
     write_dataset(dataset, path, options["force"])
-    beyond = len(whole.facts) - len(kept.facts)
-    return Imported(file, path, dataset, _dropped(table, whole), beyond, prompts, tuple(builtin), leaking, options["tokenizer"], faults)
+    dropped, beyond = _dropped(table, whole), len(whole.facts) - len(kept.facts)
+    return Imported(file, path, dataset, dropped, table.incomplete, beyond, prompts, tuple(builtin), leaking, options["tokenizer"], faults)
 
 
 def _name(table: Table, given: str | None) -> str:
@@ -180,6 +179,14 @@ def _leaking(file: Path, prompts: Mapping[str, Sequence[Prompt]]) -> Mapping[str
                 f"{found[0].target!r} in {found[0].text!r}, so that a model only has to copy it; leave out the field that gives it away"
             )
     return leaking
+
+
+def _suite_fits(builtin: Sequence[str]) -> bool:
+    """Whether the facts can fill the prompts that are asked where none is named and the data set has none of its own."""
+    from kgbench.runner import Spec
+    from kgbench.runner.suites import load_suite
+
+    return set(load_suite(Spec.suite).prompts) <= set(builtin)
 
 
 def _faults(prompts: Mapping[str, Sequence[Prompt]], tokenizer: str | None) -> Mapping[str, Mapping[str, str]]:

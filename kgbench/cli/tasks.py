@@ -167,5 +167,9 @@ def _print(report: Report) -> None:
     rows = [[t.name, str(t.documents), str(len(report.tokenizers)), str(_count(report, t.name) or "none")] for t in report.tasks]
     echo_table(["task", "documents", "tokenizers", "findings"], rows)
     documents = sum(task.documents for task in report.tasks)
-    what = f"{len(report.tasks)} tasks, {documents} documents, under the tokenizers of {', '.join(report.tokenizers)}"
-    click.echo(f"\n{what}: {f'{len(report.findings)} findings' if report.findings else 'all is well'}")
+    what = f"{_many(len(report.tasks), 'task')}, {_many(documents, 'document')}, with the tokenizers of {', '.join(report.tokenizers)}"
+    click.echo(f"\n{what}: {_many(len(report.findings), 'finding') if report.findings else 'all is well'}")
+
+
+def _many(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

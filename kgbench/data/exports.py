@@ -53,15 +53,20 @@ def write_dataset(dataset: Dataset, path: Path, force: bool = False) -> None:
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.jsonl")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(to_jsonl(dataset).encode())
-        _check_same(dataset, temporary)
-        os.replace(temporary, path)
+        _write_whole(dataset, path, temporary)
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror}; give another file by -o") from None
     except UnicodeEncodeError:
         raise OutputError(f"{path} cannot be written: a name or a template holds half of a surrogate pair, which is no character") from None
     except InputError as error:
         raise OutputError(f"{path} cannot be written so that it reads again: {str(error).replace(str(temporary), 'it')}") from None
+
+
+def _write_whole(dataset: Dataset, path: Path, temporary: Path) -> None:
+    try:
+        temporary.write_bytes(to_jsonl(dataset).encode())
+        _check_same(dataset, temporary)
+        os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 

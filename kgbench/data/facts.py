@@ -127,7 +127,12 @@ def _from_table(table: Table) -> Dataset:
     if not kept:
         raise DataError(f"{table.path}: no facts left, since every {table.subject!r} stands with several {table.object!r}")
     for name, text in table.templates.items():
-        parse_template(name, text).bind(table.subject, table.object, kept[0].fields, table.name)
+        template = parse_template(name, text)
+        for part in template.parts:
+            if part.is_field and part.text in table.incomplete:
+                where = f"{table.path}, line {table.incomplete[part.text]}"
+                raise DataError(f"{where}: field {part.text!r} is empty; prompt {name!r} needs a text or a number there in every row")
+        template.bind(table.subject, table.object, kept[0].fields, table.name)
     dropped = +Counter({DUPLICATE: duplicates, AMBIGUOUS: len(facts) - len(kept)})
     content_hash = hash_facts(kept, table.subject, table.object)
     return Dataset(table.name, kept, table.subject, table.object, table.templates, dict(dropped), content_hash)

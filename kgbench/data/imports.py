@@ -16,7 +16,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A file that was read: every row has the same, non-empty fields."""
+    """A file that was read: every row has the same fields, none empty."""
 
     path: Path
     name: str
@@ -66,12 +66,15 @@ class Table:
     object: str
     templates: Mapping[str, str] = field(hash=False)
     rows: tuple[Row, ...]
+    incomplete: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Fields left out, since some row has nothing there, and the first such line."""
 
 
 def read_table(path: Path, options: ImportOptions | None = None) -> Table:
     """Read a ``.jsonl`` or ``.csv`` file.
 
-    Numbers become the text that they are written as; blanks around a value are taken off.
+    Numbers become the text that they are written as; blanks around a value are taken off. A column that is empty in some row is left
+    out, unless it holds the subject or the object.
 
     Raises:
         DataError: The file or a row of it does not read; names line and field.
@@ -93,7 +96,22 @@ def read_table(path: Path, options: ImportOptions | None = None) -> Table:
     object_ = _role(path, "object", _renamed(given.object or header.get("object"), columns, names), _DEFAULT_OBJECTS, names)
     if subject == object_:
         raise DataError(f"{path}: subject and object are both the column {subject!r}; expected two different ones of {', '.join(names)}")
-    return Table(path, header.get("name", path.stem), subject, object_, {**header.get("templates", {}), **given.templates}, rows)
+    incomplete = _incomplete(rows)
+    for role in (subject, object_):
+        if role in incomplete:
+            raise _fail(path, incomplete[role], f"field {role!r} is empty; every row needs a text or a number there")
+    complete = tuple(replace(row, fields={name: text for name, text in row.fields.items() if name not in incomplete}) for row in rows)
+    templates = {**header.get("templates", {}), **given.templates}
+    return Table(path, header.get("name", path.stem), subject, object_, templates, complete, incomplete)
+
+
+def _incomplete(rows: Iterable[Row]) -> dict[str, int]:
+    """The fields that are empty in some row, with the first line of that."""
+    found: dict[str, int] = {}
+    for row in rows:
+        for name in (name for name, text in row.fields.items() if not text):
+            found.setdefault(name, row.line)
+    return found
 
 
 def _fail(path: Path, line: int, message: str) -> DataError:
@@ -187,7 +205,10 @@ def _rows(path: Path, numbered: Iterable[tuple[int, dict[str, Any]]], columns: M
             if name not in names:
                 raise _fail(path, line, f"field {name!r}: the first row has no such field (it has {', '.join(names)})")
         fields = {renamed.get(name, name): _text(path, line, name, record) for name in names}
-        yield Row(line, fields.pop("id", None), fields)
+        identifier = fields.pop("id", None)
+        if identifier == "":
+            raise _fail(path, line, "field 'id' is empty; every row needs a text or a number there, or none has ids")
+        yield Row(line, identifier, fields)
 
 
 def _check_columns(path: Path, columns: Mapping[str, str], names: tuple[str, ...]) -> None:
@@ -208,8 +229,6 @@ def _text(path: Path, line: int, name: str, record: Mapping[str, Any]) -> str:
         found = "an object" if isinstance(value, dict) else "a list"
         raise _fail(path, line, f"field {name!r}: expected a text or a number, found {found}")
     text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value).strip()
-    if not text:
-        raise _fail(path, line, f"field {name!r} is empty; every row needs a text or a number there")
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise _fail(path, line, f"field {name!r}: holds half of a surrogate pair, which is no character")
     return text
@@ -221,12 +240,13 @@ def _renamed(given: str | None, columns: Mapping[str, str], names: tuple[str, ..
 
 
 def _role(path: Path, role: str, given: str | None, defaults: tuple[str, ...], names: tuple[str, ...]) -> str:
+    columns = f"are {', '.join(names)}" if len(names) != 1 else f"is only {names[0]}, and columns are separated by commas"
     if given is None:
         found = next((name for name in defaults if name in names), None)
         if found is None:
             expected = f"name one as the {role}, in the file's header or as an option"
-            raise DataError(f"{path}: which column is the {role}? There are {', '.join(names)}; {expected}")
+            raise DataError(f"{path}: which column is the {role}? There {columns}; {expected}")
         return found
     if given not in names:
-        raise DataError(f"{path}: no column {given!r} to be the {role}; there are {', '.join(names)}")
+        raise DataError(f"{path}: no column {given!r} to be the {role}; there {columns}")
     return given

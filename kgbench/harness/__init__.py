@@ -11,10 +11,13 @@ from pathlib import Path
 
 from kgbench.errors import InputError
 
-__all__ = ["MODEL", "needs_lm_eval", "register", "tasks_path"]
+__all__ = ["MODEL", "REQUEST", "needs_lm_eval", "register", "tasks_path"]
 
 MODEL = "kgbench"
 """What lm-eval's ``--model`` calls ours."""
+
+REQUEST = "kgbench_configurations"
+"""What tasks of effects ask of a model: the name of its method."""
 
 _CLASS = "kgbench.harness.model:KgbenchLM"
 

@@ -17,6 +17,7 @@ from kgbench.effects import DEFAULT_METRIC, METRICS, score
 from kgbench.effects.ratios import necessity, sufficiency
 from kgbench.effects.scores import check_metric
 from kgbench.errors import UnknownNameError
+from kgbench.harness import REQUEST
 from kgbench.harness.scores import TokenScore
 from kgbench.sites import BASELINES, complement
 from kgbench.stats import LEVEL, Figure, resample
@@ -60,7 +61,7 @@ class EffectsTask(ConfigurableTask):
         for unused in ("apply_chat_template", "chat_template"):
             kwargs.pop(unused, None)
         arguments = (ctx, self.doc_to_target(doc), CONFIGURATIONS)
-        return Instance(request_type="kgbench_configurations", doc=doc, arguments=arguments, idx=0, **kwargs)
+        return Instance(request_type=REQUEST, doc=doc, arguments=arguments, idx=0, **kwargs)
 
     def process_results(self, doc: Mapping[str, Any], results: Sequence[Mapping[str, TokenScore]]) -> dict[str, Any]:
         """The document's score under each configuration, and for each effect those that it is made of."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import yaml
 
 from kgbench.errors import InputError, UnknownNameError
-from kgbench.harness import register, tasks_path
+from kgbench.harness import REQUEST, register, tasks_path
 from kgbench.harness.arguments import CONTINUATIONS
 
 __all__ = ["launch"]
@@ -40,7 +41,8 @@ def launch(arguments: Sequence[str]) -> None:
         if hasattr(parsed, "include_path"):
             # lm-eval takes one folder from the command line, but a list from Python.
             parsed.include_path = [str(tasks_path()), *_others(parsed)]
-        parser.execute(parsed)
+        with _told():
+            parser.execute(parsed)
 
 
 def _rewritten(arguments: list[str]) -> list[str]:
@@ -65,6 +67,26 @@ def _others(parsed: Any) -> list[str]:
     if named is None and (config := getattr(parsed, "config", None)) and Path(config).is_file():
         named = (yaml.safe_load(Path(config).read_text(encoding="utf-8")) or {}).get("include_path")
     return [str(path) for path in (named if isinstance(named, list) else [named]) if path]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell a user's mistake in a line where lm-eval shows its own code.
+
+    Raises:
+        InputError: lm-eval's reading of its options refuses something, or another model was given a task of effects.
+    """
+    try:
+        yield
+    except ValueError as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        if "config" not in Path(last.filename).parts:
+            raise
+        raise InputError(f"lm-eval: {error}") from error
+    except AttributeError as error:
+        if error.name != REQUEST:
+            raise
+        raise InputError("tasks of effects need --model kgbench: other models answer as themselves alone") from error
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook, TemplateLM
 from lm_eval.api.registry import register_model
+from lm_eval.models.utils import resolve_max_length
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
@@ -27,8 +28,6 @@ from kgbench.models.pair import ModelPair
 from kgbench.runner import Pairs, Settings, Spec
 
 __all__ = ["KgbenchLM"]
-
-_DEFAULT_MAX_LENGTH = 2048
 
 
 @register_model("kgbench")
@@ -103,7 +102,7 @@ class KgbenchLM(TemplateLM):
     @cached_property
     def max_length(self) -> int:
         """Most tokens that the model reads."""
-        return self.arguments.max_length or int(getattr(self.pair.recipient.config, "max_position_embeddings", _DEFAULT_MAX_LENGTH))
+        return self.arguments.max_length or int(resolve_max_length(self.pair.recipient.config, self.pair.tokenizer))
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Token ids of a text, as lm-eval's own Hugging Face model reads it."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from itertools import chain
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from kgbench.models.encoding import Encoder
 from kgbench.models.pair import read_tokenizer
 
 __all__ = ["default_tokenizers", "load_tokenizers", "region_faults", "target_faults"]
+
+_BATCH = 1024
 
 Pair = tuple[str, str]
 """A context and the target that follows it."""
@@ -44,14 +46,12 @@ def load_tokenizers(names: Iterable[str]) -> dict[str, PreTrainedTokenizerBase]:
 
 def target_faults(tokenizer: PreTrainedTokenizerBase, pairs: Collection[Pair]) -> dict[Pair, str]:
     """Targets that add no token to their context, or change those of the context, read as lm-eval reads them."""
-    bare = {context: context.rstrip() for context, _ in pairs}
-    texts = dict.fromkeys(chain(bare.values(), (context + target for context, target in pairs)))
-    # Without offsets and what else a model would want, which takes most of the time: each candidate of each document is a text.
-    backend: Any = tokenizer
-    ids = dict(zip(texts, (read.ids for read in backend.backend_tokenizer.encode_batch_fast(list(texts))), strict=True))
+    bare = dict.fromkeys(context.rstrip() for context, _ in pairs)
+    heads = dict(zip(bare, _ids(tokenizer, bare), strict=True))
+    wholes = _ids(tokenizer, (context + target for context, target in pairs))
     faults = {}
-    for context, target in pairs:
-        head, whole = ids[bare[context]], ids[context + target]
+    for (context, target), whole in zip(pairs, wholes, strict=True):
+        head = heads[context.rstrip()]
         if whole[: len(head)] != head:
             faults[context, target] = f"the tokens of context and target {target!r} do not begin with those of the context"
         elif len(whole) == len(head):
@@ -72,6 +72,13 @@ def region_faults(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt])
         except RegionError as error:
             faults[prompt] = str(error)
     return faults
+
+
+def _ids(tokenizer: Any, texts: Iterable[str]) -> Iterator[list[int]]:
+    """Token ids alone, which are to be had much faster than all that a model would want: every candidate of every document is a text."""
+    left = iter(texts)
+    while batch := list(islice(left, _BATCH)):
+        yield from (encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(batch))
 
 
 def _load(name: str) -> PreTrainedTokenizerBase:

@@ -71,10 +71,10 @@ def validate(
     loaded = load_tokenizers(tokenizers or default_tokenizers())
     with quiet():
         folder, tasks = scan(include_path or tasks_path()), manager(include_path)
-        chosen = list(dict.fromkeys(task for name in names or folder.tasks for task in _expanded(name, folder, tasks)))
         ledger, checked = _Ledger(), []
+        wanted = names or (*folder.tasks, *folder.groups)
+        chosen = list(dict.fromkeys(task for name in wanted for task in _expanded(name, folder, tasks, ledger)))
         ledger.findings.extend(found for found in folder.findings if not names or found.place.task in (*names, *chosen))
-        ledger.findings.extend(() if names else _groups(folder, tasks))
         for number, step in enumerate([*chosen, *loaded]):
             if progress:
                 progress(number, len(chosen) + len(loaded), step)
@@ -82,7 +82,14 @@ def validate(
                 checked.append(_check(step, folder, tasks, ledger))
             else:
                 _read(step, loaded[step], ledger)
-    return Report(tuple(loaded), tuple(checked), tuple(sorted(_merged(ledger.findings), key=_order)))
+    return Report(tuple(loaded), (*checked, *_unread(ledger.findings, checked)), tuple(sorted(_merged(ledger.findings), key=_order)))
+
+
+def _unread(findings: Sequence[Finding], checked: Sequence[Checked]) -> list[Checked]:
+    """Tasks that lm-eval does not find, since their files do not read."""
+    known = {task.name for task in checked}
+    files = {found.place.task: found.place.file for found in findings if found.place.task not in known}
+    return [Checked(task, file, 0) for task, file in files.items() if task and file]
 
 
 def _order(finding: Finding) -> tuple[str, str, int]:
@@ -90,24 +97,19 @@ def _order(finding: Finding) -> tuple[str, str, int]:
     return str(place.file or ""), place.task or "", -1 if place.document is None else place.document
 
 
-def _expanded(name: str, folder: Folder, tasks: Any) -> list[str]:
-    """The tasks that a name stands for; none where its file does not read."""
+def _expanded(name: str, folder: Folder, tasks: Any, ledger: _Ledger) -> list[str]:
+    """The tasks that a name stands for; none where its file does not read, or a group does not load."""
     entry = tasks.task_index.get(name)
     if entry is None:
         known_name(name, [*tasks.all_tasks, *(found.place.task for found in folder.findings if found.place.task)])
         return []
-    if entry.kind.name == "GROUP":
+    if entry.kind.name != "GROUP":
+        return sorted(entry.tags) if entry.kind.name == "TAG" else [name]
+    try:
         return list(tasks.load([name])["tasks"])
-    return sorted(entry.tags) if entry.kind.name == "TAG" else [name]
-
-
-def _groups(folder: Folder, tasks: Any) -> Iterator[Finding]:
-    """Groups that cannot be loaded."""
-    for name, file in folder.groups.items():
-        try:
-            tasks.load([name])
-        except Exception as error:  # whatever a task's data and functions raise
-            yield Finding(Place(file, name), f"the group does not load: {told(error)}")
+    except Exception as error:  # whatever a task's data and functions raise
+        ledger.findings.append(Finding(Place(Path(entry.yaml_path), name), f"the group does not load: {told(error)}"))
+        return []
 
 
 def _check(name: str, folder: Folder, tasks: Any, ledger: _Ledger) -> Checked:

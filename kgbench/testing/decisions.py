@@ -72,7 +72,7 @@ def decide(estimate: Estimate, op: str, bound: float) -> Decision:
 
 
 def _is_number(bound: object) -> bool:
-    return isinstance(bound, Real) and not isinstance(bound, bool) and isfinite(bound)
+    return not isinstance(bound, bool) and isinstance(bound, Real) and isfinite(bound)
 
 
 def _facts_needed(n: int, value: float, interval: tuple[float, float], bound: float) -> int | None:

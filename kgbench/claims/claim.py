@@ -1,0 +1,73 @@
+"""What a claim is made of: figures of one prompt, their bounds, and a note of each figure in the test's report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kgbench.board.numbers import figure_text
+from kgbench.claims.contrasts import between_configurations, between_prompts
+from kgbench.effects.columns import PromptColumns
+from kgbench.records import Estimate, Record
+from kgbench.stats import Figure
+from kgbench.testing import assert_localized, decide
+from kgbench.testing.sentences import sentence
+from kgbench.testing.undecided import tell_undecided
+
+__all__ = ["Claim"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The evaluation on one prompt. Bounds are given by operator: `ge`, `gt`, `le` or `lt`."""
+
+    prompt: str
+    record: Record
+    rows: Mapping[str, PromptColumns]
+    """Per-fact rows of each prompt."""
+    note: Callable[[str], None]
+    """Takes a figure for the test's report."""
+
+    def sufficiency(self, graft: str, **bounds: float) -> None:
+        """The sufficiency of a configuration keeps bounds.
+
+        Raises:
+            AssertionError: The whole interval breaks one.
+        """
+        __tracebackhide__ = True
+        self.tell(graft)
+        assert_localized(self.record, graft, prompt=self.prompt, **{f"sufficiency__{op}": bound for op, bound in bounds.items()})
+
+    def tell(self, graft: str) -> None:
+        """Note the sufficiency of a configuration, of which nothing is claimed."""
+        (found,) = (row.sufficiency for row in self.record.rows if (row.prompt, row.graft) == (self.prompt, graft))
+        self.note(f"{graft} {figure_text(found)}")
+
+    def difference(self, first: str, second: str, **bounds: float) -> None:
+        """The sufficiency of one configuration less that of another, fact by fact, keeps bounds.
+
+        Raises:
+            AssertionError: The whole interval breaks one.
+        """
+        __tracebackhide__ = True
+        found = between_configurations(self.rows[self.prompt], self.record.metric, first, second)
+        self._difference(found, f"{first} − {second}", f"{self.prompt}, {first}: sufficiency less that of {second}", bounds)
+
+    def less_than_on(self, other: str, graft: str, **bounds: float) -> None:
+        """The sufficiency of a configuration less that on another prompt, over the same facts, keeps bounds.
+
+        Raises:
+            AssertionError: The whole interval breaks one.
+        """
+        __tracebackhide__ = True
+        found = between_prompts(self.rows[self.prompt], self.rows[other], self.record.metric, graft)
+        self._difference(found, f"{graft}, {self.prompt} − {other}", f"{self.prompt}, {graft}: sufficiency less that on {other}", bounds)
+
+    def _difference(self, figure: Figure, short: str, what: str, bounds: Mapping[str, float]) -> None:
+        __tracebackhide__ = True
+        estimate = Estimate(**figure.to_json())
+        self.note(f"{short} {figure_text(estimate)}")
+        decisions = [decide(estimate, op, bound) for op, bound in bounds.items()]
+        if failed := [sentence(decision, what) for decision in decisions if decision.outcome == "fails"]:
+            raise AssertionError("\n".join(failed))
+        tell_undecided([sentence(decision, what) for decision in decisions if decision.outcome == "undecided"])

@@ -1,0 +1,276 @@
+"""The paper's claims as tests: what they cite, what they come to on known figures, and how the suite runs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+import fake_runs
+import pytest
+from claims_table import TITLES
+
+from kgbench.claims import identity, test_complement, test_pathways
+from kgbench.claims.claim import Claim
+from kgbench.claims.contrasts import between_configurations, between_prompts
+from kgbench.claims.identity import assert_complement_identity, exchanged
+from kgbench.claims.paper import MEASURED, Measured, cited
+from kgbench.claims.session import PROMPTS
+from kgbench.effects.columns import PromptColumns, by_prompt
+from kgbench.models import catalog
+from kgbench.testing import PICO_FAMILIES, UndecidedError, pico_pair
+
+PATHWAYS = {name: test for name, test in inspect.getmembers(test_pathways, inspect.isfunction) if name.startswith("test_")}
+EXACT = {name: test for name, test in inspect.getmembers(test_complement, inspect.isfunction) if name.startswith("test_")}
+POSITION = "test_it_is_the_position_not_the_preposition"
+N = 999
+
+
+def pytest_session(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A session of its own in an empty folder, with warnings as errors."""
+    (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n", "utf-8")
+    line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--junitxml=claims.xml", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, cwd=folder)
+
+
+def outcomes(folder: Path) -> dict[str, str]:
+    """What became of each test of a session."""
+    found = {}
+    for case in ElementTree.parse(folder / "claims.xml").iter("testcase"):
+        undecided = any(each.attrib["name"] == "kgbench_undecided" for each in case.iter("property"))
+        kinds = [kind for kind in ("error", "failure", "skipped") if case.find(kind) is not None]
+        assert case.attrib["name"] not in found
+        found[case.attrib["name"]] = kinds[0] if kinds else "undecided" if undecided else "holds"
+    return found
+
+
+def columns(rates: Mapping[str, Mapping[str, float]], n: int = N) -> dict[str, PromptColumns]:
+    """Per-fact rows of known rates by prompt."""
+    facts = [fake_runs.rows(n, own, [prompt]) for prompt, own in rates.items()]
+    return {own.name: own for table in facts for own in by_prompt(table, (), 300, 0)}
+
+
+def outcome(test: Callable[[Claim], None], prompt: str, rates: Mapping[str, Mapping[str, float]], n: int = N) -> str:
+    """What a claim comes to where the rates are these on each prompt."""
+    facts = fake_runs.facts_table({name: values for name, values in _joined(rates, n).items()})
+    claim = Claim(prompt, fake_runs.record(facts), columns(rates, n), lambda figure: None)
+    try:
+        test(claim)
+    except UndecidedError:
+        return "undecided"
+    except AssertionError:
+        return "fails"
+    return "holds"
+
+
+def _joined(rates: Mapping[str, Mapping[str, float]], n: int) -> dict[str, list[object]]:
+    tables = [fake_runs.rows(n, own, [prompt]).to_pydict() for prompt, own in rates.items()]
+    return {name: [value for table in tables for value in table[name]] for name in tables[0]}
+
+
+def measured(model: str, prompt: str) -> Measured:
+    (found,) = (row for row in MEASURED if (row.model, row.prompt) == (model, prompt))
+    return found
+
+
+def of_paper(name: str, model: str, prompt: str) -> str:
+    """What a claim comes to on the paper's own rates."""
+    rates = {own: {**measured(model, own).top5, "ALL": 1.0} for own in dict.fromkeys((prompt, "headline"))}
+    return outcome(PATHWAYS[name], prompt, rates)
+
+
+# ------------------------------------------------------------------------------------------------ what is cited
+
+
+@pytest.mark.parametrize("name", [*PATHWAYS, *EXACT])
+def test_each_claim_cites_the_paper(name: str) -> None:
+    """Whatever looks like a rate in a docstring stands on a line that says whose it is, just as the package's data has it."""
+    text = inspect.getdoc({**PATHWAYS, **EXACT}[name]) or ""
+    known = {(row.model, row.prompt): row for row in MEASURED}
+    lines = [line for line in text.splitlines() if re.search(r"\d\.\d{4}", line)]
+    assert lines
+    for line in lines:
+        found = re.fullmatch(r"(.+) on (\w+): (.+) \(.+\)", line)
+        assert found is not None
+        assert line == cited(known[found[1], found[2]], [each.rpartition(" ")[0] for each in found[3].split(", ")])
+    assert "2506.20746" in text + (test_pathways.__doc__ or "")
+
+
+def test_the_table_has_a_title_for_each_claim() -> None:
+    """The README's table knows all claims and no others."""
+    assert set(TITLES) == {*PATHWAYS, *EXACT}
+
+
+# ------------------------------------------------------------------------------------------------ on the paper's own figures
+
+
+@pytest.mark.parametrize("model", ("Gemma", "GPT-2 XL", "Llama", "Pythia"))
+@pytest.mark.parametrize("prompt", ("headline", "qa", "movie_title"))
+def test_the_papers_figures_bear_out_its_claims(model: str, prompt: str) -> None:
+    """On the rates that the paper measured over 999 facts, FE+LT suffices, the rest does not, and each alone carries a part."""
+    claims = [name for name in PATHWAYS if name != POSITION and "all_but" not in name]
+    assert {name: of_paper(name, model, prompt) for name in claims} == dict.fromkeys(claims, "holds")
+    if prompt == "qa":
+        assert of_paper(POSITION, model, prompt) == "holds"
+
+
+def test_new_film_is_a_counter_example() -> None:
+    """On the rates of the less finetuned Gemma, FE+LT does not suffice, and FE alone is not told from nothing."""
+    model = "Gemma, less finetuned"
+    found = {name: of_paper(name, model, "new_film") for name in PATHWAYS if name != POSITION and "all_but" not in name}
+    assert found == {
+        "test_fe_and_lt_suffice": "fails",
+        "test_without_fe_and_lt_nothing_is_left": "holds",
+        "test_fe_alone_carries_a_part": "undecided",
+        "test_lt_alone_carries_a_part": "holds",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "not_held"),
+    [
+        (
+            "test_all_but_fe_does_what_lt_does",
+            [("Llama", "headline"), ("GPT-2 XL", "headline")],
+            [("Gemma", "headline"), *((model, "movie_title") for model in ("Gemma", "GPT-2 XL", "Llama", "Pythia"))],
+        ),
+        (
+            "test_all_but_lt_does_what_fe_does",
+            [("Llama", "headline"), ("Llama", "qa"), ("Pythia", "headline"), ("Pythia", "qa")],
+            [("GPT-2 XL", "headline"), ("GPT-2 XL", "qa")],
+        ),
+    ],
+)
+def test_other_tokens_held_where_the_docstring_says(name: str, held: list[tuple[str, str]], not_held: list[tuple[str, str]]) -> None:
+    """Whether the other tokens add something differs between the paper's models, as the docstrings say."""
+    assert {of_paper(name, *each) for each in held} == {"holds"}
+    assert {of_paper(name, *each) for each in not_held} == {"fails"}
+
+
+# ------------------------------------------------------------------------------------------------ nothing learned, few facts
+
+
+@pytest.mark.parametrize("name", PATHWAYS)
+def test_nothing_learned_bears_out_nothing(name: str) -> None:
+    """Where the donor knows no more than the recipient, no claim holds."""
+    rates = dict.fromkeys(("headline", "qa"), dict.fromkeys(fake_runs.RATES, 0.02))
+    assert outcome(PATHWAYS[name], "qa", rates) == "undecided"
+
+
+@pytest.mark.parametrize("name", PATHWAYS)
+def test_few_facts_decide_nothing(name: str) -> None:
+    """With nine facts no claim holds or fails."""
+    assert outcome(PATHWAYS[name], "qa", dict.fromkeys(("headline", "qa"), fake_runs.RATES), 9) == "undecided"
+
+
+def test_the_verb_must_not_do_worse() -> None:
+    """The claim on position fails where FE+LT loses more on qa than on headline, though not where it loses as much on both."""
+    good, worse = fake_runs.RATES, {**fake_runs.RATES, "FE+LT": 0.7}
+    assert outcome(PATHWAYS[POSITION], "qa", {"headline": good, "qa": good}) == "holds"
+    assert outcome(PATHWAYS[POSITION], "qa", {"headline": good, "qa": worse}) == "fails"
+
+
+# ------------------------------------------------------------------------------------------------ differences
+
+
+def test_a_difference_is_that_of_the_sufficiencies() -> None:
+    """On one prompt its value is recovery less recovery, its sign turns with the order, and of a configuration from itself it is 0."""
+    rows = columns({"qa": fake_runs.RATES})["qa"]
+    there, back = (between_configurations(rows, "top5", *pair) for pair in (("FE+LT", "FE"), ("FE", "FE+LT")))
+    gain = round(0.99 * N) - round(0.01 * N)
+    assert there.value == pytest.approx((round(0.97 * N) - round(0.17 * N)) / gain) and back.value == pytest.approx(-there.value)
+    same = between_configurations(rows, "top5", "LT", "LT")
+    assert same.value == 0 and same.low is not None and same.high is not None and same.low < 0 < same.high
+
+
+def test_between_prompts_is_over_the_facts_of_both() -> None:
+    """Equal prompts differ by 0; the facts are those that both have; and what was not run is undefined, with the reason."""
+    many, few = (columns({"qa": fake_runs.RATES}, n)["qa"] for n in (N, 50))
+    assert between_prompts(many, many, "top5", "FE+LT").value == 0
+    assert between_prompts(many, few, "top5", "FE+LT").n == 50
+    assert between_prompts(many, few, "top5", "M").undefined == "M not run"
+    assert between_configurations(many, "top5", "M", "FE").undefined == "M not run"
+
+
+# ------------------------------------------------------------------------------------------------ the identity
+
+
+@pytest.mark.parametrize("family", PICO_FAMILIES)
+def test_the_identity_holds_in_every_family(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds of random models to rounding, nothing is copied, and it would not hold without final norm and head."""
+    from kgbench.data import load_prompts
+
+    pair, prompts = pico_pair(family), load_prompts("tiny_movies", ["headline", "qa"], limit=3)
+    other = exchanged(pair)
+    assert other.recipient is pair.donors["sft"] and other.donors["sft"] is pair.recipient
+    assert max(assert_complement_identity(each, prompts) for each in (pair, other)) < 1e-4
+    monkeypatch.setattr(identity, "everything_else", lambda sites: f"({sites})^C")
+    with pytest.raises(AssertionError, match="more than rounding"):
+        assert_complement_identity(pair, prompts)
+
+
+# ------------------------------------------------------------------------------------------------ the suite as it is run
+
+
+def test_each_claim_is_made_once_on_each_prompt(tmp_path: Path) -> None:
+    """By default on four prompts, and where one is chosen on that; what needs two prompts is made where both are there."""
+    every = {f"{name}[{prompt}]" for name in TITLES if name != POSITION for prompt in PROMPTS} | {f"{POSITION}[qa]"}
+    one = {f"{name}[qa]" for name in TITLES if name != POSITION}
+    for arguments, expected in (((), every), (("--kgbench-prompt", "qa"), one)):
+        told = pytest_session(tmp_path, "--pyargs", "kgbench.claims", "--collect-only", *arguments).stdout
+        ids = re.findall(r"^test_\w+\.py::(\S+)$", told, re.MULTILINE)
+        assert len(ids) == len(set(ids)) and set(ids) == expected
+
+
+def test_the_suite_runs_in_two_processes(tmp_path: Path) -> None:
+    """On a tiny pair every claim comes to something, the exact ones hold, and every report holds its figure."""
+    done = pytest_session(tmp_path, "--pyargs", "kgbench.claims", "--kgbench-model", "tiny-gemma", "--kgbench-limit", "12", "-n", "2")
+    found = outcomes(tmp_path)
+    assert done.returncode in (0, 1) and len(found) == 4 * (len(TITLES) - 1) + 1, done.stdout
+    assert set(found.values()) <= {"holds", "failure", "undecided"}
+    assert {what for name, what in found.items() if name.partition("[")[0] in EXACT} == {"holds"}
+    cases = list(ElementTree.parse(tmp_path / "claims.xml").iter("testcase"))
+    assert all(any(each.attrib["name"] == "figure" for each in case.iter("property")) for case in cases)
+
+
+def test_a_pair_without_knowledge_bears_out_nothing(tmp_path: Path) -> None:
+    """Where donor and recipient are one, no claim holds but the exact ones."""
+    place = str(catalog.zoo_path("zoo:tiny-gemma/recipient"))
+    pair = ("--kgbench-recipient", place, "--kgbench-donor", place, "--kgbench-dataset", "tiny_movies")
+    done = pytest_session(tmp_path, "--pyargs", "kgbench.claims", *pair, "--kgbench-limit", "12", "--kgbench-prompt", "headline,qa")
+    found = outcomes(tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert {what for name, what in found.items() if name.partition("[")[0] in PATHWAYS} == {"undecided"}
+
+
+def test_a_method_that_scores_is_refused_in_a_line(tmp_path: Path) -> None:
+    """The claims are about methods that intervene; without pytest-benchmark the benchmark says so."""
+    done = pytest_session(tmp_path, "--pyargs", "kgbench.claims", "--kgbench-localizer", "weight_delta")
+    told = [line for line in done.stderr.splitlines() if line]
+    assert done.returncode == 4 and len(told) == 1 and "'weight_delta' scores" in told[0]
+    done = pytest_session(tmp_path, "--pyargs", "kgbench.claims.bench", "-p", "no:benchmark")
+    told = [line for line in done.stderr.splitlines() if line]
+    assert done.returncode == 4 and len(told) == 1 and "pip install pytest-benchmark" in told[0]
+
+
+@pytest.mark.parametrize(("localizer", "kind"), [("dynamic_graft", "intervention"), ("weight_delta", "scoring")])
+def test_the_benchmark_can_be_compared(localizer: str, kind: str, tmp_path: Path) -> None:
+    """One group per prompt, names that hold no place, and in `extra_info` what was timed and its ratio to a plain forward."""
+    options = ("--benchmark-disable-gc", "--benchmark-min-rounds", "2", "--benchmark-json", "times.json")
+    asked = ("--kgbench-localizer", localizer, "--kgbench-limit", "4", "--kgbench-prompt", "headline,qa")
+    done = pytest_session(tmp_path, "--pyargs", "kgbench.claims.bench", *asked, *options)
+    assert done.returncode == 0, done.stdout
+    found = json.loads((tmp_path / "times.json").read_text("utf-8"))["benchmarks"]
+    names = [f"test_{what}[{prompt}]" for what in ("plain_forward", "localizer") for prompt in ("headline", "qa")]
+    assert [(each["fullname"], each["group"]) for each in found] == [
+        (f"kgbench.claims.bench::{name}", name.partition("[")[2].strip("]")) for name in names
+    ]
+    for each in found[2:]:
+        told = each["extra_info"]
+        assert (told["localizer"], told["kind"], told["model"], told["prompts"]) == (localizer, kind, "tiny-gemma", 4)
+        assert told["version"] == "1" and told["ratio_to_plain_forward"] > 0 and told["token_rows"] >= 0
