@@ -223,6 +223,43 @@ MUTANTS = (
         test="test_edits.py",
     ),
     mutant("runs left out of divided trees", ("engine/tree.py", "if beside and configuration in beside", "if False"), test="test_edits.py"),
+    mutant(
+        "spans taken where the query does not stand",
+        ("harness/passages.py", "(span[0] + start, span[1] + start)", "(span[0], span[1])"),
+        test="test_lm_eval_model.py",
+        only="audited",
+    ),
+    mutant(
+        "later tokens never counted to LT",
+        ("harness/passages.py", "tuple(range(self.lead, len(self.encoded.ids)))", "(self.lead,)"),
+        test="test_lm_eval_model.py",
+        only="audited",
+    ),
+    mutant(
+        "the first of the later tokens treated as LT",
+        ("harness/answering.py", "(*a[: p.lead + 1], *b[p.lead + 1 :])", "(*a[: p.lead + 2], *b[p.lead + 2 :])"),
+        test="test_lm_eval_model.py",
+        only="audited",
+    ),
+    mutant(
+        "scores given back in the order of length",
+        ("harness/answering.py", "row[number] = _score", "row[numbers.index(number)] = _score"),
+        test="test_lm_eval_model.py",
+        only="own_model",
+    ),
+    mutant(
+        "blanks of the context left out of the score",
+        ("harness/answering.py", "range(p.lead - len(p.before), p.lead", "range(p.lead, p.lead"),
+        ("harness/answering.py", "np.array([*p.before, *p.targets])", "np.array([*p.targets])"),
+        ("harness/answering.py", "_score(scored, len(passage.before))", "_score(scored, 0)"),
+        test="test_lm_eval_model.py",
+        only="without_spans",
+    ),
+    mutant(
+        "a method fitted on contexts and continuations",
+        ("harness/passages.py", 'prompt=replace(self.prompt, target="")', "prompt=self.prompt"),
+        test="test_lm_eval_methods.py",
+    ),
 )
 
 
@@ -245,6 +282,7 @@ def broken(mutant: Mutant, folder: Path) -> None:
     """
     copy = folder / "kgbench"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("zoo", "__pycache__"))
+    shutil.copytree(PACKAGE.parent / "tasks", copy / "tasks")
     for patch in mutant.patches:
         path = copy / patch.file
         text = path.read_text("utf-8")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -23,7 +25,9 @@ from kgbench.claims.paper import MEASURED, Measured, cited
 from kgbench.claims.session import PROMPTS
 from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.models import catalog
-from kgbench.testing import PICO_FAMILIES, UndecidedError, pico_pair
+from kgbench.records import Record
+from kgbench.testing import PICO_FAMILIES, pico_pair
+from kgbench.testing.undecided import collecting
 
 PATHWAYS = {name: test for name, test in inspect.getmembers(test_pathways, inspect.isfunction) if name.startswith("test_")}
 EXACT = {name: test for name, test in inspect.getmembers(test_complement, inspect.isfunction) if name.startswith("test_")}
@@ -31,11 +35,16 @@ POSITION = "test_it_is_the_position_not_the_preposition"
 N = 999
 
 
-def pytest_session(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A session of its own in an empty folder, with warnings as errors."""
-    (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n", "utf-8")
-    line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--junitxml=claims.xml", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, cwd=folder)
+@pytest.fixture
+def inner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs pytest in an empty folder, with warnings as errors, in this process, which has its imports; gives the exit status."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    def run(what: str, *arguments: str) -> int:
+        return int(pytest.main(["--pyargs", what, "-p", "no:cacheprovider", "-q", "-s", "--junitxml=claims.xml", *arguments]))
+
+    return run
 
 
 def outcomes(folder: Path) -> dict[str, str]:
@@ -49,28 +58,30 @@ def outcomes(folder: Path) -> dict[str, str]:
     return found
 
 
-def columns(rates: Mapping[str, Mapping[str, float]], n: int = N) -> dict[str, PromptColumns]:
-    """Per-fact rows of known rates by prompt."""
-    facts = [fake_runs.rows(n, own, [prompt]) for prompt, own in rates.items()]
-    return {own.name: own for table in facts for own in by_prompt(table, (), 300, 0)}
+Rates = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
+
+
+@cache
+def known(rates: Rates, n: int) -> tuple[Record, dict[str, PromptColumns]]:
+    """The record of an evaluation over n facts with these rates on each prompt, and its per-fact rows."""
+    parts = [fake_runs.rows(n, dict(own), [prompt]).to_pydict() for prompt, own in rates]
+    facts = fake_runs.facts_table({name: [value for part in parts for value in part[name]] for name in parts[0]})
+    return fake_runs.record(facts), {own.name: own for own in by_prompt(facts, (), 300, 0)}
+
+
+def columns(n: int = N) -> PromptColumns:
+    return known((("qa", tuple(fake_runs.RATES.items())),), n)[1]["qa"]
 
 
 def outcome(test: Callable[[Claim], None], prompt: str, rates: Mapping[str, Mapping[str, float]], n: int = N) -> str:
     """What a claim comes to where the rates are these on each prompt."""
-    facts = fake_runs.facts_table({name: values for name, values in _joined(rates, n).items()})
-    claim = Claim(prompt, fake_runs.record(facts), columns(rates, n), lambda figure: None)
-    try:
-        test(claim)
-    except UndecidedError:
-        return "undecided"
-    except AssertionError:
-        return "fails"
-    return "holds"
-
-
-def _joined(rates: Mapping[str, Mapping[str, float]], n: int) -> dict[str, list[object]]:
-    tables = [fake_runs.rows(n, own, [prompt]).to_pydict() for prompt, own in rates.items()]
-    return {name: [value for table in tables for value in table[name]] for name in tables[0]}
+    record, rows = known(tuple((name, tuple(own.items())) for name, own in rates.items()), n)
+    with collecting() as found:
+        try:
+            test(Claim(prompt, record, rows, lambda figure: None))
+        except AssertionError:
+            return "fails"
+    return "undecided" if found.undecided else "holds"
 
 
 def measured(model: str, prompt: str) -> Measured:
@@ -92,7 +103,7 @@ def test_each_claim_cites_the_paper(name: str) -> None:
     """Whatever looks like a rate in a docstring stands on a line that says whose it is, just as the package's data has it."""
     text = inspect.getdoc({**PATHWAYS, **EXACT}[name]) or ""
     known = {(row.model, row.prompt): row for row in MEASURED}
-    lines = [line for line in text.splitlines() if re.search(r"\d\.\d{4}", line)]
+    lines = [line for line in text.splitlines() if re.search(r"\b[01]\.\d{4}\b", line)]
     assert lines
     for line in lines:
         found = re.fullmatch(r"(.+) on (\w+): (.+) \(.+\)", line)
@@ -180,7 +191,7 @@ def test_the_verb_must_not_do_worse() -> None:
 
 def test_a_difference_is_that_of_the_sufficiencies() -> None:
     """On one prompt its value is recovery less recovery, its sign turns with the order, and of a configuration from itself it is 0."""
-    rows = columns({"qa": fake_runs.RATES})["qa"]
+    rows = columns()
     there, back = (between_configurations(rows, "top5", *pair) for pair in (("FE+LT", "FE"), ("FE", "FE+LT")))
     gain = round(0.99 * N) - round(0.01 * N)
     assert there.value == pytest.approx((round(0.97 * N) - round(0.17 * N)) / gain) and back.value == pytest.approx(-there.value)
@@ -190,7 +201,7 @@ def test_a_difference_is_that_of_the_sufficiencies() -> None:
 
 def test_between_prompts_is_over_the_facts_of_both() -> None:
     """Equal prompts differ by 0; the facts are those that both have; and what was not run is undefined, with the reason."""
-    many, few = (columns({"qa": fake_runs.RATES}, n)["qa"] for n in (N, 50))
+    many, few = (columns(n) for n in (N, 50))
     assert between_prompts(many, many, "top5", "FE+LT").value == 0
     assert between_prompts(many, few, "top5", "FE+LT").n == 50
     assert between_prompts(many, few, "top5", "M").undefined == "M not run"
@@ -217,60 +228,69 @@ def test_the_identity_holds_in_every_family(family: str, monkeypatch: pytest.Mon
 # ------------------------------------------------------------------------------------------------ the suite as it is run
 
 
-def test_each_claim_is_made_once_on_each_prompt(tmp_path: Path) -> None:
+def test_each_claim_is_made_once_on_each_prompt(inner: Callable[..., int], capfd: pytest.CaptureFixture[str]) -> None:
     """By default on four prompts, and where one is chosen on that; what needs two prompts is made where both are there."""
     every = {f"{name}[{prompt}]" for name in TITLES if name != POSITION for prompt in PROMPTS} | {f"{POSITION}[qa]"}
     one = {f"{name}[qa]" for name in TITLES if name != POSITION}
     for arguments, expected in (((), every), (("--kgbench-prompt", "qa"), one)):
-        told = pytest_session(tmp_path, "--pyargs", "kgbench.claims", "--collect-only", *arguments).stdout
-        ids = re.findall(r"^test_\w+\.py::(\S+)$", told, re.MULTILINE)
+        assert inner("kgbench.claims", "--collect-only", *arguments) == 0
+        ids = re.findall(r"::(\S+)$", capfd.readouterr().out, re.MULTILINE)
         assert len(ids) == len(set(ids)) and set(ids) == expected
 
 
 def test_the_suite_runs_in_two_processes(tmp_path: Path) -> None:
     """On a tiny pair every claim comes to something, the exact ones hold, and every report holds its figure."""
-    done = pytest_session(tmp_path, "--pyargs", "kgbench.claims", "--kgbench-model", "tiny-gemma", "--kgbench-limit", "12", "-n", "2")
+    asked = ("--kgbench-model", "tiny-gemma", "--kgbench-limit", "12", "--kgbench-prompt", "headline,qa")
+    line = ["-m", "pytest", "--pyargs", "kgbench.claims", *asked, "-n", "2", "-q", "-p", "no:cacheprovider", "--junitxml=claims.xml"]
+    ours = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    done = subprocess.run([sys.executable, *line], capture_output=True, text=True, cwd=tmp_path, env=ours)
     found = outcomes(tmp_path)
-    assert done.returncode in (0, 1) and len(found) == 4 * (len(TITLES) - 1) + 1, done.stdout
+    assert done.returncode in (0, 1) and len(found) == 2 * (len(TITLES) - 1) + 1, done.stdout
     assert set(found.values()) <= {"holds", "failure", "undecided"}
     assert {what for name, what in found.items() if name.partition("[")[0] in EXACT} == {"holds"}
     cases = list(ElementTree.parse(tmp_path / "claims.xml").iter("testcase"))
     assert all(any(each.attrib["name"] == "figure" for each in case.iter("property")) for case in cases)
 
 
-def test_a_pair_without_knowledge_bears_out_nothing(tmp_path: Path) -> None:
+def test_a_pair_without_knowledge_bears_out_nothing(inner: Callable[..., int], tmp_path: Path) -> None:
     """Where donor and recipient are one, no claim holds but the exact ones."""
     place = str(catalog.zoo_path("zoo:tiny-gemma/recipient"))
     pair = ("--kgbench-recipient", place, "--kgbench-donor", place, "--kgbench-dataset", "tiny_movies")
-    done = pytest_session(tmp_path, "--pyargs", "kgbench.claims", *pair, "--kgbench-limit", "12", "--kgbench-prompt", "headline,qa")
+    assert inner("kgbench.claims", *pair, "--kgbench-limit", "12", "--kgbench-prompt", "headline,qa") == 0
     found = outcomes(tmp_path)
-    assert done.returncode == 0, done.stdout
     assert {what for name, what in found.items() if name.partition("[")[0] in PATHWAYS} == {"undecided"}
+    assert {what for name, what in found.items() if name.partition("[")[0] in EXACT} == {"holds"}
 
 
-def test_a_method_that_scores_is_refused_in_a_line(tmp_path: Path) -> None:
-    """The claims are about methods that intervene; without pytest-benchmark the benchmark says so."""
-    done = pytest_session(tmp_path, "--pyargs", "kgbench.claims", "--kgbench-localizer", "weight_delta")
-    told = [line for line in done.stderr.splitlines() if line]
-    assert done.returncode == 4 and len(told) == 1 and "'weight_delta' scores" in told[0]
-    done = pytest_session(tmp_path, "--pyargs", "kgbench.claims.bench", "-p", "no:benchmark")
-    told = [line for line in done.stderr.splitlines() if line]
-    assert done.returncode == 4 and len(told) == 1 and "pip install pytest-benchmark" in told[0]
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("kgbench.claims", "--kgbench-localizer", "weight_delta"), "localizer 'weight_delta' scores"),
+        (("kgbench.claims", "--kgbench-suite", "budget"), "leave out --kgbench-suite budget"),
+        (("kgbench.claims", "--kgbench-localizer", "dynamic_grift"), "Did you mean 'dynamic_graft'"),
+        (("kgbench.claims.bench", "-p", "no:benchmark"), "pip install pytest-benchmark"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_line(
+    arguments: tuple[str, ...], told: str, inner: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A usage error, before anything is loaded."""
+    assert inner(*arguments) == 4
+    lines = [line for line in capfd.readouterr().err.splitlines() if line]
+    assert len(lines) == 1 and told in lines[0]
 
 
 @pytest.mark.parametrize(("localizer", "kind"), [("dynamic_graft", "intervention"), ("weight_delta", "scoring")])
-def test_the_benchmark_can_be_compared(localizer: str, kind: str, tmp_path: Path) -> None:
+def test_the_benchmark_can_be_compared(localizer: str, kind: str, inner: Callable[..., int], tmp_path: Path) -> None:
     """One group per prompt, names that hold no place, and in `extra_info` what was timed and its ratio to a plain forward."""
     options = ("--benchmark-disable-gc", "--benchmark-min-rounds", "2", "--benchmark-json", "times.json")
     asked = ("--kgbench-localizer", localizer, "--kgbench-limit", "4", "--kgbench-prompt", "headline,qa")
-    done = pytest_session(tmp_path, "--pyargs", "kgbench.claims.bench", *asked, *options)
-    assert done.returncode == 0, done.stdout
+    assert inner("kgbench.claims.bench", *asked, *options) == 0
     found = json.loads((tmp_path / "times.json").read_text("utf-8"))["benchmarks"]
-    names = [f"test_{what}[{prompt}]" for what in ("plain_forward", "localizer") for prompt in ("headline", "qa")]
-    assert [(each["fullname"], each["group"]) for each in found] == [
-        (f"kgbench.claims.bench::{name}", name.partition("[")[2].strip("]")) for name in names
-    ]
-    for each in found[2:]:
-        told = each["extra_info"]
-        assert (told["localizer"], told["kind"], told["model"], told["prompts"]) == (localizer, kind, "tiny-gemma", 4)
-        assert told["version"] == "1" and told["ratio_to_plain_forward"] > 0 and told["token_rows"] >= 0
+    assert {each["fullname"]: each["group"] for each in found} == {
+        f"kgbench.claims.bench::test_{what}[{prompt}]": prompt for what in ("plain_forward", "localizer") for prompt in ("headline", "qa")
+    }
+    for each in (each["extra_info"] for each in found if "localizer" in each["name"]):
+        assert (each["localizer"], each["version"], each["kind"]) == (localizer, "1", kind)
+        assert (each["model"], each["prompts"]) == ("tiny-gemma", 4)
+        assert each["ratio_to_plain_forward"] > 0 and each["token_rows"] >= 0

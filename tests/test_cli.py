@@ -61,7 +61,7 @@ def test_help_lists_every_command(run) -> None:
     """`kgbench`, `kgbench -h` and `kgbench --help` name every command, each with a line that is not cut off."""
     texts = [run(*arguments).out for arguments in ((), ("-h",), ("--help",))]
     assert texts[0] == texts[1] == texts[2]
-    for name in ("eval", "ls", "show", "check", "new-localizer", "zoo", "doctor", "completion"):
+    for name in ("eval", "ls", "data", "show", "check", "tasks", "lm-eval", "new-localizer", "zoo", "doctor", "completion"):
         assert re.search(rf"^  {name} +\S.*[^.]\.$", texts[0], re.MULTILINE), name
 
 

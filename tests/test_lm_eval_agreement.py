@@ -118,24 +118,6 @@ def test_results_say_what_was_run(places: dict[str, Path], folder: Path) -> None
     assert str(places["sft"].parent) not in json.dumps(info)
 
 
-def test_any_method_that_intervenes_answers(places: dict[str, Path], folder: Path) -> None:
-    """Methods that copy activations, that learn from other documents and that draw at random answer as in `kgbench eval`."""
-    for localizer, arguments in (
-        ("activation_patch", {}),
-        ("ablation", {}),
-        ("causal_trace", {"draws": "3"}),
-        ("directional_patch", {"directions": "pca", "k": "2"}),
-    ):
-        lm = ours(places, localizer=localizer, localizer_args=arguments, graft="FE+LT")
-        record = kgbench.evaluate(
-            recipient=str(places["recipient"]), donors={"sft": str(places["sft"])}, dataset=str(folder / "odd.jsonl"), localizer=localizer,
-            localizer_args=arguments, prompts=["mine"], dtype="float32", output_dir=folder / "records", device="cpu",
-        )  # fmt: skip
-        wanted = next(row for row in record.rows if row.graft == "FE+LT")
-        found = answers(lm, ["mine"], folder)["results"]["mine"]
-        assert found["logprob,none"] == pytest.approx(wanted.logprob.value, abs=1e-4), localizer
-
-
 # ------------------------------------------------------------------------------------------ refusals
 
 

@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
-import fake_runs
 import pytest
+from sessions import HERE, SPREAD, STRICT, counts, session, write
 from test_package import HEAVY
 
-from kgbench.errors import DataError, InputError
-from kgbench.pytest_plugin.comparison import compare, saved_records
+from kgbench.errors import InputError
 from kgbench.pytest_plugin.options import Given
 from kgbench.pytest_plugin.session import Session, in_a_line, in_pytest_words
-from kgbench.records import Record, RecordStore, StoredRecord
+from kgbench.records import RecordStore
 from kgbench.records.store import read_record
-
-HERE = Path(__file__).parent
-STRICT = "[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\n"
-
-
-def session(folder: Path, *arguments: str, plugins: Sequence[str] = ("kgbench.pytest_plugin",)) -> subprocess.CompletedProcess[str]:
-    """A session of pytest in a folder, with these plug-ins, or where none is named all that are installed."""
-    ours = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    only = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} if plugins else {}
-    environment = {**ours, **only, "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE)))}
-    line = [sys.executable, "-m", "pytest", *(f"-p{plugin}" for plugin in plugins), "-pno:cacheprovider", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, cwd=folder, env=environment)
-
-
-SPREAD = ("kgbench.pytest_plugin", "xdist")
-
-
-def counts(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
-    """What the last line of a session counts."""
-    last = next(line for line in reversed(done.stdout.splitlines()) if re.search(r" in [\d.]+s", line))
-    return {what: int(number) for number, what in re.findall(r"(\d+) ([a-z]+)", last.partition(" in ")[0])}
-
-
-def write(folder: Path, **files: str) -> Path:
-    for name, text in {"pytest.ini": STRICT, **{f"{name}.py": text for name, text in files.items()}}.items():
-        (folder / name).write_text(text, "utf-8")
-    return folder
+from kgbench.runner import Settings, Spec, run_job
 
 
 def test_it_is_installed() -> None:
@@ -76,7 +46,7 @@ def record():
 """
 
 CLAIMS = """
-import pytest
+import pytest, unittest
 from kgbench.testing import assert_localized
 
 def undecided(record):
@@ -110,6 +80,11 @@ def test_late(late): pass
 def test_skips(record):
     undecided(record)
     pytest.skip("for another reason")
+
+class TestOfUnittest(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def take(self, record): self.record = record
+    def test_old_style(self): undecided(self.record)
 """
 
 MESSAGE = (
@@ -125,10 +100,10 @@ def claims(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_undecided(claims: Path) -> None:
     """A category of its own, counted in the last line and listed with its message; a definite failure wins, and shows both."""
     done = session(claims, "--junitxml", "out.xml", "-v")
-    assert counts(done) == {"failed": 1, "passed": 3, "undecided": 5, "skipped": 1}, done.stdout
+    assert counts(done) == {"failed": 1, "passed": 3, "undecided": 6, "skipped": 1}, done.stdout
     assert "test_claims.py::test_undecided UNDECIDED" in done.stdout
-    listed = re.findall(rf"^UNDECIDED test_claims\.py::(\w+) - {MESSAGE}$", done.stdout, re.M)
-    assert listed == ["test_undecided", "test_goes_on", "test_expected_to_fail", "test_early", "test_late"]
+    listed = re.findall(rf"^UNDECIDED test_claims\.py::(?:TestOfUnittest::)?(\w+) - {MESSAGE}$", done.stdout, re.M)
+    assert listed == ["test_undecided", "test_goes_on", "test_expected_to_fail", "test_early", "test_late", "test_old_style"]
     assert "UNDECIDED test_claims.py::test_goes_on - headline, LT" in done.stdout
     assert re.search(rf"undecided as well -+\n{MESSAGE}\n", done.stdout)
     assert done.stdout.count("dynamic_graft on tiny-gemma") == 1
@@ -136,7 +111,7 @@ def test_undecided(claims: Path) -> None:
         case.get("name"): [p.get("value") for p in case.iter("property")]
         for case in ElementTree.parse(claims / "out.xml").getroot().iter("testcase")
     }
-    assert len(properties) == 9
+    assert len(properties) == 10
     assert all(re.fullmatch(MESSAGE, str(properties[name][0])) for name in (*listed, "test_fails"))
     assert properties["test_passes"] == properties["test_plain"] == []
 
@@ -144,16 +119,16 @@ def test_undecided(claims: Path) -> None:
 def test_undecided_in_several_processes(claims: Path) -> None:
     """With pytest-xdist it is the same; undecided tests leave the exit status at 0, and the table is printed once."""
     done = session(claims, "-n", "2", "-k", "not test_fails", plugins=SPREAD)
-    assert counts(done) == {"passed": 3, "undecided": 5, "skipped": 1}, done.stdout
+    assert counts(done) == {"passed": 3, "undecided": 6, "skipped": 1}, done.stdout
     assert done.returncode == 0
-    assert len(re.findall(rf"^UNDECIDED test_claims\.py::\w+ - {MESSAGE}$", done.stdout, re.M)) == 5
+    assert len(re.findall(rf"^UNDECIDED test_claims\.py::[\w:]+ - {MESSAGE}$", done.stdout, re.M)) == 6
     assert done.stdout.count("dynamic_graft on tiny-gemma") == 1
 
 
 def test_strict(claims: Path) -> None:
     """With --kgbench-strict, or in the ini file, what is undecided fails with the same message; a failure that is expected is one."""
     done = session(claims, "-o", "kgbench_strict=true")
-    assert counts(done) == {"failed": 4, "passed": 3, "skipped": 1, "xfailed": 1, "error": 1}, done.stdout
+    assert counts(done) == {"failed": 5, "passed": 3, "skipped": 1, "xfailed": 1, "error": 1}, done.stdout
     assert done.returncode == 1
     assert len(re.findall(rf"^{MESSAGE}$", done.stdout, re.M)) >= 5
     assert "UNDECIDED" not in done.stdout
@@ -241,26 +216,27 @@ def records_in(folder: Path) -> list[Path]:
     return found
 
 
-MORE = ("--kgbench-limit", "12", "--kgbench-prompt", "headline")
-
-
 def test_fixtures(repository: Path) -> None:
-    """One pair serves all fixtures; paths in the ini file start where it lies, and the command line wins over it.
+    """One pair serves all fixtures of a process; paths in the ini file start where it lies, and the command line wins over it.
 
     With pytest-xdist each process loads the pair once, and one record of all is kept, and compared.
     """
-    done = session(repository / "tests", *MORE, plugins=())
-    assert (done.returncode, counts(done)) == (0, {"passed": 4}), done.stdout
-    assert list(loads(repository).values()) == [2]
-    (kept,) = records_in(repository / "saved")
-    assert "mine on tiny-gpt2, tiny_movies, the first 12" in done.stdout and f"record   {kept}" in done.stdout
-
-    others = ("--kgbench-save", "../others", "--kgbench-compare-fail", "../saved")
-    done = session(repository / "tests", *MORE, "-n", "2", *others, plugins=SPREAD)
+    spec = Spec(
+        model="tiny-gpt2",
+        localizer=f"{repository / 'method.py'}:Mine",
+        dataset=str(repository / "facts.jsonl"),
+        limit=12,
+        prompts=("headline",),
+    )
+    before = run_job(spec, Settings(output_dir=repository / "before"))
+    arguments = ("--kgbench-limit", "12", "--kgbench-prompt", "headline", "--kgbench-compare-fail", "../before")
+    done = session(repository / "tests", "-n", "2", *arguments, plugins=SPREAD)
     assert (done.returncode, counts(done)) == (0, {"passed": 4}), done.stdout
     assert list(loads(repository).values()) == [2, 2]
-    assert [path.name for path in records_in(repository / "others")] == [kept.name]
-    assert done.stdout.count("mine on tiny-gpt2") == done.stdout.count("none of 9 figures moved") == 1
+    (kept,) = records_in(repository / "saved")
+    assert kept.name == before.path.name and f"record   {kept}" in done.stdout
+    assert done.stdout.count("mine on tiny-gpt2, tiny_movies, the first 12") == 1
+    assert done.stdout.count(f"compared with {before.path}: none of 9 figures moved") == 1
 
 
 @pytest.mark.parametrize("worker", [False, True])
@@ -283,9 +259,9 @@ def test_a_record_that_is_kept_is_used(tmp_path: Path, worker: bool) -> None:
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:
-    """What a user gave wrong is told in a line for each test, without a traceback."""
+    """What a user gave wrong is told in a line for each test, without a traceback; pytest finds the plug-in by itself."""
     folder = write(tmp_path, test_mine="def test_one(evaluation): pass\ndef test_two(model_pair): pass\n")
-    done = session(folder, "--kgbench-model", "tiny-gemmo")
+    done = session(folder, "--kgbench-model", "tiny-gemmo", plugins=())
     assert counts(done) == {"errors": 2}, done.stdout
     told = [line for line in done.stdout.splitlines() if line.startswith("kgbench: ")]
     assert len(told) == 2 and all(line.startswith("kgbench: unknown model 'tiny-gemmo'. Did you mean 'tiny-gemma'") for line in told)
@@ -364,83 +340,3 @@ def test_values_that_do_not_read(tmp_path: Path, line: Mapping[str, Any], said: 
     """They are told with what was expected."""
     with pytest.raises(InputError, match=re.escape(said)):
         given_from(tmp_path, line, {}).spec()
-
-
-def saved(folder: Path, weights: str, rates: Mapping[str, float] = fake_runs.RATES, n: int = 150, **changes: Any) -> StoredRecord:
-    """A record of a donor's weights in a folder of records."""
-    rows = fake_runs.rows(n, rates)
-    what = fake_runs.identity(weights={"recipient": "r", "donors": {"sft": weights}}, **changes)
-    store = RecordStore(folder)
-    return next(found for found in [store.find(store_record(store, rows, what).id)] if found is not None)
-
-
-def store_record(store: RecordStore, rows: Any, what: Any) -> Record:
-    record = fake_runs.record(rows, what=what)
-    store.write(record, rows)
-    return record
-
-
-WORSE = {**fake_runs.RATES, "FE+LT": 0.6}
-
-
-def test_comparison(tmp_path: Path) -> None:
-    """Paired over the facts that both have: what moved, from what to what, with interval and number of facts."""
-    old, new = saved(tmp_path / "old", "s"), saved(tmp_path / "new", "t", WORSE, n=120)
-    assert compare(saved(tmp_path / "same", "u"), saved_records(tmp_path / "old")).moved == ()
-    found = compare(new, saved_records(old.path))
-    assert found.figures == 18 and len(found.moved) == 2
-    pattern = r"(headline|qa), FE\+LT: top5 from \.9\d to \.60, by -\.3\d \[-\.\d\d, -\.\d\d\] over 120 facts"
-    assert all(re.fullmatch(pattern, line) for line in found.moved)
-    assert found.lines()[0] == f"compared with {old.path}: 2 of 18 figures moved"
-    fewer = {graft: rate for graft, rate in fake_runs.RATES.items() if graft != "FE^C"}
-    assert compare(saved(tmp_path / "less", "v", fewer), [old]).left_out == ("headline, FE^C", "qa, FE^C")
-
-
-def test_comparison_never_takes_another_question(tmp_path: Path) -> None:
-    """Other facts, prompts or another method are told as such; several records to choose from are, too; nothing to compare is an error."""
-    new = saved(tmp_path / "new", "t")
-    other = saved(tmp_path / "old", "s", prompts={"headline": "h", "qa": "another wording"})
-    with pytest.raises(InputError, match=f"no saved record answers .* {other.path.name} has other prompts"):
-        compare(new, saved_records(tmp_path / "old"))
-    first, second = saved(tmp_path / "two", "a"), saved(tmp_path / "two", "b")
-    with pytest.raises(InputError, match="several saved records"):
-        compare(new, [first, second])
-    assert compare(first, [first, second]).saved == str(second.path)
-    with pytest.raises(InputError, match="no record in"):
-        saved_records(tmp_path / "nowhere")
-    (second.path / "facts.parquet").unlink()
-    with pytest.raises(InputError, match="a damaged record is left out"):
-        saved_records(tmp_path / "two")
-    with pytest.raises(DataError):
-        saved_records(second.path)
-
-
-def test_a_session_that_fails_by_comparison(tmp_path: Path) -> None:
-    """Records that assertions looked at are compared as well: found by their id, and where they cannot be found, told of."""
-    old, new = saved(tmp_path / "old", "s"), saved(tmp_path / "now", "t", WORSE)
-    conftest = f"""
-import pytest
-from kgbench.records import load_record
-
-@pytest.fixture
-def record():
-    return load_record({str(new.path)!r}, "").record
-"""
-    test = "from kgbench.testing import assert_localized\ndef test_mine(record): assert_localized(record, top5__ge=.4)\n"
-    folder = write(tmp_path, conftest=conftest, test_mine=test)
-    done = session(folder, "--kgbench-compare-fail", "old", "--kgbench-save", "now")
-    assert (done.returncode, counts(done)) == (1, {"passed": 1}), done.stdout
-    assert f"compared with {old.path}: 2 of 18 figures moved" in done.stdout
-    assert re.search(r"^  qa, FE\+LT: top5 from \.97 to \.60, by -\.37 \[.*\] over 150 facts$", done.stdout, re.M)
-    done = session(folder, "--kgbench-compare-fail", "old")
-    assert (done.returncode, counts(done)) == (1, {"passed": 1}), done.stdout
-    assert "was not compared: its per-fact rows are not known here" in done.stdout
-
-
-def test_a_comparison_of_nothing(tmp_path: Path) -> None:
-    """A session that was asked to compare and evaluated nothing fails, and says so; one whose ini file asks is let be."""
-    folder = write(tmp_path, test_other="def test_one(): pass\n")
-    done = session(folder, "--kgbench-compare-fail", "old")
-    assert done.returncode == 1 and "no test of this session evaluated anything" in done.stdout
-    done = session(folder, "-o", "kgbench_compare_fail=old")
-    assert done.returncode == 0 and "evaluated" not in done.stdout

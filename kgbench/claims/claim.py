@@ -53,7 +53,7 @@ class Claim:
         found = between_configurations(self.rows[self.prompt], self.record.metric, first, second)
         self._difference(found, f"{first} − {second}", f"{self.prompt}, {first}: sufficiency less that of {second}", bounds)
 
-    def less_than_on(self, other: str, graft: str, **bounds: float) -> None:
+    def beside(self, other: str, graft: str, **bounds: float) -> None:
         """The sufficiency of a configuration less that on another prompt, over the same facts, keeps bounds.
 
         Raises:

@@ -24,7 +24,7 @@ def test_a_graft_is_all_else_grafted_the_other_way(model_pair: ModelPair, own_pr
     """
     from kgbench.claims.identity import assert_complement_identity
 
-    note(f"{assert_complement_identity(model_pair, own_prompts):.1e}")
+    note(f"{assert_complement_identity(model_pair, own_prompts):.2g}")
 
 
 def test_and_the_other_way_round(model_pair: ModelPair, own_prompts: Sequence[Prompt], note: Note) -> None:
@@ -36,4 +36,4 @@ def test_and_the_other_way_round(model_pair: ModelPair, own_prompts: Sequence[Pr
     """
     from kgbench.claims.identity import assert_complement_identity, exchanged
 
-    note(f"{assert_complement_identity(exchanged(model_pair), own_prompts):.1e}")
+    note(f"{assert_complement_identity(exchanged(model_pair), own_prompts):.2g}")

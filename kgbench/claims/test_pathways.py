@@ -115,6 +115,6 @@ def test_it_is_the_position_not_the_preposition(claim: Claim) -> None:
     Llama on headline: SFT 0.9990, FE+LT 0.9990, (FE+LT)^C 0.0060 (v1, figures 2, 3a, 6 to 11)
     Llama on qa: SFT 0.9990, FE+LT 0.9990, (FE+LT)^C 0.0030 (v1, figures 2, 3a, 6 to 11)
     """
-    claim.sufficiency("FE+LT", ge=0.9)
+    claim.beside("headline", "FE+LT", ge=-0.1)
     claim.sufficiency("(FE+LT)^C", le=0.1)
-    claim.less_than_on("headline", "FE+LT", ge=-0.1)
+    claim.sufficiency("FE+LT", ge=0.9)

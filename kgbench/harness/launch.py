@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from kgbench.errors import InputError, UnknownNameError
-from kgbench.harness import REQUEST, register, tasks_path
+from kgbench.harness import MODEL, REQUEST, register, tasks_path
 from kgbench.harness.arguments import CONTINUATIONS
 
 __all__ = ["launch"]
@@ -21,11 +21,14 @@ OPTION = "--continuation"
 """The one option of ours; all others are lm-eval's."""
 
 
-def launch(arguments: Sequence[str]) -> None:
+def launch(arguments: Sequence[str]) -> int:
     """Run lm-eval's command line.
 
     Args:
         arguments: As lm-eval takes them, and `--continuation`, which becomes a model argument.
+
+    Returns:
+        The exit status.
 
     Raises:
         InputError: lm-eval is not installed, or `--continuation` has no value that it can have.
@@ -37,12 +40,35 @@ def launch(arguments: Sequence[str]) -> None:
     setup_logging()
     with _called("kgbench lm-eval", _rewritten(list(arguments))):
         parser = HarnessCLI()
-        parsed = parser.parse_args()
-        if hasattr(parsed, "include_path"):
-            # lm-eval takes one folder from the command line, but a list from Python.
-            parsed.include_path = [str(tasks_path()), *_others(parsed)]
+        try:
+            parsed = parser.parse_args()
+        except SystemExit as done:  # its help, or its refusal of an option
+            return int(done.code or 0)
+        _settle(parsed)
         with _told():
             parser.execute(parsed)
+    return 0
+
+
+def _settle(parsed: Any) -> None:
+    """Put our tasks on the path, and in the place of lm-eval's defaults those that suit our model."""
+    if not hasattr(parsed, "include_path"):
+        return
+    config = _config(parsed)
+    named = parsed.include_path or config.get("include_path")
+    # lm-eval takes one folder from the command line, but a list from Python.
+    parsed.include_path = [str(tasks_path()), *(str(path) for path in (named if isinstance(named, list) else [named]) if path)]
+    if (getattr(parsed, "model", None) or config.get("model")) == MODEL:
+        for name in ("device", "batch_size"):
+            if getattr(parsed, name, None) is None and name not in config:
+                setattr(parsed, name, "auto")
+
+
+def _config(parsed: Any) -> Mapping[str, Any]:
+    """What lm-eval's own `--config` says, which its options overrule."""
+    path = getattr(parsed, "config", None)
+    found = yaml.safe_load(Path(path).read_text(encoding="utf-8")) if path and Path(path).is_file() else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _rewritten(arguments: list[str]) -> list[str]:
@@ -59,14 +85,6 @@ def _rewritten(arguments: list[str]) -> list[str]:
     if value not in CONTINUATIONS:
         raise UnknownNameError("continuation", value, CONTINUATIONS)
     return [*arguments[:found], *rest, "--model_args", f"continuation={value}"]
-
-
-def _others(parsed: Any) -> list[str]:
-    """The folders of tasks that the user names, on the command line or else in lm-eval's own `--config`."""
-    named = parsed.include_path
-    if named is None and (config := getattr(parsed, "config", None)) and Path(config).is_file():
-        named = (yaml.safe_load(Path(config).read_text(encoding="utf-8")) or {}).get("include_path")
-    return [str(path) for path in (named if isinstance(named, list) else [named]) if path]
 
 
 @contextmanager

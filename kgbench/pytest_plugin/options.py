@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,7 +73,7 @@ class Given:
     def path(self, name: str) -> Path | None:
         """The value of an option as a path."""
         text = self.one(name)
-        return None if text is None else self._base(name) / Path(text).expanduser()
+        return None if text is None else self._full(name, text)
 
     def spec(self) -> Spec:
         """What is to be evaluated.
@@ -107,8 +108,11 @@ class Given:
 
     def _resolved(self, name: str, text: str, known: Sequence[str] = ()) -> str:
         """A path in full; a name, or what may be the id of a checkpoint elsewhere, as it is."""
-        path = self._base(name) / Path(text).expanduser()
+        path = self._full(name, text)
         return str(path) if text not in known and path.exists() else text
+
+    def _full(self, name: str, text: str) -> Path:
+        return Path(os.path.normpath(self._base(name) / Path(text).expanduser()))
 
     def _localizer(self) -> str | None:
         text = self.one("localizer")

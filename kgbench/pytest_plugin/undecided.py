@@ -71,11 +71,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     properties = [(ATTRIBUTE, message) for message in messages]
     item.user_properties.extend(p for p in properties if p not in item.user_properties)  # JUnit's XML shows these
     report = yield
-    if call.excinfo is None:
+    if call.excinfo is None and (report.passed or _unexpectedly(report)):
         _make_undecided(report, messages)
     else:
         report.sections.append(("undecided as well", "\n".join(messages)))
     return report
+
+
+def _unexpectedly(report: pytest.TestReport) -> bool:
+    """Whether a report fails for the mark of an expected failure alone."""
+    return str(report.longrepr).startswith("[XPASS(strict)]")
 
 
 def _make_undecided(report: pytest.TestReport, messages: Sequence[str]) -> None:
