@@ -294,3 +294,10 @@ def test_the_benchmark_can_be_compared(localizer: str, kind: str, inner: Callabl
         assert (each["localizer"], each["version"], each["kind"]) == (localizer, "1", kind)
         assert (each["model"], each["prompts"]) == ("tiny-gemma", 4)
         assert each["ratio_to_plain_forward"] > 0 and each["token_rows"] >= 0
+
+
+def test_what_a_method_cannot_express_is_undecided(inner: Callable[..., int], tmp_path: Path) -> None:
+    """A method that knows no positions neither bears the claims out nor fails them."""
+    asked = ("--kgbench-localizer", "static_graft", "--kgbench-limit", "12", "--kgbench-prompt", "headline")
+    assert inner("kgbench.claims", *asked) == 0
+    assert {what for name, what in outcomes(tmp_path).items() if name.partition("[")[0] in PATHWAYS} == {"undecided"}

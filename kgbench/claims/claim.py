@@ -10,7 +10,7 @@ from kgbench.claims.contrasts import between_configurations, between_prompts
 from kgbench.effects.columns import PromptColumns
 from kgbench.records import Estimate, Record
 from kgbench.stats import Figure
-from kgbench.testing import assert_localized, decide
+from kgbench.testing import decide
 from kgbench.testing.sentences import sentence
 from kgbench.testing.undecided import tell_undecided
 
@@ -35,13 +35,13 @@ class Claim:
             AssertionError: The whole interval breaks one.
         """
         __tracebackhide__ = True
-        self.tell(graft)
-        assert_localized(self.record, graft, prompt=self.prompt, **{f"sufficiency__{op}": bound for op, bound in bounds.items()})
+        self._keeps(self.tell(graft), f"{self.prompt}, {graft}: sufficiency", bounds)
 
-    def tell(self, graft: str) -> None:
-        """Note the sufficiency of a configuration, of which nothing is claimed."""
+    def tell(self, graft: str) -> Estimate:
+        """Note the sufficiency of a configuration; nothing is claimed of it."""
         (found,) = (row.sufficiency for row in self.record.rows if (row.prompt, row.graft) == (self.prompt, graft))
         self.note(f"{graft} {figure_text(found)}")
+        return found
 
     def difference(self, first: str, second: str, **bounds: float) -> None:
         """The sufficiency of one configuration less that of another, fact by fact, keeps bounds.
@@ -67,6 +67,11 @@ class Claim:
         __tracebackhide__ = True
         estimate = Estimate(**figure.to_json())
         self.note(f"{short} {figure_text(estimate)}")
+        self._keeps(estimate, what, bounds)
+
+    def _keeps(self, estimate: Estimate, what: str, bounds: Mapping[str, float]) -> None:
+        """Also where a method cannot express a configuration: then nothing is decided, and the reason is told."""
+        __tracebackhide__ = True
         decisions = [decide(estimate, op, bound) for op, bound in bounds.items()]
         if failed := [sentence(decision, what) for decision in decisions if decision.outcome == "fails"]:
             raise AssertionError("\n".join(failed))
