@@ -40,6 +40,8 @@ def inner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]
     """Runs pytest in an empty folder, with warnings as errors, in this process, which has its imports; gives the exit status."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n", "utf-8")
     monkeypatch.chdir(tmp_path)
+    for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):  # of the session that this one runs in
+        monkeypatch.delenv(name, raising=False)
 
     def run(what: str, *arguments: str) -> int:
         return int(pytest.main(["--pyargs", what, "-p", "no:cacheprovider", "-q", "-s", "--junitxml=claims.xml", *arguments]))

@@ -91,6 +91,18 @@ def test_every_command_and_option_shown_exists() -> None:
         assert all(option in shown for option in options), line
 
 
+def test_every_claim_is_told_of() -> None:
+    """The table has a row for every claim of the suite on each of its prompts, and each cell says how it ended."""
+    from claims_table import PAIRS, TITLES
+
+    rows = table("claims")
+    assert rows[0] == ["claim", "prompt", *(f"`{pair}`" for pair in PAIRS)]
+    prompts = ("headline", "qa", "movie_title", "new_film")
+    alone = {TITLES["test_it_is_the_position_not_the_preposition"]: ("qa",)}
+    assert [(row[0], row[1]) for row in rows[1:]] == [(claim, prompt) for claim in TITLES.values() for prompt in alone.get(claim, prompts)]
+    assert all(re.match(r"(holds|undecided|\*\*fails\*\*): ", cell) for row in rows[1:] for cell in row[2:])
+
+
 def test_pictures_are_there() -> None:
     """Every picture that the README shows is in the repository."""
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
