@@ -96,7 +96,7 @@ def test_every_claim_is_told_of() -> None:
     from claims_table import PAIRS, TITLES
 
     rows = table("claims")
-    assert rows[0] == ["claim", "prompt", *(f"`{pair}`" for pair in PAIRS)]
+    assert rows[0] == ["claim", "prompt", *PAIRS]
     prompts = ("headline", "qa", "movie_title", "new_film")
     alone = {TITLES["test_it_is_the_position_not_the_preposition"]: ("qa",)}
     assert [(row[0], row[1]) for row in rows[1:]] == [(claim, prompt) for claim in TITLES.values() for prompt in alone.get(claim, prompts)]
