@@ -99,9 +99,9 @@ def samples(
 def answers(
     lm: Any, tasks: Sequence[str], folder: Path | None = None, shots: int = 0, limit: int | None = None, **options: Any
 ) -> dict[str, Any]:
-    """lm-eval's results, few-shot examples drawn by one seed."""
+    """lm-eval's results, few-shot examples drawn by one seed; `metadata` goes to the tasks."""
     folders = [str(path) for path in (tasks_path(), folder) if path is not None]
-    loaded = TaskManager(include_path=folders, include_defaults=False).load(list(tasks))
+    loaded = TaskManager(include_path=folders, include_defaults=False, metadata=options.pop("metadata", None)).load(list(tasks))
     for task in loaded["tasks"].values():
         task.set_config(key="num_fewshot", value=shots)
         task.set_fewshot_seed(seed=1234)

@@ -225,7 +225,7 @@ MUTANTS = (
     mutant("runs left out of divided trees", ("engine/tree.py", "if beside and configuration in beside", "if False"), test="test_edits.py"),
     mutant(
         "spans taken where the query does not stand",
-        ("harness/passages.py", "(span[0] + start, span[1] + start)", "(span[0], span[1])"),
+        ("harness/reader.py", "(span[0] + start, span[1] + start)", "(span[0], span[1])"),
         test="test_lm_eval_model.py",
         only="audited",
     ),
@@ -249,8 +249,8 @@ MUTANTS = (
     ),
     mutant(
         "blanks of the context left out of the score",
-        ("harness/answering.py", "range(p.lead - len(p.before), p.lead", "range(p.lead, p.lead"),
-        ("harness/answering.py", "np.array([*p.before, *p.targets])", "np.array([*p.targets])"),
+        ("harness/passages.py", "range(self.lead - len(self.before), self.lead", "range(self.lead, self.lead"),
+        ("harness/answering.py", "(*passage.before, *passage.targets)", "passage.targets"),
         ("harness/answering.py", "_score(scored, len(passage.before))", "_score(scored, 0)"),
         test="test_lm_eval_model.py",
         only="without_spans",
@@ -260,6 +260,28 @@ MUTANTS = (
         ("harness/passages.py", 'prompt=replace(self.prompt, target="")', "prompt=self.prompt"),
         test="test_lm_eval_methods.py",
     ),
+    mutant(
+        "methods that look for the last token asked once for all tokens",
+        ("localizers/_base.py", "reads_any_token: ClassVar[bool] = False", "reads_any_token: ClassVar[bool] = True"),
+        test="test_lm_eval_methods.py",
+    ),
+    mutant(
+        "methods fitted on all tasks together",
+        ("harness/model.py", "found.setdefault(source.task, [])", 'found.setdefault("", [])'),
+        test="test_lm_eval_methods.py",
+    ),
+    mutant("empty contexts learned from", ("harness/answering.py", "if prompt.text} or bare", "} or bare"), test="test_lm_eval_methods.py"),
+    mutant(
+        "the first query of a context taken",
+        ("harness/reader.py", "context.rfind(query)", "context.find(query)"),
+        test="test_lm_eval_requests.py",
+    ),
+    mutant(
+        "spans left out of what tells requests apart",
+        ("harness/passages.py", "context, continuation, spans)", "context, continuation, {})"),
+        test="test_lm_eval_requests.py",
+    ),
+    mutant("a written BOS taken for a word", ("harness/reader.py", "special[0] = True", "pass"), test="test_lm_eval_requests.py"),
 )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from lm_eval.evaluator import simple_evaluate
+from lm_eval.utils import make_table
 from lm_eval_runs import answers, ours, samples, stock, write_checkpoints, write_tasks
 
 import kgbench
@@ -88,10 +89,11 @@ def test_effects_are_those_of_kgbench_eval(evaluated: tuple[Record, Mapping[Any,
 
 
 def test_an_effect_without_a_gain_is_undefined(places: dict[str, Path], folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where the donor knows no more than the recipient, ratios are NaN and the log says why."""
+    """Where the donor knows no more than the recipient, a word stands for the ratio and the log says why."""
     table = answers(KgbenchLM(pretrained=str(places["sft"]), donor=str(places["sft"]), device="cpu"), ["mine_effects"], folder)["results"]
-    value = table["mine_effects"]["sufficiency_FE+LT,none"]
-    assert value != value
+    assert table["mine_effects"]["sufficiency_FE+LT,none"] == "undefined"
+    json.dumps(table, allow_nan=False)
+    assert "undefined" in make_table({"results": table, "versions": {}, "n-shot": {}})
     assert "sufficiency of FE+LT is undefined" in caplog.text
 
 
@@ -129,16 +131,39 @@ def test_results_say_what_was_run(places: dict[str, Path], folder: Path) -> None
         ({"graft": "FE", "continuation": "last"}, UnknownNameError, "lt"),
         ({"localizer": "dynamic_graf"}, UnknownNameError, "dynamic_graft"),
         ({"localizer": "random"}, InputError, "ranks sites"),
-        ({"pair": "tiny-gemma"}, InputError, "not both"),
+        ({"pair": "tiny-gemma"}, InputError, "either pair=NAME"),
         ({"batch_size": "many"}, InputError, "whole number"),
         ({"trust_remote_code": True}, InputError, "stays off"),
         ({"localizer": "causal_trace", "localizer_args": "draws"}, InputError, "semicolons"),
+        ({"continuation": None}, InputError, "as a mapping"),
+        ({"localizer": None}, InputError, "as a mapping"),
+        ({"graft": None}, InputError, "as a mapping"),
+        ({"revision": 1e5}, InputError, "as JSON"),
+        ({"max_length": 5000}, InputError, "at most 128"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: type[KgbenchError], says: str, places: dict[str, Path]) -> None:
     """One line that says what was wrong."""
     with pytest.raises(error, match=says):
         ours(places, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [({}, "which model"), ({"pretrained": "before"}, "donor=PATH"), ({"pretrained": "nowhere", "donor": "x"}, "nowhere")],
+)
+def test_missing_models_are_told_in_lm_eval_s_words(arguments: dict[str, Any], says: str) -> None:
+    """By the names that model arguments have."""
+    with pytest.raises(InputError, match=says) as caught:
+        KgbenchLM(graft="LT", **arguments)
+    assert "--recipient" not in str(caught.value)
+
+
+def test_a_word_that_lm_eval_reads_as_nothing_is_no_default() -> None:
+    """Where model arguments are one text, lm-eval makes nothing of the word none; that is told, and not replaced."""
+    for text in ("continuation=none", "localizer=none", "graft=NONE"):
+        with pytest.raises(InputError, match="reads the word none"):
+            KgbenchLM.create_from_arg_string(f"pair=tiny-gpt2,{text}")
 
 
 def test_a_region_that_a_task_does_not_have_is_refused(places: dict[str, Path], folder: Path) -> None:
@@ -190,13 +215,22 @@ def test_lm_eval_s_cache_of_answers_is_refused(places: dict[str, Path], folder: 
         simple_evaluate(model=ours(places, graft="LT"), tasks=["mine"], use_cache=str(tmp_path / "cache"))
 
 
-def test_requests_of_other_rows_are_refused(places: dict[str, Path]) -> None:
-    """Requests that lm-eval kept from another version of the data or the prompt are told by the rows' fingerprint."""
-    lm = ours(places, graft="LT")
-    document = samples(lm, ["kgbench_tiny_movies_qa"], limit=1)["kgbench_tiny_movies_qa"][0]
-    kept = _request(document["arguments"][0], {**document["doc"], "fingerprint": "0" * 64})
+@pytest.mark.parametrize("name", ["facts.jsonl", "tiny_movies.jsonl"])
+def test_kept_requests_of_other_rows_are_refused(
+    name: str, places: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lm-eval's --cache_requests kept is taken as long as the rows are the same, and refused once they are not, a user's own too."""
+    monkeypatch.setattr("lm_eval.caching.cache.PATH", str(tmp_path / "kept"))
+    facts, lm = tmp_path / name, ours(places, graft="LT")
+    facts.write_text((write_tasks(tmp_path) / "odd.jsonl").read_text().replace("Ana Lee", f"Ana of {name}"))
+    task = tmp_path / "kept.yaml"
+    kwargs = json.dumps({"kgbench_dataset": name, "kgbench_prompt": "mine"})
+    task.write_text(f"include: {tasks_path()}/_loglikelihood.yaml\ntask: {Path(name).stem}_kept\ndataset_kwargs: {kwargs}\n")
+    first, again = (samples(lm, [f"{Path(name).stem}_kept"], tmp_path, cache_requests=True) for _ in range(2))
+    assert [d["logprob"] for t in first.values() for d in t] == [d["logprob"] for t in again.values() for d in t]
+    facts.write_text(facts.read_text().replace("Bo Chen", "Bob Chen"))
     with pytest.raises(InputError, match="cache_requests refresh"):
-        lm.loglikelihood([kept], disable_tqdm=True)
+        samples(lm, [f"{Path(name).stem}_kept"], tmp_path, cache_requests=True)
 
 
 def test_a_chat_template_is_no_trouble(places: dict[str, Path], folder: Path) -> None:
@@ -260,25 +294,64 @@ def test_the_launcher_s_own_option_is_checked(arguments: list[str], says: str, c
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--model", "kgbench", "--tasks", "kgbench_tiny_movie_qa"], "Tasks not found"),
-        (["--model", "hf", "--model_args", f"pretrained={ZOO}/tiny-gpt2/sft", "--tasks", "mine_effects"], "--model kgbench"),
-    ],
-)
-def test_mistakes_are_told_in_a_line(
-    arguments: list[str], says: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What lm-eval would show its own code for is told as our own mistakes are."""
+@pytest.fixture
+def launch(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run `kgbench lm-eval run` in this process, without lm-eval's own tasks; gives exit status and last line of stderr."""
     from lm_eval.tasks import TaskManager
 
     from kgbench.cli import main
 
-    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))  # reading lm-eval's own takes long
-    assert main(["lm-eval", "run", *arguments, "--include_path", str(folder)]) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))  # reading them takes long
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        status = main(["lm-eval", "run", *arguments])
+        return status, (capsys.readouterr().err.splitlines() or [""])[-1]
+
+    return run
+
+
+def written(folder: Path) -> dict[str, Any]:
+    """The configuration in the results that a run has written."""
+    (path,) = folder.rglob("results_*.json")
+    return json.loads(path.read_text())["config"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--model", "kgbench", "--tasks", "kgbench_tiny_movie_qa", "--model_args", "pair=tiny-gpt2"], "Tasks not found"),
+        (["--model", "hf", "--model_args", f"pretrained={ZOO}/tiny-gpt2/sft", "--tasks", "mine_effects"], "--model kgbench"),
+        (["--model", "hf", "--tasks", "mine", "--continuation", "all"], "--model kgbench"),
+        (["--model", "kgbench", "--tasks", "mine", "--include_path", "nowhere"], "no such folder"),
+        (["--tasks", "mine", "--config", "nowhere.yaml"], "does not read"),
+        (["--tasks", "mine", "--config", "broken.yaml"], "does not read"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(arguments: list[str], says: str, folder: Path, launch: Any) -> None:
+    """What lm-eval would show its own code for, or pass over, is told as our own mistakes are."""
+    Path("broken.yaml").write_text("tasks: [mine\n")
+    status, last = launch(*arguments, *([] if "--include_path" in arguments else ["--include_path", str(folder)]))
+    assert status == 2
     assert last.startswith("kgbench: error: ") and says in last
+
+
+def test_a_config_file_and_options_are_put_together(folder: Path, launch: Any) -> None:
+    """Model arguments of lm-eval's --config stay where --continuation is given; its folder of tasks is taken beside ours."""
+    config = {"model": "kgbench", "include_path": str(folder), "tasks": ["mine"], "output_path": "out"}
+    Path("run.yaml").write_text(json.dumps({**config, "model_args": {"pair": "tiny-gpt2", "graft": "LT", "localizer": "none"}}))
+    assert launch("--config", "run.yaml", "--continuation", "none")[0] == 0
+    found = written(Path("out"))
+    assert (found["pair"], found["graft"], found["localizer"], found["continuation"]) == ("tiny-gpt2", "LT", "none", "none")
+    assert Path("out", "tiny-gpt2").is_dir()
+
+
+def test_device_and_batch_size_may_stand_among_the_model_arguments(folder: Path, launch: Any) -> None:
+    """Where lm-eval itself would give them to the model twice."""
+    given = "pair=tiny-gpt2,graft=LT,device=cpu,batch_size=4"
+    run = ("--model", "kgbench", "--model_args", given, "--tasks", "mine", "--include_path", str(folder), "--output_path", "out")
+    assert launch(*run)[0] == 0
+    assert (written(Path("out"))["device"], written(Path("out"))["batch_size"]) == ("cpu", "4")
 
 
 def test_tasks_are_found_in_a_checkout() -> None:

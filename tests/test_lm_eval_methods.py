@@ -1,13 +1,23 @@
-"""`--model kgbench` takes any method that intervenes, those that learn from other documents included."""
+"""`--model kgbench` takes any method that intervenes, and says of it what `kgbench eval` says."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from lm_eval_runs import answers, ours, write_checkpoints, write_tasks
+from lm_eval_runs import answers, ours, samples, write_checkpoints, write_tasks
 
 import kgbench
+from kgbench import localizers
+from kgbench.errors import NotApplicableError
+from kgbench.harness.model import KgbenchLM
+from kgbench.records import Record
+
+GRAFTS = ("FE", "LT", "FE+LT", "FE^C", "ALL")
+ARGUMENTS: dict[str, dict[str, str]] = {"causal_trace": {"draws": "2"}, "directional_patch": {"directions": "pca", "k": "2"}}
+METHODS = [name for name, said in localizers.describe().items() if said["kind"] == "intervention"]
+FITTED = ("ablation", "directional_patch")
 
 
 @pytest.fixture(scope="module")
@@ -22,29 +32,79 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tasks(tmp_path_factory.mktemp("tasks"))
 
 
-METHODS = (
-    ("activation_patch", {}),
-    ("ablation", {}),
-    ("causal_trace", {"draws": "3"}),
-    ("directional_patch", {"directions": "pca", "k": "2"}),
-)
+def model(places: dict[str, Path], localizer: str, **arguments: Any) -> KgbenchLM:
+    return ours(places, localizer=localizer, localizer_args=ARGUMENTS.get(localizer, {}), **arguments)
 
 
-@pytest.mark.parametrize(("localizer", "arguments"), METHODS, ids=[name for name, _ in METHODS])
-def test_a_method_answers_as_in_kgbench_eval(localizer: str, arguments: dict[str, str], places: dict[str, Path], folder: Path) -> None:
-    """Methods that copy activations, that learn from other documents and that draw at random."""
-    lm = ours(places, localizer=localizer, localizer_args=arguments, graft="FE+LT")
-    record = kgbench.evaluate(
+def evaluated(places: dict[str, Path], folder: Path, localizer: str) -> Record:
+    """What `kgbench eval` says."""
+    return kgbench.evaluate(
         recipient=str(places["recipient"]),
         donors={"sft": str(places["sft"])},
         dataset=str(folder / "odd.jsonl"),
         localizer=localizer,
-        localizer_args=arguments,
+        localizer_args=ARGUMENTS.get(localizer, {}),
         prompts=["mine"],
+        grafts=GRAFTS,
         dtype="float32",
         output_dir=folder / "records",
         device="cpu",
     )
-    wanted = next(row for row in record.rows if row.graft == "FE+LT")
-    found = answers(lm, ["mine"], folder)["results"]["mine"]
-    assert found["logprob,none"] == pytest.approx(wanted.logprob.value, abs=1e-4)
+
+
+@pytest.mark.parametrize("localizer", METHODS)
+def test_a_method_answers_as_in_kgbench_eval(localizer: str, places: dict[str, Path], folder: Path) -> None:
+    """Under every graft the same mean log-probability of the first token; what the one cannot express the other cannot."""
+    rows = {row.graft: row for row in evaluated(places, folder, localizer).rows}
+    for graft in GRAFTS:
+        lm = model(places, localizer, graft=graft)
+        if not rows[graft].applicable:
+            with pytest.raises(NotApplicableError):
+                samples(lm, ["mine"], folder)
+            continue
+        found = answers(lm, ["mine"], folder)["results"]["mine"]
+        assert found["logprob,none"] == pytest.approx(rows[graft].logprob.value, abs=1e-4), graft
+
+
+@pytest.mark.parametrize("localizer", [name for name in METHODS if name != "path_patch"])
+@pytest.mark.parametrize("continuation", ["lt", "none", "all"])
+def test_one_run_answers_at_every_token(
+    localizer: str, continuation: str, places: dict[str, Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method that says that what follows a token does not matter gives every name what it gives it token by token."""
+    lm = model(places, localizer, graft="LT" if localizer != "static_graft" else "ALL", continuation=continuation, dtype="float64")
+    assert lm.localizer.reads_any_token
+    at_once = [document["name_logprob"] for document in samples(lm, ["mine"], folder, limit=3)["mine"]]
+    monkeypatch.setattr(type(lm.localizer), "reads_any_token", False)
+    assert [d["name_logprob"] for d in samples(lm, ["mine"], folder, limit=3)["mine"]] == pytest.approx(at_once, abs=1e-6)
+
+
+@pytest.mark.parametrize("localizer", FITTED)
+def test_what_a_method_learns_does_not_depend_on_other_tasks(localizer: str, places: dict[str, Path], folder: Path) -> None:
+    """Alone or beside a task on the same prompt, on facts of the same names or others, a task's answers are the same."""
+    lm = model(places, localizer, graft="LT")
+    task = "kgbench_tiny_movies_headline"
+    alone = [d["logprob"] for d in samples(lm, [task], limit=6)[task]]
+    beside = samples(lm, ["kgbench_fake_movies_fake_actors_headline", f"{task}_choices", task], limit=6)[task]
+    assert [d["logprob"] for d in beside] == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.parametrize("localizer", FITTED)
+def test_empty_contexts_teach_nothing(localizer: str, places: dict[str, Path], folder: Path) -> None:
+    """Unconditional scores, which tasks of mutual information ask for beside the others, change no other answer."""
+    from lm_eval.api.instance import Instance
+
+    lm = model(places, localizer, graft="LT")
+    documents = samples(lm, ["mine"], folder)["mine"]
+    requests = [Instance("loglikelihood", d["doc"], d["arguments"][0], 0, metadata=("mine", i, 1)) for i, d in enumerate(documents)]
+    empty = [Instance("loglikelihood", d["doc"], ("", d["doc"]["target"]), 1, metadata=("mine", i, 1)) for i, d in enumerate(documents)]
+    first = lm.loglikelihood(requests, disable_tqdm=True)
+    found = lm.answering.fitted([lm._passage(r) for r in [*requests, *empty]]).scores([lm._passage(r) for r in requests], ["LT"])[0]
+    assert [score[0] for score in found] == pytest.approx([score[0] for score in first], abs=1e-6)
+
+
+def test_effects_leave_out_what_a_method_cannot_express(places: dict[str, Path], folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A method without positions gives the configurations that it has, and the log says which it has not, and why."""
+    results = answers(model(places, "static_graft"), ["mine_effects"], folder)["results"]["mine_effects"]
+    assert "top5_ALL,none" in results and "top5_FE,none" not in results and "sufficiency_FE,none" not in results
+    assert "FE is left out: static_graft has no positions" in caplog.text

@@ -246,9 +246,11 @@ def test_generation_under_a_graft_is_the_audited_algorithm_s(family: str, contin
 
 
 def test_effects_say_what_each_configuration_says_by_itself(places: Places, folder: Path) -> None:
-    """In one table, each configuration's hit rate is that of a run of its own."""
+    """In one table, each configuration's mean log-probability is that of a run of its own."""
     lm = ours(places("llama"), dtype="float64")
-    table = answers(lm, ["mine_effects"], folder)["results"]["mine_effects"]
-    for graft in ("PRE", "SFT", "FE", "(FE+LT)^C"):
+    table = answers(lm, ["mine_effects"], folder, metadata={"kgbench_metric": "logprob"})["results"]["mine_effects"]
+    found = {graft: table[f"logprob_{graft},none"] for graft in ("PRE", "SFT", "ALL", "FE", "LT", "FE+LT", "(FE+LT)^C", "FE^C", "LT^C")}
+    assert len(set(found.values())) == len(found)
+    for graft, value in found.items():
         alone = answers(ours(places("llama"), graft=graft, dtype="float64"), ["mine"], folder)["results"]["mine"]
-        assert table[f"top5_{graft},none"] == alone["top5,none"]
+        assert value == pytest.approx(alone["logprob,none"], abs=1e-9), graft

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from kgbench.data import Prompt
 from kgbench.engine import Answers, Engine
 from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
-from kgbench.errors import InputError, RegionError
+from kgbench.errors import InputError, NotApplicableError, RegionError
 from kgbench.harness.passages import Passage
 from kgbench.harness.scores import TokenScore
 from kgbench.localizers import InterventionLocalizer, Treatments
@@ -59,9 +60,12 @@ class Answering:
         return self.engine.pair
 
     def fitted(self, passages: Sequence[Passage]) -> Answering:
-        """The same with what the method learns from all contexts of a task; several continuations of one document are one context."""
-        bare = list({(p.prompt.name, p.prompt.fact.id): p.without_continuation() for p in passages}.values())
-        learned = {p.prompt: p.encoded for p in bare}
+        """The same with what the method learns from all contexts of one task; several continuations of one context are one.
+
+        Empty contexts, as of unconditional scores, teach nothing, unless there are no others.
+        """
+        bare = {p.prompt: p.encoded for p in (passage.without_continuation() for passage in passages)}
+        learned = {prompt: encoded for prompt, encoded in bare.items() if prompt.text} or bare
         with self.pair.read_as(learned):
             return replace(self, method=self.method.fitted(self.pair, list(learned)), learned=learned)
 
@@ -69,6 +73,8 @@ class Answering:
         self, passages: Sequence[Passage], configurations: Sequence[str], progress: Callable[[int], object] | None = None
     ) -> list[list[TokenScore]]:
         """Scores of every continuation under every configuration.
+
+        Where a method draws at random, the probabilities of each next token are averaged over its draws, given the true tokens before it.
 
         Args:
             passages: Contexts with continuations, of any lengths.
@@ -84,11 +90,8 @@ class Answering:
         """
         found: list[list[TokenScore | None]] = [[None] * len(passages) for _ in configurations]
         for numbers, some in self._groups(passages):
-            readouts = [range(p.lead - len(p.before), p.lead + len(p.targets)) for p in some]
-            targets = [np.array([*p.before, *p.targets]) for p in some]
-            columns = self._read(some, configurations, readouts, targets)
-            for row, by_passage in zip(found, columns, strict=True):
-                for number, passage, scored in zip(numbers, some, by_passage, strict=True):
+            for row, columns in zip(found, self._read(some, configurations), strict=True):
+                for number, passage, scored in zip(numbers, some, columns, strict=True):
                     row[number] = _score(scored, len(passage.before))
             if progress is not None:
                 progress(len(some))
@@ -104,6 +107,16 @@ class Answering:
                     found[numbers[number]] = token
         return found
 
+    def inapplicable(self, passages: Sequence[Passage], configuration: str) -> str | None:
+        """Why the method cannot express a configuration; None where it can."""
+        some = next(iter(self._groups(passages[:1])))[1]
+        try:
+            with self._reading(some):
+                self._treatments(some, parse_configuration(configuration))
+        except NotApplicableError as error:
+            return str(error)
+        return None
+
     def _groups(self, passages: Sequence[Passage]) -> Iterator[tuple[list[int], list[Passage]]]:
         """Passages of like length together, with their numbers."""
         order = sorted(range(len(passages)), key=lambda i: -len(passages[i].encoded.ids))
@@ -112,26 +125,31 @@ class Answering:
             followed = [passages[i].lead_everywhere() if self.continuation == "lt" else passages[i] for i in numbers]
             yield numbers, followed
 
-    def _read(
-        self, passages: Sequence[Passage], configurations: Sequence[str], readouts: Sequence[range], targets: Sequence[np.ndarray]
-    ) -> list[list[dict[str, np.ndarray]]]:
+    def _read(self, passages: Sequence[Passage], configurations: Sequence[str]) -> list[list[dict[str, np.ndarray]]]:
         """Per configuration and passage, arrays [readout] of scores."""
-        ends = np.cumsum([len(each) for each in readouts])
-        wanted = torch.from_numpy(np.concatenate(targets))
+        ends = np.cumsum([len(passage.readouts) for passage in passages])
+        wanted = torch.tensor([token for passage in passages for token in (*passage.before, *passage.targets)])
         names = ("rank", "prob", "logprob")
         flat = {name: np.empty((len(configurations), ends[-1])) for name in names}
-        for which, configuration, logits in self._answers(passages, configurations, readouts):
+        for which, configuration, logits in self._answers(*self._apart(passages, configurations)):
             scored = score_logits(logits, wanted[which])
             for name in names:
                 flat[name][configuration.numpy(), which.numpy()] = scored[name]
-        return [[dict(zip(names, parts, strict=True)) for parts in zip(*(np.split(flat[n][c], ends[:-1]) for n in names), strict=True)]
-                for c in range(len(configurations))]  # fmt: skip
+        parts = {name: np.split(flat[name], ends[:-1], axis=1) for name in names}
+        return [[{name: parts[name][i][c] for name in names} for i in range(len(passages))] for c in range(len(configurations))]
+
+    def _apart(self, passages: Sequence[Passage], configurations: Sequence[str]) -> tuple[list[Passage], Sequence[str], list[range]]:
+        """What is run: whole passages, or where the method must be told which token is read, each passage up to each such token."""
+        if self.method.reads_any_token:
+            return list(passages), configurations, [passage.readouts for passage in passages]
+        alone = [part for passage in passages for part in passage.read_alone()]
+        return alone, configurations, [range(len(part.encoded.ids) - 1, len(part.encoded.ids)) for part in alone]
 
     def _answers(self, passages: Sequence[Passage], configurations: Sequence[str], readouts: Sequence[range]) -> Iterator[Mixed]:
         """Number of the readout, counted over all passages, configuration and logits of each answer."""
         starts = np.cumsum([0, *(len(each) for each in readouts)])
         pieces = self._pieces(readouts, len(configurations))
-        with self.pair.read_as({**self.learned, **{p.prompt: p.encoded for p in passages}}):
+        with self._reading(passages):
             planned = [(i, t) for i, label in enumerate(configurations) for t in self._treatments(passages, parse_configuration(label))]
             described = [[treatments[piece.passage] for piece in pieces] for _, treatments in planned]
             prompts = [passages[piece.passage].prompt for piece in pieces]
@@ -139,6 +157,9 @@ class Answering:
         first = torch.tensor([starts[piece.passage] + piece.readouts.start - readouts[piece.passage].start for piece in pieces])
         numbered = (_numbered(chunk, first) for chunk in self.engine.run(plan))
         yield from mixed(numbered, [i for i, _ in planned])
+
+    def _reading(self, passages: Sequence[Passage]) -> AbstractContextManager[None]:
+        return self.pair.read_as({**self.learned, **{passage.prompt: passage.encoded for passage in passages}})
 
     def _pieces(self, readouts: Sequence[range], configurations: int) -> list[_Piece]:
         """Long continuations are read out in several pieces, so that their logits stay within the budget."""

@@ -18,8 +18,11 @@ CONTINUATIONS: Mapping[str, str] = {
 }
 """How tokens of the continuation are treated that predict further ones."""
 
-_OTHERS = ("max_batch_size",)
-"""What lm-eval hands to every model and ours has no use for: batches are cut by a budget of tokens."""
+_OTHERS = ("max_batch_size", "model")
+"""What ours has no use for: batches are cut by a budget of tokens, and `model` names lm-eval's folder of results."""
+
+_WORDS = ("localizer", "graft", "continuation")
+"""Arguments that can be the word none, which lm-eval reads as no value where it splits a text itself."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,12 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
         InputError: The value of one is none that it can have.
         GraftSyntaxError: The graft does not parse.
     """
+    for name in _WORDS:
+        if name in given and given[name] is None:
+            raise InputError(
+                f"{name} has no value: where model arguments are one text, as in a --config file, lm-eval reads the word none so; "
+                "give them as a mapping"
+            )
     values = {name: value for name, value in given.items() if name not in _OTHERS and value is not None}
     if values.pop("trust_remote_code", False):
         raise InputError("trust_remote_code stays off: kgbench runs no code that comes with a checkpoint")
@@ -69,6 +78,9 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
         if name not in known:
             raise UnknownNameError("model argument", name, known)
     readers = {"donor": _donors, "localizer_args": _pairs, "batch_size": _batch_size, "max_length": _count, "seed": _seed}
+    for name, value in values.items():
+        if name not in readers and isinstance(value, bool | float):
+            raise InputError(f"{name}={value}: lm-eval has read a number or a flag there; give the model arguments as JSON, with quotes")
     read: dict[str, Any] = {name: readers[name](name, value) if name in readers else str(value) for name, value in values.items()}
     arguments = Arguments(**read)
     _check(arguments)
@@ -76,8 +88,10 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
 
 
 def _check(arguments: Arguments) -> None:
-    if arguments.pair is not None and arguments.pretrained is not None:
-        raise InputError("give either pair=NAME or pretrained=PATH,donor=PATH, not both")
+    if (arguments.pair is None) == (arguments.pretrained is None):
+        raise InputError("which model? Give either pair=NAME, or pretrained=PATH,donor=PATH, in --model_args")
+    if arguments.pretrained is not None and not arguments.donor:
+        raise InputError("the finetuned checkpoint is missing: give donor=PATH beside pretrained in --model_args")
     if arguments.continuation not in CONTINUATIONS:
         raise UnknownNameError("continuation", arguments.continuation, CONTINUATIONS)
     if arguments.graft is not None and arguments.graft not in BASELINES:

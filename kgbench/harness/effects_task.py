@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,7 @@ from lm_eval.api.metrics import mean
 from lm_eval.api.task import ConfigurableTask
 from scipy.stats import norm
 
-from kgbench.effects import DEFAULT_METRIC, METRICS, score
-from kgbench.effects.ratios import necessity, sufficiency
+from kgbench.effects import DEFAULT_METRIC, METRICS, necessity, score, sufficiency
 from kgbench.effects.scores import check_metric
 from kgbench.errors import UnknownNameError
 from kgbench.harness import REQUEST
@@ -64,13 +63,14 @@ class EffectsTask(ConfigurableTask):
         return Instance(request_type=REQUEST, doc=doc, arguments=arguments, idx=0, **kwargs)
 
     def process_results(self, doc: Mapping[str, Any], results: Sequence[Mapping[str, TokenScore]]) -> dict[str, Any]:
-        """The document's score under each configuration, and for each effect those that it is made of."""
+        """The document's score under each configuration that the method can express, and for each effect those that it is made of."""
         scores = {label: self._score(answer) for label, answer in results[0].items()}
         means = {f"{self.metric}_{label}": float(value) for label, value in scores.items()}
-        made_of = {path: [scores[label] for label in (*BASELINES, path)] for path in (*PATHS, *map(complement, PATHS))}
-        return {**means, **{name: made_of[_measured(effect, path)] for name, (effect, path, _) in _names().items()}}
+        made_of = {label: [scores[each] for each in (*BASELINES, label)] for label in scores}
+        effects = {name: _measured(effect, path) for name, (effect, path, _) in _names().items()}
+        return {**means, **{name: made_of[label] for name, label in effects.items() if label in made_of}}
 
-    def aggregation(self) -> dict[str, Callable[[list[Any]], float]]:
+    def aggregation(self) -> dict[str, Callable[[list[Any]], float | str]]:
         """Means, and ratios of means with their intervals."""
         means = {f"{self.metric}_{label}": mean for label in CONFIGURATIONS}
         return {**means, **{name: partial(_aggregate, *parts) for name, parts in _names().items()}}
@@ -96,17 +96,29 @@ def _measured(effect: str, path: str) -> str:
     return path if effect == "sufficiency" else complement(path)
 
 
-def _aggregate(effect: str, path: str, part: str, documents: list[list[float | bool]]) -> float:
-    """A number of an effect; NaN, which lm-eval prints as such, where it is undefined."""
-    labels = (*BASELINES, _measured(effect, path))
-    scores = {label: np.array([document[i] for document in documents]) for i, label in enumerate(labels)}
-    figure = EFFECTS[effect](scores, path, resample(len(documents)))
+def _aggregate(effect: str, path: str, part: str, documents: list[list[float | bool]]) -> float | str:
+    """A number of an effect; a word where it is undefined, since JSON has no number for that."""
+    figure = _figure(effect, path, isinstance(documents[0][0], bool), tuple(map(tuple, documents)))
     if figure.value is None or figure.low is None or figure.high is None:
         if not part:
             _LOG.warning("%s of %s is undefined: %s", effect, path, figure.undefined)
-        return float("nan")
+        return "N/A" if part == "_stderr" else "undefined"
     error = (figure.high - figure.low) / (2 * float(norm.ppf((1 + LEVEL) / 2)))
     return {"": figure.value, "_stderr": error, "_low": figure.low, "_high": figure.high}[part]
+
+
+@lru_cache(maxsize=2 * len(PATHS))
+def _figure(effect: str, path: str, hits: bool, documents: tuple[tuple[float | bool, ...], ...]) -> Figure:
+    """An effect with its interval; kept, since each of its parts is a metric of its own for lm-eval."""
+    labels = (*BASELINES, _measured(effect, path))
+    kind = bool if hits else float  # told apart, since equal numbers of either kind are one key
+    scores: dict[str, np.ndarray] = {label: np.array([document[i] for document in documents], kind) for i, label in enumerate(labels)}
+    return EFFECTS[effect](scores, path, _counts(len(documents)))
+
+
+@lru_cache(maxsize=1)
+def _counts(n: int) -> np.ndarray:
+    return resample(n)
 
 
 def _unused(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Any]:

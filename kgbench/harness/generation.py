@@ -10,7 +10,8 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 
 from kgbench.errors import InputError
 from kgbench.harness.answering import Answering
-from kgbench.harness.passages import Passage, Reader, Source
+from kgbench.harness.passages import Passage, Source
+from kgbench.harness.reader import Reader
 
 __all__ = ["Generation"]
 
@@ -30,11 +31,11 @@ class _Text:
     most: int
     made: list[int] = field(default_factory=list)
 
-    def take(self, token: int, end: int, text: str) -> bool:
+    def take(self, token: int, ends: frozenset[int], text: str) -> bool:
         """Go on by a token that makes the generated text `text`; returns whether there is more to come."""
         self.made.append(token)
         self.passage = self.passage.extended(token)
-        return token != end and len(self.made) < self.most and not any(stop in text for stop in self.stops)
+        return token not in ends and len(self.made) < self.most and not any(stop in text for stop in self.stops)
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Generation:
     answering: Answering
     reader: Reader
     graft: str
-    end: int
-    """Id of the token that ends a text."""
+    ends: frozenset[int]
+    """Ids of the tokens that end a text."""
 
     def __call__(
         self, requests: Sequence[tuple[str, Mapping[str, Any], Source]], progress: Callable[[int], object] | None = None
@@ -64,20 +65,20 @@ class Generation:
         open_ones = list(texts)
         while open_ones:
             tokens = answering.next_tokens([text.passage for text in open_ones], self.graft)
-            more = [text.take(token, self.end, self._decoded([*text.made, token])) for text, token in zip(open_ones, tokens, strict=True)]
+            more = [text.take(token, self.ends, self._decoded([*text.made, token])) for text, token in zip(open_ones, tokens, strict=True)]
             if progress is not None:
                 progress(more.count(False))
             open_ones = [text for text, goes_on in zip(open_ones, more, strict=True) if goes_on]
         return [str(postprocess_generated_text(self._decoded(text.made), list(text.stops), None)) for text in texts]
 
     def _begun(self, context: str, arguments: Mapping[str, Any], source: Source) -> _Text:
-        asked = normalize_gen_kwargs(dict(arguments), MOST)
+        asked = normalize_gen_kwargs({**arguments, "until": arguments.get("until") or []}, MOST)
         if asked.get("do_sample") or asked.get("temperature", 0.0):
             raise InputError(f"{source.label} asks for sampled text; a graft goes on greedily: --gen_kwargs do_sample=False")
         for name in asked:
             if name not in (*_IDLE, "until", "max_gen_toks"):
                 raise InputError(f"{source.label}: generation takes no {name!r} under a graft; it takes until and max_gen_toks")
-        stops = handle_stop_sequences(asked["until"], eos=self._decoded([self.end], skip=False))
+        stops = handle_stop_sequences(asked["until"], eos=self._decoded([int(self.reader.tokenizer.eos_token_id)], skip=False))
         return _Text(self.reader.context(context, asked["max_gen_toks"], source), stops, asked["max_gen_toks"])
 
     def _decoded(self, tokens: Sequence[int], skip: bool = True) -> str:

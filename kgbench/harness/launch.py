@@ -38,44 +38,60 @@ def launch(arguments: Sequence[str]) -> int:
     from lm_eval.utils import setup_logging
 
     setup_logging()
-    with _called("kgbench lm-eval", _rewritten(list(arguments))):
+    rest, continuation = _own_option(list(arguments))
+    with _called("kgbench lm-eval", rest):
         parser = HarnessCLI()
         try:
             parsed = parser.parse_args()
         except SystemExit as done:  # its help, or its refusal of an option
             return int(done.code or 0)
-        _settle(parsed)
+        if hasattr(parsed, "include_path"):
+            _settle(parsed, {} if continuation is None else {"continuation": continuation})
         with _told():
             parser.execute(parsed)
     return 0
 
 
-def _settle(parsed: Any) -> None:
-    """Put our tasks on the path, and in the place of lm-eval's defaults those that suit our model."""
-    if not hasattr(parsed, "include_path"):
-        return
+def _settle(parsed: Any, own: Mapping[str, str]) -> None:
+    """Put our tasks on the path, and for our model its arguments and defaults where lm-eval expects them.
+
+    Args:
+        parsed: lm-eval's options.
+        own: Model arguments from options of ours.
+    """
     config = _config(parsed)
     named = parsed.include_path or config.get("include_path")
-    # lm-eval takes one folder from the command line, but a list from Python.
-    parsed.include_path = [str(tasks_path()), *(str(path) for path in (named if isinstance(named, list) else [named]) if path)]
-    if (getattr(parsed, "model", None) or config.get("model")) == MODEL:
-        for name in ("device", "batch_size"):
-            if getattr(parsed, name, None) is None and name not in config:
-                setattr(parsed, name, "auto")
+    folders = [str(path) for path in (named if isinstance(named, list) else [named]) if path]
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise InputError(f"--include_path {folder}: there is no such folder")
+    parsed.include_path = [str(tasks_path()), *folders]  # lm-eval takes one from the command line, but a list from Python
+    if (getattr(parsed, "model", None) or config.get("model")) != MODEL:
+        if own:
+            raise InputError(f"{OPTION} is for --model kgbench; other models have no graft")
+        return
+    given = {**_arguments(getattr(parsed, "model_args", None) or config.get("model_args")), **own}
+    for name in ("device", "batch_size"):  # lm-eval hands these to the model by themselves
+        among = given.pop(name, None)
+        if getattr(parsed, name, None) is None and (among is not None or name not in config):
+            setattr(parsed, name, "auto" if among is None else str(among))
+    if "pair" in given:
+        given.setdefault("model", given["pair"])  # what lm-eval calls the folder of results
+    parsed.model_args = given
 
 
-def _config(parsed: Any) -> Mapping[str, Any]:
-    """What lm-eval's own `--config` says, which its options overrule."""
-    path = getattr(parsed, "config", None)
-    found = yaml.safe_load(Path(path).read_text(encoding="utf-8")) if path and Path(path).is_file() else None
-    return found if isinstance(found, Mapping) else {}
+def _arguments(given: Any) -> dict[str, Any]:
+    """Model arguments as a mapping; lm-eval reads one text so itself."""
+    from lm_eval.utils import simple_parse_args_string
+
+    return dict(given) if isinstance(given, Mapping) else dict(simple_parse_args_string(given or ""))
 
 
-def _rewritten(arguments: list[str]) -> list[str]:
-    """`--continuation X` as a model argument."""
+def _own_option(arguments: list[str]) -> tuple[list[str], str | None]:
+    """The arguments without `--continuation X`, and X."""
     found = next((i for i, text in enumerate(arguments) if text.partition("=")[0] == OPTION), None)
     if found is None:
-        return arguments
+        return arguments, None
     _, given, value = arguments[found].partition("=")
     rest = arguments[found + 1 :]
     if not given:
@@ -84,7 +100,25 @@ def _rewritten(arguments: list[str]) -> list[str]:
         value, *rest = rest
     if value not in CONTINUATIONS:
         raise UnknownNameError("continuation", value, CONTINUATIONS)
-    return [*arguments[:found], *rest, "--model_args", f"continuation={value}"]
+    return [*arguments[:found], *rest], value
+
+
+def _config(parsed: Any) -> Mapping[str, Any]:
+    """What lm-eval's own `--config` says, which its options overrule.
+
+    Raises:
+        InputError: It does not read.
+    """
+    path = getattr(parsed, "config", None)
+    if not path:
+        return {}
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"--config {path} does not read: {' '.join(str(error).split())}") from error
+    if not isinstance(found, Mapping):
+        raise InputError(f"--config {path}: expected a mapping of lm-eval's options")
+    return found
 
 
 @contextmanager

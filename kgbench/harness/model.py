@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from functools import cached_property
+import logging
+from collections.abc import Iterable, Sequence
+from functools import cached_property, partial
 from typing import Any
 
+from jinja2.exceptions import TemplateError
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook, TemplateLM
 from lm_eval.api.registry import register_model
@@ -21,13 +23,16 @@ from kgbench.harness.answering import Answering, require_intervention
 from kgbench.harness.arguments import Arguments, read_arguments
 from kgbench.harness.fresh import check_fresh
 from kgbench.harness.generation import Generation
-from kgbench.harness.passages import Passage, Reader, Source
+from kgbench.harness.passages import Passage, Source
+from kgbench.harness.reader import Reader
 from kgbench.harness.scores import TokenScore
 from kgbench.localizers import create, fingerprint
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Pairs, Settings, Spec
 
 __all__ = ["KgbenchLM"]
+
+_LOG = logging.getLogger(__name__)
 
 
 @register_model("kgbench")
@@ -59,39 +64,44 @@ class KgbenchLM(TemplateLM):
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[TokenScore]:
         """Scores of continuations under the graft."""
         passages = [self._passage(request) for request in self._checked(requests)]
-        return self._scores(passages, [self._graft()], disable_tqdm)[0]
+        return [found[self._graft()] for found in self._scores(passages, [self._graft()], disable_tqdm)]
 
     def kgbench_configurations(self, requests: list[Instance]) -> list[dict[str, TokenScore]]:
-        """Scores of continuations under each of the configurations that the requests ask for, all in one run."""
+        """Scores of continuations under each configuration that the requests ask for and the method can express, all in one run."""
         passages = [self._passage(request) for request in self._checked(requests)]
-        asked = list(dict.fromkeys(label for request in requests for label in request.args[2]))
-        found = self._scores(passages, asked)
-        by_request = [dict(zip(asked, scores, strict=True)) for scores in zip(*found, strict=True)]
-        return [{label: scores[label] for label in request.args[2]} for request, scores in zip(requests, by_request, strict=True)]
+        return self._scores(passages, list(dict.fromkeys(label for request in requests for label in request.args[2])), partly=True)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-likelihoods (nats) of whole texts in windows of the model's length; the token before a window is its LT."""
         windows = [(i, window) for i, request in enumerate(self._checked(requests)) for window in self._windows(request)]
         passages = [self.reader.tokens(head, rest, _source(requests[i])) for i, (head, rest) in windows]
         totals = [0.0] * len(requests)
-        for (i, _), score in zip(windows, self._scores(passages, [self._graft()], disable_tqdm)[0], strict=True):
-            totals[i] += score[0]
+        for (i, _), found in zip(windows, self._scores(passages, [self._graft()], disable_tqdm), strict=True):
+            totals[i] += found[self._graft()][0]
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Greedy continuations under the graft."""
         asked = [(*request.args, _source(request)) for request in self._checked(requests)]
+        found = [""] * len(asked)
+        generation = Generation(self.answering, self.reader, self._graft(), self._ends())
         with tqdm(total=len(asked), desc=f"{self.localizer.name}, {self._graft()}", disable=disable_tqdm) as bar:
-            return Generation(self.answering, self.reader, self._graft(), self.eot_token_id)(asked, bar.update)
+            for numbers in _by_task([source for *_, source in asked]):
+                for i, text in zip(numbers, generation([asked[i] for i in numbers], bar.update), strict=True):
+                    found[i] = text
+        return found
 
     def _loglikelihood_tokens(self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any) -> list[TokenScore]:
         passages = [self.reader.tokens(head, rest, Source("tokens", {}, i)) for i, (_, head, rest) in enumerate(requests)]
-        return self._scores(passages, [self._graft()])[0]
+        return [found[self._graft()] for found in self._scores(passages, [self._graft()])]
 
     @property
     def eot_token_id(self) -> int:
         """Id of the token that ends a text."""
-        return int(self.pair.tokenizer.eos_token_id)
+        end = self.pair.tokenizer.eos_token_id
+        if end is None:
+            raise InputError(f"the tokenizer of {self.pair.name} names no token that ends a text, which lm-eval needs; set its eos_token")
+        return int(end)
 
     @property
     def prefix_token_id(self) -> int:
@@ -102,7 +112,10 @@ class KgbenchLM(TemplateLM):
     @cached_property
     def max_length(self) -> int:
         """Most tokens that the model reads."""
-        return self.arguments.max_length or int(resolve_max_length(self.pair.recipient.config, self.pair.tokenizer))
+        most, asked = int(resolve_max_length(self.pair.recipient.config, self.pair.tokenizer)), self.arguments.max_length
+        if asked is not None and asked > most:
+            raise InputError(f"max_length={asked}: {self.pair.name} reads at most {most} tokens")
+        return asked or most
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Token ids of a text, as lm-eval's own Hugging Face model reads it."""
@@ -114,12 +127,23 @@ class KgbenchLM(TemplateLM):
         return self.pair.tokenizer_hash
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A conversation as the tokenizer's chat template writes it."""
-        return str(
-            self.pair.tokenizer.apply_chat_template(
-                chat_history, tokenize=False, add_generation_prompt=add_generation_prompt, continue_final_message=not add_generation_prompt
-            )
+        """A conversation as the tokenizer's chat template writes it; without the system's message where the template takes none."""
+        if not self.pair.tokenizer.chat_template:
+            raise InputError(f"the tokenizer of {self.pair.name} has no chat template; leave --apply_chat_template out")
+        write = partial(
+            self.pair.tokenizer.apply_chat_template,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
         )
+        try:
+            return str(write(chat_history))
+        except TemplateError as error:
+            others = [message for message in chat_history if message["role"] != "system"]
+            if others == chat_history:
+                raise InputError(f"the chat template of {self.pair.name} refuses the conversation: {error}") from error
+            _LOG.warning("the chat template takes no message of the system, which is left out: %s", error)
+            return str(write(others))
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuse lm-eval's cache of answers, which tells neither models nor grafts apart."""
@@ -148,9 +172,33 @@ class KgbenchLM(TemplateLM):
             "model_revision": self.arguments.revision,
         }
 
-    def _scores(self, passages: Sequence[Passage], configurations: Sequence[str], quiet: bool = False) -> list[list[TokenScore]]:
+    def _scores(
+        self, passages: Sequence[Passage], configurations: Sequence[str], quiet: bool = False, partly: bool = False
+    ) -> list[dict[str, TokenScore]]:
+        """Scores by configuration; task by task, so that what a method learns does not depend on what else is run.
+
+        Args:
+            passages: Contexts with continuations.
+            configurations: What is asked.
+            quiet: Show no progress.
+            partly: Leave out, with a warning, what the method cannot express; otherwise that is an error.
+        """
+        found: list[dict[str, TokenScore]] = [{} for _ in passages]
         with tqdm(total=len(passages), desc=f"{self.localizer.name}, {', '.join(configurations)}", disable=quiet) as bar:
-            return self.answering.fitted(passages).scores(passages, configurations, bar.update)
+            for numbers in _by_task([passage.source for passage in passages]):
+                some = [passages[i] for i in numbers]
+                answering = self.answering.fitted(some)
+                asked = [each for each in configurations if not (partly and _left_out(answering, some, each))]
+                for label, scores in zip(asked, answering.scores(some, asked, bar.update), strict=True):
+                    for i, score in zip(numbers, scores, strict=True):
+                        found[i][label] = score
+        return found
+
+    def _ends(self) -> frozenset[int]:
+        """Tokens that end a text: the tokenizer's, and those that the models' own settings for generation name."""
+        settings = [model.generation_config for model in (self.pair.recipient, *self.pair.donors.values())]
+        named = [end for each in settings if each is not None for end in _listed(each.eos_token_id)]
+        return frozenset([self.eot_token_id, *named])
 
     def _graft(self) -> str:
         if self.arguments.graft is None:
@@ -173,6 +221,25 @@ class KgbenchLM(TemplateLM):
             token_list=self.reader.ids(text), prefix_token=self.prefix_token_id, max_seq_len=self.max_length, context_len=1
         )
         return [make_disjoint_window(window) for window in windows]
+
+
+def _by_task(sources: Sequence[Source]) -> Iterable[list[int]]:
+    """The numbers of each task's requests."""
+    found: dict[str, list[int]] = {}
+    for i, source in enumerate(sources):
+        found.setdefault(source.task, []).append(i)
+    return found.values()
+
+
+def _left_out(answering: Answering, passages: Sequence[Passage], configuration: str) -> bool:
+    reason = answering.inapplicable(passages, configuration)
+    if reason is not None:
+        _LOG.warning("%s is left out: %s", configuration, reason)
+    return reason is not None
+
+
+def _listed(value: int | list[int] | None) -> list[int]:
+    return [] if value is None else list(value) if isinstance(value, list) else [value]
 
 
 def _source(request: Instance) -> Source:

@@ -13,10 +13,13 @@ from kgbench.data import Dataset, Prompt, dataset_names, load_dataset, load_prom
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["CANDIDATES", "fingerprint", "gold", "load", "rows"]
+__all__ = ["CANDIDATES", "LOADED", "fingerprint", "gold", "load", "rows"]
 
 CANDIDATES = 10
 """How many names a document offers to choose from: the right one, and others of the data set; fewer where it has fewer."""
+
+LOADED: dict[tuple[str, str], str] = {}
+"""Of what this process has loaded last from each data set or file and with each prompt, the fingerprint."""
 
 
 def load(kgbench_dataset: str, kgbench_prompt: str, config_source: str | None = None, **_: Any) -> dict[str, datasets.Dataset]:
@@ -40,7 +43,9 @@ def load(kgbench_dataset: str, kgbench_prompt: str, config_source: str | None = 
     name = kgbench_dataset
     if name not in dataset_names() and config_source and (beside := Path(config_source).parent / name).is_file():
         name = str(beside)
-    return {"test": Table.from_list(rows(load_dataset(name), kgbench_prompt))}
+    made = rows(load_dataset(name), kgbench_prompt)
+    LOADED[name, kgbench_prompt] = made[0]["fingerprint"]
+    return {"test": Table.from_list(made)}
 
 
 def rows(dataset: Dataset, prompt: str) -> list[dict[str, Any]]:

@@ -24,3 +24,7 @@ class TokenScore(tuple[float, bool]):
         score = super().__new__(cls, (total, greedy))
         score.rank, score.prob, score.logprob = rank, prob, logprob
         return score
+
+    def __getnewargs__(self) -> tuple[float, bool, int, float, float]:
+        """What a copy is made from."""
+        return (*self, self.rank, self.prob, self.logprob)

@@ -76,6 +76,9 @@ class InterventionLocalizer(AbstractLocalizer):
     kind = "intervention"
     baseline: ClassVar[bool] = False
     """Whether the method answers the same whatever the sites, as a point of reference."""
+    reads_any_token: ClassVar[bool] = False
+    """Whether what is done to a token is the same whatever tokens follow it, so that one run answers at several tokens. Where it is not,
+    as where a method looks for the last token of a prompt, the prompt is run anew for every token that is read."""
     scanned: ClassVar[str] = "alone"
     """How a scan measures a site: `alone`, it carries the behaviour by itself, or `left_out`, everything else does."""
 

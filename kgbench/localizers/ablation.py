@@ -51,6 +51,7 @@ class Ablation(FittedLocalizer):
 
     name = "ablation"
     about = "the donor's run with attention and MLP outputs zeroed, averaged or resampled at all other sites"
+    reads_any_token = True
     paper = "arXiv 2404.15255"
     floor = "destroyed_donor"
     scanned = "left_out"

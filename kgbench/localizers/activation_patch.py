@@ -32,6 +32,7 @@ class ActivationPatch(InterventionLocalizer):
 
     name = "activation_patch"
     about = "donor's activations on the same prompt copied into the recipient's run"
+    reads_any_token = True
     paper = "arXiv 2402.14811"
 
     point: str = "resid_post"

@@ -20,6 +20,7 @@ class All(InterventionLocalizer):
 
     name = "all"
     about = "baseline: whatever the sites, the donor's weights at every token"
+    reads_any_token = True
     baseline = True
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:

@@ -34,6 +34,7 @@ class AttentionKnockout(InterventionLocalizer):
 
     name = "attention_knockout"
     about = "the donor's run with attention edges to all other tokens cut"
+    reads_any_token = True
     paper = "arXiv 2304.14767"
     floor = "destroyed_donor"
     scanned = "left_out"

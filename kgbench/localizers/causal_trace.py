@@ -42,6 +42,7 @@ class CausalTrace(FittedLocalizer):
 
     name = "causal_trace"
     about = "the donor's run with noise on the first entity, and clean activations restored at some sites"
+    reads_any_token = True
     paper = "arXiv 2202.05262"
     floor = "destroyed_donor"
 

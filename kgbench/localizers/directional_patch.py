@@ -45,6 +45,7 @@ class DirectionalPatch(FittedLocalizer):
 
     name = "directional_patch"
     about = "activation_patch of the component along a mean difference or principal directions"
+    reads_any_token = True
     paper = "arXiv 2506.20746"
 
     point: str = "resid_post"

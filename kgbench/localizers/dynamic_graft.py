@@ -20,6 +20,7 @@ class DynamicGraft(InterventionLocalizer):
 
     name = "dynamic_graft"
     about = "donor's weights at some tokens, layers and components, the recipient's elsewhere"
+    reads_any_token = True
     paper = "arXiv 2506.20746"
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:

@@ -20,6 +20,7 @@ class NoSites(InterventionLocalizer):
 
     name = "none"
     about = "baseline: whatever the sites, the recipient by itself"
+    reads_any_token = True
     baseline = True
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:

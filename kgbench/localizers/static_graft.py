@@ -27,6 +27,7 @@ class StaticGraft(InterventionLocalizer):
 
     name = "static_graft"
     about = "donor's weights at all tokens, any components and layers; alpha scales the difference"
+    reads_any_token = True
     paper = "arXiv 2302.06600"
 
     alpha: float = 1.0
