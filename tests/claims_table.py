@@ -21,8 +21,8 @@ PAIRS = ("tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia")
 TITLES: Mapping[str, str] = {
     "test_fe_and_lt_suffice": "FE+LT suffices: ≥ .9",
     "test_without_fe_and_lt_nothing_is_left": "without FE and LT nothing is left: ≤ .1",
-    "test_fe_alone_carries_a_part": "FE alone carries a part: > 0, < FE+LT",
-    "test_lt_alone_carries_a_part": "LT alone carries a part: > 0, < FE+LT",
+    "test_fe_alone_carries_a_part": "FE alone carries a part: > .02, < FE+LT",
+    "test_lt_alone_carries_a_part": "LT alone carries a part: > .02, < FE+LT",
     "test_all_but_fe_does_what_lt_does": "all but FE does what LT does: ± .1",
     "test_all_but_lt_does_what_fe_does": "all but LT does what FE does: ± .1",
     "test_it_is_the_position_not_the_preposition": "position, not preposition: as on headline",

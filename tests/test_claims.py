@@ -14,8 +14,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import fake_runs
+import numpy as np
 import pytest
 from claims_table import TITLES
+from numpy.typing import NDArray
 
 from kgbench.claims import identity, test_complement, test_pathways
 from kgbench.claims.claim import Claim
@@ -26,6 +28,7 @@ from kgbench.claims.session import PROMPTS
 from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.models import catalog
 from kgbench.records import Record
+from kgbench.stats import Figure, discordance, resample
 from kgbench.testing import PICO_FAMILIES, pico_pair
 from kgbench.testing.undecided import collecting
 
@@ -125,22 +128,26 @@ def test_the_table_has_a_title_for_each_claim() -> None:
 @pytest.mark.parametrize("model", ("Gemma", "GPT-2 XL", "Llama", "Pythia"))
 @pytest.mark.parametrize("prompt", ("headline", "qa", "movie_title"))
 def test_the_papers_figures_bear_out_its_claims(model: str, prompt: str) -> None:
-    """On the rates that the paper measured over 999 facts, FE+LT suffices, the rest does not, and each alone carries a part."""
+    """On the rates that the paper measured over 999 facts, FE+LT suffices, the rest does not, and each alone carries a part.
+
+    One is too small to tell: FE of Pythia on movie_title.
+    """
     claims = [name for name in PATHWAYS if name != POSITION and "all_but" not in name]
-    assert {name: of_paper(name, model, prompt) for name in claims} == dict.fromkeys(claims, "holds")
+    small = {"test_fe_alone_carries_a_part": "undecided"} if (model, prompt) == ("Pythia", "movie_title") else {}
+    assert {name: of_paper(name, model, prompt) for name in claims} == {**dict.fromkeys(claims, "holds"), **small}
     if prompt == "qa":
         assert of_paper(POSITION, model, prompt) == "holds"
 
 
 def test_new_film_is_a_counter_example() -> None:
-    """On the rates of the less finetuned Gemma, FE+LT does not suffice, and FE alone is not told from nothing."""
+    """On the rates of the less finetuned Gemma, FE+LT does not suffice, FE alone brings nothing, and LT alone next to nothing."""
     model = "Gemma, less finetuned"
     found = {name: of_paper(name, model, "new_film") for name in PATHWAYS if name != POSITION and "all_but" not in name}
     assert found == {
         "test_fe_and_lt_suffice": "fails",
         "test_without_fe_and_lt_nothing_is_left": "holds",
-        "test_fe_alone_carries_a_part": "undecided",
-        "test_lt_alone_carries_a_part": "holds",
+        "test_fe_alone_carries_a_part": "fails",
+        "test_lt_alone_carries_a_part": "undecided",
     }
 
 
@@ -163,6 +170,20 @@ def test_other_tokens_held_where_the_docstring_says(name: str, held: list[tuple[
     """Whether the other tokens add something differs between the paper's models, as the docstrings say."""
     assert {of_paper(name, *each) for each in held} == {"holds"}
     assert {of_paper(name, *each) for each in not_held} == {"fails"}
+
+
+def test_a_part_is_more_than_the_papers_noise() -> None:
+    """In all of the paper's runs (FE+LT)^C stays within .02 of the recipient, in shares of what finetuning added."""
+    shares = [(own["(FE+LT)^C"] - own["PRE"]) / (own["SFT"] - own["PRE"]) for own in (row.top5 for row in MEASURED)]
+    assert 0.019 < max(map(abs, shares)) < 0.02
+
+
+@pytest.mark.parametrize("alone", ("FE", "LT"))
+@pytest.mark.parametrize(("n", "expected"), [(150, "undecided"), (200, "fails"), (N, "fails")])
+def test_a_part_that_is_nothing_is_refuted(alone: str, n: int, expected: str) -> None:
+    """Where FE or LT brings exactly nothing, the claim that it carries a part fails, given facts enough."""
+    rates = {**fake_runs.RATES, "PRE": 0.0, "SFT": 1.0, alone: 0.0}
+    assert outcome(PATHWAYS[f"test_{alone.lower()}_alone_carries_a_part"], "qa", {"qa": rates}, n) == expected
 
 
 # ------------------------------------------------------------------------------------------------ nothing learned, few facts
@@ -210,6 +231,58 @@ def test_between_prompts_is_over_the_facts_of_both() -> None:
     assert between_configurations(many, "top5", "M", "FE").undefined == "M not run"
 
 
+Hits = NDArray[np.bool_]
+
+
+def of_hits(name: str, hits: Mapping[str, Hits], counts: NDArray[np.float64]) -> PromptColumns:
+    """The columns of a prompt on which each configuration hits these facts."""
+    facts = np.array([f"{i:04d}" for i in range(counts.shape[1])])
+    return PromptColumns(name, {graft: {"fact": facts, "rank": np.where(own, 1, 99)} for graft, own in hits.items()}, counts)
+
+
+def beside(here: Hits, there: Hits, counts: NDArray[np.float64]) -> Figure:
+    """The difference between two prompts on which finetuning brought every fact, and FE+LT hits these."""
+    n = counts.shape[1]
+    edges = {"PRE": np.zeros(n, bool), "SFT": np.ones(n, bool)}
+    first, second = (of_hits(name, {**edges, "FE+LT": own}, counts) for name, own in (("qa", here), ("headline", there)))
+    return between_prompts(first, second, "top5", "FE+LT")
+
+
+@pytest.mark.parametrize("n", (12, 150))
+@pytest.mark.parametrize("discordant", (0, 1, 3))
+def test_the_floor_between_prompts_is_that_of_the_paired_contrast(n: int, discordant: int) -> None:
+    """Where finetuning brought every fact on both, the difference is a paired one; with no discordant fact its interval is the floor."""
+    counts, there = resample(n, 300).astype(float), np.ones(n, bool)
+    here = np.arange(n) >= discordant
+    found, (low, high) = beside(here, there, counts), discordance(here.astype(int) - there.astype(int))
+    assert found.value == pytest.approx(-discordant / n)
+    assert found.low is not None and found.high is not None and found.low <= low + 1e-12 and high - 1e-12 <= found.high
+    if not discordant:
+        assert (found.low, found.high) == pytest.approx((low, high)) and found.high == pytest.approx(3.8415 / (n + 3.8415), rel=1e-3)
+
+
+@pytest.mark.parametrize("n", (12, 20, 60))
+@pytest.mark.parametrize("lost", (0.0, 0.1, 0.3))
+def test_the_interval_between_prompts_covers(n: int, lost: float) -> None:
+    """Of the intervals of worlds where FE+LT loses so many facts more on one prompt, nine in ten or more hold the true difference."""
+    rng, counts = np.random.default_rng(0), resample(n, 300).astype(float)
+    found = [beside(rng.random(n) >= lost, np.ones(n, bool), counts) for _ in range(150)]
+    assert np.mean([each.low <= -lost <= each.high for each in found if each.low is not None and each.high is not None]) >= 0.9
+
+
+@pytest.mark.parametrize("n", (12, 20, 60))
+@pytest.mark.parametrize(("first", "second"), [(0.3, 0.3), (0.2, 0.3), (0.15, 0.97), (0.9, 1.0)])
+def test_the_interval_between_configurations_covers(n: int, first: float, second: float) -> None:
+    """So do the intervals of a difference between configurations."""
+    rng, counts, found = np.random.default_rng(0), resample(n, 300).astype(float), list[Figure]()
+    for _ in range(150):
+        rates = {"PRE": 0.01, "SFT": 0.99, "FE": first, "LT": second}
+        hits = {graft: rng.random(n) < rate for graft, rate in rates.items()}
+        found.append(between_configurations(of_hits("qa", hits, counts), "top5", "FE", "LT"))
+    true = (first - second) / 0.98
+    assert np.mean([each.low <= true <= each.high for each in found if each.low is not None and each.high is not None]) >= 0.9
+
+
 # ------------------------------------------------------------------------------------------------ the identity
 
 
@@ -238,6 +311,24 @@ def test_each_claim_is_made_once_on_each_prompt(inner: Callable[..., int], capfd
         assert inner("kgbench.claims", "--collect-only", *arguments) == 0
         ids = re.findall(r"::(\S+)$", capfd.readouterr().out, re.MULTILINE)
         assert len(ids) == len(set(ids)) and set(ids) == expected
+
+
+@pytest.mark.parametrize(
+    ("what", "chosen", "missing"),
+    [
+        ("kgbench.claims", "qa", "headline"),
+        ("kgbench.claims", "movie_title", "qa and headline"),
+        ("kgbench.claims", "headline,qa", ""),
+        ("kgbench.claims.bench", "qa", ""),
+    ],
+)
+def test_what_is_left_out_is_told_in_a_line(
+    what: str, chosen: str, missing: str, inner: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A claim that needs a prompt that was not chosen is not silently missing; the benchmark, which has no such claim, says nothing."""
+    assert inner(what, "--collect-only", "--kgbench-prompt", chosen) == 0
+    lines = [line for line in capfd.readouterr().out.splitlines() if "left out" in line]
+    assert lines == [f"kgbench: {POSITION} needs the prompts qa and headline, and is left out: {missing} not chosen"] * bool(missing)
 
 
 def test_the_suite_runs_in_two_processes(tmp_path: Path) -> None:

@@ -27,13 +27,29 @@ HERE, BENCH = Path(__file__).parent, "bench.py"
 DRAWS = 2000
 """Of the bootstrap, as in records."""
 
+_LEFT_OUT = pytest.StashKey[list[str]]()
+"""Names of claims that were not made."""
+
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
     """Leave out a claim that needs a prompt that was not chosen."""
     if collector.path.parent != HERE or name not in COMPARED:
         return None
     with in_a_line():
-        return None if set(COMPARED[name]) <= set(chosen(collector.config).spec.prompts) else []
+        if set(COMPARED[name]) <= set(chosen(collector.config).spec.prompts):
+            return None
+    collector.config.stash.setdefault(_LEFT_OUT, []).append(name)
+    return []
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Tell of each claim that was left out, and why."""
+    return [_left_out(name, chosen(config).spec.prompts) for name in config.stash.get(_LEFT_OUT, ())]
+
+
+def _left_out(name: str, prompts: Sequence[str]) -> str:
+    missing = " and ".join(prompt for prompt in COMPARED[name] if prompt not in prompts)
+    return f"kgbench: {name} needs the prompts {' and '.join(COMPARED[name])}, and is left out: {missing} not chosen"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

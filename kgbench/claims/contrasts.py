@@ -64,8 +64,8 @@ def between_prompts(first: PromptColumns, second: PromptColumns, metric: str, gr
             return reason
     here, there = (_numbers(some) for some in scores)
     nearer = (here[graft] - here["SFT"]) - (there[graft] - there["SFT"])
-    added = (here["SFT"] - here["PRE"]) + (there["SFT"] - there["PRE"])
-    return ratio(2 * nearer, added, counts, anchors=(0,))
+    added = ((here["SFT"] - here["PRE"]) + (there["SFT"] - there["PRE"])) / 2
+    return ratio(nearer, added, counts, anchors=(0,))  # not twice nearer: the floor knows a discordant fact by its 1
 
 
 def _missing(scores: Scores, grafts: tuple[str, ...], n: int) -> Figure | None:

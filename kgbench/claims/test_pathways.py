@@ -43,11 +43,12 @@ def test_without_fe_and_lt_nothing_is_left(claim: Claim) -> None:
 
 
 def test_fe_alone_carries_a_part(claim: Claim) -> None:
-    """With the donor's weights at FE alone, the recipient knows some of it: more than nothing, and less than with FE and LT.
+    """With the donor's weights at FE alone, the recipient knows some of it: more than .02, and less than with FE and LT.
 
     The paper calls this enriching: the entity's own tokens take up the fact, and unchanged later tokens can read it. How much differs
-    between models, so nothing is asked but that it lies between. Less than FE+LT is judged by the difference fact by fact. On new_film more
-    than nothing is expected not to hold.
+    between models, so nothing is asked but that it lies between. In the paper (FE+LT)^C stays within .02 of the recipient: a part is what
+    exceeds that noise. Less than FE+LT is judged by the difference fact by fact. On new_film more than .02 is expected not to hold, and for
+    Pythia on movie_title the paper's 999 facts do not tell. Where FE brings nothing at all, it takes some 190 facts for the claim to fail.
 
     Gemma on headline: PRE 0.0100, FE 0.1291, FE+LT 0.9970 (v1, figures 2, 3a, 6 to 11)
     GPT-2 XL on headline: PRE 0.0060, FE 0.2763, FE+LT 0.9970 (v1, figures 2, 3a, 6 to 11)
@@ -55,15 +56,15 @@ def test_fe_alone_carries_a_part(claim: Claim) -> None:
     Pythia on movie_title: PRE 0.0060, FE 0.0320, FE+LT 0.9950 (in no figure)
     Gemma, less finetuned on new_film: PRE 0.0000, FE 0.0000, FE+LT 0.1502 (in no figure)
     """
-    claim.sufficiency("FE", gt=0.0)
+    claim.sufficiency("FE", gt=0.02)
     claim.difference("FE", "FE+LT", lt=0.0)
 
 
 def test_lt_alone_carries_a_part(claim: Claim) -> None:
-    """With the donor's weights at LT alone, the recipient knows some of it: more than nothing, and less than with FE and LT.
+    """With the donor's weights at LT alone, the recipient knows some of it: more than .02, and less than with FE and LT.
 
     The paper calls this recalling: the last token finds the fact although no token before it was enriched. As with FE, nothing is asked but
-    that it lies between.
+    that it lies between the noise and FE+LT. On new_film the paper's 999 facts do not tell it from the noise.
 
     Gemma on headline: PRE 0.0100, LT 0.5315, FE+LT 0.9970 (v1, figures 2, 3a, 6 to 11)
     Pythia on headline: PRE 0.0010, LT 0.0771, FE+LT 0.9920 (v1, figures 2, 3a, 6 to 11)
@@ -71,7 +72,7 @@ def test_lt_alone_carries_a_part(claim: Claim) -> None:
     Gemma on movie_title: PRE 0.0130, LT 0.7227, FE+LT 0.9990 (in no figure)
     Gemma, less finetuned on new_film: PRE 0.0000, LT 0.0250, FE+LT 0.1502 (in no figure)
     """
-    claim.sufficiency("LT", gt=0.0)
+    claim.sufficiency("LT", gt=0.02)
     claim.difference("LT", "FE+LT", lt=0.0)
 
 
