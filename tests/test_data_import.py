@@ -15,7 +15,7 @@ from kgbench.cli import main
 from kgbench.data import Dataset, ImportOptions, load_dataset, load_prompts
 from kgbench.data.exports import to_jsonl, write_dataset
 from kgbench.data.facts import AMBIGUOUS, DUPLICATE
-from kgbench.data.fitting import builtin_fitting, leaks
+from kgbench.data.fitting import builtin_fitting
 from kgbench.errors import OutputError
 
 CAST = """actor,costar,film
@@ -143,7 +143,7 @@ def test_it_tells_what_it_kept_and_what_not(run) -> None:
     assert "    stars  [FE: Alan Collins] [R: stars] [RP: in] [M: a movie] [P: alongside] → Joanne Moran" in rest
     assert [line.split()[:3] for line in rest[-2:]] == [["kgbench", "eval", "--recipient"], ["python", "-m", "pytest"]]
     assert all("--kgbench-dataset cast.jsonl" in line or "--dataset cast.jsonl" in line for line in rest[-2:])
-    assert "3 facts are few" in answer.err
+    assert "3 facts are too few" in answer.err
 
 
 def test_a_column_with_gaps_is_told(run) -> None:
@@ -219,25 +219,71 @@ def facts(tmp_path: Path, *rows: tuple[str, str, str]) -> str:
     return str(path)
 
 
+def test_the_first_word_of_the_answer_is_told(run) -> None:
+    """It is most of what is measured; the facts are kept and named."""
+    rows = "".join(f"s{i},o{i}\n" for i in range(10))
+    Path("own.csv").write_text(f"subject,object\nGuatemala,Guatemala City\nPanama,Panama City\n{rows}")
+    answer = run("own.csv", "--template", "ask=The capital {P:of} {subject} is")
+    told = (
+        "prompt 'ask' holds the first word of the answer in 2 of 12 facts (own/1, own/2); top1, top5 and mrr ask for the first token only"
+    )
+    assert (answer.status, answer.err) == (0, f"kgbench: warning: {told}\n")
+    answer = run("own.csv", "--template", "ask=The capital {P:of} {subject} is", "--force", "--json")
+    assert json.loads(answer.out)["first_word"] == {"ask": ["own/1", "own/2"]}
+
+
+@pytest.mark.parametrize(("many", "told"), [(12, True), (2, True), (1, False), (0, False)])
+def test_many_first_tokens_in_the_prompt_are_told(run, many: int, told: bool) -> None:
+    """Though no word of the answers stands there; in less than one fact of ten it is chance."""
+    rows = [f"Pat {'Jo' if number < many else 'Al'}{number},Joanne" for number in range(12)]
+    Path("own.csv").write_text("\n".join(["subject,object", *rows]))
+    answer = run("own.csv", "--template", "ask=So {subject} has", "--tokenizer", "tiny-gemma")
+    assert answer.status == 0
+    assert (f"holds the first token of the answer in {many} of 12 facts (own/1, own/2" in answer.err) == told == bool(answer.err)
+
+
 @pytest.mark.parametrize(
-    ("text", "target", "leaks_it"),
-    [
-        ("Paris Hilton lives in", "Paris", True),
-        ("PARIS is in", "paris", True),
-        ("Parisians live in", "Paris", False),
-        ("He writes C++ in", "C++", True),
-        ("He writes C in", "C++", False),
-        ("東京都の首都は", "東京", True),
-        ("In 2007 and", "007", False),
-        ("the_one is", "one", True),
-        ("Zoë's is", "Zoë", True),
-        ("a (b", "(", True),
-    ],
+    ("text", "answers"), [("Is {animal} a mammal, yes or no? Answer:", ["yes", "no"]), ("Choose A or B. {animal}:", ["A", "B"])]
 )
-def test_a_leak_is_the_answer_as_words_of_its_own(tmp_path: Path, text: str, target: str, leaks_it: bool) -> None:
-    """Capitals do not matter; letters that go on do, in scripts with blanks between words."""
-    dataset = load_dataset(facts(tmp_path, (text, target, "x")), ImportOptions(templates={"ask": "{subject}"}))
-    assert bool(leaks(load_prompts(dataset, ["ask"]))) == leaks_it
+def test_choices_in_the_wording_are_no_leak(run, text: str, answers: list[str]) -> None:
+    """They are the same for every fact; a note says that they stand there, no warning, and a tokenizer does not change that."""
+    Path("own.csv").write_text("animal,answer\n" + "".join(f"animal{i},{answers[i % 2]}\n" for i in range(20)))
+    answer = run("own.csv", "--subject", "animal", "--object", "answer", "--template", f"ask={text}", "--tokenizer", "tiny-gemma")
+    assert (answer.status, answer.err) == (0, "")
+    assert "the answer is among the words of prompt 'ask' itself in 20 of 20 facts (own/1, " in answer.out
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("{country} is", 1), ("In {country}, {subject} has", 2), ("{subject} {subject} {country} is", 3)]
+)
+def test_a_subject_that_stands_twice_is_told(run, text: str, number: int) -> None:
+    """By either of its names; the first mention alone is FE."""
+    Path("own.csv").write_text("country,capital\n" + "".join(f"s{i},o{i}\n" for i in range(12)))
+    answer = run("own.csv", "--subject", "country", "--object", "capital", "--template", f"ask={text}")
+    assert answer.status == 0
+    warning = (
+        f"kgbench: warning: prompt 'ask' mentions the subject {number} times; only the first is FE, and the others count as other tokens\n"
+    )
+    assert answer.err == (warning if number > 1 else "")
+
+
+def test_one_fact_is_told_as_one(run) -> None:
+    """Numbers agree with their nouns."""
+    Path("own.csv").write_text("subject,object\na,b\n,\n")
+    answer = run("own.csv", "--template", "ask={subject} met")
+    assert answer.out.startswith("wrote own.jsonl: 1 fact of own.csv,") and "1 fact is too few" in answer.err
+
+
+def test_the_column_of_ids_can_be_asked_for_under_another_name(run) -> None:
+    """A column id names the facts; the way round that is told works."""
+    Path("own.csv").write_text("id,country\n7,a\n8,b\n")
+    for role, other in (("object", "subject"), ("subject", "object")):
+        told = refused(run("own.csv", f"--{other}", "country", f"--{role}", "id", "--template", "ask={subject} met"))
+        way = f"--column {role}=id"
+        assert f"column 'id' names the facts, so it cannot be the {role}; call it otherwise, as by {way}" in told
+        assert run("own.csv", f"--{other}", "country", *way.split(), "--template", "ask={subject} met", "--force").status == 0
+    told = refused(run("own.csv", "--subject", "country", "--object", "town", "--template", "ask={subject} met"))
+    assert told.endswith("no column 'town' to be the object; there is only country, beside the ids\n")
 
 
 def test_a_template_that_gives_the_answer_away_is_refused(run) -> None:
@@ -293,7 +339,11 @@ def test_a_file_is_replaced_only_by_force(run) -> None:
         (("cast.csv", *ROLES, "--column", "film"), "expected KEY=VALUE"),
         (("cast.csv", *ROLES, "--template", "a={actor"), "cannot read the template"),
         (("cast.csv", *ROLES, "--template", "a={actr} met"), "needs the field 'actr'"),
-        (("cast.csv", *ROLES, "--template", "a={film} has"), "does not mention the subject"),
+        (("cast.csv", *ROLES, "--template", "a={film} has"), "does not mention the subject: write {actor} or {subject} in its template"),
+        (
+            ("cast.csv", "--column", "subject=actor", "--object", "costar", "--template", "a=he has"),
+            "does not mention the subject: write {subject} in its template",
+        ),
         (("cast.csv", *ROLES, "--template", "a={actor} {X:met}"), "unknown region 'X'"),
         (("cast.csv", *ROLES, "--template", "headline={actor} met"), "as a built-in prompt is"),
         (("cast.csv", *ROLES, "--template", STARS, "-o", "out.json"), "give a name that ends with .jsonl"),

@@ -149,6 +149,14 @@ def test_a_column_with_gaps_is_left_out(tmp_path: Path) -> None:
         read_table(path)
 
 
+@pytest.mark.parametrize("empty", ["", ",", ",,,,", ' , ,""'])
+def test_rows_of_empty_cells_are_empty_lines(tmp_path: Path, empty: str) -> None:
+    """Spreadsheets write them below the last row; they stand for none, and the others keep their lines."""
+    path = tmp_path / "own.csv"
+    path.write_text(f"{empty}\nid,subject,object\n7,a,b\n{empty}\n8,c,d\n{empty}\n{empty}\n")
+    assert [(row.line, row.id) for row in read_table(path).rows] == [(3, "7"), (5, "8")]
+
+
 def test_the_roles_can_be_named_by_column(tmp_path: Path) -> None:
     """A renamed column is the subject or object by either of its names."""
     path = tmp_path / "own.csv"

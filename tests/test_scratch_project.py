@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -28,17 +29,47 @@ def block(name: str) -> str:
     return found[1]
 
 
-def ran(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Exit status and stdout of `python -m …` in a folder, as one calls it who has kgbench installed; warnings of ours are errors."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "COV"))}
-    environment |= {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100"}
-    done = subprocess.run([sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True, env=environment)
-    assert not done.stderr, done.stderr
-    return done.returncode, done.stdout
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that the sources make, built and unpacked as an installer unpacks it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
+    (built,) = folder.glob("kgbench-*.whl")
+    with zipfile.ZipFile(built) as archive:
+        archive.extractall(folder / "installed")
+    return folder / "installed"
+
+
+class Project:
+    """A folder of the user's, and an interpreter that has kgbench from the wheel alone."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        self.folder, self.wheel = folder, wheel
+        # With -S no .pth file is read, so that an editable install leads nowhere; what others installed is found all the same.
+        third_party = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "COV", "PYTHON"))}
+        path = os.pathsep.join([str(wheel), *third_party])
+        self.environment = kept | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100"}
+
+    def ran(self, *arguments: str) -> tuple[int, str]:
+        """Exit status and stdout of `python -m …` in the folder; warnings of ours are errors."""
+        command = [sys.executable, "-S", "-m", *arguments]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, env=self.environment)
+        assert not done.stderr, done.stderr
+        return done.returncode, done.stdout
+
+    def tested(self, *options: str) -> tuple[int, str]:
+        """Exit status and stdout of pytest there, which says itself from where it has the plug-in."""
+        status, told = self.ran("pytest", "-p", "no:cacheprovider", "-W", "error", "--traceconfig", *options)
+        assert re.findall(r"^PLUGIN registered: <module 'kgbench\S* from '(.*)'>$", told, re.MULTILINE) == [
+            str(self.wheel / "kgbench" / "pytest_plugin" / "__init__.py")
+        ]
+        return status, told
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Project:
     """The project of the README, with the two checkpoints of tiny-gemma; only the import is still to be done."""
     folder = tmp_path_factory.mktemp("my-finetune")
     with (folder / "facts.csv").open("w", encoding="utf-8", newline="") as file:
@@ -53,28 +84,38 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(source, folder / name)
     for name in ("pytest.ini", "test_my_finetune.py"):
         (folder / name).write_text(block(name), encoding="utf-8")
-    return folder
+    return Project(folder, wheel)
 
 
 @pytest.fixture(scope="module")
-def imported(project: Path) -> str:
+def imported(project: Project) -> str:
     """What the README's import prints."""
     found = re.search(r"^kgbench (data import (?:.*\\\n)*.*)$", SECTION, re.MULTILINE)
     assert found is not None
-    status, told = ran(project, "kgbench", *shlex.split(found[1].replace("\\\n", "")))
+    status, told = project.ran("kgbench", *shlex.split(found[1].replace("\\\n", "")))
     assert status == 0
     return told
 
 
-def test_the_import_prints_what_the_readme_shows(imported: str, project: Path) -> None:
+def test_the_wheel_is_what_runs(project: Project) -> None:
+    """Module and tasks come from it, and the sources cannot be imported."""
+    status, told = project.ran("timeit", "-n1", "-r1", "-s", "import kgbench, sys; print(kgbench.__file__, *sys.path, sep='\\n')")
+    module, *path = told.splitlines()[:-1]
+    assert status == 0 and Path(module) == project.wheel / "kgbench" / "__init__.py"
+    assert not any((Path(project.folder, place) / "kgbench" / "__init__.py").exists() for place in path if place != str(project.wheel))
+    assert project.ran("kgbench", "tasks", "path") == (0, f"{project.wheel / 'kgbench' / 'tasks'}\n")
+    assert any((project.wheel / "kgbench" / "tasks").glob("*/headline.yaml"))
+
+
+def test_the_import_prints_what_the_readme_shows(imported: str, project: Project) -> None:
     """All rows are kept, with both templates."""
     assert imported.startswith(block("output of kgbench data import"))
-    assert len(load_dataset(str(project / "facts.jsonl")).facts) == 150
+    assert len(load_dataset(str(project.folder / "facts.jsonl")).facts) == 150
 
 
-def test_the_claims_of_the_readme_pass(imported: str, project: Path) -> None:
+def test_the_claims_of_the_readme_pass(imported: str, project: Project) -> None:
     """The finetuned checkpoint keeps its facts where the test file says, also where undecided claims fail."""
-    status, told = ran(project, "pytest", "-p", "no:cacheprovider", "-W", "error", "--kgbench-strict")
+    status, told = project.tested("--kgbench-strict")
     assert status == 0, told
     shown = README.partition("<!-- begin: output of the test -->")[2].partition("<!-- end")[0]
     assert "4 passed" in shown and re.search(r"=+ 4 passed in", told)
@@ -82,9 +123,9 @@ def test_the_claims_of_the_readme_pass(imported: str, project: Path) -> None:
     assert len(rows) > 3 and all(row.split()[:3] in [line.split()[:3] for line in told.splitlines()] for row in rows)
 
 
-def test_nothing_learned_nothing_passes(imported: str, project: Path) -> None:
+def test_nothing_learned_nothing_passes(imported: str, project: Project) -> None:
     """With the same checkpoint before and after, one test fails and the others are undecided."""
-    status, told = ran(project, "pytest", "-p", "no:cacheprovider", "-W", "error", "--kgbench-donor", "sft=before", "--kgbench-limit", "40")
+    status, told = project.tested("--kgbench-donor", "sft=before", "--kgbench-limit", "20")
     assert status == 1
     assert "1 failed, 3 undecided" in told and "passed" not in told
     assert "FAILED test_my_finetune.py::test_it_learned_them" in told

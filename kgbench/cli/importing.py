@@ -12,7 +12,7 @@ from kgbench.cli.values import pairs
 from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset
 from kgbench.data.exports import check_target, write_dataset
 from kgbench.data.facts import AMBIGUOUS, DUPLICATE
-from kgbench.data.fitting import builtin_fitting, leaks, own_prompts
+from kgbench.data.fitting import Giveaways, builtin_fitting, giveaways, mentions, own_prompts
 from kgbench.data.imports import Table, read_table
 from kgbench.errors import InputError, RegionError
 from kgbench.testing.decisions import FEWEST
@@ -21,6 +21,9 @@ __all__ = ["Imported", "import_facts"]
 
 SHOWN = 5
 """How many lines, facts or names are listed before the list is cut."""
+
+MANY = 0.1
+"""From this share of the facts on, a first token that stands in the prompt already is told: copying it could add as much to top1."""
 
 
 @dataclass(frozen=True)
@@ -40,28 +43,42 @@ class Imported:
     """All facts in each template of its own, or else in each built-in prompt that they can fill."""
     builtin: Sequence[str]
     """Built-in prompts that the facts can fill."""
-    leaking: Mapping[str, Sequence[Prompt]]
+    giveaways: Mapping[str, Giveaways]
     """By template, prompts that hold their answer."""
+    mentions: Mapping[str, int]
+    """By template, how often it mentions the subject."""
     tokenizer: str | None
     faults: Mapping[str, Mapping[str, str]]
     """By template, why the tokenizer cannot read the prompt of a fact, by the fact's id."""
+    tokens: Mapping[str, Sequence[Prompt]]
+    """By template, prompts whose tokens hold the answer's first one, though the words of it do not stand there."""
 
     def warnings(self) -> Iterator[str]:
         """What was written all the same, and may disappoint."""
-        total = len(self.dataset.facts)
-        for name, some in self.leaking.items():
-            where = _these(prompt.fact.id for prompt in some)
-            yield f"prompt {name!r} holds the answer already in {len(some)} of {total} facts ({where}), where a model only has to copy it"
+        for name, found in self.giveaways.items():
+            if found.by_field:
+                yield f"prompt {name!r} holds the answer already in {self._share(found.by_field)}, where a model only has to copy it"
+            if found.first_word:
+                where = self._share(found.first_word)
+                yield f"prompt {name!r} holds the first word of the answer in {where}; top1, top5 and mrr ask for the first token only"
+        for name, some in self.tokens.items():
+            if len(some) >= MANY * len(self.dataset.facts):
+                where = f"{self._share(some)} under {self.tokenizer}"
+                yield f"prompt {name!r} holds the first token of the answer in {where}, where a model could copy it"
+        for name, number in self.mentions.items():
+            if number > 1:
+                yield f"prompt {name!r} mentions the subject {number} times; only the first is FE, and the others count as other tokens"
         for name, faults in self.faults.items():
+            unread = [prompt for prompt in self.prompts[name] if prompt.fact.id in faults]
             why = next(iter(faults.values()))
-            yield f"{self.tokenizer} cannot read prompt {name!r} of {len(faults)} of {total} facts ({_these(faults)}); the first: {why}"
-        if total < FEWEST:
-            yield f"{total} facts are few: tests call every claim undecided below {FEWEST}"
+            yield f"{self.tokenizer} cannot read prompt {name!r} of {self._share(unread)}; the first: {why}"
+        if (total := len(self.dataset.facts)) < FEWEST:
+            yield f"{_facts(total)} {'is' if total == 1 else 'are'} too few: tests call every claim undecided below {FEWEST}"
 
     def lines(self) -> Iterator[str]:
         """What was written, and what to do next."""
         roles = f"subject {self.dataset.subject}, object {self.dataset.object}"
-        yield f"wrote {self.path}: {len(self.dataset.facts)} facts of {self.source}, {roles}"
+        yield f"wrote {self.path}: {_facts(len(self.dataset.facts))} of {self.source}, {roles}"
         left_out = [f"{len(lines)} {reason} ({_lines(lines)})" for reason, lines in self.dropped.items()]
         left_out += [f"column {name} (empty at line {line})" for name, line in self.incomplete.items()]
         if self.beyond:
@@ -72,6 +89,9 @@ class Imported:
         yield "the first fact in each prompt:" if self.dataset.templates else "the first fact in each built-in prompt that has its fields:"
         width = max(map(len, self.prompts))
         yield from (f"    {name:{width}}  {_marked(some[0])}" for name, some in self.prompts.items())
+        for name, found in self.giveaways.items():
+            if found.in_wording:
+                yield f"the answer is among the words of prompt {name!r} itself in {self._share(found.in_wording)}, as choices are"
         if self.dataset.templates and self.builtin:
             yield f"built-in prompts that fit too, by --prompt: {', '.join(self.builtin)}"
         if self.tokenizer is not None and not self.faults:
@@ -98,11 +118,18 @@ class Imported:
             "templates": dict(self.dataset.templates),
             "builtin_prompts": list(self.builtin),
             "first": {name: {"text": p.text, "target": p.target, "spans": dict(p.spans)} for name, p in first.items()},
-            "leaking": {name: [prompt.fact.id for prompt in some] for name, some in self.leaking.items()},
+            "leaking": _ids({name: found.by_field for name, found in self.giveaways.items()}),
+            "first_word": _ids({name: found.first_word for name, found in self.giveaways.items()}),
+            "in_wording": _ids({name: found.in_wording for name, found in self.giveaways.items()}),
+            "first_token": _ids(self.tokens),
+            "mentions": dict(self.mentions),
             "tokenizer": self.tokenizer,
             "unreadable": {name: dict(faults) for name, faults in self.faults.items()},
             "next": list(self._next()),
         }
+
+    def _share(self, some: Sequence[Prompt]) -> str:
+        return f"{len(some)} of {_facts(len(self.dataset.facts))} ({_these(prompt.fact.id for prompt in some)})"
 
     def _next(self) -> Iterator[str]:
         file = shlex.quote(str(self.path))
@@ -132,11 +159,25 @@ def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
     dataset = replace(kept, name=name)
     builtin = builtin_fitting(dataset)
     prompts = _usable(file, dataset, builtin)
-    leaking = _leaking(file, prompts)
-    faults = _faults(prompts, options["tokenizer"])
+    given_away = {name: giveaways(dataset, some) for name, some in prompts.items()}
+    _refuse_leaks(file, given_away, len(dataset.facts))
+    faults, tokens = _tokenized(prompts, options["tokenizer"])
     write_dataset(dataset, path, options["force"])
-    dropped, beyond = _dropped(table, whole), len(whole.facts) - len(kept.facts)
-    return Imported(file, path, dataset, dropped, table.incomplete, beyond, prompts, tuple(builtin), leaking, options["tokenizer"], faults)
+    return Imported(
+        source=file,
+        path=path,
+        dataset=dataset,
+        dropped=_dropped(table, whole),
+        incomplete=table.incomplete,
+        beyond=len(whole.facts) - len(kept.facts),
+        prompts=prompts,
+        builtin=tuple(builtin),
+        giveaways=given_away,
+        mentions={name: mentions(dataset, name) for name in prompts},
+        tokenizer=options["tokenizer"],
+        faults=faults,
+        tokens={name: _untold(some, given_away[name]) for name, some in tokens.items()},
+    )
 
 
 def _name(table: Table, given: str | None) -> str:
@@ -169,16 +210,15 @@ def _usable(file: Path, dataset: Dataset, builtin: Mapping[str, Sequence[Prompt]
     return found
 
 
-def _leaking(file: Path, prompts: Mapping[str, Sequence[Prompt]]) -> Mapping[str, Sequence[Prompt]]:
-    """By template the prompts that hold their answer, where those are not most of them."""
-    leaking = {name: found for name, some in prompts.items() if (found := leaks(some))}
-    for name, found in leaking.items():
-        if 2 * len(found) > len(prompts[name]):
+def _refuse_leaks(file: Path, found: Mapping[str, Giveaways], total: int) -> None:
+    """Refuse a template with a field that brings in most answers."""
+    for name, some in ((name, each.by_field) for name, each in found.items()):
+        if 2 * len(some) > total:
             raise InputError(
-                f"{file}: prompt {name!r} holds the answer already in {len(found)} of {len(prompts[name])} facts, such as "
-                f"{found[0].target!r} in {found[0].text!r}, so that a model only has to copy it; leave out the field that gives it away"
+                f"{file}: prompt {name!r} holds the answer already in {len(some)} of {_facts(total)}, such as {some[0].target!r} in "
+                f"{some[0].text!r}, so that a model only has to copy it; leave out the field that gives it away, or where it holds "
+                "choices that are the same for all facts, write them into the template"
             )
-    return leaking
 
 
 def _suite_fits(builtin: Sequence[str]) -> bool:
@@ -189,21 +229,33 @@ def _suite_fits(builtin: Sequence[str]) -> bool:
     return set(load_suite(Spec.suite).prompts) <= set(builtin)
 
 
-def _faults(prompts: Mapping[str, Sequence[Prompt]], tokenizer: str | None) -> Mapping[str, Mapping[str, str]]:
-    """By template and fact, why a tokenizer cannot read the prompt, where it cannot."""
+def _tokenized(
+    prompts: Mapping[str, Sequence[Prompt]], tokenizer: str | None
+) -> tuple[Mapping[str, Mapping[str, str]], Mapping[str, Sequence[Prompt]]]:
+    """By template, why a tokenizer cannot read the prompt of a fact; and prompts whose tokens hold the answer's first one."""
     if tokenizer is None:
-        return {}
+        return {}, {}
     from kgbench.harness.tokens import load_tokenizers
     from kgbench.models.encoding import Encoder
 
     encoder = Encoder(load_tokenizers([tokenizer])[tokenizer])
-    found: dict[str, dict[str, str]] = {}
+    faults: dict[str, dict[str, str]] = {}
+    found: dict[str, list[Prompt]] = {}
     for prompt in (prompt for some in prompts.values() for prompt in some):
         try:
-            encoder(prompt)
+            encoded = encoder(prompt)
         except RegionError as error:
-            found.setdefault(prompt.name, {})[prompt.fact.id] = str(error)
-    return found
+            faults.setdefault(prompt.name, {})[prompt.fact.id] = str(error)
+        else:
+            if encoded.target in encoded.ids:
+                found.setdefault(prompt.name, []).append(prompt)
+    return faults, found
+
+
+def _untold(some: Sequence[Prompt], given_away: Giveaways) -> Sequence[Prompt]:
+    """Those that are in no group yet."""
+    told = {prompt.fact.id for group in (given_away.by_field, given_away.in_wording, given_away.first_word) for prompt in group}
+    return [prompt for prompt in some if prompt.fact.id not in told]
 
 
 def _dropped(table: Table, dataset: Dataset) -> Mapping[str, Sequence[int]]:
@@ -223,6 +275,14 @@ def _dropped(table: Table, dataset: Dataset) -> Mapping[str, Sequence[int]]:
 
 def _lines(numbers: Sequence[int]) -> str:
     return f"line{'s' if len(numbers) > 1 else ''} {_these(map(str, numbers))}"
+
+
+def _facts(number: int) -> str:
+    return f"{number} fact{'' if number == 1 else 's'}"
+
+
+def _ids(found: Mapping[str, Sequence[Prompt]]) -> dict[str, list[str]]:
+    return {name: [prompt.fact.id for prompt in some] for name, some in found.items() if some}
 
 
 def _these(names: Iterable[str]) -> str:

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from kgbench.data.facts import Dataset
 from kgbench.data.prompts import Prompt, builtin_prompts, load_prompts
+from kgbench.data.templates import Template, parse_template
 from kgbench.errors import InputError
 
-__all__ = ["builtin_fitting", "leaks", "own_prompts"]
+__all__ = ["Giveaways", "builtin_fitting", "giveaways", "mentions", "own_prompts"]
 
 _JOINED = r"[^\W_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]"
 """A letter or digit of a script that puts blanks between words."""
+_BREAK = r"[\s,;:/\u2010-\u2015-]+"
+"""What ends the first word of an answer."""
+
+
+@dataclass(frozen=True)
+class Giveaways:
+    """The prompts of one template in which a model that can copy needs no knowledge, each under the first that holds."""
+
+    by_field: Sequence[Prompt]
+    """A field brings the answer in, as words of its own."""
+    in_wording: Sequence[Prompt]
+    """The template's own words hold the answer, as a question names its choices: they are the same for every fact."""
+    first_word: Sequence[Prompt]
+    """The first word of the answer stands there, and with it most of what top1, top5 and mrr ask for: the answer's first token."""
 
 
 def own_prompts(dataset: Dataset) -> Mapping[str, list[Prompt]]:
@@ -35,12 +51,50 @@ def builtin_fitting(dataset: Dataset) -> Mapping[str, list[Prompt]]:
     return found
 
 
-def leaks(prompts: Iterable[Prompt]) -> list[Prompt]:
-    """The prompts whose text holds the target as words of its own, in capitals or not: a model that can copy needs no knowledge there."""
-    return [prompt for prompt in prompts if _holds(prompt.text.casefold(), prompt.target.casefold())]
+def giveaways(dataset: Dataset, prompts: Iterable[Prompt]) -> Giveaways:
+    """Tell which prompts hold their answer; capitals do not matter.
+
+    Args:
+        dataset: Where the prompts are from.
+        prompts: Prompts of it, of one template.
+    """
+    found: dict[str, list[Prompt]] = {field.name: [] for field in fields(Giveaways)}
+    for prompt in prompts:
+        if (kind := _kind(_template(dataset, prompt.name), prompt)) is not None:
+            found[kind].append(prompt)
+    return Giveaways(**found)
 
 
-def _holds(text: str, words: str) -> bool:
+def mentions(dataset: Dataset, name: str) -> int:
+    """How often a template mentions the subject; only the first mention is FE."""
+    return sum(part.is_field and part.text == dataset.subject for part in _template(dataset, name).parts)
+
+
+def _template(dataset: Dataset, name: str) -> Template:
+    text = dataset.templates[name] if name in dataset.templates else builtin_prompts()[name].text
+    return parse_template(name, text).bind(dataset.subject, dataset.object, dataset.fields, dataset.name)
+
+
+def _kind(template: Template, prompt: Prompt) -> str | None:
+    """The field of `Giveaways` that a prompt belongs to."""
+    text, filled = "", []
+    for part in template.parts:
+        # Case folding changes lengths, so that the prompt's own spans would not do.
+        start, text = len(text), text + (prompt.fact.fields[part.text] if part.is_field else part.text).casefold()
+        if part.is_field:
+            filled.append((start, len(text)))
+    target = prompt.target.casefold()
+    whole = _places(text, target)
+    if any(start < done and begun < end for start, end in whole for begun, done in filled):
+        return "by_field"
+    if whole:
+        return "in_wording"
+    return "first_word" if _places(text, re.split(_BREAK, target, maxsplit=1)[0] or target) else None
+
+
+def _places(text: str, words: str) -> list[tuple[int, int]]:
+    """Where words stand by themselves, as [start, end) characters."""
     # A boundary only where the target ends with such a letter: "C++" and 東京 have none.
     before, after = (rf"(?{look}{_JOINED})" if re.match(_JOINED, end) else "" for look, end in (("<!", words[0]), ("!", words[-1])))
-    return re.search(f"{before}{re.escape(words)}{after}", text) is not None
+    starts = (found.start() for found in re.finditer(f"{before}(?={re.escape(words)}{after})", text))
+    return [(start, start + len(words)) for start in starts]

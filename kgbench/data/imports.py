@@ -92,8 +92,8 @@ def read_table(path: Path, options: ImportOptions | None = None) -> Table:
     columns = {**header.get("columns", {}), **given.columns}
     rows = tuple(_rows(path, numbered, columns))
     names = tuple(rows[0].fields)
-    subject = _role(path, "subject", _renamed(given.subject or header.get("subject"), columns, names), _DEFAULT_SUBJECTS, names)
-    object_ = _role(path, "object", _renamed(given.object or header.get("object"), columns, names), _DEFAULT_OBJECTS, names)
+    subject = _role(path, "subject", _renamed(given.subject or header.get("subject"), columns, names), _DEFAULT_SUBJECTS, rows[0])
+    object_ = _role(path, "object", _renamed(given.object or header.get("object"), columns, names), _DEFAULT_OBJECTS, rows[0])
     if subject == object_:
         raise DataError(f"{path}: subject and object are both the column {subject!r}; expected two different ones of {', '.join(names)}")
     incomplete = _incomplete(rows)
@@ -166,11 +166,12 @@ def _read_csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         line = 1
         for cells in reader:
-            if cells and columns is None:
+            empty = not any(cell.strip() for cell in cells)  # as spreadsheets write below the last row
+            if not empty and columns is None:
                 columns = [cell.strip() for cell in cells]
                 if not all(columns) or len(set(columns)) < len(columns):
                     raise _fail(path, line, f"expected different column names, none empty; found {', '.join(map(repr, columns))}")
-            elif cells and columns is not None:
+            elif not empty and columns is not None:
                 if len(cells) > len(columns):
                     raise _fail(path, line, f"holds {len(cells)} cells, but there are {len(columns)} columns ({', '.join(columns)})")
                 yield line, dict(zip_longest(columns, cells))
@@ -239,14 +240,18 @@ def _renamed(given: str | None, columns: Mapping[str, str], names: tuple[str, ..
     return next((name for name, column in columns.items() if column == given and given not in names), given)
 
 
-def _role(path: Path, role: str, given: str | None, defaults: tuple[str, ...], names: tuple[str, ...]) -> str:
-    columns = f"are {', '.join(names)}" if len(names) != 1 else f"is only {names[0]}, and columns are separated by commas"
+def _role(path: Path, role: str, given: str | None, defaults: tuple[str, ...], row: Row) -> str:
+    names = tuple(row.fields)
+    only = f"is only {names[0]}, " + ("and columns are separated by commas" if row.id is None else "beside the ids")
+    columns = f"are {', '.join(names)}" if len(names) != 1 else only
     if given is None:
         found = next((name for name in defaults if name in names), None)
         if found is None:
             expected = f"name one as the {role}, in the file's header or as an option"
             raise DataError(f"{path}: which column is the {role}? There {columns}; {expected}")
         return found
+    if given == "id" and row.id is not None:
+        raise DataError(f"{path}: column 'id' names the facts, so it cannot be the {role}; call it otherwise, as by --column {role}=id")
     if given not in names:
         raise DataError(f"{path}: no column {given!r} to be the {role}; there {columns}")
     return given

@@ -64,7 +64,8 @@ class Template:
                 part = Part(field, True, regions)
             bound.append(part)
         if "FE" in pending:
-            raise InputError(f"prompt {self.name!r} does not mention the subject: write {{{subject}}} or {{subject}} in its template")
+            written = " or ".join(dict.fromkeys((f"{{{subject}}}", "{subject}")))
+            raise InputError(f"prompt {self.name!r} does not mention the subject: write {written} in its template")
         return Template(self.name, tuple(bound))
 
     def fill(self, values: Mapping[str, str]) -> tuple[str, dict[str, tuple[int, int]]]:
