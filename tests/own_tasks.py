@@ -72,3 +72,8 @@ def only(folder: Path) -> str:
     (line,) = findings(folder)
     assert "\n" not in line
     return line
+
+
+def place(path: Path, field: str, document: str = "0 (mine/1)") -> str:
+    """How a line begins."""
+    return f"{path}: task mine, document {document}, field {field}: "

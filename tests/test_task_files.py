@@ -76,3 +76,16 @@ def test_a_nameless_task(tmp_path: Path) -> None:
     (tmp_path / "compose.yaml").write_text("services: {web: {image: x}}\n", encoding="utf-8")
     (tmp_path / "_part.yaml").write_text("output_type: loglikelihood\n", encoding="utf-8")
     assert only(tmp_path).startswith(f"{path.with_name('nameless.yaml')}: field task: has no key 'task'")
+
+
+def test_only_what_is_asked_for_is_run(tmp_path: Path) -> None:
+    """With names, no module of another task is imported; without, all are, and what they raise is told."""
+    write(tmp_path, TASK)
+    path = write(tmp_path, {**TASK, "task": "other"}, name="other.yaml")
+    path.write_text(path.read_text() + "process_docs: !function loud.run\n", encoding="utf-8")
+    (tmp_path / "loud.py").write_text("open(__file__ + '.ran', 'w').close()\nraise ValueError('loud')\n", encoding="utf-8")
+    assert findings(tmp_path, "mine") == []
+    assert not (tmp_path / "loud.py.ran").exists()
+    assert only(tmp_path) == f"{path}: task other, field process_docs: !function loud.run is not to be had: ValueError: loud"
+    assert findings(tmp_path, "other") == [only(tmp_path)]
+    assert (tmp_path / "loud.py.ran").exists()

@@ -9,17 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from own_tasks import CHOICES, ROW, TASK, findings, only, write
+from own_tasks import CHOICES, ROW, TASK, findings, only, place, write
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from kgbench.cli import main
-from kgbench.data import builtin_prompts, load_dataset
 from kgbench.harness.catalogue import shipped
-from kgbench.harness.checks import span_faults
-from kgbench.harness.rows import rows
 from kgbench.harness.validate import validate
 
 
@@ -53,6 +48,36 @@ def test_other_kinds_of_tasks_are_rendered(tmp_path: Path) -> None:
     assert {task.name: task.documents for task in report.tasks} == {"b": 1, "c": 1, "kgbench_tiny_movies_qa": 150}
 
 
+def test_a_group_that_brings_its_own(tmp_path: Path) -> None:
+    """A group's inline task is looked at like any other, in the group's file; what is wrong with it is told."""
+    write(tmp_path, TASK)
+    path = tmp_path / "d.yaml"
+    inline = {**TASK, "task": "inline", "doc_to_target": "gold"}
+    del inline["metric_list"]
+    members = ", ".join(f'{key}: "{value}"' for key, value in inline.items())
+    path.write_text(f"group: both\ntask:\n  - mine\n  - {{{members}, custom_dataset: !function data.load}}\n", encoding="utf-8")
+    report = validate((), tmp_path, ["tiny-gpt2"])
+    assert [(task.name, task.file.name, task.documents) for task in report.tasks] == [
+        ("mine", "mine.yaml", 1),
+        ("both::inline", "d.yaml", 1),
+    ]
+    (found,) = report.findings
+    assert str(found).startswith(f"{path}: task both::inline, document 0 (mine/1), field doc_to_target: expected a text, found the int 1")
+    assert validate(["both"], tmp_path, ["tiny-gpt2"]).findings == report.findings
+
+
+def test_a_group_that_changes_a_member(tmp_path: Path) -> None:
+    """A member is looked at as the group sets it, beside the task by itself; one that is as it was, is looked at once."""
+    path = write(tmp_path, TASK)
+    (tmp_path / "d.yaml").write_text("group: changed\ntask: [{task: mine, doc_to_target: gold}]\n", encoding="utf-8")
+    (tmp_path / "e.yaml").write_text("group: unchanged\ntask: [mine]\n", encoding="utf-8")
+    assert only(tmp_path).startswith(f"{path}: task changed::mine, document 0 (mine/1), field doc_to_target: ")
+    assert [task.name for task in validate((), tmp_path, ["tiny-gpt2"]).tasks] == ["mine", "changed::mine"]
+    (line,) = findings(tmp_path, "changed")
+    assert line.startswith(f"{path}: task mine, document 0 (mine/1), field doc_to_target: ")
+    assert findings(tmp_path, "unchanged") == []
+
+
 def test_a_group_that_does_not_load(tmp_path: Path) -> None:
     """A group with a member that there is none of."""
     write(tmp_path, TASK)
@@ -63,60 +88,6 @@ def test_a_group_that_does_not_load(tmp_path: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- the documents
-
-
-def place(path: Path, field: str, document: str = "0 (mine/1)") -> str:
-    """How a line begins."""
-    return f"{path}: task mine, document {document}, field {field}: "
-
-
-@pytest.mark.parametrize(("region", "end", "step"), [(r, end, step) for r in ("FE", "R", "P") for end in (0, 1) for step in (-1, 1)])
-def test_a_span_off_by_one(region: str, end: int, step: int, tmp_path: Path) -> None:
-    """Either end of any span, one character to either side."""
-    spans = {name: list(span) for name, span in ROW["spans"].items()}
-    spans[region][end] += step
-    path = write(tmp_path, TASK, ROW, {**ROW, "id": "mine/2", "spans": spans})
-    assert only(tmp_path).startswith(place(path, f"spans.{region}", "1 (mine/2)"))
-
-
-@pytest.mark.parametrize("prompt", builtin_prompts())
-def test_no_shipped_span_can_be_off_by_one(prompt: str) -> None:
-    """In every shipped row, every span with an end moved by one is a fault, and without it is none."""
-    for row in rows(load_dataset("tiny_movies"), prompt):
-        assert not list(span_faults(row))
-        for region, (start, end) in row["spans"].items():
-            for moved in ([start - 1, end], [start + 1, end], [start, end - 1], [start, end + 1]):
-                fields = [field for field, _ in span_faults({**row, "spans": {**row["spans"], region: moved}})]
-                assert fields == [f"spans.{region}"]
-
-
-@given(st.text(min_size=1, max_size=12).filter(lambda text: text == text.strip()), st.integers(-3, 3), st.integers(-3, 3))
-def test_the_subject_alone_is_the_subject(subject: str, left: int, right: int) -> None:
-    """Whatever its letters, a name between blanks is found where it stands and nowhere else."""
-    query = f"with {subject} in"
-    span = [5 + left, 5 + len(subject) + right]
-    row = {"query": query, "subject": subject, "spans": {"FE": span, "M": None}}
-    inside = 0 <= span[0] < span[1] <= len(query)
-    assert (not list(span_faults(row))) == (inside and query[slice(*span)] == subject)
-
-
-@pytest.mark.parametrize("span", [[0, 7, 9], [7, 0], ["0", "7"], [0, 99], [-7, 7], 3, [True, 7]])
-def test_what_is_no_span(span: Any) -> None:
-    """A span is two whole numbers within the query."""
-    (fault,) = span_faults({**ROW, "spans": {"FE": span}})
-    assert fault[0] == "spans.FE"
-
-
-def test_an_unknown_region() -> None:
-    """A row can place only the regions that do not follow from the tokens."""
-    assert [field for field, _ in span_faults({**ROW, "spans": {"LT": [24, 28], "S": [0, 7]}})] == ["spans.LT", "spans.S"]
-
-
-@pytest.mark.parametrize(("text", "word"), [("Ünal Ça", True), ("映画には千と千尋がある", False), ("Ann's film", False)])
-def test_word_boundaries(text: str, word: bool) -> None:
-    """Letters side by side are one word, but not in scripts that are written without blanks."""
-    spans = {"Ünal Ça": [1, 4], "映画には千と千尋がある": [4, 8], "Ann's film": [0, 3]}
-    assert bool(list(span_faults({"query": text, "spans": {"M": spans[text]}}))) == word
 
 
 @pytest.mark.parametrize("target", ["", " ", "\n"])
@@ -144,12 +115,15 @@ def test_a_target_that_is_no_text(column: Any, template: str, found: str, tmp_pa
     assert only(tmp_path).startswith(place(path, "doc_to_target") + f"expected a text, found the {found}; ")
 
 
+INDEX = "if a number is meant, name a column of whole numbers"
+
+
 @pytest.mark.parametrize("document", [0, 1])
 @pytest.mark.parametrize(
     ("candidates", "name", "message"),
     [
         (["1917", "1984"], "1984", "1984 is none of the 2 choices, which have the numbers 0 to 1; lm-eval reads '1984' as a number"),
-        (["1", "2", "3"], "1", "the right choice would be '2', expected '1'; lm-eval reads '1' as a number"),
+        (["1", "2", "3"], "1", "the right choice would be '2', expected '1'; lm-eval reads '1' as a number, not as that choice; " + INDEX),
         (["[REC]", "8½"], "Up", "'Up' is none of the 2 choices, which have the numbers 0 to 1"),
     ],
 )
@@ -175,12 +149,43 @@ def test_a_target_without_its_blank(tmp_path: Path) -> None:
     assert only(tmp_path).startswith(place(path, "doc_to_target") + "the target 'Bo Ray' runs into the context's last word 'with'")
 
 
-def test_a_query_that_is_not_at_the_end(tmp_path: Path) -> None:
-    """A context that goes on after the query, and one that does not hold it."""
-    path = write(tmp_path, {**TASK, "doc_to_text": "{{query}} the"})
-    assert only(tmp_path).startswith(place(path, "query") + "is not at the end of the rendered context, which goes on with ' the'")
+@pytest.mark.parametrize(
+    ("template", "findings"),
+    [("{{label}}", 0), ("{{ label + 1 }}", 0), ("{{choices.index(answer)}}", 0), ("{{answer}}", 1), ("{{label}}{{''}}", 1)],
+)
+def test_choices_of_digits(template: str, findings: int, tmp_path: Path) -> None:
+    """An index is meant where the template gives a whole number, a choice's text where it gives a text: only that is misread."""
+    row = {"question": "Which?", "label": 1, "answer": "2", "choices": ["1", "2", "3", "4"]}
+    config = {**CHOICES, "doc_to_text": "question", "doc_to_choice": "choices", "doc_to_target": template}
+    write(tmp_path, config, row)
+    found = [str(finding) for finding in validate((), tmp_path, ["tiny-gpt2"]).findings]
+    assert len(found) == findings
+    assert all(line.endswith("as a number, not as that choice; " + INDEX) for line in found)
+
+
+def test_a_column_of_anothers_is_not_the_answer(tmp_path: Path) -> None:
+    """A column `object` is held to be the answer in rows of our shape only."""
+    row = {"question": "Which?", "label": 0, "object": "b"}
+    config = {**CHOICES, "doc_to_text": "question", "doc_to_choice": ["a", "b"], "doc_to_target": "label"}
+    write(tmp_path, config, row)
+    assert findings(tmp_path) == []
+    path = write(tmp_path, config, {**row, "fingerprint": "0"})
+    assert only(tmp_path) == place(path, "doc_to_target", "0") + "the right choice would be 'a', expected 'b'"
+
+
+def test_a_target_in_a_script_without_blanks(tmp_path: Path) -> None:
+    """Thai, Lao, Khmer and Burmese targets follow the context's last word at once."""
+    rows = [("เมืองหลวงของไทยคือ", "กรุงเทพ"), ("ນະຄອນຫຼວງຂອງລາວ", "ວຽງຈັນ"), ("រាជធានីនៃកម្ពុជា", "ភ្នំពេញ"), ("မြန်မာ", "ရန်ကုန်")]
+    write(tmp_path, TASK, *[{"query": query, "target": target} for query, target in rows])
+    assert findings(tmp_path) == []
+
+
+def test_a_query_within_the_context(tmp_path: Path) -> None:
+    """A context may go on after the query, but must hold it."""
+    path = write(tmp_path, {**TASK, "doc_to_text": "Question: {{query}} whom?\nAnswer:"})
+    assert findings(tmp_path) == []
     write(tmp_path, {**TASK, "doc_to_text": "{{subject}} and"})
-    assert "is not in the rendered context 'Ann Lee and'" in only(tmp_path)
+    assert only(tmp_path).startswith(place(path, "query") + "'Ann Lee stars in a film with' is not in the rendered context 'Ann Lee and'")
 
 
 def test_what_comes_before_the_query_is_no_fault(tmp_path: Path) -> None:

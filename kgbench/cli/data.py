@@ -28,7 +28,7 @@ def command() -> None:
 @click.option(
     "--tokenizer",
     metavar="PATH|PAIR",
-    help="Also try whether the words of each prompt can be found in its tokens.",
+    help="Also try whether the words of each prompt can be found in its tokens, and whether the answer's first token is among them.",
     shell_complete=completer("models"),
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT.jsonl", help="Where it goes.  [default: ./NAME.jsonl]")

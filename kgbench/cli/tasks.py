@@ -115,6 +115,9 @@ def validate(names: Sequence[str], include_path: Path | None, tokenizer: Sequenc
     would leave out without a word. Without a name, checks all tasks that
     kgbench ships, or with --include-path all of that folder.
 
+    Loading a task runs the code that its YAML names with !function:
+    validate only folders that you trust.
+
     \b
     kgbench tasks validate
     kgbench tasks validate --include-path my_tasks --tokenizer path/to/checkpoint

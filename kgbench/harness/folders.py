@@ -19,7 +19,7 @@ from kgbench.harness import tasks_path
 from kgbench.harness.findings import Finding, Place
 from kgbench.registry import told
 
-__all__ = ["Folder", "known_name", "manager", "quiet", "scan"]
+__all__ = ["Folder", "functions", "known_name", "manager", "quiet", "scan"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Folder:
     tasks: dict[str, Path]
     """By name, the file of each task that lm-eval finds."""
     groups: dict[str, Path]
+    files: dict[Path, str | None]
+    """Those that read, with the names of their tasks or groups."""
     findings: tuple[Finding, ...]
 
 
@@ -52,7 +54,7 @@ def manager(include_path: Path | None) -> Any:
 
 
 def scan(root: Path) -> Folder:
-    """Read all task files of a folder.
+    """Read all task files of a folder, without the modules that they name.
 
     Raises:
         InputError: There are none.
@@ -62,6 +64,7 @@ def scan(root: Path) -> Folder:
 
     tasks: dict[str, Path] = {}
     groups: dict[str, Path] = {}
+    files: dict[Path, str | None] = {}
     findings: list[Finding] = []
     for path in TaskIndex._iter_yaml_files(root):
         try:
@@ -69,11 +72,11 @@ def scan(root: Path) -> Folder:
         except Exception as error:  # whatever YAML, or a file that is not there, raises
             findings.append(Finding(Place(path, _said_name(path)), _unreadable(path, error)))
             continue
-        findings += _functions(path, config)
+        files[path] = next((name for key in ("task", "group") if isinstance(name := config.get(key), str)), None)
         findings += _named(path, config, tasks, groups)
     if not (tasks or groups or findings):
         raise InputError(f"{root}: no tasks; expected files that end with .yaml and have a key 'task'")
-    return Folder(tasks, groups, tuple(findings))
+    return Folder(tasks, groups, files, tuple(findings))
 
 
 def known_name(name: str, known: Sequence[str]) -> str:
@@ -130,17 +133,15 @@ def _meant_as_task(config: dict[str, Any]) -> bool:
     return bool(config.keys() & {"class", *(field.name for field in fields(TaskConfig))})
 
 
-def _functions(path: Path, config: dict[str, Any]) -> Iterator[Finding]:
-    """Each `!function` of a file that cannot be found."""
+def functions(path: Path, name: str | None) -> Iterator[Finding]:
+    """Each `!function` of a file that cannot be found. This imports the modules that they are in, as loading the task does."""
     from lm_eval.tasks._yaml_loader import _import_func_in_yml
 
-    name = config.get("task")
     for field, dotted in _tagged(yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader), ""):
         try:
             _import_func_in_yml(dotted, path.parent)
         except (Exception, SystemExit) as error:  # whatever a user's module raises at import
-            task = name if isinstance(name, str) else None
-            yield Finding(Place(path, task, field=field), f"!function {dotted} is not to be had: {told(error.__cause__ or error)}")
+            yield Finding(Place(path, name, field=field), f"!function {dotted} is not to be had: {told(error.__cause__ or error)}")
 
 
 def _tagged(node: yaml.Node | None, field: str) -> Iterator[tuple[str, str]]:

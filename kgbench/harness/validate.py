@@ -14,7 +14,8 @@ from kgbench.data import Fact, Prompt
 from kgbench.harness import needs_lm_eval, tasks_path
 from kgbench.harness.checks import Fault, context_fault, gold_faults, has_spans, span_faults, target_fault
 from kgbench.harness.findings import Finding, Place
-from kgbench.harness.folders import Folder, known_name, manager, quiet, scan
+from kgbench.harness.folders import Folder, functions, known_name, manager, quiet, scan
+from kgbench.harness.originals import Originals
 from kgbench.harness.rendering import Request, half_made, render
 from kgbench.harness.tokens import default_tokenizers, load_tokenizers, region_faults, target_faults
 from kgbench.registry import told
@@ -42,12 +43,26 @@ class Report:
 
 
 @dataclass(frozen=True)
+class _Chosen:
+    """A task to look at."""
+
+    name: str
+    file: Path
+    group: str | None = None
+    task: Any = None
+    """As its group has loaded it, with the group's settings; None where it is loaded by its name."""
+
+
+@dataclass(frozen=True)
 class _Ledger:
     """What was found, and what tokenizers are still to read: each text once, with the places where it stands."""
 
     findings: list[Finding] = field(default_factory=list)
     pairs: dict[tuple[str, str], list[Place]] = field(default_factory=dict)
     prompts: dict[Prompt, list[Place]] = field(default_factory=dict)
+    configs: dict[str, list[Any]] = field(default_factory=dict)
+    """Per task the settings under which it was looked at."""
+    originals: Originals = field(default_factory=Originals)
 
 
 def validate(
@@ -68,18 +83,23 @@ def validate(
         InputError: lm-eval is not installed, there are no tasks, or a task or tokenizer is unknown.
     """
     needs_lm_eval()
+    checked: list[Checked] = []
     loaded = load_tokenizers(tokenizers or default_tokenizers())
     with quiet():
         folder, tasks = scan(include_path or tasks_path()), manager(include_path)
-        ledger, checked = _Ledger(), []
-        wanted = names or (*folder.tasks, *folder.groups)
-        chosen = list(dict.fromkeys(task for name in wanted for task in _expanded(name, folder, tasks, ledger)))
-        ledger.findings.extend(found for found in folder.findings if not names or found.place.task in (*names, *chosen))
-        for number, step in enumerate([*chosen, *loaded]):
+        entries, ledger = _entries(names or (*folder.tasks, *folder.groups), folder, tasks), _Ledger()
+        broken = _broken(folder, {entry.yaml_path: name for name, entry in entries.items()} if names else folder.files, ledger)
+        chosen = [
+            each for name, entry in entries.items() if entry.yaml_path not in broken for each in _expanded(name, entry, tasks, ledger)
+        ]
+        known = {*names, *entries, *(each.name for each in chosen)}
+        ledger.findings.extend(found for found in folder.findings if not names or found.place.task in known)
+        steps = [*(each.name for each in chosen), *loaded]
+        for number, step in enumerate(steps):
             if progress:
-                progress(number, len(chosen) + len(loaded), step)
+                progress(number, len(steps), step)
             if number < len(chosen):
-                checked.append(_check(step, folder, tasks, ledger))
+                checked += _check(chosen[number], tasks, ledger)
             else:
                 _read(step, loaded[step], ledger)
     return Report(tuple(loaded), (*checked, *_unread(ledger.findings, checked)), tuple(sorted(_merged(ledger.findings), key=_order)))
@@ -97,38 +117,66 @@ def _order(finding: Finding) -> tuple[str, str, int]:
     return str(place.file or ""), place.task or "", -1 if place.document is None else place.document
 
 
-def _expanded(name: str, folder: Folder, tasks: Any, ledger: _Ledger) -> list[str]:
-    """The tasks that a name stands for; none where its file does not read, or a group does not load."""
-    entry = tasks.task_index.get(name)
-    if entry is None:
-        known_name(name, [*tasks.all_tasks, *(found.place.task for found in folder.findings if found.place.task)])
-        return []
-    if entry.kind.name != "GROUP":
-        return sorted(entry.tags) if entry.kind.name == "TAG" else [name]
+def _entries(names: Sequence[str], folder: Folder, tasks: Any) -> dict[str, Any]:
+    """What names stand for in lm-eval's index, by name, with the tasks of tags, and groups last; not those whose file does not read."""
+    entries = {}
+    for name in names:
+        entry = tasks.task_index.get(name)
+        if entry is None:
+            known_name(name, [*tasks.all_tasks, *(found.place.task for found in folder.findings if found.place.task)])
+        else:
+            entries.update({task: tasks.task_index[task] for task in (sorted(entry.tags) if entry.kind.name == "TAG" else [name])})
+    return dict(sorted(entries.items(), key=lambda item: _is_group(item[1])))
+
+
+def _is_group(entry: Any) -> bool:
+    return bool(entry.kind.name == "GROUP")
+
+
+def _broken(folder: Folder, files: Mapping[Path, str | None], ledger: _Ledger) -> set[Path | None]:
+    """Files that cannot be loaded, for reasons that are told."""
+    ledger.findings.extend(found for path, name in files.items() for found in functions(path, name))
+    return {found.place.file for found in (*folder.findings, *ledger.findings)}
+
+
+def _expanded(name: str, entry: Any, tasks: Any, ledger: _Ledger) -> list[_Chosen]:
+    """A task, or those of a group as it has them; none where it does not load."""
+    file = Path(entry.yaml_path)
+    if not _is_group(entry):
+        return [_Chosen(name, file)]
     try:
-        return list(tasks.load([name])["tasks"])
+        members = tasks.load([name])["tasks"]
     except Exception as error:  # whatever a task's data and functions raise
-        ledger.findings.append(Finding(Place(Path(entry.yaml_path), name), f"the group does not load: {told(error)}"))
+        ledger.findings.append(Finding(Place(file, name), f"the group does not load: {told(error)}"))
         return []
+    files = {member: getattr(tasks.task_index.get(member), "yaml_path", None) for member in members}
+    return [_Chosen(member, Path(files[member] or file), name, task) for member, task in members.items()]
 
 
-def _check(name: str, folder: Folder, tasks: Any, ledger: _Ledger) -> Checked:
-    """Look at one task."""
-    file, known, count = Path(tasks.task_index[name].yaml_path), len(ledger.findings), 0
-    if any(found.place.file == file for found in folder.findings):
-        return Checked(name, file, 0)  # it cannot load, and the reason is told
-    try:
-        task, error = tasks.load([name])["tasks"][name], None
-    except Exception as raised:  # whatever a task's data and functions raise
-        task, error = half_made(raised), raised
+def _check(chosen: _Chosen, tasks: Any, ledger: _Ledger) -> Iterator[Checked]:
+    """Look at one task, unless it was looked at with the same settings already."""
+    task, error = (chosen.task, None) if chosen.group else _loaded(chosen.name, tasks)
+    seen = ledger.configs.setdefault(chosen.name, [])
+    if chosen.group and task.config in seen:
+        return
+    name, known, count = f"{chosen.group}::{chosen.name}" if seen else chosen.name, len(ledger.findings), 0
+    seen.append(None if task is None else task.config)
     if task is not None:
         task.set_fewshot_seed(0)
         for doc in task.eval_docs:
-            _check_document(task, doc, Place(file, name, count, _identifier(doc)), ledger)
+            _check_document(task, doc, Place(chosen.file, name, count, _identifier(doc)), ledger)
             count += 1
     if error is not None and len(ledger.findings) == known:
-        ledger.findings.append(Finding(Place(file, name), f"does not load: {told(error)}"))
-    return Checked(name, file, count)
+        ledger.findings.append(Finding(Place(chosen.file, name), f"does not load: {told(error)}"))
+    yield Checked(name, chosen.file, count)
+
+
+def _loaded(name: str, tasks: Any) -> tuple[Any, Exception | None]:
+    """A task, or as much as was made of it before an error."""
+    try:
+        return tasks.load([name])["tasks"][name], None
+    except Exception as raised:  # whatever a task's data and functions raise
+        return half_made(raised), raised
 
 
 def _identifier(doc: Any) -> str | None:
@@ -137,7 +185,7 @@ def _identifier(doc: Any) -> str | None:
 
 def _check_document(task: Any, doc: Any, place: Place, ledger: _Ledger) -> None:
     row = doc if isinstance(doc, Mapping) else {}
-    faults = list(span_faults(row))
+    faults = list(span_faults(row, ledger.originals.spans(row, task, place.file) if has_spans(row) and place.file else {}))
     try:
         requests = render(task, doc, place.document or 0)
         faults += gold_faults(task, doc) if _has_gold(task) else ()
