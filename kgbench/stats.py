@@ -148,44 +148,46 @@ def wilson_interval(rate: float, n: float, level: float = LEVEL) -> tuple[float,
     return max(0.0, centre - margin), min(1.0, centre + margin)
 
 
-def unseen(n: int) -> float:
+def unseen(n: int, level: float = LEVEL) -> float:
     """The largest share of exceptions that n facts without one leave open: Wilson's upper end at 0 of n."""
-    high = wilson(0, n).high
+    high = wilson(0, n, level).high
     assert high is not None
     return high
 
 
-def mean(values: Array, counts: Array, support: tuple[float, float] | None = None) -> Figure:
+def mean(values: Array, counts: Array, support: tuple[float, float] | None = None, level: float = LEVEL) -> Figure:
     """The mean over facts.
 
     Args:
         values: Per-fact scores [n]; booleans are hits and get Wilson's interval, others a percentile bootstrap.
         counts: Resample [draws, n].
         support: Between what the mean could lie, for scores that are tied but for a few.
+        level: Confidence of the interval.
     """
     n = len(values)
     if values.dtype == bool:
-        return wilson(int(values.sum()), n)
+        return wilson(int(values.sum()), n, level)
     if n < 2:
         return Figure.missing(f"{n} fact{'s' * (n == 0)}, and an interval needs two" + (f" (the value is {values[0]:.4g})" if n else ""), n)
     value = float(np.mean(values))
-    intervals = [_percentiles(resampled_means(values, counts))]
+    intervals = [_percentiles(resampled_means(values, counts), level)]
     ties = int(np.unique(values, return_counts=True)[1].max())
     if support is not None and min(support) < max(support) and _few(n - ties, n):
-        share = unseen(n)
+        share = unseen(n, level)
         intervals.append((value - share * max(0.0, value - min(support)), value + share * max(0.0, max(support) - value)))
     elif np.ptp(values) == 0:
         return Figure.missing(f"all {n} values are {value:.4g}, so that no interval can be resampled", n)
     return Figure.hull(value, n, *intervals)
 
 
-def difference(first: Array, second: Array, counts: Array) -> Figure:
+def difference(first: Array, second: Array, counts: Array, level: float = LEVEL) -> Figure:
     """The paired difference of two means, first - second, over the same facts.
 
     Args:
         first: Per-fact scores [n]; booleans are hits.
         second: Per-fact scores [n] of the same facts in the same order.
         counts: Resample [draws, n].
+        level: Confidence of the interval.
     """
     contrast = _contrast(first) - _contrast(second)
     n = len(contrast)
@@ -193,8 +195,8 @@ def difference(first: Array, second: Array, counts: Array) -> Figure:
         return Figure.missing("no facts", 0)
     value = float(np.mean(contrast))
     if np.issubdtype(contrast.dtype, np.integer):
-        return Figure.hull(value, n, _percentiles(resampled_means(contrast, counts)), discordance(contrast))
-    return mean(contrast, counts)
+        return Figure.hull(value, n, _percentiles(resampled_means(contrast, counts), level), discordance(contrast, level))
+    return mean(contrast, counts, level=level)
 
 
 def ratio(numerator: Array, denominator: Array, counts: Array, anchors: Sequence[int] = (0, 1)) -> Figure:
@@ -233,7 +235,7 @@ def ratio(numerator: Array, denominator: Array, counts: Array, anchors: Sequence
     return Figure.hull(value, n, bootstrap, (value - share, value + share))
 
 
-def discordance(contrast: Array) -> tuple[float, float]:
+def discordance(contrast: Array, level: float = LEVEL) -> tuple[float, float]:
     """A Wilson-type interval of the mean of integer contrasts, never a point.
 
     The mean is a sum of rates, of facts with a contrast of at least 1, 2, … less those of at most -1, -2, …; each rate has Wilson's
@@ -244,7 +246,7 @@ def discordance(contrast: Array) -> tuple[float, float]:
     value, down, up = float(np.mean(contrast)), 0.0, 0.0
     for k in range(1, reach + 1):
         for sign in (1, -1):
-            rate = wilson(int(np.count_nonzero(sign * contrast >= k)), n)
+            rate = wilson(int(np.count_nonzero(sign * contrast >= k)), n, level)
             assert rate.value is not None and rate.low is not None and rate.high is not None
             inner, outer = rate.value - rate.low, rate.high - rate.value
             down += (inner if sign > 0 else outer) ** 2
@@ -257,8 +259,8 @@ def _contrast(values: Array) -> Array:
     return values.astype(np.int64 if values.dtype == bool or np.issubdtype(values.dtype, np.integer) else np.float64)
 
 
-def _percentiles(draws: Array) -> tuple[float, float]:
-    tail = (1 - LEVEL) / 2
+def _percentiles(draws: Array, level: float = LEVEL) -> tuple[float, float]:
+    tail = (1 - level) / 2
     return float(np.quantile(draws, tail, method="lower")), float(np.quantile(draws, 1 - tail, method="higher"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from math import sqrt
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Estimate
-from kgbench.stats import mean, resample
+from kgbench.stats import mean, resample, wilson_interval
 from kgbench.testing import Decision, decide
 from kgbench.testing.decisions import FEWEST, OPERATORS
 from kgbench.testing.sentences import sentence
@@ -100,6 +101,32 @@ def test_facts_needed() -> None:
     assert decide(estimate(0.9, 0.8, 1.0), "ge", 0.9).facts_needed is None
 
 
+rates = st.builds(lambda n, part: (round(part * n) / n, n), st.integers(1, 60), st.floats(0, 1))
+
+
+@given(rates, operators, st.integers(1, 19).map(lambda twentieths: twentieths / 20))
+def test_the_facts_needed_of_a_rate(rate: tuple[float, int], op: str, bound: float) -> None:
+    """Of hits, whose interval is Wilson's, they are exact: so many facts of the same rate are the first that decide, by trying each."""
+    value, n = rate
+
+    def over(facts: int) -> Decision:
+        low, high = wilson_interval(value, facts)
+        return decide(estimate(value, min(low, value), max(high, value), facts), op, bound)
+
+    decision = over(n)
+    assume(decision.outcome == "undecided" and abs(value - bound) > 0.02)
+    assert decision.is_rate
+    assert decision.facts_needed == next(facts for facts in count(n) if over(facts).outcome != "undecided")
+
+
+def test_facts_needed_at_the_ends() -> None:
+    """No hit in 12 facts: the interval's end falls as one over their number, and 35 facts put it below .1."""
+    none = Estimate(**mean(np.zeros(12, bool), resample(12)).to_json())
+    assert decide(none, "lt", 0.1).facts_needed == 35
+    assert told(none, "lt", 0.1).endswith("; about 35 facts would decide it")
+    assert decide(none, "le", 0).facts_needed is None
+
+
 @given(shapes, st.integers(1, 400), operators, numbers)
 def test_never_both(shape: Shape, n: int, op: str, bound: float) -> None:
     """What keeps a bound does not keep its negation, and what is undecided is undecided either way."""
@@ -148,17 +175,17 @@ def test_unknown_operator() -> None:
         decide(estimate(0.5, 0.4, 0.6), "eq", 0.5)
 
 
-def told(figure: Estimate, op: str, bound: float, unit: str = "facts") -> str:
+def told(figure: Estimate, op: str, bound: float, over: str = "") -> str:
     decision = decide(figure, op, bound)
     assert isinstance(decision, Decision)
-    return sentence(decision, "headline, FE+LT: sufficiency", unit)
+    return sentence(decision, "headline, FE+LT: sufficiency", over)
 
 
 def test_sentences() -> None:
     """They say estimate, interval, number of facts, bound, and how many facts would decide it."""
     start = "headline, FE+LT: sufficiency"
     figure = ".86 [.78, .92] over 150 facts"
-    needs = "about 338 facts would decide it"
+    needs = "at most about 338 facts would decide it"
     assert told(estimate(0.86, 0.78, 0.92), "ge", 0.9) == f"{start} {figure} is not told from the bound .9 (ge); {needs}"
     assert told(estimate(0.86, 0.78, 0.92), "ge", 0.93) == f"{start} {figure} is below the bound .93 (ge)"
     assert told(estimate(0.86, 0.78, 0.92), "gt", 0.92) == f"{start} {figure} is not above the bound .92 (gt)"
@@ -166,11 +193,12 @@ def test_sentences() -> None:
     assert told(estimate(0.86, 0.78, 0.92), "lt", 0.78) == f"{start} {figure} is not below the bound .78 (lt)"
     assert told(estimate(0.86, 0.78, 0.92), "ge", 0.5) == f"{start} {figure} keeps the bound .5 (ge)"
     assert told(estimate(0.86, 0.78, 0.92), "ge", 0.86).endswith("on the bound, so that no number of facts can be said to decide it")
-    few = "over 1 fact: fewer than 10 do not decide the bound .9 (ge); about 10 facts would decide it"
+    few = "over 1 fact: fewer than 10 do not decide the bound .9 (ge); at most about 10 facts would decide it"
     assert told(estimate(1, 1, 1, 1), "ge", 0.9) == f"{start} 1 {few}"
     reason = Estimate(n=4, undefined="no gain")
     assert told(reason, "ge", 0.9) == f"{start} is undefined, so that the bound .9 (ge) is undecided: no gain"
-    assert told(estimate(0.86, 0.78, 0.92), "ge", 0.9, "sites").endswith("it is over sites, so that more facts do not narrow it")
+    sites = told(estimate(0.86, 0.78, 0.92), "ge", 0.9, "12 planted sites")
+    assert "over 12 planted sites is not told" in sites and sites.endswith("it is not over facts, so that more of them do not narrow it")
 
 
 def test_digits_tell_the_ends_from_the_bound() -> None:

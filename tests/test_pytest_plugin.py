@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
-from xml.etree import ElementTree
 
+import fake_runs
 import pytest
 from sessions import HERE, SPREAD, STRICT, counts, session, write
 from test_package import HEAVY
 
 from kgbench.errors import InputError
+from kgbench.pytest_plugin import summary
+from kgbench.pytest_plugin.fixtures import OPTIONS, _check_own, _own
 from kgbench.pytest_plugin.options import Given
+from kgbench.pytest_plugin.outcome import outcomes
 from kgbench.pytest_plugin.session import Session, in_a_line, in_pytest_words
-from kgbench.records import RecordStore
-from kgbench.records.store import read_record
+from kgbench.records import Record, RecordStore
 from kgbench.runner import Settings, Spec, run_job
 
 
@@ -35,103 +39,6 @@ def test_no_cost_where_it_is_not_used(tmp_path: Path) -> None:
     assert counts(done) == {"failed": 1, "passed": 1} and done.returncode == 1
     assert done.stdout.splitlines()[-1] == "loaded:"
     assert "kgbench" not in done.stdout and "undecided" not in done.stdout
-
-
-CONFTEST = """
-import fake_runs, pytest
-
-@pytest.fixture(scope="session")
-def record():
-    return fake_runs.record(fake_runs.rows(150))
-"""
-
-CLAIMS = """
-import pytest, unittest
-from kgbench.testing import assert_localized
-
-def undecided(record):
-    assert_localized(record, "LT", prompt="qa", sufficiency__ge=.31)
-
-def test_passes(record): assert_localized(record)
-def test_plain(): pass
-def test_undecided(record): undecided(record)
-
-def test_goes_on(record, tmp_path):
-    undecided(record)
-    assert_localized(record, "LT", prompt="headline", sufficiency__ge=.31)
-
-def test_fails(record):
-    undecided(record)
-    assert_localized(record, "FE", prompt="qa")
-
-@pytest.mark.xfail(strict=True)
-def test_expected_to_fail(record): undecided(record)
-
-@pytest.fixture
-def early(record): undecided(record)
-def test_early(early): pass
-
-@pytest.fixture
-def late(record):
-    yield
-    undecided(record)
-def test_late(late): pass
-
-def test_skips(record):
-    undecided(record)
-    pytest.skip("for another reason")
-
-class TestOfUnittest(unittest.TestCase):
-    @pytest.fixture(autouse=True)
-    def take(self, record): self.record = record
-    def test_old_style(self): undecided(self.record)
-"""
-
-MESSAGE = (
-    r"qa, LT: sufficiency \.29 \[\.\d\d, \.\d\d\] over 150 facts is not told from the bound \.31 \(ge\); about \d+ facts would decide it"
-)
-
-
-@pytest.fixture(scope="module")
-def claims(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("claims"), conftest=CONFTEST, test_claims=CLAIMS)
-
-
-def test_undecided(claims: Path) -> None:
-    """A category of its own, counted in the last line and listed with its message; a definite failure wins, and shows both."""
-    done = session(claims, "--junitxml", "out.xml", "-v")
-    assert counts(done) == {"failed": 1, "passed": 3, "undecided": 6, "skipped": 1}, done.stdout
-    assert "test_claims.py::test_undecided UNDECIDED" in done.stdout
-    listed = re.findall(rf"^UNDECIDED test_claims\.py::(?:TestOfUnittest::)?(\w+) - {MESSAGE}$", done.stdout, re.M)
-    assert listed == ["test_undecided", "test_goes_on", "test_expected_to_fail", "test_early", "test_late", "test_old_style"]
-    assert "UNDECIDED test_claims.py::test_goes_on - headline, LT" in done.stdout
-    assert re.search(rf"undecided as well -+\n{MESSAGE}\n", done.stdout)
-    assert done.stdout.count("dynamic_graft on tiny-gemma") == 1
-    properties = {
-        case.get("name"): [p.get("value") for p in case.iter("property")]
-        for case in ElementTree.parse(claims / "out.xml").getroot().iter("testcase")
-    }
-    assert len(properties) == 10
-    assert all(re.fullmatch(MESSAGE, str(properties[name][0])) for name in (*listed, "test_fails"))
-    assert properties["test_passes"] == properties["test_plain"] == []
-
-
-def test_undecided_in_several_processes(claims: Path) -> None:
-    """With pytest-xdist it is the same; undecided tests leave the exit status at 0, and the table is printed once."""
-    done = session(claims, "-n", "2", "-k", "not test_fails", plugins=SPREAD)
-    assert counts(done) == {"passed": 3, "undecided": 6, "skipped": 1}, done.stdout
-    assert done.returncode == 0
-    assert len(re.findall(rf"^UNDECIDED test_claims\.py::[\w:]+ - {MESSAGE}$", done.stdout, re.M)) == 6
-    assert done.stdout.count("dynamic_graft on tiny-gemma") == 1
-
-
-def test_strict(claims: Path) -> None:
-    """With --kgbench-strict, or in the ini file, what is undecided fails with the same message; a failure that is expected is one."""
-    done = session(claims, "-o", "kgbench_strict=true")
-    assert counts(done) == {"failed": 5, "passed": 3, "skipped": 1, "xfailed": 1, "error": 1}, done.stdout
-    assert done.returncode == 1
-    assert len(re.findall(rf"^{MESSAGE}$", done.stdout, re.M)) >= 5
-    assert "UNDECIDED" not in done.stdout
 
 
 CONFTEST_REAL = """
@@ -241,21 +148,82 @@ def test_fixtures(repository: Path) -> None:
 
 @pytest.mark.parametrize("worker", [False, True])
 def test_a_record_that_is_kept_is_used(tmp_path: Path, worker: bool) -> None:
-    """Nothing is computed anew; one of several processes computes in its own folder what is not kept yet."""
+    """Nothing is computed anew; one of several processes computes in its own folder, and keeps the record before it can be lost."""
     line = {"kgbench_model": "tiny-gpt2", "kgbench_limit": "2", "kgbench_prompt": ["qa"], "kgbench_save": "kept"}
     config = config_of(tmp_path, line, {})
     if worker:
         config.workerinput = {"workerid": "gw0"}
     mine = Session(config)
     record = mine.evaluate(tmp_path / "own")
-    made = mine.folders[record.id]
-    assert made.parent == (tmp_path / "own" if worker else tmp_path / "called" / "kept")
-    RecordStore(tmp_path / "called" / "kept").write(record, read_record(made).facts())
     (path,) = records_in(tmp_path / "called" / "kept")
+    assert mine.folders[record.id] == path and (tmp_path / "own").exists() == worker
     before = (path / "record.json").stat().st_mtime_ns
     assert mine.evaluate(tmp_path / "again") == record
     assert mine.folders[record.id] == path and (path / "record.json").stat().st_mtime_ns == before
     assert not (tmp_path / "again").exists()
+    (path / "facts.parquet").unlink()  # a damaged record is no record; that it is there is told at the end
+    assert mine.evaluate(tmp_path / "anew").rows == record.rows
+    assert mine.folders[record.id].name == f"{path.name}-2"
+    config.stash[summary._TOLD] = {record.id: outcomes(mine)[0]}
+    (line,) = summary._damaged(config)
+    assert line == f"a damaged record is left out: {path}: facts.parquet is missing; delete its folder"
+
+
+def test_two_processes_keep_one_record(tmp_path: Path) -> None:
+    """Both succeed where both write at the same time, and one record is there."""
+    facts = fake_runs.rows(20)
+    record = fake_runs.record(facts)
+
+    class Slow(RecordStore):
+        def path_of(self, record: Record) -> Path:
+            barrier.wait()  # both have found nothing by now
+            return super().path_of(record)
+
+    barrier = Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        paths = list(pool.map(lambda _: Slow(tmp_path).write(record, facts), range(2)))
+    assert records_in(tmp_path) == [paths[0]] == [paths[1]]
+
+
+def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+    """Where a record has been deleted since, that is told in a line which fails the session."""
+    mine = Session(config_of(tmp_path, {"kgbench_save": "kept"}, {}))
+    record = fake_runs.record(fake_runs.rows(20))
+    mine.records[record.id], mine.folders[record.id] = record, tmp_path / "called" / "kept" / "gone"
+    (outcome,) = outcomes(mine)
+    (line,) = outcome.comparison
+    assert outcome.failed and outcome.kept is None and "record.json: not readable" in line and "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("status", "crashed", "told"),
+    [
+        (pytest.ExitCode.OK, False, True),
+        (pytest.ExitCode.TESTS_FAILED, False, True),
+        (pytest.ExitCode.INTERRUPTED, False, False),
+        (pytest.ExitCode.TESTS_FAILED, True, False),
+    ],
+)
+def test_nothing_was_compared(tmp_path: Path, status: pytest.ExitCode, crashed: bool, told: bool) -> None:
+    """It is told where the tests were let to evaluate: not after an interruption, nor where a worker has crashed with what it had."""
+    config = config_of(tmp_path, {"kgbench_compare_fail": "old"}, {})
+    summary.pytest_testnodedown(SimpleNamespace(config=config), "crashed" if crashed else None)
+    assert bool(list(summary._void(SimpleNamespace(config=config, exitstatus=status)))) == told  # type: ignore[arg-type]
+
+
+def test_fixtures_that_are_overridden(tmp_path: Path) -> None:
+    """The evaluation is of what the options say, and refuses in a line others in the place of the fixtures that tell it."""
+    own = "".join(f"@pytest.fixture(scope='session')\ndef {name}(): return 0\n" for name in OPTIONS)
+    folder = write(tmp_path, conftest=f"import pytest\n{own}", test_mine="def test_one(evaluation): pass\n")
+    done = session(folder, "--kgbench-model", "tiny-gpt2")
+    assert counts(done) == {"error": 1}, done.stdout
+    assert "kgbench: the fixture 'model_pair' is overridden" in done.stdout and "Traceback" not in done.stdout
+    config = config_of(tmp_path, {}, {})
+    given = {name: _own(config, name, object()) for name in OPTIONS}
+    _check_own(config, given)
+    for name, option in OPTIONS.items():
+        with pytest.raises(InputError, match=f"fixture '{name}' is overridden.*give --kgbench-{option} instead"):
+            _check_own(config, {**given, name: object()})
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:
@@ -292,6 +260,8 @@ def test_names_of_options() -> None:
     error = InputError("give --donor sft=PATH or --dataset FILE; give another one by --output-dir; --donors are no option")
     expected = "give --kgbench-donor sft=PATH or --kgbench-dataset FILE; give another one by --kgbench-save; --donors are no option"
     assert in_pytest_words(error) == expected
+    told = "shipped pairs alone have --model; see `kgbench ls models --limit 3` or run 'kgbench train --model tiny-gpt2'"
+    assert in_pytest_words(InputError(told)) == told.replace("have --model", "have --kgbench-model")
 
 
 def config_of(folder: Path, line: Mapping[str, Any], ini: Mapping[str, Any]) -> Any:
@@ -301,6 +271,8 @@ def config_of(folder: Path, line: Mapping[str, Any], ini: Mapping[str, Any]) -> 
         getini=lambda name: ini.get(name, ""),
         invocation_params=SimpleNamespace(dir=folder / "called"),
         inipath=folder / "ini" / "pytest.ini",
+        option=SimpleNamespace(collectonly=False),
+        stash=pytest.Stash(),
     )
 
 
@@ -332,6 +304,7 @@ def test_lists(tmp_path: Path) -> None:
     [
         ({"kgbench_donor": ["sft="]}, "--kgbench-donor 'sft=': expected NAME=PATH"),
         ({"kgbench_donor": ["a", "sft=b"]}, "--kgbench-donor: 'sft' is given twice"),
+        ({"kgbench_prompt": [","]}, "--kgbench-prompt: names no prompt"),
         ({"kgbench_limit": "0"}, "--kgbench-limit '0': expected how many facts"),
         ({"kgbench_limit": "many"}, "--kgbench-limit 'many'"),
     ],
@@ -340,3 +313,27 @@ def test_values_that_do_not_read(tmp_path: Path, line: Mapping[str, Any], said: 
     """They are told with what was expected."""
     with pytest.raises(InputError, match=re.escape(said)):
         given_from(tmp_path, line, {}).spec()
+
+
+NATIVE = """
+[pytest]
+kgbench_limit = 12
+kgbench_model = "tiny-gpt2"
+kgbench_prompt = "qa headline"
+kgbench_donor = ["sft=a b"]
+kgbench_strict = true
+"""
+
+TELL = """
+from kgbench.pytest_plugin.options import Given
+def pytest_configure(config):
+    given = Given(config)
+    print([given.one("limit"), given.one("model"), given.many("prompt"), given.many("donor"), given.strict, given.one("save")])
+"""
+
+
+def test_values_of_their_own_type(tmp_path: Path) -> None:
+    """In pytest.toml numbers, booleans and lists are read as such, and text where a list is expected."""
+    (tmp_path / "conftest.py").write_text(TELL, "utf-8")
+    (tmp_path / "pytest.toml").write_text(NATIVE, "utf-8")
+    assert session(tmp_path, "-s").stdout.splitlines()[0] == "['12', 'tiny-gpt2', ['qa', 'headline'], ['sft=a b'], True, None]"

@@ -9,6 +9,7 @@ from kgbench.pytest_plugin.fixtures import evaluation, facts, localizer, model_p
 from kgbench.pytest_plugin.options import pytest_addoption
 from kgbench.pytest_plugin.summary import pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown
 from kgbench.pytest_plugin.undecided import (
+    pytest_fixture_setup,
     pytest_report_teststatus,
     pytest_runtest_call,
     pytest_runtest_makereport,
@@ -23,6 +24,7 @@ __all__ = [
     "model_pair",
     "prompts",
     "pytest_addoption",
+    "pytest_fixture_setup",
     "pytest_report_teststatus",
     "pytest_runtest_call",
     "pytest_runtest_makereport",

@@ -6,20 +6,25 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from kgbench.board.numbers import figure_text, number_text
 from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.errors import InputError
 from kgbench.records import DamagedRecordWarning, Estimate, Record, RecordStore, StoredRecord, load_record
-from kgbench.stats import difference
+from kgbench.stats import LEVEL, difference
+from kgbench.testing.decisions import FEWEST
 
 __all__ = ["Comparison", "compare", "saved_records"]
 
 DRAWS = 2000
 """Of the bootstrap."""
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,14 @@ class Comparison:
     figures: int
     """How many were compared."""
     left_out: tuple[str, ...]
-    """Prompts and configurations that only one of the two records has."""
+    """What was not compared, and why."""
+    notes: tuple[str, ...] = ()
+    """On the saved record."""
 
     def lines(self) -> list[str]:
         """What to print."""
-        told = f"{len(self.moved)} of {self.figures} figures moved" if self.moved else f"none of {self.figures} figures moved"
-        absent = [f"not compared, for only one of the records has it: {', '.join(self.left_out)}"] if self.left_out else []
-        return [f"compared with {self.saved}: {told}", *(f"  {line}" for line in (*self.moved, *absent))]
+        told = f"{len(self.moved) or 'none'} of {self.figures} figures moved" if self.figures else "there is no figure to compare"
+        return [f"compared with {self.saved}: {told}", *(f"  {line}" for line in (*self.notes, *self.moved, *self.left_out))]
 
 
 def saved_records(path: Path) -> list[StoredRecord]:
@@ -61,74 +67,95 @@ def saved_records(path: Path) -> list[StoredRecord]:
     return found
 
 
-def compare(new: StoredRecord, saved: Sequence[StoredRecord]) -> Comparison:
+def compare(new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1) -> Comparison:
     """Compare every configuration of every prompt with the saved record of the same question.
+
+    What moved is told at 95 % for all figures together: each has an interval at 1 - .05 / m (Bonferroni), m being their number.
 
     Args:
         new: The record and where it lies.
-        saved: Records, of which just one answers the same question.
+        saved: Records. Of several that answer the question, those of the same facts and configurations come first, then the newest.
+        records: How many records of the session are compared.
 
     Raises:
-        InputError: None does, or several do, or there is nothing that both have.
+        InputError: None answers the question, or there is no fact that both have.
     """
-    old = _same_question(new.record, saved)
-    moved, left_out, figures = [], [], 0
-    for name, mine, theirs in _by_prompt(new, old):
-        a, b = mine.scores(new.record.metric), theirs.scores(new.record.metric)
-        left_out += [f"{name}, {graft}" for graft in a.keys() ^ b.keys()]
-        for graft in (graft for graft in a if graft in b):
-            figures += 1
-            figure = difference(a[graft], b[graft], mine.counts)
-            if figure.low is not None and figure.high is not None and not figure.low <= 0 <= figure.high:
-                means = f"{number_text(float(b[graft].mean()))} to {number_text(float(a[graft].mean()))}"
-                by = figure_text(Estimate(**figure.to_json()))
-                moved.append(f"{name}, {graft}: {new.record.metric} from {means}, by {by} over {figure.n} facts")
-    if not figures:
+    old, notes = _same_question(new.record, saved)
+    prompts = list(_by_prompt(new, old))
+    if not prompts:
         raise InputError(f"--kgbench-compare-fail: {_told(new.record)} and the saved one in {str(old.path)!r} have no fact in common")
-    return Comparison(str(old.path), tuple(moved), figures, tuple(sorted(left_out)))
+    left_out: dict[str, list[str]] = {}
+    figures = list(_figures(prompts, new.record.metric, left_out))
+    moved, compared = [], 0
+    for what, mine, theirs, counts in figures:
+        figure = difference(mine, theirs, counts, 1 - (1 - LEVEL) / (len(figures) * records))
+        if figure.low is None or figure.high is None:
+            left_out.setdefault(f"{figure.undefined}", []).append(what)
+            continue
+        compared += 1
+        if not figure.low <= 0 <= figure.high:
+            means = f"{number_text(float(theirs.mean()))} to {number_text(float(mine.mean()))}"
+            moved.append(f"{what}: {new.record.metric} from {means}, by {figure_text(Estimate(**figure.to_json()))} over {figure.n} facts")
+    absent = tuple(f"not compared, for {reason}: {'; '.join(what)}" for reason, what in left_out.items())
+    return Comparison(str(old.path), tuple(moved), compared, absent, notes)
 
 
-def _same_question(record: Record, saved: Sequence[StoredRecord]) -> StoredRecord:
-    """The saved record of the same facts, prompts and method; its weights may be others."""
-    found = [other for other in saved if _question(other.record) == _question(record)]
-    others = [other for other in found if other.record.id != record.id]
-    if len(found) > 1 and len(others) == 1:
-        return others[0]
-    if len(found) > 1:
-        places = ", ".join(other.path.name for other in found)
-        raise InputError(
-            f"--kgbench-compare-fail: several saved records answer the question of {_told(record)}: {places}; give the folder of one"
-        )
+Pairs = tuple[str, PromptColumns, PromptColumns]
+"""A prompt's columns in both records."""
+
+
+def _figures(prompts: Sequence[Pairs], metric: str, left_out: dict[str, list[str]]) -> Iterator[tuple[str, Array, Array, Array]]:
+    """What can be compared: its name, the scores in both records, and the resample; why other things cannot goes into `left_out`."""
+    for name, mine, theirs in prompts:
+        if mine.n < FEWEST:
+            left_out.setdefault(f"fewer than {FEWEST} facts are in both records", []).append(f"{name}, {mine.n} facts")
+            continue
+        a, b = mine.scores(metric), theirs.scores(metric)
+        for graft in dict.fromkeys((*a, *b)):
+            if graft in a and graft in b:
+                yield f"{name}, {graft}", a[graft], b[graft], mine.counts
+            else:
+                left_out.setdefault("only one of the records has it", []).append(f"{name}, {graft}")
+
+
+def _same_question(record: Record, saved: Sequence[StoredRecord]) -> tuple[StoredRecord, tuple[str, ...]]:
+    """The saved record of the same method, prompts and data set, and what is to be said of it; its weights may be others."""
+    found = [other for other in saved if not _other_parts(record, other.record)]
     if not found:
-        raise InputError(f"--kgbench-compare-fail: no saved record answers the question of {_told(record)}; {_why_not(record, saved)}")
-    return found[0]
+        why = "; ".join(f"{other.path.name} has other {' and '.join(_other_parts(record, other.record))}" for other in saved)
+        raise InputError(f"--kgbench-compare-fail: no saved record answers the question of {_told(record)}; {why}")
+    taken = max(found, key=lambda other: _nearness(record, other.record))
+    notes = []
+    if len(found) > 1:
+        notes.append(f"of {len(found)} saved records that answer the question, the one of {taken.record.provenance.time} was taken")
+    if taken.record.identity.dataset.hash != record.identity.dataset.hash:
+        notes.append(f"data set {record.identity.dataset.name!r} has changed since: compared over the facts whose ids are in both")
+    return taken, tuple(notes)
 
 
-def _question(record: Record) -> tuple[object, ...]:
-    what = record.identity
-    return what.dataset.hash, what.localizer.name, what.localizer.parameters, what.prompts
+def _other_parts(record: Record, other: Record) -> list[str]:
+    """What makes two records answer different questions."""
+    ours, theirs = record.identity, other.identity
+    same = {
+        "facts": theirs.dataset.hash == ours.dataset.hash or theirs.dataset.name == ours.dataset.name,
+        "localizer": (theirs.localizer.name, theirs.localizer.parameters) == (ours.localizer.name, ours.localizer.parameters),
+        "prompts": theirs.prompts == ours.prompts,
+    }
+    return [name for name, equal in same.items() if not equal]
 
 
-def _why_not(record: Record, saved: Sequence[StoredRecord]) -> str:
-    """What is other in each saved record."""
-    what = record.identity
-    parts = []
-    for other in saved:
-        theirs = other.record.identity
-        same = {
-            "facts": theirs.dataset.hash == what.dataset.hash,
-            "localizer": (theirs.localizer.name, theirs.localizer.parameters) == (what.localizer.name, what.localizer.parameters),
-            "prompts": theirs.prompts == what.prompts,
-        }
-        parts.append(f"{other.path.name} has other {' and '.join(name for name, equal in same.items() if not equal)}")
-    return "; ".join(parts)
+def _nearness(record: Record, other: Record) -> tuple[bool, bool, bool, str]:
+    """The more alike two records are but for their weights, and then the newer the other is, the larger."""
+    ours, theirs = record.identity, other.identity
+    same_facts, same_grafts = theirs.dataset.hash == ours.dataset.hash, theirs.configurations == ours.configurations
+    return same_facts, same_grafts, other.id != record.id, other.provenance.time
 
 
 def _told(record: Record) -> str:
     return f"{record.identity.localizer.name} on {record.model}"
 
 
-def _by_prompt(new: StoredRecord, old: StoredRecord) -> Iterator[tuple[str, PromptColumns, PromptColumns]]:
+def _by_prompt(new: StoredRecord, old: StoredRecord) -> Iterator[Pairs]:
     """Each prompt's columns in both, over the facts that both have."""
     seed = new.record.identity.seeds[0]
     tables = new.facts(), old.facts()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from kgbench.errors import InputError
 from kgbench.pytest_plugin.session import in_a_line, session_of
 
 if TYPE_CHECKING:
@@ -16,26 +18,31 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluation", "facts", "localizer", "model_pair", "prompts"]
 
+OPTIONS: Mapping[str, str] = {"model_pair": "model", "facts": "dataset", "prompts": "prompt", "localizer": "localizer"}
+"""What makes each fixture what it is."""
+
+T = TypeVar("T")
+
 
 @pytest.fixture(scope="session")
 def model_pair(pytestconfig: pytest.Config) -> ModelPair:
     """The model pair that the options name, loaded once per process."""
     with in_a_line():
-        return session_of(pytestconfig).pair()
+        return _own(pytestconfig, "model_pair", session_of(pytestconfig).pair())
 
 
 @pytest.fixture(scope="session")
 def facts(pytestconfig: pytest.Config) -> Dataset:
     """The facts that the donor learned, as many as --kgbench-limit allows."""
     with in_a_line():
-        return session_of(pytestconfig).facts
+        return _own(pytestconfig, "facts", session_of(pytestconfig).facts)
 
 
 @pytest.fixture(scope="session")
 def prompts(pytestconfig: pytest.Config) -> list[Prompt]:
     """The facts in each evaluation prompt: all of the first, then all of the next."""
     with in_a_line():
-        return session_of(pytestconfig).prompts()
+        return _own(pytestconfig, "prompts", session_of(pytestconfig).prompts())
 
 
 @pytest.fixture(scope="session")
@@ -46,11 +53,39 @@ def localizer(pytestconfig: pytest.Config) -> AbstractLocalizer:
 
     with in_a_line():
         spec = session_of(pytestconfig).spec
-        return create(spec.localizer, localizer_arguments(spec), spec.seed)
+        return _own(pytestconfig, "localizer", create(spec.localizer, localizer_arguments(spec), spec.seed))
 
 
 @pytest.fixture(scope="session")
-def evaluation(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Record:
+def evaluation(
+    pytestconfig: pytest.Config,
+    tmp_path_factory: pytest.TempPathFactory,
+    model_pair: ModelPair,
+    facts: Dataset,
+    prompts: list[Prompt],
+    localizer: AbstractLocalizer,
+) -> Record:
     """The record of the localizer on the model pair: all prompts, and all configurations of the suite."""
     with in_a_line():
+        _check_own(pytestconfig, {"model_pair": model_pair, "facts": facts, "prompts": prompts, "localizer": localizer})
         return session_of(pytestconfig).evaluate(tmp_path_factory.mktemp("kgbench"))
+
+
+def _own(config: pytest.Config, name: str, value: T) -> T:
+    """What kgbench's fixture of this name gives."""
+    session_of(config).own[name] = value
+    return value
+
+
+def _check_own(config: pytest.Config, given: Mapping[str, object]) -> None:
+    """Refuse fixtures that somebody has put in the place of kgbench's.
+
+    Raises:
+        InputError: There is one.
+    """
+    for name, value in given.items():
+        if session_of(config).own.get(name) is not value:
+            raise InputError(
+                f"the fixture {name!r} is overridden, and `evaluation` evaluates what the options say: give --kgbench-{OPTIONS[name]} "
+                "instead, or write a fixture of your own that calls kgbench.evaluate"
+            )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,8 +22,14 @@ ONE: Mapping[str, tuple[str, str]] = {
     "dataset": ("NAME|FILE", "Facts: a shipped data set, or your own .jsonl or .csv. Default: the pair's own."),
     "limit": ("N", "Only the first N facts."),
     "suite": ("NAME", "Named set of configurations. Default: pathways."),
-    "save": ("DIR", "Keep records here; one that is here already is not computed again. Default: a temporary folder."),
-    "compare-fail": ("PATH", "Fail if a figure differs from the saved record's: its folder, or a folder of records."),
+    "save": (
+        "DIR",
+        "Keep records of the fixture `evaluation` here; one that is here already is not computed again. Default: a temporary folder.",
+    ),
+    "compare-fail": (
+        "PATH",
+        "Fail if a figure has moved since a record was saved, told at 95 % for all figures together: its folder, or a folder of records.",
+    ),
 }
 """Options with one value."""
 
@@ -56,15 +63,23 @@ class Given:
     @property
     def strict(self) -> bool:
         """Whether claims that the facts do not decide fail."""
-        return bool(self._config.getoption("kgbench_strict") or self._config.getini("kgbench_strict"))
+        return bool(self._config.getoption("kgbench_strict")) or str(self._ini("strict")).lower() in ("true", "1", "yes", "on")
 
     def one(self, name: str) -> str | None:
         """The value of an option in `ONE`."""
-        return self._config.getoption(_key(name)) or self._config.getini(_key(name)) or None
+        return self._config.getoption(_key(name)) or str(self._ini(name)) or None
 
     def many(self, name: str) -> Sequence[str]:
         """The values of an option in `MANY`."""
-        return self._config.getoption(_key(name)) or self._config.getini(_key(name)) or ()
+        given = self._config.getoption(_key(name)) or self._ini(name) or ()
+        return shlex.split(given) if isinstance(given, str) else [str(value) for value in given]
+
+    def _ini(self, name: str) -> Any:
+        """A value of the ini file; one of another type than the option's is taken as it stands, such as a number in pytest.toml."""
+        try:
+            return self._config.getini(_key(name))
+        except (pytest.UsageError, TypeError):
+            return self._config._inicfg[_key(name)].value
 
     def on_command_line(self, name: str) -> bool:
         """Whether an option was given there."""
@@ -91,7 +106,7 @@ class Given:
             recipient=self._place("recipient"),
             donors=self._donors(),
             dataset=self._place("dataset", dataset_names()),
-            prompts=tuple(dict.fromkeys(p.strip() for text in self.many("prompt") for p in text.split(",") if p.strip())),
+            prompts=self._prompts(),
             suite=self.one("suite") or Spec.suite,
             limit=self._limit(),
         )
@@ -133,6 +148,14 @@ class Given:
                 raise InputError(f"--kgbench-donor: {name!r} is given twice; give it once")
             donors[name] = self._resolved("donor", place)
         return donors
+
+    def _prompts(self) -> tuple[str, ...]:
+        from kgbench.errors import InputError
+
+        names = [name.strip() for text in self.many("prompt") for name in text.split(",")]
+        if names and not any(names):
+            raise InputError("--kgbench-prompt: names no prompt; give some, see `kgbench ls prompts`, or leave it out")
+        return tuple(dict.fromkeys(filter(None, names)))
 
     def _limit(self) -> int | None:
         from kgbench.errors import InputError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from kgbench.errors import KgbenchError
@@ -14,7 +13,7 @@ from kgbench.pytest_plugin.session import Session, in_pytest_words
 if TYPE_CHECKING:
     from kgbench.records import StoredRecord
 
-__all__ = ["Outcome", "outcomes", "save"]
+__all__ = ["Outcome", "outcomes"]
 
 
 @dataclass(frozen=True)
@@ -23,16 +22,12 @@ class Outcome:
 
     id: str
     table: str
-    folder: str | None
-    """Where the record lies; None where that is not known."""
-    evaluated: bool
-    """Whether the session's fixture made it, so that it is to be kept."""
+    kept: str | None
+    """Where the record of the session's fixture outlives the session."""
     comparison: tuple[str, ...] = ()
     """Lines on the comparison with a saved record."""
     failed: bool = False
-    """Whether a figure has moved, or the record could not be compared."""
-    kept: bool = False
-    """Whether the folder is one that outlives the session."""
+    """Whether a figure has moved, or the record could not be read or compared."""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON."""
@@ -50,28 +45,23 @@ def outcomes(session: Session) -> list[Outcome]:
 
     found = []
     for id, record in session.records.items():
-        place = _place(session, id)
-        lines, failed = _compared(session, place, id) if session.given.path("compare-fail") is not None else ((), False)
-        found.append(Outcome(id, render_table(record), str(place.path) if place else None, id in session.folders, lines, failed))
+        try:
+            place = _place(session, id)
+            kept = str(session.folders[id]) if id in session.folders and session.given.path("save") is not None else None
+            compared = _compared(session, place, id) if session.given.path("compare-fail") is not None else ((), False)
+        except (KgbenchError, OSError) as error:  # what lies on the disk can be anything by now
+            kept, compared = None, ((in_pytest_words(error),), True)
+        found.append(Outcome(id, render_table(record), kept, *compared))
     return found
-
-
-def save(outcome: Outcome, folder: Path) -> Outcome:
-    """Put a record that a process computed by itself into the folder of records, unless it is there."""
-    from kgbench.records import RecordStore, load_record
-
-    assert outcome.folder is not None
-    stored = load_record(outcome.folder, folder)
-    path = RecordStore(folder).write(stored.record, stored.facts())
-    return replace(outcome, folder=str(path), kept=True)
 
 
 def _place(session: Session, id: str) -> StoredRecord | None:
     """A record with its per-fact rows, which lie where the session or `kgbench.evaluate` wrote it."""
-    from kgbench.records import DamagedRecordWarning, RecordStore, load_record
+    from kgbench.records import DamagedRecordWarning, RecordStore
+    from kgbench.records.store import read_record
 
     if id in session.folders:
-        return load_record(str(session.folders[id]), session.folders[id].parent)
+        return read_record(session.folders[id])
     roots = (session.given.path("save"), session.given.path("compare-fail"), session.config.invocation_params.dir / "kgbench-results")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DamagedRecordWarning)  # of other records, which nothing here is about
@@ -86,8 +76,5 @@ def _compared(session: Session, place: StoredRecord | None, id: str) -> tuple[tu
     if place is None:
         told = f"{record.identity.localizer.name} on {record.model} was not compared: its per-fact rows are not known here"
         return (f"{told}; evaluate it by the fixture `evaluation`, or with --kgbench-save DIR as its output_dir",), True
-    try:
-        comparison = compare(place, session.baseline)
-    except KgbenchError as error:
-        return (in_pytest_words(error),), True
+    comparison = compare(place, session.baseline, len(session.records))
     return tuple(comparison.lines()), bool(comparison.moved)

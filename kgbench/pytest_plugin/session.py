@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from kgbench.data import Dataset, Prompt
     from kgbench.models.pair import ModelPair
     from kgbench.records import Record, StoredRecord
-    from kgbench.runner import Pairs, Settings, Spec
+    from kgbench.runner import Pairs, Run, Settings, Spec
 
 __all__ = ["Session", "existing_session", "in_a_line", "in_pytest_words", "is_worker", "session_of"]
 
+_QUOTED = re.compile(r"""(`kgbench [^`]*`|'kgbench [^']*'|"kgbench [^"]*")""")
+"""Commands of kgbench's own, whose options stay theirs."""
 _OPTION = re.compile(rf"(?<![\w-])--({'|'.join((*ONE, *MANY))})\b")
 
 
@@ -35,6 +38,8 @@ class Session:
     """All that the fixture made and assertions looked at, by id."""
     folders: dict[str, Path] = field(default_factory=dict)
     """Of records, by id, as far as it is known where they lie."""
+    own: dict[str, object] = field(default_factory=dict)
+    """What kgbench's own fixtures gave, by name."""
 
     @cached_property
     def given(self) -> Given:
@@ -87,13 +92,26 @@ class Session:
             temporary: A folder of this process alone.
         """
         self._check()
-        _ = self.baseline
+        from kgbench.records import DamagedRecordWarning
         from kgbench.runner import run_job
 
-        run = run_job(self.spec, self._settings(self._output(temporary)), pairs=self.pairs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DamagedRecordWarning)  # the end of the session tells of them
+            run = run_job(self.spec, self._settings(self._output(temporary)), pairs=self.pairs)
+            self.folders[run.record.id] = self._keep(run)
         self.records[run.record.id] = run.record
-        self.folders[run.record.id] = run.path
         return run.record
+
+    def _keep(self, run: Run) -> Path:
+        """Put a record at once where it outlives the process."""
+        from kgbench.records import RecordStore
+        from kgbench.records.store import read_record
+
+        save = self.given.path("save")
+        if save is None or run.path.parent == save:
+            return run.path
+        stored = read_record(run.path)
+        return RecordStore(save).write(stored.record, stored.facts())
 
     @cached_property
     def baseline(self) -> list[StoredRecord]:
@@ -133,7 +151,7 @@ class Session:
         from kgbench.runner import check
 
         self._check_model()
-        _ = self.facts
+        _ = self.facts, self.baseline
         check(self.spec)
 
     def _check_model(self) -> None:
@@ -171,6 +189,8 @@ def in_a_line() -> Iterator[None]:
         raise pytest.fail.Exception(f"kgbench: {in_pytest_words(error)}", pytrace=False) from None
 
 
-def in_pytest_words(error: KgbenchError) -> str:
-    """What an error says, with options as pytest has them."""
-    return _OPTION.sub(r"--kgbench-\1", str(error).replace("--output-dir", "--save"))
+def in_pytest_words(error: Exception) -> str:
+    """What an error says, with options as pytest has them, but for those of commands in quotes."""
+    parts = _QUOTED.split(str(error))
+    parts[::2] = (_OPTION.sub(r"--kgbench-\1", part.replace("--output-dir", "--save")) for part in parts[::2])
+    return "".join(parts)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from kgbench.errors import KgbenchError
 from kgbench.pytest_plugin.options import Given
-from kgbench.pytest_plugin.outcome import Outcome, outcomes, save
-from kgbench.pytest_plugin.session import existing_session, in_pytest_words, is_worker
-from kgbench.pytest_plugin.undecided import CATEGORY, messages_of
+from kgbench.pytest_plugin.outcome import Outcome, outcomes
+from kgbench.pytest_plugin.session import existing_session, is_worker
+from kgbench.pytest_plugin.undecided import AGAIN, CATEGORY, messages_of
 
 __all__ = ["pytest_sessionfinish", "pytest_terminal_summary", "pytest_testnodedown"]
 
@@ -20,14 +20,21 @@ OUTPUT = "kgbench"
 
 NOTHING = "--kgbench-compare-fail: no test of this session evaluated anything, so that nothing was compared"
 
+STOPPED = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
+"""How a session ends that was not let to evaluate what it was about to."""
+
 _TOLD = pytest.StashKey[dict[str, Outcome]]()
 _WRONG = pytest.StashKey[list[str]]()
 """Lines on what fails the session apart from its tests."""
+_CRASHED = pytest.StashKey[bool]()
+"""Whether a worker went with what it had to tell."""
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
+def pytest_testnodedown(node: Any, error: object) -> None:
     """Take what a worker tells."""
+    if error:
+        node.config.stash[_CRASHED] = True
     for values in getattr(node, "workeroutput", {}).get(OUTPUT, ()):
         outcome = Outcome.from_json(values)
         _told(node.config).setdefault(outcome.id, outcome)
@@ -35,7 +42,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell the process that started this one; or keep the records, and fail if something has moved."""
+    """Tell the process that started this one; or fail if something has moved."""
     config, mine = session.config, existing_session(session.config)
     found = outcomes(mine) if mine is not None else []
     if is_worker(config):
@@ -43,29 +50,32 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             vars(config)["workeroutput"][OUTPUT] = [outcome.to_json() for outcome in found]
         return
     _told(config).update({outcome.id: outcome for outcome in found})
-    config.stash[_WRONG] = [*_keep(config), *_void(config)]
+    config.stash[_WRONG] = list(_void(session))
     failed = config.stash[_WRONG] or any(outcome.failed for outcome in _told(config).values())
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def _keep(config: pytest.Config) -> Iterator[str]:
-    """Put what the session evaluated into the folder of records, and tell what cannot be put there."""
-    folder = Given(config).path("save")
-    if folder is None:
-        return
-    for outcome in _told(config).values():
-        try:
-            if outcome.evaluated:
-                _told(config)[outcome.id] = save(outcome, folder)
-        except KgbenchError as error:
-            yield in_pytest_words(error)
-
-
-def _void(config: pytest.Config) -> Iterator[str]:
-    """Tell of a comparison that was asked for and did not take place."""
-    if Given(config).on_command_line("compare-fail") and not _told(config) and not config.option.collectonly:
+def _void(session: pytest.Session) -> Iterator[str]:
+    """Tell of a comparison that was asked for and did not take place, though nothing kept it from that."""
+    config = session.config
+    stopped = session.exitstatus in STOPPED or config.stash.get(_CRASHED, False)
+    if Given(config).on_command_line("compare-fail") and not _told(config) and not config.option.collectonly and not stopped:
         yield NOTHING
+
+
+def _damaged(config: pytest.Config) -> Iterator[str]:
+    """Tell of what lies in the folder of records and is none."""
+    folder = Given(config).path("save")
+    if folder is None or not _told(config):
+        return
+    from kgbench.records import DamagedRecordWarning, RecordStore
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DamagedRecordWarning)
+        for _ in RecordStore(folder).scan():
+            pass
+    yield from (str(warning.message) for warning in caught)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -77,13 +87,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for outcome in told:
         terminalreporter.line(outcome.table)
         if outcome.kept:
-            terminalreporter.line(f"record   {outcome.folder}")
+            terminalreporter.line(f"record   {outcome.kept}")
         for line in outcome.comparison:
             terminalreporter.line(line, red=outcome.failed)
         terminalreporter.line("")
+    for line in _damaged(config):
+        terminalreporter.line(line)
     for line in wrong:
         terminalreporter.line(line, red=True)
-    undecided = [(report.nodeid, message) for report in terminalreporter.stats.get(CATEGORY, ()) for message in messages_of(report)]
+    again = [report for report in terminalreporter.stats.get("", ()) if getattr(report, AGAIN, False)]
+    reports = [*terminalreporter.stats.get(CATEGORY, ()), *again]
+    undecided = [(report.nodeid, message) for report in reports for message in messages_of(report)]
     if undecided:
         terminalreporter.section(CATEGORY)
     for test, message in undecided:

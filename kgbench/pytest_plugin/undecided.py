@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, MutableMapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
 from kgbench.pytest_plugin.options import Given
 from kgbench.pytest_plugin.session import session_of
-from kgbench.testing.undecided import Findings, collecting
+from kgbench.testing.undecided import Findings, collecting, saw, tell_undecided
 
 __all__ = [
+    "AGAIN",
     "CATEGORY",
     "messages_of",
+    "pytest_fixture_setup",
     "pytest_report_teststatus",
     "pytest_runtest_call",
     "pytest_runtest_makereport",
@@ -26,9 +30,16 @@ CATEGORY = "undecided"
 ATTRIBUTE = "kgbench_undecided"
 """Of a report: the messages; xdist takes it from one process to another."""
 
+AGAIN = "kgbench_again"
+"""Of a report: it is the second undecided one of its test, which counts once."""
+
 Wrapped = Generator[None, object, object]
 
 _FOUND = pytest.StashKey[Findings]()
+_CALL = pytest.StashKey[bool]()
+"""Whether the report of a test's call is undecided."""
+_OF_FIXTURES = pytest.StashKey[MutableMapping[Any, list[str]]]()
+"""The messages of each fixture whose value is kept."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -45,10 +56,35 @@ def pytest_runtest_protocol(item: pytest.Item) -> Wrapped:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Wrapped:
-    """Fail a strict test that would pass with undecided claims."""
-    result = yield
+    """Fail a strict test that would pass with undecided claims, be they those of a fixture that an earlier test set up."""
+    try:
+        result = yield
+    finally:
+        _take_from_fixtures(item)
     _fail_if_strict(item)
     return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Wrapped:
+    """Remember what a fixture claims: so does every test that uses its value, not only the first."""
+    found = Findings()
+    try:
+        with collecting() as found:
+            return (yield)
+    finally:
+        request.config.stash.setdefault(_OF_FIXTURES, WeakKeyDictionary())[fixturedef] = list(found.undecided)
+        for record in found.records.values():
+            saw(record)
+        tell_undecided(found.undecided)
+
+
+def _take_from_fixtures(item: pytest.Item) -> None:
+    claimed = item.config.stash.get(_OF_FIXTURES, {})
+    used = getattr(getattr(item, "_request", None), "_fixture_defs", {})  # pytest tells nowhere else which fixtures a test has used
+    if (found := item.stash.get(_FOUND, None)) is not None:
+        messages = [message for fixture in used.values() for message in claimed.get(fixture, ())]
+        found.undecided.extend(message for message in dict.fromkeys(messages) if message not in found.undecided)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -71,10 +107,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     properties = [(ATTRIBUTE, message) for message in messages]
     item.user_properties.extend(p for p in properties if p not in item.user_properties)  # JUnit's XML shows these
     report = yield
-    if call.excinfo is None and (report.passed or _unexpectedly(report)):
+    report.sections.append(("undecided as well", "\n".join(messages)))  # shown where it fails
+    undecided = call.excinfo is None and (report.passed or _unexpectedly(report))
+    if undecided:
         _make_undecided(report, messages)
-    else:
-        report.sections.append(("undecided as well", "\n".join(messages)))
+    if call.when == "call":
+        item.stash[_CALL] = undecided
+    if call.when == "teardown":
+        setattr(report, AGAIN, item.stash.get(_CALL, False))
+        found.undecided.clear()  # a plug-in may run the test once more
     return report
 
 
@@ -91,8 +132,10 @@ def _make_undecided(report: pytest.TestReport, messages: Sequence[str]) -> None:
 
 
 def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
-    """A category, a letter and a word of its own."""
-    return (CATEGORY, "U", "UNDECIDED") if messages_of(report) else None
+    """A category, a letter and a word of its own, unless the test has failed after all, as by a subtest."""
+    if not messages_of(report) or report.outcome != "passed":
+        return None
+    return ("", "", "") if getattr(report, AGAIN, False) else (CATEGORY, "U", "UNDECIDED")
 
 
 def messages_of(report: object) -> Sequence[str]:

@@ -122,7 +122,7 @@ class RecordStore:
             temporary.mkdir()
             try:
                 _fill(temporary, table, files)
-                return self._publish(temporary, self.path_of(record))
+                return self._publish(temporary, record)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
         except OSError as error:
@@ -159,10 +159,11 @@ class RecordStore:
             return []
         return sorted(p.parent for p in self.root.glob(f"*/{RECORD}") if not p.parent.name.startswith("."))
 
-    def _publish(self, temporary: Path, wanted: Path) -> Path:
-        """Rename to the first free name: names mean nothing, and a damaged folder is not overwritten."""
-        target, k = wanted, 1
-        while True:
+    def _publish(self, temporary: Path, record: Record) -> Path:
+        """Rename to the first free name, unless another run was faster: names mean nothing, and a damaged folder is not overwritten."""
+        target = wanted = self.path_of(record)
+        k = 1
+        while (found := self.find(record.id)) is None:
             try:
                 if not target.exists():
                     os.replace(temporary, target)
@@ -172,6 +173,7 @@ class RecordStore:
                     raise
             k += 1
             target = wanted.with_name(f"{wanted.name}-{k}")
+        return found.path
 
     def _sweep(self) -> None:
         for folder in self.root.glob(f"{TEMPORARY}*"):

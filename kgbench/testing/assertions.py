@@ -6,10 +6,12 @@ the test, and elsewhere `UndecidedError` is raised.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import wraps
+from typing import ParamSpec
 
 from kgbench.effects import METRICS
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.records import NOT_APPLICABLE, Estimate, Planted, Record, Row
 from kgbench.runner.configurations import canonical
 from kgbench.sites import BASELINES, parse_graft
@@ -30,7 +32,24 @@ FIELDS: Mapping[str, str] = {
 Bounds = Mapping[tuple[str, str], float]
 """By field and operator."""
 
+P = ParamSpec("P")
 
+
+def _in_a_line(claim: Callable[P, None]) -> Callable[P, None]:
+    """The claim, whose errors of the input tell nothing of where in the code they were found."""
+
+    @wraps(claim)
+    def told(*arguments: P.args, **options: P.kwargs) -> None:
+        __tracebackhide__ = True
+        try:
+            claim(*arguments, **options)
+        except KgbenchError as error:
+            raise error.with_traceback(None) from None
+
+    return told
+
+
+@_in_a_line
 def assert_localized(record: Record, at: str = "FE+LT", *, prompt: str | None = None, **bounds: float) -> None:
     """The facts are retrieved at these sites: what they bring by themselves is as much as the bounds say.
 
@@ -50,6 +69,7 @@ def assert_localized(record: Record, at: str = "FE+LT", *, prompt: str | None = 
     _assert_rows(record, at, prompt, _read(bounds or {"sufficiency__ge": 0.9}, FIELDS))
 
 
+@_in_a_line
 def assert_necessary(record: Record, at: str, *, prompt: str | None = None, **bounds: float) -> None:
     """The sites are needed: without them, most of what finetuning added is lost.
 
@@ -68,6 +88,7 @@ def assert_necessary(record: Record, at: str, *, prompt: str | None = None, **bo
     _assert_rows(record, at, prompt, _read(bounds or {"necessity__ge": 0.5}, ("necessity",)))
 
 
+@_in_a_line
 def assert_not_at(record: Record, at: str, *, prompt: str | None = None, **bounds: float) -> None:
     """The facts are not retrieved at these sites: by themselves they bring next to nothing.
 
@@ -86,8 +107,12 @@ def assert_not_at(record: Record, at: str, *, prompt: str | None = None, **bound
     _assert_rows(record, at, prompt, _read(bounds or {"sufficiency__le": 0.1}, FIELDS))
 
 
+@_in_a_line
 def assert_planted(record: Record, **bounds: float) -> None:
     """A method finds the sites where facts were planted.
+
+    Average precision and recall@k are over the planted units: fewer than ten of them do not decide. AUROC is over all that are ranked, and
+    its interval knows how few of them were planted.
 
     Args:
         record: The record of an evaluation by a suite that knows the truth, such as `planted`.
@@ -109,18 +134,18 @@ def assert_planted(record: Record, **bounds: float) -> None:
     known = _of_planted(record.planted)
     found = []
     for (field, op), bound in _read(bounds or {"auroc__ge": 0.9}, known).items():
-        estimate, unit = known[field]
-        found.append(_decided(estimate, op, bound, f"{record.planted.plant}: {field}", unit))
+        found.append(_decided(known[field][0], op, bound, f"{record.planted.plant}: {field}", known[field][1]))
     _conclude(found)
 
 
 def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
-    """By name, each figure on the truth and what its interval is over."""
+    """By name, each figure on the truth and what its interval is over; nothing where that is facts."""
     units = "sites" if planted.units == "site" else "pairs of layer and component"
-    ranking = {"auroc": planted.auroc, "average_precision": planted.average_precision, "recall_at_k": planted.recall_at_k}
-    decoy = {"auroc_decoy": planted.auroc_decoy} if planted.auroc_decoy is not None else {}
-    effect = {"sufficiency": planted.effect.sufficiency, "necessity": planted.effect.necessity}
-    return {name: (e, units) for name, e in {**ranking, **decoy}.items()} | {name: (e, "facts") for name, e in effect.items()}
+    of_planted = {"average_precision": planted.average_precision, "recall_at_k": planted.recall_at_k}
+    found = {name: (e.model_copy(update={"n": planted.n_true}), f"{planted.n_true} planted {units}") for name, e in of_planted.items()}
+    of_all = {"auroc": planted.auroc, **({"auroc_decoy": planted.auroc_decoy} if planted.auroc_decoy is not None else {})}
+    found |= {name: (e, f"{planted.n_true} planted of {e.n} {units}") for name, e in of_all.items()}
+    return found | {"sufficiency": (planted.effect.sufficiency, ""), "necessity": (planted.effect.necessity, "")}
 
 
 Found = tuple[Decision, str]
@@ -138,7 +163,6 @@ def _assert_rows(record: Record, at: str, prompt: str | None, bounds: Bounds) ->
 
 
 def _see(record: Record) -> None:
-    __tracebackhide__ = True
     if not isinstance(record, Record):
         raise InputError(f"expected a record, as kgbench.evaluate returns it, not a {type(record).__name__}")
     saw(record)
@@ -157,12 +181,13 @@ def _conclude(found: list[Found]) -> None:
     tell_undecided(undecided)
 
 
-def _decided(estimate: Estimate, op: str, bound: float, what: str, unit: str = "facts") -> Found:
-    __tracebackhide__ = True
+def _decided(estimate: Estimate, op: str, bound: float, what: str, over: str = "") -> Found:
     if (estimate.undefined or "").startswith(NOT_APPLICABLE):
         raise InputError(f"{what} is {estimate.undefined}; no number of facts decides that")
+    if estimate.value is not None and estimate.low == estimate.high:
+        raise InputError(f"{what} is {estimate.value:g} by definition: bound a metric instead, such as top5__ge")
     decision = decide(estimate, op, bound)
-    return decision, sentence(decision, what, unit)
+    return decision, sentence(decision, what, over)
 
 
 def _read(bounds: Mapping[str, float], fields: Collection[str]) -> Bounds:
@@ -171,7 +196,6 @@ def _read(bounds: Mapping[str, float], fields: Collection[str]) -> Bounds:
     Raises:
         UnknownNameError: There is no such field or operator.
     """
-    __tracebackhide__ = True
     read: dict[tuple[str, str], float] = {}
     for name, bound in bounds.items():
         field, separator, op = name.rpartition("__")
@@ -191,7 +215,6 @@ def _rows(record: Record, at: str, prompt: str | None) -> Iterator[Row]:
     Raises:
         UnknownNameError: The record has no such prompt or configuration.
     """
-    __tracebackhide__ = True
     prompts = dict.fromkeys(row.prompt for row in record.rows)
     if prompt is not None and prompt not in prompts:
         raise UnknownNameError("prompt of this record:", prompt, prompts)
@@ -200,7 +223,8 @@ def _rows(record: Record, at: str, prompt: str | None) -> Iterator[Row]:
     graft = at if at in known else _canonical(at)
     for name in prompts if prompt is None else [prompt]:
         if (name, graft) not in rows:
-            raise UnknownNameError("configuration of this record:", at, known)
+            hint = "This method ranks sites: its configurations are the best-ranked, `top …`." if record.kind == "scoring" else ""
+            raise UnknownNameError("configuration of this record:", at, known, hint)
         yield rows[name, graft]
 
 
@@ -210,7 +234,6 @@ def _canonical(at: str) -> str:
 
 
 def _estimate(row: Row, field: str) -> Estimate:
-    __tracebackhide__ = True
     if field == "necessity" and row.complement is None and row.applicable:
         raise InputError(f"{row.prompt}, {row.graft}: there is no necessity: {row.necessity.undefined}")
     found = getattr(row, FIELDS[field])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from math import ceil, isfinite
+from dataclasses import dataclass, replace
+from math import ceil, isclose, isfinite
 from numbers import Real
 from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Literal
 
+from scipy.stats import norm
+
 from kgbench.errors import InputError, UnknownNameError
+from kgbench.stats import LEVEL, wilson_interval
 
 if TYPE_CHECKING:
     from kgbench.records import Estimate
@@ -32,12 +35,21 @@ class Decision:
     """A key of `OPERATORS`."""
     bound: float
     facts_needed: int | None = None
-    """Where it is undecided, how many facts would decide it if estimate and spread stayed as they are; None where no number would."""
+    """Where it is undecided, how many facts would decide it if estimate and spread stayed as they are; None where no number would. Where
+    `is_rate` exactly, else at most about so many."""
 
     @property
     def n(self) -> int:
         """Number of facts."""
         return self.estimate.n
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether the interval is Wilson's of a rate, as that of hits."""
+        value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
+        if value is None or low is None or high is None or not 0 <= value <= 1 or self.n < 1:
+            return False
+        return all(isclose(*ends, abs_tol=1e-9) for ends in zip((low, high), wilson_interval(value, self.n), strict=True))
 
 
 def decide(estimate: Estimate, op: str, bound: float) -> Decision:
@@ -67,7 +79,9 @@ def decide(estimate: Estimate, op: str, bound: float) -> Decision:
         return Decision("undecided", estimate, op, bound)
     ends = {OPERATORS[op](low, bound), OPERATORS[op](high, bound)}
     if len(ends) == 2 or estimate.n < FEWEST:
-        return Decision("undecided", estimate, op, bound, _facts_needed(estimate.n, value, (low, high), bound))
+        decision = Decision("undecided", estimate, op, bound)
+        n = _facts_of_a_rate(value, bound) if decision.is_rate else _facts_needed(estimate.n, value, (low, high), bound)
+        return replace(decision, facts_needed=n and max(FEWEST, n, estimate.n + 1 if len(ends) == 2 else 0))
     return Decision("holds" if ends == {True} else "fails", estimate, op, bound)
 
 
@@ -75,11 +89,21 @@ def _is_number(bound: object) -> bool:
     return not isinstance(bound, bool) and isinstance(bound, Real) and isfinite(bound)
 
 
+def _facts_of_a_rate(rate: float, bound: float) -> int | None:
+    """How many facts put an end of Wilson's interval on the bound: the n of |rate - bound| = z sqrt(bound (1 - bound) / n)."""
+    if isclose(rate, bound, abs_tol=1e-12):
+        return None
+    spread = max(0.0, bound * (1 - bound))
+    return max(1, ceil(float(norm.ppf((1 + LEVEL) / 2)) ** 2 * spread / (rate - bound) ** 2))
+
+
 def _facts_needed(n: int, value: float, interval: tuple[float, float], bound: float) -> int | None:
-    """How many facts would take the interval to one side of the bound: its width falls as one over the root of their number."""
+    """How many facts would take the interval to one side of the bound, if its width falls as one over the root of their number.
+
+    Near the ends of what a figure can be it falls faster, so that fewer may do.
+    """
     distance = abs(value - bound)
     reach = value - interval[0] if value > bound else interval[1] - value
     if distance <= 1e-9 * reach or distance == 0:  # on the bound, but for rounding
         return None
-    needed = ceil(n * (reach / distance) ** 2 * (1 - 1e-12))
-    return max(FEWEST, needed, n + 1 if reach >= distance else 0)
+    return max(1, ceil(n * (reach / distance) ** 2 * (1 - 1e-12)))

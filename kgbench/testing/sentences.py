@@ -14,32 +14,37 @@ BROKEN: Mapping[str, str] = {"ge": "is below", "gt": "is not above", "le": "is a
 """Where a figure lies that breaks a bound."""
 
 
-def sentence(decision: Decision, what: str, unit: str = "facts") -> str:
+def sentence(decision: Decision, what: str, over: str = "") -> str:
     """What is decided, or is not and why, on one line.
 
     Args:
         decision: The decision.
         what: What it is about, such as "headline, FE+LT: sufficiency".
-        unit: What the interval is over; of other things than facts it cannot be said how many more would decide.
+        over: What the interval is over, such as "12 planted sites", where it is not over facts; then it cannot be said how many more facts
+            would decide.
     """
     bound = f"the bound {_short(decision.bound)} ({decision.op})"
     if decision.estimate.undefined is not None:
         return f"{what} is undefined, so that {bound} is undecided: {decision.estimate.undefined}"
-    figure = f"{what} {_figure(decision.estimate, decision.bound)} over {decision.n} {unit[:-1] if decision.n == 1 else unit}"
+    figure = f"{what} {_figure(decision.estimate, decision.bound)} over {over or _facts(decision.n)}"
     if decision.outcome == "holds":
         return f"{figure} keeps {bound}"
     if decision.outcome == "fails":
         return f"{figure} {BROKEN[decision.op]} {bound}"
     few = f": fewer than {FEWEST} do not decide {bound}" if decision.n < FEWEST else f" is not told from {bound}"
-    return f"{figure}{few}; {_remedy(decision, unit)}"
+    return f"{figure}{few}; {_remedy(decision, over)}"
 
 
-def _remedy(decision: Decision, unit: str) -> str:
-    if unit != "facts":
-        return f"it is over {unit}, so that more facts do not narrow it"
+def _facts(n: int) -> str:
+    return f"{n} fact{'s' * (n != 1)}"
+
+
+def _remedy(decision: Decision, over: str) -> str:
+    if over:
+        return "it is not over facts, so that more of them do not narrow it"
     if decision.facts_needed is None:
         return "the estimate lies on the bound, so that no number of facts can be said to decide it"
-    return f"about {decision.facts_needed} facts would decide it"
+    return f"{'about' if decision.is_rate else 'at most about'} {decision.facts_needed} facts would decide it"
 
 
 def _figure(estimate: Estimate, bound: float) -> str:

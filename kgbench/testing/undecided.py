@@ -17,7 +17,7 @@ class UndecidedError(AssertionError):
     """The facts do not tell whether a claim holds; raised outside of pytest only, where nothing collects such claims."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Findings:
     """What the assertions of a test have found so far."""
 

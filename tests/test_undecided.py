@@ -1,0 +1,190 @@
+"""Claims that the facts do not decide, in sessions of their own: in tests, in fixtures whose values are kept, beside failures."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from sessions import SPREAD, counts, session, write
+
+from kgbench.testing.undecided import Findings, collecting, tell_undecided
+
+CONFTEST = """
+import fake_runs, pytest
+
+@pytest.fixture(scope="session")
+def record():
+    return fake_runs.record(fake_runs.rows(150))
+"""
+
+CLAIMS = """
+import pytest, unittest
+from kgbench.testing import assert_localized
+
+def undecided(record):
+    assert_localized(record, "LT", prompt="qa", sufficiency__ge=.31)
+
+def test_passes(record): assert_localized(record)
+def test_plain(): pass
+def test_undecided(record): undecided(record)
+
+def test_goes_on(record, tmp_path):
+    undecided(record)
+    assert_localized(record, "LT", prompt="headline", sufficiency__ge=.31)
+
+def test_fails(record):
+    undecided(record)
+    assert_localized(record, "FE", prompt="qa")
+
+@pytest.mark.xfail(strict=True)
+def test_expected_to_fail(record): undecided(record)
+
+@pytest.fixture
+def early(record): undecided(record)
+def test_early(early): pass
+
+@pytest.fixture
+def late(record):
+    yield
+    undecided(record)
+def test_late(late): pass
+
+def test_skips(record):
+    undecided(record)
+    pytest.skip("for another reason")
+
+class TestOfUnittest(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def take(self, record): self.record = record
+    def test_old_style(self): undecided(self.record)
+"""
+
+MESSAGE = (
+    r"qa, LT: sufficiency \.29 \[\.\d\d, \.\d\d\] over 150 facts is not told from the bound \.31 \(ge\); "
+    r"at most about \d+ facts would decide it"
+)
+
+
+@pytest.fixture(scope="module")
+def claims(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("claims"), conftest=CONFTEST, test_claims=CLAIMS)
+
+
+def test_undecided(claims: Path) -> None:
+    """A category of its own, counted in the last line and listed with its message; a definite failure wins, and shows both."""
+    done = session(claims, "--junitxml", "out.xml", "-v")
+    assert counts(done) == {"failed": 1, "passed": 3, "undecided": 6, "skipped": 1}, done.stdout
+    assert "test_claims.py::test_undecided UNDECIDED" in done.stdout
+    listed = re.findall(rf"^UNDECIDED test_claims\.py::(?:TestOfUnittest::)?(\w+) - {MESSAGE}$", done.stdout, re.M)
+    assert listed == ["test_undecided", "test_goes_on", "test_expected_to_fail", "test_early", "test_late", "test_old_style"]
+    assert "UNDECIDED test_claims.py::test_goes_on - headline, LT" in done.stdout
+    assert re.search(rf"undecided as well -+\n{MESSAGE}\n", done.stdout)
+    assert done.stdout.count("dynamic_graft on tiny-gemma") == 1
+    properties = {
+        case.get("name"): [p.get("value") for p in case.iter("property")]
+        for case in ElementTree.parse(claims / "out.xml").getroot().iter("testcase")
+    }
+    assert len(properties) == 10
+    assert all(re.fullmatch(MESSAGE, str(properties[name][0])) for name in (*listed, "test_fails"))
+    assert properties["test_passes"] == properties["test_plain"] == []
+
+
+def test_undecided_in_several_processes(claims: Path) -> None:
+    """With pytest-xdist it is the same; undecided tests leave the exit status at 0, and the table is printed once."""
+    done = session(claims, "-n", "2", "-k", "not test_fails", plugins=SPREAD)
+    assert counts(done) == {"passed": 3, "undecided": 6, "skipped": 1}, done.stdout
+    assert done.returncode == 0
+    assert len(re.findall(rf"^UNDECIDED test_claims\.py::[\w:]+ - {MESSAGE}$", done.stdout, re.M)) == 6
+    assert done.stdout.count("dynamic_graft on tiny-gemma") == 1
+
+
+def test_strict(claims: Path) -> None:
+    """With --kgbench-strict, or in the ini file, what is undecided fails with the same message; a failure that is expected is one."""
+    done = session(claims, "-o", "kgbench_strict=true")
+    assert counts(done) == {"failed": 5, "passed": 3, "skipped": 1, "xfailed": 1, "error": 1}, done.stdout
+    assert done.returncode == 1
+    assert len(re.findall(rf"^{MESSAGE}$", done.stdout, re.M)) >= 5
+    assert "UNDECIDED" not in done.stdout
+
+
+KEPT = """
+import pytest
+from kgbench.testing import assert_localized
+
+def undecided(record, bound=.31):
+    assert_localized(record, "LT", prompt="qa", sufficiency__ge=bound)
+
+@pytest.fixture(scope="module")
+def kept(record): undecided(record)
+
+@pytest.fixture(scope="module")
+def over_it(kept): pass
+
+def test_first(kept): pass
+def test_second(kept): pass
+def test_through_another(over_it): pass
+def test_by_name(request): request.getfixturevalue("kept")
+def test_without(): pass
+
+def test_subtests(record, subtests):
+    with subtests.test(): undecided(record)
+    with subtests.test(): assert 0
+
+@pytest.fixture
+def late(record):
+    yield
+    undecided(record, .3)
+
+def test_twice(record, late): undecided(record)
+def test_mistake(record): assert_localized(record, "FE+LTX")
+"""
+
+ONCE_MORE = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):
+    runtestprotocol(item, nextitem=nextitem, log=False)
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    runtestprotocol(item, nextitem=nextitem)
+    return True
+"""
+
+
+@pytest.fixture(scope="module")
+def keeping(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("keeping"), conftest=CONFTEST, test_claims=KEPT)
+
+
+def test_each_test_counts_once(keeping: Path) -> None:
+    """What a fixture claims, each test that uses its value claims; a subtest's failure wins; a second phase is listed and not counted."""
+    done = session(keeping)
+    assert counts(done) == {"failed": 3, "passed": 1, "undecided": 5}, done.stdout
+    listed = re.findall(r"^UNDECIDED test_claims\.py::(\w+) - qa, LT: .* the bound (\.\d+)", done.stdout, re.M)
+    fixtures = [("test_first", ".31"), ("test_second", ".31"), ("test_through_another", ".31"), ("test_by_name", ".31")]
+    assert listed == [*fixtures, ("test_twice", ".31"), ("test_twice", ".3")]
+    assert "contains 1 failed subtest" in done.stdout and "assertions.py" not in done.stdout and "grammar.py" not in done.stdout
+
+
+def test_tests_that_run_once_more(tmp_path: Path) -> None:
+    """As pytest-rerunfailures makes them: a fixture that is kept claims what it did before, and nothing of the first time is left."""
+    folder = write(tmp_path, conftest=CONFTEST + ONCE_MORE, test_claims=KEPT)
+    done = session(folder, "-k", "first or second or twice")
+    assert counts(done) == {"undecided": 3, "deselected": 5}, done.stdout
+    assert done.stdout.count("UNDECIDED test_claims.py::test_twice") == 2
+
+
+def test_strict_fixtures(keeping: Path) -> None:
+    """Each test that uses the value of such a fixture fails."""
+    done = session(keeping, "--kgbench-strict", "-k", "first or second or through or name")
+    assert counts(done) == {"failed": 4, "deselected": 4}, done.stdout
+
+
+def test_the_innermost_ends_first() -> None:
+    """Collecting ends for the one that began it, though others have found the same."""
+    with collecting() as outer:
+        with collecting():
+            pass
+        tell_undecided(["one"])
+    assert outer.undecided == ["one"] and Findings() != Findings()
