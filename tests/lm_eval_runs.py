@@ -72,7 +72,13 @@ def write_tasks(root: Path) -> Path:
     head = {"kgbench": 1, "name": "odd", "subject": "first_actor", "object": "second_actor", "templates": TEMPLATES}
     facts = root / "odd.jsonl"
     facts.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in [head, *rows]), encoding="utf-8")
-    for name, form in {"mine": "loglikelihood", "question": "loglikelihood", "mine_choices": "choices", "mine_effects": "effects"}.items():
+    for name, form in {
+        "mine": "loglikelihood",
+        "question": "loglikelihood",
+        "mine_choices": "choices",
+        "mine_effects": "effects",
+        "question_effects": "effects",
+    }.items():
         kwargs = {"kgbench_dataset": "odd.jsonl", "kgbench_prompt": name.partition("_")[0]}
         (root / f"{name}.yaml").write_text(f"include: {tasks_path()}/_{form}.yaml\ntask: {name}\ndataset_kwargs: {json.dumps(kwargs)}\n")
     return root
@@ -99,8 +105,8 @@ def samples(
 def answers(
     lm: Any, tasks: Sequence[str], folder: Path | None = None, shots: int = 0, limit: int | None = None, **options: Any
 ) -> dict[str, Any]:
-    """lm-eval's results, few-shot examples drawn by one seed; `metadata` goes to the tasks."""
-    folders = [str(path) for path in (tasks_path(), folder) if path is not None]
+    """lm-eval's results, few-shot examples drawn by one seed; `metadata` goes to the tasks, `more` is a further folder of them."""
+    folders = [str(path) for path in (tasks_path(), folder, options.pop("more", None)) if path is not None]
     loaded = TaskManager(include_path=folders, include_defaults=False, metadata=options.pop("metadata", None)).load(list(tasks))
     for task in loaded["tasks"].values():
         task.set_config(key="num_fewshot", value=shots)

@@ -88,12 +88,17 @@ def test_effects_are_those_of_kgbench_eval(evaluated: tuple[Record, Mapping[Any,
             assert table[f"{effect}_{row.graft}_stderr,none"] > 0
 
 
-def test_an_effect_without_a_gain_is_undefined(places: dict[str, Path], folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where the donor knows no more than the recipient, a word stands for the ratio and the log says why."""
-    table = answers(KgbenchLM(pretrained=str(places["sft"]), donor=str(places["sft"]), device="cpu"), ["mine_effects"], folder)["results"]
-    assert table["mine_effects"]["sufficiency_FE+LT,none"] == "undefined"
-    json.dumps(table, allow_nan=False)
-    assert "undefined" in make_table({"results": table, "versions": {}, "n-shot": {}})
+def test_an_effect_without_a_gain_is_undefined(
+    places: dict[str, Path], folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the donor knows no more than the recipient, the ratio is no number, in a group of tasks too, and the log says why."""
+    metric = {"metric": "sufficiency_FE+LT", "weight_by_size": True}
+    group = {"group": "both", "task": ["mine_effects", "question_effects"], "aggregate_metric_list": [metric]}
+    (tmp_path / "both.yaml").write_text(json.dumps(group))
+    lm = KgbenchLM(pretrained=str(places["sft"]), donor=str(places["sft"]), device="cpu")
+    table = answers(lm, ["both"], folder, more=tmp_path)["results"]
+    value = table["both"]["sufficiency_FE+LT,none"]
+    assert value != value and "nan" in make_table({"results": table, "versions": {}, "n-shot": {}})
     assert "sufficiency of FE+LT is undefined" in caplog.text
 
 
@@ -231,6 +236,13 @@ def test_kept_requests_of_other_rows_are_refused(
     facts.write_text(facts.read_text().replace("Bo Chen", "Bob Chen"))
     with pytest.raises(InputError, match="cache_requests refresh"):
         samples(lm, [f"{Path(name).stem}_kept"], tmp_path, cache_requests=True)
+
+
+def test_rows_that_nobody_loaded_are_taken_as_they_are(places: dict[str, Path]) -> None:
+    """A foreign column `fingerprint`, or our rows brought along by another task, are nothing that lm-eval has kept."""
+    lm = ours(places, graft="LT")
+    rows = [{"fingerprint": "x"}, {"fingerprint": "x", "id": "a/1", "dataset": "a", "prompt": "b", "query": "Ana", "spans": {"FE": [0, 3]}}]
+    lm.loglikelihood([_request(("Ana", " Bo"), row) for row in rows], disable_tqdm=True)
 
 
 def test_a_chat_template_is_no_trouble(places: dict[str, Path], folder: Path) -> None:

@@ -12,6 +12,7 @@ import kgbench
 from kgbench import localizers
 from kgbench.errors import NotApplicableError
 from kgbench.harness.model import KgbenchLM
+from kgbench.harness.passages import Source
 from kgbench.records import Record
 
 GRAFTS = ("FE", "LT", "FE+LT", "FE^C", "ALL")
@@ -77,6 +78,53 @@ def test_one_run_answers_at_every_token(
     at_once = [document["name_logprob"] for document in samples(lm, ["mine"], folder, limit=3)["mine"]]
     monkeypatch.setattr(type(lm.localizer), "reads_any_token", False)
     assert [d["name_logprob"] for d in samples(lm, ["mine"], folder, limit=3)["mine"]] == pytest.approx(at_once, abs=1e-6)
+
+
+@pytest.mark.parametrize("continuation", ["lt", "none", "all"])
+@pytest.mark.parametrize("graft", ["LT", "LT^C", "FE+LT"])
+def test_reading_token_by_token_changes_nothing(
+    continuation: str, graft: str, places: dict[str, Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blanks at the end of a context, which are scored before LT, included."""
+    lm = model(places, "dynamic_graft", graft=graft, continuation=continuation, dtype="float64")
+    rows = [d["doc"] for d in samples(lm, ["mine"], folder)["mine"]]
+    contexts = [row["query"] + blank for row in rows for blank in ("", " \n", "  ")]
+    passages = [
+        lm.reader.passage(c, f"{'' if c[-1].isspace() else ' '}Bo Chen", Source("mine", rows[i // 3])) for i, c in enumerate(contexts)
+    ]
+    at_once = [score[0] for score in lm.answering.scores(passages, [graft])[0]]
+    monkeypatch.setattr(type(lm.localizer), "reads_any_token", False)
+    assert [score[0] for score in lm.answering.scores(passages, [graft])[0]] == pytest.approx(at_once, abs=1e-6)
+
+
+@pytest.mark.parametrize("continuation", ["none", "all"])
+def test_a_method_that_looks_at_the_last_token_follows_the_rule(continuation: str, places: dict[str, Path], folder: Path) -> None:
+    """Where it can do nothing at later tokens, they are as where nothing, or everything, is grafted: here the recipient or its own all."""
+    found = samples(model(places, "path_patch", graft="LT", continuation=continuation), ["mine"], folder)["mine"]
+    rest = samples(model(places, "path_patch", graft="NONE" if continuation == "none" else "ALL"), ["mine"], folder)["mine"]
+    first = samples(model(places, "path_patch", graft="LT"), ["mine"], folder)["mine"]
+    for one, other, lead in zip(found, rest, first, strict=True):
+        assert one["logprob"] == pytest.approx(lead["logprob"], abs=1e-4)
+        assert one["name_logprob"] - one["logprob"] == pytest.approx(other["name_logprob"] - other["logprob"], abs=1e-3)
+    table = answers(model(places, "path_patch", continuation=continuation), ["mine_effects"], folder)["results"]["mine_effects"]
+    assert "top5_LT,none" in table and "top5_FE,none" not in table
+
+
+def test_what_one_document_cannot_have_is_left_out_of_effects(
+    places: dict[str, Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only the first document is asked whether the method can express a configuration."""
+    lm = model(places, "dynamic_graft")
+    treat = type(lm.localizer).treat
+
+    def choosy(self: Any, pair: Any, prompts: Any, sites: Any) -> Any:
+        if str(sites) == "FE" and any(prompt.fact.id == "odd/2" for prompt in prompts):
+            raise NotApplicableError("not for this fact")
+        return treat(self, pair, prompts, sites)
+
+    monkeypatch.setattr(type(lm.localizer), "treat", choosy)
+    table = answers(lm, ["mine_effects"], folder)["results"]["mine_effects"]
+    assert "top5_LT,none" in table and "top5_FE,none" not in table
 
 
 @pytest.mark.parametrize("localizer", FITTED)

@@ -126,6 +126,12 @@ def test_first(kept): pass
 def test_second(kept): pass
 def test_through_another(over_it): pass
 def test_by_name(request): request.getfixturevalue("kept")
+
+@pytest.fixture(scope="module")
+def fetched(request): return request.getfixturevalue("kept")
+
+def test_fetched(fetched): pass
+def test_fetched_again(fetched): pass
 def test_without(): pass
 
 def test_subtests(record, subtests):
@@ -160,9 +166,10 @@ def keeping(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_test_counts_once(keeping: Path) -> None:
     """What a fixture claims, each test that uses its value claims; a subtest's failure wins; a second phase is listed and not counted."""
     done = session(keeping)
-    assert counts(done) == {"failed": 3, "passed": 1, "undecided": 5}, done.stdout
+    assert counts(done) == {"failed": 3, "passed": 1, "undecided": 7}, done.stdout
     listed = re.findall(r"^UNDECIDED test_claims\.py::(\w+) - qa, LT: .* the bound (\.\d+)", done.stdout, re.M)
     fixtures = [("test_first", ".31"), ("test_second", ".31"), ("test_through_another", ".31"), ("test_by_name", ".31")]
+    fixtures += [("test_fetched", ".31"), ("test_fetched_again", ".31")]
     assert listed == [*fixtures, ("test_twice", ".31"), ("test_twice", ".3")]
     assert "contains 1 failed subtest" in done.stdout and "assertions.py" not in done.stdout and "grammar.py" not in done.stdout
 
@@ -171,14 +178,14 @@ def test_tests_that_run_once_more(tmp_path: Path) -> None:
     """As pytest-rerunfailures makes them: a fixture that is kept claims what it did before, and nothing of the first time is left."""
     folder = write(tmp_path, conftest=CONFTEST + ONCE_MORE, test_claims=KEPT)
     done = session(folder, "-k", "first or second or twice")
-    assert counts(done) == {"undecided": 3, "deselected": 5}, done.stdout
+    assert counts(done) == {"undecided": 3, "deselected": 7}, done.stdout
     assert done.stdout.count("UNDECIDED test_claims.py::test_twice") == 2
 
 
 def test_strict_fixtures(keeping: Path) -> None:
     """Each test that uses the value of such a fixture fails."""
-    done = session(keeping, "--kgbench-strict", "-k", "first or second or through or name")
-    assert counts(done) == {"failed": 4, "deselected": 4}, done.stdout
+    done = session(keeping, "--kgbench-strict", "-k", "first or second or through or name or fetched")
+    assert counts(done) == {"failed": 6, "deselected": 4}, done.stdout
 
 
 def test_the_innermost_ends_first() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from kgbench.data import Prompt
 from kgbench.engine import Answers, Engine
-from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
+from kgbench.engine.treatment import Configuration, Treatment, graft_treatments, parse_configuration
 from kgbench.errors import InputError, NotApplicableError, RegionError
 from kgbench.harness.passages import Passage
 from kgbench.harness.scores import TokenScore
@@ -108,13 +108,14 @@ class Answering:
         return found
 
     def inapplicable(self, passages: Sequence[Passage], configuration: str) -> str | None:
-        """Why the method cannot express a configuration; None where it can."""
-        some = next(iter(self._groups(passages[:1])))[1]
-        try:
-            with self._reading(some):
-                self._treatments(some, parse_configuration(configuration))
-        except NotApplicableError as error:
-            return str(error)
+        """Why the method cannot express a configuration on one of the passages; None where it can on all."""
+        for _, some in self._groups(passages):
+            parts, *_ = self._apart(some, [configuration])
+            try:
+                with self._reading(parts):
+                    self._treatments(parts, parse_configuration(configuration))
+            except NotApplicableError as error:
+                return str(error)
         return None
 
     def _groups(self, passages: Sequence[Passage]) -> Iterator[tuple[list[int], list[Passage]]]:
@@ -143,7 +144,7 @@ class Answering:
         if self.method.reads_any_token:
             return list(passages), configurations, [passage.readouts for passage in passages]
         alone = [part for passage in passages for part in passage.read_alone()]
-        return alone, configurations, [range(len(part.encoded.ids) - 1, len(part.encoded.ids)) for part in alone]
+        return [passage for passage, _ in alone], configurations, [range(token, token + 1) for _, token in alone]
 
     def _answers(self, passages: Sequence[Passage], configurations: Sequence[str], readouts: Sequence[range]) -> Iterator[Mixed]:
         """Number of the readout, counted over all passages, configuration and logits of each answer."""
@@ -176,11 +177,23 @@ class Answering:
         return [self._treated(draw, passages, prompts, configuration) for draw in self.method.variants()]
 
     def _treated(self, draw: InterventionLocalizer, passages: Sequence[Passage], prompts: Sequence[Prompt], graft: Graft) -> Treatments:
-        own = treated(draw, self.pair, prompts, graft)
         if self.continuation == "lt":
-            return own
+            return treated(draw, self.pair, prompts, graft)
         rest = treated(draw, self.pair, prompts, _REST[self.continuation])
+        if draw.reads_any_token:
+            own = treated(draw, self.pair, prompts, graft)
+        else:
+            own = [self._told_apart(draw, p, graft, later) for p, later in zip(passages, rest, strict=True)]
         return [(*a[: p.lead + 1], *b[p.lead + 1 :]) for p, a, b in zip(passages, own, rest, strict=True)]
+
+    def _told_apart(self, draw: InterventionLocalizer, passage: Passage, graft: Graft, later: Sequence[Treatment]) -> Sequence[Treatment]:
+        """What a method that looks at the last token does: where it can do nothing at a later one, what is done to later ones."""
+        try:
+            return treated(draw, self.pair, [passage.prompt], graft)[0]
+        except NotApplicableError:
+            if passage.lead == len(passage.encoded.ids) - 1:
+                raise
+            return later
 
 
 def _numbered(chunk: Answers, first: torch.Tensor) -> Answers:

@@ -70,7 +70,7 @@ class EffectsTask(ConfigurableTask):
         effects = {name: _measured(effect, path) for name, (effect, path, _) in _names().items()}
         return {**means, **{name: made_of[label] for name, label in effects.items() if label in made_of}}
 
-    def aggregation(self) -> dict[str, Callable[[list[Any]], float | str]]:
+    def aggregation(self) -> dict[str, Callable[[list[Any]], float]]:
         """Means, and ratios of means with their intervals."""
         means = {f"{self.metric}_{label}": mean for label in CONFIGURATIONS}
         return {**means, **{name: partial(_aggregate, *parts) for name, parts in _names().items()}}
@@ -96,13 +96,13 @@ def _measured(effect: str, path: str) -> str:
     return path if effect == "sufficiency" else complement(path)
 
 
-def _aggregate(effect: str, path: str, part: str, documents: list[list[float | bool]]) -> float | str:
-    """A number of an effect; a word where it is undefined, since JSON has no number for that."""
+def _aggregate(effect: str, path: str, part: str, documents: list[list[float | bool]]) -> float:
+    """A number of an effect; NaN, which lm-eval prints as such and a group's mean keeps, where it is undefined."""
     figure = _figure(effect, path, isinstance(documents[0][0], bool), tuple(map(tuple, documents)))
     if figure.value is None or figure.low is None or figure.high is None:
         if not part:
             _LOG.warning("%s of %s is undefined: %s", effect, path, figure.undefined)
-        return "N/A" if part == "_stderr" else "undefined"
+        return float("nan")
     error = (figure.high - figure.low) / (2 * float(norm.ppf((1 + LEVEL) / 2)))
     return {"": figure.value, "_stderr": error, "_low": figure.low, "_high": figure.high}[part]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kgbench.errors import InputError
+from kgbench.harness.passages import Source
 from kgbench.harness.rows import LOADED
 
 __all__ = ["check_fresh"]
@@ -18,11 +19,12 @@ def check_fresh(documents: Iterable[Mapping[str, Any]]) -> None:
     loads the rows as they are now first, wherever they are from.
 
     Raises:
-        InputError: A row is none of those that were loaded.
+        InputError: Rows of this data set and prompt were loaded, and this is none of them.
     """
-    now = set(LOADED.values())
-    stale = {(str(d.get("dataset")), str(d.get("prompt"))) for d in documents if "fingerprint" in d and d["fingerprint"] not in now}
-    for dataset, prompt in sorted(stale):
+    loaded = {(dataset, prompt) for (_, prompt), (dataset, _) in LOADED.items()}
+    now = {fingerprint for _, fingerprint in LOADED.values()}
+    rows = {(d["dataset"], d["prompt"]) for d in documents if Source("", d).is_ours and d["fingerprint"] not in now}
+    for dataset, prompt in sorted(rows & loaded):
         raise InputError(
             f"the requests on {dataset}, {prompt} are of another version of its rows, kept by --cache_requests; "
             "run once with --cache_requests refresh"

@@ -68,12 +68,13 @@ class Passage:
         alone = self._with(self.encoded.ids[: self.lead + 1], (self.lead,))
         return replace(alone, prompt=replace(self.prompt, target=""), targets=(), before=())
 
-    def read_alone(self) -> Iterator[Passage]:
-        """For each token that is read out, the passage up to it, as another prompt in which it is the last."""
+    def read_alone(self) -> Iterator[tuple[Passage, int]]:
+        """For each token that is read out, the passage up to it, as another prompt in which it is the last, and LT is in it."""
         for token in self.readouts:
-            last = tuple(t for t in self.encoded.regions["LT"] if t <= token) or (token,)
+            end = max(token, self.lead)
+            last = tuple(t for t in self.encoded.regions["LT"] if t <= end)
             prompt = replace(self.prompt, target=f"{self.prompt.target}\n{token}")
-            yield replace(self._with(self.encoded.ids[: token + 1], last), prompt=prompt, lead=min(self.lead, token))
+            yield replace(self._with(self.encoded.ids[: end + 1], last), prompt=prompt), token
 
     def extended(self, token: int) -> Passage:
         """The same after one more token was generated."""

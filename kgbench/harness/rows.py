@@ -18,8 +18,8 @@ __all__ = ["CANDIDATES", "LOADED", "fingerprint", "gold", "load", "rows"]
 CANDIDATES = 10
 """How many names a document offers to choose from: the right one, and others of the data set; fewer where it has fewer."""
 
-LOADED: dict[tuple[str, str], str] = {}
-"""Of what this process has loaded last from each data set or file and with each prompt, the fingerprint."""
+LOADED: dict[tuple[str, str], tuple[str, str]] = {}
+"""Of what this process has loaded last from each data set or file and with each prompt, the data set's name and the fingerprint."""
 
 
 def load(kgbench_dataset: str, kgbench_prompt: str, config_source: str | None = None, **_: Any) -> dict[str, datasets.Dataset]:
@@ -44,7 +44,7 @@ def load(kgbench_dataset: str, kgbench_prompt: str, config_source: str | None = 
     if name not in dataset_names() and config_source and (beside := Path(config_source).parent / name).is_file():
         name = str(beside)
     made = rows(load_dataset(name), kgbench_prompt)
-    LOADED[name, kgbench_prompt] = made[0]["fingerprint"]
+    LOADED[name, kgbench_prompt] = made[0]["dataset"], made[0]["fingerprint"]
     return {"test": Table.from_list(made)}
 
 

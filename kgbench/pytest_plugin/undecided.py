@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, MutableMapping, Sequence
+from collections.abc import Generator, Mapping, MutableMapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -67,23 +67,30 @@ def pytest_runtest_call(item: pytest.Item) -> Wrapped:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Wrapped:
-    """Remember what a fixture claims: so does every test that uses its value, not only the first."""
-    found = Findings()
+    """Remember what a fixture claims, and what those claim that it asks for by name: every test that uses its value claims it too."""
+    found, before = Findings(), set(_used(request))
+    claimed = request.config.stash.setdefault(_OF_FIXTURES, WeakKeyDictionary())
     try:
         with collecting() as found:
             return (yield)
     finally:
-        request.config.stash.setdefault(_OF_FIXTURES, WeakKeyDictionary())[fixturedef] = list(found.undecided)
+        asked = [message for name, other in _used(request).items() if name not in before for message in claimed.get(other, ())]
+        claimed[fixturedef] = list(dict.fromkeys([*found.undecided, *asked]))
         for record in found.records.values():
             saw(record)
         tell_undecided(found.undecided)
 
 
+def _used(request: Any) -> Mapping[str, pytest.FixtureDef[Any]]:
+    """The fixtures that a test has used so far, which pytest tells nowhere else."""
+    found: Mapping[str, pytest.FixtureDef[Any]] = getattr(request, "_fixture_defs", {})
+    return found
+
+
 def _take_from_fixtures(item: pytest.Item) -> None:
     claimed = item.config.stash.get(_OF_FIXTURES, {})
-    used = getattr(getattr(item, "_request", None), "_fixture_defs", {})  # pytest tells nowhere else which fixtures a test has used
     if (found := item.stash.get(_FOUND, None)) is not None:
-        messages = [message for fixture in used.values() for message in claimed.get(fixture, ())]
+        messages = [message for fixture in _used(getattr(item, "_request", None)).values() for message in claimed.get(fixture, ())]
         found.undecided.extend(message for message in dict.fromkeys(messages) if message not in found.undecided)
 
 
