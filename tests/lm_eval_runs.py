@@ -67,7 +67,7 @@ def write_checkpoints(root: Path, family: str) -> dict[str, Path]:
 
 
 def write_tasks(root: Path) -> Path:
-    """A folder of tasks on facts with difficult names: `mine`, `question` and `mine_choices`."""
+    """A folder of tasks on facts with difficult names, in two prompts and all forms."""
     rows = [{"id": f"odd/{i}", "first_actor": a, "second_actor": b} for i, (a, b) in enumerate(NAMES)]
     head = {"kgbench": 1, "name": "odd", "subject": "first_actor", "object": "second_actor", "templates": TEMPLATES}
     facts = root / "odd.jsonl"

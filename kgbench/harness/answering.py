@@ -23,7 +23,7 @@ from kgbench.runner.measure import treated
 from kgbench.runner.mixture import Mixed, mixed
 from kgbench.sites import Graft, parse_graft
 
-__all__ = ["Answering"]
+__all__ = ["Answering", "require_intervention"]
 
 AT_ONCE = 64
 """Passages described together, so that descriptions of many do not pile up."""

@@ -213,7 +213,7 @@ def _culprit(task: Any, doc: Any) -> str:
             continue
         try:
             getattr(task, key)(doc)
-        except Exception:
+        except Exception:  # whatever templates and functions of a task raise
             return key
     return "doc_to_target"
 
