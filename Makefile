@@ -6,16 +6,25 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # More test processes than this cost more memory than they save time.
 PYTEST_ARGS ?= -n auto --maxprocesses 4
 
-.PHONY: help eval test lint format bench mutants plants tasks claims clean
+.PHONY: help eval test test-page check-board screenshots lint format bench mutants plants tasks claims clean
 
 help:  ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 eval: $(VENV)/.installed  ## Install, run the main job on tiny-gemma, print table, record and picture
 	$(BIN)/kgbench eval --localizer dynamic_graft --model tiny-gemma
 
 test: $(VENV)/.installed-dev  ## Install, run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-page: $(VENV)/.installed-page  ## Test the leaderboard's pages in Chromium, which must be there
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/page
+
+check-board: $(VENV)/.installed  ## Check every entry of the leaderboard, and that the board is what they give
+	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard check
+
+screenshots: $(VENV)/.installed-page  ## Take the README's pictures of the leaderboard anew
+	$(BIN)/python tests/page/screenshots.py
 
 lint: $(VENV)/.installed-dev  ## Style, types and the order of imports
 	$(BIN)/ruff check .
@@ -59,3 +68,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt $(EXAMPLE)/pyproject.toml
 	$(PIP) -e '.[test,dev]'
 	$(PIP) --no-deps -e $(EXAMPLE)
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-page: $(VENV)/.installed-dev
+	$(PIP) -e '.[page]'
+	@touch $@

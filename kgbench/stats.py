@@ -32,12 +32,21 @@ from scipy.stats import binomtest, norm
 __all__ = [
     "LEVEL",
     "Figure",
+    "Parts",
+    "Resampled",
+    "apart",
     "difference",
     "discordance",
     "mean",
+    "mean_of",
     "ratio",
+    "ratio_difference",
+    "ratio_draws",
+    "ratio_floor",
     "resample",
+    "resampled_difference",
     "resampled_means",
+    "resampled_ratio",
     "unseen",
     "wilson",
     "wilson_interval",
@@ -50,6 +59,8 @@ FEW = 5
 """Of fewer exceptions a bootstrap knows too little."""
 
 Array = NDArray[Any]
+Parts = tuple[Array, Array]
+"""Numerator and denominator of a ratio of means, of each fact."""
 
 
 @dataclass(frozen=True)
@@ -217,22 +228,100 @@ def ratio(numerator: Array, denominator: Array, counts: Array, anchors: Sequence
         counts: Resample [draws, n].
         anchors: Ratios that facts can take exactly: 0 (like the floor) and 1 (like the ceiling) for a recovery.
     """
+    return resampled_ratio(numerator, denominator, counts, anchors).figure()
+
+
+def ratio_difference(first: tuple[Array, Array], second: tuple[Array, Array], counts: Array, anchors: Sequence[int] = (0, 1)) -> Figure:
+    """The paired difference of two ratios of means, second - first, over the same facts.
+
+    A percentile bootstrap with the floor of `ratio`: what the facts that tell the two apart leave open, by the smaller denominator. Where
+    both have the same denominator, it is the ratio of the difference of the numerators to it.
+
+    Args:
+        first: Contrasts [n] of numerator and denominator; integers where the scores are hits.
+        second: Likewise, of the same facts in the same order.
+        counts: Resample [draws, n].
+        anchors: Ratios that facts can take exactly.
+    """
+    return resampled_difference(first, second, counts, anchors).figure()
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """An estimate with its bootstrap, so that means over several of the same resample can be taken."""
+
+    value: float
+    draws: Array
+    """What it is in each draw [draws]; NaN where a denominator has lost its sign."""
+    floor: tuple[float, float]
+    """The interval that its own holds at least."""
+    n: int
+    """Number of facts."""
+
+    def figure(self) -> Figure:
+        """The estimate with its interval."""
+        bootstrap = _outwards(self.draws)
+        if not all(map(isfinite, bootstrap)):
+            return Figure.missing(f"the denominator loses its sign in {np.mean(np.isnan(self.draws)):.1%} of the draws", self.n)
+        return Figure.hull(self.value, self.n, bootstrap, self.floor)
+
+
+def resampled_ratio(numerator: Array, denominator: Array, counts: Array, anchors: Sequence[int] = (0, 1)) -> Resampled:
+    """What `ratio` is made of; the arguments are the same."""
+    value, draws = float(np.mean(numerator)) / float(np.mean(denominator)), _ratios(numerator, denominator, counts)
+    return Resampled(value, draws, ratio_floor(numerator, denominator, anchors), len(numerator))
+
+
+def ratio_floor(numerator: Array, denominator: Array, anchors: Sequence[int]) -> tuple[float, float]:
+    """The interval that a ratio's own holds at least: see `ratio`."""
     n, gap = len(numerator), float(np.mean(denominator))
-    value = float(np.mean(numerator)) / gap
-    below = resampled_means(denominator, counts) * np.sign(gap)
-    above = resampled_means(numerator, counts) * np.sign(gap)
-    kept = below > 0
-    draws = np.divide(above, below, out=np.full(len(below), np.nan), where=kept)
-    bootstrap = (_percentiles(np.where(kept, draws, -np.inf))[0], _percentiles(np.where(kept, draws, np.inf))[1])
-    if not all(map(isfinite, bootstrap)):
-        return Figure.missing(f"the denominator, {gap:.4g}, loses its sign in {np.mean(~kept):.1%} of the draws", n)
     residuals = [numerator - r * denominator for r in anchors]
     nearest = int(np.argmin([np.count_nonzero(e) for e in residuals]))
     if np.issubdtype(numerator.dtype, np.integer):
         ends = sorted(anchors[nearest] + end / gap for end in discordance(residuals[nearest]))
-        return Figure.hull(value, n, bootstrap, (ends[0], ends[1]))
-    share = unseen(n) if _few(int(np.count_nonzero(residuals[nearest])), n) else 0.0
-    return Figure.hull(value, n, bootstrap, (value - share, value + share))
+        return ends[0], ends[1]
+    value, share = float(np.mean(numerator)) / gap, unseen(n) if _few(int(np.count_nonzero(residuals[nearest])), n) else 0.0
+    return value - share, value + share
+
+
+def resampled_difference(
+    first: tuple[Array, Array], second: tuple[Array, Array], counts: Array, anchors: Sequence[int] = (0, 1)
+) -> Resampled:
+    """What `ratio_difference` is made of; the arguments are the same."""
+    return apart((first, resampled_ratio(*first, counts, anchors)), (second, resampled_ratio(*second, counts, anchors)), anchors)
+
+
+def apart(first: tuple[Parts, Resampled], second: tuple[Parts, Resampled], anchors: Sequence[int] = (0, 1)) -> Resampled:
+    """The paired difference, second - first, of two ratios that are resampled already.
+
+    Args:
+        first: Contrasts [n] of numerator and denominator, and their ratio under a resample.
+        second: Likewise, of the same facts in the same order under the same resample.
+        anchors: Ratios that facts can take exactly.
+    """
+    ((top, bottom), one), ((other_top, other_bottom), other) = first, second
+    n, gaps = len(top), (float(np.mean(bottom)), float(np.mean(other_bottom)))
+    value, draws = other.value - one.value, other.draws - one.draws
+    residuals = [(other_top - r * other_bottom) - (top - r * bottom) for r in anchors]
+    left = min(residuals, key=np.count_nonzero)
+    if np.issubdtype(left.dtype, np.integer):
+        scale = min(map(abs, gaps)) * (np.sign(sum(gaps)) or 1.0)
+        ends = sorted(value + (end - float(np.mean(left))) / scale for end in discordance(left))
+        return Resampled(value, draws, (ends[0], ends[1]), n)
+    share = unseen(n) if _few(int(np.count_nonzero(left)), n) else 0.0
+    return Resampled(value, draws, (value - share, value + share), n)
+
+
+def mean_of(parts: Sequence[Resampled], n: int) -> Resampled:
+    """The mean of estimates, each weighing the same; floors as if all erred together, since facts may be shared.
+
+    Args:
+        parts: Estimates under draws that belong together: the same resample where facts are the same.
+        n: Number of facts behind them.
+    """
+    floors = np.mean([part.floor for part in parts], axis=0)
+    value, draws = float(np.mean([part.value for part in parts])), np.mean([part.draws for part in parts], axis=0)
+    return Resampled(value, draws, (float(floors[0]), float(floors[1])), n)
 
 
 def discordance(contrast: Array, level: float = LEVEL) -> tuple[float, float]:
@@ -262,6 +351,25 @@ def _contrast(values: Array) -> Array:
 def _percentiles(draws: Array, level: float = LEVEL) -> tuple[float, float]:
     tail = (1 - level) / 2
     return float(np.quantile(draws, tail, method="lower")), float(np.quantile(draws, 1 - tail, method="higher"))
+
+
+def _ratios(numerator: Array, denominator: Array, counts: Array) -> Array:
+    """The ratio of the two means in each draw [draws]; NaN where the denominator has lost its sign."""
+    return ratio_draws(resampled_means(numerator, counts), resampled_means(denominator, counts), float(np.mean(denominator)))
+
+
+def ratio_draws(numerators: Array, denominators: Array, gap: float) -> Array:
+    """Ratios of sums or means in each draw [draws]; NaN where the denominator has not the sign of the gap."""
+    sign = np.sign(gap)
+    below = denominators * sign
+    ratios: Array = np.divide(numerators * sign, below, out=np.full(len(below), np.nan), where=below > 0)
+    return ratios
+
+
+def _outwards(draws: Array) -> tuple[float, float]:
+    """The percentiles, draws that are NaN counting against both ends."""
+    missing = np.isnan(draws)
+    return _percentiles(np.where(missing, -np.inf, draws))[0], _percentiles(np.where(missing, np.inf, draws))[1]
 
 
 def _few(exceptions: int, n: int) -> bool:

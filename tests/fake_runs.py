@@ -41,7 +41,7 @@ def rows(n: int = 50, rates: Mapping[str, float] = RATES, prompts: Sequence[str]
             columns["position"] += [9] * n
             columns["target"] += list(np.arange(n) % 30)
             columns["rank"] += list(rank)
-            columns["prob"] += list(prob)
+            columns["prob"] += list(np.exp(np.log(prob)))
             columns["logprob"] += list(np.log(prob))
             columns["logit_diff"] += list(np.log(prob / (1 - prob)))
     return facts_table(columns)

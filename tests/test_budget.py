@@ -21,12 +21,12 @@ from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
 from kgbench.records import Record, RecordStore
 from kgbench.runner import Run, Settings, Spec, dry_run, load_prompts, run_job
-from kgbench.runner.configurations import Top, budget_labels
 from kgbench.runner.counting import counted
 from kgbench.runner.mixture import mixed
 from kgbench.runner.ranking import SiteRanking, split_facts
 from kgbench.runner.suites import load_suite
 from kgbench.sites import Site, scored_positions
+from kgbench.sites.configurations import Top, budget_labels
 from kgbench.testing import pico_pair
 
 DATASET = "fake_movies_fake_actors"
@@ -303,7 +303,7 @@ def test_what_a_method_cannot_express(spec: Spec, settings: Settings, methods: P
     for place, reason in {("qa", "LT"): "LT is beyond this method", ("headline", "LT^C"): "the rest is beyond this method"}.items():
         row = rows[place]
         assert not row.applicable and row.n == 0
-        assert row.top5.undefined == row.operands.s.undefined == row.necessity.undefined == f"not applicable: {reason}"
+        assert row.top5.undefined == row.gain.undefined == row.necessity.undefined == f"not applicable: {reason}"
     assert rows["headline", "LT"].applicable and rows["headline", "LT"].n == 5
     assert rows["headline", "LT"].necessity.undefined == "its complement LT^C is not applicable: the rest is beyond this method"
     assert record.not_applicable == {"LT": "on qa: LT is beyond this method", "LT^C": "the rest is beyond this method"}

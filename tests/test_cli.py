@@ -179,7 +179,7 @@ def test_doctor_tells_what_is_here(run) -> None:
             "'random': the parameter seed is a whole number such as 0",
         ),
         (("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "none.seed=1"), "'none' is not run"),
-        (("eval", *TINY, "--suite", "planted", "--localizer", "random"), "model 'tiny-gemma' is none"),
+        (("eval", "--model", "tiny-llama", "--suite", "planted", "--localizer", "random"), "model 'tiny-llama' is none"),
         (("eval", *TINY, "--localizer", "oracle"), "'oracle' must know where the facts were planted"),
         (("eval", "--model", "tiny-gemma", "--limit", "1", "--localizer", "random"), "two or more, not 1"),
         (("eval", "--recipient", "no/such/place", "--donor", "sft=./x", "--dataset", "tiny_movies"), "no/such/place"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kgbench.runner.configurations import Top, budget_labels, canonical, configurations, parse_top
 from kgbench.runner.suites import load_suite
 from kgbench.sites import parse_graft
+from kgbench.sites.configurations import Top, budget_labels, canonical, configurations, parse_top
 
 BUDGETS = budget_labels(load_suite("budget").budgets)
 

@@ -12,6 +12,7 @@ from fake_plants import write_plant
 from kgbench.board import heatmap_files, render_plants, render_table
 from kgbench.cli import main
 from kgbench.effects import rank_figures
+from kgbench.effects.judged import _pathway
 from kgbench.effects.ranking import auroc
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
@@ -19,8 +20,8 @@ from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.records import Estimate, Planted, Record, RecordStore
 from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
-from kgbench.runner.planted import _pathway
 from kgbench.runner.ranking import split_facts
+from kgbench.runner.truth import planted_models
 from kgbench.sites import parse_graft
 
 WEIGHTS, DECOY, POSITION = "ALL:o+ffn@second_half", "ALL:o+ffn@first_half", "LT:o+ffn@second_half"
@@ -211,6 +212,13 @@ def test_json(runs: dict[tuple[str, str], Run], weights: str, settings: Settings
     assert main([*line, "--localizer", "oracle,weight_delta"]) == 0
     both = json.loads(capsys.readouterr().out)
     assert [entry["localizer"] for entry in both["runs"]] == ["oracle", "weight_delta"]
+
+
+def test_plants_of_one_pair() -> None:
+    """A pair's plants are those that were made from it; a plant has none of its own."""
+    found = planted_models("tiny-gemma")
+    assert len(found) == 6 and all(catalog.read_plant(catalog.zoo_path(f"zoo:plants/{name}"))["base"] == "tiny-gemma" for name in found)  # type: ignore[arg-type]
+    assert set(planted_models()) == {*found, *planted_models("tiny-gpt2")} and not planted_models("tiny-gemma.ffn-1")
 
 
 def test_without_a_plant(settings: Settings) -> None:

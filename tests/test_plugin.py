@@ -10,6 +10,7 @@ import pytest
 
 from kgbench.cli import main
 from kgbench.localizers import names
+from kgbench.records import read_record
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "tests" / "example_localizer"
@@ -57,9 +58,9 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clipped = evaluated("--localizer", "direct_logit", "--localizer-arg", "positive=true")
     assert by_name["localizer"] == by_file["localizer"] == "direct_logit"
     assert by_name["id"] == by_file["id"] != clipped["id"]
-    record = json.loads((Path(str(by_name["path"])) / "record.json").read_text())
-    assert record["identity"]["localizer"]["version"].startswith("1 DirectLogit ")
-    assert {(score["region"] == "LT") for score in record["scores"] if score["score"] != 0} == {True}
+    record = read_record(Path(str(by_name["path"]))).record
+    assert record.identity.localizer.version.startswith("1 DirectLogit ")
+    assert {(site.region == "LT") for site in record.scores or () if site.score != 0} == {True}
 
 
 def test_one_line_registers_it(installed: Distribution) -> None:

@@ -104,7 +104,7 @@ def test_unknown_fields_are_refused(made: Record) -> None:
         identity(batch_size=4)
 
 
-@pytest.mark.parametrize("change", [{"id": "0" * 64}, {"schema_version": 2}, {"model": "/home/me/model"}, {"notes": {"x": float("nan")}}])
+@pytest.mark.parametrize("change", [{"id": "0" * 64}, {"schema_version": 3}, {"model": "/home/me/model"}, {"notes": {"x": float("nan")}}])
 def test_record_refuses(made: Record, change: dict[str, object]) -> None:
     """A foreign id, another schema, an absolute path and NaN are refused."""
     with pytest.raises(ValidationError):
@@ -174,7 +174,7 @@ def truncate(path: Path) -> None:
 
 
 def forge(path: Path) -> None:
-    path.write_text(path.read_text().replace('"dtype": "float32"', '"dtype": "float64"'))
+    path.write_text(path.read_text().replace('"dtype":"float32"', '"dtype":"float64"'))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from kgbench.board.chart import chart_files, draw_chart
+from kgbench.board.compared import render_comparison
+from kgbench.board.comparison import compare_records
 from kgbench.board.curve import curve_files, draw_curve
 from kgbench.board.heatmap import draw_heatmap, heatmap_files
 from kgbench.board.planted import PLANTS_LEGEND, render_plants
@@ -11,11 +13,13 @@ from kgbench.board.table import render_table
 __all__ = [
     "PLANTS_LEGEND",
     "chart_files",
+    "compare_records",
     "curve_files",
     "draw_chart",
     "draw_curve",
     "draw_heatmap",
     "heatmap_files",
+    "render_comparison",
     "render_plants",
     "render_table",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kgbench.records import NOT_APPLICABLE, Estimate
 
-__all__ = ["figure_text", "metric_name", "number_text", "undefined_text"]
+__all__ = ["exact_text", "figure_text", "metric_name", "number_text", "undefined_text"]
 
 NAMES = {"rr": "mean reciprocal rank", "rank": "mean rank", "prob": "mean probability", "logprob": "mean log-probability"}
 
@@ -31,8 +31,15 @@ def figure_text(estimate: Estimate) -> str:
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return undefined_text(estimate)
     if estimate.low == estimate.high:
-        return f"{estimate.value:g}"
+        return f"{estimate.value:g}" if estimate.value in (0, 1) else number_text(estimate.value)
     return f"{number_text(estimate.value)} [{number_text(estimate.low)}, {number_text(estimate.high)}]"
+
+
+def exact_text(estimate: Estimate) -> str:
+    """A figure as it is stored, with its number of facts; where it is undefined, the reason."""
+    if estimate.undefined is not None:
+        return f"undefined: {estimate.undefined}"
+    return f"{estimate.value:g} [{estimate.low:g}, {estimate.high:g}], n = {estimate.n}"
 
 
 def metric_name(metric: str) -> str:

@@ -26,7 +26,10 @@ KEPT = "nothing half-written is left, and the same command goes on from what was
 @click.group(
     cls=LazyGroup,
     package="kgbench.cli",
-    names=("eval", "ls", "data", "show", "check", "tasks", "lm-eval", "new-localizer", "zoo", "doctor", "completion"),
+    names=(
+        *("eval", "ls", "data", "show", "compare", "plot", "export", "rescore", "reproduce", "verify"),
+        *("submit", "validate", "leaderboard", "check", "tasks", "lm-eval", "new-localizer", "zoo", "doctor", "completion"),
+    ),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="First run: kgbench eval --localizer dynamic_graft --model tiny-gemma",

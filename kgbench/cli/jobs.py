@@ -131,12 +131,12 @@ def _check(options: Options) -> bool:
 
 
 def _specs(options: Options, localizer: str, planted: bool) -> list[Spec]:
-    """The jobs of one localizer: one, or without a model one per shipped plant."""
+    """The jobs of one localizer: one, or in a suite of plants one per shipped plant, of all pairs or of the one that is named."""
     from kgbench.runner.truth import planted_models
 
-    all_plants = planted and options["model"] is None and options["recipient"] is None
-    models = planted_models() if all_plants else (options["model"],)
-    return [_spec({**options, "model": model}, localizer) for model in models]
+    shipped = planted and not any(options[name] for name in ("recipient", "donor", "dataset"))
+    models = planted_models(options["model"]) if shipped else ()
+    return [_spec({**options, "model": model}, localizer) for model in models or (options["model"],)]
 
 
 def _spec(options: Options, localizer: str) -> Spec:
@@ -147,14 +147,15 @@ def _spec(options: Options, localizer: str) -> Spec:
         localizer=localizer,
         localizer_args=arguments_of(localizer, listed(options["localizer"]), options["localizer_arg"]),
         donors=pairs("--donor", options["donor"]),
-        imports=_imports(options),
+        imports=imports_of(options),
         prompts=listed(options["prompt"]),
         grafts=tuple(options["graft"]),
         **given,
     )
 
 
-def _imports(options: Options) -> ImportOptions | None:
+def imports_of(options: Options) -> ImportOptions | None:
+    """What to make of the columns of a user's own file; None where the options say nothing of it."""
     from kgbench.data import ImportOptions
 
     if not any(options[name] for name in FILE_OPTIONS):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kgbench.errors import OutputError
+from kgbench.cli.files import write_file
 from kgbench.records import Record
 
 Draw = Callable[[Record], Mapping[str, bytes]]
@@ -35,15 +34,5 @@ def _missing(record: Record, paths: list[Path], draw: Draw) -> list[Path]:
     if not all(path.exists() for path in paths):
         contents = {Path(name).suffix: content for name, content in draw(record).items()}
         for path in paths:
-            _write(path, contents[path.suffix])
+            write_file(path, contents[path.suffix])
     return paths
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise OutputError(f"cannot write the picture {str(path)!r}: {error.strerror}") from error

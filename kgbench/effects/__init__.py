@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from kgbench.effects.judged import best_effects, pathways_of, with_clause
 from kgbench.effects.pooled import effects_of
 from kgbench.effects.ranking import RankingFigures, agreement, rank_figures
 from kgbench.effects.ratios import COMPLEMENTS, gain, necessity, recovery, sufficiency, synergy
+from kgbench.effects.rescored import rescored
 from kgbench.effects.scores import DEFAULT_METRIC, METRICS, name_prior, score
 from kgbench.effects.summary import Summary, summarize
 from kgbench.effects.verdict import verdict
@@ -16,15 +18,19 @@ __all__ = [
     "RankingFigures",
     "Summary",
     "agreement",
+    "best_effects",
     "effects_of",
     "gain",
     "name_prior",
     "necessity",
+    "pathways_of",
     "rank_figures",
     "recovery",
+    "rescored",
     "score",
     "sufficiency",
     "summarize",
     "synergy",
     "verdict",
+    "with_clause",
 ]

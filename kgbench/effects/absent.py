@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kgbench.records import NOT_APPLICABLE, Estimate, Operands, Row
+from kgbench.records import FIGURES, NOT_APPLICABLE, Estimate, Row
 
 __all__ = ["with_absent"]
-
-_FIGURES = tuple(name for name, field in Row.model_fields.items() if field.annotation is Estimate)
 
 
 def with_absent(rows: Sequence[Row], absent: Mapping[str, str], complements: Mapping[str, str], order: Sequence[str]) -> list[Row]:
@@ -39,13 +37,11 @@ def _explained(row: Row, absent: Mapping[str, str], complements: Mapping[str, st
 
 def _absent(like: Row, graft: str, reason: str) -> Row:
     nothing = Estimate(n=0, undefined=reason)
-    operands = Operands(**dict.fromkeys(Operands.model_fields, nothing))
     return Row(
         prompt=like.prompt,
         graft=graft,
         n=0,
         dropped=like.dropped,
         complement=None,
-        operands=operands,
-        **dict.fromkeys(_FIGURES, nothing),
+        **dict.fromkeys(FIGURES, nothing),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from kgbench.effects.scores import score
 from kgbench.errors import DataError
 from kgbench.stats import resample
 
-__all__ = ["PromptColumns", "by_prompt"]
+__all__ = ["PromptColumns", "by_prompt", "naturally"]
 
 Array = NDArray[Any]
 Columns = Mapping[str, Array]
@@ -87,7 +87,11 @@ def _last_positions(table: pa.Table) -> Columns:
 
 
 def _ordered(grafts: Sequence[str], order: Sequence[str]) -> list[str]:
-    """Configurations in the order given, then others with numbers in theirs: layer 2 before layer 10."""
+    """Configurations in the order given, then others naturally."""
     first = [c for c in dict.fromkeys(order) if c in set(grafts)]
-    others = set(grafts) - set(first)
-    return [*first, *sorted(others, key=lambda g: [(int(t), "") if t.isdigit() else (-1, t) for t in re.split(r"(\d+)", g)])]
+    return [*first, *naturally(set(grafts) - set(first))]
+
+
+def naturally(names: Iterable[str]) -> list[str]:
+    """Names sorted, numbers in them by their size: layer 2 before layer 10."""
+    return sorted(names, key=lambda name: [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)])

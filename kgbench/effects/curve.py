@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kgbench.effects.ratios import no_gain, recovery
 from kgbench.stats import Figure, ratio
 
-__all__ = ["area", "points", "weights"]
+__all__ = ["area", "contrasts", "points", "weights"]
 
 Array = NDArray[Any]
 
@@ -64,8 +64,18 @@ def area(scores: Mapping[str, Array], budgets: Mapping[str, float], counts: Arra
     """
     if (reason := no_gain(scores, counts)) is not None:
         return reason
+    return ratio(*contrasts(scores, budgets), counts)
+
+
+def contrasts(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> tuple[Array, Array]:
+    """Numerator and denominator of the area, of each fact.
+
+    Args:
+        scores: Per-fact scores [n] of each configuration.
+        budgets: Configurations and their budgets in per cent, ascending.
+    """
     pre, sft = (np.asarray(scores[name], float) for name in ("PRE", "SFT"))
     shares = weights(np.array(list(budgets.values())))
     gained = np.stack([np.asarray(scores[label], float) - pre for label in budgets])
     # Rounded, so that a fact whose every budget gives what the donor gives ties exactly with it.
-    return ratio(np.round(shares @ gained, 12), sft - pre, counts)
+    return np.round(shares @ gained, 12), sft - pre

@@ -14,7 +14,7 @@ from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.effects.ratios import COMPLEMENTS, gain, necessity, recovery, synergy
 from kgbench.effects.scores import DEFAULT_METRIC, METRICS, check_metric, name_prior
 from kgbench.effects.verdict import verdict
-from kgbench.records import NOT_APPLICABLE, Curve, CurvePoint, Estimate, Operands, Row, facts_table
+from kgbench.records import NOT_APPLICABLE, Curve, CurvePoint, Estimate, Row, facts_table
 from kgbench.sites import BASELINES, PATHWAYS
 from kgbench.stats import Figure, mean
 
@@ -112,7 +112,6 @@ def _rows(prompt: PromptColumns, metric: str, complements: Mapping[str, str], dr
         named = {("mrr" if m == "rr" else m): means[m][graft] for m in METRICS}
         other = complements.get(graft)
         ran = other if other in prompt.columns else None
-        operands = _operands(means[metric], graft, ran, added)
         rows.append(
             Row(
                 prompt=prompt.name,
@@ -123,7 +122,7 @@ def _rows(prompt: PromptColumns, metric: str, complements: Mapping[str, str], dr
                 sufficiency=_store(recovery(scores, graft, prompt.counts)),
                 necessity=_store(necessity(scores, graft, prompt.counts, complements)),
                 complement=ran,
-                operands=operands,
+                gain=added,
             )
         )
     return rows
@@ -134,12 +133,6 @@ def _means(prompt: PromptColumns, metric: str) -> dict[str, Estimate]:
     centres = [float(np.mean(values)) for values in scores.values()]
     support = SUPPORT.get(metric, (min(centres), max(centres)))
     return {graft: _store(mean(values, prompt.counts, support)) for graft, values in scores.items()}
-
-
-def _operands(means: Mapping[str, Estimate], graft: str, complement: str | None, added: Estimate) -> Operands:
-    absent = Estimate(n=added.n, undefined="it was not run")
-    other = means[complement] if complement is not None else absent
-    return Operands(pre=means["PRE"], sft=means["SFT"], all=means.get("ALL", absent), s=means[graft], complement=other, gain=added)
 
 
 def _store(figure: Figure) -> Estimate:

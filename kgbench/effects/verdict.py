@@ -40,7 +40,7 @@ def verdict(rows: Iterable[Row], metric: str, curves: Mapping[str, Curve] | None
     sound = {name: own for name, own in by_prompt.items() if own["SFT"].sufficiency.undefined is None and _gained(own, metric)}
     told = {name: curve for name, curve in (curves or {}).items() if name in sound}
     clauses = _ranked(told) if told else _clauses(sound) if sound else []
-    clauses += [_unsound(name, own) for name, own in by_prompt.items() if name not in sound]
+    clauses += [_unsound(name, own, metric) for name, own in by_prompt.items() if name not in sound]
     clauses += _inexpressible(absent, len(by_prompt))
     text = "; ".join(clauses)
     return f"{text[0].upper()}{text[1:]} ({metric})."
@@ -129,13 +129,13 @@ def _list(
 
 def _gained(own: dict[str, Row], metric: str) -> bool:
     """Whether the donor is better than the recipient, not worse."""
-    gain = own["SFT"].operands.gain.value
+    gain = own["SFT"].gain.value
     return gain is not None and (gain < 0 if metric == "rank" else gain > 0)
 
 
-def _unsound(name: str, own: dict[str, Row]) -> str:
+def _unsound(name: str, own: dict[str, Row], metric: str) -> str:
     """Why a prompt has no share to tell of."""
-    pre, sft, gain = (getattr(own["SFT"].operands, key) for key in ("pre", "sft", "gain"))
+    pre, sft, gain = own["PRE"].estimate(metric), own["SFT"].estimate(metric), own["SFT"].gain
     if any(estimate.undefined is not None for estimate in (pre, sft, gain)):
         return f"on {name} nothing can be said: {own['SFT'].sufficiency.undefined}"
     interval = f"{_number(gain.value)} [{_number(gain.low)}, {_number(gain.high)}]"
@@ -159,5 +159,5 @@ def _percent(share: float) -> str:
     return f"{round(100 * share) + 0:d}".replace("-", "−")
 
 
-def _number(value: float) -> str:
-    return f"{value:.3g}".replace("-", "−")
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3g}".replace("-", "−")

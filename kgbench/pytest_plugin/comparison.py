@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kgbench.board.numbers import figure_text, number_text
-from kgbench.effects.columns import PromptColumns, by_prompt
+from kgbench.effects.paired import PairedPrompt, paired_prompts
 from kgbench.errors import InputError
 from kgbench.records import DamagedRecordWarning, Estimate, Record, RecordStore, StoredRecord, load_record
 from kgbench.stats import LEVEL, difference
@@ -81,7 +79,7 @@ def compare(new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1) 
         InputError: None answers the question, or there is no fact that both have.
     """
     old, notes = _same_question(new.record, saved)
-    prompts = list(_by_prompt(new, old))
+    prompts = list(paired_prompts(new.facts(), old.facts(), new.record.identity.configurations, DRAWS, new.record.identity.seeds[0]))
     if not prompts:
         raise InputError(f"--kgbench-compare-fail: {_told(new.record)} and the saved one in {str(old.path)!r} have no fact in common")
     left_out: dict[str, list[str]] = {}
@@ -100,13 +98,10 @@ def compare(new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1) 
     return Comparison(str(old.path), tuple(moved), compared, absent, notes)
 
 
-Pairs = tuple[str, PromptColumns, PromptColumns]
-"""A prompt's columns in both records."""
-
-
-def _figures(prompts: Sequence[Pairs], metric: str, left_out: dict[str, list[str]]) -> Iterator[tuple[str, Array, Array, Array]]:
+def _figures(prompts: Sequence[PairedPrompt], metric: str, left_out: dict[str, list[str]]) -> Iterator[tuple[str, Array, Array, Array]]:
     """What can be compared: its name, the scores in both records, and the resample; why other things cannot goes into `left_out`."""
-    for name, mine, theirs in prompts:
+    for prompt in prompts:
+        name, mine, theirs = prompt.name, prompt.first, prompt.second
         if mine.n < FEWEST:
             left_out.setdefault(f"fewer than {FEWEST} facts are in both records", []).append(f"{name}, {mine.n} facts")
             continue
@@ -153,15 +148,3 @@ def _nearness(record: Record, other: Record) -> tuple[bool, bool, bool, str]:
 
 def _told(record: Record) -> str:
     return f"{record.identity.localizer.name} on {record.model}"
-
-
-def _by_prompt(new: StoredRecord, old: StoredRecord) -> Iterator[Pairs]:
-    """Each prompt's columns in both, over the facts that both have."""
-    seed = new.record.identity.seeds[0]
-    tables = new.facts(), old.facts()
-    for name in new.record.identity.prompts:
-        parts = [table.filter(pc.equal(table["prompt"], name)) for table in tables]
-        common = pa.array(sorted(set(parts[0]["fact"].to_pylist()) & set(parts[1]["fact"].to_pylist())), pa.string())
-        kept = [part.filter(pc.is_in(part["fact"], common)) for part in parts]
-        for mine, theirs in zip(*(by_prompt(part, new.record.identity.configurations, DRAWS, seed) for part in kept), strict=True):
-            yield name, mine, theirs

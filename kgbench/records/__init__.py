@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from kgbench.records.estimate import Estimate
-from kgbench.records.facts import FACTS_SCHEMA, facts_table
-from kgbench.records.identity import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
+from kgbench.records.estimate import Estimate, rounded
+from kgbench.records.facts import FACTS_SCHEMA, facts_table, read_facts
+from kgbench.records.identity import DatasetRef, Identity, LocalizerRef, Strict, Truth, WeightHashes, canonical_json
 from kgbench.records.journal import Journal
 from kgbench.records.planted import Curve, CurvePoint, Effect, Pathway, Planted
 from kgbench.records.provenance import Provenance, collect_provenance
-from kgbench.records.record import NOT_APPLICABLE, Cost, Environment, Operands, Ranking, Record, Row, Scoring, SiteScore
-from kgbench.records.store import DamagedRecordWarning, RecordStore, StoredRecord, load_record
+from kgbench.records.record import FIGURES, NOT_APPLICABLE, Cost, Environment, Ranking, Record, Row, Scoring, SiteScore
+from kgbench.records.store import DamagedRecordWarning, RecordStore, StoredRecord, load_record, read_record
 
 __all__ = [
     "FACTS_SCHEMA",
+    "FIGURES",
     "NOT_APPLICABLE",
     "Cost",
     "Curve",
@@ -25,7 +26,6 @@ __all__ = [
     "Identity",
     "Journal",
     "LocalizerRef",
-    "Operands",
     "Pathway",
     "Planted",
     "Provenance",
@@ -36,10 +36,14 @@ __all__ = [
     "Scoring",
     "SiteScore",
     "StoredRecord",
+    "Strict",
     "Truth",
     "WeightHashes",
     "canonical_json",
     "collect_provenance",
     "facts_table",
     "load_record",
+    "read_facts",
+    "read_record",
+    "rounded",
 ]

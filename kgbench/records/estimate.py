@@ -4,21 +4,55 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from kgbench.records.identity import Strict
 
-__all__ = ["Estimate"]
+__all__ = ["DIGITS", "Estimate", "rounded"]
+
+DIGITS = 6
+"""Significant digits of a stored figure: more than any interval knows."""
+
+
+def rounded(number: float) -> float:
+    """The number as it is stored."""
+    return float(f"{number:.{DIGITS}g}")
 
 
 class Estimate(Strict):
-    """A figure as it is stored: value, low and high, or the reason why it is undefined."""
+    """A figure as it is stored: value, low and high, or the reason why it is undefined.
+
+    In JSON it is `[value, low, high, n]` or `{"undefined": reason, "n": n}`.
+    """
 
     value: float | None = None
     low: float | None = None
     high: float | None = None
     n: int = Field(ge=0)
     undefined: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_list(cls, data: Any) -> Any:
+        if isinstance(data, list | tuple):
+            if len(data) != 4:
+                raise ValueError("an estimate is a list of value, low, high and n")
+            return dict(zip(("value", "low", "high", "n"), data, strict=True))
+        return data
+
+    @field_validator("value", "low", "high")
+    @classmethod
+    def _stored(cls, number: float | None) -> float | None:
+        return None if number is None else rounded(number)
 
     @model_validator(mode="after")
     def _check(self) -> Estimate:
@@ -29,6 +63,25 @@ class Estimate(Strict):
         if not complete:
             raise ValueError("an estimate holds low <= value <= high, or the reason why it is undefined, and not both")
         return self
+
+    @model_serializer(mode="wrap")
+    def _short(self, whole: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
+        if info.mode != "json":
+            return whole(self)
+        return {"undefined": self.undefined, "n": self.n} if self.undefined is not None else [self.value, self.low, self.high, self.n]
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        number, count = {"type": "number"}, {"type": "integer", "minimum": 0}
+        figure = {"type": "array", "prefixItems": [number, number, number, count], "items": False, "minItems": 4}
+        missing = {
+            "type": "object",
+            "properties": {"undefined": {"type": "string", "minLength": 1}, "n": count},
+            "required": ["undefined", "n"],
+            "additionalProperties": False,
+        }
+        about = "Value, low and high end of its 95 % interval, and number of facts; or the reason why there is none."
+        return {"title": "Estimate", "description": about, "anyOf": [figure, missing]}
 
     def answer(self) -> dict[str, Any]:
         """`{"value", "low", "high"}` or `{"undefined": reason}`."""

@@ -30,6 +30,18 @@ FACTS_SCHEMA = pa.schema(
 )
 """One row per prompt, fact, configuration and position read; top-k hits and reciprocal rank follow from the rank."""
 
+DERIVED = "prob"
+"""exp(logprob), which no file needs to hold."""
+
+STORED = pa.schema([field for field in FACTS_SCHEMA if field.name != DERIVED])
+"""The columns of a file; version 1 held the derived one too."""
+
+SPLIT = ("logprob", "logit_diff")
+"""Columns whose bytes are stored place by place: those of single precision end in zeros, which compress well."""
+
+LEVEL = 19
+"""Of zstd: writing takes a moment longer, and a file is kept for years."""
+
 KEYS = ("prompt", "graft", "fact", "position")
 
 
@@ -61,7 +73,9 @@ def _refuse(table: pa.Table, wrong: Any, what: str) -> None:
 
 def write_facts(table: pa.Table, path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write a table in the schema; equal tables give equal bytes under one version of pyarrow."""
-    pq.write_table(table.cast(FACTS_SCHEMA).replace_schema_metadata(dict(metadata or {}) or None), path, compression="zstd")
+    stored = table.select(STORED.names).cast(STORED).replace_schema_metadata(dict(metadata or {}) or None)
+    texts = [field.name for field in STORED if field.type == pa.string()]
+    pq.write_table(stored, path, compression="zstd", compression_level=LEVEL, use_dictionary=texts, use_byte_stream_split=list(SPLIT))
 
 
 def check_facts(path: Path) -> None:
@@ -74,18 +88,29 @@ def check_facts(path: Path) -> None:
         schema = pq.read_schema(path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
-    if not schema.equals(FACTS_SCHEMA):
-        raise DataError(f"{path}: the columns are {schema.names}, expected {FACTS_SCHEMA.names} with their types")
+    if not (schema.equals(STORED) or schema.equals(FACTS_SCHEMA)):
+        raise DataError(f"{path}: the columns are {schema.names}, expected {STORED.names} with their types")
 
 
-def read_facts(path: Path) -> pa.Table:
+def read_facts(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a table back.
+
+    Args:
+        path: The file.
+        columns: Only these, of those that are stored; by default all.
 
     Raises:
         DataError: If the file does not read or its columns are not the schema's.
     """
     check_facts(path)
     try:
-        return pq.read_table(path)
+        table = pq.read_table(path, columns=None if columns is None else list(columns))
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
+    return table if columns is not None or DERIVED in table.column_names else _with_prob(table)
+
+
+def _with_prob(table: pa.Table) -> pa.Table:
+    metadata = table.schema.metadata
+    columns = {**{name: table[name] for name in STORED.names}, DERIVED: np.exp(table["logprob"].to_numpy())}
+    return pa.table([columns[field.name] for field in FACTS_SCHEMA], schema=FACTS_SCHEMA).replace_schema_metadata(metadata)

@@ -15,6 +15,9 @@ __all__ = ["DatasetRef", "Identity", "LocalizerRef", "Strict", "Truth", "WeightH
 _ABSOLUTE = re.compile(r"^(?:file://)?(?:/|~/|[A-Za-z]:[\\/])")
 _CREDENTIAL = re.compile(r"\bhf_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|://[^/\s:@]+:[^/\s@]+@")
 
+_PERHAPS = re.compile(f'"{_ABSOLUTE.pattern.removeprefix("^")}|{_CREDENTIAL.pattern.replace(chr(92) + "b", "")}')
+"""What no JSON is without that holds either."""
+
 
 class Strict(BaseModel):
     """Frozen, no unknown fields, no NaN and no infinity."""
@@ -102,6 +105,8 @@ def canonical_json(value: Any) -> str:
 
 def private_text(value: Any) -> str | None:
     """Where a JSON value holds an absolute path or something that looks like a credential; the text itself is not repeated."""
+    if not _PERHAPS.search(json.dumps(value, ensure_ascii=False)):
+        return None
     for where, text in _texts(value, ""):
         if _ABSOLUTE.match(text):
             return f"{where} is an absolute path"

@@ -51,7 +51,7 @@ class Pathway(Strict):
     other: str
     recovery_planted: Estimate
     recovery_other: Estimate
-    found: bool | None
+    found: bool | None = None
     """Whether the estimates are at least .9 and at most .1; None where one is undefined."""
     told: Literal["told", "not told", "undecided", "not applicable"]
     """Whether the whole intervals are (`told`), one of them lies beyond altogether (`not told`), or neither."""
@@ -66,7 +66,7 @@ class Planted(Strict):
     """A ranking of sites against the truth."""
 
     plant: str
-    decoy: str | None
+    decoy: str | None = None
     units: Literal["site", "layer and component"]
     """What is ranked: where whole weights were planted, a (layer, component) takes the largest score of its regions."""
     n_units: int
@@ -78,14 +78,14 @@ class Planted(Strict):
     """k is the number of planted ones."""
     expected: dict[str, float]
     """What a ranking at random is expected to get; `changed`, the AUROC of knowing no more than which weights changed."""
-    auroc_decoy: Estimate | None
+    auroc_decoy: Estimate | None = None
     """Of the planted ones against those of the decoy only."""
     k: int
     """Sites of the truth: as many of the method's best are grafted for sufficiency and necessity."""
     effect: Effect
     """Over all prompts asked, facts resampled whole."""
     prompts: dict[str, Effect]
-    pathways: dict[str, Pathway] | None
+    pathways: dict[str, Pathway] | None = None
     """By prompt, for intervening methods where positions were planted."""
     notes: tuple[str, ...] = ()
 

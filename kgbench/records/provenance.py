@@ -28,7 +28,7 @@ class Provenance(Strict):
     """Where a result comes from; no absolute paths, no credentials."""
 
     kgbench: str
-    commit: Commit | None
+    commit: Commit | None = None
     """None where the package was installed without a checkout."""
     packages: dict[str, str]
     python: str

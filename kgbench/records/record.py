@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import json
+from collections.abc import Sequence
+from math import inf
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    WithJsonSchema,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from kgbench.records.estimate import Estimate
+from kgbench.records.estimate import Estimate, rounded
 from kgbench.records.identity import Identity, Strict, canonical_json, private_text
 from kgbench.records.planted import Curve, Planted
 from kgbench.records.provenance import Provenance
+from kgbench.sites import COMPONENTS, SCORED_REGIONS
 
 __all__ = [
+    "FIGURES",
     "NOT_APPLICABLE",
     "Cost",
     "Environment",
     "Estimate",
-    "Operands",
     "Ranking",
     "Record",
     "Row",
@@ -28,20 +44,6 @@ NOT_APPLICABLE = "not applicable: "
 """How the reason begins why a configuration has no figures that the method cannot express."""
 
 _ANSWERED = ("prompt", "graft", "n", "dropped", "top1", "top5", "mrr", "rank", "prob", "logprob", "sufficiency", "necessity")
-
-
-class Operands(Strict):
-    """What the ratios of a row were made of: means of the record's metric."""
-
-    pre: Estimate
-    sft: Estimate
-    all: Estimate
-    s: Estimate
-    """The row's own configuration."""
-    complement: Estimate
-    """The configuration of all other sites."""
-    gain: Estimate
-    """m(SFT) - m(PRE), the denominator."""
 
 
 class Row(Strict):
@@ -64,9 +66,35 @@ class Row(Strict):
     logit_diff: Estimate
     sufficiency: Estimate
     necessity: Estimate
-    complement: str | None
+    complement: str | None = None
     """The configuration that necessity was computed from, if one was run."""
-    operands: Operands
+    gain: Estimate
+    """m(SFT) - m(PRE) on the metric of the ratios: their denominator. Numerators are made of the means in the rows."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_version_1(cls, data: Any) -> Any:
+        """Version 1 repeated the means of other rows beside the gain."""
+        if isinstance(data, dict) and isinstance(operands := data.get("operands"), dict):
+            rest = {key: value for key, value in data.items() if key != "operands"}
+            return {**rest, "gain": operands.get("gain")}
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_absent(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(reason := data.get("absent"), str):
+            rest = {key: value for key, value in data.items() if key != "absent"}
+            return {**{name: {"undefined": NOT_APPLICABLE + reason, "n": 0} for name in FIGURES}, **rest, "n": 0}
+        return data
+
+    @model_serializer(mode="wrap")
+    def _short(self, whole: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
+        """In JSON a configuration that the method cannot express is a line with its reason, not a reason for each figure."""
+        if info.mode != "json" or self.applicable:
+            return whole(self)
+        reason = (self.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
+        return {"prompt": self.prompt, "graft": self.graft, "dropped": self.dropped, "absent": reason}
 
     @property
     def applicable(self) -> bool:
@@ -80,6 +108,10 @@ class Row(Strict):
         return found
 
 
+FIGURES = tuple(name for name, field in Row.model_fields.items() if field.annotation is Estimate)
+"""Fields of a row that are figures."""
+
+
 class SiteScore(Strict):
     """How responsible a scoring localizer holds a site."""
 
@@ -88,6 +120,59 @@ class SiteScore(Strict):
     component: str
     region: str
     score: float
+
+    @field_validator("score")
+    @classmethod
+    def _stored(cls, score: float) -> float:
+        return rounded(score)
+
+
+NestedScores = dict[str, dict[str, dict[str, float]]]
+"""Scores by region, component and layer, as they are stored; outside the layers the layer is empty."""
+
+
+def _nested(scores: Sequence[SiteScore]) -> NestedScores:
+    found: NestedScores = {}
+    for s in scores:
+        found.setdefault(s.region, {}).setdefault(s.component, {})["" if s.layer is None else str(s.layer)] = s.score
+    return found
+
+
+def _flat(scores: Any) -> Any:
+    """Sites one by one, in the order of computation, from what is stored; anything else is left for pydantic to judge."""
+    if not isinstance(scores, dict):
+        return scores
+    nested = TypeAdapter(NestedScores).validate_python(scores)
+    sites = [
+        SiteScore(layer=_layer(layer), component=component, region=region, score=score)
+        for region, components in nested.items()
+        for component, layers in components.items()
+        for layer, score in layers.items()
+    ]
+    return tuple(sorted(sites, key=_computed))
+
+
+def _layer(text: str) -> int | None:
+    if text and not (text.isascii() and text.isdigit()):
+        raise ValueError(f"a layer is a number, or empty outside the layers, not {text!r}")
+    return int(text) if text else None
+
+
+def _computed(site: SiteScore) -> tuple[float, int, int]:
+    """Place in the order of computation: embeddings, the layers, final norm and head."""
+    place = COMPONENTS.index(site.component) if site.component in COMPONENTS else len(COMPONENTS)
+    layer = float(site.layer) if site.layer is not None else -1.0 if site.component in ("emb", "pos") else inf
+    region = SCORED_REGIONS.index(site.region) if site.region in SCORED_REGIONS else len(SCORED_REGIONS)
+    return layer, place, region
+
+
+SiteMap = Annotated[
+    tuple[SiteScore, ...],
+    BeforeValidator(_flat),
+    PlainSerializer(_nested, when_used="json"),
+    WithJsonSchema(TypeAdapter(NestedScores).json_schema()),
+]
+"""Scores of sites: one by one in Python, nested in JSON."""
 
 
 class Ranking(Strict):
@@ -141,7 +226,7 @@ class Cost(Strict):
 class Record(Strict):
     """The result of one evaluation."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     id: str
     model: str
     """The pair as the user named it; the identity holds its hashes."""
@@ -165,7 +250,7 @@ class Record(Strict):
     """What the model outputs when no site carries the finetuned behaviour: `recipient` or `destroyed_donor` (then the row `NONE`)."""
     not_applicable: dict[str, str] = Field(default_factory=dict)
     """Configurations that the method cannot express, with the reason."""
-    scores: tuple[SiteScore, ...] | None = None
+    scores: SiteMap | None = None
     """The localization map, where sites were ranked: the mean of both halves' scores."""
     ranking: Ranking | None = None
     curve: dict[str, Curve] | None = None
@@ -174,6 +259,12 @@ class Record(Strict):
     """How the ranking compares with where the facts were planted."""
     notes: dict[str, JsonValue] = Field(default_factory=dict)
     """What else a localizer wants to keep."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_version_1(cls, data: Any) -> Any:
+        """Version 1 holds the same at more length, which the parts read too."""
+        return {**data, "schema_version": 2} if isinstance(data, dict) and data.get("schema_version") == 1 else data
 
     @model_validator(mode="after")
     def _check(self) -> Record:
@@ -185,8 +276,9 @@ class Record(Strict):
         return self
 
     def to_json(self) -> str:
-        """The text of `record.json`: indented, fields in the order of the model; equal records give equal bytes."""
-        return self.model_dump_json(indent=1) + "\n"
+        """The text of `record.json`: a field a line, rows one by one, in the order of the model; equal records give equal bytes."""
+        fields = self.model_dump(mode="json", exclude_none=True)
+        return "{\n" + ",\n".join(f"{_text(name)}: {_lines(value)}" for name, value in fields.items()) + "\n}\n"
 
     def answer(self, path: str) -> dict[str, Any]:
         """The object that `--json` prints.
@@ -210,6 +302,17 @@ class Record(Strict):
             **({"planted": self.planted.answer()} if self.planted is not None else {}),
             "verdict": self.verdict,
         }
+
+
+def _lines(value: Any) -> str:
+    """JSON of a field; of a list of objects each on its line."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(map(_text, value)) + "\n]"
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _answer_row(row: Row) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import pyarrow as pa
 import torch
 
 from kgbench import __version__
-from kgbench.effects import Summary, summarize
+from kgbench.effects import rescored
+from kgbench.effects.rescored import Absent, Ran, summary_of
 from kgbench.records import (
-    NOT_APPLICABLE,
     Cost,
     Environment,
     Estimate,
@@ -21,10 +21,10 @@ from kgbench.records import (
     SiteScore,
     collect_provenance,
 )
-from kgbench.runner.configurations import parse_top
 from kgbench.runner.job import Job
-from kgbench.runner.measure import Absent, Measurement
-from kgbench.runner.planted import judged, rejudged
+from kgbench.runner.measure import Measurement
+from kgbench.runner.planted import judged
+from kgbench.sites.configurations import parse_top
 
 __all__ = ["make_record", "on_metric"]
 
@@ -32,7 +32,8 @@ __all__ = ["make_record", "on_metric"]
 def make_record(measurement: Measurement, journal: Journal) -> Record:
     """The record of a job whose prompts are all measured."""
     job, facts = measurement.job, journal.table()
-    summary = _summary(job, facts, measurement.absent)
+    run = Ran(job.identity, job.localizer.floor, sum(job.dataset.dropped.values()), measurement.absent)
+    summary = summary_of(run, facts, job.spec.metric)
     record = Record(
         id=job.identity.digest(),
         model=job.pair.name,
@@ -61,38 +62,7 @@ def on_metric(job: Job, record: Record, facts: pa.Table) -> Record:
     """The same record with its ratios on the metric asked for, from the stored rows, and with what this data set dropped."""
     if record.metric == job.spec.metric and record.dropped == dict(job.dataset.dropped):
         return record
-    summary = _summary(job, facts, _absent(record))
-    changed = {
-        "metric": summary.metric,
-        "rows": summary.rows,
-        "synergy": summary.synergy,
-        "curve": summary.curve,
-        "verdict": summary.verdict,
-        "dropped": dict(job.dataset.dropped),
-    }
-    return rejudged(record.model_copy(update=changed), facts)
-
-
-def _summary(job: Job, facts: pa.Table, absent: Absent) -> Summary:
-    expressed = all(label not in own for own in absent.values() for label in job.budgets)
-    return summarize(
-        facts,
-        metric=job.spec.metric,
-        complements=job.configurations,
-        dropped=dict.fromkeys(job.prompts, sum(job.dataset.dropped.values())),
-        budgets=job.budgets if expressed else None,
-        absent=absent,
-        seed=job.spec.seed,
-    )
-
-
-def _absent(record: Record) -> Absent:
-    """What a record says that its method cannot express."""
-    found: dict[str, dict[str, str]] = {}
-    for row in record.rows:
-        if not row.applicable:
-            found.setdefault(row.prompt, {})[row.graft] = (row.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
-    return found
+    return rescored(record.model_copy(update={"dropped": dict(job.dataset.dropped)}), facts, job.spec.metric)
 
 
 def _reasons(absent: Absent) -> dict[str, str]:

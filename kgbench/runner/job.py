@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from kgbench.data import Dataset, Prompt, prompt_hash
 from kgbench.engine import Budget, Engine
@@ -13,16 +15,16 @@ from kgbench.errors import InputError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, create, fingerprint
 from kgbench.metrics import METRIC_VERSION
 from kgbench.models.pair import ModelPair
-from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes
-from kgbench.runner.configurations import BEST, REST, budget_labels, configurations, parse_top
+from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
 from kgbench.runner.pairs import Pairs
 from kgbench.runner.ranking import RANKING_VERSION, Halves, split_facts
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.suites import Suite
 from kgbench.runner.truth import localizer_arguments, truth_of
 from kgbench.runner.workload import check
+from kgbench.sites.configurations import BEST, REST, budget_labels, configurations, parse_top
 
-__all__ = ["Job", "prepare_job"]
+__all__ = ["Job", "job_configurations", "prepare_job"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Job:
             prompts={name: prompt_hash(name, self.dataset) for name in self.prompts},
             weights=WeightHashes(recipient=hashes.pop("recipient"), donors=hashes),
             tokenizer=self.pair.tokenizer_hash,
-            localizer=LocalizerRef(name=self.localizer.name, version=self._version, parameters=self.localizer.parameters()),
+            localizer=LocalizerRef(name=self.localizer.name, version=self._version, parameters=self._parameters),
             configurations=tuple(self.configurations),
             metric_version=METRIC_VERSION,
             dtype=str(self.pair.dtype).removeprefix("torch."),
@@ -93,6 +95,20 @@ class Job:
             truth=self.truth,
             ranking_version=RANKING_VERSION if self.ranks else None,
         )
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        """The localizer's parameters as JSON, which has no tuples.
+
+        Raises:
+            InputError: One is no JSON value.
+        """
+        given = self.localizer.parameters()
+        try:
+            return dict(json.loads(canonical_json(given)))
+        except (TypeError, ValueError) as error:
+            told = f"expected numbers, texts, None, and lists of these ({error})"
+            raise InputError(f"localizer {self.localizer.name!r}: its parameters do not fit into a record: {told}") from error
 
     @property
     def _version(self) -> str:
@@ -113,7 +129,7 @@ def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> J
     """
     asked = check(spec)
     localizer = create(spec.localizer, localizer_arguments(spec), spec.seed)
-    wanted = _configurations(spec, asked.suite, localizer)
+    wanted = job_configurations(spec, asked.suite, localizer)
     pair = (pairs or Pairs()).load(spec, settings)
     _check_lengths(pair, asked.prompts)
     job = Job(spec, settings, asked.dataset, asked.prompts, asked.suite, wanted, localizer, pair)
@@ -125,7 +141,7 @@ def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> J
     return job
 
 
-def _configurations(spec: Spec, suite: Suite, localizer: AbstractLocalizer) -> dict[str, str | None]:
+def job_configurations(spec: Spec, suite: Suite, localizer: AbstractLocalizer) -> dict[str, str | None]:
     """Each configuration of a job and its complement."""
     ranks = isinstance(localizer, ScoringLocalizer) or suite.scan
     grafts = spec.grafts or (suite.grafts if isinstance(localizer, InterventionLocalizer) else ())

@@ -15,12 +15,12 @@ from kgbench.errors import InputError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, Treatments
 from kgbench.metrics import score_logits
 from kgbench.models.pair import ModelPair
-from kgbench.runner.configurations import parse_top
 from kgbench.runner.job import Job
 from kgbench.runner.mixture import Mixed, mixed
 from kgbench.runner.ranking import SiteRanking
 from kgbench.runner.scoring import now, plain_seconds
 from kgbench.sites import Graft
+from kgbench.sites.configurations import parse_top
 
 __all__ = ["GROUP", "Absent", "Measurement", "run_group", "treated"]
 

@@ -19,8 +19,9 @@ from kgbench.engine.site_sets import all_sites, site_costs, site_treatments
 from kgbench.errors import InputError
 from kgbench.localizers import Treatments
 from kgbench.models.pair import ModelPair
-from kgbench.runner.configurations import Top
+from kgbench.records import rounded
 from kgbench.sites import Site, SiteScores
+from kgbench.sites.configurations import Top
 from kgbench.stats import Figure
 
 __all__ = ["RANKING_VERSION", "Halves", "SiteRanking", "split_facts"]
@@ -78,9 +79,9 @@ class SiteRanking:
 
     @cached_property
     def mean(self) -> SiteScores:
-        """The localization map: the mean of the halves' scores, or the only one."""
+        """The localization map: the mean of the halves' scores, or the only one, as it is stored and judged."""
         known = {site: [scores[site] for scores in self.scores if site in scores] for site in self.sites}
-        return {site: float(np.mean(values)) for site, values in known.items()}
+        return {site: rounded(float(np.mean(values))) for site, values in known.items()}
 
     @cached_property
     def agreement(self) -> Figure:

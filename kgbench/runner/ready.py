@@ -11,12 +11,12 @@ from kgbench.engine.treatment import parse_configuration
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer
 from kgbench.records import Journal
-from kgbench.runner.configurations import parse_top
 from kgbench.runner.job import Job
 from kgbench.runner.measure import GROUP, Measurement, treated
 from kgbench.runner.ranking import SiteRanking
 from kgbench.runner.scoring import Progress, score_halves
 from kgbench.sites import Graft, SiteScores, parse_graft
+from kgbench.sites.configurations import parse_top
 
 __all__ = ["expressed", "ranked", "ready", "warm_up", "without_ranking"]
 

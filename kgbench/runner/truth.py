@@ -39,12 +39,17 @@ def check_truth(spec: Spec) -> None:
         )
 
 
-def planted_models() -> tuple[str, ...]:
+def planted_models(base: str | None = None) -> tuple[str, ...]:
     """The shipped pairs with a plant.
 
+    Args:
+        base: Only those in this pair, whose names begin with its; there may be none.
+
     Raises:
-        InputError: There are none.
+        InputError: There are none at all.
     """
+    if base is not None:
+        return tuple(name for name in catalog.plants() if name.startswith(f"{base}."))
     if not (found := catalog.plants()):
         raise InputError(
             "no pair with planted facts is shipped here; give one: --model PATH, as `kgbench zoo build NAME --plant EXPR` makes"

@@ -13,8 +13,8 @@ from typing import ParamSpec
 from kgbench.effects import METRICS
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.records import NOT_APPLICABLE, Estimate, Planted, Record, Row
-from kgbench.runner.configurations import canonical
 from kgbench.sites import BASELINES, parse_graft
+from kgbench.sites.configurations import canonical
 from kgbench.testing.decisions import OPERATORS, Decision, decide
 from kgbench.testing.sentences import sentence
 from kgbench.testing.undecided import saw, tell_undecided

@@ -49,7 +49,10 @@ class Decision:
         value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
         if value is None or low is None or high is None or not 0 <= value <= 1 or self.n < 1:
             return False
-        return all(isclose(*ends, abs_tol=1e-9) for ends in zip((low, high), wilson_interval(value, self.n), strict=True))
+        exact = round(value * self.n) / self.n
+        # What is stored has six digits.
+        pairs = zip((value, low, high), (exact, *wilson_interval(exact, self.n)), strict=True)
+        return all(isclose(*ends, abs_tol=2e-6) for ends in pairs)
 
 
 def decide(estimate: Estimate, op: str, bound: float) -> Decision:
@@ -80,7 +83,8 @@ def decide(estimate: Estimate, op: str, bound: float) -> Decision:
     ends = {OPERATORS[op](low, bound), OPERATORS[op](high, bound)}
     if len(ends) == 2 or estimate.n < FEWEST:
         decision = Decision("undecided", estimate, op, bound)
-        n = _facts_of_a_rate(value, bound) if decision.is_rate else _facts_needed(estimate.n, value, (low, high), bound)
+        exact = round(value * estimate.n) / estimate.n if decision.is_rate else value
+        n = _facts_of_a_rate(exact, bound) if decision.is_rate else _facts_needed(estimate.n, value, (low, high), bound)
         return replace(decision, facts_needed=n and max(FEWEST, n, estimate.n + 1 if len(ends) == 2 else 0))
     return Decision("holds" if ends == {True} else "fails", estimate, op, bound)
 

@@ -1,0 +1,243 @@
+"""Two records beside each other: paired differences over the facts that both have, and the facts that came out otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kgbench.effects import DEFAULT_METRIC
+from kgbench.effects.columns import naturally
+from kgbench.effects.paired import PairedPrompt, area_difference, mean_differences, paired_prompts, recovery_difference
+from kgbench.effects.scores import check_metric, score
+from kgbench.errors import InputError
+from kgbench.records import Estimate, Record
+from kgbench.records.differing import Differing, differing
+from kgbench.stats import Figure
+
+__all__ = ["Compared", "Comparison", "SharedFacts", "compare_records"]
+
+Stored = tuple[Record, pa.Table]
+"""A record and its per-fact rows."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One configuration of one prompt in both records; differences are second - first."""
+
+    prompt: str
+    graft: str
+    n: int
+    first: float
+    """Mean over the shared facts."""
+    second: float
+    difference: Estimate
+    sufficiency: Estimate
+    necessity: Estimate
+    gained: tuple[str, ...]
+    """Facts that the second hits and the first does not."""
+    lost: tuple[str, ...]
+
+    def answer(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        figures = {name: getattr(self, name).answer() for name in ("difference", "sufficiency", "necessity")}
+        means = {"first": self.first, "second": self.second}
+        flipped = {"gained": list(self.gained), "lost": list(self.lost)}
+        return {"prompt": self.prompt, "graft": self.graft, "n": self.n, **means, **figures, **flipped}
+
+
+@dataclass(frozen=True)
+class SharedFacts:
+    """How many facts of a prompt the records share, and how many one alone has."""
+
+    shared: int
+    first_only: int
+    second_only: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two records beside each other."""
+
+    first: Record
+    second: Record
+    metric: str
+    hits: str
+    """The top-k hit that facts flip by: the metric, or the default one."""
+    differing: tuple[Differing, ...]
+    """What differs in the identities."""
+    facts: Mapping[str, SharedFacts]
+    """By prompt."""
+    rows: tuple[Compared, ...]
+    areas: Mapping[str, Estimate]
+    """By prompt, where sites were ranked: difference of the areas under the recovery curves."""
+    first_only: tuple[tuple[str, str], ...]
+    """(prompt, configuration) that the second record does not have."""
+    second_only: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...] = ()
+
+    def answer(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {
+            "first": _named(self.first),
+            "second": _named(self.second),
+            "metric": self.metric,
+            "hits": self.hits,
+            "differing": [{"field": d.field, "first": d.first, "second": d.second} for d in self.differing],
+            "facts": {prompt: dict(vars(facts)) for prompt, facts in self.facts.items()},
+            "rows": [row.answer() for row in self.rows],
+            "areas": {prompt: area.answer() for prompt, area in self.areas.items()},
+            "first_only": [{"prompt": prompt, "graft": graft} for prompt, graft in self.first_only],
+            "second_only": [{"prompt": prompt, "graft": graft} for prompt, graft in self.second_only],
+            "notes": list(self.notes),
+            "verdict": self.verdict(),
+        }
+
+    def told_apart(self) -> list[Compared]:
+        """The rows whose difference on the metric has an interval without 0."""
+        return [row for row in self.rows if _apart(row.difference)]
+
+    def verdict(self) -> str:
+        """What the comparison says, in a sentence."""
+        defined = [row for row in self.rows if row.difference.value is not None]
+        flipped = sum(len(row.gained) + len(row.lost) for row in self.rows)
+        apart = self.told_apart()
+        if not defined:
+            return f"No difference on {self.metric} is defined."
+        chance = f", where about {max(1, round(0.05 * len(defined)))} would be by chance" if apart else ""
+        flips = f"{flipped} {self.hits} hits of single facts flipped" if flipped else f"no fact flipped ({self.hits})"
+        what = f"{len(apart) or 'None'} of {len(defined)} differences on {self.metric}"
+        return f"{what} {'is' if len(apart) == 1 else 'are'} told from 0 at 95 %{chance}; {flips}."
+
+
+def compare_records(first: Stored, second: Stored, metric: str | None = None, draws: int = 2000) -> Comparison:
+    """Compare what two records have in common.
+
+    Args:
+        first: A record and its rows.
+        second: Another; differences are of the second from the first.
+        metric: What is compared; by default the first record's.
+        draws: Bootstrap draws.
+
+    Raises:
+        InputError: The records have no prompt, fact or configuration in common.
+        UnknownNameError: There is no such metric.
+    """
+    one, two = first[0], second[0]
+    chosen = check_metric(metric or one.metric)
+    tables, notes = _same_facts(first, second)
+    order = tuple(dict.fromkeys((*one.identity.configurations, *two.identity.configurations)))
+    prompts = list(paired_prompts(tables[0], tables[1], order, draws))
+    if not prompts:
+        raise InputError(f"{_told(one)} and {_told(two)} have no fact of one prompt in common: nothing can be compared")
+    hits = chosen if chosen.startswith("top") else DEFAULT_METRIC
+    complements = {row.graft: row.complement for row in one.rows if row.complement is not None}
+    rows = tuple(row for prompt in prompts for row in _rows(prompt, chosen, hits, complements))
+    ran = [{(row.prompt, row.graft): None for row in record.rows if row.applicable} for record in (one, two)]
+    return Comparison(
+        first=one,
+        second=two,
+        metric=chosen,
+        hits=hits,
+        differing=differing(one.identity, two.identity),
+        facts={p.name: SharedFacts(p.first.n, *p.only) for p in prompts},
+        rows=rows,
+        areas=_areas(prompts, one, two, chosen),
+        first_only=tuple(key for key in ran[0] if key not in ran[1]),
+        second_only=tuple(key for key in ran[1] if key not in ran[0]),
+        notes=notes,
+    )
+
+
+def _rows(prompt: PairedPrompt, metric: str, hits: str, complements: Mapping[str, str]) -> list[Compared]:
+    differences = mean_differences(prompt, metric)
+    first, second = prompt.scores(metric)
+    recoveries = {graft: recovery_difference(first, second, graft, prompt.first.counts) for graft in prompt.shared}
+    return [
+        Compared(
+            prompt.name,
+            graft,
+            prompt.first.n,
+            float(first[graft].mean()),
+            float(second[graft].mean()),
+            _store(found),
+            _store(recoveries[graft]),
+            _store(_necessity(graft, recoveries, complements, prompt.first.n)),
+            *_flipped(prompt, graft, hits),
+        )
+        for graft, found in differences.items()
+    ]
+
+
+def _areas(prompts: Sequence[PairedPrompt], first: Record, second: Record, metric: str) -> dict[str, Estimate]:
+    found = {}
+    for prompt in prompts:
+        mine, theirs = ((record.curve or {}).get(prompt.name) for record in (first, second))
+        if mine is None or theirs is None or [p.budget for p in mine.points] != [p.budget for p in theirs.points]:
+            continue
+        budgets = {f"top {point.budget:g}%": point.budget for point in mine.points}
+        found[prompt.name] = _store(area_difference(*prompt.scores(metric), budgets, prompt.first.counts))
+    return found
+
+
+def _necessity(graft: str, recoveries: Mapping[str, Figure], complements: Mapping[str, str], n: int) -> Figure:
+    """1 - recovery(S^C), so that its difference is that of the complement's recovery with the sign changed."""
+    other = complements.get(graft, "")
+    if graft in ("PRE", "SFT"):
+        return Figure.missing(f"{graft} is no graft, and necessity is asked of grafts", n)
+    if other not in recoveries:
+        return Figure.missing("its complement was not run in both", n)
+    found = recoveries[other]
+    if found.value is None or found.low is None or found.high is None:
+        return found
+    return Figure(0.0 - found.value, 0.0 - found.high, 0.0 - found.low, found.n)
+
+
+def _flipped(prompt: PairedPrompt, graft: str, hits: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    first, second = (score(columns.columns[graft], hits) for columns in (prompt.first, prompt.second))
+    ids = prompt.first.facts
+    return tuple(naturally(ids[second & ~first].tolist())), tuple(naturally(ids[first & ~second].tolist()))
+
+
+def _same_facts(first: Stored, second: Stored) -> tuple[list[pa.Table], tuple[str, ...]]:
+    """Both tables without ids that stand for other facts in the other, as far as their targets show that."""
+    tables, (ours, theirs) = [first[1], second[1]], (first[0].identity, second[0].identity)
+    if ours.dataset.hash == theirs.dataset.hash:
+        return tables, ()
+    notes = ["the facts are paired by their ids, since the data sets differ"]
+    if ours.tokenizer != theirs.tokenizer:
+        return tables, (*notes, "the tokenizers differ too, so that nothing can tell whether an id stands for the same fact in both")
+    targets = [
+        dict(zip(zip(t["prompt"].to_pylist(), t["fact"].to_pylist(), strict=True), t["target"].to_pylist(), strict=True)) for t in tables
+    ]
+    other = sorted({key[1] for key, target in targets[0].items() if targets[1].get(key, target) != target})
+    if other:
+        notes.append(f"{len(other)} ids stand for facts with other objects and are left out, such as {other[0]}")
+        out = pa.array(other, pa.string())
+        tables = [table.filter(pc.invert(pc.is_in(table["fact"], out))) for table in tables]
+    return tables, tuple(notes)
+
+
+def _targets(table: pa.Table) -> dict[tuple[str, str], int]:
+    """By prompt and fact: the first token of what is asked for."""
+    columns = (table[name].to_pylist() for name in ("prompt", "fact", "target"))
+    return {(prompt, fact): target for prompt, fact, target in zip(*columns, strict=True)}
+
+
+def _apart(estimate: Estimate) -> bool:
+    return estimate.low is not None and estimate.high is not None and not estimate.low <= 0 <= estimate.high
+
+
+def _named(record: Record) -> dict[str, Any]:
+    return {"id": record.id, "model": record.model, "dataset": record.identity.dataset.name, "localizer": record.identity.localizer.name}
+
+
+def _told(record: Record) -> str:
+    return f"{record.identity.localizer.name} on {record.model} ({record.identity.dataset.name})"
+
+
+def _store(figure: Figure) -> Estimate:
+    return Estimate(**figure.to_json())

@@ -1,0 +1,127 @@
+"""A run beside the same run again, as text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+from kgbench.board.numbers import figure_text
+from kgbench.board.wrap import wrapped
+from kgbench.effects.repeated import OtherRow, Repeated
+
+__all__ = ["render_repeated", "repeated_answer", "repeated_sentence"]
+
+GRAFT_WIDTH = 30
+FEW = 10
+"""Rows that are listed."""
+
+
+def render_repeated(found: Repeated, what: str) -> str:
+    """Per prompt and configuration: stored, now, and how far apart; then the rows that differ, and a sentence.
+
+    Args:
+        found: The comparison.
+        what: What was run again, such as `20 of 150 facts`.
+
+    Returns:
+        Text of at most 100 columns.
+    """
+    blocks = [_block(found, prompt) for prompt in dict.fromkeys(repeat.prompt for repeat in found.repeats)]
+    return "\n\n".join([*blocks, *_map(found), *_others(found), wrapped(repeated_sentence(found, what))])
+
+
+def _block(found: Repeated, prompt: str) -> str:
+    rows = [repeat for repeat in found.repeats if repeat.prompt == prompt]
+    body = [
+        [
+            "\n".join(textwrap.wrap(r.graft, GRAFT_WIDTH)),
+            str(r.n),
+            f"{r.stored:.4g}",
+            f"{r.now:.4g}",
+            _difference(r.now - r.stored),
+            str(r.flipped),
+            f"{r.largest:.1e}" if r.largest else "0",
+            str(len(r.others)),
+        ]
+        for r in rows
+    ]
+    heads = ["graft", "facts", f"{found.metric} stored", "now", "difference", "flipped", "largest |Δ log p|", "beyond"]
+    return f"{prompt}\n{tabulate(body, heads, tablefmt='simple', disable_numparse=True)}"
+
+
+def _difference(value: float) -> str:
+    return f"{value:+.2g}" if value else "0"
+
+
+def _map(found: Repeated) -> list[str]:
+    if (again := found.map) is None:
+        return []
+    missing = f"; {again.missing} sites are in one of the maps only" if again.missing else ""
+    largest = f"largest difference of a score {again.largest:.2g}, of at most {again.allowed:.2g}"
+    return [wrapped(f"map of scores, stored and now: Spearman's correlation {figure_text(again.spearman)}, {largest}{missing}", "  ")]
+
+
+def _others(found: Repeated) -> list[str]:
+    lines = [_row(row) for row in found.others[:FEW]]
+    lines += [f"{', '.join(key[:3])}: measured now, and not in the record" for key in found.missing[:FEW]]
+    lines += [f"{', '.join(key[:3])}: in the record, and not measured now" for key in found.extra[:FEW]]
+    more = sum(max(0, len(rows) - FEW) for rows in (found.others, found.missing, found.extra))
+    lines += [f"and {more} more"] if more else []
+    return ["\n".join(["rows that differ by more than rounding:", *(wrapped(f"  {line}", "    ") for line in lines)])] if lines else []
+
+
+def _row(row: OtherRow) -> str:
+    (rank, logprob), (rank_now, logprob_now) = row.stored, row.now
+    numbers = f"rank {rank} stored, {rank_now} now; log-probability {logprob:.4f} stored, {logprob_now:.4f} now"
+    return f"{row.prompt}, {row.graft}, {row.fact}: {numbers}"
+
+
+def repeated_sentence(found: Repeated, what: str) -> str:
+    """What came of it, in a sentence."""
+    within = f"within {found.tolerance:g} nats"
+    ties = f", where {_count(found.flipped, 'hit')} flipped by one rank, as ties do" if found.flipped else ""
+    if found.agrees:
+        return f"It agrees: {what} run again, all {found.rows} rows {within}, the largest difference {found.largest:.2g}{ties}."
+    reasons = [
+        f"{len(found.others)} of {found.rows} rows differ by more than {found.tolerance:g} nats or in their ranks" if found.others else "",
+        f"{_count(len(found.missing), 'row')} of the run not in the record" if found.missing else "",
+        f"{_count(len(found.extra), 'row')} of the record not of the run" if found.extra else "",
+        f"{_count(found.flipped, 'hit')} flipped" if found.flipped else "",
+        "the map of scores differs" if found.map is not None and not found.map.agrees else "",
+        "there is no row to compare" if not found.rows else "",
+    ]
+    return f"It differs: {what} run again, {'; '.join(filter(None, reasons))}."
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def repeated_answer(found: Repeated, what: str) -> dict[str, Any]:
+    """The object that `--json` prints."""
+    again = found.map
+    scores = None
+    if again is not None:
+        numbers = {"largest": again.largest, "allowed": again.allowed, "missing": again.missing, "agrees": again.agrees}
+        scores = {"spearman": again.spearman.answer(), **numbers}
+    return {
+        "agrees": found.agrees,
+        "metric": found.metric,
+        "hits": found.hits,
+        "tolerance": found.tolerance,
+        "rows_compared": found.rows,
+        "largest": found.largest,
+        "flipped": found.flipped,
+        "rows": [repeat.answer() for repeat in found.repeats],
+        "missing": _keys(found.missing),
+        "extra": _keys(found.extra),
+        "scores": scores,
+        "verdict": repeated_sentence(found, what),
+    }
+
+
+def _keys(keys: Sequence[tuple[str, str, str, int]]) -> list[dict[str, Any]]:
+    return [dict(zip(("prompt", "graft", "fact", "position"), key, strict=True)) for key in keys]

@@ -1,0 +1,94 @@
+"""`kgbench plot`: pictures of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kgbench.cli.files import write_file
+from kgbench.cli.output import echo_json
+from kgbench.cli.runs import find_run, output_dir
+from kgbench.errors import InputError
+
+if TYPE_CHECKING:
+    from kgbench.leaderboard.entries import Entry
+    from kgbench.records import Record
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+@click.command(short_help="Bars, budget curve or localization map of a run; several runs side by side.")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option("--kind", type=click.Choice(["chart", "curve", "map"]), default="chart", show_default=True, help="What to draw.")
+@click.option("--metric", metavar="NAME", help="What is drawn.  [default: the first run's]")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where to: .png, .svg or .pdf.  [default: KIND-METRIC.png here]",
+)
+@output_dir
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: the file and what it shows.")
+def command(runs: tuple[str, ...], kind: str, metric: str | None, output: Path | None, output_dir: Path, as_json: bool) -> None:
+    """Draw runs, with 95 % intervals.
+
+    One run: its bars, its budget curve, or the map of its scores. Two and more:
+    the same configurations beside each other.
+
+    \b
+    kgbench plot kgbench-results/RUN -o run.pdf
+    kgbench plot RUN_A RUN_B --metric logprob -o both.svg
+    """  # noqa: D301 (click reads the character, not its escape)
+    found = [find_run(run, output_dir) for run in runs]
+    records = [_on(run, metric or found[0].record.metric) for run in found]
+    path = output or Path(f"{kind}-{records[0].metric}.png" if kind != "map" else "map.png")
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"--output {str(path)!r}: expected a name that ends with {', '.join(SUFFIXES)}")
+    from kgbench.board.files import picture_bytes
+
+    draw, shown = _picture(records, kind)
+    write_file(path, picture_bytes(draw, shown, path.suffix.lower()[1:]))
+    if as_json:
+        echo_json({"path": str(path), "kind": kind, "metric": records[0].metric, "runs": [record.id for record in records]})
+    else:
+        click.echo(f"picture  {path}")
+
+
+def _on(run: Entry, metric: str) -> Record:
+    """The record with its ratios on a metric."""
+    from kgbench.effects.rescored import rescored
+    from kgbench.effects.scores import check_metric
+
+    wanted = check_metric(metric)
+    return run.record if run.record.metric == wanted else rescored(run.record, run.facts(), wanted)
+
+
+def _picture(records: Sequence[Record], kind: str) -> tuple[Callable[[Any], Any], Any]:
+    """What draws, and what it draws.
+
+    Raises:
+        InputError: The runs have nothing of this kind, or there are too many of them.
+    """
+    from kgbench.board import draw_chart, draw_curve, draw_heatmap
+    from kgbench.board.grouped import MOST, draw_grouped
+
+    first = records[0]
+    if len(records) > 1 and kind != "chart":
+        raise InputError(f"--kind {kind} draws one run, and {len(records)} are given; several stand side by side with --kind chart")
+    if len(records) > MOST:
+        raise InputError(f"{len(records)} runs in one chart cannot be told apart; give at most {MOST}")
+    if kind == "curve" and not first.curve:
+        raise InputError(f"{_name(first)} has no budget curve, for no sites were ranked; --kind chart draws its bars")
+    if kind == "map" and not first.scores:
+        raise InputError(f"{_name(first)} has no map, for no sites were ranked; --kind chart draws its bars")
+    if len(records) > 1:
+        return draw_grouped, records
+    return {"chart": draw_chart, "curve": draw_curve, "map": draw_heatmap}[kind], first
+
+
+def _name(record: Record) -> str:
+    return f"the run of {record.identity.localizer.name} on {record.model}"

@@ -1,0 +1,56 @@
+"""`kgbench reproduce`: a recorded run, run again."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kgbench.cli.again import again_options, places_of, settings_of
+from kgbench.cli.output import echo_json
+from kgbench.cli.progress import progress
+from kgbench.cli.runs import find_run, output_dir
+
+
+@click.command(
+    short_help="Run a recorded run again, and say whether it comes out the same.",
+    epilog="Exit status: 0 it agrees; 1 it differs; 2 it cannot be run here, or wrong input.",
+)
+@click.argument("what", metavar="RUN")
+@again_options
+@output_dir
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def command(what: str, output_dir: Path, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Run again what a record is of, from nothing, and compare every row.
+
+    The weights, facts, prompts and code must be those of the record: where one
+    is not, it says which. A row agrees where its log-probability does within
+    the tolerance, by default 0.001 nats for float32, which is room for the
+    rounding of one platform: another device, executor or version of torch may
+    round otherwise. Cost is not compared.
+
+    \b
+    kgbench reproduce kgbench-results/RUN
+    kgbench reproduce leaderboard/results/RUN --localizer my_method.py:Mine
+    """  # noqa: D301 (click reads the character, not its escape)
+    return _run(what, output_dir, {**options, "as_json": as_json, "quiet": quiet})
+
+
+def _run(run: str, output_dir: Path, options: dict[str, Any]) -> int:
+    found = find_run(run, output_dir)
+    from kgbench.board.repeated import render_repeated, repeated_answer
+    from kgbench.runner.reproduce import reproduce
+
+    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout), progress(shown=not options["quiet"]) as report:
+        places, settings = places_of(options), settings_of(options)
+        again = reproduce(found.record, found.facts(), places, settings, options["tolerance"], report)
+    what = f"all {len(set(found.facts()['fact'].to_pylist()))} facts"
+    if options["as_json"]:
+        echo_json({"id": found.record.id, "path": str(found.folder), **repeated_answer(again, what)})
+    else:
+        click.echo(render_repeated(again, what))
+    return 0 if again.agrees else 1

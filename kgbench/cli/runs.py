@@ -1,0 +1,49 @@
+"""How commands are told which run: its folder, its record, the start of its id, or an entry of the leaderboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kgbench.cli.eval import RESULTS
+from kgbench.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from kgbench.leaderboard.entries import Entry
+
+ENTRIES = Path("leaderboard", "results")
+"""Where the entries of the leaderboard are, seen from a checkout."""
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def output_dir(command: _Command) -> _Command:
+    """The option that says where records are."""
+    kind = click.Path(path_type=Path, file_okay=False)
+    return click.option("--output-dir", type=kind, default=RESULTS, show_default=True, help="Where records are.")(command)
+
+
+def find_run(run: str, output_dir: Path) -> Entry:
+    """The run that a user means.
+
+    Args:
+        run: Its folder, its `record.json`, or the start of its id or of its folder's name.
+        output_dir: Where it is looked up by its start; then among the entries of the leaderboard, where there are any.
+
+    Raises:
+        DataError: A path is given and no whole record lies there.
+        InputError: Several runs start like this.
+        UnknownNameError: None does.
+    """
+    from kgbench.leaderboard.entries import read_entry
+    from kgbench.records import load_record
+
+    try:
+        return read_entry(load_record(run, output_dir).path)
+    except UnknownNameError:
+        if not ENTRIES.is_dir():
+            raise
+    return read_entry(load_record(run, ENTRIES).path)

@@ -1,0 +1,160 @@
+"""`kgbench submit`: recorded runs as entries of the leaderboard."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kgbench.cli.eval import RESULTS
+from kgbench.cli.leaderboard import root_option
+from kgbench.cli.output import echo_json
+
+if TYPE_CHECKING:
+    from kgbench.leaderboard.submit import Standing
+    from kgbench.leaderboard.validate import Checked, Finding
+
+_ADVICE = {
+    "id": "this result is on the board already: submit another run, or delete the old folder first",
+    "name": "choose another name by --as, or if the method has changed, delete the old entries of its name in the same pull request",
+    "code": "say by --code where the method's code is",
+    "identity.localizer.version": "record the run with `kgbench eval --localizer NAME` or `FILE.py:CLASS`, so that it says which code ran",
+    "identity.configurations": "run a whole suite: `kgbench eval --suite pathways`, `budget` or `planted`, without --graft",
+    "logprob": "run it again on the shipped pair as it is, with the versions of constraints.txt",
+}
+"""What to do about a finding, by its field."""
+
+_FIGURES = ("rows[", "synergy", "baselines", "curve", "planted", "verdict")
+_ANEW = "these figures are not those of the run's rows: record it again, with this version of kgbench"
+
+
+@click.command(
+    short_help="Put recorded runs on the leaderboard.",
+    epilog="Exit status: 0 done; 1 a run is refused, and nothing was copied; 2 wrong input.",
+)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option("--as", "name", metavar="NAME", help="The method's name on the board.  [default: the localizer's]")
+@click.option("--code", metavar="URL@COMMIT|PACKAGE==VERSION", help="Where the method's code is.  [default: its installed package]")
+@click.option("--paper", metavar="URL", help="A paper about the method.")
+@root_option
+@click.option("--output-dir", type=click.Path(path_type=Path, file_okay=False), default=RESULTS, show_default=True, help="Where runs are.")
+@click.option("--dry-run", is_flag=True, help="Check and show, but copy nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(runs: tuple[str, ...], root: Path, output_dir: Path, dry_run: bool, as_json: bool, **said: str | None) -> int:
+    """Check recorded runs, copy them into the leaderboard, and show where they stand.
+
+    RUN is a run's folder, or the start of its id or of its folder's name, as in
+    `kgbench show`; give all runs of a method at once. Only results are copied:
+    the method's code comes as an installed package or a pull request of its own.
+
+    \b
+    kgbench submit kgbench-results/*-my_method-* --as "my method" --code my-package==1.0
+    kgbench submit 0123abcd --code https://github.com/me/method@89abcdef
+    """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.leaderboard.submit import checked, drafts, publish, staged, standings
+    from kgbench.records import load_record
+
+    stored = {found.record.id: found for found in (load_record(run, output_dir) for run in runs)}
+    prepared = drafts(list(stored.values()), **said)
+    with staged(prepared) as stage:
+        found = checked(stage, root)
+        if refused := [finding for entry in found for finding in entry.findings if finding.refuses]:
+            return _refuse(refused, as_json)
+        shown = standings(stage, root)
+        places = [] if dry_run else publish(stage, root)
+    steps = next_steps(list(dict.fromkeys(draft.submission.name for draft in prepared)), root)
+    if as_json:
+        echo_json(_answer(found, shown, places, steps))
+    else:
+        click.echo("\n".join(_lines(found, shown, places, steps)))
+    return 0
+
+
+def _refuse(findings: list[Finding], as_json: bool) -> int:
+    advice = list(dict.fromkeys(text for finding in findings if (text := _advice(finding.field))))
+    if as_json:
+        echo_json({"accepted": False, "findings": [finding.to_json() for finding in findings], "advice": advice})
+    else:
+        click.echo("\n".join([*map(str, findings), "", "Refused, and nothing was copied.", *(f"- {line}" for line in advice)]))
+    return 1
+
+
+def _advice(field: str) -> str:
+    return _ANEW if field.startswith(_FIGURES) else _ADVICE.get(field, "")
+
+
+def next_steps(names: Sequence[str], root: Path) -> list[str]:
+    """The commands that lead from here to a pull request.
+
+    Args:
+        names: The methods' names on the board.
+        root: The leaderboard's folder.
+    """
+    branch = re.sub(r"[^a-z0-9]+", "-", names[0].lower()).strip("-")
+    told = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    folder = shlex.quote(str(root))
+    place = "" if root == Path("leaderboard") else f" --root {folder}"
+    return [
+        f"kgbench leaderboard build{place}",
+        f"git switch -c results-{branch}",
+        f"git add {folder}",
+        f"git commit -m 'Leaderboard: results of {told}'",
+        f"git push -u origin results-{branch}   # and open the pull request",
+    ]
+
+
+def _lines(found: list[Checked], shown: list[Standing], places: list[Path], steps: list[str]) -> list[str]:
+    """What is printed of runs that are accepted."""
+    lines = [text for standing in shown for text in (_table(standing), "")]
+    lines += [str(finding) for entry in found for finding in entry.findings]
+    if not places:
+        return [*lines, f"{len(found)} {'run' if len(found) == 1 else 'runs'} in order; nothing was copied (--dry-run)"]
+    lines += [f"copied        {place}" for place in places]
+    return [*lines, "", "The pull request's next steps:", *(f"  {step}" for step in steps)]
+
+
+def _table(standing: Standing) -> str:
+    from tabulate import tabulate
+
+    from kgbench.board.numbers import figure_text
+
+    table = standing.table
+    columns = [column for column in table.columns if column.better is not None] or list(table.columns)
+    heads = ["rank", "method", *(column.title for column in columns), "cells"]
+    rows = [
+        [
+            "–" if line.rank is None else str(line.rank),
+            f"{line.method}{' (new)' if line.method in standing.new else ''}",
+            *(figure_text(line.figures[column.key]) if column.key in line.figures else "–" for column in columns),
+            f"{line.coverage[0]} of {line.coverage[1]}",
+        ]
+        for line in standing.lines
+    ]
+    return f"{standing.board.title}: {table.title}\n{tabulate(rows, heads, tablefmt='simple', disable_numparse=True)}"
+
+
+def _answer(found: list[Checked], shown: list[Standing], places: list[Path], steps: list[str]) -> dict[str, Any]:
+    entries = [{"id": entry.record.id, "folder": entry.folder} for entry in found if entry.record is not None]
+    tables = [
+        {
+            "board": standing.board.key,
+            "table": standing.table.key,
+            "lines": [
+                {
+                    "method": line.method,
+                    "new": line.method in standing.new,
+                    "rank": line.rank,
+                    "figures": {key: estimate.answer() for key, estimate in line.figures.items()},
+                }
+                for line in standing.lines
+            ],
+        }
+        for standing in shown
+    ]
+    notes = [finding.to_json() for entry in found for finding in entry.findings]
+    copied = [str(place) for place in places]
+    return {"accepted": True, "entries": entries, "copied": copied, "findings": notes, "tables": tables, "steps": steps if places else []}

@@ -1,0 +1,73 @@
+"""`kgbench validate`: whether results may stand on the board."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kgbench.errors import InputError
+
+if TYPE_CHECKING:
+    from kgbench.leaderboard.validate import Finding
+
+SCHEMAS = ("record", "submission", "verification")
+
+
+@click.command(
+    short_help="Check whether results may stand on the board.",
+    epilog="Exit status: 0 all is well; 1 something is refused; 2 wrong input.",
+)
+@click.argument("path", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--strict", is_flag=True, help="As for the board: known data, models and prompts only, and submission.json beside each record."
+)
+@click.option("--beside", type=click.Path(path_type=Path, file_okay=False), help="Results on the board already, to compare with.")
+@click.option("--schema", type=click.Choice(SCHEMAS), help="Print the JSON Schema of a file instead.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(path: Path | None, strict: bool, beside: Path | None, schema: str | None, as_json: bool) -> int:
+    """Check results: everything that needs no model.
+
+    PATH is a run's folder, its record.json, a folder of such folders, a .zip
+    or a .tar.gz, which is read and not unpacked. Every figure is computed anew
+    from the per-fact rows; data, prompts and weights are held against what is
+    shipped. A line for each finding says file, field, what is wrong and what
+    was expected.
+
+    \b
+    kgbench validate kgbench-results/tiny-gemma-tiny_movies-my_method-0123456789ab
+    kgbench validate --strict leaderboard/results
+    """  # noqa: D301 (click reads the character, not its escape)
+    if schema is not None:
+        return _print_schema(schema)
+    if path is None:
+        raise InputError("which results? Give a run's folder, a folder of such, a .zip or a .tar.gz")
+    return _check(path, strict, beside, as_json)
+
+
+def _print_schema(name: str) -> int:
+    from kgbench.leaderboard.schemas import schemas
+
+    click.echo(dict(schemas())[f"{name}.schema.json"], nl=False)
+    return 0
+
+
+def _check(path: Path, strict: bool, beside: Path | None, as_json: bool) -> int:
+    from kgbench.cli.output import echo_json
+    from kgbench.leaderboard.validate import validate
+
+    found: list[Finding] = []
+    checked = accepted = 0
+    for entry in validate(path, strict, beside):
+        checked, accepted = checked + 1, accepted + entry.accepted
+        found += entry.findings
+        if not as_json:
+            for finding in entry.findings:
+                click.echo(str(finding))
+    if as_json:
+        about = {"path": str(path), "strict": strict, "entries": checked, "accepted": accepted}
+        echo_json({**about, "findings": [finding.to_json() for finding in found]})
+    else:
+        click.echo(f"{accepted} of {checked} {'entry is' if checked == 1 else 'entries are'} in order{'' if strict else ' (not --strict)'}")
+    return 0 if accepted == checked else 1

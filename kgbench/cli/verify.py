@@ -1,0 +1,95 @@
+"""`kgbench verify`: a sample of a recorded run, run again."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kgbench.cli.again import again_options, places_of, settings_of
+from kgbench.cli.files import write_file
+from kgbench.cli.output import echo_json
+from kgbench.cli.progress import progress
+from kgbench.cli.runs import find_run, output_dir
+from kgbench.errors import InputError
+
+if TYPE_CHECKING:
+    from kgbench.effects.repeated import Repeated
+    from kgbench.leaderboard.entries import Entry
+
+
+@click.command(
+    short_help="Run a sample of a run's facts again, and compare them with its rows.",
+    epilog="Exit status: 0 it agrees; 1 it differs; 2 it cannot be checked here, or wrong input.",
+)
+@click.argument("run", metavar="RUN")
+@click.option("--facts", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Facts in the sample.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the sample.")
+@click.option("--write", is_flag=True, help="Put verification.json beside an entry of the leaderboard, if it agrees.")
+@again_options
+@output_dir
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def command(run: str, facts: int, seed: int, write: bool, **options: Any) -> int:
+    """Run a seeded sample of a run's facts again and compare each with its rows.
+
+    What a method learns from all facts, such as a ranking of sites, it learns
+    from all of them here too; its map is compared as well. A row agrees as in
+    `kgbench reproduce`. With --write an entry of the leaderboard that agrees is
+    no longer self-reported but verified.
+
+    \b
+    kgbench verify leaderboard/results/RUN --facts 40 --seed 7 --write
+    """  # noqa: D301 (click reads the character, not its escape)
+    found, as_json = find_run(run, options["output_dir"]), options["as_json"]
+    if write and found.submission is None:
+        raise InputError(
+            f"--write is for entries of the leaderboard, and {str(found.folder)!r} was not submitted: it has no submission.json"
+        )
+    from kgbench.board.repeated import render_repeated, repeated_answer
+    from kgbench.runner.verify import Sample, verify
+
+    sample = Sample(facts, seed, options["tolerance"])
+    with redirect_stdout(sys.stderr if as_json else sys.stdout), progress(shown=not options["quiet"]) as report:
+        again, chosen = verify(found.record, found.facts(), places_of(options), settings_of(options), sample, report)
+    what = f"{len(chosen)} of {max(row.n for row in found.record.rows)} facts (seed {seed})"
+    written = _write(found, again, (seed, len(chosen))) if write and again.agrees else None
+    if as_json:
+        about = {"id": found.record.id, "path": str(found.folder), "seed": seed, "facts": list(chosen)}
+        echo_json({**about, **repeated_answer(again, what), "written": written is not None})
+    else:
+        click.echo(render_repeated(again, what))
+        if write:
+            click.echo(f"\nverification  {written or 'not written, since it differs'}")
+            if written:
+                click.echo("the board says so after kgbench leaderboard build")
+    return 0 if again.agrees else 1
+
+
+def _write(entry: Entry, again: Repeated, sample: tuple[int, int]) -> Path:
+    from kgbench import __version__
+    from kgbench.leaderboard.submission import Verification
+    from kgbench.records import collect_provenance
+
+    now = collect_provenance(__version__, "")
+    seed, n = sample
+    verification = Verification(
+        record=entry.record.id,
+        facts_hash=sha256((entry.folder / "facts.parquet").read_bytes()).hexdigest(),
+        kgbench=now.kgbench,
+        platform=now.platform,
+        time=now.time,
+        seed=seed,
+        n=n,
+        rows=again.rows,
+        largest_difference=again.largest,
+        changed_hits=again.flipped,
+        tolerance=again.tolerance,
+    )
+    path = entry.folder / "verification.json"
+    write_file(path, verification.to_json().encode())
+    return path

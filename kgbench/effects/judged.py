@@ -1,0 +1,91 @@
+"""What depends on the per-fact rows where a ranking is judged by the truth: what its best sites carry, and the pathways."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pyarrow as pa
+
+from kgbench.effects.pooled import effects_of
+from kgbench.records import NOT_APPLICABLE, Effect, Estimate, Pathway, Planted, Record, Row
+from kgbench.sites import Graft, parse_graft
+from kgbench.sites.configurations import BEST, REST, canonical
+
+__all__ = ["best_effects", "pathways_of", "rejudged", "with_clause"]
+
+CARRIES, NOT = 0.9, 0.1
+"""Recovery from which a pathway is said to carry the facts, and up to which it is said not to."""
+
+OTHER = {"FE": "LT", "LT": "FE", "FE+LT": "(FE+LT)^C"}
+"""The pathway that carries nothing of what was planted in another one."""
+
+
+def rejudged(record: Record, facts: pa.Table) -> Record:
+    """The record with what its truth's figures owe to the metric of the ratios made anew."""
+    if record.planted is None:
+        return record
+    effect, prompts = best_effects(record, facts)
+    changed: dict[str, object] = {"effect": effect, "prompts": {name: prompts[name] for name in record.planted.prompts}}
+    if record.planted.pathways is not None:
+        changed["pathways"] = pathways_of(record, canonical(parse_graft(record.planted.plant)))
+    return with_clause(record.model_copy(update={"planted": record.planted.model_copy(update=changed)}))
+
+
+def best_effects(record: Record, facts: pa.Table) -> tuple[Effect, dict[str, Effect]]:
+    """What the best-ranked sites carry, pooled over the prompts and on each."""
+    if BEST not in record.not_applicable:
+        return effects_of(facts, BEST, REST, record.metric, seed=record.identity.seeds[0])
+    nothing = Estimate(n=0, undefined=NOT_APPLICABLE + record.not_applicable[BEST])
+    absent = Effect(sufficiency=nothing, necessity=nothing)
+    return absent, {row.prompt: absent for row in record.rows}
+
+
+def pathways_of(record: Record, plant: Graft) -> dict[str, Pathway] | None:
+    """For each prompt, whether the planted pathway carries the facts and the other one does not; None where no graft was run."""
+    positions = {str(term.positions) for term in plant.terms}
+    planted = next(iter(positions)) if len(positions) == 1 else ""
+    other = OTHER.get(planted, "")
+    rows = {(row.prompt, row.graft): row for row in record.rows}
+    prompts = dict.fromkeys(row.prompt for row in record.rows)
+    found = {p: _pathway(rows[p, planted], rows[p, other]) for p in prompts if (p, planted) in rows and (p, other) in rows}
+    return found or None
+
+
+def _pathway(planted: Row, other: Row) -> Pathway:
+    mine, theirs = planted.sufficiency, other.sufficiency
+    found: bool | None = None
+    told: Literal["told", "not told", "undecided", "not applicable"] = "undecided"
+    if not (planted.applicable and other.applicable):
+        told = "not applicable"
+    if mine.value is not None and theirs.value is not None:
+        found = mine.value >= CARRIES and theirs.value <= NOT
+    if _surely(mine, theirs):
+        told = "told"
+    elif (mine.high is not None and mine.high < CARRIES) or (theirs.low is not None and theirs.low > NOT):
+        told = "not told"
+    return Pathway(planted=planted.graft, other=other.graft, recovery_planted=mine, recovery_other=theirs, found=found, told=told)
+
+
+def _surely(mine: Estimate, theirs: Estimate) -> bool:
+    return mine.low is not None and theirs.high is not None and mine.low >= CARRIES and theirs.high <= NOT
+
+
+def with_clause(record: Record) -> Record:
+    """The record with a clause on the truth in its verdict."""
+    planted, at = record.planted, f" ({record.metric})."
+    assert planted is not None
+    clause = _clause(planted)
+    return record.model_copy(update={"verdict": f"{record.verdict.removesuffix(at)}; {clause}{at}"})
+
+
+def _clause(planted: Planted) -> str:
+    auroc = planted.auroc
+    if auroc.value is None or auroc.low is None or auroc.high is None:
+        return f"how well the planted sites are found is undefined: {auroc.undefined}"
+    interval = f"{auroc.value:.2f} [{auroc.low:.2f}, {auroc.high:.2f}]"
+    kind = "(layer, component)" if planted.units == "layer and component" else "sites"
+    which = f"the {planted.n_true} planted of {planted.n_units} {kind}"
+    knowing = f", knowing only which weights changed {planted.expected['changed']:.2f}" if "changed" in planted.expected else ""
+    decoy = planted.auroc_decoy.answer() if planted.auroc_decoy is not None else {}
+    against = "; from the decoy's alone with {value:.2f} [{low:.2f}, {high:.2f}]".format(**decoy) if "value" in decoy else ""
+    return f"the ranking tells {which} from the others with an AUROC of {interval}, at random 0.50{knowing}{against}"

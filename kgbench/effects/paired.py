@@ -1,0 +1,156 @@
+"""Two runs over the same facts: paired differences, and the facts that came out otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kgbench.effects.columns import PromptColumns, by_prompt
+from kgbench.effects.curve import contrasts
+from kgbench.effects.ratios import no_gain
+from kgbench.effects.summary import SUPPORT
+from kgbench.stats import Figure, difference, mean, ratio_difference
+
+__all__ = ["PairedPrompt", "area_difference", "mean_differences", "paired_prompts", "recovery_difference"]
+
+Array = NDArray[Any]
+Scores = Mapping[str, Array]
+
+
+ROUNDING = 1e-4
+"""In nats: by so much two runs of one thing may differ; of probabilities, the share."""
+
+
+@dataclass(frozen=True)
+class PairedPrompt:
+    """One prompt in two runs, over the facts that both have."""
+
+    name: str
+    first: PromptColumns
+    second: PromptColumns
+    only: tuple[int, int]
+    """How many facts the first run alone has, and the second."""
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Configurations that both runs have, in the order of the first."""
+        return tuple(graft for graft in self.first.columns if graft in self.second.columns)
+
+    def scores(self, metric: str) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Per-fact scores [n] of each configuration in both runs; what no more than rounding tells apart is the same in both."""
+        first, second = self.first.scores(metric), self.second.scores(metric)
+        for graft in self.shared:
+            first[graft], second[graft] = _tied(first[graft], second[graft], metric)
+        return first, second
+
+
+def _tied(first: Array, second: Array, metric: str) -> tuple[Array, Array]:
+    """Both, with the mean of the two where they differ by rounding, which would else pass for a difference of every fact."""
+    if metric not in ("prob", "logprob", "logit_diff"):
+        return first, second
+    scale = np.maximum(first, second) if metric == "prob" else 1.0
+    near, middle = np.abs(first - second) <= ROUNDING * scale, (first + second) / 2
+    return np.where(near, middle, first), np.where(near, middle, second)
+
+
+def paired_prompts(first: pa.Table, second: pa.Table, order: Sequence[str], draws: int = 2000, seed: int = 0) -> Iterator[PairedPrompt]:
+    """Each prompt that both runs have, over the facts that both have, under one resample; a prompt without such facts is left out.
+
+    Args:
+        first: Per-fact rows, sorted.
+        second: Per-fact rows, sorted.
+        order: Configurations that come first; others follow by name.
+        draws: Bootstrap draws.
+        seed: Of the resample.
+
+    Raises:
+        DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the same facts.
+    """
+    for name in dict.fromkeys(first["prompt"].to_pylist()):
+        parts = [table.filter(pc.equal(table["prompt"], name)) for table in (first, second)]
+        ids = [set(part["fact"].to_pylist()) for part in parts]
+        common = pa.array(sorted(ids[0] & ids[1]), pa.string())
+        kept = [part.filter(pc.is_in(part["fact"], common)) for part in parts]
+        for mine, theirs in zip(*(by_prompt(part, order, draws, seed) for part in kept), strict=True):
+            yield PairedPrompt(name, mine, theirs, (len(ids[0] - ids[1]), len(ids[1] - ids[0])))
+
+
+def mean_differences(prompt: PairedPrompt, metric: str) -> dict[str, Figure]:
+    """m(second) - m(first) of each configuration that both runs have.
+
+    Hits have the interval of `stats.difference`. A difference of other scores that is the same for all but a few facts is taken to lie
+    within the support of the metric, or where it has none, between the means of all configurations.
+
+    Args:
+        prompt: The prompt.
+        metric: One of METRICS.
+    """
+    first, second = prompt.scores(metric)
+    reach = _reach(metric, (*first.values(), *second.values()))
+    return {graft: _difference(first[graft], second[graft], prompt.first.counts, reach) for graft in prompt.shared}
+
+
+def _difference(first: Array, second: Array, counts: Array, reach: float) -> Figure:
+    if first.dtype == bool:
+        return difference(second, first, counts)
+    return mean(second - first, counts, (-reach, reach))
+
+
+def _reach(metric: str, scores: Sequence[Array]) -> float:
+    """How far two means of a metric can lie apart."""
+    centres = [float(np.mean(values)) for values in scores]
+    low, high = SUPPORT.get(metric, (min(centres), max(centres)))
+    return high - low
+
+
+def recovery_difference(first: Scores, second: Scores, graft: str, counts: Array) -> Figure:
+    """recovery(second) - recovery(first) of a configuration that both runs have; PRE and SFT have 0 by definition.
+
+    Args:
+        first: Per-fact scores [n] of each configuration, `PRE` and `SFT` among them.
+        second: Likewise, of the same facts in the same order.
+        graft: The configuration.
+        counts: Resample [draws, n], one for both.
+    """
+    if (reason := _no_gain(first, second, counts)) is not None:
+        return reason
+    if graft in ("PRE", "SFT"):
+        return Figure(0.0, 0.0, 0.0, len(first["PRE"]))
+    return ratio_difference(_contrasts(first, graft), _contrasts(second, graft), counts)
+
+
+def area_difference(first: Scores, second: Scores, budgets: Mapping[str, float], counts: Array) -> Figure:
+    """area(second) - area(first) under the curve of recovery over budgets that both runs have.
+
+    Args:
+        first: Per-fact scores [n] of each configuration.
+        second: Likewise, of the same facts in the same order.
+        budgets: Configurations and their budgets in per cent, ascending.
+        counts: Resample [draws, n], one for both.
+    """
+    if (reason := _no_gain(first, second, counts)) is not None:
+        return reason
+    return ratio_difference(contrasts(first, budgets), contrasts(second, budgets), counts)
+
+
+def _no_gain(first: Scores, second: Scores, counts: Array) -> Figure | None:
+    """The undefined figure where in one of the runs there is nothing to be recovered."""
+    for which, scores in (("first", first), ("second", second)):
+        if (reason := no_gain(scores, counts)) is not None:
+            return Figure.missing(f"in the {which} run {reason.undefined}", reason.n)
+    return None
+
+
+def _contrasts(scores: Scores, graft: str) -> tuple[Array, Array]:
+    pre, sft, own = (_number(scores[name]) for name in ("PRE", "SFT", graft))
+    return own - pre, sft - pre
+
+
+def _number(values: Array) -> Array:
+    return values.astype(np.int64 if values.dtype == bool else np.float64)

@@ -1,0 +1,225 @@
+"""Rows of a run beside those of the same run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kgbench.effects.ranking import agreement
+from kgbench.effects.scores import DEFAULT_METRIC, score
+from kgbench.records import Estimate, Record, SiteScore
+
+__all__ = ["TOLERANCES", "MapRepeat", "OtherRow", "Repeat", "Repeated", "repeated", "repeated_map"]
+
+TOLERANCES: Mapping[str, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.25}
+"""By dtype, in nats: the largest difference of log-probabilities that rounding on one platform is taken to make."""
+
+RANKS = 0.01
+"""Share of a rank, beside one whole rank, by which rounding may change it; more where the tolerance is larger."""
+
+TIES = 0.005
+"""Share of rows whose hit may flip by one rank, as where two tokens are all but equally probable."""
+
+SCORES = 1e-3
+"""Share of the spread of a map by which rounding may change a score."""
+
+KEYS = ("prompt", "graft", "fact", "position")
+Key = tuple[str, str, str, int]
+Columns = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class OtherRow:
+    """A row that came out otherwise."""
+
+    prompt: str
+    graft: str
+    fact: str
+    stored: tuple[int, float]
+    """Rank and log-probability."""
+    now: tuple[int, float]
+
+    def answer(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        stored, now = ({"rank": rank, "logprob": logprob} for rank, logprob in (self.stored, self.now))
+        return {"prompt": self.prompt, "graft": self.graft, "fact": self.fact, "stored": stored, "now": now}
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One configuration of one prompt, stored and now."""
+
+    prompt: str
+    graft: str
+    n: int
+    stored: float
+    """Mean of the metric."""
+    now: float
+    flipped: int
+    """Facts whose hit came out otherwise."""
+    largest: float
+    """Difference of log-probabilities, in nats."""
+    others: tuple[OtherRow, ...]
+    """Rows that differ by more than rounding."""
+
+    def answer(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        numbers = {name: getattr(self, name) for name in ("prompt", "graft", "n", "stored", "now", "flipped", "largest")}
+        return {**numbers, "difference": self.now - self.stored, "others": [row.answer() for row in self.others]}
+
+
+@dataclass(frozen=True)
+class MapRepeat:
+    """A map of sites, stored and now."""
+
+    spearman: Estimate
+    largest: float
+    """Difference of scores."""
+    allowed: float
+    missing: int
+    """Sites that only one of the maps has."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the maps are the same but for rounding."""
+        return self.largest <= self.allowed and not self.missing
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A run beside the same run again."""
+
+    metric: str
+    hits: str
+    """The top-k hit that facts flip by."""
+    tolerance: float
+    """In nats."""
+    repeats: tuple[Repeat, ...]
+    missing: tuple[Key, ...]
+    """Rows that were measured now and are not stored."""
+    extra: tuple[Key, ...]
+    """Rows that are stored and were not measured now."""
+    map: MapRepeat | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows that were compared."""
+        return sum(repeat.n for repeat in self.repeats)
+
+    @property
+    def largest(self) -> float:
+        """Difference of log-probabilities over all rows, in nats."""
+        return max((repeat.largest for repeat in self.repeats), default=0.0)
+
+    @property
+    def flipped(self) -> int:
+        """Rows whose hit came out otherwise."""
+        return sum(repeat.flipped for repeat in self.repeats)
+
+    @property
+    def others(self) -> tuple[OtherRow, ...]:
+        """Rows that differ by more than rounding."""
+        return tuple(row for repeat in self.repeats for row in repeat.others)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether both are the same but for rounding."""
+        whole = not self.missing and not self.extra and self.rows > 0
+        ties = self.flipped <= ceil(TIES * self.rows)
+        return whole and ties and not self.others and (self.map is None or self.map.agrees)
+
+
+def repeated(record: Record, stored: pa.Table, now: pa.Table, tolerance: float) -> Repeated:
+    """Compare rows one by one.
+
+    A row is the same where log-probability and logit difference agree within the tolerance, the target is the same, and the rank is the
+    same but for one and a hundredth of it.
+
+    Args:
+        record: The record, whose metric is told and whose order is followed.
+        stored: Per-fact rows.
+        now: Per-fact rows of the same run again.
+        tolerance: Of log-probabilities, in nats.
+    """
+    metric, what = record.metric, record.identity
+    hits = metric if metric.startswith("top") else DEFAULT_METRIC
+    first, second = _keyed(stored), _keyed(now)
+    by_cell: dict[tuple[str, str], list[Key]] = {}
+    for key in (key for key in second if key in first):
+        by_cell.setdefault((key[0], key[1]), []).append(key)
+    columns = _columns(stored), _columns(now)
+    repeats = []
+    for (prompt, graft), keys in sorted(by_cell.items(), key=lambda cell: _place(cell[0], (tuple(what.prompts), what.configurations))):
+        one, two = _taken(columns[0], [first[key] for key in keys]), _taken(columns[1], [second[key] for key in keys])
+        repeats.append(
+            Repeat(
+                prompt,
+                graft,
+                len(keys),
+                stored=float(np.mean(score(one, metric))),
+                now=float(np.mean(score(two, metric))),
+                flipped=int(np.count_nonzero(score(one, hits) != score(two, hits))),
+                largest=float(np.max(np.abs(one["logprob"] - two["logprob"]))),
+                others=tuple(_other(keys[i], (one, two), i) for i in np.flatnonzero(_apart(one, two, tolerance)).tolist()),
+            )
+        )
+    missing, extra = tuple(k for k in second if k not in first), tuple(k for k in first if k not in second)
+    return Repeated(metric, hits, tolerance, tuple(repeats), missing, extra)
+
+
+def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRepeat:
+    """Compare maps site by site.
+
+    Args:
+        stored: Scores.
+        now: Scores of the same method again.
+    """
+    first, second = ({(s.region, s.component, s.layer): s.score for s in scores} for scores in (stored, now))
+    shared = [site for site in first if site in second]
+    a, b = (np.array([scores[site] for site in shared]) for scores in (first, second))
+    spread = float(np.ptp(a)) or float(np.max(np.abs(a), initial=0.0))
+    largest = float(np.max(np.abs(a - b), initial=0.0))
+    return MapRepeat(Estimate(**agreement(a, b).to_json()), largest, SCORES * spread, len(set(first) ^ set(second)))
+
+
+def _place(cell: tuple[str, str], order: tuple[Sequence[str], Sequence[str]]) -> tuple[int, int]:
+    prompt, graft = (known.index(name) if name in known else len(known) for name, known in zip(cell, order, strict=True))
+    return prompt, graft
+
+
+def _apart(first: Columns, second: Columns, tolerance: float) -> NDArray[np.bool_]:
+    """Which rows differ by more than rounding."""
+    ranks = np.maximum(first["rank"], second["rank"])
+    # A logit difference is of two logits, each of which may be off.
+    apart: NDArray[np.bool_] = (
+        (np.abs(first["logprob"] - second["logprob"]) > tolerance)
+        | (np.abs(first["prob"] - second["prob"]) > tolerance)
+        | (np.abs(first["logit_diff"] - second["logit_diff"]) > 2 * tolerance)
+        | (np.abs(first["rank"] - second["rank"]) > 1 + max(RANKS, tolerance) * ranks)
+        | (first["target"] != second["target"])
+    )
+    return apart
+
+
+def _other(key: Key, parts: Sequence[Columns], i: int) -> OtherRow:
+    stored, now = ((int(part["rank"][i]), float(part["logprob"][i])) for part in parts)
+    return OtherRow(*key[:3], stored, now)
+
+
+def _keyed(table: pa.Table) -> dict[Key, int]:
+    columns = [table[name].to_pylist() for name in KEYS]
+    return {key: i for i, key in enumerate(zip(*columns, strict=True))}
+
+
+def _columns(table: pa.Table) -> Columns:
+    return {name: table[name].to_numpy() for name in ("target", "rank", "prob", "logprob", "logit_diff")}
+
+
+def _taken(columns: Columns, rows: Sequence[int]) -> Columns:
+    return {name: column[rows].astype(np.int64 if column.dtype.kind == "i" else np.float64) for name, column in columns.items()}

@@ -1,0 +1,1 @@
+"""The leaderboard: records in, boards and pages out."""

@@ -1,0 +1,125 @@
+"""Tables of methods by cells whose figures are shares of the donor's gain: one per cell, and one of means over all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kgbench.leaderboard.cells import Cell, cell_of, first_runs
+from kgbench.leaderboard.contrasts import Contrast, Means, smallest_difference
+from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.lines import Measured, ordered, store
+from kgbench.leaderboard.model import Column, Table
+from kgbench.records import Estimate
+
+__all__ = ["Grid", "cell_tables", "over_all"]
+
+Shares = Mapping[str, Contrast | str]
+"""Figures by key, or why there is none; empty where the method does not answer such a question."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a board measures on each cell."""
+
+    ranked_by: str
+    """Key of a figure."""
+    figures: tuple[str, ...]
+    """Keys of all figures."""
+    measure: Callable[[Entry, Cell], Shares]
+    shown: Callable[[Entry, Cell], Mapping[str, Estimate]]
+    """Figures of the record that are shown as they are, on single cells."""
+    why_not: str
+    """Why a method that has none of the figures is not ranked."""
+
+
+def over_all(grid: Grid, entries: Sequence[Entry], cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
+    """The table of means over all cells; of a method that lacks one, there is none."""
+    methods: dict[str, dict[Cell, Entry]] = {}
+    for (method, _), entry in first_runs(entries).items():
+        own = methods.setdefault(method, {})
+        own.update({cell: entry for cell in _cells(entry) if cell in cells})
+    found = {name: _mean(grid, own, cells) for name, own in methods.items() if own}
+    lines = ordered(found)
+    n = max((figure.n for line in lines for figure in line.figures.values()), default=0)
+    return Table(
+        key="all",
+        title=f"All {len(cells)} cells",
+        columns=tuple(_told(column, n) for column in columns),
+        lines=lines,
+        ranked_by=grid.ranked_by,
+        notes=_notes(entries, cells),
+    )
+
+
+def cell_tables(grid: Grid, entries: Sequence[Entry], columns: Sequence[Column], shown: Sequence[Column]) -> list[Table]:
+    """A table for each cell, those of shipped pairs first."""
+    cells: dict[Cell, dict[str, Entry]] = {}
+    for (method, _), entry in first_runs(entries).items():
+        for cell in _cells(entry):
+            cells.setdefault(cell, {})[method] = entry
+    return [_table(grid, cell, cells[cell], (*columns, *shown)) for cell in sorted(cells, key=lambda c: (not c.core, c))]
+
+
+def _cells(entry: Entry) -> Iterable[Cell]:
+    return (cell_of(entry, prompt) for prompt in entry.record.identity.prompts)
+
+
+def _mean(grid: Grid, own: Mapping[Cell, Entry], cells: Sequence[Cell]) -> Measured:
+    entries = list(dict.fromkeys(own.values()))
+    coverage = (len(own), len(cells))
+    if len(own) < len(cells):
+        return Measured(entries, {}, coverage, unranked=f"a mean needs all {len(cells)} cells, and it has been run on {len(own)}")
+    measured = {cell: grid.measure(own[cell], cell) for cell in cells}
+    if not all(measured.values()):
+        return Measured(entries, {}, coverage, unranked=grid.why_not)
+    means = {key: _means({cell: shares[key] for cell, shares in measured.items()}) for key in grid.figures}
+    figures = {key: store(found.figure) if isinstance(found, Means) else Estimate(n=0, undefined=found) for key, found in means.items()}
+    return _ranked(entries, figures, coverage, means[grid.ranked_by])
+
+
+def _means(parts: Mapping[Cell, Contrast | str]) -> Means | str:
+    """The mean, or the first reason why there is none."""
+    reasons = [f"{reason} (on {cell.title})" for cell, reason in parts.items() if isinstance(reason, str)]
+    return reasons[0] if reasons else Means({cell: own for cell, own in parts.items() if isinstance(own, Contrast)})
+
+
+def _ranked(entries: Sequence[Entry], figures: Mapping[str, Estimate], coverage: tuple[int, int], by: Means | str) -> Measured:
+    if isinstance(by, str):
+        return Measured(entries, figures, coverage, unranked=by)
+    return Measured(entries, figures, coverage, by)
+
+
+def _table(grid: Grid, cell: Cell, own: Mapping[str, Entry], columns: Sequence[Column]) -> Table:
+    lines = ordered({method: _single(grid, cell, entry) for method, entry in own.items()})
+    n = max((figure.n for line in lines for figure in line.figures.values()), default=0)
+    scope = {"pair": cell.pair, "prompt": cell.prompt}
+    return Table(
+        key=cell.key,
+        title=f"{cell.title}, {n} facts",
+        columns=tuple(_told(column, n) for column in columns),
+        lines=lines,
+        scope={key: value for key, value in scope.items() if value},
+        ranked_by=grid.ranked_by,
+    )
+
+
+def _single(grid: Grid, cell: Cell, entry: Entry) -> Measured:
+    shares, shown = grid.measure(entry, cell), grid.shown(entry, cell)
+    if not shares:
+        return Measured([entry], shown, (1, 1), unranked=grid.why_not)
+    means = {key: Means({cell: own}) if isinstance(own, Contrast) else own for key, own in shares.items()}
+    figures = {key: store(own.figure) if isinstance(own, Means) else Estimate(n=0, undefined=own) for key, own in means.items()}
+    return _ranked([entry], {**figures, **shown}, (1, 1), means[grid.ranked_by])
+
+
+def _told(column: Column, n: int) -> Column:
+    """The column with the smallest difference that so many facts could show."""
+    return replace(column, detectable=smallest_difference(n) if n else None)
+
+
+def _notes(entries: Sequence[Entry], cells: Sequence[Cell]) -> tuple[str, ...]:
+    first = set(map(id, first_runs(entries).values()))
+    more = sum(id(entry) not in first for entry in entries)
+    note = f"{more} further run{'s' * (more != 1)} with other seeds or settings stand on their methods' pages."
+    return (note,) if more else ()

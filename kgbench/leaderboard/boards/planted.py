@@ -1,0 +1,153 @@
+"""The board of plants: how well each method finds where facts were put on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from kgbench.leaderboard.cells import Cell, core_cells, first_runs
+from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.lines import PRIVILEGED, Measured, lead, ordered, store
+from kgbench.leaderboard.maps import PlantMap, PlantMaps, mean_over_plants, plant_map
+from kgbench.leaderboard.model import Board, Column, Table
+from kgbench.records import Estimate, Planted
+from kgbench.stats import wilson
+
+__all__ = ["planted_board"]
+
+COLUMNS = (
+    Column("auroc", "AUROC", "Chance that a planted place is ranked above another; .5 at random", "higher"),
+    Column("auroc_decoy", "AUROC against the decoy", "The same among the planted places and those of the decoy only", "higher"),
+    Column("average_precision", "average precision", "Mean precision of the ranking down to each planted place", "higher"),
+    Column("recall_at_k", "recall@k", "Share of the k planted places among the k ranked highest", "higher"),
+    Column("sufficiency", "sufficiency of the best k", "Recovery where the k highest-ranked sites are grafted", "higher"),
+    Column("necessity", "necessity of the best k", "What is lost where all sites but these are grafted", "higher"),
+    Column(
+        "told",
+        "position plants told right",
+        "Prompts of position plants on which the method's intervals tell the planted pathway",
+        "higher",
+    ),
+)
+
+ABOUT = (
+    "Facts were finetuned with only the weights of a known place trainable, and that place active in the forward pass, so that here the "
+    "truth is known; decoy facts were planted elsewhere with changes of like norm, so that looking for changed weights is not enough. "
+    "Weight plants are judged by (layer, component), position plants by (layer, component, region)."
+)
+
+
+def planted_board(entries: Sequence[Entry]) -> Board:
+    """The board.
+
+    Args:
+        entries: All entries; those stand here that were judged by a plant.
+    """
+    found = {key: entry for key, entry in first_runs(e for e in entries if e.record.planted is not None).items()}
+    cells = core_cells(planted=True, prompts=("",))
+    overall = _overall(found, cells)
+    by_cell: dict[Cell, dict[str, Entry]] = {}
+    for (method, cell), entry in found.items():
+        by_cell.setdefault(cell, {})[method] = entry
+    singles = [_table(cell, by_cell[cell]) for cell in sorted(by_cell, key=lambda c: (not c.core, c))]
+    return Board("planted", "Planted knowledge", ABOUT, lead(overall), (overall, *singles))
+
+
+def _overall(found: Mapping[tuple[str, Cell], Entry], cells: Sequence[Cell]) -> Table:
+    methods: dict[str, dict[Cell, Entry]] = {}
+    for (method, cell), entry in found.items():
+        if cell in cells:
+            methods.setdefault(method, {})[cell] = entry
+    measured = {name: _mean(own, cells) for name, own in methods.items()}
+    known = [maps for own in measured.values() if isinstance(maps := own.standing, PlantMaps)]
+    detectable = known[0].smallest_difference if known else None
+    return Table(
+        key="all",
+        title=f"All {len(cells)} plants",
+        columns=_told(detectable),
+        lines=ordered(measured),
+        ranked_by="auroc",
+        notes=("Intervals of means are from resampling plants, and of the AUROC also the layers and components of each.",),
+    )
+
+
+def _mean(own: Mapping[Cell, Entry], cells: Sequence[Cell]) -> Measured:
+    entries, coverage = list(own.values()), (len(own), len(cells))
+    if len(own) < len(cells):
+        return Measured(entries, {}, coverage, unranked=f"a mean needs all {len(cells)} plants, and it has been run on {len(own)}")
+    judged = {cell.pair: _planted(own[cell]) for cell in cells}
+    maps = {cell.pair: plant_map(own[cell].record) for cell in cells}
+    reasons = [f"{reason} (on {pair})" for pair, reason in maps.items() if isinstance(reason, str)]
+    standing = None if reasons else PlantMaps({pair: m for pair, m in maps.items() if isinstance(m, PlantMap)})
+    figures = {column.key: _mean_figure(judged, column.key) for column in COLUMNS if column.key not in ("auroc", "told")}
+    figures["auroc"] = store(standing.figure) if standing is not None else Estimate(n=0, undefined=reasons[0])
+    figures["told"] = _told_right(judged.values())
+    return _standing(entries, figures, coverage, standing, reasons)
+
+
+def _standing(
+    entries: Sequence[Entry],
+    figures: Mapping[str, Estimate],
+    coverage: tuple[int, int],
+    standing: PlantMaps | None,
+    reasons: Sequence[str],
+) -> Measured:
+    if any(entry.record.identity.localizer.name == "oracle" for entry in entries):
+        return Measured(entries, figures, coverage, unranked=PRIVILEGED)
+    return Measured(entries, figures, coverage, standing, reasons[0] if reasons else "")
+
+
+def _table(cell: Cell, own: Mapping[str, Entry]) -> Table:
+    measured = {method: _single(entry) for method, entry in own.items()}
+    maps = [one.standing for one in measured.values() if isinstance(one.standing, PlantMaps)]
+    planted = _planted(next(iter(own.values())))
+    units = "(layer, component)" if planted.units == "layer and component" else "sites"
+    decoy = f", decoy at {planted.decoy}" if planted.decoy else ""
+    changed = planted.expected.get("changed")
+    notes = () if changed is None else (f"Knowing no more than which weights changed has an AUROC of {changed:.2f}.",)
+    return Table(
+        key=cell.key,
+        title=f"{cell.title}: planted at {planted.plant}{decoy}; {planted.n_true} of {planted.n_units} {units}",
+        columns=_told(maps[0].smallest_difference if maps else None),
+        lines=ordered(measured),
+        scope={"pair": cell.pair},
+        ranked_by="auroc",
+        notes=notes,
+    )
+
+
+def _single(entry: Entry) -> Measured:
+    planted, found = _planted(entry), plant_map(entry.record)
+    figures = {column.key: figure for column in COLUMNS if (figure := _figure(planted, column.key)) is not None}
+    figures["told"] = _told_right([planted])
+    maps = PlantMaps({entry.pair: found}, planted.auroc) if isinstance(found, PlantMap) else None
+    return _standing([entry], figures, (1, 1), maps, [found] if isinstance(found, str) else [])
+
+
+def _planted(entry: Entry) -> Planted:
+    assert entry.record.planted is not None
+    return entry.record.planted
+
+
+def _figure(planted: Planted, key: str) -> Estimate | None:
+    found = getattr(planted.effect if key in ("sufficiency", "necessity") else planted, key, None)
+    return found if isinstance(found, Estimate) else None
+
+
+def _mean_figure(judged: Mapping[str, Planted], key: str) -> Estimate:
+    """The mean over plants that have such a figure by their nature; undefined if one that should have it has not."""
+    figures = {pair: _figure(planted, key) for pair, planted in judged.items()}
+    return mean_over_plants({pair: figure for pair, figure in figures.items() if figure is not None})
+
+
+def _told_right(judged: Iterable[Planted]) -> Estimate:
+    answers = [found.told for planted in judged for found in (planted.pathways or {}).values()]
+    if not answers:
+        return Estimate(n=0, undefined="no plant of positions, or a method that makes no grafts of tokens")
+    if "not applicable" in answers:
+        return Estimate(n=0, undefined="not applicable: the method cannot express the pathways")
+    return store(wilson(answers.count("told"), len(answers)))
+
+
+def _told(detectable: float | None) -> tuple[Column, ...]:
+    return tuple(replace(column, detectable=detectable if column.key == "auroc" else None) for column in COLUMNS)

@@ -1,0 +1,136 @@
+"""The board of the paper's figures: cited, and never ranked with ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+from kgbench.leaderboard.model import Board, Column, Line, Table
+from kgbench.leaderboard.published import PublishedRow, experiments, paper, published
+from kgbench.records import Estimate
+from kgbench.sites import BASELINES
+from kgbench.stats import wilson_interval
+
+__all__ = ["published_board"]
+
+_UNRANKED = "published, not reproduced here"
+_NONE = "no interval was published"
+_FIGURES = {
+    "top5": f"Top-5 hit rate; the interval is Wilson's, computed by us from rate and n, for {_NONE}.",
+    "rank": f"Mean rank of the target, from 1; {_NONE}.",
+    "prob": f"Mean probability of the target; {_NONE}.",
+}
+_TITLES = {"top5": "top-5 hit rate", "rank": "mean rank", "prob": "mean probability"}
+_ENOUGH = 0.95
+"""Recovery from which the lead counts FE+LT as sufficient."""
+_BEYOND = 1.1
+"""Recovery from which it says that FE+LT got further than the finetuned model itself."""
+
+_UNPAIRED = f"computed by us from top-5 rates; no interval, for {_NONE} and the rows of single facts are not there to resample."
+_DERIVED = (
+    Column("recovery", "recovery of FE+LT", f"(FE+LT - PRE) / (SFT - PRE), {_UNPAIRED}"),
+    Column("complement", "recovery of (FE+LT)^C", f"((FE+LT)^C - PRE) / (SFT - PRE), {_UNPAIRED}"),
+    Column("separation", "separation", f"Recovery of FE+LT less that of its complement, {_UNPAIRED}", better="higher"),
+)
+
+Cell = Sequence[PublishedRow]
+
+
+def published_board() -> Board:
+    """The board of the published figures: every one of them, and of the position experiments what follows from them."""
+    cells = _cells(published())
+    positions = [cell for cell in cells if cell[0].experiment in ("positions", "gentle")]
+    overview = _positions(positions)
+    others = [(name, [cell for cell in cells if cell[0].experiment == name]) for name in ("reversal", "components", "hybrid")]
+    more = [_table("positions", positions, metric) for metric in ("rank", "prob")]
+    source = paper()
+    about = f"What the paper measured on four larger models: {source.citation}, {source.url}. {source.version}."
+    return Board(
+        key="published",
+        title="Published",
+        about=f"{about} Nothing here was reproduced with this benchmark, and nothing is ranked with its results.",
+        lead=_lead(overview.lines),
+        tables=(overview, *more, *(_table(name, group, metric) for name, group in others for metric in _FIGURES)),
+    )
+
+
+def _cells(rows: Iterable[PublishedRow]) -> list[Cell]:
+    """The rows of each experiment, model, data set and prompt."""
+    return [tuple(group) for _, group in groupby(rows, lambda row: (row.experiment, row.model, row.dataset, row.prompt))]
+
+
+def _positions(cells: Sequence[Cell]) -> Table:
+    """The table over all cells: hit rates, and what follows from them."""
+    rates = _table("positions", cells, "top5")
+    lines = tuple(_line(cell, {**line.figures, **_derived(cell)}) for cell, line in zip(cells, rates.lines, strict=True))
+    notes = (*rates.notes, "A recovery above 1 is beyond the finetuned model, one below 0 is below the pretrained one; neither is clamped.")
+    return Table("positions", "Positions", (*rates.columns, *_DERIVED), lines, notes=notes)
+
+
+def _table(name: str, cells: Sequence[Cell], metric: str) -> Table:
+    """One experiment by one metric: a line for each cell, a column for each configuration of the first, which has them all."""
+    lines = tuple(_line(cell, {row.named: _figure(row, metric) for row in cell}) for cell in cells)
+    experiment = experiments()[name]
+    kept = dict.fromkeys(doubt for cell in cells for doubt in experiments()[cell[0].experiment].doubts)
+    return Table(
+        key=f"{name}-{metric}",
+        title=f"{experiment.title}: {_TITLES[metric]}",
+        columns=tuple(Column(row.named, row.named, f"{_meaning(row)} {_FIGURES[metric]}") for row in cells[0]),
+        lines=lines,
+        scope={"experiment": experiment.title, "figure": _TITLES[metric]},
+        notes=(experiment.about, _shown(cells), _FIGURES[metric], *paper().doubts, *kept),
+    )
+
+
+def _meaning(row: PublishedRow) -> str:
+    """What a configuration is, as a sentence; where layers differ by model, for the row's."""
+    if row.named in BASELINES:
+        return {"PRE": "The pretrained model.", "SFT": "The finetuned model."}[row.named]
+    if row.named == row.configuration:
+        return f"The graft {row.configuration}."
+    return f"The graft {row.configuration} on {row.model}; on the others the layers are other ones."
+
+
+def _shown(cells: Sequence[Cell]) -> str:
+    """Which of the paper's figures show the cells."""
+    where = dict.fromkeys(cell[0].shown or "no figure" for cell in cells)
+    counted = ", ".join(f"{sum((cell[0].shown or 'no figure') == each for cell in cells)} in {each}" for each in where)
+    return f"Of these {len(cells)} cells, {counted}."
+
+
+def _line(cell: Cell, figures: Mapping[str, Estimate]) -> Line:
+    first = cell[0]
+    model = f"{first.model}, gently" if first.experiment == "gentle" else first.model
+    name = f"{model} · {first.prompt} · {first.dataset}"
+    return Line(name, figures, runs=(), coverage=(1, 1), badge="published", unranked=_UNRANKED)
+
+
+def _figure(row: PublishedRow, metric: str) -> Estimate:
+    if metric != "top5":
+        return _point(getattr(row, metric), row.n)
+    low, high = wilson_interval(row.top5, row.n)
+    return Estimate(value=row.top5, low=min(low, row.top5), high=max(high, row.top5), n=row.n)
+
+
+def _point(value: float, n: int) -> Estimate:
+    """A figure without an interval, which stands as one whose ends are its value."""
+    return Estimate(value=value, low=value, high=value, n=n)
+
+
+def _derived(cell: Cell) -> dict[str, Estimate]:
+    """Recoveries of FE+LT and of its complement."""
+    rate = {row.named: row.top5 for row in cell}
+    gain = rate["SFT"] - rate["PRE"]
+    inside, outside = ((rate[name] - rate["PRE"]) / gain for name in ("FE+LT", "(FE+LT)^C"))
+    figures = {"recovery": inside, "complement": outside, "separation": inside - outside}
+    return {name: _point(value, cell[0].n) for name, value in figures.items()}
+
+
+def _lead(lines: Sequence[Line]) -> str:
+    recovered = {line.method: line.figures["recovery"].value or 0.0 for line in lines}
+    enough, beyond = (sum(value >= bound for value in recovered.values()) for bound in (_ENOUGH, _BEYOND))
+    least = min(recovered, key=lambda name: recovered[name])
+    return (
+        f"In {enough} of {len(recovered)} cells FE+LT recovers at least {_ENOUGH:.0%} of what finetuning brought, in {beyond} of "
+        f"them more than {_BEYOND:.0%}; least, {recovered[least]:.0%}, in {least}. None of it has an interval, for none was published."
+    )

@@ -1,0 +1,126 @@
+"""From entries to boards, and from boards to the files that show them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from kgbench.errors import InputError, OutputError
+from kgbench.leaderboard.boards.budget import budget_board
+from kgbench.leaderboard.boards.cost import cost_board
+from kgbench.leaderboard.boards.pathways import pathways_board
+from kgbench.leaderboard.boards.planted import planted_board
+from kgbench.leaderboard.boards.published import published_board
+from kgbench.leaderboard.entries import Entry, read_entries
+from kgbench.leaderboard.markdown import render_markdown
+from kgbench.leaderboard.model import Leaderboard
+from kgbench.leaderboard.site import render_site
+
+__all__ = ["MARKDOWN", "RESULTS", "SITE", "build", "differences", "make_leaderboard", "outputs"]
+
+RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
+
+
+def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
+    """All boards of some entries, whatever order these come in."""
+    found = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.record.id))
+    boards = (planted_board(found), pathways_board(found), budget_board(found), cost_board(found), published_board())
+    return Leaderboard(boards, tuple(found))
+
+
+def outputs(root: Path) -> Iterator[tuple[str, bytes]]:
+    """Every file that the entries below a folder give, by its path in the folder; the same entries give the same bytes.
+
+    Raises:
+        DataError: If an entry does not read.
+        InputError: If the folder holds no results.
+    """
+    if not (root / RESULTS).is_dir():
+        raise InputError(f"{root} is no leaderboard: expected a folder {RESULTS!r} in it; give the place by --root")
+    leaderboard = make_leaderboard(list(read_entries(root / RESULTS)))
+    yield MARKDOWN, render_markdown(leaderboard).encode()
+    for path, content in render_site(leaderboard):
+        yield f"{SITE}/{path}", content
+
+
+def build(root: Path) -> tuple[int, int]:
+    """Write the board; files that are right already are left as they are, and pages of records that are gone are deleted.
+
+    Returns:
+        How many files there are, and how many of them were written or deleted.
+
+    Raises:
+        OutputError: If one cannot be written.
+    """
+    made, changed = set(), 0
+    try:
+        with _uncollected():
+            for name, content in outputs(root):
+                made.add(name)
+                changed += _write(root / name, content)
+        for name in _there(root) - made:
+            (root / name).unlink()
+            changed += 1
+        _remove_empty(root / SITE)
+    except OSError as error:
+        raise OutputError(f"cannot write the board to {str(root)!r}: {error.strerror or error}") from error
+    return len(made), changed
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection: a thousand records are a million objects that stay, and looking through them takes long."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def differences(root: Path) -> Iterator[str]:
+    """Where the files that are there differ from what the entries give, a line each."""
+    made = set()
+    for name, content in outputs(root):
+        made.add(name)
+        path = root / name
+        if not path.is_file():
+            yield f"{path}: it is missing"
+        elif (found := path.read_bytes()) != content:
+            yield f"{path}: {_first_difference(found, content)}"
+    yield from (f"{root / name}: no entry gives such a file" for name in sorted(_there(root) - made))
+
+
+def _first_difference(found: bytes, expected: bytes) -> str:
+    place = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), min(len(found), len(expected)))
+    line = found[:place].count(b"\n") + 1
+    return f"line {line}, byte {place}: it has {_near(found, place)}, and the entries give {_near(expected, place)}"
+
+
+def _near(content: bytes, place: int) -> str:
+    return ascii(content[place : place + 40].decode(errors="replace")) if place < len(content) else "the end"
+
+
+def _write(path: Path, content: bytes) -> bool:
+    if path.is_file() and path.read_bytes() == content:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}-{os.getpid()}.tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+    return True
+
+
+def _there(root: Path) -> set[str]:
+    """The board's files that exist, by their paths in the folder."""
+    site = {path.relative_to(root).as_posix() for path in (root / SITE).rglob("*") if path.is_file() or path.is_symlink()}
+    return site | ({MARKDOWN} if (root / MARKDOWN).is_file() else set())
+
+
+def _remove_empty(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not any(path.iterdir()):
+            shutil.rmtree(path)

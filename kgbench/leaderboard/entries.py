@@ -1,0 +1,91 @@
+"""Entries of the leaderboard: records with what was submitted beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+from pydantic import ValidationError
+
+from kgbench.errors import DataError
+from kgbench.leaderboard.hits import COLUMNS, PromptHits, hits_by_prompt
+from kgbench.leaderboard.submission import Submission, Verification
+from kgbench.records import Record, Strict, read_facts, read_record
+
+__all__ = ["FILES", "Entry", "read_entries", "read_entry"]
+
+RECORD, FACTS, SUBMISSION, VERIFICATION = "record.json", "facts.parquet", "submission.json", "verification.json"
+
+FILES = (RECORD, FACTS, SUBMISSION, VERIFICATION)
+"""All files that an entry may hold; the last may be missing."""
+
+_M = TypeVar("_M", bound=Strict)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A record on the leaderboard."""
+
+    folder: Path
+    record: Record
+    submission: Submission | None
+    """None of a reader's own run, which was never submitted."""
+    verification: Verification | None
+
+    @property
+    def method(self) -> str:
+        """The method's name on the board; a run that was never submitted does not stand in the line of one that was."""
+        return self.submission.name if self.submission is not None else f"{self.record.identity.localizer.name} (yours)"
+
+    @property
+    def pair(self) -> str:
+        """The name of the model pair."""
+        return self.record.model
+
+    @cached_property
+    def hits(self) -> Mapping[str, PromptHits]:
+        """Per-fact hits of each prompt."""
+        return hits_by_prompt(read_facts(self.folder / FACTS, COLUMNS))
+
+    def facts(self) -> pa.Table:
+        """Its per-fact rows."""
+        return read_facts(self.folder / FACTS)
+
+
+def read_entries(results: Path) -> Iterator[Entry]:
+    """All entries below a folder, by folder name.
+
+    Raises:
+        DataError: If one does not read; it says which.
+    """
+    for folder in sorted(path.parent for path in results.glob(f"*/{RECORD}")):
+        yield read_entry(folder)
+
+
+def read_entry(folder: Path) -> Entry:
+    """One entry.
+
+    Raises:
+        DataError: If a part of it does not read, or goes with another record.
+    """
+    record = read_record(folder).record
+    submission, verification = _read(folder / SUBMISSION, Submission), _read(folder / VERIFICATION, Verification)
+    for name, part in ((SUBMISSION, submission), (VERIFICATION, verification)):
+        if part is not None and part.record != record.id:
+            raise DataError(f"{folder / name}: record: it goes with another record than the one beside it")
+    return Entry(folder, record, submission, verification)
+
+
+def _read(path: Path, model: type[_M]) -> _M | None:
+    if not path.is_file():
+        return None
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else None
+        where = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}" if first else str(error)
+        raise DataError(f"{path}: {where}") from error

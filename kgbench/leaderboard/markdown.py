@@ -1,0 +1,62 @@
+"""The boards as Markdown: the summary that a repository's page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tabulate import tabulate
+
+from kgbench.board.escape import markdown_text
+from kgbench.board.footnotes import Footnotes
+from kgbench.board.numbers import number_text
+from kgbench.leaderboard.model import Board, Column, Leaderboard, Line, Table
+
+__all__ = ["render_markdown"]
+
+HEAD = """# Leaderboard
+
+Localizers say where a finetuned fact is retrieved from; these tables say how well they do. Every figure is over facts or plants that all
+methods share, with its 95 % interval. Ranks are dense: methods of one rank cannot be told apart from the first of it by a paired bootstrap.
+A figure over several cells is only given to a method that was run on all of them. *d* is the smallest difference that so many facts could
+show. The pages with pictures, single cells and runs are in [`site/`](site/index.html); how to add a method is in [README.md](README.md).
+
+This file is written by `kgbench leaderboard build`.
+"""
+
+
+def render_markdown(leaderboard: Leaderboard) -> str:
+    """The first table of each board, with who leads; equal boards give equal texts."""
+    return "\n".join([HEAD, *(_board(board) for board in leaderboard.boards)])
+
+
+def _board(board: Board) -> str:
+    table, notes = board.tables[0], Footnotes()
+    body = [_row(line, table.columns, notes) for line in table.lines]
+    ranked = table.ranked_by is not None
+    heads = [*(["rank"] if ranked else []), "method", "cells", *(_head(column) for column in table.columns), "by"]
+    rows = [row if ranked else row[1:] for row in body]
+    text = tabulate(rows, heads, tablefmt="github", disable_numparse=True) if rows else "No entries yet."
+    parts = [f"## {board.title}", board.about, f"**{markdown_text(board.lead)}**", f"{table.title}:", text, *_below(table, notes)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _head(column: Column) -> str:
+    detectable = f" (*d* {number_text(column.detectable)})" if column.detectable is not None else ""
+    return f"{markdown_text(column.title)}{detectable}"
+
+
+def _row(line: Line, columns: Sequence[Column], notes: Footnotes) -> list[str]:
+    have, of = line.coverage
+    cells = [notes.cell(line.figures[column.key]) if column.key in line.figures else "–" for column in columns]
+    name = markdown_text(line.method)
+    return ["–" if line.rank is None else str(line.rank), f"*{name}*" if line.baseline else name, f"{have} of {of}", *cells, line.badge]
+
+
+def _below(table: Table, notes: Footnotes) -> Iterator[str]:
+    yield "\n".join(f"- {markdown_text(line)}" for line in notes.lines())
+    reasons: dict[str, list[str]] = {}
+    for line in table.lines:
+        if line.rank is None and line.unranked and table.ranked_by is not None:
+            reasons.setdefault(line.unranked, []).append(line.method)
+    yield "\n".join(f"- without a rank: {markdown_text(', '.join(names))}: {markdown_text(why)}" for why, names in reasons.items())
+    yield "\n".join(f"- {markdown_text(note)}" for note in table.notes)

@@ -1,0 +1,120 @@
+"""The leaderboard as a static site, which works from files and asks nothing of any network."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kgbench.errors import DataError
+from kgbench.leaderboard.entries import FACTS, Entry
+from kgbench.leaderboard.model import Board, Leaderboard
+from kgbench.leaderboard.site.curves import curve_files, has_curves
+from kgbench.leaderboard.site.environments import environment_facts, environment_name
+from kgbench.leaderboard.site.links import run_name
+from kgbench.leaderboard.site.pages import Pages, script_call
+from kgbench.leaderboard.site.ranks import STEPS, fact_ranks, read_ranks
+from kgbench.leaderboard.site.run_pages import run_page
+from kgbench.leaderboard.site.suites import badge, suite
+from kgbench.leaderboard.site.tables import Places, shown_part, shown_rows, shown_table
+
+__all__ = ["render_site"]
+
+_CHARTS = ("charts/d3.min", "charts/plot.min", "charts/tables", "charts/pictures", "data")
+
+DRAWN = 40
+"""Methods in the picture of the first page."""
+
+
+def render_site(leaderboard: Leaderboard) -> Iterator[tuple[str, bytes]]:
+    """All files of the site: the same leaderboard gives the same bytes.
+
+    Args:
+        leaderboard: Boards, and the entries that they are from.
+
+    Yields:
+        The path in the site, and the content.
+
+    Raises:
+        DataError: If two runs could not be told apart, or rows of one do not read.
+    """
+    entries = _by_name(leaderboard)
+    places = Places(frozenset(entry.method for entry in leaderboard.entries), frozenset(entries))
+    pages = Pages(boards=leaderboard.boards, steps=STEPS, suite=suite, badge=badge)
+    yield from _assets()
+    yield "index.html", _index(leaderboard, pages, places)
+    by_id = {entry.record.id: entry for entry in leaderboard.entries}
+    for board in leaderboard.boards:
+        yield f"{board.key}.html", _board(board, pages, places, by_id)
+        yield from curve_files(board, by_id)
+    for name in sorted(places.methods):
+        yield places.method(name), _method(name, leaderboard, pages, places)
+    for name, entry in entries.items():
+        yield f"runs/{name}.html", _run(name, entry, pages, places)
+    yield "environments.html", pages.render("environments.html", environments=_environments(leaderboard))
+    yield from _compare(leaderboard, pages)
+
+
+def _by_name(leaderboard: Leaderboard) -> dict[str, Entry]:
+    found: dict[str, Entry] = {}
+    for entry in leaderboard.entries:
+        if (name := run_name(entry.record)) in found:
+            raise DataError(f"{entry.folder}: its id begins as that of {found[name].folder} does, and both would have one page")
+        found[name] = entry
+    return found
+
+
+def _assets() -> Iterator[tuple[str, bytes]]:
+    """What pages load, as it is; what all pages with pictures load, in one file."""
+    here = Path(__file__).parent / "assets"
+    for path in sorted(here.glob("*.*")):
+        yield f"assets/{path.name}", path.read_bytes()
+    yield "assets/LICENSES.txt", (here / "charts/LICENSES.txt").read_bytes()
+    yield "assets/charts.js", b"\n".join((here / f"{name}.js").read_bytes() for name in _CHARTS)
+
+
+def _index(leaderboard: Leaderboard, pages: Pages, places: Places) -> bytes:
+    parts = {board.key: shown_part(board, places, DRAWN) for board in leaderboard.boards if board.tables}
+    verified = sum(entry.verification is not None for entry in leaderboard.entries)
+    count = (len(leaderboard.entries), len(places.methods), verified)
+    return pages.render("index.html", parts=parts, count=count)
+
+
+def _board(board: Board, pages: Pages, places: Places, entries: Mapping[str, Entry]) -> bytes:
+    curves = {table.key for table in board.tables if has_curves(table, entries)}
+    tables = [shown_table(table, places) for table in board.tables]
+    columns = dict.fromkeys((column.title, column.about) for table in board.tables for column in table.columns)
+    return pages.render("board.html", board=board, tables=tables, curves=curves, columns=columns)
+
+
+def _method(name: str, leaderboard: Leaderboard, pages: Pages, places: Places) -> bytes:
+    found = [entry for entry in leaderboard.entries if entry.method == name]
+    rows = [rows for board in leaderboard.boards if (rows := shown_rows(board, name, places)) is not None]
+    return pages.render("method.html", up="../", name=name, entries=[(run_name(entry.record), entry) for entry in found], tables=rows)
+
+
+def _run(name: str, entry: Entry, pages: Pages, places: Places) -> bytes:
+    method = "../" + places.method(entry.method)
+    return pages.render("run.html", up="../", entry=entry, name=name, method=method, page=run_page(entry))
+
+
+def _environments(leaderboard: Leaderboard) -> dict[str, tuple[tuple[tuple[str, str], ...], int]]:
+    sources = [entry.record.provenance for entry in leaderboard.entries]
+    counts = Counter(map(environment_name, sources))
+    return {environment_name(source): (tuple(environment_facts(source)), counts[environment_name(source)]) for source in sources}
+
+
+def _compare(leaderboard: Leaderboard, pages: Pages) -> Iterator[tuple[str, bytes]]:
+    """The page that compares two runs, and what it loads: an index, a file per list of facts, and a file per run."""
+    index: list[list[str]] = []
+    lists: set[str] = set()
+    for entry in leaderboard.entries:
+        name, record = run_name(entry.record), entry.record
+        ranks = fact_ranks(read_ranks(entry.folder / FACTS), [row.graft for row in record.rows])
+        index.append([name, entry.method, entry.pair, suite(entry), record.identity.dataset.hash[:12]])
+        if ranks.list_name not in lists:
+            lists.add(ranks.list_name)
+            yield f"data/facts/{ranks.list_name}.js", script_call("kgbench.facts.put", ranks.list_name, ranks.facts)
+        yield f"data/runs/{name}.js", script_call("kgbench.runs.put", name, {"facts": ranks.list_name, "prompts": ranks.prompts})
+    yield "data/runs.js", script_call("kgbench.index.put", "", index)
+    yield "compare.html", pages.render("compare.html")

@@ -1,0 +1,6 @@
+// The first page: one picture per board, from the table below it.
+"use strict";
+for (const figure of document.querySelectorAll("figure[data-board]")) {
+  const table = kgbench.table(figure.parentElement.querySelector("table"));
+  kgbench.boardPicture(figure, table, { board: figure.dataset.board, all: table.rows });
+}

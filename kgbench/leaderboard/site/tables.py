@@ -1,0 +1,180 @@
+"""Tables of methods as a page shows them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from markupsafe import Markup
+
+from kgbench.leaderboard.model import Board, Column, Line, Table
+from kgbench.leaderboard.site.cells import Cells, number
+from kgbench.leaderboard.site.links import method_slug, run_name
+from kgbench.leaderboard.site.pages import brief
+
+__all__ = ["Head", "Places", "ShownLine", "ShownTable", "shown_part", "shown_rows", "shown_table"]
+
+
+@dataclass(frozen=True)
+class Head:
+    """A column's head."""
+
+    key: str
+    title: str
+    better: str
+    detectable: str
+    """The smallest difference that could be told, as text; empty where that cannot be said."""
+    ranked: bool = False
+
+
+@dataclass(frozen=True)
+class ShownLine:
+    """A row."""
+
+    name: str
+    """What its first cell says: a method, or, on a method's own page, a table."""
+    href: str
+    """Where the name leads; empty where nowhere."""
+    rank: str
+    tied: bool
+    unranked: str
+    badge: str
+    coverage: tuple[int, int]
+    baseline: bool
+    cells: tuple[Markup, ...]
+    runs: tuple[str, ...]
+    """Names of the runs that it is from; empty where they are too many to name."""
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    """A table."""
+
+    key: str
+    title: str
+    heads: tuple[Head, ...]
+    lines: tuple[ShownLine, ...]
+    facts: str
+    """Of how many its figures are."""
+    reasons: tuple[str, ...]
+    """Why figures are undefined, by the numbers in the cells."""
+    notes: tuple[str, ...] = ()
+    scope: tuple[tuple[str, str], ...] = ()
+    first: str = "Method"
+    """Head of the first column."""
+    own: bool = False
+    """Whether it is of one method."""
+
+    @property
+    def ties(self) -> bool:
+        """Whether methods share a rank."""
+        return any(line.tied for line in self.lines)
+
+    @property
+    def ranked(self) -> bool:
+        """Whether there are ranks."""
+        return any(line.rank for line in self.lines)
+
+    @property
+    def unranked(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Reasons why methods have no rank, each with the methods; without these where it holds for all."""
+        names: dict[str, list[str]] = {}
+        for line in self.lines:
+            if line.unranked and line.name not in names.setdefault(line.unranked, []):
+                names[line.unranked].append(line.name)
+        return tuple((reason, () if len(names) == 1 and not self.ranked else tuple(found)) for reason, found in names.items())
+
+    @property
+    def covered(self) -> bool:
+        """Whether the table is over several cells."""
+        return any(line.coverage[1] > 1 for line in self.lines)
+
+    @property
+    def runs(self) -> bool:
+        """Whether rows name their runs."""
+        return any(line.runs for line in self.lines)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Which methods and runs have pages."""
+
+    methods: frozenset[str]
+    runs: frozenset[str]
+    """Names of runs."""
+
+    def method(self, name: str) -> str:
+        """The page of a method, from the site's root; empty where it has none."""
+        return f"methods/{method_slug(name)}.html" if name in self.methods else ""
+
+
+def shown_table(table: Table, places: Places, limit: int | None = None, only: Sequence[str] = ()) -> ShownTable:
+    """A table of methods.
+
+    Args:
+        table: The figures.
+        places: Which methods and runs have pages.
+        limit: Only the first so many lines.
+        only: Only these columns; all where empty.
+    """
+    columns = sorted((c for c in table.columns if not only or c.key in only), key=lambda c: c.key != table.ranked_by)
+    cells = Cells()
+    sharing = _sharing(table)
+    lines = tuple(_line(line, (line.method, places.method(line.method)), columns, cells, sharing, places) for line in table.lines[:limit])
+    heads = tuple(_head(column, table) for column in columns)
+    scope = tuple(table.scope.items())
+    first = "Setting" if all(line.badge == "published" for line in lines) else "Method"
+    return ShownTable(table.key, table.title, heads, lines, cells.facts(), tuple(cells.reasons), table.notes, scope, first)
+
+
+def shown_rows(board: Board, method: str, places: Places) -> ShownTable | None:
+    """All rows of a method on a board, one per table; None where it is not there."""
+    ranked_by = board.tables[0].ranked_by if board.tables else None
+    found = {column.key: column for table in board.tables for column in table.columns if any(line.method == method for line in table.lines)}
+    columns = sorted(found.values(), key=lambda c: c.key != ranked_by)
+    cells = Cells(exact=False)
+    lines = [
+        _line(line, (brief(table.title), f"{board.key}.html#t={table.key}"), columns, cells, _sharing(table), places)
+        for table in board.tables
+        for line in table.lines
+        if line.method == method
+    ]
+    if not lines:
+        return None
+    heads = tuple(replace(_head(column, board.tables[0]), detectable="") for column in columns)
+    return ShownTable(board.key, board.title, heads, tuple(lines), cells.facts(), tuple(cells.reasons), first="Where", own=True)
+
+
+def shown_part(board: Board, places: Places, limit: int) -> ShownTable:
+    """The few columns of a board's first table that its picture needs."""
+    table = board.tables[0]
+    wanted = ("sufficiency", "necessity", table.ranked_by or "")
+    return shown_table(table, places, limit, wanted if table.ranked_by else ())
+
+
+def _sharing(table: Table) -> Mapping[int | None, int]:
+    return Counter(line.rank for line in table.lines)
+
+
+def _head(column: Column, table: Table) -> Head:
+    told = "" if column.detectable is None else number(column.detectable)
+    return Head(column.key, column.title, column.better or "", told, column.key == table.ranked_by)
+
+
+def _line(
+    line: Line, name: tuple[str, str], columns: Sequence[Column], cells: Cells, sharing: Mapping[int | None, int], places: Places
+) -> ShownLine:
+    runs = tuple(run_name(id) for id in line.runs if run_name(id) in places.runs)
+    return ShownLine(
+        name=name[0],
+        href=name[1],
+        rank="" if line.rank is None else str(line.rank),
+        tied=line.rank is not None and sharing[line.rank] > 1,
+        unranked=line.unranked,
+        badge=line.badge,
+        coverage=line.coverage,
+        baseline=line.baseline,
+        cells=tuple(cells.cell(line.figures.get(column.key)) for column in columns),
+        runs=runs if line.coverage[1] == 1 and name[0] == line.method else (),
+    )

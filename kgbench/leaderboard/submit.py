@@ -1,0 +1,190 @@
+"""From recorded runs to entries of the leaderboard: prepared, checked as the board's own check does it, and copied."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from importlib.metadata import entry_points
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from kgbench.errors import InputError, OutputError
+from kgbench.leaderboard.build import RESULTS, make_leaderboard
+from kgbench.leaderboard.entries import FACTS, RECORD, SUBMISSION, Entry, read_entries, read_entry
+from kgbench.leaderboard.model import Board, Line, Table
+from kgbench.leaderboard.submission import Submission
+from kgbench.leaderboard.validate import Checked, Finding, validate
+from kgbench.leaderboard.validate.known import known
+from kgbench.records import Record, StoredRecord
+from kgbench.records.facts import write_facts
+
+__all__ = ["Draft", "Standing", "checked", "drafts", "publish", "staged", "standings"]
+
+_GROUP = "kgbench.localizers"
+"""Entry points of installed packages that hold methods."""
+
+_HINTS: Mapping[str, str] = {
+    "name": "1 to 60 letters, digits, blanks and . _ + ( ) = , - that begin with a letter or digit; give another by --as",
+    "code": "URL@COMMIT, such as https://github.com/me/method@0123abc, or PACKAGE==VERSION",
+    "paper": "an address that begins with https://",
+}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A run that is to become an entry."""
+
+    run: StoredRecord
+    submission: Submission
+
+    @property
+    def folder(self) -> str:
+        """The entry's folder: what it is of in words, and the first twelve digits of the id."""
+        what = self.run.record
+        words = (self.submission.name, what.model, *what.identity.prompts)
+        slug = re.sub(r"[^A-Za-z0-9._+]+", "-", "-".join(words)).strip("-._+")[:80].strip("-._+")
+        return f"{slug}-{what.id[:12]}"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A table with new lines among those to compare with."""
+
+    board: Board
+    table: Table
+    lines: tuple[Line, ...]
+    """The new ones, the best of the others, and the points of reference."""
+    new: frozenset[str]
+    """Methods whose line is new or changed."""
+
+
+def drafts(runs: Sequence[StoredRecord], name: str | None = None, code: str | None = None, paper: str | None = None) -> tuple[Draft, ...]:
+    """Runs with what is to be said of them.
+
+    Args:
+        runs: Recorded runs.
+        name: The method's name on the board; by default the localizer's.
+        code: Where its code is; by default the kgbench that ran, or the installed package that holds the localizer.
+        paper: Address of a paper.
+
+    Raises:
+        InputError: A name, code or address is not fit, or nobody knows where the code is.
+    """
+    return tuple(Draft(run, _submission(run.record, name, code, paper)) for run in runs)
+
+
+def _submission(record: Record, name: str | None, code: str | None, paper: str | None) -> Submission:
+    try:
+        return Submission(record=record.id, name=name or record.identity.localizer.name, code=code or _code(record), paper=paper)
+    except ValidationError as error:
+        field = str(error.errors()[0]["loc"][0])
+        value = {"name": name or record.identity.localizer.name, "code": code, "paper": paper}.get(field)
+        raise InputError(f"{value!r} is no {field} of a submission: expected {_HINTS.get(field, error.errors()[0]['msg'])}") from None
+
+
+def _code(record: Record) -> str:
+    """Where the code of a method is, as far as that can be told."""
+    name = record.identity.localizer.name
+    if name in known().localizers:
+        return f"kgbench=={record.provenance.kgbench}"
+    for point in entry_points(group=_GROUP):
+        if point.name == name and point.dist is not None:
+            return f"{point.dist.name}=={point.dist.version}"
+    raise InputError(
+        f"where is the code of {name!r}? It is neither built in nor of an installed package: publish it, and give --code URL@COMMIT "
+        "or --code PACKAGE==VERSION; code never comes inside a result"
+    )
+
+
+@contextmanager
+def staged(found: Sequence[Draft]) -> Iterator[Path]:
+    """A temporary folder with the entries as they would be."""
+    with TemporaryDirectory(prefix="kgbench-submit-") as place:
+        for draft in found:
+            folder = Path(place, draft.folder)
+            folder.mkdir(exist_ok=True)
+            (folder / RECORD).write_text(draft.run.record.to_json(), encoding="utf-8")
+            write_facts(draft.run.facts(), folder / FACTS)
+            hashes = {name: sha256((folder / name).read_bytes()).hexdigest() for name in (RECORD, FACTS)}
+            submission = draft.submission.model_copy(update={"files": hashes})
+            (folder / SUBMISSION).write_text(submission.to_json(), encoding="utf-8")
+        yield Path(place)
+
+
+def checked(stage: Path, root: Path) -> list[Checked]:
+    """The staged entries, checked as strictly as the board's own check does it, beside those that are there.
+
+    Args:
+        stage: The folder of `staged`.
+        root: The leaderboard's folder.
+    """
+    results = root / RESULTS
+    return [_once(entry, results) for entry in validate(stage, strict=True, beside=results)]
+
+
+def _once(entry: Checked, results: Path) -> Checked:
+    """The entry, refused where its folder is there: what was submitted before is not replaced."""
+    if not (results / entry.folder).exists():
+        return entry
+    twice = Finding(f"{entry.folder}/{RECORD}", "id", f"the same result is in {entry.folder}", "each result once")
+    return replace(entry, findings=(*entry.findings, twice))
+
+
+def publish(stage: Path, root: Path) -> list[Path]:
+    """Copy the staged entries into the leaderboard, each whole or not at all.
+
+    Raises:
+        OutputError: It cannot be written to.
+    """
+    made = []
+    try:
+        (root / RESULTS).mkdir(parents=True, exist_ok=True)
+        for folder in sorted(stage.iterdir()):
+            target = root / RESULTS / folder.name
+            temporary = root / f".writing-{os.getpid()}-{uuid4().hex[:8]}"
+            try:
+                shutil.copytree(folder, temporary)
+                os.replace(temporary, target)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+            made.append(target)
+    except OSError as error:
+        raise OutputError(f"cannot write to {str(root / RESULTS)!r}: {error.strerror or error}") from error
+    return made
+
+
+def standings(stage: Path, root: Path) -> list[Standing]:
+    """The tables of single cells with the staged entries in them, against `random`, `all` and the best so far.
+
+    Args:
+        stage: The folder of `staged`.
+        root: The leaderboard's folder.
+    """
+    new = [read_entry(folder) for folder in sorted(stage.iterdir())]
+    ids = {entry.record.id for entry in new}
+    before = [entry for entry in _entries(root) if entry.record.id not in ids]
+    boards = make_leaderboard([*before, *new]).boards
+    return [_standing(board, table, ids) for board in boards for table in board.tables if table.scope and _holds(table, ids)]
+
+
+def _entries(root: Path) -> list[Entry]:
+    return list(read_entries(root / RESULTS)) if (root / RESULTS).is_dir() else []
+
+
+def _holds(table: Table, ids: set[str]) -> bool:
+    return any(ids.intersection(line.runs) for line in table.lines)
+
+
+def _standing(board: Board, table: Table, ids: set[str]) -> Standing:
+    new = frozenset(line.method for line in table.lines if ids.intersection(line.runs))
+    best = next((line.method for line in table.lines if line.rank is not None and not line.baseline and line.method not in new), None)
+    kept = tuple(line for line in table.lines if line.method in new | {best, "random", "all"})
+    return Standing(board, table, kept, new)

@@ -1,0 +1,103 @@
+"""What is shipped, as far as results can be held against it: hashes and places of the pairs, the methods, the suites.
+
+`known.json` is written by `tests/write_known.py` from the loaded pairs, so that results are checked without loading any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from kgbench.data import Dataset, load_dataset
+from kgbench.models import catalog
+
+__all__ = ["Known", "KnownLocalizer", "KnownPair", "known", "own_facts"]
+
+Spot = tuple[int | None, str]
+"""A layer and a component; None outside the layers."""
+
+
+@dataclass(frozen=True)
+class KnownPair:
+    """A shipped pair."""
+
+    weights: Mapping[str, Mapping[str, str]]
+    """By dtype, the hash of the recipient and of each donor."""
+    tokenizer: str
+    places: tuple[Spot, ...]
+    """The default components, in the order of computation."""
+    regions: Mapping[str, tuple[str, ...]]
+    """By built-in prompt, the regions that its tokens are scored under."""
+    changed: frozenset[Spot]
+    """Where the donor has other weights than the recipient."""
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers."""
+        return 1 + max(layer for layer, _ in self.places if layer is not None)
+
+
+@dataclass(frozen=True)
+class KnownLocalizer:
+    """A built-in method."""
+
+    version: str
+    kind: str
+    floor: str
+    needs: tuple[str, ...]
+    baseline: bool
+    """Whether it is a point of reference, which is shown under its own name only."""
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """All of it."""
+
+    metric_version: str
+    ranking_version: str
+    made_with: Mapping[str, str]
+    """Versions of the packages on which the hashes of pairs depend."""
+    pairs: Mapping[str, KnownPair]
+    localizers: Mapping[str, KnownLocalizer]
+    suites: Mapping[str, Mapping[str, Sequence[str]]]
+    """By suite and kind of method (`scoring`, or `intervention` and its floor), the configurations that are run."""
+
+
+@cache
+def known() -> Known:
+    """What is shipped with this version."""
+    data = json.loads(files(__package__).joinpath("known.json").read_text("utf-8"))
+    return Known(
+        data["metric_version"],
+        data["ranking_version"],
+        data["made_with"],
+        {name: _pair(**fields) for name, fields in data["pairs"].items()},
+        {name: KnownLocalizer(**fields) for name, fields in data["localizers"].items()},
+        data["suites"],
+    )
+
+
+def _pair(
+    weights: Mapping[str, Mapping[str, str]],
+    tokenizer: str,
+    places: Sequence[Sequence[int | str | None]],
+    regions: Mapping[str, Sequence[str]],
+    changed: Sequence[int],
+) -> KnownPair:
+    spots = tuple((layer if isinstance(layer, int) else None, str(component)) for layer, component in places)
+    by_prompt = {name: tuple(own) for name, own in regions.items()}
+    return KnownPair(weights, tokenizer, spots, by_prompt, frozenset(spots[i] for i in changed))
+
+
+@cache
+def own_facts(model: str) -> Dataset | None:
+    """The facts that the donor of a pair learned; None where the catalog has no such pair."""
+    if model not in catalog.names():  # anything else could be a path
+        return None
+    entry = catalog.entry(model)
+    dataset = load_dataset(entry.dataset)
+    return dataset if entry.facts is None else dataset.subset(entry.facts)

@@ -1,0 +1,162 @@
+"""A ranking against the truth, made anew from the record's map and the plant's expression."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+
+from kgbench.effects import RankingFigures, pathways_of, rank_figures
+from kgbench.leaderboard.validate.findings import Finding, shown
+from kgbench.leaderboard.validate.known import KnownPair
+from kgbench.leaderboard.validate.recomputed import differences
+from kgbench.records import NOT_APPLICABLE, Estimate, Planted, Record
+from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
+from kgbench.sites.configurations import BEST, canonical
+from kgbench.stats import Figure
+
+__all__ = ["check_planted", "check_sites", "planted_sites", "shipped_sites"]
+
+Unit = tuple[object, ...]
+"""A site, or a layer and a component."""
+
+
+def shipped_sites(pair: KnownPair, prompts: Collection[str]) -> tuple[Site, ...] | None:
+    """All sites of a shipped pair on some built-in prompts of its own facts; None where one of them is not known."""
+    if any(prompt not in pair.regions for prompt in prompts):
+        return None
+    present = {region for prompt in prompts for region in pair.regions[prompt]}
+    regions = [region for region in SCORED_REGIONS if region in present]
+    return tuple(Site(layer, component, region) for layer, component in pair.places for region in regions)
+
+
+def planted_sites(sites: Collection[Site], graft: Graft, n_layers: int) -> frozenset[Site]:
+    """The sites that a graft gives a donor's weights at all of their tokens.
+
+    Regions in which tokens are scored share no token, so that a prompt with one token in each stands for all prompts; a region that only
+    lies within a scored one, as P within LT where the preposition comes last, is taken for that.
+
+    Args:
+        sites: All sites.
+        graft: The graft.
+        n_layers: Layers of the model.
+    """
+    cells = [region for region in SCORED_REGIONS if any(site.region == region for site in sites)]
+    tokens = {
+        region: [cells.index(region if region in cells else "LT")] for region in SCORED_REGIONS[:-1] if region in cells or region == "P"
+    }
+    found: set[Site] = set()
+    for term in graft.terms:
+        inside = {cells[token] for token in term.positions.tokens(tokens, len(cells))}
+        places = set(term.sites(n_layers))
+        named = {site for site in sites if site.region in inside and (site.layer, site.component) in places}
+        found = found - named if term.donor == RECIPIENT else found | named
+    return frozenset(found)
+
+
+def check_sites(record: Record, sites: Collection[Site], at: str) -> Iterator[Finding]:
+    """The map has a score for every site of the pair, and no others."""
+    if record.scores is None:
+        return
+    have = {Site(score.layer, score.component, score.region) for score in record.scores}
+    if missing := sorted(set(sites) - have, key=str):
+        yield Finding(at, "scores", f"{len(missing)} sites were removed, such as {_named(missing[0])}", f"all {len(sites)} of the pair")
+    if added := sorted(have - set(sites), key=str):
+        yield Finding(
+            at, "scores", f"{len(added)} sites are none of the pair's, such as {_named(added[0])}", f"the {len(sites)} of the pair"
+        )
+
+
+def _named(site: Site) -> str:
+    return f"{site.region}:{site.component}" + ("" if site.layer is None else f"@{site.layer}")
+
+
+def check_planted(record: Record, pair: KnownPair, sites: Collection[Site], at: str) -> Iterator[Finding]:
+    """Every figure of the comparison with the truth that does not come from per-fact rows.
+
+    Args:
+        record: A record with a truth.
+        pair: What is known of its pair.
+        sites: All sites of the pair on the record's prompts.
+        at: How findings name the file.
+    """
+    own, truth = record.planted, record.identity.truth
+    assert own is not None and truth is not None
+    made = _judged(record, pair, sites)
+    for name, figure in made.items():
+        for field, one, other in differences(_plain(getattr(own, name)), _plain(figure), f"planted.{name}"):
+            yield Finding(at, field, f"it is {shown(one)}", f"{shown(other)}, as the record's map and the plant give")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return value.model_dump() if isinstance(value, Estimate | Planted) or hasattr(value, "model_dump") else value
+
+
+def _judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[str, object]:
+    """Fields of `Planted` by name."""
+    truth = record.identity.truth
+    assert truth is not None
+    plant = canonical(parse_graft(truth.plant))
+    everywhere = all(str(term.positions) == "ALL" for term in plant.terms)
+    true_sites = planted_sites(sites, plant, pair.n_layers)
+    true, units = _units(true_sites, everywhere), _units(sites, everywhere)
+    decoy = _units(planted_sites(sites, parse_graft(truth.decoy), pair.n_layers), everywhere) if truth.decoy else set()
+    scores = _scores(record, everywhere)
+    figures = _figures(scores, true, 1.0 if everywhere else _told_apart(record)) if scores else _unranked(record)
+    against = {unit: score for unit, score in scores.items() if truth.decoy and unit in true | decoy}
+    return {
+        "plant": truth.plant,
+        "decoy": truth.decoy,
+        "units": "layer and component" if everywhere else "site",
+        "n_units": len(units),
+        "n_true": len(true),
+        "k": len(true_sites),
+        "auroc": _store(figures.auroc),
+        "average_precision": _store(figures.average_precision),
+        "recall_at_k": _store(figures.recall_at_k),
+        "expected": {**figures.expected, **_by_change(pair, units, true)},
+        "auroc_decoy": _store(_figures(against, true).auroc) if against else None,
+        "pathways": None if everywhere else pathways_of(record, plant),
+    }
+
+
+def _units(sites: Collection[Site], everywhere: bool) -> set[Unit]:
+    return {(site.layer, site.component) if everywhere else tuple(site) for site in sites}
+
+
+def _scores(record: Record, everywhere: bool) -> dict[Unit, float]:
+    """The record's map by unit: where whole weights were planted, a layer and component takes the largest score of its regions."""
+    found: dict[Unit, float] = {}
+    for site in record.scores or ():
+        unit: Unit = (site.layer, site.component) if everywhere else (site.layer, site.component, site.region)
+        found[unit] = max(site.score, found.get(unit, -np.inf))
+    return found
+
+
+def _told_apart(record: Record) -> float:
+    """Of the sites, how many the method scores by themselves."""
+    places: dict[Unit, set[float]] = {}
+    for site in record.scores or ():
+        places.setdefault((site.layer, site.component), set()).add(site.score)
+    return len(places) / len(record.scores or ()) if all(len(scores) == 1 for scores in places.values()) else 1.0
+
+
+def _figures(scores: Mapping[Unit, float], true: Collection[Unit], share: float = 1.0) -> RankingFigures:
+    return rank_figures(np.array(list(scores.values())), np.array([unit in true for unit in scores]), share)
+
+
+def _by_change(pair: KnownPair, units: Collection[Unit], true: Collection[Unit]) -> dict[str, float]:
+    """The AUROC of knowing no more than which weights changed."""
+    found = _figures({unit: float((unit[0], unit[1]) in pair.changed) for unit in units}, true).auroc.value
+    return {} if found is None else {"changed": found}
+
+
+def _unranked(record: Record) -> RankingFigures:
+    nothing = Figure.missing(NOT_APPLICABLE + record.not_applicable.get(BEST, ""), 0)
+    return RankingFigures(nothing, nothing, nothing, {})
+
+
+def _store(figure: Figure) -> Estimate:
+    return Estimate(**figure.to_json())

@@ -1,0 +1,190 @@
+"""All checks of a path: of each entry by itself, and of all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from kgbench.errors import DataError
+from kgbench.leaderboard.entries import FACTS, RECORD, SUBMISSION, VERIFICATION
+from kgbench.leaderboard.submission import Submission, Verification
+from kgbench.leaderboard.validate.across import Others
+from kgbench.leaderboard.validate.archives import ARCHIVES, folders_in
+from kgbench.leaderboard.validate.findings import Finding, refusals, shown
+from kgbench.leaderboard.validate.folders import Folder, folders_below
+from kgbench.leaderboard.validate.identity import (
+    check_data,
+    check_method,
+    check_pair,
+    check_suite,
+    check_truth,
+    dataset_of,
+    pair_of,
+)
+from kgbench.leaderboard.validate.planted import check_planted, check_sites, shipped_sites
+from kgbench.leaderboard.validate.plausible import check_cost, check_ranking
+from kgbench.leaderboard.validate.recomputed import check_figures
+from kgbench.leaderboard.validate.rows import check_configurations, check_rows, check_scores
+from kgbench.leaderboard.validate.schema import read_part, read_record
+from kgbench.leaderboard.validate.sealed import check_hashes, check_written
+from kgbench.leaderboard.validate.submitted import check_submission, check_verification
+from kgbench.leaderboard.validate.tables import read_table
+from kgbench.records import Record
+
+__all__ = ["Checked", "check_files", "check_folder", "validate", "validate_folders"]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One entry, as far as it reads, and what was found in it."""
+
+    folder: str
+    findings: tuple[Finding, ...]
+    record: Record | None = None
+    table: pa.Table | None = None
+    submission: Submission | None = None
+
+    @property
+    def accepted(self) -> bool:
+        """Whether nothing in it is refused."""
+        return not refusals(list(self.findings))
+
+
+def validate(path: Path, strict: bool = False, beside: Path | None = None) -> Iterator[Checked]:
+    """Check an entry, a folder of entries or an archive, one entry after the other.
+
+    Args:
+        path: A run's or entry's folder, its record.json, a folder of such folders, a .zip or a .tar.gz.
+        strict: Whether results are refused too that are of unknown data or models, or come without a submission.
+        beside: Entries that are on the board already, which are believed.
+
+    Raises:
+        InputError: There is no such path, or it is none of these.
+    """
+    archive = path.is_file() and path.name.lower().endswith(ARCHIVES)
+    return validate_folders(folders_in(path, strict) if archive else folders_below(path, strict), strict, beside)
+
+
+def validate_folders(folders: Iterable[Folder], strict: bool, beside: Path | None = None) -> Iterator[Checked]:
+    """Check entries, each by itself and beside those before it; arguments as of `validate`."""
+    others = Others(board=None if beside is None else {})
+    for known in folders_below(beside, strict=False) if beside is not None and any(beside.glob("*")) else ():
+        _seen(known, others)
+    for folder in folders:
+        yield _guarded(folder, others, strict)
+
+
+def _seen(folder: Folder, others: Others) -> None:
+    """Take notice of an entry, as far as it reads."""
+    if others.board is not None:
+        others.board[folder.name] = Folder(folder.name, folder.hashes())
+    read = check_files(folder, strict=False)
+    if read.accepted and read.record is not None:
+        others.compare(folder.name, read.record, read.table, read.submission)
+
+
+def _guarded(folder: Folder, others: Others, strict: bool) -> Checked:
+    """A check that fails itself must not pass for one that found nothing, nor end in a traceback."""
+    try:
+        return check_folder(folder, others, strict)
+    except Exception as error:
+        wrong = f"it cannot be checked ({type(error).__name__}: {shown(str(error))})"
+        return Checked(folder.name, (*folder.findings, Finding(folder.name, "content", wrong)))
+
+
+def check_folder(folder: Folder, others: Others, strict: bool) -> Checked:
+    """Check one entry.
+
+    Args:
+        folder: Its files.
+        others: Entries before it; where it is in order, it is one of them from now on.
+        strict: As of `validate`.
+    """
+    read = check_files(folder, strict)
+    findings, record, table = [*read.findings, *others.replaced(folder)], read.record, read.table
+    if record is not None:
+        findings += _of_record(record, folder.at(RECORD), strict)
+        findings += _of_both(record, table, folder, sound=not refusals(findings)) if table is not None else ()
+        if not refusals(findings):
+            findings += others.compare(folder.name, record, table, read.submission)
+    return replace(read, findings=tuple(findings))
+
+
+def check_files(folder: Folder, strict: bool) -> Checked:
+    """Read the files of an entry, each checked by itself, and those that go with the record."""
+    findings = list(folder.findings)
+    record = table = None
+    if RECORD in folder.files:
+        record, found = read_record(folder.files[RECORD], folder.at(RECORD))
+        findings += found
+    if FACTS in folder.files:
+        table, found = _table(folder.files[FACTS], folder.at(FACTS))
+        findings += found
+    submission, found = _beside(folder, record, strict)
+    return Checked(folder.name, (*findings, *found), record, table, submission)
+
+
+def _table(data: bytes, at: str) -> tuple[pa.Table | None, list[Finding]]:
+    try:
+        table = read_table(data)
+    except DataError as error:
+        return None, [Finding(at, "Parquet", str(error), "a facts.parquet as kgbench eval writes it")]
+    return table, check_scores(table, at)
+
+
+def _beside(folder: Folder, record: Record | None, strict: bool) -> tuple[Submission | None, list[Finding]]:
+    """The smaller files of an entry."""
+    findings: list[Finding] = []
+    submission = None
+    if (data := folder.files.get(SUBMISSION)) is not None:
+        submission, found = read_part(data, Submission, folder.at(SUBMISSION))
+        findings += found
+        findings += check_submission(record, submission, folder.at(SUBMISSION)) if record and submission else ()
+        if submission and strict:
+            findings += check_hashes(submission, folder.files, folder.at(SUBMISSION))
+            findings += check_written(submission, data, folder.at(SUBMISSION))
+    elif strict and folder.files and not any(finding.file == folder.at(SUBMISSION) for finding in folder.findings):
+        findings.append(Finding(folder.at(SUBMISSION), "file", "it is missing", "the file that kgbench submit writes"))
+    if (data := folder.files.get(VERIFICATION)) is not None:
+        verification, found = read_part(data, Verification, folder.at(VERIFICATION))
+        findings += found
+        findings += check_written(verification, data, folder.at(VERIFICATION)) if verification and strict else ()
+        if record and verification:
+            findings += check_verification(record, verification, folder.files.get(FACTS, b""), folder.at(VERIFICATION))
+    return submission, findings
+
+
+def _of_record(record: Record, at: str, strict: bool) -> Iterator[Finding]:
+    """What a record says by itself."""
+    found = list(check_configurations(record, at))
+    yield from found
+    if refusals(found):
+        return
+    yield from check_data(record, at, strict)
+    yield from check_pair(record, at, strict)
+    yield from check_truth(record, at, strict)
+    yield from check_method(record, at)
+    yield from check_ranking(record, at)
+    if strict:
+        yield from check_suite(record, at)
+
+
+def _of_both(record: Record, table: pa.Table, folder: Folder, sound: bool) -> Iterator[Finding]:
+    """A record against its per-fact rows; figures are made anew where all else is sound, since they would follow from what is not."""
+    at = folder.at(RECORD)
+    dataset = dataset_of(record)
+    facts = tuple(fact.id for fact in dataset.facts[: record.identity.limit]) if dataset is not None else None
+    found = [*check_rows(record, table, facts, folder.at(FACTS)), *check_cost(record, table, at)]
+    yield from found
+    if refusals(found) or not sound:
+        return
+    yield from check_figures(record, table, at)
+    pair = pair_of(record)
+    own = pair is not None and dataset is not None and shipped_sites(pair, record.identity.prompts)
+    if pair is not None and own:
+        yield from check_sites(record, own, at)
+        if record.planted is not None and record.identity.truth is not None:
+            yield from check_planted(record, pair, own, at)

@@ -1,0 +1,45 @@
+"""Pictures of the committed leaderboard for the README: `make screenshots`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.page.conftest import FLAGS  # noqa: E402
+
+LIMIT = 150_000
+"""Bytes of a picture."""
+
+SHOTS = {
+    "desktop": ("planted.html", 1200, 1000, "light"),
+    "phone": ("index.html", 390, 844, "light"),
+    "dark": ("pathways.html", 1200, 1000, "dark"),
+}
+"""Page, width, height, theme."""
+
+
+def main(site: Path, folder: Path) -> None:
+    """Take them."""
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        for name, (page, width, height, theme) in SHOTS.items():
+            tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="dark" if theme == "dark" else "light")
+            tab.goto(f"{site.as_uri()}/{page}")
+            tab.wait_for_selector("svg[role=img]")
+            tab.wait_for_timeout(300)
+            picture = tab.screenshot(path=folder / f"leaderboard-{name}.png")
+            assert len(picture) < LIMIT, f"{name} is {len(picture):,} bytes"
+        browser.close()
+
+
+if __name__ == "__main__":
+    site = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "leaderboard" / "site"
+    main(site.resolve(), Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / ".github")

@@ -1,0 +1,144 @@
+"""Entries that may stand on the board, for tests of what is refused: their models are shipped, and what they answer is made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from fake_runs import RATES, record, rows
+
+from kgbench.data import prompt_hash
+from kgbench.effects import rescored
+from kgbench.leaderboard.submission import Submission
+from kgbench.leaderboard.validate import Finding, validate
+from kgbench.leaderboard.validate.known import known, own_facts
+from kgbench.records import DatasetRef, Identity, LocalizerRef, Record, WeightHashes, facts_table
+from kgbench.records.facts import write_facts
+
+N = 30
+
+
+def answers(rates: Mapping[str, float] = RATES, n: int = N, seed: int = 0) -> pa.Table:
+    """Per-fact rows of these hit rates that a model could give; PRE and SFT answer the same whatever the seed."""
+    same, own = rows(n, rates, seed=0), rows(n, rates, seed=seed)
+    table = pa.concat_tables([_only(same, baseline=True), _only(own, baseline=False)])
+    columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+    rank = columns["rank"]
+    difference = np.where(rank == 1, 2.5, -0.2 * np.log1p(rank))
+    highest = np.minimum(-np.log(rank), -np.logaddexp(0, -difference)) - 0.01
+    logprob = np.minimum(columns["logprob"], highest)
+    return facts_table({**columns, "logit_diff": difference, "logprob": logprob, "prob": np.exp(logprob)})
+
+
+def _only(table: pa.Table, baseline: bool) -> pa.Table:
+    return table.filter(pa.array([(graft in ("PRE", "SFT")) == baseline for graft in table["graft"].to_pylist()]))
+
+
+def identity(model: str = "tiny-gemma", localizer: LocalizerRef | None = None, n: int = N, **changes: object) -> Identity:
+    """The identity of a pathways run on a shipped pair."""
+    pair, dataset = known().pairs[model], own_facts(model)
+    assert dataset is not None
+    weights = dict(pair.weights["float32"])
+    parts: dict[str, object] = {
+        "dataset": DatasetRef(name=dataset.name, hash=dataset.content_hash, n=len(dataset.facts)),
+        "prompts": {name: prompt_hash(name, dataset) for name in ("headline", "qa")},
+        "weights": WeightHashes(recipient=weights.pop("recipient"), donors=weights),
+        "tokenizer": pair.tokenizer,
+        "localizer": localizer or LocalizerRef(name="dynamic_graft", version="1"),
+        "configurations": tuple(RATES),
+        "metric_version": known().metric_version,
+        "dtype": "float32",
+        "seeds": (0,),
+        "limit": n,
+    }
+    return Identity.model_validate({**parts, **changes})
+
+
+def result(what: Identity | None = None, rates: Mapping[str, float] = RATES, seed: int = 0, **changes: object) -> tuple[Record, pa.Table]:
+    """A record and its rows, with real figures."""
+    what = what or identity()
+    facts = answers(rates, min(what.limit or what.dataset.n, what.dataset.n), seed)
+    made = record(facts, what=what, dropped={}, **{"model": "tiny-gemma", **changes})
+    return rescored(made, facts), facts
+
+
+def write_entry(folder: Path, made: tuple[Record, pa.Table], name: str | None = None, code: str | None = None) -> Path:
+    """Write an entry's files."""
+    what, facts = made
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text(what.to_json(), encoding="utf-8")
+    write_facts(facts, folder / "facts.parquet")
+    submission = Submission(record=what.id, name=name or what.identity.localizer.name, code=code or "kgbench==0.1.0")
+    (folder / "submission.json").write_text(submission.to_json(), encoding="utf-8")
+    seal(folder)
+    return folder
+
+
+def seal(folder: Path) -> None:
+    """Let the submission say the hashes that the files have now."""
+    path = folder / "submission.json"
+    hashes = {name: sha256((folder / name).read_bytes()).hexdigest() for name in ("record.json", "facts.parquet")}
+    submission = Submission.model_validate_json(path.read_bytes()).model_copy(update={"files": hashes})
+    path.write_text(submission.to_json(), encoding="utf-8")
+
+
+OTHERS = LocalizerRef(name="my_method", version="1 MyMethod 0123456789abcdef", parameters={"seed": 0})
+"""A method of somebody else's."""
+
+CODE = "my-method==1.0"
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], object], file: str = "record.json", sign: bool = False) -> None:
+    """Change a JSON file of an entry by hand, and the hash that the submission holds of it.
+
+    Args:
+        folder: The entry.
+        change: Changes the content.
+        file: Which file.
+        sign: Also make the id the hash of the identity again, as a careful forger would.
+    """
+    content = json.loads((folder / file).read_text("utf-8"))
+    change(content)
+    if sign:
+        content["id"] = Identity.model_validate(content["identity"]).digest()
+        edit(folder, lambda submission: submission.update(record=content["id"]), "submission.json")
+    (folder / file).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if file == "record.json" and (folder / "submission.json").is_file():
+        seal(folder)
+
+
+Change = Callable[[Path], object]
+"""What somebody does to an entry's folder."""
+
+
+def findings(path: Path, strict: bool = True, beside: Path | None = None) -> list[Finding]:
+    """All that is found."""
+    return [finding for entry in validate(path, strict, beside) for finding in entry.findings]
+
+
+def refused(path: Path, strict: bool = True, beside: Path | None = None) -> list[str]:
+    """Lines of what is refused."""
+    return [str(finding) for finding in findings(path, strict, beside) if finding.refuses]
+
+
+def bytes_of(file: str, content: bytes) -> Change:
+    """A file of other bytes."""
+    return lambda folder: (folder / file).write_bytes(content)
+
+
+def off(facts: pa.Table, graft: str) -> pa.Table:
+    """Rows of which one configuration's log-probabilities are a little lower."""
+    values = facts["logprob"].to_numpy() - 0.02 * (np.array(facts["graft"].to_pylist()) == graft)
+    return facts_table({**{name: facts[name] for name in facts.column_names}, "logprob": values, "prob": np.exp(values)})
+
+
+def honest_entries(root: Path) -> Path:
+    """A folder of entries: a built-in method and another's, on the same pair."""
+    write_entry(root / "a-built-in", result())
+    write_entry(root / "b-other", result(identity(localizer=OTHERS), {**RATES, "FE": 0.5, "LT": 0.4}, seed=1), "my method", CODE)
+    return root

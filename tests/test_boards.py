@@ -1,0 +1,149 @@
+"""Boards made of entries: scores, ranks, coverage, and what one record more or less changes."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kgbench.leaderboard.build import build, differences, make_leaderboard, outputs
+from kgbench.leaderboard.entries import read_entries
+from kgbench.leaderboard.markdown import render_markdown
+from kgbench.leaderboard.model import Board, Leaderboard, Line, Table
+from kgbench.records import LocalizerRef
+from tests.fake_runs import RATES
+from tests.submissions import CODE, identity, result, write_entry
+
+PAIRS = ("tiny-gemma", "tiny-gpt2", "tiny-llama", "tiny-pythia")
+
+
+def submit(root: Path, method: str, rate: float, pairs: tuple[str, ...] = PAIRS, limit: int | None = None, seed: int = 0) -> None:
+    """Entries of one method that brings this share by FE and LT."""
+    rates = {**RATES, "FE+LT": rate, "ALL": max(rate, 0.9)}
+    for pair in pairs:
+        what = identity(pair, LocalizerRef(name=method, version="1 Own 0123456789abcdef"), limit=limit, seeds=(seed,))
+        made = result(what, rates, model=pair, seed=sum(map(ord, method)))
+        write_entry(root / "results" / f"{pair}-{method}-{limit}-{seed}", made, code=CODE)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A leaderboard of four methods: two alike, one worse, one on a single pair."""
+    place = tmp_path_factory.mktemp("leaderboard")
+    for method, rate in (("good", 0.96), ("like_it", 0.95), ("worse", 0.4)):
+        submit(place, method, rate)
+    submit(place, "partial", 0.97, PAIRS[:1])
+    return place
+
+
+def made(place: Path) -> Leaderboard:
+    return make_leaderboard(list(read_entries(place / "results")))
+
+
+def board(leaderboard: Leaderboard, key: str) -> Board:
+    return next(board for board in leaderboard.boards if board.key == key)
+
+
+def lines(table: Table) -> dict[str, Line]:
+    return {line.method: line for line in table.lines}
+
+
+def test_ranks_and_coverage(root: Path) -> None:
+    """Like methods share a rank, a worse one has the next; one that lacks cells has neither mean nor rank, and its cells are counted."""
+    overall = board(made(root), "pathways").tables[0]
+    found = lines(overall)
+    assert {name: line.rank for name, line in found.items()} == {"good": 1, "like_it": 1, "worse": 2, "partial": None}
+    assert found["partial"].coverage == (2, 8) and not found["partial"].figures and "all 8 cells" in found["partial"].unranked
+    assert found["good"].coverage == (8, 8) and found["good"].badge == "self-reported"
+    assert [line.method for line in overall.lines][-2:] == ["worse", "partial"]
+    assert "not certain" in board(made(root), "pathways").lead
+
+
+def test_a_cell_shows_the_record_s_figures(root: Path) -> None:
+    """On a single cell, hit rates are the record's own, and sufficiency and necessity agree with its."""
+    leaderboard = made(root)
+    table = next(t for t in board(leaderboard, "pathways").tables if t.key == "tiny-gemma-headline")
+    line = lines(table)["partial"]
+    record = next(entry.record for entry in leaderboard.entries if entry.method == "partial")
+    row = next(row for row in record.rows if (row.prompt, row.graft) == ("headline", "FE+LT"))
+    assert line.figures["FE+LT"] == row.top5
+    assert line.figures["sufficiency"].value == pytest.approx(row.sufficiency.value, rel=1e-5)
+    assert line.figures["necessity"].value == pytest.approx(row.necessity.value, rel=1e-5)
+    both = line.figures["sufficiency"].value + line.figures["necessity"].value - 1  # type: ignore[operator]
+    assert line.figures["separation"].value == pytest.approx(both, rel=1e-4)
+
+
+def test_a_method_more_changes_no_other_s_figures(root: Path, tmp_path: Path) -> None:
+    """Figures and intervals of a method depend on its own records only; of the others nothing but the rank may change."""
+    few, before = tmp_path / "few", made(root)
+    for method, rate in (("good", 0.96), ("worse", 0.4)):
+        submit(few, method, rate)
+    alone = made(few)
+    for one, more in zip(alone.boards, before.boards, strict=True):
+        for table in one.tables:
+            larger = lines(next(t for t in more.tables if t.key == table.key))
+            for name, line in lines(table).items():
+                assert replace(larger[name], rank=None) == replace(line, rank=None)
+
+
+def test_a_record_less_changes_its_own_cells_only(tmp_path: Path) -> None:
+    """Without one record its pages are gone, its method's page and the lists change, and nothing else does."""
+    submit(tmp_path, "good", 0.96, PAIRS[:2])
+    submit(tmp_path, "worse", 0.4, PAIRS[:2])
+    a = dict(outputs(tmp_path))
+    run = next(e for e in read_entries(tmp_path / "results") if e.method == "worse" and e.pair == PAIRS[1])
+    shutil.rmtree(run.folder)
+    b = dict(outputs(tmp_path))
+    gone = {name for name in a if name not in b}
+    changed = {name for name in b if a[name] != b[name]}
+    assert gone == {f"site/runs/{run.record.id[:12]}.html", f"site/data/runs/{run.record.id[:12]}.js"}
+    lists = {"LEADERBOARD.md", "site/index.html", "site/pathways.html", "site/cost.html", "site/data/runs.js", "site/environments.html"}
+    assert changed <= {*lists, "site/methods/worse.html"}, changed
+
+
+def test_the_same_entries_give_the_same_bytes(root: Path, tmp_path: Path) -> None:
+    """Whatever the order and names of the folders, the board is the same."""
+    other = tmp_path / "results"
+    other.mkdir()
+    for i, folder in enumerate(sorted((root / "results").iterdir(), reverse=True)):
+        (other / f"{i:03d}").mkdir()
+        for file in folder.iterdir():
+            (other / f"{i:03d}" / file.name).write_bytes(file.read_bytes())
+    mine, theirs = ([entry for entry in read_entries(place / "results")] for place in (root, tmp_path))
+    assert render_markdown(make_leaderboard(mine)) == render_markdown(make_leaderboard(theirs[::-1]))
+
+
+def test_limited_and_further_runs_stand_apart(tmp_path: Path) -> None:
+    """A run on some of the facts has a table of its own, and a second seed does not count twice."""
+    submit(tmp_path, "good", 0.96)
+    submit(tmp_path, "good", 0.5, PAIRS[:1], seed=1)
+    submit(tmp_path, "good", 0.9, PAIRS[:1], limit=20)
+    pathways = board(made(tmp_path), "pathways")
+    assert lines(pathways.tables[0])["good"].coverage == (8, 8)
+    assert lines(pathways.tables[0])["good"].figures["sufficiency"].value == pytest.approx(0.96, abs=0.03)
+    apart = [table for table in pathways.tables if "first 20" in table.title]
+    assert len(apart) == 2 and all(lines(table)["good"].figures["FE+LT"].n == 20 for table in apart)
+    assert any("further run" in note for note in pathways.tables[0].notes)
+
+
+def test_build_and_differences(root: Path, tmp_path: Path) -> None:
+    """What is built does not differ; a flipped byte, a page too many and one too few are named; building again mends them."""
+    submit(tmp_path, "good", 0.96, PAIRS[:1])
+    files, changed = build(tmp_path)
+    assert files == changed and not list(differences(tmp_path)) and build(tmp_path) == (files, 0)
+    text = (tmp_path / "LEADERBOARD.md").read_bytes()
+    (tmp_path / "LEADERBOARD.md").write_bytes(text[:300] + bytes([text[300] ^ 1]) + text[301:])
+    (tmp_path / "site" / "index.html").unlink()
+    (tmp_path / "site" / "runs" / "stale.html").write_text("old")
+    told = list(differences(tmp_path))
+    assert len(told) == 3 and "byte 300" in told[0] and "missing" in told[1] and "no entry gives" in told[2]
+    assert build(tmp_path) == (files, 3) and not list(differences(tmp_path))
+
+
+def test_an_empty_board(tmp_path: Path) -> None:
+    """Without entries there are the published figures, and the rest says that there are none."""
+    (tmp_path / "results").mkdir()
+    text = dict(outputs(tmp_path))["LEADERBOARD.md"].decode()
+    assert text.count("No entries yet.") == 4 and "Nothing here was reproduced" in text

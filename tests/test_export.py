@@ -1,0 +1,141 @@
+"""`kgbench export`: nothing of a record is lost, and nothing of it means anything to the program that reads it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import fake_runs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stored_runs import OTHER, WORSE, Call, caller, folder, stored
+
+from kgbench.board.escape import FORMULA, csv_text, latex_text, markdown_text
+from kgbench.board.export import CSV_COLUMNS, as_csv, as_latex, as_markdown
+from kgbench.board.figures import figures
+from kgbench.records import Record
+
+RUN = stored()[0]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Call:
+    return caller(capsys)
+
+
+def renamed(name: str) -> Record:
+    """A record of a method with some name, and a figure whose reason is that name too."""
+    what = fake_runs.identity(localizer={"name": name, "version": "1"})
+    return fake_runs.record(fake_runs.rows(8, prompts=("headline",)), what=what)
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_csv_gives_the_record_back() -> None:
+    """Every figure of every record stands in a line of its own with interval, n and reason, as the record holds it to the last digit."""
+    records = [RUN, stored(WORSE, seed=3, **OTHER)[0]]
+    rows = rows_of(as_csv(records))
+    assert tuple(rows[0]) == CSV_COLUMNS
+    expected = [(record.id, named) for record in records for named in figures(record)]
+    assert len(rows) == len(expected) == 2 * (18 * 14 + 4)
+    for row, (id, named) in zip(rows, expected, strict=True):
+        assert (row["id"], row["prompt"], row["graft"], row["figure"]) == (id, named.prompt, named.graft, named.figure)
+        numbers = [float(row[end]) if row[end] else None for end in ("value", "low", "high")]
+        estimate = named.estimate
+        assert (*numbers, int(row["n"])) == (estimate.value, estimate.low, estimate.high, estimate.n)
+        assert row["undefined"] == (estimate.undefined or "") and bool(row["undefined"]) == (row["value"] == "")
+
+
+def test_every_row_of_a_record_has_all_its_figures() -> None:
+    """What is exported of a configuration is every figure that its row has."""
+    names = {named.figure for named in figures(RUN) if named.graft == "FE"}
+    from kgbench.records import FIGURES
+
+    assert names == set(FIGURES)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1))
+def test_csv_is_no_formula(text: str) -> None:
+    """No cell begins as a formula does, and a reader that takes off the apostrophe has the text again."""
+    cell = csv_text(text)
+    assert not cell.startswith(FORMULA) and cell.removeprefix("'" if text.startswith(FORMULA) else "") == text
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+SUM(A1)", "-2", '@cmd|"/c calc"!A1', 'a,"b"\nc'])
+def test_names_survive_csv(name: str) -> None:
+    """A name that looks like a formula is guarded, and numbers below 0 are not."""
+    rows = rows_of(as_csv([renamed(name)]))
+    assert {row["localizer"] for row in rows} == {csv_text(name)}
+    negative = [row["value"] for row in rows if row["figure"] == "logprob"]
+    assert all(value.startswith("-") for value in negative)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_markdown_cells_stay_cells(text: str) -> None:
+    """No text ends its cell or its line, opens a tag or makes a link."""
+    cell = markdown_text(text)
+    assert "\n" not in cell and "<" not in cell and not re.search(r"(?<!\\)(\\\\)*[|\[\]`*]", cell)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_latex_is_text(text: str) -> None:
+    """Every mark that LaTeX reads as a command stands behind a backslash, and lines do not break."""
+    plain = re.sub(r"\\(?:text[a-z]+\{\}|ldots\{\}|[&%$#_{}])|\$(?:-|\\times|\\geq|\\leq)\$", "", latex_text(text))
+    assert not set(plain) & set('\\&%$#_{}~^<>|"\n')
+
+
+@pytest.mark.parametrize("make", [as_markdown, as_latex])
+def test_tables_hold_every_configuration(make) -> None:
+    """A row per configuration of every prompt and record, with intervals and n, reasons below; several records are told apart."""
+    text = make([RUN, stored(WORSE, seed=3, **OTHER)[0]])
+    rows = [line for line in text.splitlines() if line.count("headline") or line.count("qa")]
+    assert len(rows) == 2 * (18 + 4)
+    assert text.count("dynamic") >= len(rows) and RUN.id[:8] in text
+    alone = make([RUN])
+    assert RUN.id[:8] not in alone and ".97 " in alone
+    minus = "$-$." if make is as_latex else "-."
+    assert minus in alone
+
+
+def test_latex_is_a_booktabs_table() -> None:
+    """Rules, as many columns in every row as are declared, escaped names."""
+    text = as_latex([renamed("50%_&co^2")])
+    tables = re.findall(r"\\begin\{tabular\}\{(l+)\}(.*?)\\end\{tabular\}", text, re.S)
+    assert len(tables) == 2 and text.startswith("% needs \\usepackage{booktabs}")
+    for columns, body in tables:
+        lines = [line for line in body.splitlines() if line.endswith(r"\\")]
+        assert {len(re.findall(r"(?<!\\)&", line)) + 1 for line in lines} == {len(columns)}
+        assert body.count(r"\toprule") == body.count(r"\midrule") == body.count(r"\bottomrule") == 1
+    assert r"50\%\_\&co\textasciicircum{}2" in text and r"(FE+LT)\textasciicircum{}C" in text
+
+
+def test_undefined_figures_have_their_reason() -> None:
+    """Where finetuning added nothing that could be told, every table gives the reason once and the figure has its number."""
+    flat = dict.fromkeys(fake_runs.RATES, 0.5)
+    record = stored(flat)[0]
+    for make in (as_markdown, as_latex):
+        text = make([record])
+        assert "undefined (1)" in text and text.count("not told from 0") >= 1
+    undefined = [row for row in rows_of(as_csv([record])) if row["figure"] == "sufficiency"]
+    assert all("not told from 0" in row["undefined"] and row["value"] == "" for row in undefined)
+
+
+def test_command(tmp_path: Path, run: Call) -> None:
+    """To stdout or a file; JSON is what `show --json` prints."""
+    first, second = folder(tmp_path), folder(tmp_path, *stored(WORSE, **OTHER))
+    status, out, _ = run("export", first)
+    assert status == 0 and out == as_csv([RUN])
+    status, out, err = run("export", first, second, "--format", "latex", "-o", tmp_path / "table.tex")
+    assert (status, out) == (0, "") and "table.tex" in err and r"\toprule" in (tmp_path / "table.tex").read_text()
+    shown = json.loads(run("show", first, "--json")[1])
+    assert json.loads(run("export", first, "--json")[1]) == shown
+    assert json.loads(run("export", first, second, "--format", "json")[1])["runs"][0] == shown
+    assert run("export", first, "--json", "--format", "csv")[0] == 2
+    status, _, err = run("export", first, "-o", tmp_path / "nowhere" / "x.csv")
+    assert status == 2 and "cannot write" in err

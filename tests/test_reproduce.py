@@ -1,0 +1,258 @@
+"""`kgbench reproduce`: a recorded run comes out the same, or it is told what does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import fake_runs
+import pyarrow as pa
+import pytest
+from again import FRESH, edited, evaluated
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stored_runs import Call, caller
+
+from kgbench.effects.repeated import Repeated, repeated, repeated_map
+from kgbench.errors import InputError
+from kgbench.localizers import create
+from kgbench.records import Record, RecordStore, SiteScore, StoredRecord
+from kgbench.records.differing import differing
+from kgbench.runner import Settings, Spec, run_job
+from kgbench.runner.job import job_configurations
+from kgbench.runner.respec import Places, _with_configurations, job_of, specification
+from kgbench.runner.suites import load_suite
+
+CPU = Settings(device="cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StoredRecord]:
+    """Fresh tiny runs."""
+    root = tmp_path_factory.mktemp("runs")
+    return {name: evaluated(root, name) for name in FRESH}
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Call:
+    return caller(capsys)
+
+
+# --------------------------------------------------------------------------------------- from a record to what it is of
+
+
+@pytest.mark.parametrize("name", FRESH)
+def test_a_record_says_what_it_is_of(runs: dict[str, StoredRecord], name: str) -> None:
+    """From a record alone comes the job that made it: the same identity, suite and grafts included."""
+    record = runs[name].record
+    job = job_of(record, Places(), CPU)
+    assert job.identity == record.identity and job.spec.metric == record.metric
+    if name == "custom":
+        assert job.spec.grafts == ("LT:o+ffn@second_half", "FE")
+
+
+RECORD = fake_runs.record()
+GRAFTS = st.sampled_from(
+    ["FE", "LT", "FE+LT", "LT^C", "(FE+LT)^C", "ALL", "NONE", "LT:o+ffn", "FE:q", "ALL; LT:o=recipient", "M:emb", "PRE"]
+)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(GRAFTS, min_size=1, max_size=4), st.sampled_from([None, "second_half", "0-1"]), st.sampled_from(["dynamic_graft", "ablation"])
+)
+def test_grafts_are_found_again(grafts: list[str], layers: str | None, name: str) -> None:
+    """Whatever grafts were asked for, on whatever layers, those that are found give the same configurations."""
+    layers = None if "M:emb" in grafts else layers
+    localizer = create(name, {}, 0)
+    spec = Spec(localizer=name, model="tiny-gemma", grafts=tuple(grafts), layers=layers)
+    wanted = tuple(job_configurations(spec, load_suite("pathways"), localizer))
+    what = fake_runs.identity(configurations=wanted)
+    record = RECORD.model_copy(update={"identity": what, "id": what.digest()})
+    found = _with_configurations(Spec(localizer=name, model="tiny-gemma"), record, localizer)
+    assert tuple(job_configurations(found, load_suite(found.suite), localizer)) == wanted
+
+
+def changed(record: Record, **parts: object) -> Record:
+    what = record.identity.model_copy(update=parts)
+    return record.model_copy(update={"identity": what, "id": what.digest()})
+
+
+def test_what_is_not_at_hand_is_named(runs: dict[str, StoredRecord]) -> None:
+    """Other weights, facts, code, prompts or configurations: the field, both values, and what to do."""
+    record = runs["scores"].record
+    what = record.identity
+    other_weights = what.weights.model_copy(update={"donors": {"sft": "f" * 64}})
+    other_code = what.localizer.model_copy(update={"version": "0"})
+    for parts, message in (
+        ({"weights": other_weights}, r"weights.donors.sft: f{12}… \| 16e8.*give the checkpoints"),
+        ({"localizer": other_code}, r"localizer.version: 0 \| 1 \(another version of the method's code\)"),
+        ({"prompts": {"qa": "e" * 64}}, "prompts.qa: .*another wording"),
+        ({"configurations": ("PRE", "SFT", "ALL", "top 3%")}, "no suite of this version"),
+        ({"dataset": what.dataset.model_copy(update={"name": "mine", "hash": "0" * 64})}, "facts 'mine' are not shipped: .*--dataset"),
+    ):
+        with pytest.raises(InputError, match=message):
+            job_of(changed(record, **parts), Places(), CPU)
+    with pytest.raises(InputError, match=r"'nowhere' is not in the catalog: give --recipient PATH --donor sft=PATH"):
+        specification(record.model_copy(update={"model": "nowhere"}), Places())
+    for name in ("theirs", "theirs.py:Theirs"):
+        unknown = what.localizer.model_copy(update={"name": name})
+        with pytest.raises(InputError, match=rf"'{name}' is not installed here: .*--localizer FILE"):
+            specification(changed(record, localizer=unknown), Places())
+
+
+METHOD = """
+from dataclasses import dataclass
+from kgbench.engine.site_sets import all_sites
+from kgbench.localizers import ScoringLocalizer
+
+@dataclass(frozen=True)
+class Mine(ScoringLocalizer):
+    name = "mine"
+    about = "scores by the layer"
+    up: bool = True
+    weights: tuple[float, ...] = (1.0, 0.5)
+
+    def scores(self, pair, prompts):
+        sign = 1 if self.up else -1
+        return {site: sign * self.weights[0] * (site.layer or 0) + self.weights[1] for site in all_sites(pair, prompts)}
+"""
+
+
+def test_checkpoints_facts_and_code_of_ones_own(folders: dict[str, Path], tmp_path: Path) -> None:
+    """A run of somebody's checkpoints, file of facts and method is run again from where these are; other code is told as such."""
+    code, facts = tmp_path / "mine.py", tmp_path / "facts.jsonl"
+    code.write_text(METHOD)
+    rows = [json.dumps({"subject": f"actor {i}", "object": "movie one" if i % 2 else "title two"}) for i in range(6)]
+    facts.write_text("\n".join(rows))
+    from kgbench.data import ImportOptions
+
+    imports = ImportOptions(templates={"ask": "{subject} stars in"})
+    pair = {"recipient": str(folders["recipient"]), "donors": {"sft": str(folders["sft"])}, "dataset": str(facts), "imports": imports}
+    mine = f"{code}:Mine"
+    spec = Spec(localizer=mine, localizer_args={"up": "false", "weights": "2,1"}, **pair)
+    record = run_job(spec, Settings(device="cpu", output_dir=tmp_path / "runs")).record
+    assert job_of(record, Places(localizer=mine, **pair), CPU).identity == record.identity
+    with pytest.raises(InputError, match=r"give --recipient PATH --donor sft=PATH"):
+        specification(record, Places(localizer=mine))
+    code.write_text(METHOD + "\n# changed\n")
+    with pytest.raises(InputError, match=r"localizer\.version"):
+        job_of(record, Places(localizer=mine, **pair), CPU)
+    with pytest.raises(InputError, match=r"weights.recipient|weights.donors"):
+        job_of(record, Places(localizer=mine, **{**pair, "donors": {"sft": str(folders["recipient"])}}), CPU)
+
+
+# ------------------------------------------------------------------------------------------------------------- command
+
+
+@pytest.mark.parametrize("name", FRESH)
+def test_a_fresh_run_comes_out_the_same(runs: dict[str, StoredRecord], run: Call, name: str) -> None:
+    """Every row agrees to the last bit on one machine, and so does the map of a method that ranks; status 0."""
+    status, out, _ = run("reproduce", runs[name].path, "--device", "cpu", "--json")
+    answer = json.loads(out)
+    assert status == 0 and answer["agrees"], answer["verdict"]
+    assert answer["rows_compared"] == runs[name].facts().num_rows and answer["largest"] == 0
+    assert answer["tolerance"] == (1e-6 if name == "custom" else 1e-3)
+    assert (answer["scores"] is None) == (runs[name].record.scores is None)
+    if answer["scores"] is not None:
+        assert answer["scores"]["largest"] == 0 and answer["scores"]["agrees"]
+
+
+def test_an_edited_row_is_told(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
+    """Status 1, with prompt, configuration and fact; facts that were taken out are told too."""
+    first = runs["intervenes"]
+    where = {"prompt": "qa", "graft": "LT", "fact": "tiny_movies/5"}
+    place = edited(first, tmp_path, where, rank=1, logprob=-0.01, prob=0.99)
+    status, out, _ = run("reproduce", place, "--device", "cpu")
+    assert status == 1 and "qa, LT, tiny_movies/5: rank 1 stored," in " ".join(out.split())
+    assert "It differs: all 12 facts run again, 1 of 216 rows differ" in " ".join(out.split())
+
+
+def test_other_settings_agree(runs: dict[str, StoredRecord], run: Call) -> None:
+    """Another executor and batch size round otherwise, within the tolerance; a tolerance below that is told as a difference."""
+    place = runs["intervenes"].path
+    other = ("--device", "cpu", "--executor", "rows", "--batch-size", 3)
+    status, out, _ = run("reproduce", place, *other)
+    assert status == 0 and "within 0.001 nats" in out
+    assert run("reproduce", place, *other, "--tolerance", "1e-12")[0] == 1
+
+
+def test_refusals(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
+    """What cannot be run here is status 2 and a line, and nothing is kept anywhere."""
+    for arguments, message in (
+        (("nonsuch",), "unknown run"),
+        ((runs["scores"].path, "--localizer", "random"), "localizer.name: weight_delta | random"),
+        ((runs["scores"].path, "--tolerance", 0), "0"),
+        ((runs["scores"].path, "--executor", "nonsuch"), "nonsuch"),
+    ):
+        status, out, err = run("reproduce", *arguments)
+        assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err
+    before = {path.name for path in runs["scores"].path.iterdir()}
+    assert before == {"record.json", "facts.parquet"}
+
+
+# ---------------------------------------------------------------------------------------------------------- comparison
+
+
+def again(run: StoredRecord, tolerance: float = 1e-3, **changes: object) -> Repeated:
+    """A run beside itself, some columns of its third row changed."""
+    facts = run.facts()
+    columns = facts.to_pydict()
+    for name, value in changes.items():
+        columns[name][2] = value
+    return repeated(run.record, facts, pa.table(columns, schema=facts.schema), tolerance)
+
+
+def test_which_rows_agree(runs: dict[str, StoredRecord]) -> None:
+    """Within the tolerance in log-probability, one rank apart at most, the same target; no row more and none less."""
+    run = runs["intervenes"]
+    row = run.facts().slice(2, 1).to_pylist()[0]
+    assert again(run).agrees and again(run).largest == 0
+    assert again(run, logprob=row["logprob"] + 9e-4).agrees
+    for changes in (
+        {"logprob": row["logprob"] + 2e-3},
+        {"rank": row["rank"] + 50},
+        {"target": row["target"] + 1},
+        {"logit_diff": row["logit_diff"] + 3e-3},
+        {"prob": row["prob"] + 2e-3},
+    ):
+        found = again(run, **changes)
+        assert not found.agrees and len(found.others) == 1 and found.others[0].fact == row["fact"]
+    less = repeated(run.record, run.facts().slice(1), run.facts(), 1e-3)
+    more = repeated(run.record, run.facts(), run.facts().slice(1), 1e-3)
+    assert not less.agrees and len(less.missing) == 1 and not more.agrees and len(more.extra) == 1
+
+
+def test_many_hits_that_flip_are_no_ties(runs: dict[str, StoredRecord]) -> None:
+    """A few hits may flip by one rank, as ties do; as many as could move a figure may not."""
+    run = runs["intervenes"]
+    facts = run.facts()
+    ranks = facts["rank"].to_pylist()
+    for flips, agrees in ((1, True), (20, False)):
+        moved = [6 if i < flips else max(rank, 9) for i, rank in enumerate(ranks)]
+        before = [5 if i < flips else max(rank, 9) for i, rank in enumerate(ranks)]
+        columns = [{**facts.to_pydict(), "rank": values} for values in (before, moved)]
+        found = repeated(run.record, *(pa.table(c, schema=facts.schema) for c in columns), 1e-3)
+        assert found.flipped == flips and not found.others and found.agrees == agrees
+
+
+def scores(values: list[float]) -> list[SiteScore]:
+    return [SiteScore(layer=i, component="q", region="LT", score=value) for i, value in enumerate(values)]
+
+
+@given(st.lists(st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=4, max_size=9), st.floats(0.02, 1))
+def test_maps(values: list[float], moved: float) -> None:
+    """A map agrees with itself, and with one of which a score moved by more than a thousandth of the spread it does not."""
+    assert repeated_map(scores(values), scores(values)).agrees
+    other = [values[0] + moved * 20, *values[1:]]
+    assert not repeated_map(scores(other), scores(values)).agrees or max(values) - min(values) > 20
+    assert repeated_map(scores(values), scores(values[1:])).missing == 1
+
+
+def test_nothing_of_an_earlier_run_is_used(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
+    """A record of the same identity that lies where the record was found does not take the place of a run."""
+    edited(runs["scores"], tmp_path, {"graft": "SFT"}, logprob=-9.0, prob=0.0001234)
+    (place,) = tmp_path.iterdir()
+    assert run("reproduce", place.name[:40], "--output-dir", tmp_path, "--device", "cpu")[0] == 1
+    assert RecordStore(tmp_path).load(runs["scores"].record.id).path == place
+    assert differing(runs["scores"].record.identity, runs["planted"].record.identity)

@@ -1,0 +1,281 @@
+"""The site: what its files hold, whoever looks at them; how they look in a browser is tested in tests/page."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from http.client import HTTPConnection
+from pathlib import Path
+from posixpath import dirname, join, normpath
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgbench.errors import DataError, InputError
+from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.model import Leaderboard
+from kgbench.leaderboard.serve import site_server, write_site
+from kgbench.leaderboard.site import render_site
+from kgbench.leaderboard.site.cells import Cells
+from kgbench.leaderboard.site.links import DIGITS, method_slug
+from kgbench.leaderboard.site.maps import map_data
+from kgbench.leaderboard.site.pages import Pages
+from kgbench.leaderboard.site.ranks import STEPS, fact_ranks, read_ranks
+from kgbench.records import Estimate, LocalizerRef
+from tests import fake_boards, fake_runs
+
+HOSTILE = "</script><script>alert(1)</script>\u2028<b>"
+
+
+class Links(HTMLParser):
+    """The addresses that a page names, and the text of its data."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str]] = []
+        self.ids: set[str] = set()
+        self.scripts: list[dict[str, str | None]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        own = dict(attrs)
+        self.ids |= {id for id in (own.get("id"),) if id}
+        if tag == "script":
+            self.scripts.append(own)
+        if own.get("rel") != "external":
+            self.found += [(tag, value) for key in ("href", "src") if (value := own.get(key)) is not None]
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Leaderboard:
+    """Six methods on two pairs, a plant and a budget; one of them is the reader's own, with a name that no submission could have."""
+    return fake_boards.leaderboard(fake_boards.several(tmp_path_factory.mktemp("results"), HOSTILE))
+
+
+@pytest.fixture(scope="module")
+def site(board: Leaderboard) -> dict[str, str]:
+    """Its files."""
+    return {path: content.decode() for path, content in render_site(board)}
+
+
+def pages(site: dict[str, str]) -> Iterator[tuple[str, str]]:
+    return ((path, text) for path, text in site.items() if path.endswith(".html"))
+
+
+def test_the_same_leaderboard_gives_the_same_bytes(board: Leaderboard, site: dict[str, str]) -> None:
+    """Rendering twice gives the same files, each of them once, all of them within the site."""
+    again = list(render_site(board))
+    assert {path: content.decode() for path, content in again} == site
+    assert len(again) == len(site)
+    assert all(normpath(path) == path and not path.startswith(("/", ".")) for path in site)
+
+
+def test_every_link_leads_to_a_file_of_the_site(site: dict[str, str]) -> None:
+    """No page names a file that is not there, or a place outside."""
+    for path, text in pages(site):
+        for tag, link in Links(text).found:
+            target = link.partition("#")[0]
+            assert not re.match(r"[a-z]+:|//", link), f"{path} names {link}"
+            assert not target or normpath(join(dirname(path), target)) in site, f"{path}: {tag} leads to {link}"
+
+
+def test_links_to_tables_name_tables(site: dict[str, str]) -> None:
+    """A deep link from a method's page into a board names a table of that board."""
+    for path, text in pages(site):
+        for _, link in Links(text).found:
+            if "#t=" in link:
+                target, _, table = link.partition("#t=")
+                assert f"t-{table}" in Links(site[normpath(join(dirname(path), target))]).ids
+
+
+def test_pages_forbid_every_request_elsewhere(site: dict[str, str]) -> None:
+    """Each page has a policy that allows its own files only, and no script stands in a page."""
+    for path, text in pages(site):
+        policy = re.search(r'Content-Security-Policy content="([^"]+)"', text)
+        assert policy is not None and policy[1].startswith("default-src 'none'"), path
+        assert "http" not in policy[1] and "unsafe-eval" not in policy[1]
+        assert all(own.get("src") or own.get("type") == "application/json" for own in Links(text).scripts), path
+    assert not any("fetch(" in text for path, text in site.items() if path.startswith("assets/") and "charts.js" not in path)
+
+
+def test_names_are_text_whatever_they_hold(site: dict[str, str]) -> None:
+    """A method's name ends up neither as a tag, nor as the end of a script, nor as a line of one."""
+    holding = [path for path, text in site.items() if "alert(1)" in text]
+    assert {"index.html", "pathways.html", "data/runs.js"} <= set(holding)
+    for path in holding:
+        if path.endswith(".html"):
+            assert "<script>alert" not in site[path] and "<b>" not in site[path].replace(" <b>=</b>", ""), path
+        else:
+            assert "\u2028" not in site[path], path
+
+
+@given(st.text())
+def test_data_in_a_page_never_ends_its_element(text: str) -> None:
+    """Whatever text a page's data holds, no mark of HTML is in it, and JSON reads it back."""
+    inline = Pages()._templates.filters["inline"]
+    written = str(inline({"text": text}))
+    assert not set("<>&\u2028\u2029") & set(written)
+
+
+@given(st.lists(st.text(), unique=True))
+def test_methods_never_share_a_file(names: list[str]) -> None:
+    """Two methods have two file names, also where case is not told apart, and each is a plain one."""
+    slugs = [method_slug(name) for name in names]
+    assert len(set(slugs)) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9_-]*|_[a-z0-9_-]*", slug) and len(slug) < 80 for slug in slugs)
+
+
+def test_undefined_figures_say_why(site: dict[str, str]) -> None:
+    """Wherever a figure is undefined, its cell names a footnote that is there, and a method without a rank has a reason."""
+    assert "the denominator&#39;s interval holds 0" in site["planted.html"] or "data-f" not in site["planted.html"]
+    for path, text in pages(site):
+        for part in re.split(r"<section|<details", text):
+            marks = [int(mark) for mark in re.findall(r"data-f=(\d+)", part)]
+            reasons = re.search(r'<ol class="[^"]*reasons">(.*?)</ol>', text if "runs/" in path else part, re.S) or re.search(
+                r"<ol class=reasons>(.*?)</ol>", part, re.S
+            )
+            assert not marks or (reasons is not None and reasons[1].count("<li>") >= max(marks)), path
+    assert re.search(r"Without a rank: .*path_patch\. Not all cells were run", site["pathways.html"])
+
+
+def test_boards_can_be_read_without_scripts(board: Leaderboard, site: dict[str, str]) -> None:
+    """All tables of a board stand in its page, with every method of theirs."""
+    for one in board.boards:
+        text = site[f"{one.key}.html"]
+        assert text.count("<table") == len(one.tables)
+        assert text.count("<th scope=row>") == sum(len(table.lines) for table in one.tables)
+
+
+@given(st.floats(-2000, 2000), st.floats(0, 300))
+def test_a_cell_holds_its_figure(value: float, width: float) -> None:
+    """Value, interval and n come back from beside the text, to four digits, and the value from the text as it is written there."""
+    estimate = Estimate(value=value, low=value - width, high=value + width, n=7)
+    found = re.fullmatch(r'<td data-v="(\S+) (\S+) (\S+) 7">(\S+)( \[.*\])?', str(Cells().cell(estimate)))
+    assert found is not None
+    assert [float(x) for x in found.groups()[:3]] == [float(f"{x:.4g}") for x in (estimate.value, estimate.low, estimate.high)]
+    assert np.isclose(float(found[4].replace("−", "-")), value, rtol=0.005, atol=0.0051)
+    precise = str(Cells().precise(estimate))
+    assert np.isclose(float(precise.removeprefix("<td>").split()[0].replace("−", "-")), value, rtol=0.005, atol=0.00051)
+
+
+def test_a_run_says_where_it_comes_from(board: Leaderboard, site: dict[str, str]) -> None:
+    """Each run's page holds versions, commit, time, seed, hashes, and the command that reproduces it."""
+    for entry in board.entries:
+        text = site[f"runs/{entry.record.id[:12]}.html"]
+        source = entry.record.provenance
+        hashes = entry.record.identity.weights
+        told = [source.time[:10], f"torch {source.packages['torch']}", f"kgbench {source.kgbench}", hashes.recipient[:12], "Seed"]
+        assert all(part in text for part in told)
+        where = "leaderboard/results/" if entry.submission else ""
+        assert f"kgbench reproduce {where}{entry.folder.name}" in text
+        assert len(text) < 12_000
+
+
+def test_taking_a_run_away_changes_no_other_run(board: Leaderboard, site: dict[str, str]) -> None:
+    """Pages and data of the runs that stay are the same bytes."""
+    gone, *rest = board.entries
+    fewer = {path: content.decode() for path, content in render_site(fake_boards.leaderboard(rest))}
+    for entry in rest:
+        name = entry.record.id[:12]
+        assert fewer[f"runs/{name}.html"] == site[f"runs/{name}.html"]
+        assert fewer[f"data/runs/{name}.js"] == site[f"data/runs/{name}.js"]
+    assert f"runs/{gone.record.id[:12]}.html" not in fewer
+
+
+def test_two_runs_with_one_name_are_refused(board: Leaderboard) -> None:
+    """Where two runs would have the same page, an error says which."""
+    first = board.entries[0]
+    with pytest.raises(DataError, match="both would have one page"):
+        list(render_site(replace(board, entries=(first, first))))
+
+
+def decoded(text: str, n: int) -> list[int]:
+    """Steps of ranks from a data file's text."""
+    return [step for c in text for step in divmod(DIGITS.index(c), 8)][:n]
+
+
+def test_hits_can_be_counted_from_the_data_of_a_run(board: Leaderboard) -> None:
+    """The steps of a run give each of its top-k hit rates, and the number of facts behind it."""
+    entry = board.entries[0]
+    ranks = fact_ranks(read_ranks(entry.folder / "facts.parquet"), [row.graft for row in entry.record.rows])
+    for row in entry.record.rows:
+        steps = decoded(ranks.prompts[row.prompt][row.graft], len(ranks.facts))
+        assert sum(step != 7 for step in steps) == row.n
+        for k, step in enumerate(STEPS):
+            assert np.isclose(row.estimate(f"top{step}").value or 0.0, np.mean([own <= k for own in steps if own != 7]), atol=1e-5)
+
+
+def test_a_fact_that_was_not_asked_is_told_from_a_miss() -> None:
+    """Facts that only one prompt asked have a step of their own on the other; the order of rows changes nothing."""
+    rows = fake_runs.rows(7)
+    some = rows.filter(
+        [p == "qa" or f != "tiny_movies/3" for p, f in zip(rows["prompt"].to_pylist(), rows["fact"].to_pylist(), strict=True)]
+    )
+    ranks = fact_ranks(some, ["PRE"])
+    place = ranks.facts.index("tiny_movies/3")
+    assert decoded(ranks.prompts["headline"]["PRE"], 7)[place] == 7
+    assert decoded(ranks.prompts["qa"]["PRE"], 7)[place] != 7
+    assert next(iter(ranks.prompts["qa"])) == "PRE"
+
+
+def test_a_map_holds_every_score(board: Leaderboard) -> None:
+    """Every site's score comes back from the page's data, to a two-thousandth of their range."""
+    entry = next(entry for entry in board.entries if entry.record.scores)
+    data = map_data(entry.record)
+    assert data is not None
+    low, high = data["ends"]
+    grid = re.sub(r"(..)\((\d+)\)", lambda found: found[1] * int(found[2]), data["grid"])
+    codes = [grid[i : i + 2] for i in range(0, len(grid), 2)]
+    places = [(None, "emb"), *((layer, c) for c in data["components"].split()[1:] for layer in data["layers"])]
+    sites = [(layer, c, r) for r in data["regions"].split() for layer, c in places]
+    values = {site: low + (DIGITS.index(a) * 64 + DIGITS.index(b)) / 4094 * (high - low) for site, (a, b) in zip(sites, codes, strict=True)}
+    assert all(np.isclose(values[s.layer, s.component, s.region], s.score, atol=(high - low) / 2000) for s in entry.record.scores or ())
+
+
+def test_only_files_of_the_site_are_served(board: Leaderboard, tmp_path: Path) -> None:
+    """The server gives the pages, to this machine under its own name; no lists of folders, and nothing outside."""
+    (tmp_path / "secret.txt").write_text("secret")
+    write_site(board, tmp_path / "site")
+    with site_server(tmp_path / "site", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert ask(server.server_port, "/") == 200
+            assert ask(server.server_port, "/pathways.html") == 200
+            for path in ("/runs/", "/../secret.txt", "/%2e%2e/secret.txt", "/..%2fsecret.txt", "//secret.txt"):
+                assert ask(server.server_port, path) == 404, path
+            assert ask(server.server_port, "/", "evil.example") == 421
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def ask(port: int, path: str, host: str = "127.0.0.1") -> int:
+    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+    connection.request("GET", path, headers={"Host": host})
+    answer = connection.getresponse()
+    assert b"secret" not in answer.read().replace(b"secret.txt", b"")
+    connection.close()
+    return answer.status
+
+
+def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
+    """Where the port cannot be had, the error names it and the option."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InputError, match="--port"), site_server(tmp_path, taken.getsockname()[1]):
+            pass
+
+
+def test_own_runs_say_that_they_are_own(board: Leaderboard, site: dict[str, str]) -> None:
+    """A run that was never submitted is named as the reader's, in words."""
+    own: Entry = next(entry for entry in board.entries if entry.submission is None)
+    assert own.record.identity.localizer == LocalizerRef(name=HOSTILE, version="1", parameters=own.record.identity.localizer.parameters)
+    assert "yours: not submitted" in site[f"runs/{own.record.id[:12]}.html"]

@@ -1,0 +1,251 @@
+"""Whatever bytes come, the validator answers with findings or with none: never anything else."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import unicodedata
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from submissions import result, write_entry
+
+from kgbench.errors import DataError
+from kgbench.leaderboard.entries import FILES
+from kgbench.leaderboard.validate.across import Others
+from kgbench.leaderboard.validate.archives import folders_in
+from kgbench.leaderboard.validate.folders import Folder
+from kgbench.leaderboard.validate.tables import read_table
+from kgbench.leaderboard.validate.texts import read_json
+from kgbench.leaderboard.validate.validate import Checked, check_folder
+from kgbench.records import Identity
+from kgbench.records.facts import STORED
+
+RECORD, FACTS, SUBMISSION, VERIFICATION = FILES
+
+quick = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(quick, max_examples=300)
+
+
+@cache
+def honest() -> dict[str, bytes]:
+    """The files of an entry that is in order."""
+    with TemporaryDirectory() as place:
+        entry = write_entry(Path(place) / "entry", result())
+        return {path.name: path.read_bytes() for path in entry.iterdir()}
+
+
+def checked(files: dict[str, bytes]) -> Checked:
+    """The answer, without the net that catches what a check raises."""
+    folder = Folder("entry", files)
+    folder.close()
+    found = check_folder(folder, Others(), strict=True)
+    for finding in found.findings:
+        assert finding.file and finding.field and finding.wrong
+        assert not any(unicodedata.category(c) in ("Cc", "Cf", "Cs") for c in str(finding)), str(finding)
+    return found
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["PRE", "FE", "top k", "top 5%", "top nan%", "FE@9", "((", "tiny-llama", "/etc/passwd", "<b>", "zoo:x", "1e400", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8) | st.sampled_from(["n", "undefined"]), inner, max_size=4)
+    ),
+    max_leaves=6,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place of a JSON tree."""
+    yield path
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(inner, (*path, key))
+
+
+@cache
+def all_places(file: str) -> list[tuple[Any, ...]]:
+    """Every place in a file, those near the root as often as the many within the rows."""
+    found = list(places(json.loads(honest()[file])))
+    near = [path for path in found if len(path) <= 3 and path[:1] not in (("rows",), ("curve",))]
+    return near * max(1, len(found) // len(near)) + found
+
+
+def changed(tree: Any, path: tuple[Any, ...], how: str, value: Any) -> Any:
+    """The tree with one place replaced, removed, or doubled."""
+    if not path:
+        return value if how == "replace" else tree
+    parent = tree
+    for key in path[:-1]:
+        parent = parent[key]
+    last = path[-1]
+    if how == "remove":
+        del parent[last]
+    elif how == "double" and isinstance(parent, list):
+        parent.insert(last, parent[last])
+    elif how == "rename" and isinstance(parent, dict):
+        parent[value if isinstance(value, str) else "x"] = parent.pop(last)
+    else:
+        parent[last] = value
+    return tree
+
+
+def mutations(file: str) -> st.SearchStrategy[Any]:
+    step = st.tuples(st.sampled_from(all_places(file)), st.sampled_from(["replace", "remove", "double", "rename"]), values)
+
+    def mutated(steps: list[Any]) -> Any:
+        tree = json.loads(honest()[file])
+        for path, how, value in steps:
+            try:
+                tree = changed(tree, path, how, value)
+            except (KeyError, IndexError, TypeError, AttributeError):
+                continue  # an earlier step took the place away
+        return tree
+
+    return st.lists(step, min_size=1, max_size=3).map(mutated)
+
+
+def signed(tree: Any) -> Any:
+    """The tree with the id of its identity, as far as it has one."""
+    try:
+        return {**tree, "id": Identity.model_validate(tree["identity"]).digest()}
+    except Exception:
+        return tree
+
+
+@many
+@given(data=st.data(), sign=st.booleans())
+def test_mutated_records(data: st.DataObject, sign: bool) -> None:
+    """A record with parts replaced, removed, doubled and renamed, signed anew or not."""
+    tree = data.draw(mutations(RECORD))
+    checked({**honest(), RECORD: json.dumps(signed(tree) if sign else tree).encode()})
+
+
+@quick
+@given(data=st.data(), file=st.sampled_from([SUBMISSION]))
+def test_mutated_submissions(data: st.DataObject, file: str) -> None:
+    """The same with the file beside it."""
+    checked({**honest(), file: json.dumps(data.draw(mutations(file))).encode()})
+
+
+@quick
+@given(content=st.dictionaries(st.sampled_from(["record", "facts_hash", "kgbench", "n", "rows", "seed", "tolerance"]), values))
+def test_any_verification(content: dict[str, Any]) -> None:
+    """And with the one that is not there."""
+    checked({**honest(), VERIFICATION: json.dumps(content).encode()})
+
+
+def spliced(whole: bytes) -> st.SearchStrategy[bytes]:
+    """Bytes with some replaced, taken out or put in."""
+
+    def splice(edits: list[tuple[int, int, bytes]]) -> bytes:
+        data = whole
+        for at, gone, new in edits:
+            place = at % (len(data) + 1)
+            data = data[:place] + new + data[place + gone :]
+        return data
+
+    edit = st.tuples(st.integers(0, 10**9), st.integers(0, 20), st.binary(max_size=20))
+    return st.lists(edit, min_size=1, max_size=4).map(splice)
+
+
+@many
+@given(data=st.data(), file=st.sampled_from([RECORD, SUBMISSION, FACTS]))
+def test_spliced_bytes(data: st.DataObject, file: str) -> None:
+    """Any file with bytes replaced, taken out and put in."""
+    checked({**honest(), file: data.draw(spliced(honest()[file]))})
+
+
+@quick
+@given(file=st.sampled_from(FILES), content=st.binary(max_size=200))
+def test_any_bytes(file: str, content: bytes) -> None:
+    """Any file of any bytes."""
+    checked({**honest(), file: content})
+
+
+@many
+@given(data=st.data())
+def test_spliced_parquet(data: st.DataObject) -> None:
+    """Per-fact rows are a table of the schema, or refused; the footer is hit as often as the pages."""
+    whole = honest()[FACTS]
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    place = st.integers(0, len(whole) - 1) | st.integers(footer, len(whole) - 1)
+    flips = data.draw(st.lists(st.tuples(place, st.integers(0, 255)), min_size=1, max_size=3))
+    content = bytearray(whole)
+    for at, value in flips:
+        content[at] = value
+    try:
+        table = read_table(bytes(content))
+    except DataError:
+        return
+    assert table.column_names == STORED.names
+
+
+@quick
+@given(data=st.data())
+def test_any_rows(data: st.DataObject) -> None:
+    """Rows of the right columns and any values."""
+    texts = {
+        "prompt": st.sampled_from(["headline", "qa", ""]),
+        "fact": st.sampled_from(["tiny_movies/0", "tiny_movies/1", "x" * 400]),
+        "graft": st.sampled_from(["PRE", "SFT", "ALL", "FE", "\x00"]),
+    }
+    numbers = {"position": st.integers(-1, 9), "target": st.integers(-1, 9), "rank": st.integers(-1, 3)}
+    numbers |= dict.fromkeys(("logprob", "logit_diff"), st.floats())
+    rows = data.draw(st.lists(st.fixed_dictionaries({**texts, **numbers}), min_size=1, max_size=8))
+    sink = io.BytesIO()
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist(rows, STORED), sink, compression="zstd")
+    checked({**honest(), FACTS: sink.getvalue()})
+
+
+@many
+@given(content=st.binary(max_size=60) | st.text(alphabet='{}[]":,0123456789eE+-.\\u NaInfity', max_size=60).map(str.encode))
+def test_any_json(content: bytes) -> None:
+    """JSON is an object or refused."""
+    with suppress(DataError):
+        assert isinstance(read_json(content), dict)
+
+
+@cache
+def archive(kind: str) -> bytes:
+    """The entry as an archive."""
+    sink = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as zipped:
+            for name, content in honest().items():
+                zipped.writestr(f"entry/{name}", content)
+    else:
+        with tarfile.open(fileobj=sink, mode="w:gz" if kind == "tar.gz" else "w") as tarred:
+            for name, content in honest().items():
+                info = tarfile.TarInfo(f"entry/{name}")
+                info.size = len(content)
+                tarred.addfile(info, io.BytesIO(content))
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz", "tar"])
+@quick
+@given(data=st.data())
+def test_spliced_archives(kind: str, data: st.DataObject) -> None:
+    """Archives with bytes replaced hold entries, or findings."""
+    with TemporaryDirectory() as place:
+        path = Path(place) / f"sent.{kind}"
+        path.write_bytes(data.draw(spliced(archive(kind))))
+        for folder in folders_in(path, strict=True):
+            assert folder.files or folder.findings

@@ -1,0 +1,99 @@
+"""The workflows run nothing that a stranger's pull request brings, and hold no secret that it could read."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from submissions import edit, result, write_entry
+
+from kgbench.cli import main
+from kgbench.leaderboard.validate import validate
+
+FOLDER = Path(__file__).parent.parent / ".github" / "workflows"
+FILES = sorted(FOLDER.glob("*.yml"))
+
+
+def content(path: Path) -> dict[Any, Any]:
+    found: dict[Any, Any] = yaml.safe_load(path.read_text("utf-8"))
+    return found
+
+
+def steps(path: Path) -> list[dict[str, Any]]:
+    return [step for job in content(path)["jobs"].values() for step in job["steps"]]
+
+
+def test_there_are_workflows() -> None:
+    """One for results in pull requests, one for the board."""
+    assert {path.name for path in FILES} >= {"results.yml", "leaderboard.yml"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_workflows_may_only_read(path: Path) -> None:
+    """No secrets, no token that writes, no event that gives strangers either, and no credentials left in the checkout."""
+    text, what = path.read_text("utf-8"), content(path)
+    assert what["permissions"] == {"contents": "read"}
+    assert "secrets" not in re.sub(r"#.*", "", text)
+    assert "pull_request_target" not in text
+    assert all("permissions" not in job for job in what["jobs"].values())
+    for step in steps(path):
+        if "checkout" in step.get("uses", ""):
+            assert step["with"]["persist-credentials"] is False
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_nothing_from_outside_is_put_into_a_script(path: Path) -> None:
+    """Texts of a pull request, such as the name of its branch, reach a shell as variables only."""
+    for step in steps(path):
+        assert "${{" not in step.get("run", "")
+
+
+def test_results_are_checked_by_the_base_branch() -> None:
+    """What is installed and run is the base's code; the pull request is data."""
+    path = FOLDER / "results.yml"
+    (checkout,) = [step for step in steps(path) if "checkout" in step.get("uses", "")]
+    assert checkout["with"]["ref"] == "${{ github.event.pull_request.base.sha }}"
+    names = [step.get("run", "") for step in steps(path)]
+    install = next(i for i, run in enumerate(names) if "pip install" in run)
+    fetch = next(i for i, run in enumerate(names) if "git fetch" in run)
+    assert install < fetch
+    assert not any("pip install" in run or "python " in run for run in names[fetch:])
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+    return subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_check_sees_what_would_be_merged(tmp_path: Path) -> None:
+    """The workflow's commands on a repository whose pull request adds a forged entry, a link, and a file that hides them."""
+    repository = tmp_path / "repository"
+    write_entry(repository / "leaderboard" / "results" / "a", result())
+    git(tmp_path, "init", "-q", "repository")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "base")
+    (archive := tmp_path / "results.tar.gz").unlink(missing_ok=True)
+    (repository / ".git" / "info").mkdir(exist_ok=True)
+    (repository / ".git" / "info" / "attributes").write_text("* -export-ignore -export-subst\n")
+
+    def check(name: str) -> int:
+        git(repository, "archive", "--format=tar.gz", f"--output={archive}", name, "leaderboard/results")
+        return main(["validate", "--strict", "--beside", str(repository / "leaderboard" / "results"), str(archive)])
+
+    assert check("main") == 0
+    git(repository, "switch", "-qc", "forged")
+    forged = write_entry(repository / "leaderboard" / "results" / "b", result(seed=1))
+    edit(forged, lambda record: record.update(verdict="The best."))
+    (repository / "leaderboard" / "results" / "c").symlink_to("/etc")
+    (repository / ".gitattributes").write_text("leaderboard/results/b export-ignore\nleaderboard/results/c export-ignore\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "forged")
+    git(repository, "switch", "-q", "main")
+    assert check("forged") == 1
+    found = [str(finding) for entry in validate(archive, strict=True) for finding in entry.findings]
+    assert any("b/record.json: verdict" in text or "b/record.json: id" in text for text in found)
+    assert any("results.tar.gz: leaderboard/results/c: kind: it is a link" in text for text in found)

@@ -1,0 +1,133 @@
+"""Write what results are held against: `known.json`, from the loaded pairs, and the published JSON Schemas.
+
+Run with `python tests/write_known.py` after a change of the zoo, the localizers, the suites, the records, or of the versions of
+transformers and tokenizers in constraints.txt, on which the hashes depend.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from kgbench.data import builtin_prompts, load_prompts
+from kgbench.engine import load_pair
+from kgbench.engine.site_sets import all_sites
+from kgbench.engine.treatment import Slots
+from kgbench.engine.weights import changed
+from kgbench.errors import KgbenchError
+from kgbench.leaderboard.schemas import schemas
+from kgbench.leaderboard.validate.known import own_facts
+from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, create, describe, names
+from kgbench.localizers._base import FLOORS
+from kgbench.metrics import METRIC_VERSION
+from kgbench.models import catalog
+from kgbench.models.pair import DTYPES, ModelPair
+from kgbench.runner.ranking import RANKING_VERSION
+from kgbench.runner.suites import load_suite, suites
+from kgbench.sites.configurations import BEST, REST, budget_labels, configurations
+
+PACKAGE = Path(__file__).parent.parent / "kgbench" / "leaderboard"
+KNOWN = PACKAGE / "validate" / "known.json"
+SCHEMAS = PACKAGE / "schemas"
+
+BASELINES = ("none", "all", "random", "oracle")
+
+
+def known() -> dict[str, Any]:
+    """What `known.json` is to hold."""
+    return {
+        "metric_version": METRIC_VERSION,
+        "ranking_version": RANKING_VERSION,
+        "made_with": {name: metadata.version(name) for name in ("tokenizers", "transformers")},
+        "pairs": {name: pair_facts(name) for name in catalog.names() if catalog.entry(name).donors},
+        "localizers": {name: localizer_facts(name) for name in names() if describe()[name]["from"] == "kgbench"},
+        "suites": {name: suite_configurations(name) for name in suites()},
+    }
+
+
+def pair_facts(name: str) -> dict[str, Any]:
+    """Hashes and places of a shipped pair."""
+    pair = load_pair(name)
+    places = list(dict.fromkeys((site.layer, site.component) for site in all_sites(pair, _prompts(name, "headline"))))
+    slots, moved = Slots(pair.family, pair.n_layers), changed(pair)
+    return {
+        "weights": {dtype: weight_hashes(name, dtype) for dtype in DTYPES},
+        "tokenizer": pair.tokenizer_hash,
+        "places": places,
+        "regions": _regions(pair, name),
+        "changed": [i for i, place in enumerate(places) if slots.index[place] in moved],
+    }
+
+
+def weight_hashes(name: str, dtype: str) -> dict[str, str]:
+    """Hashes of a pair's models where their weights are of this type."""
+    return dict(load_pair(name, dtype=dtype).weight_hashes)
+
+
+def _prompts(name: str, prompt: str) -> list[Any]:
+    facts = own_facts(name)
+    assert facts is not None
+    return load_prompts(facts, [prompt])
+
+
+def _regions(pair: ModelPair, name: str) -> dict[str, list[str]]:
+    found = {}
+    for prompt in builtin_prompts():
+        try:
+            found[prompt] = list(dict.fromkeys(site.region for site in all_sites(pair, _prompts(name, prompt))))
+        except KgbenchError:  # a prompt that needs a field which these facts do not have
+            continue
+    return found
+
+
+def localizer_facts(name: str) -> dict[str, Any]:
+    """What a built-in localizer says of itself."""
+    needed = {"truth": "FE"} if "truth" in describe()[name]["needs"] else {}
+    made: AbstractLocalizer = create(name, needed, 0)
+    about = {"version": made.version, "kind": made.kind, "floor": made.floor, "needs": sorted(made.needs)}
+    return {**about, "baseline": name in BASELINES, "parameters": sorted(made.parameters())}
+
+
+def suite_configurations(name: str) -> dict[str, list[str]]:
+    """By kind of method, the configurations of a suite."""
+    kinds = {"scoring": ("scoring", "recipient"), **{f"intervention {floor}": ("intervention", floor) for floor in FLOORS}}
+    return {label: list(_configurations(name, *kind)) for label, kind in kinds.items()}
+
+
+def _configurations(name: str, kind: str, floor: str) -> dict[str, str | None]:
+    suite = load_suite(name)
+    found = configurations(suite.grafts if kind == InterventionLocalizer.kind else ())
+    if floor == "destroyed_donor":
+        found |= {"ALL": "NONE", "NONE": "ALL"}
+    if kind == "scoring" or suite.scan:
+        found |= dict.fromkeys(budget_labels(suite.budgets))
+        found |= {BEST: REST, REST: BEST} if suite.truth else {}
+    return found
+
+
+def text(content: Mapping[str, Any]) -> str:
+    """The text of `known.json`: a pair, a method or a suite a line."""
+    lines = []
+    for key, value in content.items():
+        if key in ("pairs", "localizers", "suites"):
+            inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(own)}" for name, own in value.items())
+            lines.append(f"{json.dumps(key)}: {{\n{inner}\n }}")
+        else:
+            lines.append(f"{json.dumps(key)}: {json.dumps(value)}")
+    return "{\n " + ",\n ".join(lines) + "\n}\n"
+
+
+def main() -> None:
+    """Write all files."""
+    KNOWN.write_text(text(known()), encoding="utf-8")
+    SCHEMAS.mkdir(exist_ok=True)
+    for name, content in schemas():
+        (SCHEMAS / name).write_text(content, encoding="utf-8")
+    print(f"{KNOWN} and {SCHEMAS}")
+
+
+if __name__ == "__main__":
+    main()
