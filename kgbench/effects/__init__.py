@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kgbench.effects.against_truth import Ground, against_truth, told_apart
 from kgbench.effects.judged import best_effects, pathways_of, with_clause
 from kgbench.effects.pooled import effects_of
 from kgbench.effects.ranking import RankingFigures, agreement, rank_figures
@@ -15,8 +16,10 @@ __all__ = [
     "COMPLEMENTS",
     "DEFAULT_METRIC",
     "METRICS",
+    "Ground",
     "RankingFigures",
     "Summary",
+    "against_truth",
     "agreement",
     "best_effects",
     "effects_of",
@@ -31,6 +34,7 @@ __all__ = [
     "sufficiency",
     "summarize",
     "synergy",
+    "told_apart",
     "verdict",
     "with_clause",
 ]

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from kgbench.data import Prompt
-from kgbench.effects import agreement
+from kgbench.effects import agreement, told_apart
 from kgbench.engine.site_sets import all_sites, site_costs, site_treatments
 from kgbench.errors import InputError
 from kgbench.localizers import Treatments
@@ -88,15 +88,7 @@ class SiteRanking:
         """Spearman's correlation of the halves' scores, over the sites that both have."""
         shared = [site for site in self.sites if all(site in scores for scores in self.scores)]
         first, second = (np.array([scores[site] for site in shared]) for scores in self.scores)
-        return agreement(first, second, self.told_apart)
-
-    @cached_property
-    def told_apart(self) -> float:
-        """Of the sites, how many the method scores by themselves: fewer than all where it scores a component alike in all regions."""
-        places: dict[tuple[int | None, str], set[float]] = {}
-        for site, score in self.mean.items():
-            places.setdefault((site.layer, site.component), set()).add(score)
-        return len(places) / len(self.mean) if all(len(scores) == 1 for scores in places.values()) else 1.0
+        return agreement(first, second, told_apart(self.mean))
 
     def treatments(self, top: Top, prompts: Sequence[Prompt]) -> Treatments:
         """Treatments of some prompts of one template, each by the ranking of the half that its fact is not of."""

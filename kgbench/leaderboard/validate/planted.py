@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-import numpy as np
-
-from kgbench.effects import RankingFigures, pathways_of, rank_figures
+from kgbench.effects import Ground, against_truth, pathways_of
 from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.leaderboard.validate.known import KnownPair
 from kgbench.leaderboard.validate.recomputed import differences
-from kgbench.records import NOT_APPLICABLE, Estimate, Planted, Record
+from kgbench.records import Estimate, Planted, Record
 from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
 from kgbench.sites.configurations import BEST, canonical
-from kgbench.stats import Figure
 
 __all__ = ["check_planted", "check_sites", "planted_sites", "shipped_sites"]
-
-Unit = tuple[object, ...]
-"""A site, or a layer and a component."""
 
 
 def shipped_sites(pair: KnownPair, prompts: Collection[str]) -> tuple[Site, ...] | None:
@@ -98,65 +92,14 @@ def _judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[st
     """Fields of `Planted` by name."""
     truth = record.identity.truth
     assert truth is not None
-    plant = canonical(parse_graft(truth.plant))
-    everywhere = all(str(term.positions) == "ALL" for term in plant.terms)
-    true_sites = planted_sites(sites, plant, pair.n_layers)
-    true, units = _units(true_sites, everywhere), _units(sites, everywhere)
-    decoy = _units(planted_sites(sites, parse_graft(truth.decoy), pair.n_layers), everywhere) if truth.decoy else set()
-    scores = _scores(record, everywhere)
-    figures = _figures(scores, true, 1.0 if everywhere else _told_apart(record)) if scores else _unranked(record)
-    against = {unit: score for unit, score in scores.items() if truth.decoy and unit in true | decoy}
-    return {
-        "plant": truth.plant,
-        "decoy": truth.decoy,
-        "units": "layer and component" if everywhere else "site",
-        "n_units": len(units),
-        "n_true": len(true),
-        "k": len(true_sites),
-        "auroc": _store(figures.auroc),
-        "average_precision": _store(figures.average_precision),
-        "recall_at_k": _store(figures.recall_at_k),
-        "expected": {**figures.expected, **_by_change(pair, units, true)},
-        "auroc_decoy": _store(_figures(against, true).auroc) if against else None,
-        "pathways": None if everywhere else pathways_of(record, plant),
-    }
-
-
-def _units(sites: Collection[Site], everywhere: bool) -> set[Unit]:
-    return {(site.layer, site.component) if everywhere else tuple(site) for site in sites}
-
-
-def _scores(record: Record, everywhere: bool) -> dict[Unit, float]:
-    """The record's map by unit: where whole weights were planted, a layer and component takes the largest score of its regions."""
-    found: dict[Unit, float] = {}
-    for site in record.scores or ():
-        unit: Unit = (site.layer, site.component) if everywhere else (site.layer, site.component, site.region)
-        found[unit] = max(site.score, found.get(unit, -np.inf))
-    return found
-
-
-def _told_apart(record: Record) -> float:
-    """Of the sites, how many the method scores by themselves."""
-    places: dict[Unit, set[float]] = {}
-    for site in record.scores or ():
-        places.setdefault((site.layer, site.component), set()).add(site.score)
-    return len(places) / len(record.scores or ()) if all(len(scores) == 1 for scores in places.values()) else 1.0
-
-
-def _figures(scores: Mapping[Unit, float], true: Collection[Unit], share: float = 1.0) -> RankingFigures:
-    return rank_figures(np.array(list(scores.values())), np.array([unit in true for unit in scores]), share)
-
-
-def _by_change(pair: KnownPair, units: Collection[Unit], true: Collection[Unit]) -> dict[str, float]:
-    """The AUROC of knowing no more than which weights changed."""
-    found = _figures({unit: float((unit[0], unit[1]) in pair.changed) for unit in units}, true).auroc.value
-    return {} if found is None else {"changed": found}
-
-
-def _unranked(record: Record) -> RankingFigures:
-    nothing = Figure.missing(NOT_APPLICABLE + record.not_applicable.get(BEST, ""), 0)
-    return RankingFigures(nothing, nothing, nothing, {})
-
-
-def _store(figure: Figure) -> Estimate:
-    return Estimate(**figure.to_json())
+    ground = Ground(
+        truth.plant,
+        truth.decoy,
+        sites=sites,
+        planted=planted_sites(sites, canonical(parse_graft(truth.plant)), pair.n_layers),
+        decoys=planted_sites(sites, parse_graft(truth.decoy), pair.n_layers) if truth.decoy else (),
+        changed=pair.changed,
+    )
+    scores = {Site(s.layer, s.component, s.region): s.score for s in record.scores} if record.scores is not None else None
+    made = against_truth(ground, scores, record.not_applicable.get(BEST, ""))
+    return {**made, "pathways": None if ground.everywhere else pathways_of(record, ground.graft)}
