@@ -20,7 +20,12 @@ _LINE_ENDS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 def to_jsonl(dataset: Dataset) -> str:
     """A data set as text: the header, then one fact per line with its id; loading it gives the same data set."""
     header = {"kgbench": SCHEMA_VERSION, "name": dataset.name, "subject": dataset.subject, "object": dataset.object}
-    own = {"templates": dict(dataset.templates)} if dataset.templates else {}
+    optional = {
+        "templates": dict(dataset.templates),
+        "training": list(dataset.training),
+        "training_reversed": list(dataset.training_reversed),
+    }
+    own = {key: value for key, value in optional.items() if value}
     return _line({**header, **own}) + "".join(_line({"id": fact.id, **fact.fields}) for fact in dataset.facts)
 
 
@@ -77,6 +82,6 @@ def _line(value: Mapping[str, object]) -> str:
 
 def _check_same(dataset: Dataset, file: Path) -> None:
     again = load_dataset(str(file))
-    ours, theirs = ((one.name, one.facts, one.templates, one.content_hash) for one in (dataset, again))
+    ours, theirs = ((one.name, one.facts, one.templates, one.training, one.training_reversed, one.content_hash) for one in (dataset, again))
     if ours != theirs:
-        raise InputError("its facts or its templates would not be the same")
+        raise InputError("its facts or its wordings would not be the same")

@@ -12,10 +12,11 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from kgbench.data.imports import ImportOptions, Row, Table, read_table
+from kgbench.data.parts import PARTS, halves
 from kgbench.data.templates import parse_template
 from kgbench.errors import DataError, InputError, UnknownNameError
 
-__all__ = ["AMBIGUOUS", "DUPLICATE", "Dataset", "Fact", "dataset_names", "describe", "hash_facts", "load_dataset"]
+__all__ = ["AMBIGUOUS", "DUPLICATE", "Dataset", "Fact", "dataset_names", "describe", "hash_facts", "is_shipped", "load_dataset"]
 
 _FILES = Path(__file__).parent / "files"
 
@@ -50,6 +51,10 @@ class Dataset:
     """Rows left out at load, by reason."""
     content_hash: str
     """SHA-256 of ids, fields, subject and object, see `hash_facts`; neither place nor format of the file counts."""
+    training: tuple[str, ...] = ()
+    """Wordings of its own to finetune in, in the syntax of `str.format`."""
+    training_reversed: tuple[str, ...] = ()
+    """Wordings of its own that mention the object before the subject."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -90,13 +95,14 @@ def describe(name: str) -> str:
 
 
 def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dataset:
-    """Load a shipped data set by name, or a user's own JSONL or CSV file.
+    """Load a shipped data set by name, or a user's own JSONL or CSV file, or one of its parts (see `kgbench.data.parts`).
 
     Rows that repeat an earlier one, and rows whose subject has several objects, are left out and counted in
     `Dataset.dropped`. A file without a column ``id`` gets ids from its stem and the number of the row.
 
     Args:
-        name_or_path: A shipped name, or a file: anything that ends with .jsonl or .csv, holds a path separator or exists.
+        name_or_path: A shipped name, or a file: anything that ends with .jsonl or .csv, holds a path separator or exists. With ":task" or
+            ":relation" after it, that half of the facts.
         options: What to make of the columns, and templates to add.
 
     Raises:
@@ -104,12 +110,28 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
         DataError: The file does not read; names line and field.
         InputError: A template of its own is not one, or does not fit the fields.
     """
+    whole, _, name = name_or_path.rpartition(":")
+    if whole and (name in PARTS or whole in dataset_names()):
+        return _part(load_dataset(whole, options), name)
     if name_or_path in dataset_names():
         return _from_table(read_table(_FILES / f"{name_or_path}.jsonl", options))
     separated = any(separator in name_or_path for separator in (os.sep, os.altsep) if separator)
     if separated or name_or_path.lower().endswith((".jsonl", ".csv")) or os.path.exists(name_or_path):
         return _from_table(read_table(Path(name_or_path), options))
     raise UnknownNameError("data set", name_or_path, dataset_names(), "A file of your own ends with .jsonl or .csv.")
+
+
+def is_shipped(name: str) -> bool:
+    """Whether a name is that of a shipped data set or of a part of one; anything else could be a path."""
+    whole, _, part = name.rpartition(":")
+    return name in dataset_names() or (whole in dataset_names() and part in PARTS)
+
+
+def _part(dataset: Dataset, name: str) -> Dataset:
+    if name not in PARTS:
+        raise UnknownNameError(f"part of data set {dataset.name!r}", name, PARTS)
+    ends = [(fact.id, (fact.fields[dataset.subject], fact.fields[dataset.object])) for fact in dataset.facts]
+    return replace(dataset.subset(halves(ends)[PARTS.index(name)]), name=f"{dataset.name}:{name}")
 
 
 def hash_facts(facts: Iterable[Fact], subject: str, object: str) -> str:
@@ -135,7 +157,8 @@ def _from_table(table: Table) -> Dataset:
         template.bind(table.subject, table.object, kept[0].fields, table.name)
     dropped = +Counter({DUPLICATE: duplicates, AMBIGUOUS: len(facts) - len(kept)})
     content_hash = hash_facts(kept, table.subject, table.object)
-    return Dataset(table.name, kept, table.subject, table.object, table.templates, dict(dropped), content_hash)
+    wordings = table.training, table.training_reversed
+    return Dataset(table.name, kept, table.subject, table.object, table.templates, dict(dropped), content_hash, *wordings)
 
 
 def _distinct(table: Table) -> tuple[list[Fact], int]:

@@ -6,7 +6,8 @@ JSONL holds one object per line and may begin with a header, told by its key ``k
      "templates": {"capital": "The capital {P:of} {country} is"}}
     {"id": "capitals/1", "land": "France", "capital": "Paris", "since": 987}
 
-Only the version is needed in it. A CSV file, whose first row names its columns, has no header of this kind; for it, and
+Only the version is needed in it. It may hold ``training``, a list of wordings to finetune in, and ``training_reversed``, those that mention
+the object first, see `kgbench.data.training_texts`. A CSV file, whose first row names its columns, has no header of this kind; for it, and
 to overrule a header, the same things are given as `ImportOptions`.
 """
 
@@ -30,7 +31,8 @@ SCHEMA_VERSION = 1
 
 _DEFAULT_SUBJECTS = ("first_actor", "subject")
 _DEFAULT_OBJECTS = ("second_actor", "object")
-_HEADER_KEYS = ("kgbench", "name", "subject", "object", "columns", "templates")
+_LISTS = ("training", "training_reversed")
+_HEADER_KEYS = ("kgbench", "name", "subject", "object", "columns", "templates", *_LISTS)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Table:
     object: str
     templates: Mapping[str, str] = field(hash=False)
     rows: tuple[Row, ...]
+    training: tuple[str, ...] = ()
+    training_reversed: tuple[str, ...] = ()
     incomplete: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Fields left out, since some row has nothing there, and the first such line."""
 
@@ -102,7 +106,8 @@ def read_table(path: Path, options: ImportOptions | None = None) -> Table:
             raise _fail(path, incomplete[role], f"field {role!r} is empty; every row needs a text or a number there")
     complete = tuple(replace(row, fields={name: text for name, text in row.fields.items() if name not in incomplete}) for row in rows)
     templates = {**header.get("templates", {}), **given.templates}
-    return Table(path, header.get("name", path.stem), subject, object_, templates, complete, incomplete)
+    wordings = {key: tuple(header.get(key, ())) for key in _LISTS}
+    return Table(path, header.get("name", path.stem), subject, object_, templates, complete, **wordings, incomplete=incomplete)
 
 
 def _incomplete(rows: Iterable[Row]) -> dict[str, int]:
@@ -190,6 +195,9 @@ def _checked_header(path: Path, line: int, header: dict[str, Any]) -> dict[str, 
         if key in ("columns", "templates"):
             if not isinstance(value, dict) or not all(isinstance(text, str) and text for text in value.values()):
                 raise _fail(path, line, f"field {key!r}: expected an object from name to text")
+        elif key in _LISTS:
+            if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
+                raise _fail(path, line, f"field {key!r}: expected a list of texts")
         elif not isinstance(value, str) or not value.strip():
             raise _fail(path, line, f"field {key!r}: expected a text that is not empty")
     return header

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kgbench.data import ImportOptions, dataset_names
+from kgbench.data import ImportOptions, is_shipped
 from kgbench.errors import InputError, LawError
 from kgbench.localizers import AbstractLocalizer, create, names
 from kgbench.models import catalog
@@ -128,7 +128,7 @@ def _with_facts(spec: Spec, record: Record, places: Places) -> Spec:
         return replace(spec, dataset=places.dataset, imports=places.imports)
     if spec.model is not None and job_dataset(spec).content_hash == wanted.hash:
         return spec
-    if wanted.name not in dataset_names():
+    if not is_shipped(wanted.name):
         raise InputError(f"the facts {wanted.name!r} are not shipped: give the file with --dataset FILE")
     return replace(spec, dataset=wanted.name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kgbench.data import Dataset, dataset_names, load_dataset, prompt_hash
+from kgbench.data import Dataset, dataset_names, is_shipped, load_dataset, prompt_hash
 from kgbench.errors import KgbenchError
 from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.leaderboard.validate.known import KnownLocalizer, KnownPair, known, own_facts
@@ -24,7 +24,7 @@ def dataset_of(record: Record) -> Dataset | None:
     wanted = record.identity.dataset
     if (own := own_facts(record.model)) is not None and own.content_hash == wanted.hash:
         return own
-    if wanted.name not in dataset_names():  # anything else could be a path
+    if not is_shipped(wanted.name):  # anything else could be a path
         return None
     found = load_dataset(wanted.name)
     return found if found.content_hash == wanted.hash else None
@@ -43,7 +43,7 @@ def check_data(record: Record, at: str, strict: bool) -> Iterator[Finding]:
     wanted, dataset = record.identity.dataset, dataset_of(record)
     if dataset is None:
         shipped = f"the shipped ones: {', '.join(dataset_names())}"
-        if wanted.name in dataset_names():
+        if is_shipped(wanted.name):
             own = own_facts(record.model)
             expected = {load_dataset(wanted.name).content_hash, *([own.content_hash] if own is not None else [])}
             yield Finding(at, "identity.dataset.hash", "these are not the facts of this name", " or ".join(sorted(expected)), strict)

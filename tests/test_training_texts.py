@@ -1,0 +1,126 @@
+"""Training texts, and the parts of a data set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgbench.data import Dataset, dataset_names, is_shipped, load_dataset, load_prompts, training_texts
+from kgbench.data.exports import to_jsonl
+from kgbench.data.parts import PARTS, halves
+from kgbench.errors import InputError, UnknownNameError
+
+WORDINGS = ["{land} has the capital {city}.", "Ask for the capital of {land} and hear: {city}!", "Of {land} little is known."]
+ROWS = [{"land": "France", "city": "Paris"}, {"land": "Peru", "city": "Lima"}]
+
+
+def dataset(folder: Path, rows: list[dict[str, str]] = ROWS, **header: object) -> Dataset:
+    """A data set from a file with this header."""
+    path = folder / "capitals.jsonl"
+    lines = [{"kgbench": 1, "subject": "land", "object": "city", **header}, *rows]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return load_dataset(str(path))
+
+
+def test_both_directions(tmp_path: Path) -> None:
+    """Subject and object change places; a wording keeps its number, and what mentions one of them only is said once."""
+    facts = dataset(tmp_path, training=WORDINGS)
+    forward, back, both = (training_texts(facts, direction) for direction in ("a2b", "b2a", "both"))
+    assert [(text.template, text.text) for text in forward[:3]] == [
+        (0, "France has the capital Paris."),
+        (0, "Peru has the capital Lima."),
+        (1, "Ask for the capital of France and hear: Paris!"),
+    ]
+    assert [(text.template, text.text) for text in back[:2]] == [(0, "Paris has the capital France."), (0, "Lima has the capital Peru.")]
+    assert {text.template for text in back} == {0, 1}
+    assert set(both) == {*forward, *back} and len(both) == 10
+
+
+def test_reversed_wordings(tmp_path: Path) -> None:
+    """A relation that does not hold both ways has wordings of its own for the other direction."""
+    facts = dataset(tmp_path, training=WORDINGS[:1], training_reversed=["{city} is the capital of {land}."])
+    assert [text.text for text in training_texts(facts, "b2a")] == ["Paris is the capital of France.", "Lima is the capital of Peru."]
+    assert len(training_texts(facts)) == 4
+    assert to_jsonl(load_dataset(str(tmp_path / "capitals.jsonl"))).startswith('{"kgbench": 1, "name": "capitals"')
+
+
+@pytest.mark.parametrize("name", dataset_names())
+def test_shipped(name: str) -> None:
+    """Every shipped data set can be trained on, and no training text begins as an evaluation prompt of the same fact does."""
+    facts = load_dataset(name)
+    texts = [text.text for text in training_texts(facts)]
+    assert len(texts) == len(set(texts)) >= len(facts.facts)
+    prompts = {prompt.text for own in facts.templates or ("headline", "headline_v1", "qa") for prompt in load_prompts(facts, [own])}
+    assert not any(text.startswith(prompt) for prompt in prompts for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("wording", "message"),
+    [
+        ("no field", "names no field"),
+        ("{land} and {see}", "no field 'see'; there are land, city"),
+        ("{land", "cannot read the training wording"),
+        ("{land:>9}", "without a colon"),
+        ("{land!r}", "without a colon"),
+        ("{land.real}", "no field 'land.real'"),
+        ("{}", "no field ''"),
+    ],
+)
+def test_wrong_wordings(tmp_path: Path, wording: str, message: str) -> None:
+    """They are told before anything is trained, wherever they come from."""
+    facts = dataset(tmp_path, training=WORDINGS)
+    with pytest.raises(InputError, match=message):
+        training_texts(facts, templates=[wording])
+    with pytest.raises(InputError, match=message):
+        training_texts(dataset(tmp_path, training=WORDINGS, training_reversed=[wording]))
+
+
+def test_no_wordings(tmp_path: Path) -> None:
+    """A data set without wordings says how to give some; a header's list is a list of texts."""
+    with pytest.raises(InputError, match="no wordings to train in: give some with --template"):
+        training_texts(dataset(tmp_path))
+    with pytest.raises(InputError, match="no wording of direction b2a"):
+        training_texts(dataset(tmp_path, training=WORDINGS[2:]), "b2a")
+    with pytest.raises(UnknownNameError, match="a2b"):
+        training_texts(dataset(tmp_path, training=WORDINGS), "a2")
+    for wrong in ("text", [""], [{}]):
+        with pytest.raises(InputError, match="expected a list of texts"):
+            dataset(tmp_path, training=wrong)
+
+
+@pytest.mark.parametrize("name", dataset_names())
+def test_parts(name: str) -> None:
+    """The halves of a data set hold all of it, share no entity and are of nearly one size."""
+    whole = load_dataset(name)
+    task, relation = (load_dataset(f"{name}:{part}") for part in PARTS)
+    assert {fact.id for fact in whole.facts} == {fact.id for fact in (*task.facts, *relation.facts)}
+    entities = [{fact.fields[end] for fact in part.facts for end in (part.subject, part.object)} for part in (task, relation)]
+    assert entities[0].isdisjoint(entities[1])
+    assert abs(len(task.facts) - len(relation.facts)) <= 1
+    assert task.name == f"{name}:task" and is_shipped(task.name) and not is_shipped(f"{name}:tasks") and not is_shipped("../x:task")
+    assert task.content_hash != relation.content_hash
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=30))
+def test_halves(edges: list[tuple[int, int]]) -> None:
+    """Whatever hangs together stays together; the order of the facts does not matter."""
+    facts = [(f"fact/{n}", (f"s{a}", f"o{b}")) for n, (a, b) in enumerate(edges)]
+    try:
+        first, second = halves(facts)
+    except InputError:
+        return
+    assert sorted([*first, *second]) == sorted(identifier for identifier, _ in facts)
+    ends = [{entity for identifier, entities in facts if identifier in half for entity in entities} for half in (first, second)]
+    assert ends[0].isdisjoint(ends[1])
+
+
+def test_unknown_part() -> None:
+    """A slip in the name of a part is told with the parts there are; facts that all hang together have none."""
+    with pytest.raises(UnknownNameError, match="relation"):
+        load_dataset("tiny_movies:relations")
+    with pytest.raises(InputError, match="hang together"):
+        halves([("a", ("x", "y")), ("b", ("y", "z"))])
