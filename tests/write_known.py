@@ -18,6 +18,7 @@ from kgbench.engine.site_sets import all_sites
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError
+from kgbench.leaderboard.boards.cost import SUITES
 from kgbench.leaderboard.schemas import schemas
 from kgbench.leaderboard.validate.known import own_facts
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, create, describe, names
@@ -26,7 +27,7 @@ from kgbench.metrics import METRIC_VERSION
 from kgbench.models import catalog
 from kgbench.models.pair import DTYPES, ModelPair
 from kgbench.runner.ranking import RANKING_VERSION
-from kgbench.runner.suites import load_suite, suites
+from kgbench.runner.suites import load_suite
 from kgbench.sites.configurations import BEST, REST, budget_labels, configurations
 
 PACKAGE = Path(__file__).parent.parent / "kgbench" / "leaderboard"
@@ -44,7 +45,7 @@ def known() -> dict[str, Any]:
         "made_with": {name: metadata.version(name) for name in ("tokenizers", "transformers")},
         "pairs": {name: pair_facts(name) for name in catalog.names() if catalog.entry(name).donors},
         "localizers": {name: localizer_facts(name) for name in names() if describe()[name]["from"] == "kgbench"},
-        "suites": {name: suite_configurations(name) for name in suites()},
+        "suites": {name: suite_configurations(name) for name in sorted(SUITES)},
     }
 
 

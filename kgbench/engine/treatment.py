@@ -65,14 +65,14 @@ class Slots:
 
 
 def donor_index(pair: ModelPair, name: str) -> int:
-    """Index of a weight set: 0 for the recipient, then the donors in order; `sft` is the only donor whatever its name.
+    """Index of a weight set: 0 for the recipient, then the donors in order; `sft`, where none has this name, is what `SFT` stands for.
 
     Raises:
         UnknownNameError: The pair has no such donor.
     """
     names = (RECIPIENT, *pair.donors)
-    if name == "sft" and len(pair.donors) == 1:  # the default name, for the only donor there is
-        return 1
+    if name == "sft" and name not in names and ("relation" in names or len(pair.donors) == 1):
+        name = baseline_donor(pair)
     if name not in names:
         raise UnknownNameError("donor", name, names)
     return names.index(name)
@@ -87,7 +87,7 @@ def graft_treatments(pair: ModelPair, prompts: Sequence[Prompt], configuration: 
     """Treatments of each token of each prompt under a configuration.
 
     Args:
-        pair: The models; `SFT` is the donor named `sft`, or the only donor.
+        pair: The models; `SFT` is what `baseline_donor` says.
         prompts: Prompts of any lengths.
         configuration: `PRE` (the recipient by itself), `SFT` (the donor by itself, with its own norm and head) or a graft.
 
@@ -146,13 +146,14 @@ def _by_token(sets: _WeightSets, encoded: Encoded) -> tuple[Treatment, ...]:
 
 
 def baseline_donor(pair: ModelPair) -> str:
-    """The donor that the configuration `SFT` stands for.
+    """The donor that the configuration `SFT` stands for: `sft`, else `relation`, which learned the facts of a hybrid, else the only one.
 
     Raises:
-        InputError: The pair has several donors and none is named `sft`.
+        InputError: The pair has several donors of other names.
     """
-    if "sft" in pair.donors:
-        return "sft"
+    for name in ("sft", "relation"):
+        if name in pair.donors:
+            return name
     if len(pair.donors) == 1:
         return next(iter(pair.donors))
-    raise InputError(f"SFT needs a donor named 'sft'; this pair has {', '.join(pair.donors)}")
+    raise InputError(f"SFT needs a donor named 'sft' or 'relation'; this pair has {', '.join(pair.donors)}")

@@ -142,7 +142,16 @@ def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> J
 
 
 def job_configurations(spec: Spec, suite: Suite, localizer: AbstractLocalizer) -> dict[str, str | None]:
-    """Each configuration of a job and its complement."""
+    """Each configuration of a job and its complement.
+
+    Raises:
+        InputError: The suite asks nothing of a method that ranks sites, and no graft is given.
+    """
+    if isinstance(localizer, ScoringLocalizer) and not (suite.budgets or suite.truth or spec.grafts):
+        raise InputError(
+            f"suite {spec.suite!r} grafts what it names, and {localizer.name!r} ranks sites instead; "
+            "choose another --suite, such as pathways, or a --localizer that intervenes, such as dynamic_graft"
+        )
     ranks = isinstance(localizer, ScoringLocalizer) or suite.scan
     grafts = spec.grafts or (suite.grafts if isinstance(localizer, InterventionLocalizer) else ())
     found = configurations(grafts, spec.layers)
