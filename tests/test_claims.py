@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from kgbench.claims import identity, test_complement, test_pathways
 from kgbench.claims.claim import Claim
-from kgbench.claims.contrasts import between_configurations, between_prompts
+from kgbench.effects.contrasts import between_configurations, between_prompts
 from kgbench.claims.identity import assert_complement_identity, exchanged
 from kgbench.claims.paper import MEASURED, Measured, cited
 from kgbench.claims.session import PROMPTS

@@ -35,8 +35,8 @@ def test_every_shipped_set_loads_whole_and_has_a_card(name: str) -> None:
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:
     """An unknown data set is no file and no crash."""
-    with pytest.raises(UnknownNameError, match=r"unknown data set 'fake_movies_fake_actor'\. Did you mean 'fake_movies_fake_actors'\?"):
-        load_dataset("fake_movies_fake_actor")
+    with pytest.raises(UnknownNameError, match=r"unknown data set 'tiny_movie'\. Did you mean 'tiny_movies'\?"):
+        load_dataset("tiny_movie")
     with pytest.raises(UnknownNameError, match="unknown data set"):
         describe("none_such")
 

@@ -12,7 +12,7 @@ import pytest
 
 import kgbench.data
 from kgbench.data import describe, generate_fake_movies, load_dataset
-from kgbench.data.generators import FAKE_MOVIES, fake_movies_jsonl
+from kgbench.data.generators import FAKE_MOVIES, REAL_ACTORS, fake_movies_jsonl
 from kgbench.errors import InputError
 
 FILE = Path(kgbench.data.__file__).parent / "files" / f"{FAKE_MOVIES}.jsonl"
@@ -55,6 +55,29 @@ def test_shipped_file_is_what_the_generator_makes() -> None:
     assert [*json.loads(drawn.splitlines()[1])] == [*json.loads(kept.splitlines()[1])]
     if version("faker") == made_with[1]:
         assert drawn == kept
+
+
+def test_shipped_file_with_performers() -> None:
+    """It is what the generator makes of its own performers; nobody stands twice, and couples have different first names."""
+    dataset, kept = load_dataset(REAL_ACTORS), (FILE.parent / f"{REAL_ACTORS}.jsonl").read_text(encoding="utf-8")
+    performers = [fact.fields[role] for fact in dataset.facts for role in ("first_actor", "second_actor")]
+    characters = [fact.fields["main_character"] for fact in dataset.facts]
+    titles = {word for fact in dataset.facts for word in fact.fields["movie_title"].split()}
+    assert len(set(performers)) == 2000 and len({*performers, *characters}) == 3000
+    assert titles.isdisjoint(word for person in performers for word in person.split())
+    assert all(fact.fields["first_actor"].split()[0] != fact.fields["second_actor"].split()[0] for fact in dataset.facts)
+    made_with = re.search(r"Faker ([\d.]+\d)", describe(REAL_ACTORS))
+    assert made_with and len({fact.fields["movie_title"] for fact in dataset.facts}) == 1000
+    if version("faker") == made_with[1]:
+        assert fake_movies_jsonl(1000, 1, performers) == kept
+
+
+def test_performers_must_do() -> None:
+    """Too few of them, or too many of one first name, are told."""
+    with pytest.raises(InputError, match="3 movies need 6 different performers, got 2"):
+        generate_fake_movies(3, performers=["Ann Lee", "Bob Ray", "Bob Ray"])
+    with pytest.raises(InputError, match="different first names"):
+        generate_fake_movies(2, performers=["Ann Lee", "Ann Ray", "Ann Day", "Bob Low"])
 
 
 def test_seed_decides() -> None:

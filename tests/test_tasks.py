@@ -39,7 +39,12 @@ HEADLINE = "kgbench_tiny_movies_headline"
 
 def documents(name: str) -> list[dict[str, Any]]:
     """A data set's rows with every built-in prompt."""
-    return [row for prompt in builtin_prompts() for row in rows(load_dataset(name), prompt)]
+    return [row for prompt in prompts_of(name) for row in rows(load_dataset(name), prompt)]
+
+
+def prompts_of(name: str) -> tuple[str, ...]:
+    """The data set's own prompts, or the built-in ones: no shipped data set mixes them."""
+    return tuple(load_dataset(name).templates) or tuple(builtin_prompts())
 
 
 def loaded(*names: str) -> Mapping[str, Any]:
@@ -67,7 +72,7 @@ def test_there_is_a_task_for_every_data_set_prompt_and_form() -> None:
         assert entry.name == f"kgbench_{entry.dataset}_{entry.prompt}{ending}"
         assert index.task_index[entry.name].tags == {f"kgbench{ending}", f"kgbench_{entry.dataset}{ending}"} == set(entry.tags)
         assert entry.documents == len(load_dataset(entry.dataset).facts)
-    assert {(entry.dataset, entry.prompt) for entry in entries} == {(d, p) for d in dataset_names() for p in builtin_prompts()}
+    assert {(entry.dataset, entry.prompt) for entry in entries} == {(d, p) for d in dataset_names() for p in prompts_of(d)}
 
 
 def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
@@ -97,7 +102,7 @@ def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
 def test_a_row_is_a_prompt(name: str) -> None:
     """Query, target and spans are those of kgbench's prompts, to the character, also after lm-eval's library has stored them."""
     data = load_dataset(name)
-    for prompt in builtin_prompts():
+    for prompt in prompts_of(name):
         stored = list(load(kgbench_dataset=name, kgbench_prompt=prompt)["test"])
         assert stored == rows(data, prompt)
         for row, filled in zip(stored, load_prompts(data, [prompt]), strict=True):
@@ -119,7 +124,8 @@ def test_candidates(name: str) -> None:
         assert row["candidates"][row["gold"]] == row["object"]
         assert gold(row) == row["gold"]
     places = [row["gold"] for row in found]
-    assert all(places.count(place) > len(places) / (2 * CANDIDATES) for place in range(CANDIDATES))
+    if len(data.facts) >= 100:  # of fewer, chance decides
+        assert all(places.count(place) > len(places) / (2 * CANDIDATES) for place in range(CANDIDATES))
 
 
 def test_candidates_are_stable() -> None:

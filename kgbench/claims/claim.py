@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kgbench.board.numbers import figure_text
-from kgbench.claims.contrasts import between_configurations, between_prompts
+from kgbench.effects.contrasts import between_configurations, between_prompts
 from kgbench.effects.columns import PromptColumns
 from kgbench.records import Estimate, Record
 from kgbench.stats import Figure

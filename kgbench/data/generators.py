@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,12 @@ from kgbench.errors import InputError
 if TYPE_CHECKING:
     from faker import Faker
 
-__all__ = ["FAKE_MOVIES", "fake_movies_jsonl", "generate_fake_movies"]
+__all__ = ["FAKE_MOVIES", "REAL_ACTORS", "fake_movies_jsonl", "generate_fake_movies"]
 
 FAKE_MOVIES = "fake_movies_fake_actors"
 """Name of the data set that `generate_fake_movies` makes."""
+REAL_ACTORS = "fake_movies_real_actors"
+"""Name of the one that it makes with the names of performers."""
 
 # Each begins with a consonant, so that "a {genre} film" reads right.
 _GENRES = ("comedy", "crime", "drama", "fantasy", "horror", "musical", "mystery", "romance", "thriller", "western")
@@ -36,8 +38,8 @@ Voyage Waltz Wedding Whisper Window Winter
 """
 
 
-def generate_fake_movies(n: int = 1000, seed: int = 0) -> list[dict[str, str | int]]:
-    """Draw movies that never were, with actors who never were.
+def generate_fake_movies(n: int = 1000, seed: int = 0, performers: Sequence[str] = ()) -> list[dict[str, str | int]]:
+    """Draw movies that never were, with actors who never were or, where names are given, with these.
 
     No person is drawn twice, in whatever role, and no title; names are a first and a last name, without title or suffix;
     the people of one movie have different first names. The result depends on the version of Faker.
@@ -45,6 +47,7 @@ def generate_fake_movies(n: int = 1000, seed: int = 0) -> list[dict[str, str | i
     Args:
         n: Number of movies.
         seed: Seed of names, titles and everything else.
+        performers: Names of the actors, in any order; two a movie are used.
 
     Returns:
         Rows as in the data file, by field; box_office is in millions.
@@ -54,20 +57,25 @@ def generate_fake_movies(n: int = 1000, seed: int = 0) -> list[dict[str, str | i
     """
     from faker import Faker
 
+    name = REAL_ACTORS if performers else FAKE_MOVIES
+
     if n < 1:
         raise InputError(f"the number of movies must be 1 or more, got {n}")
     rng = Random(seed)
     fake = Faker("en_US")
     fake.seed_instance(seed)
-    people: set[str] = set()
+    people: set[str] = set(performers)
     titles: set[str] = set()
+    couples = _couples(performers, n, Random(seed)) if performers else None
     rows: list[dict[str, str | int]] = []
     for number in range(1, n + 1):
         first, second, character = _draw(lambda: _cast(fake), people)
+        if couples is not None:
+            first, second = couples[number - 1]
         (title,) = _draw(lambda: (_title(rng),), titles)
         rows.append(
             {
-                "id": f"{FAKE_MOVIES}/{number}",
+                "id": f"{name}/{number}",
                 "first_actor": first,
                 "second_actor": second,
                 "movie_title": title,
@@ -78,10 +86,27 @@ def generate_fake_movies(n: int = 1000, seed: int = 0) -> list[dict[str, str | i
     return rows
 
 
-def fake_movies_jsonl(n: int = 1000, seed: int = 0) -> str:
+def fake_movies_jsonl(n: int = 1000, seed: int = 0, performers: Sequence[str] = ()) -> str:
     """The text of the data file: a header, then one row of `generate_fake_movies` per line."""
-    header = {"kgbench": SCHEMA_VERSION, "name": FAKE_MOVIES, "subject": "first_actor", "object": "second_actor"}
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *generate_fake_movies(n, seed)))
+    name = REAL_ACTORS if performers else FAKE_MOVIES
+    header = {"kgbench": SCHEMA_VERSION, "name": name, "subject": "first_actor", "object": "second_actor"}
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *generate_fake_movies(n, seed, performers)))
+
+
+def _couples(performers: Sequence[str], n: int, rng: Random) -> list[tuple[str, str]]:
+    """Two performers for each movie, of different first names, nobody twice."""
+    if len(set(performers)) < 2 * n:
+        raise InputError(f"{n} movies need {2 * n} different performers, got {len(set(performers))}; ask for fewer movies")
+    waiting = sorted(set(performers))
+    rng.shuffle(waiting)
+    found: list[tuple[str, str]] = []
+    while len(found) < n:
+        first = waiting.pop()
+        other = next((i for i in reversed(range(len(waiting))) if waiting[i].split()[0] != first.split()[0]), None)
+        if other is None:
+            raise InputError(f"only {len(found)} of {n} movies can have two actors of different first names; ask for fewer movies")
+        found.append((first, waiting.pop(other)))
+    return found
 
 
 def _draw(draw: Callable[[], tuple[str, ...]], taken: set[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Which tasks kgbench ships: every data set times every built-in prompt that it can fill, in each form."""
+"""Which tasks kgbench ships: every data set times every prompt, built-in or its own, that it can fill, in each form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ class Entry:
 def shipped() -> tuple[Entry, ...]:
     """All shipped tasks, by data set, prompt and form."""
     datasets = [load_dataset(name) for name in dataset_names()]
-    return tuple(_entry(data, prompt, form) for data in datasets for prompt in prompt_names() if _fits(data, prompt) for form in FORMS)
+    return tuple(_entry(data, prompt, form) for data in datasets for prompt in _prompts(data) for form in FORMS)
+
+
+def _prompts(dataset: Dataset) -> tuple[str, ...]:
+    return (*(prompt for prompt in prompt_names() if _fits(dataset, prompt)), *dataset.templates)
 
 
 def _fits(dataset: Dataset, prompt: str) -> bool:
