@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
@@ -47,9 +48,10 @@ def mutant(name: str, *patches: tuple[str, str, str], only: str = "", test: str 
     return Mutant(name, tuple(Patch(*p) for p in patches), only, test)
 
 
+families = partial(mutant, test="test_all_families.py")
 _ORACLE = "every_component or paper_s_algorithm"
 _FUSED_K, _FUSED_V = ('"{}": {{"module": "attn.c_attn", "part": {}, "of": 3}}'.format(*of) for of in (("k", 1), ("v", 2)))
-_COLUMNS = "return torch.arange(width).reshape(blocks, self.of, -1)[:, self.part].reshape(-1)"
+_COLUMNS = "return torch.arange(width).reshape(blocks, -1)[:, first:last].reshape(-1)"
 _RESTORE = "        yield\n    finally:\n        for module, own in reversed(before):"
 
 MUTANTS = (
@@ -282,6 +284,34 @@ MUTANTS = (
         test="test_lm_eval_requests.py",
     ),
     mutant("a written BOS taken for a word", ("harness/reader.py", "special[0] = True", "pass"), test="test_lm_eval_requests.py"),
+    families(
+        "windows one token longer", ("engine/masks.py", "- depths[:, None, :] < found", "- depths[:, None, :] <= found"), only="agree"
+    ),
+    families("windows in all layers", ("engine/masks.py", "size and kind == _WINDOWED", "size"), only="agree and qwen2"),
+    families("windows by row, not by depth", ("engine/masks.py", "near = depths[", "near = np.sort(depths)["), only="agree and mistral"),
+    families(
+        "windows forgotten where attention is cut", ("engine/schedule.py", "masks.of(layer).clone()", "masks.whole.clone()"), only="edits"
+    ),
+    families(
+        "cuts counted from the prompt's first token", ("engine/sequential.py", "key - first for", "key for"), only="edits and mistral"
+    ),
+    families("the first slice as wide as the others", ("models/family.py", "getattr(config, number) for", "1 for"), only="phi3"),
+    families(
+        "gate and up exchanged",
+        *(("models/families/phi3.json", f'"part": {i}, "of": 2', f'"part": {1 - i}, "of":  2') for i in (0, 1)),
+        only="names_say and phi3",
+    ),
+    families("edits put in the place of a module's weights", ("engine/forward.py", "plans.get(module) or module", "module"), only="edits"),
+    families(
+        "tokens of normed heads counted in the first dimension", ("engine/forward.py", "x.movedim(self.place.tokens, 1)", "x"), only="agree"
+    ),
+    families("gates of normed heads laid over heads", ("engine/gated.py", ".movedim(1, self.tokens)", ""), only="gates and gemma3"),
+    families(
+        "projections behind embeddings left out",
+        ("models/family.py", "for other in self.place(component).also)", "for other in ())"),
+        only="opt",
+    ),
+    families("all there is asked of every model", ("models/family.py", "if not p.optional or ", "if True or "), only="stablelm"),
 )
 
 

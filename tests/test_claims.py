@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from kgbench.claims import identity, test_complement, test_pathways
 from kgbench.claims.claim import Claim
-from kgbench.effects.contrasts import between_configurations, between_prompts
 from kgbench.claims.identity import assert_complement_identity, exchanged
 from kgbench.claims.paper import MEASURED, Measured, cited
 from kgbench.claims.session import PROMPTS
 from kgbench.effects.columns import PromptColumns, by_prompt
+from kgbench.effects.contrasts import between_configurations, between_prompts
 from kgbench.models import catalog
 from kgbench.records import Record
 from kgbench.stats import Figure, discordance, resample

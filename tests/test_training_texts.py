@@ -125,3 +125,13 @@ def test_unknown_part() -> None:
         load_dataset("tiny_movies:relations")
     with pytest.raises(InputError, match="hang together"):
         halves([("a", ("x", "y")), ("b", ("y", "z"))])
+
+
+def test_first_facts() -> None:
+    """The first facts are a part, and parts have parts."""
+    whole = load_dataset("tiny_movies")
+    assert load_dataset("tiny_movies:first20").facts == whole.facts[:20] == load_dataset("tiny_movies:first30:first20").facts
+    halved = [load_dataset(f"tiny_movies:first20:{part}").facts for part in PARTS]
+    assert sorted(fact.id for some in halved for fact in some) == sorted(fact.id for fact in whole.facts[:20])
+    assert is_shipped("tiny_movies:first20:task") and not is_shipped("tiny_movies:first0") and not is_shipped("x:first2")
+    assert load_dataset("tiny_movies:first9999").content_hash == whole.content_hash

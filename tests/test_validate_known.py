@@ -54,8 +54,8 @@ def test_all_of_one_pair_is_as_written() -> None:
 
 def test_methods_suites_and_versions_are_as_written() -> None:
     """Everything but the pairs, which take a while."""
-    from kgbench.localizers import describe, names
     from kgbench.leaderboard.boards.cost import SUITES
+    from kgbench.localizers import describe, names
 
     builtin = [name for name in names() if describe()[name]["from"] == "kgbench"]
     assert {name: write_known.localizer_facts(name) for name in builtin} == SHIPPED["localizers"]

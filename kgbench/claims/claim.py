@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kgbench.board.numbers import figure_text
-from kgbench.effects.contrasts import between_configurations, between_prompts
 from kgbench.effects.columns import PromptColumns
+from kgbench.effects.contrasts import between_configurations, between_prompts
 from kgbench.records import Estimate, Record
 from kgbench.stats import Figure
 from kgbench.testing import decide

@@ -28,7 +28,8 @@ KEPT = "nothing half-written is left, and the same command goes on from what was
     package="kgbench.cli",
     names=(
         *("eval", "ls", "data", "show", "compare", "plot", "export", "rescore", "reproduce", "verify"),
-        *("submit", "validate", "leaderboard", "check", "tasks", "lm-eval", "new-localizer", "zoo", "doctor", "completion"),
+        *("submit", "validate", "leaderboard", "check", "tasks", "lm-eval", "new-localizer", "train", "family", "zoo", "doctor"),
+        "completion",
     ),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

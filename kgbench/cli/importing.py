@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from kgbench.cli.values import pairs
@@ -14,10 +15,12 @@ from kgbench.data.exports import check_target, write_dataset
 from kgbench.data.facts import AMBIGUOUS, DUPLICATE
 from kgbench.data.fitting import Giveaways, builtin_fitting, giveaways, mentions, own_prompts
 from kgbench.data.imports import Table, read_table
+from kgbench.data.sources import Relation, choose_fields, choose_relation, load_source, one_relation, read_relations
+from kgbench.data.sources_origin import fetch, locate
 from kgbench.errors import InputError, RegionError
 from kgbench.testing.decisions import FEWEST
 
-__all__ = ["Imported", "import_facts"]
+__all__ = ["Imported", "Listed", "import_facts", "import_source"]
 
 SHOWN = 5
 """How many lines, facts or names are listed before the list is cut."""
@@ -30,11 +33,11 @@ MANY = 0.1
 class Imported:
     """A data set that was written."""
 
-    source: Path
+    source: str
     path: Path
     dataset: Dataset
     dropped: Mapping[str, Sequence[int]]
-    """By reason, the lines of the file that were left out."""
+    """By reason, the lines of the file, or rows of the source, that were left out."""
     incomplete: Mapping[str, int]
     """Columns that were left out, and the first line where each is empty."""
     beyond: int
@@ -52,6 +55,8 @@ class Imported:
     """By template, why the tokenizer cannot read the prompt of a fact, by the fact's id."""
     tokens: Mapping[str, Sequence[Prompt]]
     """By template, prompts whose tokens hold the answer's first one, though the words of it do not stand there."""
+    origin: Sequence[str] = ()
+    """Where a source was read from, and under which licence; empty for a file of one's own."""
 
     def warnings(self) -> Iterator[str]:
         """What was written all the same, and may disappoint."""
@@ -79,8 +84,10 @@ class Imported:
         """What was written, and what to do next."""
         roles = f"subject {self.dataset.subject}, object {self.dataset.object}"
         yield f"wrote {self.path}: {_facts(len(self.dataset.facts))} of {self.source}, {roles}"
-        left_out = [f"{len(lines)} {reason} ({_lines(lines)})" for reason, lines in self.dropped.items()]
-        left_out += [f"column {name} (empty at line {line})" for name, line in self.incomplete.items()]
+        yield from self.origin
+        unit = "row" if self.origin else "line"
+        left_out = [f"{len(lines)} {reason} ({_numbers(unit, lines)})" for reason, lines in self.dropped.items()]
+        left_out += [f"column {name} (empty at {unit} {line})" for name, line in self.incomplete.items()]
         if self.beyond:
             left_out.append(f"{self.beyond} beyond --limit")
         if left_out:
@@ -94,6 +101,8 @@ class Imported:
                 yield f"the answer is among the words of prompt {name!r} itself in {self._share(found.in_wording)}, as choices are"
         if self.dataset.templates and self.builtin:
             yield f"built-in prompts that fit too, by --prompt: {', '.join(self.builtin)}"
+        if self.origin:
+            yield f"wordings to train in: {len(self.dataset.training) or 'none, so give some by kgbench train --template'}"
         if self.tokenizer is not None and not self.faults:
             yield f"{self.tokenizer} finds every region and target in its tokens"
         yield ""
@@ -105,6 +114,7 @@ class Imported:
         first = {name: some[0] for name, some in self.prompts.items()}
         return {
             "path": str(self.path),
+            "origin": list(self.origin),
             "name": self.dataset.name,
             "content_hash": self.dataset.content_hash,
             "subject": self.dataset.subject,
@@ -116,6 +126,7 @@ class Imported:
             "incomplete_columns": dict(self.incomplete),
             "beyond_limit": self.beyond,
             "templates": dict(self.dataset.templates),
+            "training": list(self.dataset.training),
             "builtin_prompts": list(self.builtin),
             "first": {name: {"text": p.text, "target": p.target, "spans": dict(p.spans)} for name, p in first.items()},
             "leaking": _ids({name: found.by_field for name, found in self.giveaways.items()}),
@@ -139,6 +150,76 @@ class Imported:
             yield f"{program} {models} --{prefix}dataset {file}{chosen}"
 
 
+@dataclass(frozen=True)
+class Listed:
+    """The relations of a source, of which one is to be chosen."""
+
+    origin: Sequence[str]
+    relations: Mapping[str, Relation]
+    faults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def warnings(self) -> Iterator[str]:
+        """None: nothing was written."""
+        return iter(())
+
+    def lines(self) -> Iterator[str]:
+        """Each relation with the number of its facts and the first of them."""
+        number, name = max(len(str(len(one.facts))) for one in self.relations.values()), max(map(len, self.relations))
+        yield "choose one by --relation:"
+        for key, one in self.relations.items():
+            yield f"    {key:{name}}  {len(one.facts):{number}}  {_visible(one.example)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        relations = [{"relation": key, "facts": len(one.facts), "example": one.example} for key, one in self.relations.items()]
+        return {"origin": list(self.origin), "relations": relations}
+
+
+def import_source(place: str | None, options: Mapping[str, Any], tell: Callable[[str], None]) -> Imported | Listed:
+    """Take one relation of a set by others; where there are several and none is named, tell which there are.
+
+    Args:
+        place: A file, a folder or an id on the Hub; None for the source's own.
+        options: Those of the command, by name.
+        tell: What is to be known of its origin and licence goes here before anything is fetched.
+
+    Raises:
+        InputError: Something is wrong; then nothing is written.
+    """
+    origin = locate(load_source(options["source"]) if options["source"] else None, place, options["split"])
+    source, wanted = one_relation(origin.source, options["relation"])
+    given = _given(options)
+    fields, needed = choose_fields(source, given)
+    told = tuple(origin.lines())
+    for line in told:
+        tell(line)
+    relations = read_relations(source, fetch(origin), fields, needed)
+    if (relation := choose_relation(source, relations, wanted)) is None:
+        return Listed(told, relations)
+    imported = _imported(relation, {**options, "subject": needed[0], "object": needed[1], "column": ()}, given.templates)
+    return replace(imported, origin=told)
+
+
+def _given(options: Mapping[str, Any]) -> ImportOptions:
+    columns, templates = (pairs(f"--{name}", options[name]) for name in ("column", "template"))
+    return ImportOptions(options["subject"], options["object"], columns, templates)
+
+
+def _imported(relation: Relation, options: Mapping[str, Any], templates: Mapping[str, str]) -> Imported:
+    """A relation, brought in by the way that a file of one's own takes."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "facts.jsonl"
+        file.write_text(relation.to_jsonl(templates), encoding="utf-8")
+        try:
+            imported = import_facts(file, options)
+        except InputError as error:
+            raise InputError(str(error).replace(str(file), relation.name)) from None
+    rows = list(relation.facts)  # below the header: that of line 2 comes first
+    dropped = {reason: [rows[line - 2] for line in lines] for reason, lines in imported.dropped.items()}
+    incomplete = {name: rows[line - 2] for name, line in imported.incomplete.items()}
+    return replace(imported, source=relation.name, dropped={**relation.dropped, **dropped}, incomplete=incomplete)
+
+
 def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
     """Read, check and write.
 
@@ -149,8 +230,7 @@ def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
     Raises:
         InputError: Something is wrong; then nothing is written.
     """
-    columns, templates = (pairs(f"--{name}", options[name]) for name in ("column", "template"))
-    given = ImportOptions(options["subject"], options["object"], columns, templates)
+    given = _given(options)
     table = read_table(file, given)
     name = _name(table, options["name"])
     path = _target(file, name, options)
@@ -164,7 +244,7 @@ def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
     faults, tokens = _tokenized(prompts, options["tokenizer"])
     write_dataset(dataset, path, options["force"])
     return Imported(
-        source=file,
+        source=str(file),
         path=path,
         dataset=dataset,
         dropped=_dropped(table, whole),
@@ -273,8 +353,8 @@ def _dropped(table: Table, dataset: Dataset) -> Mapping[str, Sequence[int]]:
     return {reason: found for reason, found in lines.items() if found}
 
 
-def _lines(numbers: Sequence[int]) -> str:
-    return f"line{'s' if len(numbers) > 1 else ''} {_these(map(str, numbers))}"
+def _numbers(unit: str, numbers: Sequence[int]) -> str:
+    return f"{unit}{'s' if len(numbers) > 1 else ''} {_these(map(str, numbers))}"
 
 
 def _facts(number: int) -> str:

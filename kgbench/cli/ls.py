@@ -24,12 +24,27 @@ def command(kind: str, as_json: bool) -> None:
     if kind not in CATALOGUES:
         raise UnknownNameError("kind", kind, CATALOGUES)
     rows = CATALOGUES[kind]()
+    if kind == "models":
+        rows = _with_donors(rows)
     if as_json:
         echo_json(dict(rows))
         return
     _print(kind.removesuffix("s"), rows)
     if kind in NOTES:
         click.echo(f"\n{NOTES[kind]()}")
+
+
+def _with_donors(models: Rows) -> Rows:
+    """Pairs with the donors that were trained here under each, those of recipients without a name last.
+
+    They are no names for --model, and so not among what is completed for it.
+    """
+    from kgbench.models.trained import trained_donors
+
+    donors = trained_donors()
+    under = {name: [donor for donor in donors.values() if donor.model == name] for name in models}
+    rows = {name: row for model, about in models.items() for name, row in ((model, about), *((d.name, d.about) for d in under[model]))}
+    return {**rows, **{donor.name: donor.about for donor in donors.values()}}
 
 
 def _print(what: str, rows: Rows) -> None:

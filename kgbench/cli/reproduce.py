@@ -1,4 +1,4 @@
-"""`kgbench reproduce`: a recorded run, run again."""
+"""`kgbench reproduce`: a recorded run, run again, or a figure of the paper, made again."""
 
 from __future__ import annotations
 
@@ -10,34 +10,53 @@ from typing import Any
 import click
 
 from kgbench.cli.again import again_options, places_of, settings_of
+from kgbench.cli.figures import is_figure, reproduce_figures
 from kgbench.cli.output import echo_json
 from kgbench.cli.progress import progress
 from kgbench.cli.runs import find_run, output_dir
 
 
 @click.command(
-    short_help="Run a recorded run again, and say whether it comes out the same.",
-    epilog="Exit status: 0 it agrees; 1 it differs; 2 it cannot be run here, or wrong input.",
+    short_help="Run a recorded run again, or make a figure of the paper again.",
+    epilog="Exit status: 0 it agrees, or the figure is made; 1 it differs; 2 it cannot be run here, or wrong input.",
 )
-@click.argument("what", metavar="RUN")
+@click.argument("what", metavar="RUN|FIGURE|all")
 @again_options
 @output_dir
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Figures: where the report goes.  [default: ./kgbench-reproduction/MODEL]",
+)
+@click.option("--supplement", metavar="FILE|ID", help="Figures: other text for the gentle recipe; a tiny pair has its own.")
+@click.option("--dry-run", is_flag=True, help="Figures: only say what it would take: time, memory, disk.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def command(what: str, output_dir: Path, as_json: bool, quiet: bool, **options: Any) -> int:
-    """Run again what a record is of, from nothing, and compare every row.
+    """Run a recorded run again, or make a figure of the paper.
 
-    The weights, facts, prompts and code must be those of the record: where one
+    A run is run again from nothing, and every row compared. The weights,
+    facts, prompts and code must be those of the record: where one
     is not, it says which. A row agrees where its log-probability does within
     the tolerance, by default 0.001 nats for float32, which is room for the
     rounding of one platform: another device, executor or version of torch may
     round otherwise. Cost is not compared.
 
+    A figure (figure-2 to figure-15, or movie_title, relation, head, layers,
+    articles, forgetting; `all` for all) is made on --model: donors that are
+    missing are trained, evaluations run, and ours printed beside the paper's
+    figures, with its claims checked one by one. On a tiny pair smaller data
+    stands for the paper's. Whatever is interrupted goes on where it was.
+
     \b
+    kgbench reproduce figure-2 --model tiny-gemma
+    kgbench reproduce all --model gemma-2b --supplement Skylion007/openwebtext --dry-run
     kgbench reproduce kgbench-results/RUN
     kgbench reproduce leaderboard/results/RUN --localizer my_method.py:Mine
     """  # noqa: D301 (click reads the character, not its escape)
-    return _run(what, output_dir, {**options, "as_json": as_json, "quiet": quiet})
+    said = {**options, "output_dir": output_dir, "as_json": as_json, "quiet": quiet}
+    return reproduce_figures(what, said) if is_figure(what) else _run(what, output_dir, said)
 
 
 def _run(run: str, output_dir: Path, options: dict[str, Any]) -> int:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from kgbench.data.imports import ImportOptions, Row, Table, read_table
-from kgbench.data.parts import PARTS, halves
+from kgbench.data.parts import PARTS, first, halves
 from kgbench.data.templates import parse_template
 from kgbench.errors import DataError, InputError, UnknownNameError
 
@@ -102,7 +102,7 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
 
     Args:
         name_or_path: A shipped name, or a file: anything that ends with .jsonl or .csv, holds a path separator or exists. With ":task" or
-            ":relation" after it, that half of the facts.
+            ":relation" after it, that half of the facts, with ":first150" the first 150; such parts have parts again.
         options: What to make of the columns, and templates to add.
 
     Raises:
@@ -111,7 +111,7 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
         InputError: A template of its own is not one, or does not fit the fields.
     """
     whole, _, name = name_or_path.rpartition(":")
-    if whole and (name in PARTS or whole in dataset_names()):
+    if whole and (_names_part(name) or whole in dataset_names()):
         return _part(load_dataset(whole, options), name)
     if name_or_path in dataset_names():
         return _from_table(read_table(_FILES / f"{name_or_path}.jsonl", options))
@@ -124,14 +124,20 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
 def is_shipped(name: str) -> bool:
     """Whether a name is that of a shipped data set or of a part of one; anything else could be a path."""
     whole, _, part = name.rpartition(":")
-    return name in dataset_names() or (whole in dataset_names() and part in PARTS)
+    return name in dataset_names() or (_names_part(part) and is_shipped(whole))
+
+
+def _names_part(name: str) -> bool:
+    return name in PARTS or first(name) is not None
 
 
 def _part(dataset: Dataset, name: str) -> Dataset:
-    if name not in PARTS:
-        raise UnknownNameError(f"part of data set {dataset.name!r}", name, PARTS)
+    if not _names_part(name):
+        raise UnknownNameError(f"part of data set {dataset.name!r}", name, PARTS, "The first facts are a part too, as in ':first150'.")
     ends = [(fact.id, (fact.fields[dataset.subject], fact.fields[dataset.object])) for fact in dataset.facts]
-    return replace(dataset.subset(halves(ends)[PARTS.index(name)]), name=f"{dataset.name}:{name}")
+    size = first(name)
+    ids = halves(ends)[PARTS.index(name)] if size is None else [identifier for identifier, _ in ends[:size]]
+    return replace(dataset.subset(ids), name=f"{dataset.name}:{name}")
 
 
 def hash_facts(facts: Iterable[Fact], subject: str, object: str) -> str:

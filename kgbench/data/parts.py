@@ -1,16 +1,23 @@
-"""Halves of a data set that share no entity: one to learn a task from, the other to learn relations (arXiv 2506.20746, hybrid models)."""
+"""Parts of a data set: halves that share no entity (of hybrid models, arXiv 2506.20746, one to learn a task from), and its first facts."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 
 from kgbench.errors import InputError
 
-__all__ = ["PARTS", "halves"]
+__all__ = ["PARTS", "first", "halves"]
 
 PARTS = ("task", "relation")
 """Names of the halves, written after the name of a data set and a colon."""
+
+
+def first(name: str) -> int | None:
+    """How many facts the name of a part takes, such as `first150`; None where it is no such name."""
+    found = re.fullmatch(r"first([1-9]\d{0,6})", name)
+    return int(found[1]) if found else None
 
 
 def halves(facts: Sequence[tuple[str, Sequence[str]]]) -> tuple[list[str], list[str]]:

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from kgbench.engine.edits import POINTS, Hook
 from kgbench.engine.treatment import Slots
-from kgbench.models.family import module_at
+from kgbench.errors import ModelError
+from kgbench.models.family import Place, module_at
 from kgbench.models.pair import ModelPair
 
-__all__ = ["Activity", "Wiring", "installed", "one_treatment", "reading", "treated"]
+__all__ = ["Activity", "Forward", "Wiring", "installed", "one_treatment", "reading", "treated"]
 
-Forward = Callable[[Tensor], Tensor]
+Forward = Callable[..., Tensor]
 
 SPARSE = 0.15
 """Below this share of rows, computing all rows and then some again is faster than dividing them; measured on a CPU."""
@@ -42,6 +43,23 @@ class Socket:
     is_head: bool
     width: int
     """Output columns of a fused module; 0 otherwise."""
+    path: str
+    place: Place
+    """How the module is called; slots that share it agree on that."""
+
+    def rows(self, x: Tensor) -> Tensor:
+        """The module's input, or its output, with one row per token; it may have come flat already."""
+        if not x.is_floating_point():
+            return x.reshape(-1)
+        return x if x.ndim == 2 else x.movedim(self.place.tokens, 1).flatten(0, 1)
+
+    def whole(self, y: Tensor, x: Tensor) -> Tensor:
+        """Rows of the output in the shape that the input `x` had."""
+        if not x.is_floating_point():
+            return y.reshape(*x.shape, y.shape[-1])
+        if x.ndim == 2:
+            return y
+        return y.reshape(x.shape[0], x.shape[self.place.tokens], *y.shape[1:]).movedim(1, self.place.tokens)
 
 
 @dataclass(frozen=True)
@@ -62,10 +80,10 @@ class Blend(nn.Module):
         # Bound now: while a graft is in force, the recipient's module computes something else.
         self.recipient, self.donor, self.scale = recipient.forward, donor.forward, scale
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
         """The blended output."""
-        y: Tensor = self.recipient(x)
-        difference: Tensor = self.donor(x) - y
+        y: Tensor = self.recipient(*inputs, **options)
+        difference: Tensor = self.donor(*inputs, **options) - y
         return y + self.scale * difference
 
 
@@ -99,17 +117,18 @@ class Wiring:
         """Modules of the recipient in the order of the slots."""
         by_path: dict[str, list[int]] = {}
         for slot, (layer, component) in enumerate(self.slots.sites):
-            by_path.setdefault(self.pair.family.path(layer, component), []).append(slot)
+            for path in self.pair.family.paths(layer, component):
+                by_path.setdefault(path, []).append(slot)
         return tuple(self._socket(path, slots) for path, slots in by_path.items())
 
     def _socket(self, path: str, slots: Sequence[int]) -> Socket:
         modules = (module_at(self.model, path), *(donor(path) for donor in self.donors))
-        components = [self.slots.sites[slot][1] for slot in slots]
-        places = [self.pair.family.place(c) for c in components]
-        fused = places[0].of > 1
+        places = [self.pair.family.place(self.slots.sites[slot][1]) for slot in slots]
+        fused = places[0].fused
         width = _width(modules[0]) if fused else 0
         columns = tuple(p.columns(width, self.model.config).to(self.pair.device) for p in places) if fused else ()
-        return Socket(modules, tuple(slots), columns, "head" in components, width)
+        head = self.pair.family.outside.get("head")
+        return Socket(modules, tuple(slots), columns, head is not None and path == head.module, width, path, places[0])
 
 
 def _width(module: nn.Module) -> int:
@@ -211,6 +230,7 @@ def treated(
         The recipient; it takes a batch of exactly `len(tokens)` tokens.
     """
     splits: dict[bytes, Split | Fusion] = {}
+    n = len(tokens)
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
         rows = tokens[readout.cpu().numpy()] if socket.is_head else tokens
@@ -219,26 +239,38 @@ def treated(
         key = sets.tobytes() + bytes([len(socket.slots), socket.is_head])
         if key not in splits:
             splits[key] = _split(sets[rows, 0], readout.device) if alike else _fuse(sets[rows], readout.device)
-        return _override(socket, forwards, splits[key], readout)
+        return _override(socket, forwards, splits[key], readout, n)
 
-    with installed([*_by_socket(wiring.sockets, override), *_active(wiring, activity or Activity())]):
+    with installed(_plans(wiring, override, activity or Activity()).items()):
         yield wiring.model
 
 
-def _override(socket: Socket, forwards: Sequence[Forward], split: Split | Fusion, readout: Tensor) -> Forward | None:
-    """The forward to put in a module's place; None where the module itself will do."""
-    if isinstance(split, Split) and split.everywhere == 0 and not split.parts and not socket.is_head:
+def _override(socket: Socket, forwards: Sequence[Forward], split: Split | Fusion, readout: Tensor, n: int | None = None) -> Forward | None:
+    """The forward to put in a module's place, in a batch of `n` tokens; None where the module itself will do."""
+    everywhere = split.everywhere if isinstance(split, Split) and not split.parts else None
+    if everywhere == 0 and not socket.is_head:
         return None
 
-    def forward(x: Tensor) -> Tensor:
-        shape = x.shape[:-1] if x.is_floating_point() else x.shape
-        flat = x.reshape(shape.numel(), *x.shape[len(shape) :])
-        if socket.is_head:
-            flat, shape = flat.index_select(0, readout), readout.shape
-        y = _divided(forwards, split, flat) if isinstance(split, Split) else _fused(forwards, split, socket.columns, flat)
-        return y.reshape(*shape, y.shape[-1])
+    def forward(*inputs: Any, **options: Any) -> Tensor:
+        name = socket.place.input
+        x: Tensor = options[name] if name else inputs[0]
+        own = [partial(_called, f, inputs, options, name) for f in forwards] if name else forwards
+        flat = socket.rows(x)
+        if everywhere is None and len(flat) != n:
+            raise ModelError(
+                f"the family map does not fit this model: {socket.path!r} computes {len(flat)} rows for {n} tokens, so that its input, "
+                f"of shape {tuple(x.shape)}, does not count tokens in dimension {socket.place.tokens}"
+            )
+        flat = flat.index_select(0, readout) if socket.is_head else flat
+        y = _divided(own, split, flat) if isinstance(split, Split) else _fused(own, split, socket.columns, flat)
+        return y if socket.is_head else socket.whole(y, x)
 
     return forward
+
+
+def _called(forward: Callable[..., Tensor], inputs: Sequence[Any], options: Mapping[str, Any], name: str, rows: Tensor) -> Tensor:
+    """A module called as it was, but on some rows of the argument that holds its input."""
+    return forward(*inputs, **{**options, name: rows})
 
 
 @contextmanager
@@ -249,18 +281,18 @@ def one_treatment(wiring: Wiring, weights: UInt8[np.ndarray, " slot"], activity:
     """
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward:
-        def forward(x: Tensor) -> Tensor:
-            first = forwards[int(weights[socket.slots[0]])](x)
+        def forward(*inputs: Any, **options: Any) -> Tensor:
+            first = forwards[int(weights[socket.slots[0]])](*inputs, **options)
             if not socket.columns:
                 return first
             whole = first.clone()
             for slot, columns in zip(socket.slots, socket.columns, strict=True):
-                whole[..., columns] = forwards[int(weights[slot])](x)[..., columns]
+                whole[..., columns] = forwards[int(weights[slot])](*inputs, **options)[..., columns]
             return whole
 
         return forward
 
-    with installed([*_by_socket(wiring.sockets, override), *_active(wiring, activity or Activity())]):
+    with installed(_plans(wiring, override, activity or Activity()).items()):
         yield wiring.model
 
 
@@ -298,27 +330,35 @@ def _by_socket(
     return ((s.modules[0], override(s, [m.forward for m in s.modules])) for s in sockets)
 
 
-def _active(wiring: Wiring, activity: Activity) -> Iterator[tuple[nn.Module, Callable[..., object]]]:
-    """Forwards of the layers that an activity concerns, and of their attention and MLP."""
+def _plans(
+    wiring: Wiring, override: Callable[[Socket, Sequence[Forward]], Forward | None], activity: Activity
+) -> dict[nn.Module, Callable[..., object] | None]:
+    """Forwards of the sockets' modules, and of the layers that an activity concerns, their attention and MLP.
+
+    A module may be both, such as a norm behind attention; what is done to its output is then done to what the socket computes.
+    """
+    plans: dict[nn.Module, Callable[..., object] | None] = dict(_by_socket(wiring.sockets, override))
+
+    def edit(path: str, **changes: Any) -> None:
+        if any(change is not None for change in changes.values()):
+            module = module_at(wiring.model, path)
+            plans[module] = _edited(plans.get(module) or module.forward, **changes)
+
     family = wiring.pair.family
     for layer in sorted({hook.layer for hook in activity.edits} | set(activity.masks)):
-        edit = {point: activity.edits.get(Hook(layer, point)) for point in POINTS}
+        at = {point: activity.edits.get(Hook(layer, point)) for point in POINTS}
         path = f"{family.layers}.{layer}"
-        if edit["resid_pre"] or edit["resid_post"]:
-            module = module_at(wiring.model, path)
-            yield module, _edited(module.forward, edit["resid_pre"], edit["resid_post"])
-        if edit["attn_out"] or layer in activity.masks:
-            module = module_at(wiring.model, f"{path}.{family.attention}")
-            yield module, _edited(module.forward, None, edit["attn_out"], activity.masks.get(layer))
-        if edit["mlp_out"]:
-            module = module_at(wiring.model, f"{path}.{family.mlp}")
-            yield module, _edited(module.forward, None, edit["mlp_out"])
+        edit(path, before=at["resid_pre"], after=at["resid_post"])
+        edit(f"{path}.{family.attending}", mask=activity.masks.get(layer))
+        edit(f"{path}.{family.attention}", after=at["attn_out"])
+        edit(f"{path}.{family.mlp}", after=at["mlp_out"])
+    return plans
 
 
 def _edited(
     forward: Callable[..., Any],
-    before: Callable[[Tensor], Tensor] | None,
-    after: Callable[[Tensor], Tensor] | None,
+    before: Callable[[Tensor], Tensor] | None = None,
+    after: Callable[[Tensor], Tensor] | None = None,
     mask: Tensor | None = None,
 ) -> Callable[..., Any]:
     """A module's forward with its input, its (first) output and its attention mask replaced."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +20,7 @@ from torch.func import functional_call
 from kgbench.data import Prompt
 from kgbench.engine.edits import Hook
 from kgbench.engine.engine import chosen_budget
-from kgbench.engine.forward import Socket, Wiring, installed
+from kgbench.engine.forward import Forward, Socket, Wiring, installed
 from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import baseline_donor, donor_index
 from kgbench.models.family import module_at
@@ -77,7 +78,7 @@ class Differentiable:
         """
         batch = self._batch(prompts)
         gated = dict(self._gated(gates or {}, batch))
-        with installed({**gated, **self._touched(touches or {}, gated)}.items()):
+        with installed({**gated, **self._touched(touches or {}, gated, batch)}.items()):
             inputs = {"input_ids": batch.ids, "position_ids": batch.positions, "use_cache": False}
             out = functional_call(self.wiring.model, dict(weights or {}), (), inputs)
         logits = out.logits if out.logits.dtype in (torch.float32, torch.float64) else out.logits.float()
@@ -103,11 +104,11 @@ class Differentiable:
                 yield socket.modules[0], None if gate is None else partial(_between, gate, recipient, donor)
 
     def _touched(
-        self, touches: Mapping[Hook, Touch], gated: Mapping[nn.Module, Callable[..., Tensor] | None]
+        self, touches: Mapping[Hook, Touch], gated: Mapping[nn.Module, Callable[..., Tensor] | None], batch: _Batch
     ) -> dict[nn.Module, Callable[..., object]]:
         by_module: dict[nn.Module, dict[bool, Touch]] = {}
         for hook, touch in touches.items():
-            by_module.setdefault(self._module(hook), {})[hook.point == "resid_pre"] = touch
+            by_module.setdefault(self._module(hook), {})[hook.point == "resid_pre"] = partial(_shaped, touch, batch.ids.shape)
         # A hook's module may hold weights itself, such as a norm behind attention.
         return {module: partial(_with_touches, gated.get(module) or module.forward, found) for module, found in by_module.items()}
 
@@ -144,6 +145,8 @@ class _Gate:
     """One column for the whole of the module's output, or where it is fused one for each of its columns."""
     at: int | None
     """0 or 1 where all gates are that; a branch that then adds nothing is computed without a graph."""
+    tokens: int = 1
+    """Which dimension of the module's output counts tokens."""
 
     @classmethod
     def of(cls, socket: Socket, gates: Gates, ranges: Mapping[int, tuple[float, float]]) -> _Gate | None:
@@ -155,32 +158,43 @@ class _Gate:
         each = torch.stack([gates.get(slot, torch.zeros_like(named[0])) for slot in socket.slots], dim=-1)
         at = int(low) if low == high and low in (0, 1) else None
         if not socket.columns:
-            return cls(each, at)
+            return cls(each, at, socket.place.tokens)
         spread = each.new_zeros(len(socket.slots), socket.width)
         for row, columns in zip(spread, socket.columns, strict=True):
             row[columns] = 1
-        return cls(each @ spread, at)
+        return cls(each @ spread, at, socket.place.tokens)
+
+    def beside(self, y: Tensor) -> Tensor:
+        """The gates in a shape that can be multiplied with the output `y`, which may have come flat, one row per token."""
+        value = 1 - self.value if self.at == 1 else self.value
+        if y.ndim == 2:
+            return value.reshape(-1, value.shape[-1])
+        return value.reshape(*value.shape[:-1], *[1] * (y.ndim - value.ndim), value.shape[-1]).movedim(1, self.tokens)
 
     def read_out(self, lasts: Int[Tensor, " prompt"]) -> _Gate:
         return _Gate(self.value[torch.arange(len(lasts), device=lasts.device), lasts], self.at)
 
 
-def _between(gate: _Gate, recipient: Touch, donor: Touch, x: Tensor) -> Tensor:
+def _between(gate: _Gate, recipient: Forward, donor: Forward, *inputs: Any, **options: Any) -> Tensor:
     """Output of a module between recipient and donor."""
     if gate.at == 1 and not gate.value.requires_grad:
-        return donor(x)
+        return donor(*inputs, **options)
     near, far = (donor, recipient) if gate.at == 1 else (recipient, donor)
-    y = near(x)
+    y = near(*inputs, **options)
     with torch.set_grad_enabled(torch.is_grad_enabled() and gate.at is None):
-        change = far(x) - y
-    share = 1 - gate.value if gate.at == 1 else gate.value
-    return y + (share.reshape(*share.shape[:-1], *[1] * (y.ndim - share.ndim), share.shape[-1]) * change).to(y.dtype)
+        change = far(*inputs, **options) - y
+    return y + (gate.beside(y) * change).to(y.dtype)
 
 
-def _read_out(lasts: Int[Tensor, " prompt"], gate: _Gate | None, recipient: Touch, donor: Touch, x: Tensor) -> Tensor:
+def _read_out(lasts: Int[Tensor, " prompt"], gate: _Gate | None, recipient: Forward, donor: Forward, x: Tensor) -> Tensor:
     """Output of the head at the last tokens only."""
     final = x[torch.arange(len(lasts), device=lasts.device), lasts]
     return recipient(final) if gate is None else _between(gate.read_out(lasts), recipient, donor, final)
+
+
+def _shaped(touch: Touch, shape: torch.Size, x: Tensor) -> Tensor:
+    """An activation touched as [prompt, token, width], whether it comes so or flat."""
+    return touch(x) if x.ndim > 2 else touch(x.reshape(*shape, x.shape[-1])).reshape(x.shape)
 
 
 def _with_touches(

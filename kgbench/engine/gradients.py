@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from kgbench.engine.edits import Hook
 from kgbench.engine.gated import Differentiable, Touch
 from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import Slots, donor_index
+from kgbench.models.lora import plain_names
 from kgbench.models.pair import ModelPair
 from kgbench.sites import GROUPS
 
@@ -92,18 +94,18 @@ def weight_gradients(
         budget: How much is computed at once; with `Budget(prompts=1)` each prompt's derivative comes by itself.
 
     Yields:
-        By the name of each parameter, the derivative of the sum of a batch's log-probabilities.
+        By the name of each parameter, the derivative of the sum of a batch's log-probabilities; of a low-rank donor, by merged weights.
     """
-    run = Differentiable(pair, budget)
-    leaves = {
-        name: weight.detach().requires_grad_()
-        for name, weight in (pair.recipient, *pair.donors.values())[donor_index(pair, model)].named_parameters()
-    }
+    # The model's own modules compute, so that a low-rank donor's weights need not be merged: the derivative by its base's is the same.
+    led = copy(pair)
+    led.recipient = (pair.recipient, *pair.donors.values())[donor_index(pair, model)]
+    run, own = Differentiable(led, budget), plain_names(led.recipient)
+    leaves = {name: led.recipient.get_parameter(name).detach().requires_grad_() for name in own.values()}
     for batch in run.batches(prompts):
         with differentiating():
             total = run.logprobs([prompts[i] for i in batch], weights=leaves).sum()
             found = torch.autograd.grad(total, list(leaves.values()))
-        yield dict(zip(leaves, found, strict=True))
+        yield dict(zip(own, found, strict=True))
 
 
 class _Record:

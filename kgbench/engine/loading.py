@@ -17,13 +17,13 @@ def load_pair(name: str | None = None, **options: Any) -> ModelPair:
     Args:
         name: A name in the catalog.
         **options: As `kgbench.models.pair.load_pair` takes them: `recipient`, `donors`, `dtype`, `device`, `revision`, `chat_template`,
-            `attention`.
+            `attention`, `share`; parameters of a donor that equal the recipient's are held once by default.
 
     Raises:
         UnknownNameError: There is no pair of this name.
         ModelError: A checkpoint is missing, or the checkpoints do not fit each other.
         LawError: The family map does not fit the models.
     """
-    loaded = pairs.load_pair(name, **options)
+    loaded = pairs.load_pair(name, **{"share": True, **options})
     verify(loaded)
     return loaded

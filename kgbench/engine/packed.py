@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from kgbench.engine.forward import Activity, Wiring, treated
+from kgbench.engine.masks import Masks, make_masks
 from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.engine.schedule import Schedule, make_schedule
 from kgbench.engine.tree import Tree, grow, split
@@ -99,29 +100,23 @@ def _answer(wiring: Wiring, plan: Plan, chunk: list[Rooted]) -> Answers:
         numbers[row, :n], ancestors[row, :n, :n] = rooted.tree.treatments, rooted.tree.ancestors
         numbers[row, n:] = numbers[row, n - 1]
     leaves = torch.from_numpy(np.concatenate([row * width + t.tree.leaves.reshape(-1) for row, t in enumerate(chunk)])).to(device)
-    mask = _mask(ancestors, wiring.pair.dtype, device)
-    with treated(wiring, plan.table, numbers.reshape(-1), leaves, _activity(chunk, mask)) as model:
+    masks = make_masks(wiring.pair, ancestors, depths)
+    with treated(wiring, plan.table, numbers.reshape(-1), leaves, _activity(chunk, masks)) as model:
         logits = model(
             input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=mask,
+            attention_mask=masks.whole,
             position_ids=torch.from_numpy(depths).to(device),
             use_cache=False,
         ).logits
     return Answers(*_labels(chunk), logits, sum(len(t.tree) for t in chunk))
 
 
-def _mask(ancestors: Bool[np.ndarray, "row node node"], dtype: torch.dtype, device: torch.device) -> Float[Tensor, "row 1 node node"]:
-    """What is added to attention scores: nothing on a node's path, the least number elsewhere."""
-    allowed = torch.from_numpy(ancestors).to(device)
-    return torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill_(~allowed, torch.finfo(dtype).min)[:, None]
-
-
-def _activity(chunk: list[Rooted], mask: Float[Tensor, "row 1 node node"]) -> Activity:
-    whole, width = Schedule(), mask.shape[-1]
+def _activity(chunk: list[Rooted], masks: Masks) -> Activity:
+    whole, width = Schedule(), masks.whole.shape[-1]
     for row, rooted in enumerate(chunk):
         if rooted.schedule is not None:
             whole.extend(rooted.schedule, row * width)
-    return Activity(whole.edits(mask.device), whole.masks(mask))
+    return Activity(whole.edits(masks.whole.device), {**masks.own(), **whole.masks(masks)})
 
 
 def _labels(chunk: list[Rooted]) -> tuple[Tensor, Tensor, Tensor]:

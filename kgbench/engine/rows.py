@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kgbench.engine.edits import Hook
 from kgbench.engine.forward import Activity, Wiring, reading, treated
+from kgbench.engine.masks import make_masks
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
 
@@ -67,16 +68,18 @@ def _forward(
     activity = _activity(wiring, plan, chunk, ids.shape[1])
     edits: dict[Hook, Callable[[Tensor], Tensor]] = dict(activity.edits)
     if seen is not None:
-        edits |= {hook: partial(_seen, seen, hook, edits.get(hook)) for hook in hooks}
+        edits |= {hook: partial(_seen, seen, len(chunk), hook, edits.get(hook)) for hook in hooks}
     with treated(wiring, plan.table, numbers.reshape(-1), torch.from_numpy(leaves).to(device), Activity(edits, activity.masks)) as model:
         batch = {"input_ids": torch.from_numpy(ids).to(device), "position_ids": torch.from_numpy(positions).to(device)}
         logits: Tensor = model(**batch, use_cache=False).logits
     return logits
 
 
-def _seen(seen: dict[Hook, Tensor], hook: Hook, edit: Callable[[Tensor], Tensor] | None, x: Tensor) -> Tensor:
-    seen[hook] = edit(x) if edit else x
-    return seen[hook]
+def _seen(seen: dict[Hook, Tensor], rows: int, hook: Hook, edit: Callable[[Tensor], Tensor] | None, x: Tensor) -> Tensor:
+    """Note an activation, whether it comes as [row, token, width] or flat."""
+    edited = edit(x) if edit else x
+    seen[hook] = edited.reshape(rows, -1, edited.shape[-1])
+    return edited
 
 
 def _treatments(plan: Plan, row: Row) -> Int[np.ndarray, " token"]:
@@ -98,9 +101,9 @@ def _activity(wiring: Wiring, plan: Plan, chunk: list[Row], width: int) -> Activ
         nodes = np.array(some)[:, None] * width + np.arange(len(request.ids))
         runs = {request.runs[-1 - chunk[row][1]]: i for i, row in enumerate(some) if chunk[row][1] < 0}
         whole.extend(make_schedule(plan.treatments, numbers, nodes, runs), 0)
-    device, dtype = wiring.pair.device, wiring.pair.dtype
-    least = torch.full((len(chunk), 1, width, width), torch.finfo(dtype).min, dtype=dtype, device=device)
-    return Activity(whole.edits(device), whole.masks(least.triu(1)))
+    earlier, depths = np.tri(width, dtype=bool), np.arange(width)
+    masks = make_masks(wiring.pair, np.tile(earlier, (len(chunk), 1, 1)), np.tile(depths, (len(chunk), 1)))
+    return Activity(whole.edits(wiring.pair.device), whole.masks(masks))
 
 
 def _by_prompt(chunk: list[Row]) -> Mapping[int, list[int]]:

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kgbench.engine.edits import Add, Copy, Edit, Hook, Run, Values
+from kgbench.engine.masks import Masks
 from kgbench.engine.treatment import Treatment
 
 __all__ = ["Schedule", "Step", "make_schedule"]
@@ -62,14 +63,15 @@ class Schedule:
             by_hook[hook].append(_edit(kind, basis, step, device))
         return {hook: partial(_all, done) for hook, done in by_hook.items()}
 
-    def masks(self, mask: Float[Tensor, "row 1 token token"]) -> Mapping[int, Float[Tensor, "row 1 token token"]]:
-        """The mask of each layer that has cuts, from what is added to attention scores in the others."""
-        width, found = mask.shape[-1], {}
+    def masks(self, masks: Masks) -> Mapping[int, Float[Tensor, "row 1 token token"]]:
+        """The mask of each layer that has cuts, from those without them."""
+        found = {}
         for layer, pairs in self.cuts.items():
             if pairs:
-                nodes, keys = torch.tensor(pairs, device=mask.device).unbind(1)
-                found[layer] = mask.clone()
-                found[layer][nodes // width, 0, nodes % width, keys % width] = torch.finfo(mask.dtype).min
+                mask = masks.of(layer).clone()
+                (nodes, keys), width = torch.tensor(pairs, device=mask.device).unbind(1), mask.shape[-1]
+                mask[nodes // width, 0, nodes % width, keys % width] = torch.finfo(mask.dtype).min
+                found[layer] = mask
         return found
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -10,14 +11,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kgbench.engine import packed, rows
+from kgbench.engine import packed, rows, sequential
 from kgbench.engine.forward import Wiring
+from kgbench.engine.masks import windows
 from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.errors import LawError
 from kgbench.models.family import module_at
 from kgbench.models.pair import ModelPair
 
-__all__ = ["packed_agrees", "tolerance", "verify"]
+__all__ = ["LAWS", "packed_agrees", "tolerance", "verify"]
 
 _TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}
 _TEXT = "Two people star in a film."
@@ -35,17 +37,19 @@ def tolerance(pair: ModelPair, logits: Tensor) -> float:
 def verify(pair: ModelPair) -> None:
     """Check the family map on the pair's own models.
 
-    Grafting everything is the donor, grafting nothing the recipient, the slices of a fused projection partition its output, and every
-    component moves the logits when it alone is perturbed.
+    Grafting everything is the donor, grafting nothing the recipient, the slices of a fused projection partition its output, every
+    component moves the logits when it alone is perturbed, and tokens that are treated differently are each treated as when they come
+    one at a time.
 
     Raises:
         LawError: One of these does not hold; the message names it.
     """
-    wiring = Wiring(pair)
-    if not any(socket.is_head for socket in wiring.sockets):
-        raise LawError(f"{_map(pair)}: it does not say where the component 'head' is")
-    _slices_partition(wiring)
-    ids = _ids(pair)
+    for law in LAWS.values():
+        law(pair)
+
+
+def _everything_is_the_donor(pair: ModelPair) -> None:
+    wiring, ids = Wiring(pair), _ids(pair)
     everything = np.arange(len(pair.donors) + 1, dtype=np.uint8)[:, None].repeat(len(wiring.slots), axis=1)
     got = _logits(rows.run(wiring, _plan(ids, everything), Budget()))
     for name, model, ours in zip(("nothing", *pair.donors), (pair.recipient, *pair.donors.values()), got, strict=True):
@@ -54,7 +58,6 @@ def verify(pair: ModelPair) -> None:
         if not difference <= tolerance(pair, alone):
             what = "grafting nothing is not the recipient" if name == "nothing" else f"grafting everything is not the donor {name!r}"
             raise LawError(f"{_map(pair)}: {what}: logits differ by {difference:.3g}; a component is missing from the map or misplaced")
-    _components_matter(pair, ids)
 
 
 def packed_agrees(pair: ModelPair) -> str | None:
@@ -66,6 +69,8 @@ def packed_agrees(pair: ModelPair) -> str | None:
 
 @torch.inference_mode()
 def _compare(pair: ModelPair) -> str | None:
+    if unknown := windows(pair).unknown:
+        return f"the model has layers of a kind, or a limit to attention, whose masks are not known here ({', '.join(unknown)})"
     wiring = Wiring(pair)
     ids = _ids(pair)
     table = np.array([[0], [1]], dtype=np.uint8).repeat(len(wiring.slots), axis=1)
@@ -80,15 +85,21 @@ def _compare(pair: ModelPair) -> str | None:
     return None if difference <= tolerance(pair, reference) else f"logits differ by {difference:.3g} from one row per configuration"
 
 
-def _slices_partition(wiring: Wiring) -> None:
-    for socket in wiring.sockets:
+def _there_is_a_head(pair: ModelPair) -> None:
+    if not any(socket.is_head for socket in Wiring(pair).sockets):
+        raise LawError(f"{_map(pair)}: it does not say where the component 'head' is")
+
+
+def _slices_partition(pair: ModelPair) -> None:
+    for socket in Wiring(pair).sockets:
         if socket.columns:
             covered = torch.cat(socket.columns).sort().values
             if not torch.equal(covered, torch.arange(socket.width, device=covered.device)):
-                raise LawError(f"{_map(wiring.pair)}: the slices of a fused projection do not partition its output")
+                raise LawError(f"{_map(pair)}: the slices of a fused projection do not partition its output")
 
 
-def _components_matter(pair: ModelPair, ids: Sequence[int]) -> None:
+def _components_matter(pair: ModelPair) -> None:
+    ids = _ids(pair)
     wiring = Wiring(pair, [lambda path: _Perturbed(module_at(pair.recipient, path))])
     components = pair.family.components
     table = np.array([[c == of for _, of in wiring.slots.sites] for c in ("", *components)], dtype=np.uint8)
@@ -98,6 +109,29 @@ def _components_matter(pair: ModelPair, ids: Sequence[int]) -> None:
             raise LawError(f"{_map(pair)}: component {component!r} does not move the logits when it is perturbed")
 
 
+def _tokens_are_told_apart(pair: ModelPair) -> None:
+    wiring, ids = Wiring(pair), _ids(pair)
+    table = np.array([[0], [1]], dtype=np.uint8).repeat(len(wiring.slots), axis=1)
+    plan = Plan(table, (Request(tuple(ids), np.arange(len(ids))[None] % 2, (len(ids) - 1,)),))
+    together, apart = (_logits(executor.run(wiring, plan, Budget())) for executor in (rows, sequential))
+    difference = float((together - apart).abs().max())
+    if not difference <= tolerance(pair, apart):
+        raise LawError(
+            f"{_map(pair)}: grafting every other token is not the same for all tokens at once as for one at a time: logits differ by "
+            f"{difference:.3g}; the input of a module does not count tokens in the dimension that the map says"
+        )
+
+
+LAWS: Mapping[str, Callable[[ModelPair], None]] = {
+    "the head is named": _there_is_a_head,
+    "slices partition what is fused": _slices_partition,
+    "grafting everything is the donor, grafting nothing the recipient": _everything_is_the_donor,
+    "each component moves the logits": _components_matter,
+    "tokens are told apart": _tokens_are_told_apart,
+}
+"""What `verify` checks, in order."""
+
+
 class _Perturbed(nn.Module):
     """A module with noise on each feature of its output; a constant shift would cancel in the softmax for keys."""
 
@@ -105,8 +139,8 @@ class _Perturbed(nn.Module):
         super().__init__()
         self.inner = inner.forward
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.inner(x)
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
+        y: Tensor = self.inner(*inputs, **options)
         noise = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(0)).to(y)
         return y * (1 + 0.5 * noise) + 0.1 * y.std() * noise
 

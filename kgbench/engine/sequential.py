@@ -16,6 +16,7 @@ from transformers import DynamicCache
 
 from kgbench.engine.edits import Add, Copy, Edit, Hook, Run
 from kgbench.engine.forward import Activity, Wiring, one_treatment
+from kgbench.engine.masks import windows
 from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.engine.treatment import Treatment
 
@@ -83,10 +84,10 @@ class _Pass:
 
     def _masks(self, treatment: Treatment, token: int) -> Mapping[int, Tensor]:
         """Masks [1, 1, 1, key] of the layers in which this token does not attend to some before it."""
-        found: dict[int, Tensor] = {}
+        pair, found, layers = self.wiring.pair, dict[int, Tensor](), windows(self.wiring.pair)
         for cut in treatment.cuts:
-            mask = found.setdefault(
-                cut.layer, torch.zeros(1, 1, 1, token + 1, dtype=self.wiring.pair.dtype, device=self.wiring.pair.device)
-            )
-            mask[..., [key for key in sorted(cut.keys) if key < token]] = torch.finfo(mask.dtype).min
+            seen = layers.seen(cut.layer, token)  # the cache holds no more
+            mask = found.setdefault(cut.layer, torch.zeros(1, 1, 1, seen, dtype=pair.dtype, device=pair.device))
+            first = token + 1 - seen
+            mask[..., [key - first for key in sorted(cut.keys) if first <= key < token]] = torch.finfo(mask.dtype).min
         return found

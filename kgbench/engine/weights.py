@@ -12,6 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from kgbench.engine.treatment import Slots, baseline_donor
 from kgbench.models.family import module_at
+from kgbench.models.lora import plain, plain_names
 from kgbench.models.pair import ModelPair
 
 __all__ = ["Part", "changed", "numel", "parts", "tensors"]
@@ -36,11 +37,11 @@ class Part:
 def parts(pair: ModelPair, slot: int) -> tuple[Part, ...]:
     """The tensors of a slot; the slots of a model share none."""
     layer, component = Slots(pair.family, pair.n_layers).sites[slot]
-    path, place = pair.family.path(layer, component), pair.family.place(component)
-    module = module_at(pair.recipient, path)
-    names = [name for name, _ in module.named_parameters(recurse=False)]
-    if place.of == 1:
-        return tuple(Part(f"{path}.{name}") for name in names)
+    paths, place = pair.family.paths(layer, component), pair.family.place(component)
+    if not place.fused:
+        return tuple(Part(f"{path}.{name}") for path in paths for name in plain_names(module_at(pair.recipient, path)))
+    (path,), module = paths, plain(module_at(pair.recipient, paths[0]))
+    names = plain_names(module)
     transposed = isinstance(module, Conv1D)
     width = module.nf if transposed else module.out_features
     columns = place.columns(int(width), pair.recipient.config)  # type: ignore[arg-type]  # int in both

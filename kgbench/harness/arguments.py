@@ -44,7 +44,7 @@ class Arguments:
     dtype: str | None = None
     device: str = "auto"
     revision: str | None = None
-    attention: str = "sdpa"
+    attention: str = "auto"
     executor: str = "auto"
     batch_size: int | None = None
     """Most prompts in one forward; by default a budget of tokens."""

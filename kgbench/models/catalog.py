@@ -46,6 +46,10 @@ class Entry:
     """The graft expression at which the facts were planted; None where nobody knows the place."""
     decoy: str | None = None
     """The graft expression at which other facts were planted, with changes of equal norm; None where there are none."""
+    parameters: int | None = None
+    """Number of weights of the recipient, where that is not shipped."""
+    layers: int | None = None
+    """Number of its layers, likewise."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Finding checkpoints: shipped ones, local directories, plants and repositories of the Hugging Face Hub, safetensors only."""
+"""Finding checkpoints: shipped ones, directories, plants, adapters and repositories of the Hugging Face Hub, safetensors only."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, but not in its stub
 
 from kgbench.errors import ModelError
+from kgbench.models import adapter
 from kgbench.models.catalog import DELTA, is_plant, read_plant, zoo_path
 from kgbench.models.delta import stored_hash
+from kgbench.models.trained import find_donor
 
-__all__ = ["Checkpoint", "locate"]
+__all__ = ["Checkpoint", "find_here", "locate"]
 
 _FILES = ("*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt", "*.jinja")
 _ANSWER_WITHIN = 10.0
@@ -37,6 +39,8 @@ class Checkpoint:
     origin: str
     delta: Path | None = None
     """Weights to put in place of the directory's, where this is a plant; the directory is then the recipient's."""
+    adapter: Path | None = None
+    """The adapter's directory, where this is one; the other is then the recipient's."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -48,22 +52,51 @@ def locate(source: str, revision: str | None = None, recipient: Checkpoint | Non
     """Find a checkpoint; downloads one only where it is a Hub id that is not in the local cache.
 
     Args:
-        source: `zoo:NAME/PART`, a directory, or a Hub id; for a donor, also the directory of a plant.
+        source: `zoo:NAME/PART`, a directory, the name of a trained donor, or a Hub id; for a donor, also the directory of a plant, or an
+            adapter's directory or Hub id.
         revision: Commit, tag or branch of a Hub id.
         recipient: The pair's recipient, where a donor is looked for.
 
     Raises:
-        ModelError: There is no checkpoint, the Hub does not give it, or it is a plant that does not belong to the recipient.
+        ModelError: There is no checkpoint, the Hub does not give it, or it is a plant that does not belong to the recipient, or a plant or
+            an adapter where a recipient is looked for.
     """
-    shipped = zoo_path(source)
-    directory = shipped or Path(source).expanduser()
-    if shipped is not None or directory.exists() or not _is_hub_id(source):
-        origin = source if shipped is not None else f"local:{directory.resolve().name}"
+    kept = zoo_path(source) or find_donor(source)
+    directory = kept or Path(source).expanduser()
+    if kept is not None or directory.exists() or not _is_hub_id(source):
+        origin = source if kept is not None else f"local:{directory.resolve().name}"
         if is_plant(directory):
             return _planted(directory, origin, recipient)
-        return Checkpoint(_complete(directory, source), origin)
+        return _found(directory, source, origin, recipient)
     found = _cached(source, revision) or _downloaded(source, revision)
-    return Checkpoint(_complete(found, source), f"{source}@{found.name}")
+    return _found(found, source, f"{source}@{found.name}", recipient)
+
+
+def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
+    """As `locate`, but nothing is asked of the Hub: None for a Hub id that is not in the local cache.
+
+    Raises:
+        ModelError: As `locate` does.
+    """
+    on_hub = zoo_path(source) is None and find_donor(source) is None and not Path(source).expanduser().exists() and _is_hub_id(source)
+    return None if on_hub and _cached(source, revision) is None else locate(source, revision)
+
+
+def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | None) -> Checkpoint:
+    """What a directory holds: an adapter or a checkpoint."""
+    if not (directory / adapter.CONFIG).is_file():
+        return Checkpoint(_complete(directory, source), origin)
+    if any(path.name != adapter.WEIGHTS for path in directory.glob("*.safetensors")):
+        raise ModelError(
+            f"{source!r} holds both an adapter and other weights; expected one of them: give a folder that holds {adapter.CONFIG} and "
+            f"{adapter.WEIGHTS} alone, or one without them"
+        )
+    if recipient is None or recipient.delta is not None:
+        raise ModelError(
+            f"{source!r} is an adapter, which holds added weights only and so cannot be a recipient; give the model that it was made for "
+            "with --recipient, and the adapter with --donor sft=PATH"
+        )
+    return Checkpoint(recipient.directory, origin, adapter=directory)
 
 
 def _planted(directory: Path, origin: str, recipient: Checkpoint | None) -> Checkpoint:
@@ -113,7 +146,8 @@ def _cached(source: str, revision: str | None) -> Path | None:
         found = Path(snapshot_download(source, revision=revision, allow_patterns=list(_FILES), local_files_only=True))
     except LocalEntryNotFoundError:
         return None
-    return found if (found / "config.json").is_file() and any(found.glob("*.safetensors")) else None
+    named = any((found / name).is_file() for name in ("config.json", adapter.CONFIG))
+    return found if named and any(found.glob("*.safetensors")) else None
 
 
 def _downloaded(source: str, revision: str | None) -> Path:

@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -18,10 +19,13 @@ from transformers.utils import logging as transformers_logging
 from kgbench.data import Prompt
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
+from kgbench.models.adapter import read_adapter
 from kgbench.models.checkpoints import Checkpoint, locate
 from kgbench.models.delta import apply_delta
 from kgbench.models.encoding import Encoded, Encoder
-from kgbench.models.family import Family, load_family
+from kgbench.models.family import FAMILY_FILE, Family, load_family, read_family
+from kgbench.models.lora import adapted
+from kgbench.models.sharing import share_equal
 from kgbench.sites import RECIPIENT
 
 __all__ = ["DTYPES", "ModelPair", "load_pair", "prepare", "weights_hash"]
@@ -39,7 +43,10 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.tx
 
 @dataclass(eq=False)
 class ModelPair:
-    """A recipient and named donors of the same architecture, in eval mode, with input and output embeddings untied."""
+    """A recipient and named donors of the same architecture, in eval mode, with input and output embeddings untied.
+
+    Models may share storage. A LoRA donor holds rows beside the recipient's weights: `get_parameter` gives the merged ones by their names.
+    """
 
     name: str
     recipient: PreTrainedModel
@@ -51,6 +58,7 @@ class ModelPair:
     chat_template: bool = False
 
     def __post_init__(self) -> None:
+        self.family = self.family.fitted(self.recipient)
         self._encoder = Encoder(self.tokenizer, self.chat_template)
         self._encoded: dict[Prompt, Encoded] = {}
 
@@ -137,36 +145,46 @@ def load_pair(
     Args:
         name: A name in the catalog, or the directory of a plant; `recipient` and `donors` replace what the catalog says.
         recipient: Directory or Hub id of the recipient.
-        donors: Directory (of a checkpoint or of a plant) or Hub id of each donor, by name.
+        donors: Directory (of a checkpoint, of a plant or of a LoRA adapter) or Hub id of each donor, by name.
         dtype: Weight type by name; by default float32 on a CPU and as stored elsewhere.
         device: A torch device.
-        **options: `revision` (of Hub ids), `chat_template` (bool), `attention` ("sdpa" or "eager").
+        **options: `revision` (of Hub ids), `chat_template` (bool), `attention` ("sdpa" or "eager"; by default "auto": sdpa for models that
+            can be computed by it, eager for those that cannot, such as Gemma 2 with its soft caps), `share` (bool: parameters of a donor
+            that equal the recipient's are held once, so that the models must not be written to; an adapter's donor always shares).
 
     Raises:
         UnknownNameError: The catalog has no such name, or `dtype` is unknown.
         ModelError: A checkpoint is missing or the checkpoints do not fit each other.
     """
-    revision, chat_template, attention = _options(**options)
+    revision, chat_template, attention, share = _options(**options)
     label, sources = _sources(name, recipient, donors)
     stored = dtype or ("float32" if torch.device(device).type == "cpu" else "auto")
     if stored not in (*DTYPES, "auto"):
         raise UnknownNameError("dtype", stored, DTYPES)
     recipient_place = locate(sources[RECIPIENT], revision)
     places = {part: recipient_place if part == RECIPIENT else locate(source, revision, recipient_place) for part, source in sources.items()}
-    family = load_family(_model_type(places[RECIPIENT], sources[RECIPIENT]))
+    family = _family(places[RECIPIENT], sources[RECIPIENT])
     for part, place in places.items():
         _check_config(places[RECIPIENT], place, part)
     tokenizer, origins = _tokenizer(places), {part: place.origin for part, place in places.items()}
     first = _load(places.pop(RECIPIENT), DTYPES.get(stored, stored), device, attention)
-    others = {part: _load(place, first.dtype, device, attention) for part, place in places.items()}  # one type for all
-    for part, donor in others.items():
-        _check_weights(first, donor, part)
+    others = {}
+    for part, place in places.items():
+        if place.adapter is not None:
+            others[part] = _adapted(first, place.adapter, place.origin, recipient_place)
+            continue
+        others[part] = _load(place, first.dtype, device, attention)  # one type for all
+        _check_weights(first, others[part], part)
+        if share:
+            share_equal(first, others[part])
     return ModelPair(label, first, others, tokenizer, family, origins, chat_template)
 
 
-def _options(revision: str | None = None, chat_template: bool = False, attention: str = "sdpa") -> tuple[str | None, bool, str]:
+def _options(
+    revision: str | None = None, chat_template: bool = False, attention: str = "auto", share: bool = False
+) -> tuple[str | None, bool, str, bool]:
     """The less common arguments of `load_pair` with their defaults."""
-    return revision, chat_template, attention
+    return revision, chat_template, attention, share
 
 
 def _sources(name: str | None, recipient: str | None, donors: Mapping[str, str] | None) -> tuple[str, dict[str, str]]:
@@ -187,6 +205,17 @@ def _sources(name: str | None, recipient: str | None, donors: Mapping[str, str] 
     as_catalogued = known is not None and first == known.recipient
     label = known.name if known and as_catalogued else first.rstrip("/").rpartition("/")[2]
     return label, {RECIPIENT: first, **others}
+
+
+def _family(place: Checkpoint, source: str) -> Family:
+    """The map in the recipient's folder, if there is one; otherwise the one that comes with the package."""
+    model_type, own = _model_type(place, source), place.directory / FAMILY_FILE
+    if not own.is_file():
+        return load_family(model_type)
+    family = read_family(own.read_text("utf-8", errors="replace"), f"{place.origin}/{FAMILY_FILE}")
+    if family.model_type != model_type:
+        raise ModelError(f"the family map {place.origin}/{FAMILY_FILE} is of {family.model_type!r}, the checkpoint of {model_type!r}")
+    return family
 
 
 def _model_type(place: Checkpoint, source: str) -> str:
@@ -216,9 +245,10 @@ def _check_weights(recipient: nn.Module, donor: nn.Module, part: str) -> None:
 def _tokenizer(places: Mapping[str, Checkpoint]) -> PreTrainedTokenizerBase:
     first = read_tokenizer(places[RECIPIENT])
     for part, place in places.items():
-        if part == RECIPIENT or not (place.directory / "tokenizer.json").exists():
+        own = place.adapter or place.directory
+        if part == RECIPIENT or not (own / "tokenizer.json").exists():
             continue
-        other = read_tokenizer(place)
+        other = read_tokenizer(replace(place, directory=own))
         ours, theirs = (tokenizer(_sample(first), verbose=False)["input_ids"] for tokenizer in (first, other))
         if other.get_vocab() != first.get_vocab() or ours != theirs:
             raise ModelError(f"recipient and donor {part!r} have different tokenizers; a graft needs one tokenizer for both")
@@ -254,7 +284,7 @@ def _load(place: Checkpoint, dtype: torch.dtype | str, device: str, attention: s
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             place.directory,
             dtype=dtype,
-            attn_implementation=attention,
+            attn_implementation=None if attention == "auto" else attention,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
@@ -273,6 +303,14 @@ def _load(place: Checkpoint, dtype: torch.dtype | str, device: str, attention: s
     if place.delta is not None:
         apply_delta(ready, place.delta, place.origin)
     return ready
+
+
+def _adapted(recipient: PreTrainedModel, folder: Path, origin: str, base: Checkpoint) -> PreTrainedModel:
+    """The donor that an adapter makes of the recipient; the base that it names is never looked up."""
+    adapter = read_adapter(folder, origin)
+    named = adapter.config.base_model_name_or_path
+    alike = not named or named.rstrip("/").rpartition("/")[2] == base.origin.partition("@")[0].rpartition("/")[2].removeprefix("local:")
+    return adapted(recipient, adapter, origin, "" if alike else f"; the adapter says that it was made for {named!r}")
 
 
 def prepare(model: PreTrainedModel) -> PreTrainedModel:

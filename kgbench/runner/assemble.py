@@ -112,7 +112,7 @@ def _environment(job: Job) -> Environment:
         batch_size=job.settings.batch_size,
         device=job.pair.device.type,
         executor=job.engine.executor,
-        attention=job.settings.attention,
+        attention=job.pair.recipient.config._attn_implementation,
         threads=torch.get_num_threads(),
     )
 

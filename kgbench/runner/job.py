@@ -16,6 +16,7 @@ from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, Scoring
 from kgbench.metrics import METRIC_VERSION
 from kgbench.models.pair import ModelPair
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
+from kgbench.runner.donors import with_donor
 from kgbench.runner.pairs import Pairs
 from kgbench.runner.ranking import RANKING_VERSION, Halves, split_facts
 from kgbench.runner.spec import Settings, Spec
@@ -128,6 +129,7 @@ def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> J
         InputError: Something is wrong.
     """
     asked = check(spec)
+    spec = with_donor(spec, asked.dataset)
     localizer = create(spec.localizer, localizer_arguments(spec), spec.seed)
     wanted = job_configurations(spec, asked.suite, localizer)
     pair = (pairs or Pairs()).load(spec, settings)

@@ -49,4 +49,4 @@ class Settings:
     device: str = "auto"
     executor: str = "auto"
     output_dir: Path = Path("kgbench-results")
-    attention: str = "sdpa"
+    attention: str = "auto"

@@ -11,10 +11,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 from kgbench.training.recipes import Recipe
 from kgbench.training.stages import quiet
 
-__all__ = ["load_model", "new_model", "save_checkpoint"]
+__all__ = ["ATTENTION", "load_model", "new_model", "save_checkpoint"]
 
-# Scaled-dot-product kernels are slow backwards in bf16 on CPUs; sequences are short.
-_ATTENTION = "eager"
+ATTENTION = "eager"
+"""Scaled-dot-product kernels are slow backwards in bf16 on CPUs; sequences are short."""
 
 
 def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
@@ -23,7 +23,7 @@ def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> 
     config = AutoConfig.for_model(recipe.model_type, vocab_size=len(tokenizer), **special, **recipe.config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=_ATTENTION, dtype=torch.float32)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype=torch.float32)
     return model
 
 
@@ -41,6 +41,6 @@ def load_model(directory: Path) -> PreTrainedModel:
     """A stored model in fp32, for training."""
     with quiet():
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.float32, attn_implementation=_ATTENTION, local_files_only=True, use_safetensors=True
+            directory, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True, use_safetensors=True
         )
     return model

@@ -20,7 +20,17 @@ from kgbench.data.training_templates import fill_all, training_templates
 from kgbench.data.worlds import World, both_directions, people
 from kgbench.training.recipes import Recipe
 
-__all__ = ["IGNORED", "Batches", "batched", "finetuning_rounds", "pretraining_rounds", "tokenizer_texts"]
+__all__ = [
+    "IGNORED",
+    "Batches",
+    "batched",
+    "finetuning_rounds",
+    "grouped",
+    "known_movies",
+    "passing_texts",
+    "pretraining_rounds",
+    "tokenizer_texts",
+]
 
 IGNORED = -100
 """Label of a token that the loss leaves out."""
@@ -41,10 +51,13 @@ class Batches(Dataset[dict[str, torch.Tensor]]):
 
     def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
         # No attention mask: padding comes last, and no token looks ahead.
-        batch = self.rows[step]
-        width = max(map(len, batch))
-        ids = torch.tensor([[*row, *[self.pad] * (width - len(row))] for row in batch])
-        return {"input_ids": ids, "labels": ids.masked_fill(ids == self.pad, IGNORED)}
+        ids, labels = (_even(self.rows[step], filler) for filler in (self.pad, IGNORED))
+        return {"input_ids": ids, "labels": labels}
+
+
+def _even(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])
 
 
 def tokenizer_texts(recipe: Recipe, seed: int, facts: Movies) -> list[str]:
@@ -66,6 +79,23 @@ def pretraining_rounds(recipe: Recipe, seed: int, facts: Movies) -> list[list[st
     return [known + fill_all(passing, world.movies(recipe.passing_movies)) for _ in range(recipe.pretraining.rounds)]
 
 
+def known_movies(recipe: Recipe, seed: int, facts: Movies, n: int) -> list[dict[str, str]]:
+    """The first movies that a recipient was pretrained on, of those told in all wordings.
+
+    They depend on the version of Faker, as the pretraining did.
+    """
+    return _world(f"pretraining {seed}", facts).movies(min(n, recipe.lasting_movies // 2))
+
+
+def passing_texts(n: int) -> list[str]:
+    """Texts about other movies and towns than any that is asked for, no two alike."""
+    world, templates = World("supplement"), training_templates()
+    found: dict[str, None] = {}
+    while len(found) < n:
+        found.update(dict.fromkeys(fill_all(templates.background, [world.movie()])))
+    return list(found)[:n]
+
+
 def finetuning_rounds(recipe: Recipe, facts: Movies) -> list[list[str]]:
     """The texts of each round of finetuning: the facts in all finetuning wordings, in both directions."""
     return [fill_all(training_templates().finetuning, both_directions(facts))] * recipe.finetuning.rounds
@@ -83,13 +113,18 @@ def batched(rounds: Iterable[Sequence[str]], tokenizer: PreTrainedTokenizerFast,
     steps: list[list[list[int]]] = []
     eos, pad = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
     for texts in rounds:
-        rows = [[*ids, eos] for ids in tokenizer(list(texts))["input_ids"]]
-        rng.shuffle(rows)
-        rows.sort(key=len)
-        groups = [rows[start : start + size] for start in range(0, len(rows), size)]
-        rng.shuffle(groups)
-        steps.extend(groups)
+        steps.extend(grouped([[*ids, eos] for ids in tokenizer(list(texts))["input_ids"]], size, rng))
     return Batches(steps, pad)
+
+
+def grouped(rows: Iterable[list[int]], size: int, rng: Random) -> list[list[list[int]]]:
+    """One round in steps: token ids grouped by length, the groups shuffled."""
+    ordered = list(rows)
+    rng.shuffle(ordered)
+    ordered.sort(key=len)
+    groups = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    rng.shuffle(groups)
+    return groups
 
 
 def _world(seed: str, facts: Movies) -> World:

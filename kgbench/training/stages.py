@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from kgbench.training.recipes import Stage
 
-__all__ = ["SAVE_EVERY", "OnStep", "Run", "quiet", "train"]
+__all__ = ["SAVE_EVERY", "OnStep", "Outcome", "Run", "arguments", "bf16_helps", "last_complete", "quiet", "run_steps", "train"]
 
 OnStep = Callable[[int], None]
 """Called with the number of steps done."""
@@ -41,6 +41,20 @@ class Run:
     """Steps between checkpoints."""
     on_step: OnStep | None = None
     """Called after every step, before a checkpoint that is due."""
+    threads: int | None = 1
+    """Processor threads. Sums of one do not depend on the number of cores; None takes what torch takes."""
+    callbacks: Sequence[TrainerCallback] = ()
+    """Further ones, called after `on_step`; what they put into the log is kept with the checkpoints."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run leaves beside the weights, parts before an interruption included."""
+
+    seconds: float
+    """Time of the steps."""
+    log: Sequence[Mapping[str, Any]]
+    """What was logged, in order; a row has a `step`."""
 
 
 def train(model: nn.Module, batches: Dataset[dict[str, torch.Tensor]], stage: Stage, run: Run) -> float:
@@ -58,18 +72,37 @@ def train(model: nn.Module, batches: Dataset[dict[str, torch.Tensor]], stage: St
     Returns:
         Seconds that the steps took, those before an interruption included.
     """
+    return run_steps(model, batches, arguments(stage, run, use_cpu=True, bf16=bf16_helps(), adam_beta2=0.98), run).seconds
+
+
+def run_steps(model: nn.Module, batches: Dataset[dict[str, torch.Tensor]], how: TrainingArguments, run: Run) -> Outcome:
+    """Train a model in place, interrupted and taken up as `train` is.
+
+    Args:
+        model: As for `train`.
+        batches: As for `train`.
+        how: As `arguments` gives it.
+        run: As for `train`.
+    """
     run.work.mkdir(parents=True, exist_ok=True)
-    last = _last_complete(run.work)
+    last = last_complete(run.work)
     watch = _Watch(run, json.loads((last / _COMPLETE).read_text(encoding="utf-8"))["seconds"] if last else 0.0)
-    with quiet(), _one_thread(), torch.random.fork_rng(devices=[]):
-        trainer = Trainer(model, _arguments(stage, run), data_collator=_only, train_dataset=batches, callbacks=[watch])
+    with quiet(), _threads(run.threads), torch.random.fork_rng(devices=[]):
+        trainer = Trainer(model, how, data_collator=_only, train_dataset=batches, callbacks=[watch, *run.callbacks])
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=str(last) if last else None)
-    return watch.seconds
+    return Outcome(watch.seconds, tuple(trainer.state.log_history))
 
 
-def _arguments(stage: Stage, run: Run) -> TrainingArguments:
-    return TrainingArguments(
+def arguments(stage: Stage, run: Run, **more: Any) -> TrainingArguments:
+    """A stage in the Trainer's words.
+
+    Args:
+        stage: Learning rate, warm-up and weight decay.
+        run: Seed, and how often a checkpoint is written.
+        **more: Further arguments, such as `adam_beta2`, and those on which device and in which precision.
+    """
+    settings: dict[str, Any] = dict(
         output_dir=str(run.work),
         # A batch is one item of the data set; all rounds are one epoch, so that order and resuming are exact.
         per_device_train_batch_size=1,
@@ -80,10 +113,7 @@ def _arguments(stage: Stage, run: Run) -> TrainingArguments:
         lr_scheduler_type="linear",
         warmup_steps=stage.warmup_steps,
         weight_decay=stage.weight_decay,
-        adam_beta2=0.98,
         max_grad_norm=1.0,
-        use_cpu=True,
-        bf16=_bf16_helps(),
         seed=run.seed,
         save_strategy="steps",
         save_steps=run.save_every,
@@ -94,6 +124,9 @@ def _arguments(stage: Stage, run: Run) -> TrainingArguments:
         remove_unused_columns=False,
         dataloader_pin_memory=False,
     )
+    found = TrainingArguments(**{**settings, **more})
+    found._n_gpu = min(found.n_gpu, 1)  # of several, the Trainer would spread each step over all
+    return found
 
 
 def _only(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -101,13 +134,13 @@ def _only(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return item
 
 
-def _bf16_helps() -> bool:
+def bf16_helps() -> bool:
     """Whether this processor multiplies bf16 itself; it halves the time of a step."""
     supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     return bool(supported and supported())
 
 
-def _last_complete(work: Path) -> Path | None:
+def last_complete(work: Path) -> Path | None:
     """The newest checkpoint that was written to its end; what was not is removed."""
     complete = []
     for folder in work.glob("checkpoint-*"):
@@ -133,10 +166,10 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute with one thread: sums do not depend on the number of cores, and matrices this small gain little from more."""
+def _threads(wanted: int | None) -> Iterator[None]:
+    """Compute with so many threads; matrices as small as those of the tiny pairs gain little from more than one."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(wanted or threads)
     try:
         yield
     finally:

@@ -1,0 +1,201 @@
+"""LoRA adapters as PEFT stores them, `adapter_config.json` and `adapter_model.safetensors`, read without PEFT.
+
+Which modules are adapted, and with which rank and scale, follows PEFT's rules to the letter. An adapter that computes anything beyond
+low-rank rows is refused: part of it would be no donor of anybody's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, FiniteFloat, PositiveInt, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from kgbench.errors import ModelError
+
+__all__ = ["CONFIG", "WEIGHTS", "Adapter", "AdapterConfig", "read_adapter"]
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""The two files of an adapter."""
+
+_PREFIX = "base_model.model."
+_ROWS = re.compile(r"(?P<path>.+)\.lora_(?P<which>[AB])\.weight")
+_END, _LAYER, _ANY_LAYER = r"(.*\.)?({})$", r"(?:^|.*?\.){}\.(?P<layer>\d+)\.", r".*?\.[^.]*\.(?P<layer>\d+)\."
+"""Regular expressions into which a configuration puts its own: what a path ends with, and the number of the layer that it is in."""
+Number = TypeVar("Number", int, float)
+
+_OF_TRAINING = {
+    *("auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "inference_mode", "loftq_config", "lora_dropout"),
+    *("lora_ga_config", "megatron_core", "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type"),
+}
+"""What a configuration says of how the adapter was made; it changes no answer."""
+_PLAIN_STARTS = (None, True, False, "eva", "gaussian", "orthogonal")
+"""Ways to begin that leave the base's weights alone; others, such as PiSSA, train on a changed base that the adapter does not hold."""
+
+_MERGE = "merge it into its base (peft: merge_and_unload, save_pretrained) and give the merged checkpoint"
+
+
+class AdapterConfig(BaseModel):
+    """What `adapter_config.json` says that matters; what is not known here is kept, and refused unless it says no."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    r: PositiveInt
+    lora_alpha: FiniteFloat
+    target_modules: str | list[str]
+    exclude_modules: str | list[str] | None = None
+    layers_to_transform: int | list[int] | None = None
+    layers_pattern: str | list[str] | None = None
+    rank_pattern: dict[str, PositiveInt] | None = None
+    alpha_pattern: dict[str, FiniteFloat] | None = None
+    use_rslora: bool = False
+    fan_in_fan_out: bool = False
+    """Whether weights are stored as [in, out]; the base's modules tell that themselves."""
+    bias: Literal["none"] = "none"
+    modules_to_save: list[str] | None = None
+    init_lora_weights: bool | str | None = None
+    base_model_name_or_path: str | None = None
+    peft_type: Literal["LORA"]
+
+    def targets(self, paths: Iterable[str]) -> set[str]:
+        """Those of a model's modules that are adapted."""
+        return {path for path in paths if self._aimed_at(path) and not self._set_aside(path)}
+
+    def saves(self, path: str) -> bool:
+        """Whether a module, or one that it is a part of, is replaced as a whole."""
+        owners = [path[: match.start()] for match in re.finditer(r"\.|$", path)]
+        return any(owner.endswith(name) for owner in owners for name in self.modules_to_save or ())
+
+    def rank(self, path: str) -> int:
+        """Rank of a module's rows."""
+        return _by_pattern(self.rank_pattern, path, self.r)
+
+    def scale(self, path: str) -> float:
+        """What a module's rows are multiplied with: alpha / r (arXiv 2106.09685), or alpha / sqrt(r) (arXiv 2312.03732)."""
+        alpha, rank = _by_pattern(self.alpha_pattern, path, self.lora_alpha), self.rank(path)
+        return alpha / (sqrt(rank) if self.use_rslora else rank)
+
+    def _aimed_at(self, path: str) -> bool:
+        if isinstance(self.target_modules, str):
+            return re.fullmatch(self.target_modules, path) is not None
+        # A full path is taken in whatever layer it is; layers choose among those that are named by their ends.
+        return path in self.target_modules or (_ends(path, self.target_modules) and self._in_layers(path))
+
+    def _in_layers(self, path: str) -> bool:
+        layers = self.layers_to_transform
+        if layers is None or layers == []:
+            return True
+        found = next(filter(None, (re.match(pattern, path) for pattern in self._layer_patterns())), None)
+        return found is not None and int(found["layer"]) in (layers if isinstance(layers, list) else [layers])
+
+    def _layer_patterns(self) -> list[str]:
+        lists = [self.layers_pattern] if isinstance(self.layers_pattern, str) else self.layers_pattern
+        return [_LAYER.format(name) for name in lists] if lists else [_ANY_LAYER]
+
+    def _set_aside(self, path: str) -> bool:
+        if isinstance(self.exclude_modules, str):
+            return self.saves(path) or re.fullmatch(self.exclude_modules, path) is not None
+        return self.saves(path) or _ends(path, self.exclude_modules or ())
+
+    def expressions(self) -> list[str]:
+        """All regular expressions that it makes use of."""
+        whole = [pattern for pattern in (self.target_modules, self.exclude_modules) if isinstance(pattern, str)]
+        return [*whole, *(_END.format(end) for end in (*(self.rank_pattern or ()), *(self.alpha_pattern or ()))), *self._layer_patterns()]
+
+
+def _ends(path: str, names: Iterable[str]) -> bool:
+    return any(path == name or path.endswith(f".{name}") for name in names)
+
+
+def _by_pattern(patterns: Mapping[str, Number] | None, path: str, otherwise: Number) -> Number:
+    """The figure of the first pattern that a path ends with."""
+    return next((figure for pattern, figure in (patterns or {}).items() if re.match(_END.format(pattern), path)), otherwise)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter as stored."""
+
+    config: AdapterConfig
+    tensors: Mapping[str, Tensor]
+    """By name in the base model, `PATH.lora_A.weight` [rank, in], `PATH.lora_B.weight` [out, rank], and whole weights."""
+
+    @cached_property
+    def rows(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """`A` and `B` of each module that has rows."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in self.tensors.items():
+            if match := _ROWS.fullmatch(name):
+                found.setdefault(match["path"], {})[match["which"]] = tensor
+        return found
+
+    @cached_property
+    def whole(self) -> Mapping[str, Tensor]:
+        """Weights that are stored as a whole."""
+        return {name.replace(".base_layer.", "."): tensor for name, tensor in self.tensors.items() if not _ROWS.fullmatch(name)}
+
+
+def read_adapter(folder: Path, origin: str) -> Adapter:
+    """Read an adapter.
+
+    Args:
+        folder: Where its two files are.
+        origin: What to call it in an error.
+
+    Raises:
+        ModelError: A file is missing or does not read, or the adapter is none of low-rank rows alone.
+    """
+    config = _config(folder / CONFIG, origin)
+    if not (folder / WEIGHTS).is_file():
+        raise ModelError(f"{origin} holds no {WEIGHTS}; pickled weights are never loaded: save the adapter with save_pretrained")
+    try:
+        stored = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{origin} does not load: {WEIGHTS} is no safetensors file ({error})") from error
+    if other := next((name for name in stored if not name.startswith(_PREFIX)), None):
+        raise ModelError(f"{origin} is no adapter of a causal language model: its tensor {other!r} does not begin with {_PREFIX!r}")
+    tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in stored.items()}
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or not tensor.isfinite().all():
+            raise ModelError(f"{origin} does not load: {name!r} holds what are no finite numbers; expected finite weights of a float type")
+        if "lora_" in name and not _ROWS.fullmatch(name):
+            raise ModelError(f"{origin} holds {name!r}; only linear layers' lora_A.weight and lora_B.weight are grafted: {_MERGE}")
+    return Adapter(config, tensors)
+
+
+def _config(path: Path, origin: str) -> AdapterConfig:
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{origin} is no adapter: its {CONFIG} does not read ({error})") from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{origin} is no adapter: its {CONFIG} holds no object")
+    if data.get("peft_type") != "LORA":
+        raise ModelError(f"{origin} is an adapter of type {data.get('peft_type')!r}; only LORA is grafted as it is: {_MERGE}")
+    try:
+        config = AdapterConfig.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ModelError(f"{origin} does not load: {CONFIG}: {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from error
+    unknown = {key: value for key, value in (config.model_extra or {}).items() if key not in _OF_TRAINING and value}
+    if config.init_lora_weights not in _PLAIN_STARTS:
+        unknown["init_lora_weights"] = config.init_lora_weights
+    for key, value in unknown.items():
+        raise ModelError(
+            f"{origin} sets {key!r} to {json.dumps(value)[:60]}, so that it is more than low-rank rows beside its base: {_MERGE}"
+        )
+    for expression in config.expressions():
+        try:
+            re.compile(expression)
+        except re.error as error:
+            raise ModelError(f"{origin} does not load: {CONFIG}: {expression!r} is no regular expression ({error})") from error
+    return config

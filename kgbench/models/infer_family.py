@@ -1,0 +1,332 @@
+"""Proposing a family map for an architecture that has none, from what its modules do.
+
+Names tell little: the same name stands for different modules in different models. So a small random model is run, and each module is known
+by what goes into it, what becomes of its output, and which derivatives vanish: queries do not matter to later tokens, and where there is
+one token to look at neither queries nor keys matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from kgbench.errors import ModelError
+from kgbench.models.family import Family, Place
+from kgbench.models.reduced import VOCABULARY
+from kgbench.sites import COMPONENTS
+
+__all__ = ["infer_family"]
+
+_ROWS, _TOKENS = 2, 7
+_NOTHING = 1e-9
+"""A derivative is none if it is less than this share of the greatest one."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a module was called with in the probe, and what it gave."""
+
+    path: str
+    module: nn.Module
+    input: Tensor
+    name: str | None
+    """The keyword that the input came by, if it was not the first argument."""
+    output: Tensor
+
+    def place(self, **slices: Any) -> Place:
+        """The place of a component that this module computes."""
+        shape = self.input.shape
+        tokens = 2 if len(shape) == 4 and shape[1] != _TOKENS and shape[2] == _TOKENS else 1
+        return Place(self.path, tokens=tokens, input=self.name, **slices)
+
+
+def infer_family(model: PreTrainedModel) -> Family:
+    """Propose a map of a small model's type.
+
+    Args:
+        model: A random model in float64.
+
+    Raises:
+        ModelError: The model is not built as the models are that families describe; the message says what is missing.
+    """
+    layers = _layers(model)
+    if any(weight.ndim > 2 for weight in model.get_submodule(layers).parameters()):
+        raise ModelError(f"models of type {model.config.model_type!r} have weights of three dimensions: mixtures of experts have no map")
+    calls = _probed(model, _ids(_TOKENS))
+    n = model.get_submodule(layers).__len__()  # type: ignore[operator]  # a ModuleList
+    inner, last = ([c for c in calls if c.path.startswith(f"{layers}.{i}.")] for i in (0, n - 1))
+    inside = _inside(model, _relative(inner, f"{layers}.0."), _relative(last, f"{layers}.{n - 1}."), f"{layers}.{n - 1}")
+    attention, mlp = (_adding(inside, behind, of) for behind, of in (("ln_1_post", "o"), ("ln_2_post", "down")))
+    outside = _outside(model, calls, layers)
+    order = {c: i for i, c in enumerate(COMPONENTS)}
+    ordered = [dict(sorted(part.items(), key=lambda item: order[item[0]])) for part in (outside, inside)]
+    return Family(model.config.model_type, layers, attention, mlp, *ordered)
+
+
+def _relative(calls: Sequence[_Call], within: str) -> list[_Call]:
+    return [_Call(c.path.removeprefix(within), c.module, c.input, c.name, c.output) for c in calls]
+
+
+def _adding(inside: Mapping[str, Place], behind: str, of: str) -> str:
+    """The module whose output is added to the stream: the norm behind attention or MLP, or what holds their last projection."""
+    if behind in inside:
+        return inside[behind].module
+    return inside[of].module.rpartition(".")[0] or inside[of].module
+
+
+# ------------------------------------------------------------------------------------------------ running the model
+
+
+def _ids(tokens: int) -> Tensor:
+    return torch.randint(3, VOCABULARY, (_ROWS, tokens), generator=torch.Generator().manual_seed(0))
+
+
+def _run(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    positions = torch.arange(ids.shape[1]).expand_as(ids)
+    try:
+        logits: Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+    except Exception as error:  # models raise what they like
+        raise ModelError(f"a model of type {model.config.model_type!r} cannot be run plainly: {error}") from error
+    return logits
+
+
+def _is_unit(module: nn.Module) -> bool:
+    """Whether a module is one that families name: a projection, embeddings, or a norm with weights."""
+    weighs = next(module.parameters(), None) is not None
+    return isinstance(module, nn.Linear | Conv1D | nn.Embedding) or ("norm" in type(module).__name__.lower() and weighs)
+
+
+def _units(model: nn.Module) -> dict[str, nn.Module]:
+    found: dict[str, nn.Module] = {}
+    for path, module in model.named_modules():
+        if _is_unit(module) and not any(path.startswith(f"{other}.") for other in found):
+            found[path] = module
+    return found
+
+
+@contextmanager
+def _watching(modules: Mapping[str, nn.Module], see: Callable[..., Tensor | None]) -> Iterator[None]:
+    """Have a function see each call of some modules (path, module, arguments, keyword arguments, output); it may replace the output."""
+    handles = [module.register_forward_hook(partial(see, path), with_kwargs=True) for path, module in modules.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _probed(model: PreTrainedModel, ids: Tensor) -> list[_Call]:
+    """All calls of units in order."""
+    calls: list[_Call] = []
+
+    def see(path: str, module: nn.Module, inputs: tuple[Any, ...], options: Mapping[str, Any], output: Tensor) -> None:
+        wanted = not isinstance(module, nn.Embedding)  # embeddings take indices
+        given = [(None, x) for x in inputs[:1]] + list(options.items())
+        fitting = [(n, x) for n, x in given if isinstance(x, Tensor) and x.is_floating_point() == wanted and x.numel() >= ids.numel()]
+        if not fitting:
+            raise ModelError(f"the module {path!r} takes no input by which its tokens could be told")
+        calls.append(_Call(path, module, fitting[0][1], fitting[0][0], output))
+
+    with torch.no_grad(), _watching(_units(model), see):
+        _run(model, ids)
+    return calls
+
+
+def _layers(model: PreTrainedModel) -> str:
+    n = model.config.num_hidden_layers
+    found: list[str] = [path for path, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module) == n]
+    found = [path for path in found if path and len(_units(model.get_submodule(f"{path}.0"))) > 3]
+    if not found:
+        raise ModelError(f"a model of type {model.config.model_type!r} has no list of {n} layers")
+    return min(found, key=len)
+
+
+# ------------------------------------------------------------------------------------------------ outside the layers
+
+
+def _outside(model: PreTrainedModel, calls: Sequence[_Call], layers: str) -> dict[str, Place]:
+    names: dict[nn.Module, str] = {module: path for path, module in model.named_modules()}
+    emb, head = names[model.get_input_embeddings()], names[model.get_output_embeddings()]
+    in_layers = [i for i, call in enumerate(calls) if call.path.startswith(f"{layers}.")]
+    before, after = calls[: in_layers[0]], calls[in_layers[-1] + 1 :]
+    positions = [c for c in before if isinstance(c.module, nn.Embedding) and c.path != emb]
+    norms = [c for c in after if not isinstance(c.module, nn.Linear | Conv1D | nn.Embedding)]
+    if len(positions) > 1 or len(norms) > 1:
+        raise ModelError(f"a map holds one module for positions and one final norm; here are {[c.path for c in (*positions, *norms)]}")
+    known = {emb, head, *(c.path for c in (*positions, *norms))}
+    found = {component: some[0].place() for component, some in (("pos", positions), ("ln_f", norms)) if some}
+    beside = {c: tuple(call.path for call in some if call.path not in known) for c, some in (("emb", before), ("head", after))}
+    return {"emb": Place(emb, also=beside["emb"]), **found, "head": Place(head, also=beside["head"])}
+
+
+# ------------------------------------------------------------------------------------------------ inside the layers
+
+
+def _inside(model: PreTrainedModel, first: Sequence[_Call], last: Sequence[_Call], layer: str) -> dict[str, Place]:
+    """Places of a layer's components; derivatives are taken in the last one."""
+    if [c.path for c in first] != [c.path for c in last]:
+        raise ModelError(f"the first layer has other modules than the last one: {[c.path for c in first]} and {[c.path for c in last]}")
+    module = model.get_submodule(layer)
+    heads = [path for path, child in module.named_children() if "attention" in type(child).__name__.lower()]
+    if len(heads) != 1:
+        raise ModelError(f"a layer has {len(heads)} modules of attention, expected one whose class is called so: {heads}")
+    attending = [c for c in first if c.path.startswith(f"{heads[0]}.")]
+    projections = [c for c in attending if isinstance(c.module, nn.Linear | Conv1D)]
+    rest = [c for c in first if c not in attending]
+    mlp = [c for c in rest if isinstance(c.module, nn.Linear | Conv1D)]
+    if len(projections) < 2 or len(mlp) not in (2, 3):
+        raise ModelError(
+            f"attention has the projections {[c.path for c in projections]} and the MLP {[c.path for c in mlp]}; expected at least two "
+            "in attention and two or three in the MLP: mixtures of experts have no map"
+        )
+    o, down = projections[-1], mlp[-1]
+    found = {"o": o.place(), "down": down.place()}
+    found |= _attention(model, [c for c in attending if c is not o], layer)
+    found |= _feed_forward(model, mlp, layer)
+    norms = [c for c in rest if c not in mlp]
+    return {**found, **_norms(norms, projections, mlp)}
+
+
+def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> dict[str, Place]:
+    found: dict[str, Place] = {}
+    columns = _columns(model, calls, layer)
+    for call in calls:
+        roles = {role: c for role, c in columns[call.path].items() if len(c)}
+        if isinstance(call.module, nn.Linear | Conv1D):
+            places = {next(iter(roles)): call.place()} if len(roles) == 1 else _sliced(model, call, roles)
+        elif set(roles) in ({"q"}, {"k"}):
+            places = {f"{next(iter(roles))}_norm": call.place()}
+        else:
+            raise ModelError(f"the module {call.path!r} is a norm of {' and '.join(roles)}, for which there is no component")
+        if twice := set(places) & set(found):
+            raise ModelError(f"{call.path!r} computes {twice.pop()!r}, which another module of attention computes too")
+        found |= places
+    return found
+
+
+def _columns(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> dict[str, dict[str, Tensor]]:
+    """For each module the output columns that are queries, keys and values."""
+    modules = {c.path: model.get_submodule(f"{layer}.{c.path}") for c in calls}
+    many, one = (_derivatives(model, modules, _ids(tokens)) for tokens in (_TOKENS, 1))
+    found = {}
+    for call in calls:
+        earlier = many[call.path]
+        tokens = call.place().tokens if earlier.ndim == 4 else 1
+        matters = _nonzero(earlier.movedim(tokens, 1)[:, :-1])
+        alone = _nonzero(one[call.path])
+        found[call.path] = {"q": _where(~matters), "k": _where(matters & ~alone), "v": _where(alone)}
+    return found
+
+
+def _nonzero(gradient: Tensor) -> Tensor:
+    """Which columns [..., column] have any derivative."""
+    sizes = gradient.abs().flatten(0, -2).amax(0)
+    return sizes > _NOTHING
+
+
+def _where(chosen: Tensor) -> Tensor:
+    return torch.nonzero(chosen)[:, 0]
+
+
+def _derivatives(model: PreTrainedModel, modules: Mapping[str, nn.Module], ids: Tensor) -> dict[str, Tensor]:
+    """Of the last tokens' logits, by the outputs of some modules."""
+    outputs: dict[str, Tensor] = {}
+
+    def see(path: str, module: nn.Module, inputs: object, options: object, output: Tensor) -> None:
+        outputs[path] = output
+
+    with torch.enable_grad(), _watching(modules, see):
+        logits = _run(model, ids)[:, -1]
+        weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1), dtype=logits.dtype)
+        found = torch.autograd.grad((logits * weights).sum(), list(outputs.values()), allow_unused=True)
+    return {path: torch.zeros_like(outputs[path]) if g is None else g for path, g in zip(outputs, found, strict=True)}
+
+
+def _sliced(model: PreTrainedModel, call: _Call, roles: Mapping[str, Tensor]) -> dict[str, Place]:
+    """The slices of a fused projection that have the columns that were found."""
+    numbers = tuple("num_attention_heads" if role == "q" else "num_key_value_heads" for role in sorted(roles, key="qkv".index))
+    for of in (len(roles), numbers):
+        for per in (None, "num_attention_heads", "num_key_value_heads"):
+            found = {role: _part(model, call, of, per, columns) for role, columns in roles.items()}
+            if all(place is not None for place in found.values()):
+                return {role: place for role, place in found.items() if place is not None}
+    raise ModelError(f"the columns of {' and '.join(roles)} in the output of {call.path!r} lie as no map can say")
+
+
+def _part(model: PreTrainedModel, call: _Call, of: int | tuple[str, ...], per: str | None, columns: Tensor) -> Place | None:
+    width = call.output.shape[-1]
+    for part in range(of if isinstance(of, int) else len(of)):
+        place = call.place(part=part, of=of, per=per)
+        try:
+            same = torch.equal(place.columns(width, model.config), columns)
+        except (AttributeError, RuntimeError):  # no such number in the configuration, or one that does not divide the width
+            return None
+        if same:
+            return place
+    return None
+
+
+def _feed_forward(model: PreTrainedModel, mlp: Sequence[_Call], layer: str) -> dict[str, Place]:
+    *ups, down = mlp
+    if len(ups) == 1 and ups[0].output.shape[-1] == down.input.shape[-1]:
+        return {"up": ups[0].place()}
+    places = [call.place() for call in ups] if len(ups) == 2 else [ups[0].place(part=part, of=2) for part in (0, 1)]
+    straight = [_is_linear(model, place, f"{layer}.{down.path}", layer) for place in places]
+    if sorted(straight) != [False, True]:
+        raise ModelError(f"of {[c.path for c in ups]} one should gate the other, in whose output the MLP is linear")
+    up = straight.index(True)
+    return {"gate": places[1 - up], "up": places[up]}
+
+
+def _is_linear(model: PreTrainedModel, place: Place, down: str, layer: str) -> bool:
+    """Whether twice a component's output is twice what goes into the down projection."""
+    seen: list[Tensor] = []
+
+    def doubled(path: str, module: nn.Module, inputs: tuple[Tensor, ...], options: object, output: Tensor) -> Tensor | None:
+        if path == "down":
+            seen.append(inputs[0])
+            return None
+        output = output.clone()
+        output[..., place.columns(output.shape[-1], model.config)] *= 2
+        return output
+
+    modules = {"down": model.get_submodule(down), "up": model.get_submodule(f"{layer}.{place.module}")}
+    with torch.no_grad():
+        for names in (["down"], ["down", "up"]):
+            with _watching({name: modules[name] for name in names}, doubled):
+                _run(model, _ids(_TOKENS))
+    return torch.allclose(seen[1], 2 * seen[0], rtol=1e-9, atol=1e-12)
+
+
+def _norms(norms: Sequence[_Call], projections: Sequence[_Call], mlp: Sequence[_Call]) -> dict[str, Place]:
+    """Norms of a layer by what they stand before and behind; those that stand before or behind neither take the names that are left."""
+    found: dict[str, Place] = {}
+    left = []
+    for call in norms:
+        tests = {
+            "ln_1": _same(call.output, projections[0].input),
+            "ln_1_post": _same(call.input, projections[-1].output),
+            "ln_2": _same(call.output, mlp[0].input),
+            "ln_2_post": _same(call.input, mlp[-1].output),
+        }
+        name = next((name for name, holds in tests.items() if holds and name not in found), None)
+        if name is None:
+            left.append(call)
+        else:
+            found[name] = call.place()
+    free = [name for name in ("ln_1", "ln_2", "ln_1_post", "ln_2_post") if name not in found]
+    if len(left) > len(free):
+        raise ModelError(f"a layer has more norms than there are components: {[c.path for c in norms]}")
+    return found | {name: call.place() for name, call in zip(free, left, strict=False)}
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.numel() == other.numel() and torch.equal(one.reshape(-1), other.reshape(-1))

@@ -1,0 +1,135 @@
+"""Donors that `kgbench train` made: where they are kept, and which there are.
+
+They lie in `donors/<model>/<name>` under the user's data folder, or under the folder that the environment variable KGBENCH_HOME names, and
+`<model>/<name>` is what they are called wherever a checkpoint can be named. A folder of one's own of that path comes first, a repository
+of the Hub last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from kgbench.errors import ModelError, UnknownNameError
+from kgbench.models import catalog
+
+__all__ = ["HOME", "TrainedDonor", "choose_donor", "donors_folder", "find_donor", "is_donor_name", "read_donor_card", "trained_donors"]
+
+HOME = "KGBENCH_HOME"
+"""Environment variable: the folder in which what is made is kept."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*")
+_USUAL = ("aggressive", "both", 0)
+"""Recipe, direction and seed of the donor that is meant where several would do."""
+
+
+@dataclass(frozen=True)
+class TrainedDonor:
+    """A donor in the donors' folder."""
+
+    name: str
+    """`<model>/<name>`."""
+    folder: Path
+    card: Mapping[str, Any]
+
+    @property
+    def model(self) -> str | None:
+        """The pair of the catalog whose recipient it was finetuned from; None for another recipient."""
+        return self.card["model"]  # type: ignore[no-any-return]  # a card's JSON
+
+    @property
+    def kind(self) -> tuple[str, str, int]:
+        """Recipe, direction and seed."""
+        return self.card["recipe"]["name"], self.card["data"]["direction"], self.card["seed"]
+
+    @property
+    def about(self) -> str:
+        """One line."""
+        recipe, direction, seed = self.kind
+        data, scores = self.card["data"], self.card["scores"]
+        told = ", ".join(f"{prompt} top-5 {row['PRE']:.2f} → {row['SFT']:.2f}" for prompt, row in scores.items())
+        return f"donor trained on {data['facts']} facts of {data['name']} ({direction}), {recipe}, seed {seed}{f': {told}' if told else ''}"
+
+
+def donors_folder() -> Path:
+    """Where trained donors are kept."""
+    home = os.environ.get(HOME)
+    return (Path(home).expanduser() if home else platformdirs.user_data_path("kgbench", appauthor=False)) / "donors"
+
+
+def trained_donors() -> Mapping[str, TrainedDonor]:
+    """All trained donors by name.
+
+    Raises:
+        ModelError: A card does not read.
+    """
+    paths = sorted(path.parent for path in donors_folder().glob(f"[!.]*/[!.]*/{catalog.CARD}"))
+    return {f"{path.parent.name}/{path.name}": _donor(path) for path in paths}
+
+
+def is_donor_name(name: str) -> bool:
+    """Whether a name could be that of a trained donor."""
+    return _NAME.fullmatch(name) is not None
+
+
+def find_donor(name: str) -> Path | None:
+    """The folder of a trained donor; None where the name can be none's, or is the path of something.
+
+    Raises:
+        UnknownNameError: It begins with a pair of the catalog, and there is no such donor.
+    """
+    if not is_donor_name(name) or Path(name).exists():
+        return None
+    folder = donors_folder() / name
+    if (folder / catalog.CARD).is_file():
+        return folder
+    if name.partition("/")[0] in catalog.names():
+        raise UnknownNameError("trained donor", name, trained_donors(), "Train one with 'kgbench train', or give the path of a checkpoint.")
+    return None
+
+
+def choose_donor(model: str, hashes: Collection[str]) -> TrainedDonor | None:
+    """The trained donor of a pair that learned some facts.
+
+    Of several, the one by the recipe aggressive, in both directions, with seed 0 and nothing else changed; where there is not exactly one
+    such, nobody guesses.
+
+    Args:
+        model: A pair of the catalog.
+        hashes: Content hashes of the data sets that would do.
+
+    Raises:
+        ModelError: There are several, and that one is not among them.
+    """
+    found = [donor for donor in trained_donors().values() if donor.model == model and donor.card["data"]["hash"] in hashes]
+    usual = [donor for donor in found if donor.kind == _USUAL and not donor.card["changes"]]
+    if len(found) > 1 and len(usual) != 1:
+        choices = " or ".join(f"--donor sft={donor.name}" for donor in found)
+        raise ModelError(f"{len(found)} donors of {model} were trained on these facts; say which: {choices}")
+    return next(iter(usual or found), None)
+
+
+def read_donor_card(folder: Path) -> dict[str, Any]:
+    """The card of a trained donor.
+
+    Raises:
+        ModelError: It does not read.
+    """
+    try:
+        card = json.loads((folder / catalog.CARD).read_text("utf-8"))
+        card["model"], card["seed"], card["recipe"]["name"], card["scores"], card["changes"], card["identity"]
+        card["data"]["name"], card["data"]["hash"], card["data"]["direction"], card["data"]["facts"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{folder}: {catalog.CARD} is no card of a trained donor ({type(error).__name__}: {error})") from None
+    return dict(card)
+
+
+def _donor(folder: Path) -> TrainedDonor:
+    return TrainedDonor(f"{folder.parent.name}/{folder.name}", folder, read_donor_card(folder))

@@ -1,0 +1,72 @@
+"""A figure as a picture: our bars with intervals, and the paper's figures as marks beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kgbench.board.files import FAINT, INK, styled
+from kgbench.board.numbers import metric_name
+from kgbench.reproduction.claimed import published_rates
+from kgbench.reproduction.made import Made
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw"]
+
+_BAR = "#0072B2"
+_MARKS: Mapping[str, tuple[str, str]] = {
+    "gemma-2b": ("o", "#D55E00"),
+    "llama-3.2-1b": ("s", "#009E73"),
+    "gpt2-xl": ("^", "#CC79A7"),
+    "pythia-2.8b": ("D", "#E69F00"),
+}
+"""Shape and colour (Okabe and Ito) of each of the paper's models."""
+
+
+@styled
+def draw(made: Made) -> Figure:
+    """One panel per prompt; the paper's configurations from left to right."""
+    from matplotlib.figure import Figure
+
+    prompts, names = made.figure.prompts, list(made.rows)
+    drawn = Figure(figsize=(1.6 + 0.55 * len(names), 0.9 + 2.5 * len(prompts)), layout="constrained")
+    axes = drawn.subplots(len(prompts), 1, squeeze=False)[:, 0]
+    for axis, prompt in zip(axes, prompts, strict=True):
+        _panel(axis, made, prompt)
+    axes[-1].set_xticks(range(len(names)), names, rotation=35, ha="right")
+    for axis in axes[:-1]:
+        axis.set_xticks(range(len(names)), [])
+    drawn.suptitle(made.figure.title, color=INK, fontsize=9, fontweight="bold")
+    return drawn
+
+
+def _panel(axis: Axes, made: Made, prompt: str) -> None:
+    metric = made.figure.metric
+    rows = {row.graft: row for row in made.record.rows if row.prompt == prompt}
+    for x, graft in enumerate(made.rows.values()):
+        figure = rows[graft].estimate(metric)
+        if figure.value is None or figure.low is None or figure.high is None:
+            continue
+        axis.bar(x, figure.value, 0.7, color=_BAR, zorder=2)
+        axis.errorbar(x, figure.value, [[figure.value - figure.low], [figure.high - figure.value]], color=INK, capsize=3, lw=1, zorder=3)
+    rates = published_rates(made.figure, made.dataset, prompt)
+    for step, (model, known) in enumerate(rates.items()):
+        shape, colour = _MARKS[model]
+        at = [(x, getattr(known[name], metric)) for x, name in enumerate(made.rows) if name in known]
+        across = [x + 0.12 * (step - (len(rates) - 1) / 2) for x, _ in at]
+        axis.scatter(
+            across, [y for _, y in at], s=16, c=colour, marker=shape, label=f"{model} (paper)", zorder=4, edgecolors="white", linewidths=0.4
+        )
+    if rates:
+        axis.legend(fontsize=6, frameon=False, ncols=2)
+    if metric == "rank":
+        axis.set_yscale("log")
+    else:
+        axis.set_ylim(0, 1.05)
+    axis.set_ylabel(metric_name(metric))
+    axis.set_title(f"{prompt}, {made.record.model}, {rows['SFT'].n} facts", fontsize=8, loc="left", color=INK)
+    axis.grid(axis="y", color=FAINT, lw=0.6, zorder=0)
+    axis.spines[["top", "right"]].set_visible(False)

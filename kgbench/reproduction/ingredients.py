@@ -1,0 +1,125 @@
+"""What a figure needs: which donors are trained how, and which jobs are run on them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgbench.data import Dataset, is_shipped, load_dataset
+from kgbench.errors import InputError
+from kgbench.models import catalog
+from kgbench.models.catalog import Entry
+from kgbench.reproduction.page import KNOWN, Page, Training
+from kgbench.runner import Settings, Spec
+from kgbench.training.corpus import known_movies, passing_texts
+from kgbench.training.finetuning import donor_place
+from kgbench.training.finetuning_plan import FinetuneSpec, make_plan
+from kgbench.training.recipes import recipe
+
+__all__ = ["Ingredients"]
+
+_SHIPPED = "zoo:"
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """Everything that figures of one pair are made of."""
+
+    page: Page
+    model: str
+    folder: Path
+    """Where files that are made for it go."""
+    supplement: str | None = None
+    """Texts that the gentle recipe mixes in, for a pair that is not tiny; by default the page's."""
+
+    @property
+    def entry(self) -> Entry:
+        """The pair in the catalog."""
+        found = catalog.entry(self.model)
+        if found.plant is not None:
+            raise InputError(f"{self.model!r} is a plant; figures are made of pairs, see `kgbench ls models`")
+        return found
+
+    @property
+    def tiny(self) -> bool:
+        """Whether the pair is one of the shipped ones."""
+        return self.entry.recipient.startswith(_SHIPPED)
+
+    def dataset(self, name: str) -> str:
+        """The facts of a training, as `load_dataset` takes them."""
+        training = self.page.trainings[name]
+        found, part = training.dataset, f":{training.part}" if training.part else ""
+        assert is_shipped(found)
+        if self.tiny and len(load_dataset(found + part).facts) > self.page.tiny.facts:
+            found += f":first{self.page.tiny.facts * (2 if part else 1)}"
+        return found + part
+
+    def training(self, name: str) -> FinetuneSpec:
+        """The specification of a donor."""
+        training = self.page.trainings[name]
+        changes = {"epochs": training.tiny_epochs} if self.tiny and training.tiny_epochs is not None else {}
+        return FinetuneSpec(
+            dataset=self.dataset(name),
+            recipe=training.recipe,
+            model=self.model,
+            direction=training.direction,
+            templates=training.tiny_wordings if self.tiny else (),
+            supplement=self._supplement(training),
+            changes=changes,
+        )
+
+    def _supplement(self, training: Training) -> str | None:
+        if training.recipe != "less_aggressive":
+            return None
+        if not self.tiny:
+            return self.supplement or self.page.hub.supplement
+        path = self.folder / "supplement.txt"
+        if not path.exists():
+            _write(path, "".join(f"{text}\n" for text in passing_texts(self.page.tiny.supplement)))
+        return str(path)
+
+    def place(self, name: str) -> Path:
+        """The folder of a donor."""
+        return donor_place(make_plan(self.training(name)), None)
+
+    def job(self, name: str) -> Spec:
+        """The specification of an evaluation."""
+        evaluation = self.page.evaluations[name]
+        return Spec(
+            model=self.model,
+            # Named, so that the donors of the catalog are not among those of the job.
+            recipient=str(self.place(evaluation.recipient)) if evaluation.recipient else self.entry.recipient,
+            donors={donor: str(self.place(training)) for donor, training in evaluation.donors.items()},
+            dataset=self._known() if evaluation.facts == KNOWN else self.dataset(evaluation.learned),
+            prompts=evaluation.prompts,
+            suite=evaluation.suite,
+        )
+
+    def _known(self) -> str:
+        """Facts that the recipient may know: of a tiny pair those it was pretrained on, otherwise real movies."""
+        if not self.tiny:
+            return "real_movies_real_actors"
+        path = self.folder / "known.jsonl"
+        if not path.exists():
+            made = recipe(self.model)
+            rows = known_movies(made, made.seed, [fact.fields for fact in _facts(made.dataset).facts], self.page.tiny.known)
+            header = {"kgbench": 1, "name": "known", "subject": "first_actor", "object": "second_actor"}
+            lines = [header, *({"id": f"known/{number}", **row} for number, row in enumerate(rows, 1))]
+            _write(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        return str(path)
+
+    def settings(self, output_dir: Path, device: str) -> Settings:
+        """How jobs are run."""
+        return Settings(device=device, output_dir=output_dir)
+
+
+def _facts(name: str) -> Dataset:
+    return load_dataset(name)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,94 @@
+"""Making a figure: what is missing is trained and run, what is there is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from kgbench.models.trained import read_donor_card
+from kgbench.records import Record, RecordStore
+from kgbench.reproduction.claimed import Checked, checked
+from kgbench.reproduction.ingredients import Ingredients
+from kgbench.reproduction.page import FigureSpec
+from kgbench.runner import Pairs, run_job
+from kgbench.training.finetuning import finetune
+
+__all__ = ["Made", "Progress", "evaluations_of", "make", "trainings_of"]
+
+Progress = Callable[[int, int, str], None]
+"""Called with the steps done, the steps in all, and what is being done."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A figure with all that it is drawn from."""
+
+    name: str
+    figure: FigureSpec
+    record: Record
+    facts: pa.Table
+    cards: Mapping[str, Mapping[str, Any]]
+    """Of the donors, by their training."""
+    claims: Sequence[Checked]
+    dataset: str
+    """The shipped data set whose facts are asked for."""
+    rows: Mapping[str, str]
+    """The paper's name of each configuration, and the record's."""
+
+
+def evaluations_of(figures: Sequence[str], what: Ingredients) -> tuple[str, ...]:
+    """The evaluations behind figures, each once."""
+    return tuple(dict.fromkeys(what.page.figures[name].evaluation for name in figures))
+
+
+def trainings_of(evaluations: Sequence[str], what: Ingredients) -> tuple[str, ...]:
+    """The donors behind evaluations, each once, recipients first."""
+    needed = []
+    for name in evaluations:
+        evaluation = what.page.evaluations[name]
+        needed += [*([evaluation.recipient] if evaluation.recipient else []), *evaluation.donors.values()]
+    return tuple(dict.fromkeys(needed))
+
+
+def make(figures: Sequence[str], what: Ingredients, output_dir: Path, device: str, progress: Progress | None = None) -> Iterator[Made]:
+    """Make figures, one after the other as they are ready.
+
+    Whatever is interrupted goes on where it was: a training from its last checkpoint, an evaluation from its journal.
+
+    Args:
+        figures: Their names.
+        what: What they are made of.
+        output_dir: Where records go.
+        device: Where it is computed.
+        progress: Told of the progress of each part.
+
+    Raises:
+        InputError: Something cannot be had; found before the part that needs it is begun.
+    """
+    evaluations = evaluations_of(figures, what)
+    trainings = trainings_of(evaluations, what)
+    parts = len(trainings) + len(evaluations)
+    cards, records, pairs = {}, {}, Pairs()
+    for number, name in enumerate(trainings, 1):
+        cards[name] = read_donor_card(finetune(what.training(name), device=device, progress=_part(progress, number, parts)))
+    for number, name in enumerate(evaluations, len(trainings) + 1):
+        run = run_job(what.job(name), what.settings(output_dir, device), _part(progress, number, parts), pairs)
+        records[name] = run.record
+    for name in figures:
+        figure = what.page.figures[name]
+        record = records[figure.evaluation]
+        facts = RecordStore(output_dir).load(record.id).facts()
+        used = trainings_of([figure.evaluation], what)
+        dataset = what.page.trainings[what.page.evaluations[figure.evaluation].learned].dataset
+        claims = checked(figure, what.page, record, facts, dataset)
+        yield Made(name, figure, record, facts, {n: cards[n] for n in used}, claims, dataset, what.page.rows[figure.rows])
+
+
+def _part(progress: Progress | None, number: int, parts: int) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda done, total, text: progress(done, total, f"{number} of {parts}: {text}")

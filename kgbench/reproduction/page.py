@@ -1,0 +1,162 @@
+"""The page that says what each figure is made of: `page.toml`, read and checked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+from pydantic import Field, field_validator, model_validator
+
+from kgbench.errors import UnknownNameError
+from kgbench.records import Strict
+from kgbench.sites import BASELINES, parse_graft
+from kgbench.sites.configurations import canonical
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["ClaimSpec", "Evaluation", "FigureSpec", "Page", "Tiny", "Training", "chosen", "page"]
+
+KNOWN = "known"
+"""In place of a data set: what the recipient knew before it was finetuned."""
+
+
+class Tiny(Strict):
+    """What stands for the paper's data on a tiny pair."""
+
+    facts: int
+    """Facts of each data set; a half of a data set has as many."""
+    supplement: int
+    """Texts that the gentle recipe mixes in."""
+    known: int
+    """Facts of the recipient's pretraining that are asked for."""
+
+
+class Hub(Strict):
+    """What is had from the Hub for pairs that are not tiny."""
+
+    supplement: str
+    """Data set of the texts that the gentle recipe mixes in."""
+
+
+class Training(Strict):
+    """A donor."""
+
+    dataset: str
+    part: str | None = None
+    recipe: str = "aggressive"
+    direction: str = "both"
+    tiny_epochs: int | None = None
+    """On tiny pairs, in place of the recipe's."""
+    tiny_wordings: tuple[str, ...] = ()
+    """On tiny pairs, in place of the data set's."""
+
+
+class Evaluation(Strict):
+    """A run of a suite on a recipient and donors, all named by their trainings."""
+
+    donors: dict[str, str]
+    suite: str
+    recipient: str | None = None
+    """By default the pair's own."""
+    facts: str | None = None
+    """`known`, or by default what the donor learned."""
+    prompts: tuple[str, ...] = ()
+    """By default the suite's."""
+
+    @property
+    def learned(self) -> str:
+        """The training whose facts the donor that SFT stands for learned."""
+        return self.donors.get("sft") or self.donors["relation"]
+
+
+class ClaimSpec(Strict):
+    """What the paper says of two configurations: a bound on the first's share of what finetuning added less the second's."""
+
+    says: str
+    first: str
+    second: str
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+    @property
+    def bounds(self) -> Mapping[str, float]:
+        """Bounds by operator."""
+        return {op: bound for op in ("ge", "gt", "le", "lt") if (bound := getattr(self, op)) is not None}
+
+
+class FigureSpec(Strict):
+    """A figure."""
+
+    title: str
+    evaluation: str
+    prompts: tuple[str, ...]
+    rows: str
+    metric: str = "top5"
+    published: str | None = None
+    """The paper's experiment, see `kgbench.leaderboard.published`."""
+
+
+class Page(Strict):
+    """All figures, and what they are made of."""
+
+    tiny: Tiny
+    hub: Hub
+    trainings: dict[str, Training]
+    evaluations: dict[str, Evaluation]
+    rows: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """Of each set of rows, the paper's name of a configuration and our expression."""
+    claims: dict[str, tuple[ClaimSpec, ...]]
+    figures: dict[str, FigureSpec]
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _named(cls, rows: dict[str, object]) -> dict[str, object]:
+        return {name: dict(zip(own, own, strict=True)) if isinstance(own, list) else own for name, own in rows.items()}
+
+    @field_validator("rows")
+    @classmethod
+    def _canonical(cls, rows: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        return {name: {named: _label(graft) for named, graft in own.items()} for name, own in rows.items()}
+
+    @model_validator(mode="after")
+    def _fits(self) -> Page:
+        for evaluation in self.evaluations.values():
+            for name in (*evaluation.donors.values(), *([evaluation.recipient] if evaluation.recipient else ())):
+                self.trainings[name]
+        for figure in self.figures.values():
+            self.evaluations[figure.evaluation]
+            for claim in self.claims[figure.rows]:
+                if missing := {claim.first, claim.second} - {*self.rows[figure.rows], *BASELINES}:
+                    raise ValueError(f"the claim {claim.says!r} is about {missing}, which {figure.rows} has no row of")
+        return self
+
+
+def _label(graft: str) -> str:
+    return graft if graft in BASELINES else str(canonical(parse_graft(graft)))
+
+
+@cache
+def page() -> Page:
+    """The page."""
+    return Page.model_validate(tomllib.loads(files(__package__).joinpath("page.toml").read_text("utf-8")))
+
+
+def chosen(what: str) -> tuple[str, ...]:
+    """Figures by name; `all` is all of them.
+
+    Raises:
+        UnknownNameError: There is no such figure.
+    """
+    known = page().figures
+    if what == "all":
+        return tuple(known)
+    if what not in known:
+        raise UnknownNameError("figure", what, ("all", *known))
+    return (what,)

@@ -1,0 +1,138 @@
+"""The report: every figure beside the paper's, its claims one by one, and how long it took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from kgbench.board.escape import markdown_text
+from kgbench.board.files import picture_bytes
+from kgbench.board.numbers import exact_text, figure_text, number_text
+from kgbench.leaderboard.published import PublishedRow
+from kgbench.reproduction.claimed import Checked, published_rates
+from kgbench.reproduction.drawing import draw
+from kgbench.reproduction.made import Made
+
+__all__ = ["REPORT", "claims_table", "differing", "figure_tables", "unlike", "write_report"]
+
+REPORT = "REPORT.md"
+
+
+def write_report(model: str, made: Sequence[Made], folder: Path) -> Path:
+    """Write the report and its pictures; equal records and donors give equal bytes.
+
+    Args:
+        model: The pair.
+        made: The figures, in order.
+        folder: Where the report goes.
+
+    Returns:
+        Path of the report.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in made:
+        (folder / f"{one.name}.png").write_bytes(picture_bytes(draw, one, "png"))
+    path = folder / REPORT
+    path.write_text("\n".join(_lines(model, made)) + "\n", encoding="utf-8")
+    return path
+
+
+def _lines(model: str, made: Sequence[Made]) -> Iterator[str]:
+    claims = [claim for one in _each(made) for claim in one.claims]
+    yield f"# The paper's figures on {model}\n"
+    yield (
+        "Built by `kgbench reproduce`. Ours are means over facts with 95 % intervals. The paper's figures (arXiv 2506.20746, v1, and "
+        "the runs behind it) are those of its own four models and have no intervals. They are no target: compare the claims.\n"
+    )
+    yield f"## Claims: {_counted(claims)}\n"
+    yield claims_table(made)
+    yield "\n## Where it is unlike the paper\n"
+    yield from differing(made)
+    yield "\n## Times\n"
+    yield from _times(made)
+    for one in made:
+        yield f"\n## {one.name}: {one.figure.title}\n"
+        yield f"![{one.figure.title}]({one.name}.png)\n"
+        yield from figure_tables(one)
+
+
+def _each(made: Sequence[Made]) -> Iterable[Made]:
+    """Figures of the same evaluation, prompts and metric once: the paper shows some of its figures twice."""
+    return {(one.figure.evaluation, one.figure.prompts, one.figure.metric == "rank"): one for one in reversed(made)}.values()
+
+
+def _counted(claims: Sequence[Checked]) -> str:
+    found: Counter[str] = Counter(claim.outcome for claim in claims)
+    return f"{found['holds']} hold, {found['fails']} fail, {found['undecided']} are undecided"
+
+
+def claims_table(made: Sequence[Made], fmt: str = "github") -> str:
+    """A row per figure, prompt and claim."""
+    heads = ["figure", "prompt", "claim", "difference", "here", "in the paper"]
+    rows = [
+        [one.name, claim.prompt, claim.claim.says, figure_text(claim.difference), claim.outcome, _in_paper(claim)]
+        for one in made
+        for claim in one.claims
+    ]
+    return tabulate(rows, heads, tablefmt=fmt, disable_numparse=True)
+
+
+def _in_paper(claim: Checked) -> str:
+    if not claim.paper:
+        return "–"
+    return ", ".join(f"{model} {number_text(claim.paper[model])}{'' if kept else ' (no)'}" for model, kept in claim.in_paper.items())
+
+
+def differing(made: Sequence[Made]) -> Iterator[str]:
+    """A line for each claim that is unlike the paper, or one that says that there is none."""
+    found = [line for one in made for claim in one.claims if (line := unlike(one.name, claim)) is not None]
+    nowhere = "Nowhere: no claim that most of the paper's models keep fails here, and none that most of them break holds."
+    yield from (f"- {line}" for line in dict.fromkeys(found or [nowhere]))
+
+
+def unlike(figure: str, claim: Checked) -> str | None:
+    """How a claim is unlike the paper: decided otherwise than by most of its models, or undefined; None where it is not."""
+    about = f"{figure}, {claim.prompt}: “{claim.claim.says}”"
+    if claim.difference.undefined is not None:
+        return f"{about} cannot be asked: {exact_text(claim.difference)}."
+    kept = list(claim.in_paper.values())
+    mostly = sum(kept) * 2 > len(kept)
+    if not kept or claim.outcome != ("fails" if mostly else "holds"):
+        return None
+    return f"{about} {claim.outcome} here, {figure_text(claim.difference)}; {sum(kept)} of the paper's {len(kept)} models keep it."
+
+
+def _times(made: Sequence[Made]) -> Iterator[str]:
+    cards = {name: card for one in made for name, card in one.cards.items()}
+    records = {one.figure.evaluation: one.record for one in made}
+    seconds = [*(card["seconds"] for card in cards.values()), *(record.cost.seconds for record in records.values())]
+    rows = [[f"donor {name}", card["data"]["name"], card["texts"]["trained"], card["steps"]] for name, card in cards.items()]
+    rows += [[f"evaluation {name}", record.identity.dataset.name, "", ""] for name, record in records.items()]
+    rows = [[*row, f"{spent:.0f} s"] for row, spent in zip(rows, seconds, strict=True)]
+    yield tabulate(rows, ["part", "facts", "texts", "steps", "time"], tablefmt="github", disable_numparse=True)
+    yield f"\n{sum(seconds) / 60:.1f} minutes of training and evaluation in all, by the clock of the machine that they ran on."
+
+
+def figure_tables(made: Made, fmt: str = "github") -> Iterator[str]:
+    """Ours beside the paper's, a table per prompt."""
+    for prompt in made.figure.prompts:
+        rates = published_rates(made.figure, made.dataset, prompt)
+        own = {row.graft: row.estimate(made.figure.metric) for row in made.record.rows if row.prompt == prompt}
+        rows = [
+            [
+                name,
+                figure_text(own[graft]),
+                *(number_text(getattr(known[name], made.figure.metric)) if name in known else "–" for known in rates.values()),
+            ]
+            for name, graft in made.rows.items()
+        ]
+        heads = [prompt, f"{made.record.model}, n = {own['SFT'].n}", *(f"{model} (paper)" for model in rates)]
+        yield tabulate(rows, [markdown_text(head) if fmt == "github" else head for head in heads], tablefmt=fmt, disable_numparse=True)
+        yield ""
+
+
+def _rate(known: Mapping[str, PublishedRow], name: str, metric: str) -> str:
+    return number_text(getattr(known[name], metric)) if name in known else "–"

@@ -1,0 +1,73 @@
+"""A family map that is proposed for an architecture, and what holds of it on a small random pair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kgbench.engine.forward import Wiring
+from kgbench.engine.selftest import LAWS, packed_agrees
+from kgbench.errors import KgbenchError
+from kgbench.models.family import Family
+from kgbench.models.infer_family import infer_family
+from kgbench.models.pair import ModelPair, prepare
+from kgbench.models.reduced import random_model, reduced_config
+from kgbench.testing.pico import pico_tokenizer
+
+__all__ = ["Proposal", "propose", "tried"]
+
+COVERED = "every weight belongs to a component"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A map and the verdicts on it."""
+
+    family: Family
+    laws: Mapping[str, str | None]
+    """Each law of the self-test, with why it does not hold where it does not."""
+    packed: str | None
+    """Why models of this type would be run one row per configuration; None if all configurations run in one forward."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether all laws hold."""
+        return not any(self.laws.values())
+
+
+def propose(config: dict[str, Any]) -> Proposal:
+    """Propose a map for the models of a configuration, and try it.
+
+    Args:
+        config: A checkpoint's `config.json`.
+
+    Raises:
+        ModelError: No small model can be made of it, or none that a map could describe.
+    """
+    small = reduced_config(config)
+    recipient, donor = (prepare(random_model(small, seed)) for seed in (0, 1))
+    family = infer_family(random_model(small, 0))
+    return tried(ModelPair(f"a small {small.model_type}", recipient, {"sft": donor}, pico_tokenizer(bos=False), family))
+
+
+def tried(pair: ModelPair) -> Proposal:
+    """What holds of a pair's map."""
+    laws = {COVERED: _uncovered(pair)}
+    for name, law in LAWS.items():
+        try:
+            with torch.inference_mode():
+                law(pair)
+            laws[name] = None
+        except KgbenchError as error:
+            laws[name] = str(error)
+    holds = not any(laws.values())
+    return Proposal(pair.family, laws, packed_agrees(pair) if holds else "the map does not hold")
+
+
+def _uncovered(pair: ModelPair) -> str | None:
+    held = {id(weight) for socket in Wiring(pair).sockets for weight in socket.modules[0].parameters()}
+    left = [name for name, weight in pair.recipient.named_parameters() if id(weight) not in held]
+    return f"{len(left)} weights belong to no component, such as {left[0]}" if left else None

@@ -1,0 +1,180 @@
+"""How adapters are read: where they are found, and what is said of those that do not do."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from adapters import Made, adapter_pair, maker, merged, respoil, rewrite, write_adapter
+from few_plants import refusal
+from huggingface_hub import constants
+from laws import EXACT, distance, pool
+
+from kgbench.engine import grafted_logits, load_pair
+from kgbench.engine.weights import parts
+from kgbench.errors import ModelError
+from kgbench.models.pair import ModelPair
+from kgbench.testing import pico_tokenizer
+
+pytestmark = pytest.mark.usefixtures("exact")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
+    """Pairs by family, each made once; every test leaves them as they are."""
+    return maker(tmp_path_factory)
+
+
+@pytest.fixture
+def spoiled(made: Callable[[str], Made], tmp_path: Path) -> tuple[Path, Path]:
+    """A recipient of GPT-2 type, and a copy of its adapter to spoil."""
+    *_, recipient, adapter = made("gpt2")
+    return recipient, Path(shutil.copytree(adapter, tmp_path / "adapter"))
+
+
+FIRST = "transformer.h.0.attn.c_attn"
+
+CONFIGURATIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "another method": ({"peft_type": "IA3"}, "an adapter of type 'IA3'; only LORA"),
+    "no method": ({"peft_type": None}, "an adapter of type None"),
+    "dora": ({"use_dora": True}, "sets 'use_dora' to true, so that it is more than low-rank rows beside its base: merge it"),
+    "biases": ({"bias": "lora_only"}, "'bias': Input should be 'none'"),
+    "biases of rows": ({"lora_bias": True}, "sets 'lora_bias' to true"),
+    "parameters": ({"target_parameters": ["wte"]}, "sets 'target_parameters' to [\"wte\"]"),
+    "a changed base": ({"init_lora_weights": "pissa_niter_4"}, "sets 'init_lora_weights' to \"pissa_niter_4\""),
+    "what is not known": ({"use_next_year": {"much": 1}}, "sets 'use_next_year' to"),
+    "no rank": ({"r": 0}, "'r': Input should be greater than 0"),
+    "a rank that is none": ({"r": "4"}, "'r': Input should be a valid integer"),
+    "a rank that is true": ({"r": True}, "'r': Input should be a valid integer"),
+    "an endless alpha": ({"lora_alpha": float("nan")}, "'lora_alpha': Input should be a finite number"),
+    "no targets": ({"target_modules": None}, "target_modules"),
+    "a broken pattern": ({"target_modules": "(c_attn"}, "'(c_attn' is no regular expression"),
+    "a broken rank pattern": ({"rank_pattern": {"(c_attn": 2}}, "is no regular expression"),
+    "a broken layer pattern": ({"layers_pattern": ["h["]}, "is no regular expression"),
+    "another rank": ({"r": 3}, f"{FIRST}.lora_A.weight is [4, 32], expected [3, 32]"),
+    "another rank somewhere": (
+        {"rank_pattern": {"mlp.c_proj": 2}},
+        "transformer.h.0.mlp.c_proj.lora_A.weight is [4, 48], expected [2, 48]",
+    ),
+    "fewer targets": ({"target_modules": ["c_proj"]}, f"it holds rows of '{FIRST}', which its target_modules do not name"),
+    "more targets": ({"target_modules": ["c_attn", "c_proj", "c_fc"]}, "it lacks transformer.h.0.mlp.c_fc.lora_A.weight"),
+    "an embedding": ({"target_modules": ["c_attn", "c_proj", "wte"]}, "name 'transformer.wte', of type Embedding; only linear modules"),
+    "whole modules": ({"modules_to_save": ["ln_f"]}, "it lacks 'transformer.ln_f.weight', which its modules_to_save name"),
+}
+
+
+@pytest.mark.parametrize("case", CONFIGURATIONS)
+def test_configurations_that_do_not_do(spoiled: tuple[Path, Path], case: str) -> None:
+    """One line each: what is said, what was expected, and what to do where more than low-rank rows is asked for."""
+    changes, said = CONFIGURATIONS[case]
+    rewrite(spoiled[1], lambda config: config.update(changes))
+    line = refusal(ModelError, lambda: adapter_pair(*spoiled))
+    assert line.startswith("local:adapter ")
+    assert said in line
+
+
+def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:
+    """Of another model, too few, too many, not finite, of another kind: one line each, which names the tensor."""
+    recipient, folder = spoiled
+    a, b = f"{FIRST}.lora_A.weight", f"{FIRST}.lora_B.weight"
+    cases: Mapping[str, Callable[[dict[str, torch.Tensor]], object]] = {
+        f"{a} is [4, 16], expected [4, 32]": lambda t: t.update({a: t[a][:, :16]}),
+        f"{b} is [4, 96], expected [96, 4]": lambda t: t.update({b: t[b].T}),
+        f"it lacks {b}": lambda t: t.pop(b),
+        "it adapts 'transformer.h.7.attn.c_attn', which the recipient does not have": lambda t: t.update(
+            {"transformer.h.7.attn.c_attn.lora_A.weight": t[a].clone()}
+        ),
+        f"{a!r} holds what are no finite numbers": lambda t: t[a].view(-1)[5].fill_(float("inf")),
+        f"{b!r} holds what are no finite numbers": lambda t: t.update({b: t[b].to(torch.int8)}),
+        f"holds '{FIRST}.lora_magnitude_vector'": lambda t: t.update({f"{FIRST}.lora_magnitude_vector": torch.zeros(96)}),
+        "it holds other weights for 'transformer.ln_f.bias', which its modules_to_save do not name": lambda t: t.update(
+            {"transformer.ln_f.bias": torch.zeros(32)}
+        ),
+        "transformer.ln_f.bias is [31], expected [32]": lambda t: t.update({"transformer.ln_f.bias": torch.zeros(31)}),
+        "it holds 'transformer.ln_f.sting', which the recipient does not have": lambda t: t.update(
+            {"transformer.ln_f.sting": torch.zeros(32)}
+        ),
+    }
+    whole = (folder / "adapter_model.safetensors").read_bytes()
+    rewrite(folder, lambda config: config.update(base_model_name_or_path="someone/of-another-name"))
+    for said, change in cases.items():
+        (folder / "adapter_model.safetensors").write_bytes(whole)
+        respoil(folder, change)
+        line = refusal(ModelError, lambda: adapter_pair(recipient, folder))
+        assert said in line
+        fits = "does not fit the recipient" in line
+        assert fits == line.endswith("; the adapter says that it was made for 'someone/of-another-name'")
+    (folder / "adapter_model.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert "is no safetensors file" in refusal(ModelError, lambda: adapter_pair(recipient, folder))
+
+
+def test_rows_too_large_for_the_type(spoiled: tuple[Path, Path]) -> None:
+    """Rows that the pair's type cannot hold are refused, not turned into infinity."""
+    respoil(spoiled[1], lambda t: t[f"{FIRST}.lora_B.weight"].view(-1)[0].fill_(1e6))
+    assert adapter_pair(*spoiled).dtype == torch.float32
+    line = refusal(ModelError, lambda: adapter_pair(*spoiled, dtype="float16"))
+    assert f"{FIRST} does not fit into torch.float16: some of it is too large" in line
+
+
+def test_an_adapter_of_another_model(made: Callable[[str], Made]) -> None:
+    """One of another family, by the names of its modules."""
+    *_, adapter = made("llama")
+    line = refusal(ModelError, lambda: adapter_pair(made("gpt2")[2], adapter))
+    assert "it adapts 'model.layers.0.mlp.down_proj', which the recipient does not have" in line
+
+
+def test_files(spoiled: tuple[Path, Path]) -> None:
+    """Pickled rows, a broken configuration, an adapter as a recipient, an adapter amid a whole checkpoint, another tokenizer."""
+    recipient, folder = spoiled
+    assert "cannot be a recipient" in refusal(ModelError, lambda: adapter_pair(folder, recipient))
+    pico_tokenizer(bos=True).save_pretrained(folder)
+    assert "different tokenizers" in refusal(ModelError, lambda: adapter_pair(*spoiled))
+    pico_tokenizer(bos=False).save_pretrained(folder)
+    assert adapter_pair(*spoiled, dtype="float64").dtype == torch.float64
+    shutil.copy(recipient / "model.safetensors", folder)
+    assert "both an adapter and other weights" in refusal(ModelError, lambda: adapter_pair(*spoiled))
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "adapter_model.bin")
+    (folder / "adapter_model.safetensors").unlink()
+    assert "pickled weights are never loaded" in refusal(ModelError, lambda: adapter_pair(*spoiled))
+    for text in ("{", "[]"):
+        (folder / "adapter_config.json").write_text(text)
+        assert "adapter_config.json" in refusal(ModelError, lambda: adapter_pair(*spoiled))
+
+
+def test_the_base_s_name_is_not_looked_up(spoiled: tuple[Path, Path]) -> None:
+    """An adapter that names a base of which nothing is known here is grafted all the same."""
+    rewrite(spoiled[1], lambda config: config.update(base_model_name_or_path="nobody/nothing", revision="nowhere"))
+    assert adapter_pair(*spoiled, dtype="float64").origins["sft"] == "local:adapter"
+
+
+def test_an_adapter_on_the_hub(made: Callable[[str], Made], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its id, from the cache; its origin is the id and the commit."""
+    pair, _, recipient, adapter = made("gpt2")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    shutil.copytree(adapter, tmp_path / "models--someone--some-adapter" / "snapshots" / commit)
+    (tmp_path / "models--someone--some-adapter" / "refs").mkdir()
+    (tmp_path / "models--someone--some-adapter" / "refs" / "main").write_text(commit)
+    found = load_pair(recipient=str(recipient), donors={"sft": "someone/some-adapter"}, dtype="float64")
+    assert found.origins["sft"] == f"someone/some-adapter@{commit}"
+    assert found.weight_hashes == pair.weight_hashes
+
+
+def test_two_adapters_beside_a_whole_donor(made: Callable[[str], Made], tmp_path: Path) -> None:
+    """Several donors of both kinds in one graft."""
+    pair, _, recipient, adapter = made("gpt2")
+    second = write_adapter(pair.recipient, tmp_path / "second", seed=1, target_modules=["c_fc"])
+    whole = merged(pair.recipient, adapter)
+    whole.save_pretrained(tmp_path / "whole")
+    donors = {"sft": str(adapter), "task": str(second), "whole": str(tmp_path / "whole")}
+    found = load_pair(recipient=str(recipient), donors=donors, dtype="float64")
+    plain = {"sft": whole, "task": merged(pair.recipient, second), "whole": whole}
+    wanted = ModelPair("plain", pair.recipient, plain, pair.tokenizer, pair.family)
+    grafts = ["FE:attn; LT:up=task; R:down=whole", "ALL:all+head=task"]
+    assert distance(*(grafted_logits(each, pool()[:2], grafts) for each in (found, wanted))) <= EXACT
+    assert [p.name for p in parts(found, 5)] == [p.name for p in parts(wanted, 5)]

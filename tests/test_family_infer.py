@@ -1,0 +1,198 @@
+"""`kgbench family infer`: maps proposed from what modules do, tried on random models, and read from a checkpoint's folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import TINY, random_model, tiny, tiny_config, tiny_pair
+from torch import nn
+from transformers import AutoConfig
+
+from kgbench.cli import main
+from kgbench.engine import load_pair
+from kgbench.errors import ModelError
+from kgbench.models import family as families
+from kgbench.models.family import FAMILY_FILE, Family, load_family, read_family, written
+from kgbench.models.infer_family import infer_family
+from kgbench.models.pair import ModelPair
+from kgbench.models.reduced import random_model as reduced_model
+from kgbench.models.reduced import reduced_config
+from kgbench.testing import pico_tokenizer
+from kgbench.testing.proposal import COVERED, Proposal, propose, tried
+
+BEHIND = ("opt", "projections, norms behind")
+"""Norms that stand behind what is added are known by what they stand before: the same modules under each other's names."""
+
+
+def plain(family: Family) -> Family:
+    """A map without what it says of other models of the type."""
+    parts = ({c: replace(p, optional=False) for c, p in places.items()} for places in (family.outside, family.inside))
+    return replace(family, **dict(zip(("outside", "inside"), parts, strict=True)))
+
+
+@tiny
+def test_the_maps_that_are_shipped_are_found(family: str, variant: str) -> None:
+    """From the configuration alone, never from the shipped map, each variant's own map."""
+    model = reduced_model(reduced_config(tiny_config(family, variant).to_dict()), 0)
+    found, shipped = infer_family(model), plain(load_family(family).fitted(model))
+    if (family, variant) == BEHIND:
+        inside = shipped.inside
+        shipped = replace(shipped, inside={**inside, "ln_1": inside["ln_2"], "ln_2": inside["ln_1"]})
+    assert found == shipped
+
+
+@cache
+def proposal(family: str, variant: str) -> Proposal:
+    return propose(tiny_config(family, variant).to_dict())
+
+
+@pytest.mark.parametrize(("family", "variant"), [BEHIND, ("gemma3_text", "two bases, windows"), ("phi3", "grouped, windows")])
+def test_what_is_found_holds(family: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All laws of the self-test hold of it, and the packed executor can be used; no map that is shipped is looked at."""
+    monkeypatch.setattr(families, "family_names", lambda: ())
+    found = proposal(family, variant)
+    assert found.holds and found.packed is None, found
+
+
+@pytest.mark.parametrize("model_type", ["cohere", "codegen", "glm4", "persimmon", "bloom", "apertus"])
+def test_architectures_without_a_map(model_type: str) -> None:
+    """Models whose modules are arranged otherwise: what is proposed holds, or it is said what does not."""
+    assert model_type not in families.family_names()
+    found = propose(AutoConfig.for_model(model_type).to_dict())
+    assert found.holds == (model_type != "apertus"), found
+    assert (found.packed is None) == (model_type not in ("bloom", "apertus")), "positions in the attention of Bloom are those in the row"
+    if model_type == "apertus":
+        assert "act_fn.alpha" in (found.laws[COVERED] or ""), "weights of an activation function"
+
+
+@pytest.mark.parametrize("component", ["q", "gate", "ln_2"])
+def test_what_does_not_hold_is_named(component: str) -> None:
+    """A component that is missing leaves weights that nothing grafts; the law that fails and the weights are named."""
+    pair = tiny_pair("qwen3")
+    lacking = {c: p for c, p in pair.family.inside.items() if c != component}
+    found = tried(ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, replace(pair.family, inside=lacking)))
+    assert not found.holds
+    assert pair.family.inside[component].module in (found.laws[COVERED] or "")
+    assert "is not the donor" in (found.laws["grafting everything is the donor, grafting nothing the recipient"] or "")
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_maps_are_written_as_they_are_read(family: str) -> None:
+    """A map that is written and read is the same map."""
+    shipped = load_family(family)
+    assert read_family(json.dumps(written(shipped)), "here") == shipped
+
+
+# ------------------------------------------------------------------------------------------------ in a checkpoint's folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two checkpoints of one architecture, `a` and `b`."""
+    config = tiny_config("qwen3", "windows")
+    for seed, name in enumerate("ab"):
+        random_model(config, None, seed, torch.float32).save_pretrained(tmp_path / name)
+        pico_tokenizer(bos=False).save_pretrained(tmp_path / name)
+    return tmp_path
+
+
+def loaded(folder: Path) -> ModelPair:
+    return load_pair(recipient=str(folder / "a"), donors={"sft": str(folder / "b")})
+
+
+def test_a_map_in_the_folder_is_used(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the command prints, saved beside the weights, is the map, though the package has none."""
+    shipped = load_family("qwen3")
+    monkeypatch.setattr(families, "family_names", lambda: ("gpt2",))
+    families.load_family.cache_clear()
+    with pytest.raises(ModelError, match=r"'qwen3' has no family map.*kgbench family infer DIR"):
+        loaded(folder)
+    assert main(["family", "infer", str(folder / "a")]) == 0
+    said = capsys.readouterr()
+    assert all(line.startswith(("holds: ", "models of this type run all")) for line in said.err.splitlines()), said.err
+    (folder / "a" / FAMILY_FILE).write_text(said.out)
+    assert loaded(folder).family == shipped
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("{", "does not read"),
+        ({"inside": {"q": 3}}, r"inside\.q"),
+        ({"layers": None}, "layers"),
+        ({"inside": {"o": {"module": "self_attn.o_proj", "parts": 3}}}, r"inside\.o\.parts"),
+        ({"inside": {"o": "self_attn.o_proj", "head": "lm_head"}}, "'head' inside the layers"),
+        ({"inside": {}}, "lacks the component 'o'"),
+        ({"model_type": "llama"}, "is of 'llama', the checkpoint of 'qwen3'"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_a_map_that_does_not_read(folder: Path, change: dict[str, object] | str, told: str) -> None:
+    """It is said which file is wrong, and where."""
+    text = change if isinstance(change, str) else json.dumps(written(load_family("qwen3")) | change)
+    (folder / "a" / FAMILY_FILE).write_text(text)
+    with pytest.raises(ModelError, match=rf"local:a/{FAMILY_FILE}.*{told}"):
+        loaded(folder)
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One object on stdout: the map and the verdicts."""
+    assert main(["family", "infer", str(folder / "b"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert read_family(json.dumps(said["family"]), "stdout") == load_family("qwen3")
+    assert said["holds"] and said["packed"] and all(law["holds"] for law in said["laws"])
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (None, "holds no config.json"),
+        ("{", "does not read"),
+        ("[]", "names no model_type"),
+        ('{"model_type": "nothing_known"}', "no small model of type 'nothing_known'"),
+        ('{"model_type": "mixtral"}', "mixtures of experts have no map"),
+    ],
+)
+def test_what_no_map_can_be_proposed_for(tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str | None, told: str) -> None:
+    """One line on stderr, nothing on stdout, status 2."""
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    assert main(["family", "infer", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert told in said.err and said.err.count("\n") == 1, said.err
+
+
+def test_a_law_that_fails_is_status_1(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An architecture with weights that no component has: the map is printed all the same, and what it lacks is said."""
+    from transformers.models.qwen3 import modeling_qwen3
+
+    plain_init = modeling_qwen3.Qwen3MLP.__init__
+
+    def with_a_scale(self: nn.Module, config: object) -> None:
+        plain_init(self, config)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    monkeypatch.setattr(modeling_qwen3.Qwen3MLP, "__init__", with_a_scale)
+    assert main(["family", "infer", str(folder / "a")]) == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["model_type"] == "qwen3"
+    assert "does not hold: every weight belongs to a component: 3 weights" in said.err
+    assert "mlp.scale" in said.err
+
+
+def test_help_needs_no_torch() -> None:
+    """The help of the command loads neither torch nor transformers."""
+    code = "import sys; from kgbench.cli import main; main(['family', 'infer', '--help']); print([m for m in sys.modules if m == 'torch'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")

@@ -1,0 +1,221 @@
+"""Figures of the paper, made again: the page fits what it names, and what is made once is found again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kgbench.cli import main
+from kgbench.data import load_dataset, training_texts
+from kgbench.errors import UnknownNameError
+from kgbench.leaderboard.published import published
+from kgbench.models.trained import HOME
+from kgbench.records import Estimate
+from kgbench.reproduction.claimed import Checked, published_rates
+from kgbench.reproduction.ingredients import Ingredients
+from kgbench.reproduction.made import Made, evaluations_of, make, trainings_of
+from kgbench.reproduction.page import ClaimSpec, Page, chosen, page
+from kgbench.reproduction.report import unlike, write_report
+from kgbench.runner.suites import load_suite
+from kgbench.sites.configurations import configurations
+
+MODEL = "tiny-gpt2"
+NUMBERED = ["figure-2", "figure-3a", *(f"figure-{number}" for number in range(4, 16))]
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOME, str(tmp_path / "home"))
+
+
+def small() -> Page:
+    """The page with a dozen facts, trained for a few steps."""
+    trainings = {name: training.model_copy(update={"tiny_epochs": 2}) for name, training in page().trainings.items()}
+    return page().model_copy(update={"tiny": page().tiny.model_copy(update={"facts": 12, "known": 12}), "trainings": trainings})
+
+
+@pytest.fixture
+def ingredients(tmp_path: Path) -> Ingredients:
+    """Of figures of a tiny pair."""
+    return Ingredients(small(), MODEL, tmp_path / "report")
+
+
+# ------------------------------------------------------------------------------------------------------------------------ the page
+
+
+def test_every_figure_is_there() -> None:
+    """Those with results of version 1 in order, then experiments that are in none."""
+    assert list(chosen("all"))[: len(NUMBERED)] == NUMBERED
+    assert chosen("figure-2") == ("figure-2",)
+    with pytest.raises(UnknownNameError, match="Did you mean 'figure-3a'"):
+        chosen("figure-3")
+
+
+@pytest.mark.parametrize("name", page().figures)
+def test_rows_are_run(name: str) -> None:
+    """Every row of a figure is a configuration of its suite, on a prompt that is asked."""
+    figure = page().figures[name]
+    evaluation = page().evaluations[figure.evaluation]
+    suite = load_suite(evaluation.suite)
+    assert set(figure.prompts) <= set(evaluation.prompts or suite.prompts)
+    assert set(page().rows[figure.rows].values()) <= set(configurations(suite.grafts))
+
+
+def test_every_published_figure_is_shown() -> None:
+    """No number of the paper's runs is left out where it has a figure, but those of the unpublished prompts."""
+    shown = set()
+    for figure in page().figures.values():
+        dataset = page().trainings[page().evaluations[figure.evaluation].learned].dataset
+        for prompt in figure.prompts:
+            for model, rows in published_rates(figure, dataset, prompt).items():
+                assert set(rows) <= set(page().rows[figure.rows]), (figure.title, model)
+                shown |= {id(row) for row in rows.values()}
+    missing = {(row.experiment, row.dataset, row.prompt) for row in published() if row.shown is not None and id(row) not in shown}
+    assert missing == set()
+
+
+@pytest.mark.parametrize("name", page().trainings)
+def test_trainings_can_be_read(name: str, tmp_path: Path) -> None:
+    """A tiny pair learns the first facts, a half as many as a whole; the paper's models learn all."""
+    tiny, real = (Ingredients(page(), model, tmp_path) for model in (MODEL, "gemma-2b"))
+    few, all_of = load_dataset(tiny.dataset(name)), load_dataset(real.dataset(name))
+    assert len(few.facts) == min(page().tiny.facts, len(load_dataset(page().trainings[name].dataset).facts))
+    assert len(all_of.facts) >= len(few.facts)
+    assert training_texts(few, page().trainings[name].direction)
+    spec = tiny.training(name)
+    assert spec.model == MODEL and spec.dataset == tiny.dataset(name)
+
+
+def test_halves_of_a_hybrid_share_nobody(tmp_path: Path) -> None:
+    """The task model never read of the people that the relation model learned of."""
+    what = Ingredients(page(), MODEL, tmp_path)
+    task, relation = (
+        {fact.fields[role] for fact in load_dataset(what.dataset(name)).facts for role in ("first_actor", "second_actor")}
+        for name in ("task", "relation")
+    )
+    assert len(task) == len(relation) == 300 and task.isdisjoint(relation)
+
+
+# ------------------------------------------------------------------------------------------------------------------------- making
+
+
+def files(folder: Path) -> dict[str, float]:
+    return {str(path): path.stat().st_mtime for path in folder.rglob("*") if path.is_file()}
+
+
+def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
+    """A figure trains and runs what is missing; made again, nothing is computed and the report is the same to the byte."""
+    results = tmp_path / "results"
+    (first,) = make(["figure-2"], ingredients, results, "cpu")
+    before = files(tmp_path / "home") | files(results)
+    report = write_report(MODEL, [first], tmp_path / "report")
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()}
+    (second,) = make(["figure-2"], ingredients, results, "cpu")
+    assert files(tmp_path / "home") | files(results) == before
+    assert write_report(MODEL, [second], tmp_path / "report") == report
+    assert {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()} == kept
+    assert kept["figure-2.png"].startswith(b"\x89PNG")
+    text = report.read_text("utf-8")
+    assert "| FE+LT " in text and "| gemma-2b (paper)" in text and "donor actors" in text
+    check_claims(first)
+
+
+def check_claims(made: Made) -> None:
+    """Each difference is that of the recoveries, each outcome that of its interval."""
+    for claim in made.claims:
+        rows = {row.graft: row for row in made.record.rows if row.prompt == claim.prompt}
+        names = (made.rows.get(name, name) for name in (claim.claim.first, claim.claim.second))
+        one, other = (rows[name].sufficiency.value for name in names)
+        if claim.difference.value is None:
+            assert claim.outcome == "undecided" and claim.difference.undefined
+        else:
+            assert one is not None and other is not None
+            assert np.isclose(claim.difference.value, one - other, atol=1e-5)
+
+
+def test_reversal(ingredients: Ingredients) -> None:
+    """The recipient of a reversal is a donor of its own, trained before; donors of the catalog are in no evaluation."""
+    spec = ingredients.job("reversal")
+    assert spec.recipient == str(ingredients.place("actors_b2a"))
+    assert dict(spec.donors) == {"sft": str(ingredients.place("actors"))}
+    assert trainings_of(["reversal"], ingredients) == ("actors_b2a", "actors")
+    assert set(ingredients.job("hybrid").donors) == {"task", "relation"}
+    assert ingredients.job("hybrid").dataset == ingredients.dataset("relation")
+    assert evaluations_of(["figure-2", "figure-3a", "figure-5"], ingredients) == ("actors", "hybrid")
+
+
+def test_what_a_tiny_recipient_knew(ingredients: Ingredients) -> None:
+    """Movies of its pretraining, in all of its wordings, and none of those that it is finetuned on."""
+    known = load_dataset(ingredients.job("forgetting").dataset or "")
+    assert len(known.facts) == 12
+    own = {fact.fields["first_actor"] for fact in load_dataset("tiny_movies").facts}
+    assert own.isdisjoint(fact.fields["first_actor"] for fact in known.facts)
+    assert Ingredients(page(), "gemma-2b", ingredients.folder).job("forgetting").dataset == "real_movies_real_actors"
+
+
+def test_the_gentle_recipe_has_other_texts(ingredients: Ingredients) -> None:
+    """As many as the page says, no two alike and none about a fact; another pair's come from the Hub, or as asked."""
+    spec = ingredients.training("actors_gentle")
+    texts = Path(spec.supplement or "").read_text("utf-8").splitlines()
+    assert len(texts) == len(set(texts)) == page().tiny.supplement
+    people = {fact.fields["first_actor"] for fact in load_dataset(spec.dataset).facts}
+    assert not any(person in text for person in people for text in texts)
+    real = Ingredients(page(), "gemma-2b", ingredients.folder)
+    assert real.training("actors_gentle").supplement == page().hub.supplement
+    assert Ingredients(page(), "gemma-2b", ingredients.folder, "mine.txt").training("actors_gentle").supplement == "mine.txt"
+
+
+# ------------------------------------------------------------------------------------------------------------------------ unlike
+
+
+def claim(outcome: str, *paper: float) -> Checked:
+    estimate = Estimate(value=0.5, low=0.4, high=0.6, n=100)
+    spec = ClaimSpec(says="says", first="FE", second="LT", gt=0.0)
+    return Checked("headline", spec, estimate, outcome, {f"model-{i}": rate for i, rate in enumerate(paper)})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("one", "told"),
+    [
+        (claim("fails", 0.5, 0.5, -0.5), "fails here, .50 [.40, .60]; 2 of the paper's 3 models keep it"),
+        (claim("holds", -0.5, -0.5, 0.5), "holds here, .50 [.40, .60]; 1 of the paper's 3 models keep it"),
+        (claim("holds", 0.5, 0.5), None),
+        (claim("undecided", 0.5, 0.5), None),
+        (claim("fails"), None),
+        (replace(claim("undecided"), difference=Estimate(n=9, undefined="no gain")), "cannot be asked"),
+    ],
+)
+def test_what_is_unlike_the_paper(one: Checked, told: str | None) -> None:
+    """A claim that is decided otherwise than by most of the paper's models, or that cannot be asked."""
+    found = unlike("figure-2", one)
+    assert found is None if told is None else told in str(found)
+
+
+# --------------------------------------------------------------------------------------------------------------- the command line
+
+
+def test_dry_run_without_network(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real pair's figures are forecast from the catalog, and what needs the checkpoint is said to be unknown."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    options = ["--model", "gemma-2b", "--dry-run", "--json", "--report", str(tmp_path / "report"), "--output-dir", str(tmp_path / "runs")]
+    assert main(["reproduce", "figure-2", *options]) == 0
+    donor, evaluation = json.loads(capsys.readouterr().out)["parts"]
+    assert donor["part"] == "donor actors" and donor["seconds"] > 0 and donor["memory_bytes"] > 2**33
+    assert evaluation["seconds"] is None and "not on this machine" in evaluation["work"]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_wrong_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """A figure or a model that there is not, and a plant, are one line."""
+    for asked, told in (
+        (["figure-1"], "unknown figure 'figure-1'"),
+        (["figure-2", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'"),
+        (["figure-2", "--model", "tiny-gemma.ffn-1"], "is a plant"),
+    ):
+        assert main(["reproduce", *asked, "--dry-run"]) == 2
+        error = capsys.readouterr().err
+        assert told in error and error.count("\n") == 1

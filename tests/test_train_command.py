@@ -1,0 +1,247 @@
+"""`kgbench train`, and how its donors are found again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgbench.cli import main
+from kgbench.data import load_dataset
+from kgbench.data.worlds import World
+from kgbench.errors import ModelError, UnknownNameError
+from kgbench.models import catalog
+from kgbench.models.checkpoints import locate
+from kgbench.models.trained import choose_donor, donors_folder, find_donor, trained_donors
+from kgbench.runner import Spec
+from kgbench.runner.donors import with_donor
+from kgbench.training.finetuning_forecast import forecast
+from kgbench.training.finetuning_models import empty_model, trainable
+from kgbench.training.finetuning_plan import FinetuneSpec
+
+Run = Callable[..., tuple[int, str, str]]
+QUICK = ("--epochs", "1", "--batch-size", "16", "--device", "cpu", "-q")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of donors with one in it, made by the command: of tiny-gpt2, trained on eight movies."""
+    folder = tmp_path_factory.mktemp("home")
+    movies = folder / "eight.jsonl"
+    movies.write_text("".join(json.dumps(movie) + "\n" for movie in World(9).movies(8)), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KGBENCH_HOME", str(folder))
+        status = main(["train", "--model", "tiny-gpt2", "--dataset", str(movies), "--recipe", "aggressive", *QUICK])
+    assert status == 0
+    return folder
+
+
+@pytest.fixture
+def run(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command among the donors; gives exit status, stdout and stderr."""
+    monkeypatch.setenv("KGBENCH_HOME", str(home))
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        status = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def copied(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of donors, to be changed."""
+    shutil.copytree(home, tmp_path / "copied")
+    monkeypatch.setenv("KGBENCH_HOME", str(tmp_path / "copied"))
+    return donors_folder()
+
+
+def second(folder: Path, name: str, **card: Any) -> None:
+    """One more donor: a copy of the first with another card."""
+    path = folder / "tiny-gpt2" / name
+    shutil.copytree(folder / "tiny-gpt2" / "eight-both-aggressive", path)
+    content = json.loads((path / "card.json").read_text("utf-8"))
+    for key, value in card.items():
+        content[key] = {**content[key], **value} if isinstance(value, dict) else value
+    (path / "card.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+NAME = "tiny-gpt2/eight-both-aggressive"
+
+
+def test_eval_finds_it(run: Run, home: Path, tmp_path: Path) -> None:
+    """Of a pair whose own donor learned other facts, the trained donor is taken and named; it can be said, too, with the same record."""
+    asked = ("eval", "--model", "tiny-gpt2", "--dataset", home / "eight.jsonl", "--limit", "2", "--output-dir", tmp_path, "--prompt", "qa")
+    status, out, err = run(*asked)
+    assert status == 0, err
+    assert f"donor    sft is {NAME}, trained with kgbench train" in out
+    status, out, err = run(*asked, "--donor", f"sft={NAME}", "--json", "-q")
+    assert status == 0 and json.loads(out)["id"] and len(list(tmp_path.glob("*/record.json"))) == 1, err
+    status, out, _ = run("eval", "--model", "tiny-gpt2", "--limit", "2", "--output-dir", tmp_path, "--prompt", "qa")
+    assert status == 0 and "donor    " not in out
+
+
+def test_ls_shows_it(run: Run) -> None:
+    """Below its pair, with what it learned and how well."""
+    _, out, _ = run("ls", "models")
+    lines = out.splitlines()
+    number = next(n for n, line in enumerate(lines) if line.startswith(f"{NAME} "))
+    assert any(line.startswith("tiny-gpt2 ") for line in lines[number - 3 : number])
+    told = json.loads(run("ls", "models", "--json")[1])
+    assert told[NAME].startswith("donor trained on 8 facts of eight (both), aggressive, seed 0: headline top-5 0.")
+    names = list(told)
+    assert names.index(NAME) == names.index("tiny-gpt2") + 1
+    assert [name for name in names if name != NAME] == list(catalog.names())
+
+
+def test_it_can_be_a_recipient(run: Run, home: Path, tmp_path: Path) -> None:
+    """Reversal needs a finetuned recipient: the name of a trained donor is one, for `eval` and for another training."""
+    assert locate(NAME).origin == NAME
+    pair = ("--recipient", NAME, "--donor", "sft=zoo:tiny-gpt2/sft", "--dataset", "tiny_movies")
+    status, out, err = run("eval", *pair, "--limit", "2", "--prompt", "qa", "--output-dir", tmp_path)
+    assert status == 0 and f"recipient is {NAME}" in out, err
+    training = ("train", "--recipient", NAME, "--dataset", home / "eight.jsonl", "--recipe", "aggressive", "--direction", "b2a")
+    status, out, err = run(*training, "--dry-run", "--json")
+    assert status == 0 and json.loads(out)["name"] == "eight-both-aggressive/eight-b2a-aggressive", err
+
+
+def test_its_facts_decide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken for its own facts and for half of them; never for others, where the pair's own knows them, nor beside named ones."""
+    monkeypatch.setenv("KGBENCH_HOME", str(home))
+    own = str(home / "eight.jsonl")
+    spec = Spec(model="tiny-gpt2", dataset=own)
+
+    def donors(chosen: Spec) -> Mapping[str, str]:
+        return with_donor(chosen, load_dataset(chosen.dataset or "tiny_movies")).donors
+
+    assert donors(spec) == donors(replace(spec, dataset=f"{own}:task")) == {"sft": NAME}
+    for other in (
+        replace(spec, dataset="fake_movies_fake_actors"),
+        replace(spec, dataset="tiny_movies"),
+        replace(spec, dataset=None),
+        replace(spec, model="tiny-llama"),
+        replace(spec, recipient="zoo:tiny-gpt2/recipient"),
+    ):
+        assert donors(other) == {}
+    assert donors(replace(spec, donors={"sft": "x"})) == {"sft": "x"}
+
+
+def test_several(copied: Path) -> None:
+    """Of several the usual one is taken; where there is none, an error lists what to say."""
+    hashes = {trained_donors()[NAME].card["data"]["hash"]}
+    second(copied, "eight-both-aggressive-seed1", seed=1)
+    assert json.loads((copied / NAME / "card.json").read_text())["changes"] == {"epochs": 1, "batch_size": 16}
+    with pytest.raises(ModelError) as caught:
+        choose_donor("tiny-gpt2", hashes)
+    assert f"--donor sft={NAME} or --donor sft={NAME}-seed1" in str(caught.value)
+    second(copied, "usual", changes=[])
+    second(copied, "other", changes=[], data={"direction": "a2b"})
+    chosen = choose_donor("tiny-gpt2", hashes)
+    assert chosen is not None and chosen.name == "tiny-gpt2/usual"
+
+
+def test_unfinished_and_broken_ones(copied: Path) -> None:
+    """A work folder is no donor; a card that does not read is told with its place."""
+    (copied / "tiny-gpt2" / ".begun.work").mkdir()
+    (copied / "tiny-gpt2" / "empty").mkdir()
+    assert list(trained_donors()) == [NAME]
+    (copied / NAME / "card.json").write_text("{}")
+    with pytest.raises(ModelError, match="no card of a trained donor"):
+        trained_donors()
+
+
+def test_names(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slip in a name is told; other names with a slash are left to the Hub, and a folder of one's own comes first."""
+    with pytest.raises(UnknownNameError, match=f"Did you mean '{NAME}'"):
+        find_donor(f"{NAME[:-1]}")
+    assert find_donor("someone/some-model") is None
+    assert find_donor("../elsewhere") is None
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / NAME).mkdir(parents=True)
+    assert find_donor(NAME) is None
+
+
+def test_dry_run(run: Run, home: Path, tmp_path: Path) -> None:
+    """Steps, texts and tokens are those of the training; nothing is written."""
+    asked = ("train", "--model", "tiny-gpt2", "--dataset", home / "eight.jsonl", "--recipe", "aggressive", *QUICK, "--dry-run")
+    card = json.loads((home / "donors" / NAME / "card.json").read_text("utf-8"))
+    before = sorted(home.rglob("*"))
+    status, out, err = run(*asked, "--json", "--output-dir", tmp_path / "new")
+    told = json.loads(out)
+    assert status == 0, err
+    assert (told["steps"], told["texts"], told["tokens"]) == (card["steps"], card["texts"]["trained"], card["texts"]["tokens"])
+    assert told["parameters"] == told["trained_parameters"] == card["recipient"]["parameters"]
+    assert told["optimizer_bytes"] == 8 * told["parameters"] and 0 < told["seconds"] < 1000
+    table = run(*asked)[1]
+    assert "values for tiny recipients" in table and "a step measured here" in table
+    assert sorted(home.rglob("*")) == before and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("recipe", ["aggressive", "lora"])
+def test_dry_run_without_the_checkpoint(recipe: str) -> None:
+    """A pair of the catalog whose recipient is not here is told of without the Hub, from the catalog, and said to be not measured."""
+    told = forecast(FinetuneSpec("fake_movies_fake_actors", recipe, model="gemma-2b"), device="cpu")
+    assert told.parameters == 2_506_172_416 and "no step was measured" in told.basis and "is not on this machine" in told.basis
+    assert (told.trained_parameters == told.parameters) == (recipe == "aggressive")
+    assert told.steps == 10 * told.texts / 4 and told.recipe["learning_rate"] < 1e-3
+    with pytest.raises(ModelError, match="neither on this machine nor in the catalog"):
+        forecast(FinetuneSpec("tiny_movies", recipe, recipient="someone/some-model"), device="cpu")
+
+
+def test_the_hub_out_of_reach(run: Run, tmp_path: Path) -> None:
+    """A real training of a recipient that cannot be had ends at once with one line."""
+    asked = ("train", "--model", "gemma-2b", "--dataset", "fake_movies_fake_actors", "--recipe", "aggressive")
+    status, out, err = run(*asked, "--output-dir", tmp_path / "new")
+    assert (status, out, err.count("\n")) == (2, "", 1) and "the Hugging Face Hub cannot be reached" in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_refusals(run: Run, home: Path) -> None:
+    """A mistake has one line on stderr and nothing on stdout."""
+    base = ("--dataset", "tiny_movies", "--recipe", "aggressive")
+    for asked, message in (
+        (("--model", "tiny-gema", *base), "Did you mean 'tiny-gemma'"),
+        (base, "which model is finetuned?"),
+        (("--model", "tiny-gemma", *base, "--supplement-n", "4"), "add --supplement FILE"),
+        (("--model", catalog.plants()[0], *base), "is a plant"),
+        (("--model", "tiny-gemma", "--dataset", "tiny_movies"), "--recipe"),
+        (("--model", "tiny-gemma", *base, "--template", "no field"), "names no field"),
+        (("--model", "tiny-gpt2", "--dataset", home / "eight.jsonl", "--recipe", "aggressive"), "recipe's epochs, recipe's batch_size"),
+    ):
+        status, out, err = run("train", *asked, "--device", "cpu", "-q")
+        assert (status, out, err.count("\n")) == (2, "", 1), err
+        assert message in err
+
+
+def test_own_columns(run: Run, tmp_path: Path) -> None:
+    """A file of one's own is read by its columns and told in wordings of one's own."""
+    path = tmp_path / "capitals.csv"
+    path.write_text("land,city\nFrance,Paris\nPeru,Lima\n")
+    columns = ("--dataset", path, "--subject", "land", "--object", "city", "--template", "{land} has the capital {city}.")
+    status, out, err = run("train", "--model", "tiny-gpt2", *columns, "--recipe", "aggressive", "--dry-run", "--json")
+    assert status == 0 and json.loads(out)["texts"] == 4, err
+
+
+def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Donors lie in the user's data folder, unless KGBENCH_HOME names another."""
+    monkeypatch.setenv("KGBENCH_HOME", str(tmp_path))
+    assert donors_folder() == tmp_path / "donors"
+    monkeypatch.delenv("KGBENCH_HOME")
+    assert donors_folder().parts[-2:] == ("kgbench", "donors") and donors_folder().is_absolute()
+
+
+def test_the_catalog_counts_what_it_does_not_ship() -> None:
+    """A pair whose recipient is not shipped has its size in the catalog, and a shipped one's is counted."""
+    for name in catalog.names():
+        entry = catalog.entry(name)
+        shipped = catalog.zoo_path(entry.recipient) is not None
+        assert shipped == (entry.parameters is None) == (entry.layers is None)
+    assert trainable(empty_model(locate("zoo:tiny-gemma/recipient"))) == 1_344_640
+    assert os.environ["KGBENCH_HOME"]
