@@ -60,9 +60,15 @@ def _forecast(names: Sequence[str], what: Ingredients, options: Mapping[str, Any
 
 
 def _row(part: PartForecast) -> list[str]:
-    seconds = "–" if part.seconds is None else f"{part.seconds:.0f} s"
+    seconds = "–" if part.seconds is None else _duration(part.seconds)
     memory = "–" if part.memory_bytes is None else f"{part.memory_bytes / 2**20:,.0f} MiB"
     return [part.part, part.work, seconds, memory]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.0f} h"
 
 
 def _total(parts: Sequence[PartForecast]) -> str:
@@ -70,7 +76,7 @@ def _total(parts: Sequence[PartForecast]) -> str:
     disk, memory = sum(part.disk_bytes for part in parts), max((part.memory_bytes or 0 for part in parts), default=0)
     left = len(parts) - len(known)
     unknown = f", and {left} of {len(parts)} parts that cannot be told beforehand" if left else ""
-    return f"in all {sum(known) / 60:.1f} minutes{unknown}; at most {memory / 2**20:,.0f} MiB of memory, {disk / 2**20:,.0f} MiB of disk"
+    return f"in all {_duration(sum(known))}{unknown}; at most {memory / 2**20:,.0f} MiB of memory, {disk / 2**20:,.0f} MiB of disk"
 
 
 def _make(names: Sequence[str], what: Ingredients, options: Mapping[str, Any]) -> dict[str, Any]:

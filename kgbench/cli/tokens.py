@@ -1,0 +1,76 @@
+"""`kgbench tokens`: what a model says in place of the answer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kgbench.cli.jobs import imports_of
+from kgbench.cli.output import echo_json
+from kgbench.cli.values import completer, listed, pairs
+
+if TYPE_CHECKING:
+    from kgbench.runner.tokens import Answered, Likely
+
+
+@click.command(short_help="Show the likeliest next tokens of a few facts under some grafts.")
+@click.option("--model", metavar="NAME", help="Model pair by name, see `kgbench ls models`.", shell_complete=completer("models"))
+@click.option("--recipient", metavar="PATH|ID", help="Checkpoint before finetuning, without or in place of --model's.")
+@click.option("--donor", multiple=True, metavar="NAME=PATH|ID", help="Finetuned checkpoint, normally sft=PATH; may be repeated.")
+@click.option("--dataset", metavar="NAME|FILE", help="Facts.  [default: the pair's own]", shell_complete=completer("datasets"))
+@click.option("--subject", metavar="COLUMN", help="Your file: what a fact is about.")
+@click.option("--object", metavar="COLUMN", help="Your file: what is asked for.")
+@click.option("--column", multiple=True, metavar="FIELD=COLUMN", help="Your file: column that holds a field.")
+@click.option("--template", multiple=True, metavar="NAME=TEXT", help="Evaluation template of your own.")
+@click.option("--prompt", multiple=True, metavar="NAME", help="Evaluation prompts.  [default: headline, qa or the file's own]")
+@click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; may be repeated.  [default: FE, LT, FE+LT]")
+@click.option("--facts", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="How many facts.")
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="K", help="How many tokens.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the choice of facts.")
+@click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
+@click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(**options: Any) -> None:
+    """Show the likeliest next tokens of a few facts, drawn at random.
+
+    Where a graft misses the answer, this shows what it says instead: another
+    name, a name that begins alike, or no name at all. The answer's first token
+    is marked, and stands below with its rank where it is not among them.
+
+    \b
+    kgbench tokens --model tiny-gemma --graft FE --graft LT --prompt headline
+    """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.runner import Settings, Spec
+    from kgbench.runner.tokens import likeliest
+
+    same = {name: options[name] for name in ("model", "recipient", "dataset", "dtype", "seed")}
+    grafts = tuple(options["graft"]) or ("FE", "LT", "FE+LT")
+    spec = Spec(
+        **same, donors=pairs("--donor", options["donor"]), imports=imports_of(options), prompts=listed(options["prompt"]), grafts=grafts
+    )
+    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
+        found = likeliest(spec, Settings(device=options["device"]), options["facts"], options["top"])
+    if options["as_json"]:
+        echo_json([one.to_json() for one in found])
+        return
+    for _, some in groupby(found, key=lambda one: (one.fact, one.prompt)):
+        click.echo(_table(list(some)) + "\n")
+
+
+def _table(answered: Sequence[Answered]) -> str:
+    from tabulate import tabulate
+
+    first = answered[0]
+    rows = [[str(place + 1), *(_cell(one.tokens[place], one.target.token) for one in answered)] for place in range(len(first.tokens))]
+    below = ["target", *(f"{one.target.probability:.4f}, rank {one.rank}" for one in answered)]
+    table = tabulate([*rows, below], ["", *(one.graft for one in answered)], tablefmt="simple", disable_numparse=True)
+    return f"{first.fact}, {first.prompt}: {first.text} →{first.target.token}\n{table}"
+
+
+def _cell(likely: Likely, target: str) -> str:
+    return f"{'*' if likely.token == target else ' '}{likely.token!r} {likely.probability:.4f}"
