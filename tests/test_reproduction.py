@@ -34,7 +34,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def small() -> Page:
     """The page with a dozen facts, trained for a few steps."""
-    trainings = {name: training.model_copy(update={"tiny_epochs": 2}) for name, training in page().trainings.items()}
+    trainings = {name: training.model_copy(update={"tiny_changes": {"epochs": 2}}) for name, training in page().trainings.items()}
     return page().model_copy(update={"tiny": page().tiny.model_copy(update={"facts": 12, "known": 12}), "trainings": trainings})
 
 
@@ -186,7 +186,7 @@ def claim(outcome: str, *paper: float) -> Checked:
         (claim("holds", 0.5, 0.5), None),
         (claim("undecided", 0.5, 0.5), None),
         (claim("fails"), None),
-        (replace(claim("undecided"), difference=Estimate(n=9, undefined="no gain")), "cannot be asked"),
+        (replace(claim("undecided"), difference=Estimate(n=9, undefined="no gain")), "nothing can be asked of it: undefined"),
     ],
 )
 def test_what_is_unlike_the_paper(one: Checked, told: str | None) -> None:

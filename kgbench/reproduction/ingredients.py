@@ -58,7 +58,6 @@ class Ingredients:
     def training(self, name: str) -> FinetuneSpec:
         """The specification of a donor."""
         training = self.page.trainings[name]
-        changes = {"epochs": training.tiny_epochs} if self.tiny and training.tiny_epochs is not None else {}
         return FinetuneSpec(
             dataset=self.dataset(name),
             recipe=training.recipe,
@@ -66,7 +65,7 @@ class Ingredients:
             direction=training.direction,
             templates=training.tiny_wordings if self.tiny else (),
             supplement=self._supplement(training),
-            changes=changes,
+            changes=training.tiny_changes if self.tiny else {},
         )
 
     def _supplement(self, training: Training) -> str | None:

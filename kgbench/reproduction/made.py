@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ class Made:
     """A figure with all that it is drawn from."""
 
     name: str
+    model: str
     figure: FigureSpec
     record: Record
     facts: pa.Table
@@ -75,6 +77,7 @@ def make(figures: Sequence[str], what: Ingredients, output_dir: Path, device: st
     cards, records, pairs = {}, {}, Pairs()
     for number, name in enumerate(trainings, 1):
         cards[name] = read_donor_card(finetune(what.training(name), device=device, progress=_part(progress, number, parts)))
+        gc.collect()  # a trainer and its model refer to each other; of large models two do not fit
     for number, name in enumerate(evaluations, len(trainings) + 1):
         run = run_job(what.job(name), what.settings(output_dir, device), _part(progress, number, parts), pairs)
         records[name] = run.record
@@ -85,7 +88,7 @@ def make(figures: Sequence[str], what: Ingredients, output_dir: Path, device: st
         used = trainings_of([figure.evaluation], what)
         dataset = what.page.trainings[what.page.evaluations[figure.evaluation].learned].dataset
         claims = checked(figure, what.page, record, facts, dataset)
-        yield Made(name, figure, record, facts, {n: cards[n] for n in used}, claims, dataset, what.page.rows[figure.rows])
+        yield Made(name, what.model, figure, record, facts, {n: cards[n] for n in used}, claims, dataset, what.page.rows[figure.rows])
 
 
 def _part(progress: Progress | None, number: int, parts: int) -> Progress | None:

@@ -50,8 +50,8 @@ class Training(Strict):
     part: str | None = None
     recipe: str = "aggressive"
     direction: str = "both"
-    tiny_epochs: int | None = None
-    """On tiny pairs, in place of the recipe's."""
+    tiny_changes: dict[str, int] = Field(default_factory=dict)
+    """On tiny pairs, in place of the recipe's values."""
     tiny_wordings: tuple[str, ...] = ()
     """On tiny pairs, in place of the data set's."""
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tabulate import tabulate
 
 from kgbench.board.escape import markdown_text
-from kgbench.board.files import picture_bytes
 from kgbench.board.numbers import exact_text, figure_text, number_text
 from kgbench.leaderboard.published import PublishedRow
 from kgbench.reproduction.claimed import Checked, published_rates
-from kgbench.reproduction.drawing import draw
+from kgbench.reproduction.drawing import picture
 from kgbench.reproduction.made import Made
 
 __all__ = ["REPORT", "claims_table", "differing", "figure_tables", "unlike", "write_report"]
@@ -33,21 +32,21 @@ def write_report(model: str, made: Sequence[Made], folder: Path) -> Path:
         Path of the report.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for one in made:
-        (folder / f"{one.name}.png").write_bytes(picture_bytes(draw, one, "png"))
+    for one in _distinct(made).values():
+        (folder / f"{one.name}.png").write_bytes(picture(one))
     path = folder / REPORT
     path.write_text("\n".join(_lines(model, made)) + "\n", encoding="utf-8")
     return path
 
 
 def _lines(model: str, made: Sequence[Made]) -> Iterator[str]:
-    claims = [claim for one in _each(made) for claim in one.claims]
+    distinct = _distinct(made)
     yield f"# The paper's figures on {model}\n"
     yield (
-        "Built by `kgbench reproduce`. Ours are means over facts with 95 % intervals. The paper's figures (arXiv 2506.20746, v1, and "
-        "the runs behind it) are those of its own four models and have no intervals. They are no target: compare the claims.\n"
+        "Built by `kgbench reproduce`. Ours are means over facts with 95 % intervals. The paper's figures (arXiv 2506.20746, v1, and the "
+        "runs behind it) are those of its own four models and have no intervals. They are no target: compare the claims.\n"
     )
-    yield f"## Claims: {_counted(claims)}\n"
+    yield f"## Claims: {_counted([claim for _, claim in _claims(made)])}\n"
     yield claims_table(made)
     yield "\n## Where it is unlike the paper\n"
     yield from differing(made)
@@ -55,13 +54,33 @@ def _lines(model: str, made: Sequence[Made]) -> Iterator[str]:
     yield from _times(made)
     for one in made:
         yield f"\n## {one.name}: {one.figure.title}\n"
+        first = distinct[_key(one)]
+        if one is not first:
+            yield f"As {first.name}: the paper shows it twice.\n"
+            continue
         yield f"![{one.figure.title}]({one.name}.png)\n"
         yield from figure_tables(one)
 
 
-def _each(made: Sequence[Made]) -> Iterable[Made]:
-    """Figures of the same evaluation, prompts and metric once: the paper shows some of its figures twice."""
-    return {(one.figure.evaluation, one.figure.prompts, one.figure.metric == "rank"): one for one in reversed(made)}.values()
+def _key(made: Made) -> tuple[str, tuple[str, ...], str]:
+    return made.figure.evaluation, made.figure.prompts, made.figure.metric
+
+
+def _distinct(made: Sequence[Made]) -> dict[tuple[str, tuple[str, ...], str], Made]:
+    """The figures without those that show the same as an earlier one."""
+    found: dict[tuple[str, tuple[str, ...], str], Made] = {}
+    for one in made:
+        found.setdefault(_key(one), one)
+    return found
+
+
+def _claims(made: Sequence[Made]) -> list[tuple[str, Checked]]:
+    """Every claim with its figure; what several figures share stands once."""
+    found: dict[tuple[str, str, str, str], tuple[str, Checked]] = {}
+    for one in made:
+        for claim in one.claims:
+            found.setdefault((one.figure.evaluation, claim.prompt, one.figure.metric, claim.claim.says), (one.name, claim))
+    return list(found.values())
 
 
 def _counted(claims: Sequence[Checked]) -> str:
@@ -73,9 +92,8 @@ def claims_table(made: Sequence[Made], fmt: str = "github") -> str:
     """A row per figure, prompt and claim."""
     heads = ["figure", "prompt", "claim", "difference", "here", "in the paper"]
     rows = [
-        [one.name, claim.prompt, claim.claim.says, figure_text(claim.difference), claim.outcome, _in_paper(claim)]
-        for one in made
-        for claim in one.claims
+        [name, claim.prompt, claim.claim.says, figure_text(claim.difference), claim.outcome, _in_paper(claim)]
+        for name, claim in _claims(made)
     ]
     return tabulate(rows, heads, tablefmt=fmt, disable_numparse=True)
 
@@ -88,20 +106,20 @@ def _in_paper(claim: Checked) -> str:
 
 def differing(made: Sequence[Made]) -> Iterator[str]:
     """A line for each claim that is unlike the paper, or one that says that there is none."""
-    found = [line for one in made for claim in one.claims if (line := unlike(one.name, claim)) is not None]
+    found = [line for name, claim in _claims(made) if (line := unlike(name, claim)) is not None]
     nowhere = "Nowhere: no claim that most of the paper's models keep fails here, and none that most of them break holds."
     yield from (f"- {line}" for line in dict.fromkeys(found or [nowhere]))
 
 
 def unlike(figure: str, claim: Checked) -> str | None:
     """How a claim is unlike the paper: decided otherwise than by most of its models, or undefined; None where it is not."""
-    about = f"{figure}, {claim.prompt}: “{claim.claim.says}”"
     if claim.difference.undefined is not None:
-        return f"{about} cannot be asked: {exact_text(claim.difference)}."
+        return f"{figure}, {claim.prompt}: nothing can be asked of it: {exact_text(claim.difference)}."
     kept = list(claim.in_paper.values())
     mostly = sum(kept) * 2 > len(kept)
     if not kept or claim.outcome != ("fails" if mostly else "holds"):
         return None
+    about = f"{figure}, {claim.prompt}: “{claim.claim.says}”"
     return f"{about} {claim.outcome} here, {figure_text(claim.difference)}; {sum(kept)} of the paper's {len(kept)} models keep it."
 
 
@@ -129,7 +147,7 @@ def figure_tables(made: Made, fmt: str = "github") -> Iterator[str]:
             ]
             for name, graft in made.rows.items()
         ]
-        heads = [prompt, f"{made.record.model}, n = {own['SFT'].n}", *(f"{model} (paper)" for model in rates)]
+        heads = [prompt, f"{made.model}, n = {own['SFT'].n}", *(f"{model} (paper)" for model in rates)]
         yield tabulate(rows, [markdown_text(head) if fmt == "github" else head for head in heads], tablefmt=fmt, disable_numparse=True)
         yield ""
 
