@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,8 +36,13 @@ def write_report(model: str, made: Sequence[Made], folder: Path) -> Path:
     for one in _distinct(made).values():
         (folder / f"{one.name}.png").write_bytes(picture(one))
     path = folder / REPORT
-    path.write_text("\n".join(_lines(model, made)) + "\n", encoding="utf-8")
+    path.write_text("\n".join(map(_unpadded, _lines(model, made))) + "\n", encoding="utf-8")
     return path
+
+
+def _unpadded(text: str) -> str:
+    """A Markdown table without the blanks that align it, which are half of a long one."""
+    return re.sub(r"-{4,}", "---", re.sub(r" {2,}", " ", text)) if text.startswith("|") else text
 
 
 def _lines(model: str, made: Sequence[Made]) -> Iterator[str]:
