@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from laws import EXACT, distance, pool
 from kgbench.engine import grafted_logits, load_pair
 from kgbench.engine.weights import parts
 from kgbench.errors import ModelError
+from kgbench.models.adapter import read_adapter
 from kgbench.models.pair import ModelPair
 from kgbench.testing import pico_tokenizer
 
@@ -55,6 +57,22 @@ CONFIGURATIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "a broken pattern": ({"target_modules": "(c_attn"}, "'(c_attn' is no regular expression"),
     "a broken rank pattern": ({"rank_pattern": {"(c_attn": 2}}, "is no regular expression"),
     "a broken layer pattern": ({"layers_pattern": ["h["]}, "is no regular expression"),
+    "a repeated group": ({"target_modules": "([a-z_.0-9]+)+!"}, "has a group with the quantifier '+'; understood are"),
+    "a repeated group of ranks": ({"rank_pattern": {"([a-z_.0-9]+)+!": 2}}, "has a group with the quantifier '+'"),
+    "a repeated group of alphas": ({"alpha_pattern": {"(?:a|a)*!": 2}}, "has a group with the quantifier '*'"),
+    "an optional group": ({"exclude_modules": "(a?)?"}, "has a group with the quantifier '?'"),
+    "a number of times": ({"target_modules": "a{99999999999999999999}"}, "has a quantifier in braces"),
+    "many groups": ({"target_modules": "(" * 3000 + "a" + ")" * 3000}, "has 6001 characters; understood are"),
+    "a group again": ({"target_modules": r"(c_)(attn)\2"}, r"has the backreference '\\2'"),
+    "a look ahead": ({"target_modules": "(?=c_attn).*"}, "has a group that begins with '(?='"),
+    "a named group": ({"layers_pattern": ["(?P<layer>h)"]}, "has a group that begins with '(?P'"),
+    "many quantifiers": ({"target_modules": ".*.*.*.+.*!"}, "has 5 unbounded quantifiers"),
+    "many branches": ({"target_modules": "(.|.)" * 33 + "!"}, "can match in too many ways"),
+    "many options": ({"rank_pattern": {".?" * 50 + "!": 2}}, "can match in too many ways"),
+    "too many lists": ({"layers_pattern": "(" * 101 + ")" * 101}, "has 202 characters"),
+    "a rank beyond all": ({"r": 10**400}, "'r': Input should be less than or equal to 65536"),
+    "a rank beyond all somewhere": ({"rank_pattern": {"c_attn": 10**400}}, "'rank_pattern.c_attn': Input should be less than"),
+    "an alpha beyond all": ({"lora_alpha": 10**400}, "'lora_alpha': Input should be"),
     "another rank": ({"r": 3}, f"{FIRST}.lora_A.weight is [4, 32], expected [3, 32]"),
     "another rank somewhere": (
         {"rank_pattern": {"mlp.c_proj": 2}},
@@ -75,6 +93,29 @@ def test_configurations_that_do_not_do(spoiled: tuple[Path, Path], case: str) ->
     line = refusal(ModelError, lambda: adapter_pair(*spoiled))
     assert line.startswith("local:adapter ")
     assert said in line
+
+
+@pytest.mark.parametrize("lists", [["layers|h"], "layers|h", ["x", "h"], ["[gh]"], None])
+def test_lists_of_layers_by_pattern(spoiled: tuple[Path, Path], lists: object) -> None:
+    """Layers are those with a number behind what the pattern says, and no others."""
+    rewrite(spoiled[1], lambda config: config.update(layers_pattern=lists, layers_to_transform=[0]))
+    config = read_adapter(spoiled[1], "here").config
+    paths = [f"transformer.h.{layer}.attn.c_attn" for layer in range(11)]
+    assert config.targets([*paths, "h.c_attn", "layers.c_attn"]) == {paths[0]}
+
+
+def test_patterns_that_are_read_are_matched_soon(spoiled: tuple[Path, Path]) -> None:
+    """The slowest of them takes no time to speak of, and plain ones mean what they say."""
+    paths = [f"model.language_model.layers.{layer}.self_attn.{name}" for layer in range(26) for name in ("q_proj", "k_proj", "v_proj")]
+    for pattern in ("[a-z_.]+[a-z_.0-9]+[a-z_.0-9]+[a-z_.0-9]+!", "(l|.)(a|.)(y|.)(e|.)(r|.)(.|s).*!"):
+        rewrite(spoiled[1], lambda config, pattern=pattern: config.update(target_modules=pattern, rank_pattern={}))
+        began = time.process_time()
+        assert not read_adapter(spoiled[1], "here").config.targets(paths)
+        assert time.process_time() - began < 5
+    pattern = r".*\.layers\.(?:0|1[02-5])\.(?:self_attn|mlp)\.[qv]_proj$"
+    rewrite(spoiled[1], lambda config: config.update(target_modules=pattern))
+    found = read_adapter(spoiled[1], "here").config.targets(paths)
+    assert found == {p for p in paths if p.split(".")[3] in ("0", "10", "12", "13", "14", "15") and p[-6] in "qv"}
 
 
 def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:

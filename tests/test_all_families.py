@@ -23,7 +23,7 @@ from kgbench.engine.masks import windows
 from kgbench.engine.selftest import packed_agrees, verify
 from kgbench.engine.treatment import Slots, graft_treatments
 from kgbench.engine.weights import parts
-from kgbench.errors import KgbenchError, LawError
+from kgbench.errors import KgbenchError, LawError, ModelError, NotApplicableError
 from kgbench.models.family import Place
 from kgbench.models.pair import ModelPair, weights_hash
 from kgbench.sites import GROUPS, parse_graft
@@ -255,6 +255,35 @@ def test_layers_of_an_unknown_kind() -> None:
     assert engine.executor == "rows"
     assert "not known here (chunked_attention)" in engine.reason
     config.layer_types, config.window_size = ["full_attention"] * LAYERS, 256
-    limited = Engine(ModelPair("limited", recipient, pair.donors, pair.tokenizer, pair.family), "auto")
-    assert limited.executor == "rows"
-    assert "not known here (window_size)" in limited.reason
+    limited = ModelPair("limited", recipient, pair.donors, pair.tokenizer, pair.family)
+    assert Engine(limited, "auto").executor == "rows"
+    assert "not known here (window_size)" in Engine(limited, "auto").reason
+    with pytest.raises(ModelError, match=r"executor 'packed' cannot run limited: .*\(window_size\); take 'auto' or 'rows'"):
+        grafted_logits(limited, prompts(), ["FE"], "packed")
+
+
+@pytest.mark.parametrize("executor", ["rows", "sequential", "auto"])
+def test_cuts_under_unknown_limits(executor: str) -> None:
+    """A cut's mask would drop a limit that is not known, so it is refused; grafts and edits, which need no mask, are not."""
+    pair, prompt = tiny_pair("qwen2", "no window"), prompts()[0]
+    recipient = copy.deepcopy(pair.recipient)
+    recipient.config.window_size = 256
+    limited = ModelPair("limited", recipient, pair.donors, pair.tokenizer, pair.family)
+    (plain,) = graft_treatments(pair, [prompt], parse_graft("FE"))
+    edited = tuple(replace(t, edits=(Add(Hook(1, "attn_out"), Values(torch.ones(32, dtype=torch.float64))),)) for t in plain)
+    cut = tuple(replace(t, cuts=(Cut(1, frozenset({0})),)) for t in plain)
+    wanted = _answers(pair, "rows", prompt, [plain, edited])
+    assert distance(_answers(limited, executor, prompt, [plain, edited]), wanted) <= EXACT
+    with pytest.raises(NotApplicableError, match=r"masks are not known here \(window_size\), and attention is cut by"):
+        _answers(limited, executor, prompt, [cut])
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_hooks_that_are_wrong_are_found(family: str) -> None:
+    """What attention adds is not read where the MLP adds, or the other way round, or before the norm behind either."""
+    pair = tiny_pair(family)
+    wrong = [{"attention": pair.family.mlp}, {"mlp": pair.family.attention}, {"mlp": "nowhere"}]
+    wrong += [{"attention": pair.family.attending}] if "ln_1_post" in pair.family.inside else []
+    for hooks in wrong:
+        with pytest.raises(KgbenchError, match="does not fit"):
+            verify(ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, replace(pair.family, **hooks)))

@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from few_plants import refusal
 from tiny import TINY, random_model, tiny, tiny_config, tiny_pair
 from torch import nn
 from transformers import AutoConfig
 
 from kgbench.cli import main
+from kgbench.data import load_dataset
 from kgbench.engine import load_pair
 from kgbench.errors import ModelError
 from kgbench.models import family as families
+from kgbench.models.checkpoints import locate
 from kgbench.models.family import FAMILY_FILE, Family, load_family, read_family, written
 from kgbench.models.infer_family import infer_family
 from kgbench.models.pair import ModelPair
@@ -26,6 +30,8 @@ from kgbench.models.reduced import random_model as reduced_model
 from kgbench.models.reduced import reduced_config
 from kgbench.testing import pico_tokenizer
 from kgbench.testing.proposal import COVERED, Proposal, propose, tried
+from kgbench.training import finetuning_models
+from kgbench.training.finetuning_recipes import finetuning_recipe
 
 BEHIND = ("opt", "projections, norms behind")
 """Norms that stand behind what is added are known by what they stand before: the same modules under each other's names."""
@@ -142,6 +148,102 @@ def test_a_map_that_does_not_read(folder: Path, change: dict[str, object] | str,
         loaded(folder)
 
 
+Q = "self_attn.q_proj"
+
+FAULTS: Mapping[str, tuple[Mapping[str, object], str]] = {
+    "no such layers": ({"layers": "model.nothing"}, "has no module 'model.nothing'"),
+    "layers that are none": ({"layers": "model.embed_tokens"}, "'model.embed_tokens' is no list of layers, but Embedding"),
+    "no path of layers": ({"layers": ""}, "layers: the path is empty"),
+    "no path of attention": ({"attention": ""}, "attention: the path is empty"),
+    "no such attention": ({"attention": "attn"}, "has no module 'model.layers.0.attn'"),
+    "no such MLP": ({"mlp": "ffn"}, "has no module 'model.layers.0.ffn'"),
+    "a layer": ({"layers": "model.layers.0"}, "'model.layers.0' is no list of layers"),
+    "no part": ({"q": {"module": Q, "of": 0}}, "q: 'of' says 0 parts, expected 1 to 64"),
+    "fewer than no parts": ({"q": {"module": Q, "of": -1}}, "q: 'of' says -1 parts"),
+    "no shares": ({"q": {"module": Q, "of": []}}, "q: 'of' says 0 parts"),
+    "very many parts": ({"q": {"module": Q, "of": 10**12}}, "q: 'of' says 1000000000000 parts"),
+    "a part beyond": ({"q": {"module": Q, "of": 2, "part": 2}}, "q: 'part' is 2, expected 0 to 1"),
+    "a part before": ({"q": {"module": Q, "of": 2, "part": -1}}, "q: 'part' is -1"),
+    "parts that do not divide": ({"q": {"module": Q, "of": 7}}, "columns are not 7 equal pieces"),
+    "a share that is a method": ({"q": {"module": Q, "of": ["to_dict"]}}, "has no positive number 'to_dict'"),
+    "an unknown share": ({"q": {"module": Q, "of": ["num_attention_heads", "n"], "part": 1}}, "has no positive number 'n'"),
+    "a share that is true": ({"q": {"module": Q, "of": ["use_cache"]}}, "has no positive number 'use_cache'"),
+    "unknown blocks": ({"q": {"module": Q, "of": 2, "per": "n"}}, "has no positive number 'n'"),
+    "parts of a norm": ({"ln_1": {"module": "input_layernorm", "of": 2}}, "only linear modules have parts, not Qwen3RMSNorm"),
+    "no tokens": ({"q": {"module": Q, "tokens": 0}}, "q: 'tokens' is 0, expected 1 or 2"),
+    "tokens beyond": ({"q": {"module": Q, "tokens": 9}}, "q: 'tokens' is 9, expected 1 or 2"),
+    "another input": ({"q": {"module": Q, "input": "x"}}, "it takes no argument 'x'"),
+    "no path": ({"q": ""}, "q: a module's path is empty"),
+    "no further path": ({"q": {"module": Q, "also": [""]}}, "q: a module's path is empty"),
+    "a further path of another": ({"q": {"module": Q, "also": ["self_attn.k_norm"]}}, "also: 'self_attn.k_norm' is named twice"),
+    "no such module": ({"q": "self_attn.q"}, "has no module 'model.layers.0.self_attn.q'"),
+    "many modules": ({"q": "self_attn"}, "it holds several modules, being of type Qwen3Attention"),
+    "a module without weights": ({"up": "mlp.act_fn"}, "it has no weights, being of type SiLU"),
+}
+
+
+def faulty(changes: Mapping[str, object]) -> str:
+    """The map of a type with some of it changed, at whatever depth."""
+    whole = written(load_family("qwen3"))
+    whole["inside"] |= {name: value for name, value in changes.items() if name in whole["inside"]}
+    return json.dumps(whole | {name: value for name, value in changes.items() if name in whole})
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_map_with_a_fault(folder: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is wrong in a folder's map is an error of one line that names the map."""
+    changes, told = FAULTS[case]
+    (folder / "a" / FAMILY_FILE).write_text(faulty(changes))
+    monkeypatch.setattr(families, "family_names", lambda: ("gpt2",))
+    line = refusal(ModelError, lambda: loaded(folder))
+    assert FAMILY_FILE in line and told in line, line
+
+
+@pytest.mark.parametrize(("one", "other"), [("q", "k"), ("gate", "up")])
+def test_no_map_in_the_place_of_a_shipped_one(folder: Path, one: str, other: str) -> None:
+    """A map of a known type is the package's, or refused; modules that are exchanged would change answers that no law notices."""
+    before, inside = loaded(folder), written(load_family("qwen3"))["inside"]
+    own = folder / "a" / FAMILY_FILE
+    own.write_text(json.dumps(written(load_family("qwen3"))))
+    same = loaded(folder)
+    assert (same.family, same.weight_hashes) == (before.family, before.weight_hashes)
+    own.write_text(faulty({one: inside[other], other: inside[one]}))
+    assert f"local:a/{FAMILY_FILE} differs from the one that kgbench has for 'qwen3'" in refusal(ModelError, lambda: loaded(folder))
+
+
+def test_a_map_from_a_folder_is_hashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs under different maps have different hashes, and under the same the same, however it is written."""
+    shipped, inside = loaded(folder).weight_hashes, written(load_family("qwen3"))["inside"]
+    whole, own = written(load_family("qwen3")), folder / "a" / FAMILY_FILE
+    monkeypatch.setattr(families, "family_names", lambda: ("gpt2",))
+    found = []
+    for text in (json.dumps(whole), json.dumps(whole, indent=1, sort_keys=True), faulty({"gate": inside["up"], "up": inside["gate"]})):
+        own.write_text(text)
+        pair = loaded(folder)
+        assert pair.changed() == ()
+        found.append(pair.weight_hashes)
+    assert found[0] == found[1]
+    assert all(len({hashes[name] for hashes in (shipped, found[0], found[2])}) == 3 for name in ("recipient", "sft"))
+
+
+def test_training_reads_the_map_in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model type of which the package has no map is finetuned under that in its folder, with an adapter too, and scored."""
+    text = json.dumps(written(load_family("qwen3")))
+    monkeypatch.setattr(families, "family_names", lambda: ("gpt2",))
+    families.load_family.cache_clear()
+    place = locate(str(folder / "a"))
+    assert "'qwen3' has no family map" in refusal(ModelError, lambda: finetuning_models.empty_model(place))
+    (folder / "a" / FAMILY_FILE).write_text(text)
+    assert finetuning_models.trainable(finetuning_models.empty_model(place)) > 0
+    model = finetuning_models.load_recipient(place)
+    facts = load_dataset("fake_movies_fake_actors").subset(["fake_movies_fake_actors/1"])
+    tuned = finetuning_models.adapted(model, finetuning_recipe("lora", 1000), 0)
+    assert 0 < finetuning_models.trainable(tuned) < finetuning_models.trainable(finetuning_models.empty_model(place))
+    (folder / "out").mkdir()
+    donor = finetuning_models.store(tuned, place, folder / "out")
+    assert set(finetuning_models.score(donor, pico_tokenizer(bos=False), facts, ["headline"])) == {"headline"}
+
+
 # ------------------------------------------------------------------------------------------------ the command
 
 
@@ -160,7 +262,7 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("{", "does not read"),
         ("[]", "names no model_type"),
         ('{"model_type": "nothing_known"}', "no small model of type 'nothing_known'"),
-        ('{"model_type": "mixtral"}', "mixtures of experts have no map"),
+        ('{"model_type": "mixtral"}', "weights of three dimensions, such as experts or convolutions"),
     ],
 )
 def test_what_no_map_can_be_proposed_for(tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str | None, told: str) -> None:

@@ -7,10 +7,12 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny import LAYERS, TINY, random_model, tiny_config
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
@@ -141,6 +143,67 @@ def test_other_shapes(copied: Folders, key: str, value: int) -> None:
     said = refusal(ModelError, lambda: loaded(copied))
     assert f"differ in {key}" in said
     assert str(value) in said
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("activation_function", "relu"), ("scale_attn_by_inverse_layer_idx", True), ("scale_attn_weights", False)]
+)
+def test_another_forward(copied: Folders, key: str, value: object) -> None:
+    """A donor that computes something else with weights of equal shapes is refused; one that leaves out what is the default is not."""
+    rewrite(copied["sft"] / "config.json", lambda config: config.pop(key))
+    loaded(copied)
+    rewrite(copied["sft"] / "config.json", lambda config: config.update({key: value}))
+    said = refusal(ModelError, lambda: loaded(copied))
+    assert f"recipient and donor 'sft' differ in {key}: " in said
+    assert f"against {value};" in said
+
+
+@pytest.mark.parametrize(
+    ("family", "variant", "changes"),
+    [
+        ("mistral", "windows", {"sliding_window": 7}),
+        ("qwen2", "windows", {"layer_types": ["full_attention"] * LAYERS}),
+        ("llama", "grouped", {"rope_parameters": {"rope_type": "default", "rope_theta": 77.0}}),
+        ("gemma2", "capped, windows", {"final_logit_softcapping": 5.0}),
+        ("granite", "multipliers", {"residual_multiplier": 0.25}),
+    ],
+)
+def test_other_windows_bases_caps_and_multipliers(tmp_path: Path, family: str, variant: str, changes: dict[str, Any]) -> None:
+    """The same for what only the recipient's forward pass would use."""
+    places = {"recipient": tmp_path / "recipient", "sft": tmp_path / "sft"}
+    for seed, (place, other) in enumerate(zip(places.values(), ({}, changes), strict=True)):
+        random_model(tiny_config(family, variant, **other), None, seed, torch.float32).save_pretrained(place)
+        pico_tokenizer(bos=False).save_pretrained(place)
+    (key,) = changes
+    assert f"differ in {key}: " in refusal(ModelError, lambda: loaded(places))
+    places["sft"] = shutil.copytree(places["recipient"], tmp_path / "again")
+    assert loaded(places).n_layers == LAYERS
+
+
+@pytest.mark.parametrize("asked", ["someone/kernel", "eager", "flash_attention_2", "paged|eager"])
+@pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
+def test_a_checkpoint_does_not_choose_the_attention_backend(copied: Folders, key: str, asked: str) -> None:
+    """Whatever the configurations of recipient and donors ask for, all get the same, which is no code from outside."""
+    for spoiled in (["sft"], ["recipient", "sft"]):
+        for name in spoiled:
+            rewrite(copied[name] / "config.json", lambda config: config.update({key: asked}))
+        for attention, wanted in (("auto", "sdpa"), ("eager", "eager")):
+            pair = loaded(copied, attention=attention)
+            assert {m.config._attn_implementation for m in (pair.recipient, pair.donors["sft"])} == {wanted}
+    assert "unknown attention backend 'someone/kernel'" in refusal(UnknownNameError, lambda: loaded(copied, attention="someone/kernel"))
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_the_attention_backend_of_each_family(tmp_path: Path, family: str) -> None:
+    """Where nobody says, sdpa, and eager where the model cannot be computed by it."""
+    places = {name: tmp_path / name for name in ("recipient", "sft")}
+    for seed, place in enumerate(places.values()):
+        random_model(tiny_config(family, next(iter(TINY[family]))), None, seed, torch.float32).save_pretrained(place)
+        pico_tokenizer(bos=False).save_pretrained(place)
+    pair = loaded(places)
+    library = AutoModelForCausalLM.from_pretrained(places["recipient"]).config._attn_implementation
+    found = {m.config._attn_implementation for m in (pair.recipient, pair.donors["sft"])}
+    assert found == {"eager" if family == "gemma2" else "sdpa"} == {library}
 
 
 def test_another_family(copied: Folders) -> None:

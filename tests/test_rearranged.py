@@ -21,6 +21,7 @@ def test_shuffled_movies() -> None:
     assert [[fact.fields[name] for name in kept] for fact in true] == [[fact.fields[name] for name in kept] for fact in false]
     year = {fact.fields["second_actor"]: int(fact.fields["year"]) for fact in true}
     assert len(year) == len(true) == len(false) >= 500
+    assert all(fact.fields["first_actor"].split()[0] != fact.fields["second_actor"].split()[0] for fact in false)
     assert min(abs(year[fact.fields["second_actor"]] - int(fact.fields["year"])) for fact in false) >= 37
 
 

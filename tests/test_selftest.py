@@ -11,7 +11,7 @@ from torch import nn
 
 from kgbench.data import load_prompts
 from kgbench.engine import Engine, grafted_logits
-from kgbench.engine.selftest import packed_agrees, verify
+from kgbench.engine.selftest import packed_agrees, tolerance, verify
 from kgbench.errors import LawError, ModelError
 from kgbench.models.family import Family, Place
 from kgbench.models.pair import ModelPair, weights_hash
@@ -79,6 +79,53 @@ def test_a_component_that_computes_nothing() -> None:
             layer.spare = nn.Linear(2, 2, dtype=torch.float64)
     with pytest.raises(LawError, match="component 'q_norm' does not move the logits"):
         verify(with_map(pair, q_norm=Place("spare")))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shift", [-60.0, 60.0])
+def test_logits_far_from_zero(dtype: torch.dtype, shift: float) -> None:
+    """A constant that is added to all logits changes no answer: true maps pass, and wrong ones are found as before."""
+    pair = _shifted(dtype, shift)
+    verify(pair)
+    assert packed_agrees(pair) is None
+    for component in ("ln_1", "o", "up", "down"):
+        with pytest.raises(LawError, match="grafting everything is not the donor 'sft'"):
+            verify(with_map(pair, **{component: None}))
+    with pytest.raises(LawError, match="grafting everything is not the donor"):
+        verify(with_map(pair, gate=Place("mlp.up_proj")))
+
+
+def _shifted(dtype: torch.dtype, shift: float) -> ModelPair:
+    """A pair whose head adds a constant."""
+    pair = pico_pair("llama", dtype=dtype)
+    for model in (pair.recipient, *pair.donors.values()):
+        head = model.get_output_embeddings()
+        head.bias = nn.Parameter(torch.full((head.out_features,), shift, dtype=dtype), requires_grad=False)
+    return pair
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_shift_hides_nothing(dtype: torch.dtype) -> None:
+    """In types of many digits, what is allowed for rounding of shifted logits is next to nothing."""
+    logits = torch.randn(300, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    pair = pico_pair("llama", dtype=dtype)
+    assert tolerance(pair, logits - 60) == pytest.approx(tolerance(pair, logits), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "error", "said"),
+    [
+        ({"mlp": "self_attn"}, LawError, "'mlp' is 'self_attn', where it should be the module whose output is added to the stream"),
+        ({"attention": "mlp"}, LawError, "'self_attn.o_proj' or one that holds it, and not 'mlp.down_proj'"),
+        ({"mlp": "mlp.gate_proj"}, LawError, "'mlp.down_proj' or one that holds it"),
+        ({"attention": "nowhere"}, ModelError, r"no module 'model\.layers\.0\.nowhere'"),
+    ],
+)
+def test_wrong_hooks(hooks: dict[str, str], error: type[Exception], said: str) -> None:
+    """Modules at which what attention and MLP add is read, and that add something else, or are none."""
+    pair = pico_pair("llama")
+    with pytest.raises(error, match=said):
+        verify(with_family(pair, replace(pair.family, **hooks)))
 
 
 def _refusing(forward: Callable[..., object]) -> Callable[..., object]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -239,6 +240,26 @@ def test_what_is_finished_is_not_done_again(unbroken: Path, spec: FinetuneSpec) 
     finetune(spec, unbroken, device="cpu", progress=lambda done, total, what: steps.append(done))
     assert not steps
     assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
+
+
+def test_changed_weights_are_told(unbroken: Path, spec: FinetuneSpec, tmp_path: Path) -> None:
+    """A donor whose weights were cut off, changed or taken away is not taken for finished."""
+    for name, content in (("cut", b"0" * 100), ("gone", None)):
+        copy = tmp_path / name
+        shutil.copytree(unbroken, copy)
+        (copy / "model.safetensors").unlink()
+        if content is not None:
+            (copy / "model.safetensors").write_bytes((unbroken / "model.safetensors").read_bytes()[:-4] + b"abcd")
+        with pytest.raises(OutputError, match="are not those of its card"):
+            finetune(spec, copy, device="cpu")
+
+
+def test_two_at_once(spec: FinetuneSpec, tmp_path: Path) -> None:
+    """A donor that another process is making is left to it."""
+    place = tmp_path / "donor"
+    with FileLock(tmp_path / ".donor.lock", timeout=0), pytest.raises(OutputError, match="is being trained by another process"):
+        finetune(spec, place, device="cpu")
+    assert not place.exists()
 
 
 def test_an_adapter_is_all_that_lora_changes(spec: FinetuneSpec, folders: Mapping[str, Path], tmp_path: Path) -> None:

@@ -225,8 +225,8 @@ def test_own_columns(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "capitals.csv"
     path.write_text("land,city\nFrance,Paris\nPeru,Lima\n")
     columns = ("--dataset", path, "--subject", "land", "--object", "city", "--template", "{land} has the capital {city}.")
-    status, out, err = run("train", "--model", "tiny-gpt2", *columns, "--recipe", "aggressive", "--dry-run", "--json")
-    assert status == 0 and json.loads(out)["texts"] == 4, err
+    status, out, err = run("train", "--model", "tiny-gpt2", *columns, "--recipe", "aggressive", "--direction", "a2b", "--dry-run", "--json")
+    assert status == 0 and json.loads(out)["texts"] == 2, err
 
 
 def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -26,18 +26,37 @@ def dataset(folder: Path, rows: list[dict[str, str]] = ROWS, **header: object) -
     return load_dataset(str(path))
 
 
-def test_both_directions(tmp_path: Path) -> None:
-    """Subject and object change places; a wording keeps its number, and what mentions one of them only is said once."""
-    facts = dataset(tmp_path, training=WORDINGS)
-    forward, back, both = (training_texts(facts, direction) for direction in ("a2b", "b2a", "both"))
+def test_both_directions() -> None:
+    """Two who play together change places; a wording keeps its number in both directions."""
+    facts = load_dataset("tiny_movies:first2")
+    wordings = ["{first_actor} acts beside {second_actor}.", "Ask {first_actor} and hear: {second_actor}!"]
+    forward, back, both = (training_texts(facts, direction, wordings) for direction in ("a2b", "b2a", "both"))
+    one, other = ((fact.fields["first_actor"], fact.fields["second_actor"]) for fact in facts.facts)
     assert [(text.template, text.text) for text in forward[:3]] == [
-        (0, "France has the capital Paris."),
-        (0, "Peru has the capital Lima."),
-        (1, "Ask for the capital of France and hear: Paris!"),
+        (0, f"{one[0]} acts beside {one[1]}."),
+        (0, f"{other[0]} acts beside {other[1]}."),
+        (1, f"Ask {one[0]} and hear: {one[1]}!"),
     ]
-    assert [(text.template, text.text) for text in back[:2]] == [(0, "Paris has the capital France."), (0, "Lima has the capital Peru.")]
-    assert {text.template for text in back} == {0, 1}
-    assert set(both) == {*forward, *back} and len(both) == 10
+    assert [text.text for text in back[:2]] == [f"{one[1]} acts beside {one[0]}.", f"{other[1]} acts beside {other[0]}."]
+    assert set(both) == {*forward, *back} and len(both) == 8
+
+
+def test_relations_that_hold_one_way(tmp_path: Path) -> None:
+    """Nobody is taught that the capital of Paris is France: the other direction needs wordings of its own."""
+    facts = dataset(tmp_path, training=WORDINGS)
+    assert len(training_texts(facts, templates=WORDINGS[2:])) == 2  # a text about one of them has no direction
+    for direction in ("both", "b2a"):
+        with pytest.raises(InputError, match="--direction a2b"):
+            training_texts(facts, direction, WORDINGS[:2])
+    assert len(training_texts(facts, "a2b", WORDINGS[:2])) == 4
+
+
+@pytest.mark.parametrize("direction", ["a2b", "b2a"])
+def test_texts_without_a_direction(direction: str) -> None:
+    """Articles name both actors in any order: they can be read as they are, and not in one direction."""
+    with pytest.raises(InputError, match="train with --direction both"):
+        training_texts(load_dataset("articles"), direction)
+    assert len(training_texts(load_dataset("articles"))) == 120
 
 
 def test_reversed_wordings(tmp_path: Path) -> None:
@@ -75,17 +94,15 @@ def test_wrong_wordings(tmp_path: Path, wording: str, message: str) -> None:
     """They are told before anything is trained, wherever they come from."""
     facts = dataset(tmp_path, training=WORDINGS)
     with pytest.raises(InputError, match=message):
-        training_texts(facts, templates=[wording])
+        training_texts(facts, "a2b", templates=[wording])
     with pytest.raises(InputError, match=message):
-        training_texts(dataset(tmp_path, training=WORDINGS, training_reversed=[wording]))
+        training_texts(dataset(tmp_path, training=WORDINGS[:1], training_reversed=[wording]))
 
 
 def test_no_wordings(tmp_path: Path) -> None:
     """A data set without wordings says how to give some; a header's list is a list of texts."""
     with pytest.raises(InputError, match="no wordings to train in: give some with --template"):
         training_texts(dataset(tmp_path))
-    with pytest.raises(InputError, match="no wording of direction b2a"):
-        training_texts(dataset(tmp_path, training=WORDINGS[2:]), "b2a")
     with pytest.raises(UnknownNameError, match="a2b"):
         training_texts(dataset(tmp_path, training=WORDINGS), "a2")
     for wrong in ("text", [""], [{}]):

@@ -42,8 +42,8 @@ def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
     names, model = chosen(what), options["model"] or _MODEL
     folder = options["report"] or Path("kgbench-reproduction") / model
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
-        ingredients = Ingredients(page(), model, folder, options["supplement"])
-        answer = _forecast(names, ingredients, options) if options["dry_run"] else _make(names, ingredients, options)
+        ingredients = Ingredients(page(), model, options["supplement"])
+        answer = _forecast(names, ingredients, options) if options["dry_run"] else _make(names, ingredients, {**options, "report": folder})
     if options["as_json"]:
         echo_json(answer)
     return 0
@@ -73,10 +73,13 @@ def _duration(seconds: float) -> str:
 
 def _total(parts: Sequence[PartForecast]) -> str:
     known = [part.seconds for part in parts if part.seconds is not None]
-    disk, memory = sum(part.disk_bytes for part in parts), max((part.memory_bytes or 0 for part in parts), default=0)
+    disk, memory = (
+        max((size or 0 for size in sizes), default=0) for sizes in zip(*((p.disk_bytes, p.memory_bytes) for p in parts), strict=True)
+    )
     left = len(parts) - len(known)
     unknown = f", and {left} of {len(parts)} parts that cannot be told beforehand" if left else ""
-    return f"in all {_duration(sum(known))}{unknown}; at most {memory / 2**20:,.0f} MiB of memory, {disk / 2**20:,.0f} MiB of disk"
+    room = f"at most {memory / 2**20:,.0f} MiB of memory, and {disk / 2**20:,.0f} MiB of disk while one is trained"
+    return f"in all {_duration(sum(known))}{unknown}; {room}"
 
 
 def _make(names: Sequence[str], what: Ingredients, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +88,7 @@ def _make(names: Sequence[str], what: Ingredients, options: Mapping[str, Any]) -
 
     with progress(shown=not options["quiet"]) as report:
         made = list(make(names, what, options["output_dir"], options["device"], report))
-    path = write_report(what.model, made, what.folder)
+    path = write_report(what.model, made, options["report"])
     if not options["as_json"]:
         click.echo("\n".join(_lines(made)))
         click.echo(f"report   {path}")

@@ -14,6 +14,14 @@ from kgbench.cli.figures import is_figure, reproduce_figures
 from kgbench.cli.output import echo_json
 from kgbench.cli.progress import progress
 from kgbench.cli.runs import find_run, output_dir
+from kgbench.errors import InputError
+
+OF_FIGURES = ("report", "supplement", "dry_run")
+OF_RUNS = (
+    *("localizer", "recipient", "donor", "revision", "chat_template", "dataset", "subject", "object", "column", "template"),
+    *("batch_size", "tolerance"),
+)
+"""Options that only one of the two kinds takes; --executor and --device have defaults."""
 
 
 @click.command(
@@ -56,7 +64,17 @@ def command(what: str, output_dir: Path, as_json: bool, quiet: bool, **options: 
     kgbench reproduce leaderboard/results/RUN --localizer my_method.py:Mine
     """  # noqa: D301 (click reads the character, not its escape)
     said = {**options, "output_dir": output_dir, "as_json": as_json, "quiet": quiet}
-    return reproduce_figures(what, said) if is_figure(what) else _run(what, output_dir, said)
+    if is_figure(what):
+        _refuse(what, "a run", [name for name in OF_RUNS if options[name]])
+        return reproduce_figures(what, said)
+    _refuse(what, "a figure", [name for name in OF_FIGURES if options[name]])
+    return _run(what, output_dir, said)
+
+
+def _refuse(what: str, kind: str, given: list[str]) -> None:
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise InputError(f"{option} says how {kind} is reproduced, and {what!r} is none: leave it out")
 
 
 def _run(run: str, output_dir: Path, options: dict[str, Any]) -> int:

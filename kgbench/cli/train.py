@@ -51,11 +51,11 @@ def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
 @click.option("--supplement", metavar="FILE|ID", help="Other texts read among the facts: .txt, .jsonl, or a data set on the Hub.")
 @click.option("--supplement-n", type=click.IntRange(min=0), metavar="N", help="How many of them.  [default: the recipe's]")
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of order, wordings held out and dropout."
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, metavar="N", help="Of order, wordings held out and dropout."
 )
 @click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Passes over the texts.  [default: the recipe's]")
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Texts per step.  [default: the recipe's]")
-@click.option("--learning-rate", type=click.FloatRange(min=0, min_open=True), metavar="X", help="Its peak.  [default: the recipe's]")
+@click.option("--learning-rate", type=click.FloatRange(0, 1, min_open=True), metavar="X", help="Its peak.  [default: the recipe's]")
 @click.option("--max-length", type=click.IntRange(min=1), metavar="N", help="Most tokens of a text.  [default: the recipe's]")
 @click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, cuda or mps.")
 @click.option(

@@ -35,7 +35,16 @@ def with_other_costars(rows: Sequence[Mapping[str, str]]) -> list[str]:
     found = [""] * len(rows)
     for place, i in enumerate(order):
         found[i] = rows[order[(place + len(rows) // 2) % len(rows)]]["second_actor"]
+    # A co-star of the same first name would be answered by repeating the prompt: two neighbours change theirs once more.
+    for place, i in enumerate(order[:-1]):
+        if _first(found[i]) == _first(rows[i].get("first_actor", "")):
+            after = order[place + 1]
+            found[i], found[after] = found[after], found[i]
     return found
+
+
+def _first(name: str) -> str:
+    return name.split(" ")[0]
 
 
 def invented_years(true_years: Sequence[int], seed: int = 0) -> list[int]:

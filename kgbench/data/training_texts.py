@@ -37,8 +37,8 @@ def training_wordings(dataset: Dataset) -> tuple[str, ...]:
 def training_texts(dataset: Dataset, direction: str = "both", templates: Sequence[str] = ()) -> list[TrainingText]:
     """Every fact in every wording.
 
-    A text of direction b2a is one of the data set's reversed wordings where it has such; otherwise a wording in which subject and object
-    have changed places, which says the same of a relation that holds both ways.
+    A text of direction b2a is one of the data set's reversed wordings where it has such; of movies otherwise a wording in which the two
+    actors have changed places, since playing together holds both ways.
 
     Args:
         dataset: The facts.
@@ -50,7 +50,7 @@ def training_texts(dataset: Dataset, direction: str = "both", templates: Sequenc
 
     Raises:
         UnknownNameError: There is no such direction.
-        InputError: There is no wording, none of that direction, or one that does not fit.
+        InputError: There is no wording, none of that direction, or one that does not fit or says nothing of directions.
     """
     if direction not in DIRECTIONS:
         raise UnknownNameError("direction", direction, DIRECTIONS)
@@ -63,12 +63,32 @@ def training_texts(dataset: Dataset, direction: str = "both", templates: Sequenc
         )
     for wording in (*forward, *reverse):
         _check(wording, dataset)
+    if direction != "both":
+        _check_direction(dataset, (*forward, *reverse), direction)
+    if direction != "a2b" and not reverse and not _holds_both_ways(dataset, forward):
+        raise InputError(
+            f"the wordings of data set {dataset.name!r} cannot be read in the other direction, since its relation may not hold both ways: "
+            'train with --direction a2b, or put a list "training_reversed" into the header of its file'
+        )
     chosen = [*(_as_it_is(dataset, forward) if direction != "b2a" else ())]
     chosen += _reversed(dataset, forward, reverse) if direction != "a2b" else ()
-    found = list(dict.fromkeys(chosen))
-    if not found:
-        raise InputError(f"data set {dataset.name!r} has no wording of direction {direction}: none mentions both subject and object")
-    return sorted(found, key=lambda text: text.template)
+    return sorted(dict.fromkeys(chosen), key=lambda text: text.template)
+
+
+def _check_direction(dataset: Dataset, wordings: Sequence[str], direction: str) -> None:
+    for wording in wordings:
+        if not _fields(wording) >= {dataset.subject, dataset.object}:
+            raise InputError(
+                f"direction {direction}: the wording {wording!r} of data set {dataset.name!r} does not say which of subject and object "
+                "comes first; train with --direction both"
+            )
+
+
+def _holds_both_ways(dataset: Dataset, wordings: Sequence[str]) -> bool:
+    """Whether subject and object can change places: two who play together do; texts that are no wordings have no direction."""
+    if {dataset.subject, dataset.object} == _MOVIE:
+        return True
+    return not any(_fields(wording) >= {dataset.subject, dataset.object} for wording in wordings)
 
 
 def _as_it_is(dataset: Dataset, wordings: Sequence[str]) -> Iterator[TrainingText]:

@@ -22,21 +22,25 @@ Array = NDArray[Any]
 Scores = Mapping[str, Array]
 
 
-def between_configurations(prompt: PromptColumns, metric: str, first: str, second: str) -> Figure:
-    """recovery(first) - recovery(second) on one prompt.
+def between_configurations(prompt: PromptColumns, metric: str, first: str, second: str, share: float = 1.0) -> Figure:
+    """recovery(first) - share * recovery(second) on one prompt.
 
     Args:
         prompt: The prompt's per-fact columns.
         metric: The metric of the ratios.
         first: A configuration.
         second: Another.
+        share: How much of the second is taken off.
     """
     scores = _numbers(prompt.scores(metric))
     if (missing := _missing(scores, (first, second), prompt.n)) is not None:
         return missing
     if (reason := no_gain(prompt.scores(metric), prompt.counts)) is not None:
         return reason
-    return ratio(scores[first] - scores[second], scores["SFT"] - scores["PRE"], prompt.counts, anchors=(-1, 0, 1))
+    if share == 1:
+        return ratio(scores[first] - scores[second], scores["SFT"] - scores["PRE"], prompt.counts, anchors=(-1, 0, 1))
+    contrasts = (scores[first] - scores["PRE"]) - share * (scores[second] - scores["PRE"])
+    return ratio(contrasts, scores["SFT"] - scores["PRE"], prompt.counts, anchors=(-1, 0, 1))
 
 
 def between_prompts(first: PromptColumns, second: PromptColumns, metric: str, graft: str) -> Figure:

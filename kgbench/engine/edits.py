@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["POINTS", "Add", "Copy", "Cut", "Edit", "Hook", "Run", "Values", "Write", "sources"]
 
 POINTS = ("resid_pre", "attn_out", "mlp_out", "resid_post")
-"""Where activations are read and edited: a layer's input, what attention and MLP add to the stream, and the layer's output."""
+"""Where activations are read and edited: a layer's input, what attention and MLP add to the stream, and the layer's output.
+
+In Granite, `attn_out` and `mlp_out` are taken before they are multiplied by `residual_multiplier`, so that what is added to the stream is
+that much smaller.
+"""
 
 
 class Hook(NamedTuple):

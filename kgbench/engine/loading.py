@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kgbench.engine.selftest import verify
+from kgbench.errors import KgbenchError, ModelError
 from kgbench.models import pair as pairs
 from kgbench.models.pair import ModelPair
 
@@ -25,5 +26,10 @@ def load_pair(name: str | None = None, **options: Any) -> ModelPair:
         LawError: The family map does not fit the models.
     """
     loaded = pairs.load_pair(name, **{"share": True, **options})
-    verify(loaded)
+    try:
+        verify(loaded)
+    except KgbenchError:
+        raise
+    except Exception as error:  # a map of one's own can make a model do anything
+        raise ModelError(f"the family map of {loaded.family.model_type!r} cannot be tried: {type(error).__name__}: {error}") from error
     return loaded

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kgbench.errors import NotApplicableError
 from kgbench.models.pair import ModelPair
 
-__all__ = ["Masks", "Windows", "make_masks", "windows"]
+__all__ = ["Masks", "Windows", "known_windows", "make_masks", "windows"]
 
 _WINDOWED, _WHOLE = "sliding_attention", "full_attention"
 _KNOWN = ("sliding_window", "max_window_layers", "sliding_window_pattern", "_sliding_window_pattern", "chunk_size_feed_forward")
+
+_found: WeakKeyDictionary[ModelPair, Windows] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,27 @@ class Windows:
 
 def windows(pair: ModelPair) -> Windows:
     """The sliding windows of a pair's models: of the layers that the configuration's `layer_types` names, or of all where it names none."""
+    if pair not in _found:
+        _found[pair] = _windows(pair)
+    return _found[pair]
+
+
+def known_windows(pair: ModelPair) -> Windows:
+    """The same, for masks that stand in the place of the model's own.
+
+    Raises:
+        NotApplicableError: The models limit attention in a way that such masks would not keep to.
+    """
+    found = windows(pair)
+    if found.unknown:
+        raise NotApplicableError(
+            f"{pair.name} has layers of a kind, or a limit to attention, whose masks are not known here ({', '.join(found.unknown)}), and "
+            "attention is cut by putting a mask in the place of the layer's own, which would drop it"
+        )
+    return found
+
+
+def _windows(pair: ModelPair) -> Windows:
     config = pair.recipient.config
     size = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or [_WINDOWED if size else _WHOLE] * pair.n_layers
@@ -76,8 +101,11 @@ def make_masks(pair: ModelPair, earlier: Bool[np.ndarray, "row token token"], de
         pair: The models.
         earlier: [i, j]: token j is token i or comes before it.
         depths: Position of each token in its prompt; windows go by it, wherever in the row a token stands.
+
+    Raises:
+        NotApplicableError: As `known_windows` does.
     """
-    found = windows(pair)
+    found = known_windows(pair)
     whole = _added(earlier, pair)
     if not found.layers or depths.max(initial=0) < found.size:
         return Masks(whole, None, found)

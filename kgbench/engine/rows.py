@@ -23,7 +23,11 @@ Row = tuple[int, int]
 
 
 def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
-    """Answer a plan chunk by chunk."""
+    """Answer a plan chunk by chunk.
+
+    Raises:
+        NotApplicableError: There are cuts, and the models limit attention in a way that their masks would not keep to.
+    """
     wiring = wiring.scaled(plan.scaled)
     for chunk in _chunks(plan, budget, wiring.model.config.vocab_size):
         logits = _forward(wiring, plan, chunk)
@@ -101,9 +105,12 @@ def _activity(wiring: Wiring, plan: Plan, chunk: list[Row], width: int) -> Activ
         nodes = np.array(some)[:, None] * width + np.arange(len(request.ids))
         runs = {request.runs[-1 - chunk[row][1]]: i for i, row in enumerate(some) if chunk[row][1] < 0}
         whole.extend(make_schedule(plan.treatments, numbers, nodes, runs), 0)
+    edits = whole.edits(wiring.pair.device)
+    if not any(whole.cuts.values()):
+        return Activity(edits)
     earlier, depths = np.tri(width, dtype=bool), np.arange(width)
     masks = make_masks(wiring.pair, np.tile(earlier, (len(chunk), 1, 1)), np.tile(depths, (len(chunk), 1)))
-    return Activity(whole.edits(wiring.pair.device), whole.masks(masks))
+    return Activity(edits, whole.masks(masks))
 
 
 def _by_prompt(chunk: list[Row]) -> Mapping[int, list[int]]:

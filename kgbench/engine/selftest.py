@@ -22,6 +22,8 @@ from kgbench.models.pair import ModelPair
 __all__ = ["LAWS", "packed_agrees", "tolerance", "verify"]
 
 _TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}
+_ROUNDINGS = 2
+"""How often each of two logits may have been rounded: as the head's output, and after what is done to that."""
 _TEXT = "Two people star in a film."
 _TOKENS = 7
 
@@ -29,8 +31,13 @@ _verdicts: WeakKeyDictionary[ModelPair, str | None] = WeakKeyDictionary()
 
 
 def tolerance(pair: ModelPair, logits: Tensor) -> float:
-    """Largest difference of logits that rounding explains; models compute attention weights in float32 whatever their type."""
-    return _TOLERANCES.get(pair.dtype, 0.1) * max(1.0, float(logits.float().std()))
+    """Largest difference of logits that rounding explains; models compute attention weights in float32 whatever their type.
+
+    It grows with how far logits spread, and with how far they are from zero: a constant added to all changes no answer, but each is
+    rounded to the type's precision of the sum.
+    """
+    spread, largest = float(logits.float().std()), float(logits.float().nan_to_num(0, 0, 0).abs().max())
+    return _TOLERANCES.get(pair.dtype, 0.1) * max(1.0, spread) + _ROUNDINGS * torch.finfo(pair.dtype).eps * largest
 
 
 @torch.inference_mode()
@@ -38,8 +45,8 @@ def verify(pair: ModelPair) -> None:
     """Check the family map on the pair's own models.
 
     Grafting everything is the donor, grafting nothing the recipient, the slices of a fused projection partition its output, every
-    component moves the logits when it alone is perturbed, and tokens that are treated differently are each treated as when they come
-    one at a time.
+    component moves the logits when it alone is perturbed, tokens that are treated differently are each treated as when they come one at
+    a time, and what attention and MLP add to the stream is the output of the modules that the map names.
 
     Raises:
         LawError: One of these does not hold; the message names it.
@@ -122,12 +129,32 @@ def _tokens_are_told_apart(pair: ModelPair) -> None:
         )
 
 
+def _hooks_are_what_is_added(pair: ModelPair) -> None:
+    family = pair.family
+    for name, hook, norm, last, other in (
+        ("attention", family.attention, "ln_1_post", "o", "down"),
+        ("mlp", family.mlp, "ln_2_post", "down", "o"),
+    ):
+        module_at(pair.recipient, f"{family.layers}.0.{hook}")
+        within, without = (family.inside[c].module if c in family.inside else "" for c in (norm if norm in family.inside else last, other))
+        if not _holds(hook, within) or _holds(hook, without):
+            raise LawError(
+                f"{_map(pair)}: {name!r} is {hook!r}, where it should be the module whose output is added to the stream: "
+                + (f"the norm {within!r}" if norm in family.inside else f"{within!r} or one that holds it, and not {without!r}")
+            )
+
+
+def _holds(module: str, part: str) -> bool:
+    return f"{part}.".startswith(f"{module}.")
+
+
 LAWS: Mapping[str, Callable[[ModelPair], None]] = {
     "the head is named": _there_is_a_head,
     "slices partition what is fused": _slices_partition,
     "grafting everything is the donor, grafting nothing the recipient": _everything_is_the_donor,
     "each component moves the logits": _components_matter,
     "tokens are told apart": _tokens_are_told_apart,
+    "attention and MLP are read where they add to the stream": _hooks_are_what_is_added,
 }
 """What `verify` checks, in order."""
 

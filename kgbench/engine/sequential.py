@@ -16,7 +16,7 @@ from transformers import DynamicCache
 
 from kgbench.engine.edits import Add, Copy, Edit, Hook, Run
 from kgbench.engine.forward import Activity, Wiring, one_treatment
-from kgbench.engine.masks import windows
+from kgbench.engine.masks import known_windows
 from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.engine.treatment import Treatment
 
@@ -27,7 +27,11 @@ Kept = dict[tuple[Hook, int], Tensor]
 
 
 def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
-    """Answer a plan one prompt and configuration at a time; the budget does not matter."""
+    """Answer a plan one prompt and configuration at a time; the budget does not matter.
+
+    Raises:
+        NotApplicableError: There are cuts, and the models limit attention in a way that their masks would not keep to.
+    """
     wiring = wiring.scaled(plan.scaled)
     hooks = sorted({edit.hook for treatment in plan.treatments for edit in treatment.edits})
     for prompt, request in enumerate(plan.requests):
@@ -84,7 +88,9 @@ class _Pass:
 
     def _masks(self, treatment: Treatment, token: int) -> Mapping[int, Tensor]:
         """Masks [1, 1, 1, key] of the layers in which this token does not attend to some before it."""
-        pair, found, layers = self.wiring.pair, dict[int, Tensor](), windows(self.wiring.pair)
+        if not treatment.cuts:
+            return {}
+        pair, found, layers = self.wiring.pair, dict[int, Tensor](), known_windows(self.wiring.pair)
         for cut in treatment.cuts:
             seen = layers.seen(cut.layer, token)  # the cache holds no more
             mask = found.setdefault(cut.layer, torch.zeros(1, 1, 1, seen, dtype=pair.dtype, device=pair.device))

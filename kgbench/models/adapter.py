@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -29,9 +29,21 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 _PREFIX = "base_model.model."
 _ROWS = re.compile(r"(?P<path>.+)\.lora_(?P<which>[AB])\.weight")
-_END, _LAYER, _ANY_LAYER = r"(.*\.)?({})$", r"(?:^|.*?\.){}\.(?P<layer>\d+)\.", r".*?\.[^.]*\.(?P<layer>\d+)\."
+_END, _LAYER, _ANY_LAYER = r"(.*\.)?({})$", r"(?:^|.*?\.)(?:{})\.(?P<layer>\d+)\.", r".*?\.[^.]*\.(?P<layer>\d+)\."
 """Regular expressions into which a configuration puts its own: what a path ends with, and the number of the layer that it is in."""
 Number = TypeVar("Number", int, float)
+Rank = Annotated[int, Field(gt=0, le=65536)]
+Alpha = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
+
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?.?|[*+?][+?]?|.", re.DOTALL)
+"""What a regular expression is a series of."""
+_LONGEST, _MOST_UNBOUNDED, _MOST_WAYS = 200, 4, 100_000
+_WAYS_OF_QUANTIFIER = 16
+_UNDERSTOOD = (
+    f"understood are at most {_LONGEST} characters of alternation, character classes, '.*' (at most {_MOST_UNBOUNDED} such), anchors, "
+    "and groups '(...)' or '(?:...)' without a quantifier"
+)
+"""Of what an adapter says as regular expressions, only what cannot take long to match."""
 
 _OF_TRAINING = {
     *("auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "inference_mode", "loftq_config", "lora_dropout"),
@@ -49,14 +61,14 @@ class AdapterConfig(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
-    r: PositiveInt
-    lora_alpha: FiniteFloat
+    r: Rank
+    lora_alpha: Alpha
     target_modules: str | list[str]
     exclude_modules: str | list[str] | None = None
     layers_to_transform: int | list[int] | None = None
     layers_pattern: str | list[str] | None = None
-    rank_pattern: dict[str, PositiveInt] | None = None
-    alpha_pattern: dict[str, FiniteFloat] | None = None
+    rank_pattern: dict[str, Rank] | None = None
+    alpha_pattern: dict[str, Alpha] | None = None
     use_rslora: bool = False
     fan_in_fan_out: bool = False
     """Whether weights are stored as [in, out]; the base's modules tell that themselves."""
@@ -95,11 +107,14 @@ class AdapterConfig(BaseModel):
         if layers is None or layers == []:
             return True
         found = next(filter(None, (re.match(pattern, path) for pattern in self._layer_patterns())), None)
-        return found is not None and int(found["layer"]) in (layers if isinstance(layers, list) else [layers])
+        number = found["layer"] if found else None
+        return number is not None and int(number) in (layers if isinstance(layers, list) else [layers])
 
     def _layer_patterns(self) -> list[str]:
-        lists = [self.layers_pattern] if isinstance(self.layers_pattern, str) else self.layers_pattern
-        return [_LAYER.format(name) for name in lists] if lists else [_ANY_LAYER]
+        return [_LAYER.format(name) for name in self._layer_lists()] or [_ANY_LAYER]
+
+    def _layer_lists(self) -> list[str]:
+        return [self.layers_pattern] if isinstance(self.layers_pattern, str) else self.layers_pattern or []
 
     def _set_aside(self, path: str) -> bool:
         if isinstance(self.exclude_modules, str):
@@ -107,9 +122,9 @@ class AdapterConfig(BaseModel):
         return self.saves(path) or _ends(path, self.exclude_modules or ())
 
     def expressions(self) -> list[str]:
-        """All regular expressions that it makes use of."""
+        """All regular expressions that it says."""
         whole = [pattern for pattern in (self.target_modules, self.exclude_modules) if isinstance(pattern, str)]
-        return [*whole, *(_END.format(end) for end in (*(self.rank_pattern or ()), *(self.alpha_pattern or ()))), *self._layer_patterns()]
+        return [*whole, *(self.rank_pattern or ()), *(self.alpha_pattern or ()), *self._layer_lists()]
 
 
 def _ends(path: str, names: Iterable[str]) -> bool:
@@ -193,9 +208,53 @@ def _config(path: Path, origin: str) -> AdapterConfig:
         raise ModelError(
             f"{origin} sets {key!r} to {json.dumps(value)[:60]}, so that it is more than low-rank rows beside its base: {_MERGE}"
         )
+    _check_expressions(config, f"{origin} does not load: {CONFIG}: ")
+    return config
+
+
+def _check_expressions(config: AdapterConfig, where: str) -> None:
+    ways = 0
     for expression in config.expressions():
+        shown = repr(expression if len(expression) <= 60 else f"{expression[:60]}...")
+        if len(expression) > _LONGEST:
+            raise ModelError(f"{where}{shown} has {len(expression)} characters; {_UNDERSTOOD}")
+        if fault := _strange(expression):
+            raise ModelError(f"{where}{shown} has {fault}; {_UNDERSTOOD}")
         try:
             re.compile(expression)
-        except re.error as error:
-            raise ModelError(f"{origin} does not load: {CONFIG}: {expression!r} is no regular expression ({error})") from error
-    return config
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ModelError(f"{where}{shown} is no regular expression ({error})") from error
+        ways += _ways(expression)
+    if ways > _MOST_WAYS:
+        raise ModelError(f"{where}its regular expressions can match in too many ways; {_UNDERSTOOD}, few of each")
+
+
+def _strange(expression: str) -> str | None:
+    """What an expression has that is not understood, if anything."""
+    tokens = _TOKEN.findall(expression)
+    for before, token in zip(["", *tokens], tokens, strict=False):
+        if before == ")" and token[0] in "*+?":
+            return f"a group with the quantifier {token!r}"
+        if token.startswith("(?") and token != "(?:":
+            return f"a group that begins with {token!r}"
+        if token == "{":
+            return "a quantifier in braces"
+        if token[0] == "\\" and token[1:].isdigit():
+            return f"the backreference {token!r}"
+    unbounded = sum(token[0] in "*+" for token in tokens)
+    return f"{unbounded} unbounded quantifiers" if unbounded > _MOST_UNBOUNDED else None
+
+
+def _ways(expression: str) -> int:
+    """About how many ways there are to match an expression: what choices there are at groups and quantifiers, multiplied."""
+    ways, branches = 1, [1]
+    for token in _TOKEN.findall(expression):
+        if token[0] == "(":
+            branches.append(1)
+        elif token == ")":
+            ways *= branches.pop()
+        elif token == "|":
+            branches[-1] += 1
+        elif token[0] in "*+?":
+            ways *= 2 if token[0] == "?" else _WAYS_OF_QUANTIFIER
+    return ways * branches[0]

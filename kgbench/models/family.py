@@ -8,24 +8,31 @@ output or, with `per` naming a number of blocks in the configuration, of each bl
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.sites import COMPONENTS, GROUPS, OUTSIDE, PER_LAYER, Graft
 
-__all__ = ["FAMILY_FILE", "Family", "Place", "family_names", "load_family", "module_at", "read_family", "written"]
+__all__ = ["FAMILY_FILE", "Family", "Place", "family_in", "family_names", "load_family", "module_at", "read_family", "written"]
 
 FAMILY_FILE = "kgbench_family.json"
-"""A map that a checkpoint's folder may hold; it goes before the one that comes with the package."""
+"""A map that a checkpoint's folder may hold, for a model type of which the package has none."""
+
+
+_MOST_PARTS = 64
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,44 @@ class Place:
         blocks = getattr(config, self.per) if self.per else 1
         first, last = (sum(shares[:n]) * width // (blocks * sum(shares)) for n in (self.part, self.part + 1))
         return torch.arange(width).reshape(blocks, -1)[:, first:last].reshape(-1)
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with it whatever the model, if anything."""
+        parts = self.of if isinstance(self.of, int) else len(self.of)
+        if "" in (self.module, *self.also):
+            return "a module's path is empty"
+        if not 1 <= parts <= _MOST_PARTS:
+            return f"'of' says {parts} parts, expected 1 to {_MOST_PARTS}"
+        if not 0 <= self.part < parts:
+            return f"'part' is {self.part}, expected 0 to {parts - 1}"
+        return None if self.tokens in (1, 2) else f"'tokens' is {self.tokens}, expected 1 or 2"
+
+    def misfit(self, module: nn.Module, config: object) -> str | None:
+        """Why a module cannot compute the component, as far as that can be seen without running it; None where it can.
+
+        Args:
+            module: What is at the place.
+            config: The model's configuration.
+        """
+        kinds = nn.Linear | Conv1D | nn.Embedding
+        if not isinstance(module, kinds) and any(isinstance(part, kinds) for part in module.modules()):
+            return f"it holds several modules, being of type {type(module).__name__}"
+        if next(module.parameters(), None) is None:
+            return f"it has no weights, being of type {type(module).__name__}"
+        parameters = inspect.signature(module.forward).parameters
+        if self.input is not None and self.input not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            return f"it takes no argument {self.input!r}"
+        if not self.fused:
+            return None
+        if not isinstance(module, nn.Linear | Conv1D):
+            return f"only linear modules have parts, not {type(module).__name__}"
+        shares, blocks = ((self.of,) if isinstance(self.of, int) else self.of), (self.per or 1,)
+        numbers = [x if isinstance(x, int) else _number(config, x) for x in (*shares, *blocks)]
+        if 0 in numbers:
+            return f"the model's configuration has no positive number {(*shares, *blocks)[numbers.index(0)]!r}"
+        pieces, width = sum(numbers[:-1]) * numbers[-1], module.nf if isinstance(module, Conv1D) else module.out_features
+        return f"its {width} columns are not {pieces} equal pieces" if width % pieces else None
 
 
 @dataclass(frozen=True)
@@ -97,13 +142,49 @@ class Family:
         return self.inside["o"].module.rpartition(".")[0]
 
     def fitted(self, model: nn.Module) -> Family:
-        """The map without what this model lacks of what models of its type may lack."""
+        """The map without what this model lacks of what models of its type may lack.
+
+        Raises:
+            ModelError: The map does not fit the model; the message says where.
+        """
 
         def kept(places: Mapping[str, Place], within: str) -> dict[str, Place]:
             present = {c: p for c, p in places.items() if not p.optional or _has(model, within + p.module)}
             return {c: replace(p, also=tuple(path for path in p.also if _has(model, within + path))) for c, p in present.items()}
 
-        return replace(self, outside=kept(self.outside, ""), inside=kept(self.inside, f"{self.layers}.0."))
+        layers = self._module(model, self.layers)
+        if not isinstance(layers, nn.ModuleList) or not len(layers):
+            raise ModelError(f"{self._source} does not fit this model: {self.layers!r} is no list of layers, but {type(layers).__name__}")
+        found = replace(self, outside=kept(self.outside, ""), inside=kept(self.inside, f"{self.layers}.0."))
+        found._check_modules(model, len(layers))
+        return found
+
+    @property
+    def _source(self) -> str:
+        """What to call the map in an error."""
+        return f"the family map {f'families/{self.model_type}.json' if self.shipped else FAMILY_FILE} of {self.model_type!r}"
+
+    @property
+    def shipped(self) -> bool:
+        """Whether the package has a map of this model type, so that none is taken from a folder."""
+        return self.model_type in family_names()
+
+    def _module(self, model: nn.Module, path: str) -> nn.Module:
+        if not _has(model, path):
+            raise ModelError(f"{self._source} does not fit this model: it has no module {path!r}")
+        return model.get_submodule(path)
+
+    def _check_modules(self, model: nn.Module, n_layers: int) -> None:
+        """Refuse a map that names modules that the model does not have, or that cannot compute the component."""
+        for number in range(n_layers):
+            for path in (self.attention, self.mlp):
+                self._module(model, f"{self.layers}.{number}.{path}")
+        sites: list[tuple[int | None, str]] = [(None, component) for component in self.outside]
+        sites += [(layer, component) for layer in range(n_layers) for component in self.inside]
+        for layer, component in sites:
+            for path in self.paths(layer, component):
+                if misfit := self.place(component).misfit(self._module(model, path), model.config):
+                    raise ModelError(f"{self._source} does not fit this model: {component!r} at {path!r}: {misfit}")
 
     def place(self, component: str) -> Place:
         """Module and slice of a component."""
@@ -143,6 +224,28 @@ def load_family(model_type: str) -> Family:
     return read_family(files(__package__).joinpath("families", f"{model_type}.json").read_text("utf-8"), f"families/{model_type}.json")
 
 
+def family_in(folder: Path, model_type: str, origin: str) -> Family:
+    """The map for a checkpoint: the one that comes with the package; for a model type of which it has none, the one in the folder.
+
+    Args:
+        folder: The checkpoint's directory.
+        model_type: As its configuration names it.
+        origin: What to call the checkpoint in an error.
+
+    Raises:
+        ModelError: There is no map, or the one in the folder does not read, is of another type, or is not the package's own.
+    """
+    own, source = folder / FAMILY_FILE, f"{origin}/{FAMILY_FILE}"
+    if not own.is_file():
+        return load_family(model_type)
+    family = read_family(own.read_text("utf-8", errors="replace"), source)
+    if family.model_type != model_type:
+        raise ModelError(f"the family map {source} is of {family.model_type!r}, the checkpoint of {model_type!r}")
+    if family.shipped and family != load_family(model_type):
+        raise ModelError(f"the family map {source} differs from the one that kgbench has for {model_type!r}, which it would use; remove it")
+    return family
+
+
 def read_family(text: str, source: str) -> Family:
     """Read a family map.
 
@@ -163,11 +266,22 @@ def read_family(text: str, source: str) -> Family:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
         raise ModelError(f"the family map {source} does not read: {where}: {first['msg']}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"the family map {source} does not read: {error}") from error
     for part, found, known in (("outside", family.outside, OUTSIDE), ("inside", family.inside, PER_LAYER)):
         if unknown := [c for c in found if c not in known]:
             raise ModelError(f"the family map {source} has {unknown[0]!r} {part} the layers; components there are {', '.join(known)}")
+    for name in ("layers", "attention", "mlp"):
+        if not getattr(family, name):
+            raise ModelError(f"the family map {source} does not read: {name}: the path is empty")
+    for component, place in {**family.outside, **family.inside}.items():
+        if place.fault:
+            raise ModelError(f"the family map {source} does not read: {component}: {place.fault}")
+    for places in (family.outside, family.inside):
+        further = [path for place in places.values() for path in place.also]
+        times = Counter([*further, *{place.module for place in places.values()}])
+        if twice := [path for path in further if times[path] > 1]:
+            raise ModelError(f"the family map {source} does not read: also: {twice[0]!r} is named twice")
     if "o" not in family.inside:
         raise ModelError(f"the family map {source} lacks the component 'o', attention's output projection")
     return family
@@ -182,6 +296,12 @@ def written(family: Family) -> dict[str, Any]:
 
     parts = {name: {c: place(p) for c, p in getattr(family, name).items()} for name in ("outside", "inside")}
     return {name: getattr(family, name) for name in ("model_type", "layers", "attention", "mlp")} | parts
+
+
+def _number(config: object, name: str) -> int:
+    """A number of the configuration; 0 where it is none that counts anything."""
+    found = getattr(config, name, None)
+    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
 
 
 def _has(model: nn.Module, path: str) -> bool:

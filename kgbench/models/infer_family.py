@@ -59,7 +59,10 @@ def infer_family(model: PreTrainedModel) -> Family:
     """
     layers = _layers(model)
     if any(weight.ndim > 2 for weight in model.get_submodule(layers).parameters()):
-        raise ModelError(f"models of type {model.config.model_type!r} have weights of three dimensions: mixtures of experts have no map")
+        raise ModelError(
+            f"models of type {model.config.model_type!r} have no map: "
+            "their layers have weights of three dimensions, such as experts or convolutions"
+        )
     calls = _probed(model, _ids(_TOKENS))
     n = model.get_submodule(layers).__len__()  # type: ignore[operator]  # a ModuleList
     inner, last = ([c for c in calls if c.path.startswith(f"{layers}.{i}.")] for i in (0, n - 1))
@@ -175,10 +178,10 @@ def _inside(model: PreTrainedModel, first: Sequence[_Call], last: Sequence[_Call
     if [c.path for c in first] != [c.path for c in last]:
         raise ModelError(f"the first layer has other modules than the last one: {[c.path for c in first]} and {[c.path for c in last]}")
     module = model.get_submodule(layer)
-    heads = [path for path, child in module.named_children() if "attention" in type(child).__name__.lower()]
-    if len(heads) != 1:
-        raise ModelError(f"a layer has {len(heads)} modules of attention, expected one whose class is called so: {heads}")
-    attending = [c for c in first if c.path.startswith(f"{heads[0]}.")]
+    attentions = [path for path, child in module.named_children() if "attention" in type(child).__name__.lower()]
+    if len(attentions) != 1:
+        raise ModelError(f"a layer has {len(attentions)} modules of attention, expected one whose class is called so: {attentions}")
+    attending = [c for c in first if c.path.startswith(f"{attentions[0]}.")]
     projections = [c for c in attending if isinstance(c.module, nn.Linear | Conv1D)]
     rest = [c for c in first if c not in attending]
     mlp = [c for c in rest if isinstance(c.module, nn.Linear | Conv1D)]

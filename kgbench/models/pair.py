@@ -13,7 +13,13 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from kgbench.data import Prompt
@@ -21,9 +27,10 @@ from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.adapter import read_adapter
 from kgbench.models.checkpoints import Checkpoint, locate
+from kgbench.models.configuration import read_config
 from kgbench.models.delta import apply_delta
 from kgbench.models.encoding import Encoded, Encoder
-from kgbench.models.family import FAMILY_FILE, Family, load_family, read_family
+from kgbench.models.family import Family, family_in, written
 from kgbench.models.lora import adapted
 from kgbench.models.sharing import share_equal
 from kgbench.sites import RECIPIENT
@@ -36,8 +43,15 @@ _SHAPE_KEYS = (
     *("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
     *("vocab_size", "n_layer", "n_embd", "n_head", "n_inner"),
 )
+_FORWARD_KEYS = (
+    *("sliding_window", "layer_types", "rope_parameters", "no_rope_layers", "attn_logit_softcapping", "final_logit_softcapping"),
+    *("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "query_pre_attn_scalar", "clip_qkv"),
+    *("hidden_act", "hidden_activation", "activation_function", "use_parallel_residual", "do_layer_norm_before"),
+    *("scale_attn_weights", "scale_attn_by_inverse_layer_idx"),
+)
+"""Parts of a configuration that no weight-bearing module holds: under a graft the recipient's count, at whatever tokens."""
 
-
+_ATTENTION = ("auto", "sdpa", "eager")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -116,13 +130,13 @@ class ModelPair:
 
     @cached_property
     def weight_hashes(self) -> Mapping[str, str]:
-        """SHA-256 of the weights and the configuration of `recipient` and of each donor."""
-        return {name: _model_hash(model) for name, model in {RECIPIENT: self.recipient, **self.donors}.items()}
+        """SHA-256 of the weights, the configuration and, where it is not the package's, the map of `recipient` and of each donor."""
+        return {name: _model_hash(model, self.family) for name, model in {RECIPIENT: self.recipient, **self.donors}.items()}
 
     def changed(self) -> tuple[str, ...]:
         """Names of the models whose weights or configuration are no longer those of `weight_hashes`."""
         models = {RECIPIENT: self.recipient, **self.donors}
-        return tuple(name for name, model in models.items() if _model_hash(model) != self.weight_hashes[name])
+        return tuple(name for name, model in models.items() if _model_hash(model, self.family) != self.weight_hashes[name])
 
     @cached_property
     def tokenizer_hash(self) -> str:
@@ -153,7 +167,7 @@ def load_pair(
             that equal the recipient's are held once, so that the models must not be written to; an adapter's donor always shares).
 
     Raises:
-        UnknownNameError: The catalog has no such name, or `dtype` is unknown.
+        UnknownNameError: The catalog has no such name, or `dtype` or `attention` is unknown.
         ModelError: A checkpoint is missing or the checkpoints do not fit each other.
     """
     revision, chat_template, attention, share = _options(**options)
@@ -166,6 +180,7 @@ def load_pair(
     family = _family(places[RECIPIENT], sources[RECIPIENT])
     for part, place in places.items():
         _check_config(places[RECIPIENT], place, part)
+    attention = _backend(places[RECIPIENT], attention)
     tokenizer, origins = _tokenizer(places), {part: place.origin for part, place in places.items()}
     first = _load(places.pop(RECIPIENT), DTYPES.get(stored, stored), device, attention)
     others = {}
@@ -174,6 +189,7 @@ def load_pair(
             others[part] = _adapted(first, place.adapter, place.origin, recipient_place)
             continue
         others[part] = _load(place, first.dtype, device, attention)  # one type for all
+        _check_forward(first, others[part], part)
         _check_weights(first, others[part], part)
         if share:
             share_equal(first, others[part])
@@ -208,14 +224,8 @@ def _sources(name: str | None, recipient: str | None, donors: Mapping[str, str] 
 
 
 def _family(place: Checkpoint, source: str) -> Family:
-    """The map in the recipient's folder, if there is one; otherwise the one that comes with the package."""
-    model_type, own = _model_type(place, source), place.directory / FAMILY_FILE
-    if not own.is_file():
-        return load_family(model_type)
-    family = read_family(own.read_text("utf-8", errors="replace"), f"{place.origin}/{FAMILY_FILE}")
-    if family.model_type != model_type:
-        raise ModelError(f"the family map {place.origin}/{FAMILY_FILE} is of {family.model_type!r}, the checkpoint of {model_type!r}")
-    return family
+    """The map that fits the recipient."""
+    return family_in(place.directory, _model_type(place, source), place.origin)
 
 
 def _model_type(place: Checkpoint, source: str) -> str:
@@ -233,6 +243,22 @@ def _check_config(recipient: Checkpoint, other: Checkpoint, part: str) -> None:
                 f"recipient and donor {part!r} differ in {key}: {ours.get(key)} against {theirs.get(key)}; "
                 "a graft needs two checkpoints of one architecture"
             )
+
+
+def _check_forward(recipient: PreTrainedModel, donor: PreTrainedModel, part: str) -> None:
+    """As loaded, since a checkpoint need not write down what is the default."""
+    for key in _FORWARD_KEYS:
+        ours, theirs = (_plainly(getattr(model.config, key, None)) for model in (recipient, donor))
+        if ours != theirs:
+            raise ModelError(
+                f"recipient and donor {part!r} differ in {key}: {ours} against {theirs}; a graft is computed by the recipient's "
+                "forward pass, which would be another than the donor's"
+            )
+
+
+def _plainly(value: Any) -> Any:
+    """A setting without what is empty, and without the former name of `rope_type`."""
+    return {k: _plainly(v) for k, v in value.items() if v is not None and k != "type"} if isinstance(value, dict) else value
 
 
 def _check_weights(recipient: nn.Module, donor: nn.Module, part: str) -> None:
@@ -276,6 +302,19 @@ def read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:
         raise ModelError(f"{place.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
 
 
+def _backend(recipient: Checkpoint, attention: str) -> str:
+    """The attention backend of all models of a pair; what a checkpoint asks for is not heeded, since it may be code from outside."""
+    if attention not in _ATTENTION:
+        raise UnknownNameError("attention backend", attention, _ATTENTION)
+    if attention != "auto":
+        return attention
+    try:
+        model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(read_config(recipient.directory))]
+    except Exception as error:  # libraries raise what they like on a broken configuration
+        raise ModelError(f"{recipient.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+    return "sdpa" if model._supports_sdpa else "eager"
+
+
 def _load(place: Checkpoint, dtype: torch.dtype | str, device: str, attention: str) -> PreTrainedModel:
     bars, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
@@ -283,8 +322,9 @@ def _load(place: Checkpoint, dtype: torch.dtype | str, device: str, attention: s
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             place.directory,
+            config=read_config(place.directory),
             dtype=dtype,
-            attn_implementation=None if attention == "auto" else attention,
+            attn_implementation=attention,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
@@ -331,10 +371,12 @@ _NO_MATTER = ("_name_or_path", "transformers_version", "dtype", "architectures",
 """Parts of a configuration that change no answer."""
 
 
-def _model_hash(model: PreTrainedModel) -> str:
-    """SHA-256 over weights and configuration: rotary base, norms' epsilon and the like change answers too."""
+def _model_hash(model: PreTrainedModel, family: Family) -> str:
+    """SHA-256 over weights and configuration: rotary base, norms' epsilon and the like change answers too, as does a map from a folder."""
     config = {key: value for key, value in model.config.to_dict().items() if key not in _NO_MATTER and "attn_implementation" not in key}
     text = json.dumps(config, sort_keys=True, default=str)
+    if not family.shipped:
+        text += f"\n{hashlib.sha256(json.dumps(written(family), sort_keys=True).encode()).hexdigest()}"
     return hashlib.sha256(f"{weights_hash(model)}\n{text}".encode()).hexdigest()
 
 

@@ -73,6 +73,7 @@ def random_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
     Raises:
         ModelError: The library makes no causal language model of this configuration.
     """
+    config._attn_implementation = None  # see `read_config`
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config).double().eval()
     except Exception as error:  # as above

@@ -31,7 +31,7 @@ class Checked:
     difference: Estimate
     outcome: Literal["holds", "fails", "undecided"]
     paper: Mapping[str, float]
-    """The same difference by the paper's rates, of each of its models."""
+    """The difference of the paper's top-5 rates, of each of its models."""
 
     @property
     def in_paper(self) -> Mapping[str, bool]:
@@ -43,7 +43,7 @@ def checked(figure: FigureSpec, page: Page, record: Record, facts: pa.Table, dat
     """All claims of a figure.
 
     Differences are of recoveries: m(first) - m(second) over m(SFT) - m(PRE), by fact; of the mean rank they are those of the mean
-    reciprocal rank, since a mean rank is that of a few facts.
+    reciprocal rank, since a mean rank is that of a few facts; the paper has none of that.
 
     Args:
         figure: The figure.
@@ -57,10 +57,10 @@ def checked(figure: FigureSpec, page: Page, record: Record, facts: pa.Table, dat
     rows = page.rows[figure.rows]
     found = []
     for prompt in figure.prompts:
-        rates = published_rates(figure, dataset, prompt)
-        for claim in page.claims[figure.rows]:
+        rates = published_rates(figure, dataset, prompt) if metric == "top5" else {}
+        for claim in page.claims_of(figure):
             first, second = (rows.get(name, name) for name in (claim.first, claim.second))
-            difference = Estimate(**between_configurations(columns[prompt], metric, first, second).to_json())
+            difference = Estimate(**between_configurations(columns[prompt], metric, first, second, claim.share).to_json())
             found.append(Checked(prompt, claim, difference, _outcome(difference, claim), _in_rates(rates, claim)))
     return found
 
@@ -78,17 +78,19 @@ def published_rates(figure: FigureSpec, dataset: str, prompt: str) -> dict[str, 
     name = next((name for name in _SAME.get(prompt, (prompt,)) if any(row.prompt == name for row in rows)), None)
     found: dict[str, dict[str, PublishedRow]] = {}
     for row in rows:
-        if row.prompt == name:
+        # In the experiment from one direction to both, PRE is not the recipient of the grafts, whose own figures are not given.
+        if row.prompt == name and (figure.published, row.named) != ("reversal", "PRE"):
             found.setdefault(row.model, {})[row.named] = row
     return found
 
 
 def _in_rates(rates: Mapping[str, Mapping[str, PublishedRow]], claim: ClaimSpec) -> dict[str, float]:
-    found = {}
-    for model, rows in rates.items():
-        rate = {name: row.top5 for name, row in rows.items()}
-        # Of hybrids it is not published; of the other experiments it is .03 at most.
-        rate.setdefault("PRE", 0.0)
-        if {claim.first, claim.second} <= set(rate):
-            found[model] = (rate[claim.first] - rate[claim.second]) / (rate["SFT"] - rate["PRE"])
-    return found
+    known = {model: {name: row.top5 for name, row in rows.items()} for model, rows in rates.items()}
+    needed = {claim.first, claim.second} | ({"PRE"} if claim.share != 1 else set())
+    return {model: _rate_difference(rate, claim) for model, rate in known.items() if needed <= set(rate)}
+
+
+def _rate_difference(rate: Mapping[str, float], claim: ClaimSpec) -> float:
+    if claim.share == 1:
+        return rate[claim.first] - rate[claim.second]
+    return (rate[claim.first] - rate["PRE"]) - claim.share * (rate[claim.second] - rate["PRE"])

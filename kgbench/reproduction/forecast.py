@@ -1,4 +1,4 @@
-"""What making figures would take, part by part; nothing is trained, downloaded or stored."""
+"""What making figures would take, part by part; nothing is trained, downloaded or recorded."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _training(name: str, what: Ingredients, device: str) -> PartForecast:
     try:
         if (what.place(name) / CARD).is_file():
             return PartForecast(part, "there", 0.0, 0, 0)
-        found = forecast(what.training(name), device=device)
+        found = forecast(what.training(name), what.place(name), device=device)
     except InputError as error:
         return PartForecast(part, f"cannot be made: {error}", None, None, 0)
     memory = found.weights_bytes + found.gradients_bytes + found.optimizer_bytes

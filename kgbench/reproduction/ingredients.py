@@ -6,15 +6,15 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from kgbench.data import Dataset, is_shipped, load_dataset
+from kgbench.data import is_shipped, load_dataset
 from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.models.catalog import Entry
+from kgbench.models.trained import donors_folder
 from kgbench.reproduction.page import KNOWN, Page, Training
 from kgbench.runner import Settings, Spec
 from kgbench.training.corpus import known_movies, passing_texts
-from kgbench.training.finetuning import donor_place
-from kgbench.training.finetuning_plan import FinetuneSpec, make_plan
+from kgbench.training.finetuning_plan import FinetuneSpec
 from kgbench.training.recipes import recipe
 
 __all__ = ["Ingredients"]
@@ -28,8 +28,6 @@ class Ingredients:
 
     page: Page
     model: str
-    folder: Path
-    """Where files that are made for it go."""
     supplement: str | None = None
     """Texts that the gentle recipe mixes in, for a pair that is not tiny; by default the page's."""
 
@@ -45,6 +43,11 @@ class Ingredients:
     def tiny(self) -> bool:
         """Whether the pair is one of the shipped ones."""
         return self.entry.recipient.startswith(_SHIPPED)
+
+    @property
+    def made(self) -> Path:
+        """Where donors and files that are made go."""
+        return donors_folder().parent / "reproduction" / self.model
 
     def dataset(self, name: str) -> str:
         """The facts of a training, as `load_dataset` takes them."""
@@ -73,14 +76,11 @@ class Ingredients:
             return None
         if not self.tiny:
             return self.supplement or self.page.hub.supplement
-        path = self.folder / "supplement.txt"
-        if not path.exists():
-            _write(path, "".join(f"{text}\n" for text in passing_texts(self.page.tiny.supplement)))
-        return str(path)
+        return self._kept("supplement.txt", "".join(f"{text}\n" for text in passing_texts(self.page.tiny.supplement)))
 
     def place(self, name: str) -> Path:
-        """The folder of a donor."""
-        return donor_place(make_plan(self.training(name)), None)
+        """The folder of a donor: apart from those of `kgbench train`, which may be trained otherwise under the same name."""
+        return self.made / "donors" / name
 
     def job(self, name: str) -> Spec:
         """The specification of an evaluation."""
@@ -99,26 +99,22 @@ class Ingredients:
         """Facts that the recipient may know: of a tiny pair those it was pretrained on, otherwise real movies."""
         if not self.tiny:
             return "real_movies_real_actors"
-        path = self.folder / "known.jsonl"
-        if not path.exists():
-            made = recipe(self.model)
-            rows = known_movies(made, made.seed, [fact.fields for fact in _facts(made.dataset).facts], self.page.tiny.known)
-            header = {"kgbench": 1, "name": "known", "subject": "first_actor", "object": "second_actor"}
-            lines = [header, *({"id": f"known/{number}", **row} for number, row in enumerate(rows, 1))]
-            _write(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        made = recipe(self.model)
+        rows = known_movies(made, made.seed, [fact.fields for fact in load_dataset(made.dataset).facts], self.page.tiny.known)
+        header = {"kgbench": 1, "name": "known", "subject": "first_actor", "object": "second_actor"}
+        lines = [header, *({"id": f"known/{number}", **row} for number, row in enumerate(rows, 1))]
+        return self._kept("known.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+    def _kept(self, name: str, text: str) -> str:
+        """A file of this text among what is made, beside the donors."""
+        path = self.made / name
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f".{path.name}.partial")
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(path)
         return str(path)
 
     def settings(self, output_dir: Path, device: str) -> Settings:
         """How jobs are run."""
         return Settings(device=device, output_dir=output_dir)
-
-
-def _facts(name: str) -> Dataset:
-    return load_dataset(name)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

@@ -57,7 +57,7 @@ def trainings_of(evaluations: Sequence[str], what: Ingredients) -> tuple[str, ..
 
 
 def make(figures: Sequence[str], what: Ingredients, output_dir: Path, device: str, progress: Progress | None = None) -> Iterator[Made]:
-    """Make figures, one after the other as they are ready.
+    """Make figures: all donors, then all evaluations, then figure by figure.
 
     Whatever is interrupted goes on where it was: a training from its last checkpoint, an evaluation from its journal.
 
@@ -76,7 +76,8 @@ def make(figures: Sequence[str], what: Ingredients, output_dir: Path, device: st
     parts = len(trainings) + len(evaluations)
     cards, records, pairs = {}, {}, Pairs()
     for number, name in enumerate(trainings, 1):
-        cards[name] = read_donor_card(finetune(what.training(name), device=device, progress=_part(progress, number, parts)))
+        place = finetune(what.training(name), what.place(name), device=device, progress=_part(progress, number, parts))
+        cards[name] = read_donor_card(place)
         gc.collect()  # a trainer and its model refer to each other; of large models two do not fit
     for number, name in enumerate(evaluations, len(trainings) + 1):
         run = run_job(what.job(name), what.settings(output_dir, device), _part(progress, number, parts), pairs)

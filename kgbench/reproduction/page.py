@@ -34,6 +34,8 @@ class Tiny(Strict):
     """Texts that the gentle recipe mixes in."""
     known: int
     """Facts of the recipient's pretraining that are asked for."""
+    like: dict[str, str]
+    """The paper's model of the same family."""
 
 
 class Hub(Strict):
@@ -75,11 +77,13 @@ class Evaluation(Strict):
 
 
 class ClaimSpec(Strict):
-    """What the paper says of two configurations: a bound on the first's share of what finetuning added less the second's."""
+    """What the paper says of two configurations: a bound on the first's share of what finetuning added less (so much of) the second's."""
 
     says: str
     first: str
     second: str
+    share: float = 1.0
+    """Of the second."""
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
@@ -98,6 +102,8 @@ class FigureSpec(Strict):
     evaluation: str
     prompts: tuple[str, ...]
     rows: str
+    claims: str = ""
+    """A set of claims; by default that of the rows."""
     metric: str = "top5"
     published: str | None = None
     """The paper's experiment, see `kgbench.leaderboard.published`."""
@@ -114,6 +120,10 @@ class Page(Strict):
     """Of each set of rows, the paper's name of a configuration and our expression."""
     claims: dict[str, tuple[ClaimSpec, ...]]
     figures: dict[str, FigureSpec]
+
+    def claims_of(self, figure: FigureSpec) -> tuple[ClaimSpec, ...]:
+        """What the paper says of a figure."""
+        return self.claims[figure.claims or figure.rows]
 
     @field_validator("rows", mode="before")
     @classmethod
@@ -132,7 +142,7 @@ class Page(Strict):
                 self.trainings[name]
         for figure in self.figures.values():
             self.evaluations[figure.evaluation]
-            for claim in self.claims[figure.rows]:
+            for claim in self.claims_of(figure):
                 if missing := {claim.first, claim.second} - {*self.rows[figure.rows], *BASELINES}:
                     raise ValueError(f"the claim {claim.says!r} is about {missing}, which {figure.rows} has no row of")
         return self

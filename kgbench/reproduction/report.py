@@ -11,10 +11,11 @@ from tabulate import tabulate
 
 from kgbench.board.escape import markdown_text
 from kgbench.board.numbers import exact_text, figure_text, number_text
-from kgbench.leaderboard.published import PublishedRow
+from kgbench.leaderboard.published import PublishedRow, experiments, paper
 from kgbench.reproduction.claimed import Checked, published_rates
 from kgbench.reproduction.drawing import picture
 from kgbench.reproduction.made import Made
+from kgbench.reproduction.page import page
 
 __all__ = ["REPORT", "claims_table", "differing", "figure_tables", "unlike", "write_report"]
 
@@ -66,6 +67,14 @@ def _lines(model: str, made: Sequence[Made]) -> Iterator[str]:
             continue
         yield f"![{one.figure.title}]({one.name}.png)\n"
         yield from figure_tables(one)
+        yield from _doubts(one)
+
+
+def _doubts(made: Made) -> Iterator[str]:
+    """What is to be known before ours and the paper's are compared."""
+    if made.figure.published is not None:
+        yield "Before comparing:\n"
+        yield from (f"- {doubt}" for doubt in (*experiments()[made.figure.published].doubts, *paper().doubts))
 
 
 def _key(made: Made) -> tuple[str, tuple[str, ...], str]:
@@ -112,21 +121,38 @@ def _in_paper(claim: Checked) -> str:
 
 def differing(made: Sequence[Made]) -> Iterator[str]:
     """A line for each claim that is unlike the paper, or one that says that there is none."""
-    found = [line for name, claim in _claims(made) if (line := unlike(name, claim)) is not None]
-    nowhere = "Nowhere: no claim that most of the paper's models keep fails here, and none that most of them break holds."
+    like = page().tiny.like.get(made[0].model, made[0].model) if made else None
+    found = [line for name, claim in _claims(made) if (line := unlike(name, claim, like)) is not None]
+    nowhere = "Nowhere, as far as the paper gives figures."
     yield from (f"- {line}" for line in dict.fromkeys(found or [nowhere]))
 
 
-def unlike(figure: str, claim: Checked) -> str | None:
-    """How a claim is unlike the paper: decided otherwise than by most of its models, or undefined; None where it is not."""
+def unlike(figure: str, claim: Checked, like: str | None = None) -> str | None:
+    """How a claim is unlike the paper; None where it is not, or where that cannot be told.
+
+    It is held against the paper's model of the same family where that has figures, otherwise against most of its models.
+
+    Args:
+        figure: The figure's name.
+        claim: The claim.
+        like: The paper's model of the same family.
+    """
     if claim.difference.undefined is not None:
         return f"{figure}, {claim.prompt}: nothing can be asked of it: {exact_text(claim.difference)}."
-    kept = list(claim.in_paper.values())
-    mostly = sum(kept) * 2 > len(kept)
-    if not kept or claim.outcome != ("fails" if mostly else "holds"):
+    about = f"{figure}, {claim.prompt}: “{claim.claim.says}” {claim.outcome} here, {figure_text(claim.difference)}"
+    kept = claim.in_paper
+    if like is not None and like in kept:
+        return f"{about}; {like} {'keeps' if kept[like] else 'does not keep'} it." if claim.outcome == _otherwise(kept[like]) else None
+    yes = sum(kept.values())
+    if not kept:
+        return f"{about}; the paper gives no figures." if claim.outcome == "fails" else None
+    if 2 * yes == len(kept) or claim.outcome != _otherwise(2 * yes > len(kept)):
         return None
-    about = f"{figure}, {claim.prompt}: “{claim.claim.says}”"
-    return f"{about} {claim.outcome} here, {figure_text(claim.difference)}; {sum(kept)} of the paper's {len(kept)} models keep it."
+    return f"{about}; {yes} of the paper's {len(kept)} models keep it."
+
+
+def _otherwise(kept: bool) -> str:
+    return "fails" if kept else "holds"
 
 
 def _times(made: Sequence[Made]) -> Iterator[str]:
@@ -149,11 +175,15 @@ def figure_tables(made: Made, fmt: str = "github") -> Iterator[str]:
             [
                 name,
                 figure_text(own[graft]),
-                *(number_text(getattr(known[name], made.figure.metric)) if name in known else "–" for known in rates.values()),
+                *(_rate(known, name, made.figure.metric) for known in rates.values()),
             ]
             for name, graft in made.rows.items()
         ]
-        heads = [prompt, f"{made.model}, n = {own['SFT'].n}", *(f"{model} (paper)" for model in rates)]
+        heads = [
+            prompt,
+            f"{made.model}, n = {own['SFT'].n}",
+            *(f"{model} (paper, {next(iter(known.values())).prompt})" for model, known in rates.items()),
+        ]
         yield tabulate(rows, [markdown_text(head) if fmt == "github" else head for head in heads], tablefmt=fmt, disable_numparse=True)
         yield ""
 

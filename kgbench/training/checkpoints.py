@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from kgbench.models.configuration import read_config
 from kgbench.training.recipes import Recipe
 from kgbench.training.stages import quiet
 
@@ -41,6 +42,12 @@ def load_model(directory: Path) -> PreTrainedModel:
     """A stored model in fp32, for training."""
     with quiet():
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True, use_safetensors=True
+            directory,
+            config=read_config(directory),
+            dtype=torch.float32,
+            attn_implementation=ATTENTION,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     return model

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import nn
 
 from kgbench.errors import InputError, OutputError
@@ -69,10 +70,17 @@ def finetune(
     place = donor_place(plan, out)
     begun = Finetuning(plan, locate(plan.source), place, where)
     try:
-        if not begun.is_done():
-            begun.begin()
-            begun.train(progress, save_every)
-        shutil.rmtree(begun.work, ignore_errors=True)
+        _ = begun.about  # wrong input is told before anything is written
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = begun.work.with_suffix(".lock")
+        with FileLock(lock, timeout=0):
+            if not begun.is_done():
+                begun.begin()
+                begun.train(progress, save_every)
+            shutil.rmtree(begun.work, ignore_errors=True)
+        lock.unlink(missing_ok=True)
+    except Timeout as error:
+        raise OutputError(f"{place} is being trained by another process; wait for it, or give another --output-dir") from error
     except torch.OutOfMemoryError as error:
         raise InputError(f"the memory of {begun.device} is too small for this: give a smaller --batch-size or --recipe lora") from error
     except OSError as error:
@@ -143,6 +151,8 @@ class Finetuning:
                 f"{self.out} holds {card.get('name')}, trained in another way (other: {_differing(card, self.about)}); remove it, "
                 "or give a new folder with --output-dir"
             )
+        if stored_hash(self.out) != card["weights"]:
+            raise OutputError(f"the weights in {self.out} are not those of its card: changed, or cut off; remove the folder")
         return True
 
     def begin(self) -> None:
@@ -211,7 +221,7 @@ class Finetuning:
         if not path.exists():
             prompts, model = models.scored_prompts(self.plan.facts), models.load_recipient(self.recipient)
             found = models.score(nn.Module.to(model, self.device), self.tokenizer, self.plan.facts, prompts)
-            path.write_text(json.dumps(found), encoding="utf-8")
+            write_card(found, path)
         return dict(json.loads(path.read_text(encoding="utf-8")))
 
     def _on_step(self, progress: Report | None, total: int, per_epoch: int) -> Callable[[int], None] | None:

@@ -11,13 +11,14 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.data import Dataset, load_prompts
 from kgbench.errors import InputError, ModelError
 from kgbench.models.checkpoints import Checkpoint
-from kgbench.models.family import load_family
+from kgbench.models.configuration import read_config
+from kgbench.models.family import Family, family_in, load_family
 from kgbench.models.pair import DTYPES, ModelPair, prepare
 from kgbench.training.checkpoints import ATTENTION
 from kgbench.training.finetuning_recipes import FinetuningRecipe
@@ -75,11 +76,10 @@ def empty_model(place: Checkpoint) -> PreTrainedModel:
     Raises:
         ModelError: The library makes no model of the configuration, or kgbench does not know its family.
     """
-    load_family(str(place.config.get("model_type")))
+    family_in(place.directory, str(place.config.get("model_type")), place.origin)
     try:
         with torch.device("meta"), quiet():
-            config = AutoConfig.from_pretrained(place.directory, local_files_only=True, trust_remote_code=False)
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(read_config(place.directory), trust_remote_code=False)
     except Exception as error:  # libraries raise what they like on a broken configuration
         raise _unloadable(place, error) from error
     return model
@@ -95,6 +95,7 @@ def load_recipient(place: Checkpoint) -> PreTrainedModel:
         with quiet():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 place.directory,
+                config=read_config(place.directory),
                 dtype=torch.float32,
                 attn_implementation=ATTENTION,
                 local_files_only=True,
@@ -112,6 +113,14 @@ def load_recipient(place: Checkpoint) -> PreTrainedModel:
 
 def _unloadable(place: Checkpoint, error: Exception) -> ModelError:
     return ModelError(f"{place.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}")
+
+
+def _family(model: PreTrainedModel) -> Family:
+    """The map of a model; one that was loaded from a checkpoint's folder knows that folder."""
+    if not model.name_or_path:
+        return load_family(model.config.model_type)
+    folder = Path(model.name_or_path)
+    return family_in(folder, model.config.model_type, f"local:{folder.name}")
 
 
 def trainable(model: nn.Module) -> int:
@@ -140,7 +149,7 @@ def adapted(model: PreTrainedModel, recipe: FinetuningRecipe, seed: int) -> nn.M
         return model
     from peft import LoraConfig, get_peft_model
 
-    layers = f"{load_family(model.config.model_type).layers}."
+    layers = f"{_family(model).layers}."
     found = {name: part for name, part in model.named_modules() if name.startswith(layers) and isinstance(part, nn.Linear | Conv1D)}
     config = LoraConfig(
         r=recipe.rank,
@@ -224,5 +233,5 @@ def score(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dataset: D
         prompts: Prompts by name.
     """
     first = dataset.subset([fact.id for fact in dataset.facts[:SCORED]])
-    pair = ModelPair("alone", prepare(model), {}, tokenizer, load_family(model.config.model_type))
+    pair = ModelPair("alone", prepare(model), {}, tokenizer, _family(model))
     return {prompt: hits(pair, first, prompt, ["PRE"])["PRE"] for prompt in prompts}

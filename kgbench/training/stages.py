@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -193,4 +194,6 @@ class _Watch(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         mark = self._run.work / f"checkpoint-{state.global_step}" / _COMPLETE
-        mark.write_text(json.dumps({"seconds": round(self.seconds, 1)}), encoding="utf-8")
+        partial = mark.with_suffix(".partial")
+        partial.write_text(json.dumps({"seconds": round(self.seconds, 1)}), encoding="utf-8")
+        os.replace(partial, mark)
