@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.jobs import imports_of
 from kgbench.cli.output import echo_json
 from kgbench.cli.values import completer, listed, pairs
 
@@ -45,6 +44,7 @@ def command(**options: Any) -> None:
     \b
     kgbench tokens --model tiny-gemma --graft FE --graft LT --prompt headline
     """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.cli.jobs import imports_of
     from kgbench.runner import Settings, Spec
     from kgbench.runner.tokens import likeliest
 
