@@ -190,7 +190,8 @@ def directional_patch(case: Case, point: str, directions: Mapping[tuple[str, int
             for token, cell in enumerate(case.cells()):
                 if case.kept(token, layer, point):
                     for u in directions[cell, layer]:
-                        h[token] += ((theirs[layer, point][token] - h[token]) @ u) * u
+                        along = u.type(h.dtype)
+                        h[token] += ((theirs[layer, point][token] - h[token]) @ along) * along
             return h
 
         return change

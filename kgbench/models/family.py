@@ -86,6 +86,7 @@ class Place:
             module: What is at the place.
             config: The model's configuration.
         """
+        module = getattr(module, "base", module)  # of a low-rank module, the one that it adds to
         kinds = nn.Linear | Conv1D | nn.Embedding
         if not isinstance(module, kinds) and any(isinstance(part, kinds) for part in module.modules()):
             return f"it holds several modules, being of type {type(module).__name__}"

@@ -131,6 +131,11 @@ def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> J
     asked = check(spec)
     spec = with_donor(spec, asked.dataset)
     localizer = create(spec.localizer, localizer_arguments(spec), spec.seed)
+    if isinstance(localizer, ScoringLocalizer) and not (asked.suite.budgets or asked.suite.truth or spec.grafts):
+        raise InputError(
+            f"suite {spec.suite!r} grafts what it names, and {localizer.name!r} ranks sites instead; "
+            "choose another --suite, such as pathways, or a --localizer that intervenes, such as dynamic_graft"
+        )
     wanted = job_configurations(spec, asked.suite, localizer)
     pair = (pairs or Pairs()).load(spec, settings)
     _check_lengths(pair, asked.prompts)
@@ -144,16 +149,7 @@ def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> J
 
 
 def job_configurations(spec: Spec, suite: Suite, localizer: AbstractLocalizer) -> dict[str, str | None]:
-    """Each configuration of a job and its complement.
-
-    Raises:
-        InputError: The suite asks nothing of a method that ranks sites, and no graft is given.
-    """
-    if isinstance(localizer, ScoringLocalizer) and not (suite.budgets or suite.truth or spec.grafts):
-        raise InputError(
-            f"suite {spec.suite!r} grafts what it names, and {localizer.name!r} ranks sites instead; "
-            "choose another --suite, such as pathways, or a --localizer that intervenes, such as dynamic_graft"
-        )
+    """Each configuration of a job and its complement."""
     ranks = isinstance(localizer, ScoringLocalizer) or suite.scan
     grafts = spec.grafts or (suite.grafts if isinstance(localizer, InterventionLocalizer) else ())
     found = configurations(grafts, spec.layers)

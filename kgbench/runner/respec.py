@@ -144,7 +144,7 @@ def _with_configurations(spec: Spec, record: Record, localizer: AbstractLocalize
     wanted = record.identity.configurations
     ran = [label for label in wanted if label not in (*BASELINES, "ALL") and parse_top(label) is None]
     asked = [(), ("ALL",), *(tuple(ran[: n + 1]) for n in range(len(ran)))]
-    for name in suites():
+    for name in sorted(suites(), key=lambda name: name != Spec.suite):  # of suites that ask the same, the usual one
         suite = load_suite(name)
         if suite.truth != (record.identity.truth is not None):
             continue
