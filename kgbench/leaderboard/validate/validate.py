@@ -90,7 +90,7 @@ def _guarded(folder: Folder, others: Others, strict: bool) -> Checked:
     """A check that fails itself must not pass for one that found nothing, nor end in a traceback."""
     try:
         return check_folder(folder, others, strict)
-    except Exception as error:
+    except Exception as error:  # whatever a stranger's bytes make of the checks is a finding, not a crash
         wrong = f"it cannot be checked ({type(error).__name__}: {shown(str(error))})"
         return Checked(folder.name, (*folder.findings, Finding(folder.name, "content", wrong)))
 
