@@ -104,6 +104,22 @@ def test_lists_of_layers_by_pattern(spoiled: tuple[Path, Path], lists: object) -
     assert config.targets([*paths, "h.c_attn", "layers.c_attn"]) == {paths[0]}
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("more", [{}, {"exclude_modules": ["o_proj", "c_fc"], "modules_to_save": ["down_proj", "mlp.c_proj"]}])
+def test_all_linear_modules_by_a_word(made: Callable[[str], Made], tmp_path: Path, family: str, more: Mapping[str, Any]) -> None:
+    """The word stands for what PEFT makes of it: all linear modules but the output embeddings, however it is written."""
+    pair, _, recipient, _ = made(family)
+    folder = write_adapter(pair.recipient, tmp_path / "adapter", target_modules="all-linear", use_rslora=True, **more)
+    rewrite(folder, lambda config: config.update(target_modules="All-Linear"))
+    found = adapter_pair(recipient, folder, dtype="float64")
+    wanted = ModelPair("plain", pair.recipient, {"sft": merged(pair.recipient, folder)}, pair.tokenizer, pair.family)
+    assert distance(*(grafted_logits(each, pool()[:1], ["FE", "ALL:all+head"]) for each in (found, wanted))) <= EXACT
+    changed = [
+        name for name, weights in wanted.donors["sft"].named_parameters() if not torch.equal(weights, pair.recipient.get_parameter(name))
+    ]
+    assert changed and not any("head" in name or ("o_proj" in name and more) for name in changed)
+
+
 def test_patterns_that_are_read_are_matched_soon(spoiled: tuple[Path, Path]) -> None:
     """The slowest of them takes no time to speak of, and plain ones mean what they say."""
     paths = [f"model.language_model.layers.{layer}.self_attn.{name}" for layer in range(26) for name in ("q_proj", "k_proj", "v_proj")]

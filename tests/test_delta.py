@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,14 +12,14 @@ import torch
 from few_plants import build_fused, refusal
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from kgbench.engine import load_pair
 from kgbench.errors import ModelError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
-from kgbench.models.delta import apply_delta, stored_hash, write_delta
+from kgbench.models.delta import apply_delta, read_delta, stored_hash, write_delta
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_deltas_read_back_bit_for_bit(tmp_path_factory: pytest.TempPathFactory, 
     donor.matrix[sorted(rows)] += 1.0001
     donor.bias += 0.7 * bias
     write_delta(recipient, donor, dtype, path)
-    stored = load_file(path)
+    stored = read_delta(path, "this")
     assert ("bias" in stored) == bias
     assert ("matrix" in stored) == (len(rows) >= 5)
     assert ("matrix#rows" in stored) == (0 < len(rows) < 5)
@@ -57,7 +58,7 @@ def test_deltas_read_back_bit_for_bit(tmp_path_factory: pytest.TempPathFactory, 
 def test_a_built_plant_loads_as_it_was(built: Path) -> None:
     """Loaded, the donor has the stored weights, and the recipient is the pair's own; a second load is the same."""
     pair, own = load_pair(str(built)), load_pair("tiny-gpt2")
-    stored = load_file(built / "delta.safetensors")
+    stored = read_delta(built / "delta.safetensors", "this")
     assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
     weights = pair.donors["sft"].state_dict()
     assert all(torch.equal(weights[name], tensor.float()) for name, tensor in stored.items())
@@ -94,7 +95,7 @@ def test_a_plant_belongs_to_its_recipient(built: Path) -> None:
 def spoiled(built: Path, out: Path, change: Callable[[dict[str, torch.Tensor]], Mapping[str, torch.Tensor]]) -> Path:
     """A copy of a plant with other tensors."""
     shutil.copytree(built, out)
-    save_file(dict(change(load_file(built / "delta.safetensors"))), out / "delta.safetensors")
+    save_file(dict(change(read_delta(built / "delta.safetensors", "this"))), out / "delta.safetensors")
     return out
 
 
@@ -113,6 +114,43 @@ def test_deltas_that_do_not_fit(built: Path, tmp_path: Path) -> None:
     cut = Path(shutil.copytree(built, tmp_path / "cut"))
     (cut / "delta.safetensors").write_bytes((built / "delta.safetensors").read_bytes()[:1000])
     assert "does not load" in refusal(ModelError, lambda: load_pair(str(cut)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_two_bytes_take_less(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Every pattern of bits comes back, and of ordinary weights the higher bytes take less than they were."""
+    path, generator = tmp_path / "delta.safetensors", torch.Generator().manual_seed(0)
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype).reshape(256, 256)
+    usual = (0.1 * torch.randn(256, 256, generator=generator)).to(dtype)
+    for weights in (every, usual):
+        donor = Weights(weights, torch.zeros(3)).to(dtype)
+        write_delta(Weights(torch.full((256, 256), 9.0), torch.zeros(3)).to(dtype), donor, dtype, path)
+        assert torch.equal(read_delta(path, "this")["matrix"].view(torch.int16), weights.view(torch.int16))
+    assert path.stat().st_size < 0.9 * usual.nbytes
+
+
+def test_packed_weights_that_do_not_unpack(tmp_path: Path) -> None:
+    """Half of a tensor, bytes that are not packed, too few, too many, and of another type: one line each, and nothing large is unfolded."""
+    low, enough = torch.zeros(2, 3, dtype=torch.uint8), zlib.compress(bytes(6))
+    cases: Mapping[str, Mapping[str, torch.Tensor]] = {
+        "no higher bytes": {"a#low": low},
+        "lower and its higher": {"a#high.float16": packed(enough)},
+        "do not unpack": {"a#low": low, "a#high.float16": packed(b"nonsense")},
+        "another number": {"a#low": low, "a#high.float16": packed(zlib.compress(bytes(5)))},
+        "6 lower bytes and another": {"a#low": low, "a#high.float16": packed(zlib.compress(bytes(10**7)))},
+        "and another number of higher": {"a#low": low, "a#high.float16": packed(enough[:-1])},
+        "is of type 'int4'": {"a#low": low, "a#high.int4": packed(enough)},
+    }
+    for said, tensors in cases.items():
+        save_file(dict(tensors), tmp_path / "delta.safetensors")
+        told = refusal(ModelError, lambda: read_delta(tmp_path / "delta.safetensors", "this"))
+        assert said in told and told.startswith("this does not load: delta.safetensors: 'a")
+    save_file({"a#low": low, "a#high.float16": packed(enough)}, tmp_path / "delta.safetensors")
+    assert torch.equal(read_delta(tmp_path / "delta.safetensors", "this")["a"], torch.zeros(2, 3, dtype=torch.float16))
+
+
+def packed(content: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def test_cards_that_are_none(built: Path, tmp_path: Path) -> None:

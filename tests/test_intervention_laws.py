@@ -9,6 +9,7 @@ import pytest
 import torch
 from interventions import EVERYTHING, KINDS, TINY, created, grafts, kinds, logits, pico, tiny
 from laws import EXECUTORS, FAMILIES, alone, distance
+from tiny import tiny_pair
 
 from kgbench.data import Prompt
 from kgbench.engine.edits import Add
@@ -161,6 +162,25 @@ def test_noise_is_the_fact_s_own() -> None:
     assert distance(noises("3", 0, headline), 3 * one) < 1e-12
     assert distance(noises("1", 1, headline), one) > 0.1
     assert distance(noises("1", 0, other)[:1], one[:1]) > 0.1
+
+
+@pytest.mark.parametrize(
+    "family, variant", [("granite", "multipliers"), ("opt", "projections, norms behind"), ("opt", "tied"), ("gemma", None)]
+)
+def test_noise_is_scaled_as_the_embeddings_that_enter_the_stream(family: str, variant: str | None) -> None:
+    """Where a model multiplies or projects its embeddings, the noise is as large as what comes of that; positions do not count."""
+    pair, prompts = tiny_pair(family, variant), pico("gpt2")[1]
+    donor, entered = pair.donors["sft"], []
+    for prompt in prompts:
+        states = donor.model(torch.tensor([pair.encode(prompt)]), output_hidden_states=True).hidden_states[0][0]
+        if "pos" in pair.family.components:
+            states = states - donor.get_submodule(pair.family.path(None, "pos")).weight[2 : 2 + len(states)]
+        entered.append(states[pair.regions(prompt)["FE"]])
+    made = created("causal_trace").fitted(pair, prompts).variants()[0]
+    (treatments,) = made.treat(pair, prompts[:1], parse_graft("LT"))
+    found = torch.stack([edit.value.tensor for t in treatments for edit in t.edits if isinstance(edit, Add)])
+    drawn = torch.from_numpy(made.standard_noise(pair, prompts[0]))
+    assert distance(found, 3 * torch.cat(entered).std() * drawn) < 1e-12
 
 
 @pytest.mark.parametrize(

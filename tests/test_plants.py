@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from few_plants import ALONE, FEW, FUSED, build_fused, refusal, texts
-from safetensors.torch import load_file
 
 from kgbench.cli import main
 from kgbench.data import load_dataset
@@ -22,7 +21,7 @@ from kgbench.engine.weights import parts
 from kgbench.errors import InputError, OutputError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
-from kgbench.models.delta import stored_hash
+from kgbench.models.delta import read_delta, stored_hash
 from kgbench.sites import parse_graft
 from kgbench.training.plant_cards import plant_identity
 from kgbench.training.plant_recipes import PlantRecipe, PlantSpec, plant_recipe
@@ -87,7 +86,7 @@ def test_another_seed_is_another_plant(built: Path, tmp_path: Path) -> None:
 def test_embeddings_are_stored_by_row(tmp_path: Path) -> None:
     """A plant that trains embeddings stores those of the words that it saw, and a plant without a decoy has no decoy facts."""
     build_plant(PlantSpec("tiny-gemma", "FE+LT:all"), tmp_path, recipe=ALONE)
-    stored = load_file(tmp_path / "delta.safetensors")
+    stored = read_delta(tmp_path / "delta.safetensors", "this")
     pair = load_pair(str(tmp_path))
     rows = stored["model.embed_tokens.weight#rows"].tolist()
     assert len(rows) > 0
@@ -209,7 +208,7 @@ def card_of(name: str) -> dict:
 
 
 def test_the_promised_plants_are_shipped() -> None:
-    """Four weight plants with decoys and the position plants, all in their folders, listed after the pairs, in 12 MB."""
+    """Four weight plants with decoys and the position plants, all in their folders, listed after the pairs, in 11 MB."""
     cards = [card_of(name) for name in SHIPPED]
     assert tuple(card["name"] for card in cards) == SHIPPED == catalog.names()[-len(SHIPPED) :]
     for base in ("tiny-gemma", "tiny-gpt2"):
@@ -220,7 +219,7 @@ def test_the_promised_plants_are_shipped() -> None:
     assert folder is not None
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert {path.name for path in files} == {"card.json", "delta.safetensors"}
-    assert sum(path.stat().st_size for path in files) <= 12e6
+    assert sum(path.stat().st_size for path in files) <= 11e6
 
 
 @pytest.mark.parametrize("name", SHIPPED)

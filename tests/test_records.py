@@ -339,6 +339,19 @@ def test_facts_take_arrays() -> None:
     assert table["fact"].to_pylist() == ["a", "b"] and table["rank"].to_pylist() == [2, 1]
 
 
+def test_an_unknown_run_among_many(tmp_path: Path) -> None:
+    """Of hundreds of records the nearest are named, and the rest counted."""
+    names = [*(f"ablation-tiny-gpt2-{number:012x}" for number in range(300)), "graft_scan-tiny-gemma-0123456789ab"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "record.json").write_text("{}")
+    with pytest.raises(UnknownNameError) as caught:
+        load_record("graft_scam", tmp_path)
+    told = str(caught.value)
+    assert f"Did you mean {names[-1]!r}?" in told and "and 296 more. A run is" in told
+    assert told.count("tiny-gpt2") == 4
+
+
 def test_provenance(made: Record) -> None:
     """Versions are those installed; the commit is that of a tracked package folder, and knows whether it was changed."""
     assert made.provenance.packages["numpy"] == np.__version__ and made.provenance.time.endswith("+00:00")

@@ -16,12 +16,14 @@ from kgbench.leaderboard.published import published
 from kgbench.models.trained import HOME
 from kgbench.records import Estimate
 from kgbench.reproduction.claimed import Checked, published_rates
+from kgbench.reproduction.forecast import forecasts
 from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.made import Made, evaluations_of, make, trainings_of
 from kgbench.reproduction.page import ClaimSpec, Page, chosen, page
 from kgbench.reproduction.report import unlike, write_report
 from kgbench.runner.suites import load_suite
 from kgbench.sites.configurations import configurations
+from kgbench.training.finetuning import finetune
 
 MODEL = "tiny-gpt2"
 NUMBERED = ["figure-2", "figure-3a", *(f"figure-{number}" for number in range(4, 16))]
@@ -212,14 +214,26 @@ def test_the_same_family_counts() -> None:
 
 
 def test_dry_run_without_network(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real pair's figures are forecast from the catalog, and what needs the checkpoint is said to be unknown."""
+    """A real pair's figures are forecast from the catalog, evaluations as well."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     options = ["--model", "gemma-2b", "--dry-run", "--json", "--report", str(tmp_path / "report"), "--output-dir", str(tmp_path / "runs")]
     assert main(["reproduce", "figure-2", *options]) == 0
     donor, evaluation = json.loads(capsys.readouterr().out)["parts"]
     assert donor["part"] == "donor actors" and donor["seconds"] > 0 and donor["memory_bytes"] > 2**33
-    assert evaluation["seconds"] is None and "not on this machine" in evaluation["work"]
+    assert evaluation["seconds"] > 0 and evaluation["memory_bytes"] > 2**34 and "token rows" in evaluation["work"]
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_donor_that_is_there_is_looked_at(ingredients: Ingredients, tmp_path: Path) -> None:
+    """A forecast calls a donor there where it is the one that is wanted, and says what is other where it is not."""
+    spec = ingredients.training("actors")
+    place = finetune(replace(spec, changes={**spec.changes, "epochs": 1}), ingredients.place("actors"), device="cpu")
+    (donor, _) = forecasts(["figure-2"], ingredients, tmp_path, "cpu")
+    assert donor.work == "cannot be made: trained in another way is there (other: changes)" and donor.seconds is None
+    card = json.loads((place / "card.json").read_text("utf-8"))
+    (place / "card.json").write_text(json.dumps({**card, "changes": spec.changed()}), "utf-8")
+    (donor, _) = forecasts(["figure-2"], ingredients, tmp_path, "cpu")
+    assert (donor.work, donor.seconds) == ("there", 0.0)
 
 
 def test_wrong_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,8 @@ KEPT = "nothing half-written is left, and the same command goes on from what was
     cls=LazyGroup,
     package="kgbench.cli",
     names=(
-        *("eval", "ls", "data", "show", "tokens", "compare", "plot", "export", "rescore", "reproduce", "verify"),
+        *("eval", "ls", "data", "show", "tokens", "answers", "specificity", "audit", "compare", "plot", "export"),
+        *("rescore", "reproduce", "verify"),
         *("submit", "validate", "leaderboard", "check", "tasks", "lm-eval", "new-localizer", "train", "family", "zoo", "doctor"),
         "completion",
     ),

@@ -31,10 +31,11 @@ class CausalTrace(FittedLocalizer):
     """The donor's run with noise on the first entity's embeddings, and the clean run's activations restored at some sites.
 
     The noise is normal, `noise` times the standard deviation of all entries of the donor's embeddings of the first entities' tokens, over
-    all prompts of the task (arXiv 2202.05262); a fact has the same noise whatever prompts it comes with. Probabilities are averaged over
-    the draws. An expression keeps what it names: there the clean run's activations at `point` are put back, and where it names the
-    embeddings (as `FE` and `ALL` do, `ALL@0` does not) the noise is left out. Final norm and head are the recipient's unless the
-    expression names them.
+    all prompts of the task (arXiv 2202.05262). Scaled so are token embeddings as they enter the residual stream: multiplied where the
+    model multiplies them (Gemma, Granite), projected where it projects them (some OPT), and without learned positions. A fact has the same
+    noise whatever prompts it comes with. Probabilities are averaged over the draws. An expression keeps what it names: there the clean
+    run's activations at `point` are put back, and where it names the embeddings (as `FE` and `ALL` do, `ALL@0` does not) the noise is
+    left out. Final norm and head are the recipient's unless the expression names them.
 
     A scan needs the point `resid_post`, or `attn_out+mlp_out`, where each is restored by itself in a window of layers: at `resid_pre`
     no hook stands for the last layer, and `attn_out` and `mlp_out` alone each leave out the other's components.
@@ -117,9 +118,11 @@ class CausalTrace(FittedLocalizer):
         def deviation() -> float:
             model = tuple(pair.donors.values())[donor - 1]
             ids = [pair.encoded(p).ids[token] for p in corpus.prompts for token in pair.encoded(p).regions["FE"]]
-            embed = module_at(model, pair.family.path(None, "emb"))
+            found = torch.tensor(ids, device=pair.device)
             with torch.inference_mode():
-                found: torch.Tensor = embed(torch.tensor(ids, device=pair.device))
-            return self.noise * float(found.double().std())
+                for path in pair.family.paths(None, "emb"):
+                    found = module_at(model, path)(found)
+            # Granite's embeddings are multiplied behind their module; Gemma's module does it itself.
+            return self.noise * float(found.double().std()) * float(getattr(model.config, "embedding_multiplier", 1.0))
 
         return corpus.once(("deviation", donor, self.noise), deviation)

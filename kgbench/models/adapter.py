@@ -27,7 +27,7 @@ __all__ = ["CONFIG", "WEIGHTS", "Adapter", "AdapterConfig", "read_adapter"]
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The two files of an adapter."""
 
-_PREFIX = "base_model.model."
+_PREFIX, _ALL_LINEAR = "base_model.model.", "all-linear"
 _ROWS = re.compile(r"(?P<path>.+)\.lora_(?P<which>[AB])\.weight")
 _END, _LAYER, _ANY_LAYER = r"(.*\.)?({})$", r"(?:^|.*?\.)(?:{})\.(?P<layer>\d+)\.", r".*?\.[^.]*\.(?P<layer>\d+)\."
 """Regular expressions into which a configuration puts its own: what a path ends with, and the number of the layer that it is in."""
@@ -78,9 +78,16 @@ class AdapterConfig(BaseModel):
     base_model_name_or_path: str | None = None
     peft_type: Literal["LORA"]
 
-    def targets(self, paths: Iterable[str]) -> set[str]:
-        """Those of a model's modules that are adapted."""
-        return {path for path in paths if self._aimed_at(path) and not self._set_aside(path)}
+    def targets(self, paths: Iterable[str], linear: Iterable[str] = ()) -> set[str]:
+        """Those of a model's modules that are adapted.
+
+        Args:
+            paths: All of its modules.
+            linear: Those that the word `all-linear` stands for: the linear ones but the output embeddings.
+        """
+        whole = isinstance(self.target_modules, str) and self.target_modules.lower() == _ALL_LINEAR
+        aimed_at = linear if whole else filter(self._aimed_at, paths)
+        return {path for path in aimed_at if not self._set_aside(path)}
 
     def saves(self, path: str) -> bool:
         """Whether a module, or one that it is a part of, is replaced as a whole."""

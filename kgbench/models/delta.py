@@ -2,11 +2,15 @@
 
 Where fewer than half of a matrix's rows differ, as of embeddings of which few tokens were seen, `NAME#rows` holds the numbers of those
 rows and `NAME#values` the rows.
+
+Weights of two bytes are stored as two tensors of bytes: `NAME#low` has the lower ones, which are as good as random, and
+`NAME#high.TYPE` the higher ones (sign and exponent, of which few are in use), deflated. Files of whole weights are read as well.
 """
 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,9 +21,10 @@ from torch import Tensor, nn
 
 from kgbench.errors import ModelError
 
-__all__ = ["apply_delta", "stored_hash", "write_delta"]
+__all__ = ["apply_delta", "read_delta", "stored_hash", "write_delta"]
 
-_ROWS, _VALUES = "#rows", "#values"
+_ROWS, _VALUES, _LOW, _HIGH = "#rows", "#values", "#low", "#high."
+_TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def write_delta(recipient: nn.Module, donor: nn.Module, dtype: torch.dtype, path: Path) -> None:
@@ -37,7 +42,7 @@ def write_delta(recipient: nn.Module, donor: nn.Module, dtype: torch.dtype, path
         old, new = (tensor.detach().cpu().to(dtype) for tensor in (before[name], weights))
         if not torch.equal(old, new):
             tensors.update(_entries(name, old, new))
-    save_file(tensors, path)
+    save_file({part: bytes_ for name, tensor in tensors.items() for part, bytes_ in _packed(name, tensor).items()}, path)
 
 
 def _entries(name: str, old: Tensor, new: Tensor) -> dict[str, Tensor]:
@@ -45,6 +50,60 @@ def _entries(name: str, old: Tensor, new: Tensor) -> dict[str, Tensor]:
     if rows is None or 2 * len(rows) >= len(new):
         return {name: new.contiguous()}
     return {f"{name}{_ROWS}": rows.to(torch.int32), f"{name}{_VALUES}": new[rows].contiguous()}
+
+
+def _packed(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    kind = next((key for key, dtype in _TYPES.items() if tensor.dtype == dtype), None)
+    if kind is None:
+        return {name: tensor}
+    # As int16, since the order of the bytes in memory is the machine's.
+    numbers = tensor.contiguous().view(torch.int16).to(torch.int32)
+    low, high = (part.to(torch.uint8) for part in (numbers & 255, numbers >> 8 & 255))
+    deflated = zlib.compress(high.numpy().tobytes(), 9)
+    return {f"{name}{_LOW}": low, f"{name}{_HIGH}{kind}": torch.frombuffer(bytearray(deflated), dtype=torch.uint8)}
+
+
+def read_delta(path: Path, origin: str) -> dict[str, Tensor]:
+    """The tensors of a file: whole ones by name, and `NAME#rows` with `NAME#values`.
+
+    Args:
+        path: The file.
+        origin: What to call it in an error.
+
+    Raises:
+        ModelError: The file does not read.
+    """
+    try:
+        stored = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{origin} does not load: {path.name} is no safetensors file ({error})") from error
+    tensors: dict[str, Tensor] = {}
+    for key, tensor in stored.items():
+        name, mark, kind = key.partition(_HIGH)
+        if mark:
+            tensors[name] = _unpacked(stored.get(f"{name}{_LOW}"), tensor, kind, f"{origin} does not load: {path.name}: {name!r}")
+        elif not key.endswith(_LOW):
+            tensors[key] = tensor
+        elif not any(f"{key.removesuffix(_LOW)}{_HIGH}{each}" in stored for each in _TYPES):
+            raise ModelError(f"{origin} does not load: {path.name}: {key!r} has no higher bytes beside it")
+    return tensors
+
+
+def _unpacked(low: Tensor | None, high: Tensor, kind: str, what: str) -> Tensor:
+    if kind not in _TYPES:
+        raise ModelError(f"{what} is of type {kind!r}; expected one of {', '.join(_TYPES)}")
+    if low is None or {low.dtype, high.dtype} != {torch.uint8}:
+        raise ModelError(f"{what} is not stored as its lower and its higher bytes")
+    unpacker = zlib.decompressobj()
+    try:
+        content = unpacker.decompress(high.numpy().tobytes(), low.numel() + 1)  # no more than are wanted, whatever they unfold to
+    except zlib.error as error:
+        raise ModelError(f"{what}: its higher bytes do not unpack ({error})") from error
+    if len(content) != low.numel() or not unpacker.eof:
+        raise ModelError(f"{what} has {low.numel()} lower bytes and another number of higher ones")
+    upper = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else low.new_empty(0)
+    numbers = upper.reshape(low.shape).to(torch.int32) << 8 | low.to(torch.int32)
+    return numbers.to(torch.int16).view(_TYPES[kind])
 
 
 def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
@@ -58,10 +117,7 @@ def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
     Raises:
         ModelError: The file does not read, or does not fit the model.
     """
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"{origin} does not load: {path.name} is no safetensors file ({error})") from error
+    tensors = read_delta(path, origin)
     weights = model.state_dict()
     for key, tensor in tensors.items():
         if not key.endswith(_ROWS):

@@ -112,8 +112,8 @@ def adapted(recipient: PreTrainedModel, adapter: Adapter, origin: str, note: str
 
 def _low_rank(donor: PreTrainedModel, adapter: Adapter) -> Iterator[tuple[str, LowRank]]:
     """The modules to put in the place of the donor's linear ones."""
-    modules, rows = dict(donor.named_modules()), adapter.rows
-    targets = adapter.config.targets(modules)
+    modules, rows, head = dict(donor.named_modules()), adapter.rows, donor.get_output_embeddings()
+    targets = adapter.config.targets(modules, [p for p, module in modules.items() if isinstance(module, Linear) and module is not head])
     for path in rows:
         if path not in modules:
             raise ModelError(f"it adapts {path!r}, which the recipient does not have")

@@ -23,7 +23,7 @@ ARROW_SCHEMA = b"ARROW:schema"
 """The one thing that a file carries beside columns: the same columns in the words of Arrow."""
 
 _MAGIC = b"PAR1"
-_CODECS = {0: "UNCOMPRESSED", 1: "SNAPPY", 6: "ZSTD"}
+_CODECS = {0: "UNCOMPRESSED", 1: "SNAPPY", 4: "BROTLI", 6: "ZSTD"}
 _ENCODINGS = {0: "PLAIN", 2: "PLAIN_DICTIONARY", 3: "RLE", 8: "RLE_DICTIONARY", 9: "BYTE_STREAM_SPLIT"}
 """Those in which a value takes bytes of its own, or a place in a dictionary that does."""
 

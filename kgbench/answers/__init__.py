@@ -1,0 +1,1 @@
+"""Scores of whole answers, where evaluation reads their first token only."""

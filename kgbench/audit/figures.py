@@ -1,0 +1,278 @@
+"""The figures of an audit: spreads, components of variance, and the smallest difference that can be detected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgbench.audit.methods import AREA, Method
+from kgbench.effects import curve
+from kgbench.effects.detectable import SCOPES, Detectable, detectable_between, detectable_by_assumption
+from kgbench.effects.ratios import no_gain
+from kgbench.effects.scores import check_metric
+from kgbench.effects.variance import SOURCES, Components, components, linearised, spread
+from kgbench.stats import FEW, Figure, Resampled, mean_of, resample, resampled_difference, resampled_ratio
+
+__all__ = ["CORRELATION", "DIFFERENCE", "Asked", "Audit", "Difference", "Quantity", "audited"]
+
+Array = NDArray[Any]
+Ratio = tuple[Array, Array]
+"""Per-fact contrasts [n] of numerator and denominator."""
+
+CORRELATION = 0.5
+"""Of two methods' values of the same facts, where only one method is at hand."""
+
+DIFFERENCE = 0.05
+"""What is asked how many facts it takes for."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an audit is asked."""
+
+    metric: str = "top5"
+    correlation: float = CORRELATION
+    """Assumed of two methods where one is at hand."""
+    difference: float = DIFFERENCE
+    """To be detected, in shares of what finetuning added."""
+    draws: int = 2000
+    """Of the bootstrap over facts."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """The recovery of a configuration, or the area, and how far it varies."""
+
+    label: str
+    value: Figure
+    """Mean over wordings and seeds; its interval is over facts."""
+    by_wording: Mapping[str, Figure]
+    """Means over seeds."""
+    by_seed: Mapping[str, Figure]
+    """Means over wordings."""
+    wordings_sd: Figure
+    seeds_sd: Figure
+    components: Components | None
+    """None where no wording has a value, or too few facts came out otherwise than the rest."""
+    detectable: Mapping[str, Detectable]
+    left_out: Mapping[str, str]
+    """Wordings without a value, and why."""
+    undefined: str = ""
+    """Why there are no components."""
+    drawn: bool = True
+    """Whether a seed has a part in it; if not, no variance is due to seeds."""
+
+    @property
+    def parts(self) -> dict[str, Figure]:
+        """The variance of one figure, of one wording and one seed, by what it is from; empty where there are no components."""
+        if self.components is None:
+            return {}
+        found = self.components.parts()
+        return found if self.drawn or self.components.seeds > 1 else {**found, "seeds": nil(self.value.n)}
+
+    def to_json(self, difference: float) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        found = self.components
+        return {
+            "graft": self.label,
+            "value": self.value.to_json(),
+            "wordings": {name: figure.to_json() for name, figure in self.by_wording.items()},
+            "wordings_sd": self.wordings_sd.to_json(),
+            "seeds": {name: figure.to_json() for name, figure in self.by_seed.items()},
+            "seeds_sd": self.seeds_sd.to_json(),
+            "components": {} if found is None else {s: found.figure(s).to_json() for s in SOURCES},
+            "variance": {part: figure.to_json() for part, figure in self.parts.items()},
+            **({"undefined": self.undefined} if self.undefined else {}),
+            "detectable": {scope: one.to_json(difference) for scope, one in self.detectable.items()},
+            "left_out": dict(self.left_out),
+        }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two methods' recovery of one configuration over the same facts and wordings."""
+
+    label: str
+    value: Figure
+    """The second's less the first's."""
+    detectable: Mapping[str, Detectable]
+
+    def to_json(self, difference: float) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        scopes = {scope: one.to_json(difference) for scope, one in self.detectable.items()}
+        return {"graft": self.label, "difference": self.value.to_json(), "detectable": scopes}
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All figures of an audit."""
+
+    asked: Asked
+    methods: Sequence[Method]
+    quantities: Mapping[str, Sequence[Quantity]]
+    """By method."""
+    differences: Mapping[tuple[str, str], Sequence[Difference]]
+    """By pair of methods."""
+
+    @property
+    def n(self) -> int:
+        """Number of facts."""
+        return self.methods[0].n
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints, without the names that only a record knows."""
+        by = self.asked.difference
+        return {
+            "metric": self.asked.metric,
+            "facts": self.n,
+            "correlation": self.asked.correlation,
+            "difference": by,
+            "methods": [
+                {
+                    "localizer": method.name,
+                    "wordings": list(method.wordings),
+                    "seeds": list(method.seeds),
+                    "drawn": method.drawn,
+                    "notes": list(method.notes),
+                    "rows": [quantity.to_json(by) for quantity in self.quantities[method.name]],
+                }
+                for method in self.methods
+            ],
+            "pairs": [{"first": a, "second": b, "rows": [one.to_json(by) for one in some]} for (a, b), some in self.differences.items()],
+        }
+
+
+def audited(methods: Sequence[Method], asked: Asked | None = None) -> Audit:
+    """Make the figures.
+
+    Args:
+        methods: Over the same facts, see `methods_of`.
+        asked: What is asked.
+
+    Raises:
+        UnknownNameError: There is no such metric.
+    """
+    asked = asked or Asked()
+    metric = check_metric(asked.metric)
+    counts = resample(methods[0].n, asked.draws).astype(float)
+    views = {method.name: _View(method, metric, counts) for method in methods}
+    quantities = {name: [view.quantity(label, asked.correlation) for label in view.method.labels] for name, view in views.items()}
+    differences = {(a, b): _differences(views[a], views[b]) for a, b in combinations(views, 2)}
+    return Audit(asked, methods, quantities, differences)
+
+
+class _View:
+    """A method's ratios on one metric under one resample."""
+
+    def __init__(self, method: Method, metric: str, counts: Array) -> None:
+        self.method, self.counts = method, counts
+        self.scores = {cell: columns.scores(metric) for cell, columns in method.cells.items()}
+        self.no_gain = {cell: no_gain(scores, counts) for cell, scores in self.scores.items()}
+
+    def missing(self, label: str) -> dict[str, str]:
+        """Wordings in which a configuration has no recovery, and why."""
+        found: dict[str, str] = {}
+        needed = list(self.method.budgets) if label == AREA else [label]
+        for wording, seed in product(self.method.wordings, self.method.seeds):
+            absent = [graft for graft in needed if graft not in self.scores[wording, seed]]
+            if absent:
+                found.setdefault(wording, f"{absent[0]} was not run")
+            elif (reason := self.no_gain[wording, seed]) is not None:
+                found.setdefault(wording, str(reason.undefined))
+        return found
+
+    def ratio(self, label: str, wording: str, seed: str) -> Ratio:
+        scores = self.scores[wording, seed]
+        if label == AREA:
+            return curve.contrasts(scores, self.method.budgets)
+        pre, sft, own = (scores[name].astype(np.int64 if scores[name].dtype == bool else np.float64) for name in ("PRE", "SFT", label))
+        return own - pre, sft - pre
+
+    def cube(self, label: str, wordings: Sequence[str]) -> Array:
+        """Per-fact values [facts, wordings, seeds] whose means are recoveries."""
+        rows = [[linearised(*self.ratio(label, w, s)) for s in self.method.seeds] for w in wordings]
+        return np.moveaxis(np.array(rows), 2, 0)
+
+    def quantity(self, label: str, correlation: float) -> Quantity:
+        left_out, method = self.missing(label), self.method
+        n, seeds = method.n, method.seeds
+        wordings = [wording for wording in method.wordings if wording not in left_out]
+        if not wordings:
+            nothing = Figure.missing(next(iter(left_out.values())), n)
+            return Quantity(label, nothing, {}, {}, nothing, nothing, None, {}, left_out, str(nothing.undefined), method.drawn)
+        cells = {cell: resampled_ratio(*self.ratio(label, *cell), self.counts) for cell in product(wordings, seeds)}
+        by_wording = {w: mean_of([cells[w, s] for s in seeds], n) for w in wordings}
+        by_seed = {s: mean_of([cells[w, s] for w in wordings], n) for s in seeds}
+        few = _few([self.ratio(label, *cell) for cell in cells])
+        found = None if few else components(self.cube(label, wordings), self.counts)
+        return Quantity(
+            label=label,
+            value=mean_of(list(cells.values()), n).figure(),
+            by_wording={name: one.figure() for name, one in by_wording.items()},
+            by_seed={name: one.figure() for name, one in by_seed.items()},
+            wordings_sd=_spread(list(by_wording.values()), n),
+            seeds_sd=_spread(list(by_seed.values()), n) if method.drawn or len(seeds) > 1 else nil(n),
+            components=found,
+            detectable=self._detectable(label, wordings, found, few, correlation),
+            left_out=left_out,
+            undefined=few,
+            drawn=method.drawn,
+        )
+
+    def _detectable(
+        self, label: str, wordings: Sequence[str], found: Components | None, few: str, correlation: float
+    ) -> dict[str, Detectable]:
+        if found is None:
+            return {scope: Detectable(n=self.method.n, undefined=few) for scope in SCOPES}
+        return _seedless(detectable_by_assumption(self.cube(label, wordings), found, correlation), self.method)
+
+
+def nil(n: int) -> Figure:
+    """What is 0 by definition."""
+    return Figure(0.0, 0.0, 0.0, n)
+
+
+def _seedless(found: dict[str, Detectable], *methods: Method) -> dict[str, Detectable]:
+    """Where no method draws, what holds under one seed holds under others."""
+    one = not any(method.drawn or len(method.seeds) > 1 for method in methods)
+    return {**found, "seeds": found["facts"]} if one else found
+
+
+def _few(ratios: Sequence[Ratio], anchors: Sequence[int] = (0, 1)) -> str:
+    """Why the variance is not known, where all but a few facts are like the recipient, or all but a few like the donor, in every cell."""
+    apart = [np.any([top - anchor * bottom != 0 for top, bottom in ratios], axis=0) for anchor in anchors]
+    fewest = int(min(map(np.count_nonzero, apart)))
+    rest = "tell them apart" if anchors == (0,) else "came out otherwise than the rest"
+    return f"{fewest} of {len(apart[0])} facts {rest}, too few to know a variance by" if fewest < FEW else ""
+
+
+def _spread(of: Sequence[Resampled], n: int) -> Figure:
+    return spread(np.array([one.draws for one in of]), np.array([one.value for one in of]), n)
+
+
+def _differences(first: _View, second: _View) -> list[Difference]:
+    found = []
+    for label in (label for label in first.method.labels if label in second.method.labels):
+        undefined = first.missing(label) | second.missing(label)
+        wordings = [w for w in first.method.wordings if w in second.method.wordings and w not in undefined]
+        if wordings:
+            found.append(_difference(first, second, label, wordings))
+    return found
+
+
+def _difference(first: _View, second: _View, label: str, wordings: Sequence[str]) -> Difference:
+    methods = first.method, second.method
+    cells = list(product(wordings, *(method.seeds for method in methods)))
+    ratios = [(first.ratio(label, wording, one), second.ratio(label, wording, other)) for wording, one, other in cells]
+    value = mean_of([resampled_difference(*both, first.counts) for both in ratios], methods[0].n).figure()
+    few = _few([(other[0] - one[0], one[1]) for one, other in ratios], anchors=(0,))
+    if few:
+        return Difference(label, value, {scope: Detectable(n=methods[0].n, undefined=few) for scope in SCOPES})
+    cubes = first.cube(label, wordings), second.cube(label, wordings)
+    of = components(cubes[0], first.counts[:1]), components(cubes[1], first.counts[:1])
+    return Difference(label, value, _seedless(detectable_between(*cubes, of), *methods))

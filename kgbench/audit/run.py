@@ -1,0 +1,105 @@
+"""Running what an audit needs: a record of each wording under each seed, found or computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from kgbench.audit.methods import Part
+from kgbench.audit.wordings import wordings_of
+from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create
+from kgbench.records import read_record
+from kgbench.runner import Forecast, Pairs, Settings, Spec, check, dry_run, run_job
+from kgbench.runner.prompts import job_dataset
+from kgbench.runner.truth import localizer_arguments
+
+__all__ = ["GRAFTS", "SEEDS", "Plan", "Progress", "forecast", "planned", "run"]
+
+Progress = Callable[[int, int, str], None]
+"""Called with the steps done, the steps in all, and what is being done."""
+
+GRAFTS = ("FE", "LT", "FE+LT")
+"""Of methods that intervene, unless told otherwise; their complements are run too."""
+
+SEEDS = 3
+"""Of methods that draw, unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run of one method."""
+
+    spec: Spec
+    """Without prompts and seed."""
+    wordings: tuple[str, ...]
+    seeds: int
+    why: str
+    """Why so many seeds."""
+
+    @property
+    def specs(self) -> list[Spec]:
+        """A specification for each wording under each seed; what a method learns from prompts, it learns from that wording alone."""
+        return [replace(self.spec, prompts=(wording,), seed=seed) for seed in range(self.seeds) for wording in self.wordings]
+
+
+def planned(spec: Spec, seeds: int | None = None) -> Plan:
+    """Find the wordings and seeds of a method, and check what can be checked without loading a model.
+
+    Args:
+        spec: Pair, facts and method; its prompts are the wordings, by default all that ask the data set's question.
+        seeds: How many; by default 3 where a seed has a part in the method's answers, else 1.
+
+    Raises:
+        InputError: Something in the specification is wrong.
+    """
+    check(replace(spec, prompts=()))
+    wordings = spec.prompts or wordings_of(job_dataset(spec))
+    method = create(spec.localizer, localizer_arguments(spec), spec.seed)
+    own, ranks = "seed" in method.parameters(), isinstance(method, ScoringLocalizer)
+    fixed = own and "seed" in spec.localizer_args
+    if ranks:
+        why = f"a seed splits the facts in two, to rank sites by and to try them on{', and the method draws' * (own and not fixed)}"
+    elif fixed:
+        why = f"the method's seed is fixed by --localizer-arg seed={spec.localizer_args['seed']}"
+    else:
+        why = "the method draws at random" if own else "the method draws nothing at random, so that another seed gives the same"
+    if not spec.grafts and isinstance(method, InterventionLocalizer):
+        spec = replace(spec, grafts=GRAFTS)
+    plan = Plan(spec, tuple(wordings), seeds or (SEEDS if ranks or (own and not fixed) else 1), why)
+    check(plan.specs[0])
+    for wording in plan.wordings:
+        check(replace(plan.spec, prompts=(wording,)))
+    return plan
+
+
+def run(plans: Sequence[Plan], settings: Settings, progress: Progress | None = None) -> list[Part]:
+    """Find or compute the records; what is interrupted goes on where it was.
+
+    Args:
+        plans: Of each method.
+        settings: How.
+        progress: Told of the progress.
+
+    Raises:
+        InputError: Something in a specification is wrong.
+    """
+    specs, pairs, parts = [spec for plan in plans for spec in plan.specs], Pairs(), []
+    for number, spec in enumerate(specs, 1):
+        found = run_job(spec, settings, _part(progress, number, len(specs)), pairs)
+        parts.append(Part(found.record, read_record(found.path).facts()))
+    return parts
+
+
+def forecast(plan: Plan, settings: Settings, pairs: Pairs) -> list[Forecast]:
+    """What each wording would take under one seed.
+
+    Raises:
+        InputError: Something in the specification is wrong.
+    """
+    return [dry_run(replace(plan.spec, prompts=(wording,)), settings, pairs) for wording in plan.wordings]
+
+
+def _part(progress: Progress | None, number: int, parts: int) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda done, total, text: progress(done, total, f"{number} of {parts}: {text}")

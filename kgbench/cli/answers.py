@@ -1,0 +1,70 @@
+"""`kgbench answers`: scores of whole answers."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kgbench.cli.files import write_file
+from kgbench.cli.output import echo_json
+from kgbench.cli.progress import progress
+from kgbench.cli.values import completer, listed, pairs
+from kgbench.errors import OutputError
+
+
+@click.command(short_help="Score whole answers, among all answers of the data set.")
+@click.option("--model", metavar="NAME", help="Model pair by name, see `kgbench ls models`.", shell_complete=completer("models"))
+@click.option("--recipient", metavar="PATH|ID", help="Checkpoint before finetuning, without or in place of --model's.")
+@click.option("--donor", multiple=True, metavar="NAME=PATH|ID", help="Finetuned checkpoint, normally sft=PATH; may be repeated.")
+@click.option("--dataset", metavar="NAME|FILE", help="Facts.  [default: the pair's own]", shell_complete=completer("datasets"))
+@click.option("--subject", metavar="COLUMN", help="Your file: what a fact is about.")
+@click.option("--object", metavar="COLUMN", help="Your file: what is asked for.")
+@click.option("--column", multiple=True, metavar="FIELD=COLUMN", help="Your file: column that holds a field.")
+@click.option("--template", multiple=True, metavar="NAME=TEXT", help="Evaluation template of your own.")
+@click.option("--prompt", multiple=True, metavar="NAME", help="Evaluation prompts.  [default: headline, qa or the file's own]")
+@click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; may be repeated.  [default: FE, LT, FE+LT]")
+@click.option("--facts", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="How many facts.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the choice of facts.")
+@click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
+@click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a row per fact there.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, with a row per fact.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def command(**options: Any) -> None:
+    """Score whole answers under grafts, where `kgbench eval` reads their first token.
+
+    Names that begin alike share their first token, and one name can begin with
+    several: " R", " Rob", " Robert". So this gives the log-likelihood of the
+    whole answer, its rank among all answers of the data set, and beside the rank
+    of its first token the best rank of any token that the name can begin with.
+
+    \b
+    kgbench answers --model tiny-gemma --prompt headline --facts 50
+    """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.answers.figures import figures_of
+    from kgbench.answers.run import score_answers
+    from kgbench.answers.table import answers_csv, answers_json, render_answers
+    from kgbench.cli.jobs import imports_of
+    from kgbench.runner import Settings, Spec
+
+    target: Path | None = options["csv_file"]
+    if target is not None and not target.parent.is_dir():
+        raise OutputError(f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}")
+    same = {name: options[name] for name in ("model", "recipient", "dataset", "dtype", "seed")}
+    grafts = tuple(options["graft"]) or ("FE", "LT", "FE+LT")
+    spec = Spec(
+        **same, donors=pairs("--donor", options["donor"]), imports=imports_of(options), prompts=listed(options["prompt"]), grafts=grafts
+    )
+    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout), progress(shown=not options["quiet"]) as report:
+        run = score_answers(spec, Settings(device=options["device"]), options["facts"], report)
+    prompts = figures_of(run.answers, len(run.candidates), seed=options["seed"])
+    if target is not None:
+        write_file(target, answers_csv(run).encode())
+    if options["as_json"]:
+        echo_json(answers_json(run, prompts))
+        return
+    click.echo(render_answers(run, prompts))

@@ -1,0 +1,219 @@
+"""`kgbench audit`: how far a figure would move under other wordings, seeds and facts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from kgbench.cli.eval import RESULTS
+from kgbench.cli.output import echo_json, echo_table
+from kgbench.cli.progress import progress
+from kgbench.cli.values import arguments_of, completer, listed, pairs
+from kgbench.errors import InputError
+
+if TYPE_CHECKING:
+    from kgbench.audit import Part
+    from kgbench.audit.run import Plan
+    from kgbench.runner import Settings, Spec
+
+ASKED = ("metric", "correlation", "difference")
+"""What an audit is asked."""
+
+FOR_RUNS = ("runs", *ASKED, "output_dir", "as_json", "quiet")
+"""Options that go with runs that exist."""
+
+
+@click.command(short_help="Tell what a figure owes to wording, seed and facts, and what can be told apart.")
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("--model", metavar="NAME", help="Model pair by name, see `kgbench ls models`.", shell_complete=completer("models"))
+@click.option("--recipient", metavar="PATH|ID", help="Checkpoint before finetuning, without or in place of --model's.")
+@click.option("--donor", multiple=True, metavar="NAME=PATH|ID", help="Finetuned checkpoint, normally sft=PATH; may be repeated.")
+@click.option("--dataset", metavar="NAME|FILE", help="Facts.  [default: the pair's own]", shell_complete=completer("datasets"))
+@click.option("--subject", metavar="COLUMN", help="Your file: what a fact is about.")
+@click.option("--object", metavar="COLUMN", help="Your file: what is asked for.")
+@click.option("--column", multiple=True, metavar="FIELD=COLUMN", help="Your file: column that holds a field.")
+@click.option("--template", multiple=True, metavar="NAME=TEXT", help="One more wording, with --dataset; may be repeated.")
+@click.option(
+    "--localizer",
+    multiple=True,
+    default=["dynamic_graft"],
+    show_default=True,
+    metavar="NAME|FILE.py:CLASS",
+    help="Method; of several with commas the differences are audited too.",
+    shell_complete=completer("localizers"),
+)
+@click.option("--localizer-arg", multiple=True, metavar="[NAME.]KEY=VALUE", help="Argument of all localizers, or of the one named.")
+@click.option("--prompt", multiple=True, metavar="NAME", help="Wordings.  [default: every prompt that asks for the same]")
+@click.option("--graft", multiple=True, metavar="GRAFT", help="With its complement; may be repeated.  [default: FE, LT, FE+LT]")
+@click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="How many.  [default: 3 where a method draws or ranks, else 1]")
+@click.option("--facts", type=click.IntRange(min=2), metavar="N", help="Only the first N facts.")
+@click.option("--metric", default="top5", show_default=True, metavar="NAME", help="What recovery is on.")
+@click.option(
+    "--correlation",
+    type=click.FloatRange(-1, 1, max_open=True),
+    default=0.5,
+    show_default=True,
+    metavar="R",
+    help="Of two methods' values of one fact, assumed where one method is audited.",
+)
+@click.option(
+    "--difference",
+    type=click.FloatRange(0, min_open=True),
+    default=0.05,
+    show_default=True,
+    metavar="D",
+    help="To count facts for.",
+)
+@click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
+@click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Prompts per forward.")
+@click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")
+@click.option("--output-dir", type=click.Path(path_type=Path, file_okay=False), default=RESULTS, show_default=True, help="Of records.")
+@click.option("--dry-run", is_flag=True, help="Only say what it would take.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def command(**options: Any) -> int:
+    """Tell what a figure owes to wording, seed and facts, and what can be told apart.
+
+    Runs a method in every wording of a data set's question under several
+    seeds, or takes RUNs that exist, and splits the variance of each recovery
+    into what facts, wordings and seeds contribute. Then says how small a
+    difference between two methods can be detected, and how many facts it takes.
+
+    \b
+    kgbench audit --model tiny-gemma
+    kgbench audit --model tiny-gemma --localizer dynamic_graft,activation_patch --facts 50
+    kgbench audit --model tiny-gemma --localizer random --seeds 5
+    kgbench audit RUN OTHER                            # of several seeds, prompts or methods
+    """  # noqa: D301 (click reads the character, not its escape)
+    context = click.get_current_context()
+    given = [name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    # Whatever a library or a localizer prints must not mix with the JSON object.
+    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
+        if options["runs"]:
+            parts = _stored(options, given)
+        elif options["dry_run"]:
+            answer = [_forecast(plan, options) for plan in _plans(options)]
+        else:
+            parts = _computed(options)
+    if options["dry_run"]:
+        if options["as_json"]:
+            echo_json(answer[0] if len(answer) == 1 else {"methods": answer})
+        return 0
+    _print(parts, options)
+    return 0
+
+
+def _stored(options: Mapping[str, Any], given: Sequence[str]) -> list[Part]:
+    """Runs that exist.
+
+    Raises:
+        InputError: An option says how to run something.
+    """
+    from kgbench.audit import Part
+    from kgbench.cli.runs import find_run
+
+    if foreign := [name for name in given if name not in FOR_RUNS]:
+        option = foreign[0].replace("_", "-")
+        raise InputError(f"--{option} says what to run, and runs are given that exist; leave out one of the two")
+    folders = {(found := find_run(run, options["output_dir"])).folder: found for run in options["runs"]}
+    return [Part(found.record, found.facts()) for found in folders.values()]
+
+
+def _plans(options: Mapping[str, Any]) -> list[Plan]:
+    """What to run of each localizer.
+
+    Raises:
+        InputError: Something is wrong with the options.
+    """
+    if options["model"] is None and options["recipient"] is None:
+        raise InputError("which model? Give --model NAME (see `kgbench ls models`), --recipient PATH with --donor sft=PATH, or runs")
+    for name in ("subject", "object", "column", "template"):
+        if options[name] and options["dataset"] is None:
+            raise InputError(f"--{name} says how to read facts: add --dataset NAME or --dataset FILE")
+    localizers = listed(options["localizer"])
+    if not localizers:
+        raise InputError("--localizer: expected a name, see `kgbench ls localizers`")
+    from kgbench.audit.run import planned
+
+    return [planned(_spec(options, name, localizers), options["seeds"]) for name in localizers]
+
+
+def _spec(options: Mapping[str, Any], localizer: str, localizers: Sequence[str]) -> Spec:
+    from kgbench.cli.jobs import imports_of
+    from kgbench.runner import Spec
+
+    asked = listed(options["prompt"])
+    return Spec(
+        **{name: options[name] for name in ("model", "recipient", "dataset", "dtype", "metric")},
+        localizer=localizer,
+        localizer_args=arguments_of(localizer, localizers, options["localizer_arg"]),
+        donors=pairs("--donor", options["donor"]),
+        imports=imports_of(options),
+        prompts=tuple(dict.fromkeys((*asked, *pairs("--template", options["template"])))) if asked else (),
+        grafts=tuple(options["graft"]),
+        limit=options["facts"],
+    )
+
+
+def _settings(options: Mapping[str, Any]) -> Settings:
+    from kgbench.runner import Settings
+
+    return Settings(**{name: options[name] for name in ("batch_size", "device", "output_dir")})
+
+
+def _computed(options: Mapping[str, Any]) -> list[Part]:
+    from kgbench.audit.run import run
+
+    plans = _plans(options)
+    for plan in plans:
+        click.echo(f"{_size(plan)}: {plan.why}", err=True)
+    with progress(shown=not options["quiet"]) as report:
+        return run(plans, _settings(options), report)
+
+
+def _size(plan: Plan) -> str:
+    return f"{plan.spec.localizer}: {len(plan.wordings)} wordings ({', '.join(plan.wordings)}) × {plan.seeds} seed{'s' * (plan.seeds != 1)}"
+
+
+def _forecast(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
+    from kgbench.audit.run import forecast
+    from kgbench.runner import Pairs
+
+    found = forecast(plan, _settings(options), Pairs())
+    answer = {
+        "localizer": plan.spec.localizer,
+        "wordings": list(plan.wordings),
+        "seeds": plan.seeds,
+        "why": plan.why,
+        "forwards": plan.seeds * sum(one.forwards for one in found),
+        "token_rows": plan.seeds * sum(one.token_rows for one in found),
+        "seconds": plan.seeds * sum(one.seconds for one in found),
+    }
+    if not options["as_json"]:
+        shown = [
+            ("wordings", ", ".join(plan.wordings)),
+            ("seeds", f"{plan.seeds}: {plan.why}"),
+            ("forwards", str(answer["forwards"])),
+            ("token rows", str(answer["token_rows"])),
+            ("time", f"about {answer['seconds']:.1f} s, less what exists already"),
+        ]
+        echo_table(["what", plan.spec.localizer], shown)
+    return answer
+
+
+def _print(parts: Sequence[Part], options: Mapping[str, Any]) -> None:
+    from kgbench.audit import Asked, audited, methods_of, render_audit, verdict_of
+
+    found = audited(methods_of(parts), Asked(**{name: options[name] for name in ASKED}))
+    first = parts[0].record
+    if options["as_json"]:
+        what = {"model": first.model, "dataset": first.identity.dataset.name, **found.to_json()}
+        echo_json({**what, "runs": [part.record.id for part in parts], "verdict": verdict_of(found)})
+    else:
+        click.echo(render_audit(found, f"{first.model}, {first.identity.dataset.name}, {first.identity.dtype}"))

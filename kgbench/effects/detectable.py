@@ -1,0 +1,209 @@
+"""The smallest difference between two methods that a set-up can detect.
+
+It is the true difference that a two-sided test of 5 % finds in 80 % of all repetitions:
+
+    smallest = k * SE(difference)        k = z(.975) + z(.8) = 2.80 where the standard error is known well
+
+(G. W. Snedecor and W. G. Cochran, Statistical Methods, 1989, on the size of samples; H. S. Bloom, Minimum detectable effects, 1995).
+Where few wordings or seeds tell the standard error, k is that of Student's t with the degrees of freedom of the estimate (F. E.
+Satterthwaite, 1946): the noncentrality at which the test rejects in 80 %. With one degree of freedom that is 16.
+
+What the standard error holds depends on what the difference is to hold for:
+
+    facts     the same prompt, both methods on the same facts     var(x1 - x2) / n
+    sample    the same prompt, each method on facts of its own    (var(x1) + var(x2)) / n
+    wordings  the mean over all W wordings, to hold for others    (MS_f + MS_w - MS_fw) / (n W)      mean squares of x1 - x2
+    seeds     the same prompt and facts, each under one seed      var(x1 - x2) / n + var_s(x1) + var_s(x2)
+
+x are per-fact values whose mean is the figure (`variance.linearised`). Where only one method is at hand, the other is assumed to have the
+same variances, and of what both share (facts; facts and wordings) a given correlation: var(x1 - x2) = 2 (1 - correlation) var(x).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, inf, sqrt
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.stats import chi2, norm, t
+
+from kgbench.effects.variance import Components
+from kgbench.stats import LEVEL
+
+__all__ = ["POWER", "SCOPES", "Detectable", "detectable_between", "detectable_by_assumption", "multiplier"]
+
+Array = NDArray[Any]
+Cube = Float[np.ndarray, "facts wordings seeds"]
+
+POWER = 0.8
+"""Share of repetitions in which the difference is found."""
+
+SCOPES = ("facts", "sample", "wordings", "seeds")
+
+ZERO = 1e-12
+"""Of variances, what rounding leaves."""
+
+GRID = 20_000
+"""Places at which the distribution of an estimated standard error is taken."""
+
+
+@dataclass(frozen=True)
+class Detectable:
+    """The smallest difference that can be detected, for one scope."""
+
+    fixed: float = 0.0
+    """Variance of the difference that more facts do not lessen."""
+    per_fact: float = 0.0
+    """Variance of the difference that facts lessen, times their number."""
+    n: int = 0
+    """Number of facts."""
+    freedom: float = inf
+    """Degrees of freedom of the standard error; infinite where it is taken as known."""
+    undefined: str | None = None
+    """Why there is none."""
+
+    @property
+    def variance(self) -> float:
+        """Of the difference."""
+        return self.fixed + self.per_fact / self.n
+
+    @property
+    def smallest(self) -> float | None:
+        """The smallest difference, in shares of what finetuning added."""
+        return None if self.undefined else multiplier(self.freedom) * sqrt(self.variance)
+
+    def facts_for(self, difference: float) -> int | str:
+        """How many facts it takes to detect a difference, or why no number would do.
+
+        The variances and their degrees of freedom are taken to stay what they are.
+
+        Args:
+            difference: In shares of what finetuning added; above 0.
+        """
+        if self.undefined:
+            return self.undefined
+        left = (difference / multiplier(self.freedom)) ** 2 - self.fixed
+        if left <= 0:
+            return f"no number of facts: what they do not lessen keeps it at {multiplier(self.freedom) * sqrt(self.fixed):.2g}"
+        return max(2, ceil(self.per_fact / left))
+
+    def to_json(self, difference: float) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        if self.undefined:
+            return {"undefined": self.undefined}
+        facts = self.facts_for(difference)
+        needed = {"facts": facts} if isinstance(facts, int) else {"facts": None, "reason": facts}
+        freedom = None if self.freedom == inf else self.freedom
+        return {"smallest": self.smallest, "se": sqrt(self.variance), "df": freedom, "k": multiplier(self.freedom), "needed": needed}
+
+
+@lru_cache(maxsize=256)
+def multiplier(freedom: float = inf, power: float = POWER, level: float = LEVEL) -> float:
+    """How many standard errors a difference must have to be found.
+
+    Args:
+        freedom: Degrees of freedom of the standard error.
+        power: How often it is to be found.
+        level: 1 less the size of the test, which is two-sided.
+    """
+    tail = (1 + level) / 2
+    if freedom == inf:
+        return float(norm.ppf(tail) + norm.ppf(power))
+    # The power is the mean, over what the estimated standard error may be, of that of a normal test.
+    estimated = np.sqrt(chi2.ppf((np.arange(GRID) + 0.5) / GRID, freedom) / freedom)
+    bound = float(t.ppf(tail, freedom)) * estimated
+
+    def lacking(difference: float) -> float:
+        return float(np.mean(norm.sf(bound - difference) + norm.cdf(-bound - difference))) - power
+
+    return float(brentq(lacking, 0.0, 3 * (t.ppf(tail, freedom) + t.ppf(power, freedom))))
+
+
+def detectable_by_assumption(scores: Cube, of: Components, correlation: float) -> dict[str, Detectable]:
+    """By scope, for a method and another that is assumed to be like it.
+
+    Args:
+        scores: Per-fact values of the one that is at hand.
+        of: Their components.
+        correlation: Of the two methods' values over what both share.
+    """
+    own, n = 2 * (1 - correlation), len(scores)
+    within = float(scores.var(axis=0, ddof=1).mean())
+    seeds = _seeds(of)
+    return {
+        "facts": _checked(0.0, own * within, n),
+        "sample": _checked(0.0, 2 * within, n),
+        "wordings": _wordings(scores.mean(axis=2), own),
+        "seeds": seeds if isinstance(seeds, Detectable) else _with_seeds(2 * seeds, own * within, n, of.seeds),
+    }
+
+
+def detectable_between(first: Cube, second: Cube, of: tuple[Components, Components]) -> dict[str, Detectable]:
+    """By scope, for two methods on the same facts and wordings.
+
+    Args:
+        first: Per-fact values of one.
+        second: Of the other; its seeds are its own.
+        of: The components of both.
+    """
+    n = len(first)
+    apart = first[:, :, :, None] - second[:, :, None, :]
+    paired = float(apart.var(axis=0, ddof=1).mean())
+    both = sum(float(scores.var(axis=0, ddof=1).mean()) for scores in (first, second))
+    seeds = [_seeds(one) for one in of]
+    drawn = [one for one in seeds if not isinstance(one, Detectable)]
+    fewest = min((one.seeds for one in of if one.seeds > 1), default=1)
+    return {
+        "facts": _checked(0.0, paired, n),
+        "sample": _checked(0.0, both, n),
+        "wordings": _wordings(first.mean(axis=2) - second.mean(axis=2), 1.0),
+        "seeds": _with_seeds(sum(drawn), paired, n, fewest) if drawn else Detectable(undefined=ONE_SEED),
+    }
+
+
+ONE_SEED = "one seed only"
+ONE_WORDING = "one wording only: nothing is known of others"
+
+
+def _seeds(of: Components) -> float | Detectable:
+    """Variance between seeds in one wording."""
+    return of.value("seeds") + of.value("wordings:seeds") if of.seeds > 1 else Detectable(undefined=ONE_SEED)
+
+
+def _with_seeds(fixed: float, per_fact: float, n: int, seeds: int) -> Detectable:
+    return _checked(fixed, per_fact, n, _freedom([(seeds - 1, fixed), (n - 1, per_fact / n)]))
+
+
+def _wordings(scores: Float[np.ndarray, "facts wordings"], scale: float) -> Detectable:
+    """Facts and wordings both as drawn: the variance of the mean of a crossed table, times a factor."""
+    n, wordings = scores.shape
+    if wordings < 2:
+        return Detectable(undefined=ONE_WORDING)
+    by_fact, by_wording, whole = scores.mean(1), scores.mean(0), float(scores.mean())
+    rest = scores - by_fact[:, None] - by_wording[None, :] + whole
+    facts = wordings * float(by_fact.var(ddof=1))
+    asked = n * float(by_wording.var(ddof=1))
+    both = float((rest**2).sum()) / ((n - 1) * (wordings - 1))
+    fixed, per_fact = scale * (asked - both) / (n * wordings), scale * facts / wordings
+    terms = [(n - 1, facts), (wordings - 1, asked), ((n - 1) * (wordings - 1), -both)]
+    return _checked(fixed, per_fact, n, _freedom(terms))
+
+
+def _freedom(terms: Sequence[tuple[int, float]]) -> float:
+    """Satterthwaite's degrees of freedom of a sum of variances, given those of each."""
+    spread = sum(variance**2 / freedom for freedom, variance in terms)
+    return sum(variance for _, variance in terms) ** 2 / spread if spread > 0 else inf
+
+
+def _checked(fixed: float, per_fact: float, n: int, freedom: float = inf) -> Detectable:
+    variance = fixed + per_fact / n
+    if variance <= ZERO:
+        found = "is below 0" if variance < -ZERO else "is 0, for all facts came out alike"
+        return Detectable(n=n, undefined=f"the estimated variance of the difference {found}, so that nothing can be told from it")
+    return Detectable(fixed, per_fact, n, freedom)

@@ -1,0 +1,1 @@
+"""What a graft moves besides the facts that it is meant for."""

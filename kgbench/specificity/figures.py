@@ -1,0 +1,172 @@
+"""Figures of specificity: what a configuration moves of each kind of texts, with intervals over whole facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgbench.specificity.measured import Measured, Moved
+from kgbench.stats import Figure, Resampled, difference, mean, ratio, ratio_draws, resample, resampled_means
+
+__all__ = ["Row", "rows_of"]
+
+Array = NDArray[Any]
+
+_BASELINE = "SFT"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration on texts of one kind; a figure is None where the kind has no such thing."""
+
+    graft: str
+    kind: str
+    prompts: int
+    """Number of prompts that the configuration was read on."""
+    lacking: int
+    """Number of prompts that it cannot be read on."""
+    kl: Figure
+    """Mean KL(p_PRE || p) of the next token, in nats."""
+    largest: float | None
+    """The largest of any prompt."""
+    changed: Figure
+    """Share of prompts of which another token is the likeliest."""
+    leak: Figure | None
+    """Mean KL, as a share of that on the target facts under the same configuration."""
+    of_sft: Figure | None
+    """Mean KL, as a share of what the whole donor does to the same prompts."""
+    logprob: Figure | None
+    """Mean change of the true answer's log-probability against PRE."""
+    top5_before: Figure | None
+    """Share of true answers among PRE's five likeliest tokens."""
+    top5: Figure | None
+    """The same under the configuration."""
+    top5_change: Figure | None
+    """The difference of the two."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as it stands in `kgbench specificity --json`."""
+        named = {
+            "kl": self.kl,
+            "top1_changed": self.changed,
+            "leak": self.leak,
+            "of_sft": self.of_sft,
+            "logprob_change": self.logprob,
+            "top5_pre": self.top5_before,
+            "top5": self.top5,
+            "top5_change": self.top5_change,
+        }
+        figures = {name: None if figure is None else figure.to_json() for name, figure in named.items()}
+        return {
+            "graft": self.graft,
+            "kind": self.kind,
+            "prompts": self.prompts,
+            "lacking": self.lacking,
+            "largest": self.largest,
+            **figures,
+        }
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One score of each fact: the mean over its prompts."""
+
+    facts: tuple[str, ...]
+    values: Array
+    seed: int
+
+    @property
+    def counts(self) -> Array:
+        """A resample of the facts; the same facts and seed give the same one."""
+        return _resample(len(self.facts), self.seed)
+
+
+@lru_cache(maxsize=16)
+def _resample(n: int, seed: int) -> Array:
+    return resample(n, seed=seed)
+
+
+def rows_of(measured: Sequence[Measured], labels: Sequence[str], seed: int = 0) -> list[Row]:
+    """The figures of every configuration on every kind of texts.
+
+    Facts are resampled whole, a fact's score being the mean over its prompts. Kinds that have the same facts share a resample, so that
+    their ratio is paired; others are resampled apart.
+
+    Args:
+        measured: The kinds of texts, the target facts first.
+        labels: Configurations.
+        seed: Of the resamples.
+    """
+    seeds = {one.texts.kind: seed if one.texts.kind in ("target", "sibling") else seed + place for place, one in enumerate(measured)}
+    target = measured[0].moved
+    return [_row(label, one, target, seeds) for label in labels for one in measured]
+
+
+def _row(label: str, measured: Measured, target: Mapping[str, Moved], seeds: Mapping[str, int]) -> Row:
+    kind, moved = measured.texts.kind, measured.moved.get(label)
+    lacking = sum(measured.absent.get(label, {}).values()) + sum(measured.unread.values())
+    if moved is None:
+        missing = Figure.missing(_reason(label, measured), 0)
+        return Row(label, kind, 0, lacking, missing, None, missing, None, None, None, None, None, None)
+    kl = _column(moved, moved.kl, seeds[kind])
+    leak = of_sft = logprob = before = after = change = None
+    if kind != "target" and label in target:
+        leak = _leak(kl, _column(target[label], target[label].kl, seeds["target"]))
+    if label != _BASELINE and _BASELINE in measured.moved:
+        of_sft = _share(kl, _column(measured.moved[_BASELINE], measured.moved[_BASELINE].kl, seeds[kind]))
+    if measured.texts.answers:
+        logprob = _mean(_column(moved, moved.logprob, seeds[kind]))
+        hits = [_column(moved, hit, seeds[kind]) for hit in (moved.top5_before, moved.top5)]
+        before, after = (_mean(column, (0.0, 1.0)) for column in hits)
+        change = difference(hits[1].values, hits[0].values, hits[0].counts)
+    changed = _mean(_column(moved, moved.changed, seeds[kind]), (0.0, 1.0))
+    largest = float(moved.kl.max())
+    return Row(label, kind, len(moved.kl), lacking, _mean(kl), largest, changed, leak, of_sft, logprob, before, after, change)
+
+
+def _reason(label: str, measured: Measured) -> str:
+    """Why a configuration has no figures on a kind of texts."""
+    reasons = [*measured.absent.get(label, {}), *measured.unread] if measured.texts.prompts else [measured.texts.about]
+    return f"absent: {'; '.join(reasons[:2])}"
+
+
+def _column(moved: Moved, values: Array, seed: int) -> _Column:
+    """Scores by fact; of facts with one prompt each, as they are, so that hits stay hits."""
+    facts = tuple(dict.fromkeys(moved.facts))
+    if len(facts) == len(moved.facts):
+        return _Column(facts, values, seed)
+    places = {fact: place for place, fact in enumerate(facts)}
+    of = np.array([places[fact] for fact in moved.facts])
+    return _Column(facts, np.bincount(of, values.astype(float)) / np.bincount(of), seed)
+
+
+def _mean(column: _Column, support: tuple[float, float] | None = None) -> Figure:
+    return mean(column.values, column.counts, support)
+
+
+def _share(part: _Column, whole: _Column) -> Figure:
+    """The ratio of two means over the same facts."""
+    kept = [whole.facts.index(fact) for fact in part.facts]
+    denominator = whole.values[kept]
+    if not denominator.any():
+        return Figure.missing("the whole donor moves none of these texts", len(kept))
+    return ratio(part.values, denominator, part.counts)
+
+
+def _leak(near: _Column, target: _Column) -> Figure:
+    """The ratio of two means, of the same facts or of facts that are resampled apart."""
+    n = min(len(near.facts), len(target.facts))
+    if not target.values.any():
+        return Figure.missing("the graft moves no target fact", n)
+    if n < 2:
+        return Figure.missing(f"{n} fact{'s' * (n != 1)} on one side, and an interval needs two", n)
+    if near.facts == target.facts:
+        return ratio(near.values, target.values, near.counts)
+    above, below = float(near.values.mean()), float(target.values.mean())
+    draws = ratio_draws(resampled_means(near.values, near.counts), resampled_means(target.values, target.counts), below)
+    return Resampled(above / below, draws, (above / below, above / below), n).figure()

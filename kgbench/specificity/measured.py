@@ -1,0 +1,111 @@
+"""What some configurations do to the next token of texts, prompt by prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+
+from kgbench.runner.job import Job
+from kgbench.specificity.divergence import divergence
+from kgbench.specificity.planned import plan_texts
+from kgbench.specificity.texts import Texts
+
+__all__ = ["Measured", "Moved", "Progress", "measure"]
+
+Progress = Callable[[int, int, str], None]
+"""Called with the steps done, the steps in all, and what is being done."""
+
+_TOP = 5
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What one configuration does to the prompts that it can be read on."""
+
+    facts: tuple[str, ...]
+    """Id of the fact of each prompt."""
+    kl: Float[np.ndarray, " prompt"]
+    """KL(p_PRE || p) of the next token, in nats."""
+    changed: Bool[np.ndarray, " prompt"]
+    """Whether another token than under PRE is the likeliest."""
+    logprob: Float[np.ndarray, " prompt"]
+    """Log-probability of the target's first token, less that under PRE."""
+    top5: Bool[np.ndarray, " prompt"]
+    """Whether fewer than five tokens are more probable than it."""
+    top5_before: Bool[np.ndarray, " prompt"]
+    """The same under PRE."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Texts of one kind under all configurations."""
+
+    texts: Texts
+    moved: Mapping[str, Moved]
+    """By configuration; one that can be read on no prompt is not there."""
+    absent: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By configuration, the reasons why it cannot be read on a prompt, and on how many."""
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """Reasons why the tokenizer cannot take a prompt apart, and of how many."""
+
+
+def measure(job: Job, texts: Texts, labels: Sequence[str], progress: Progress | None = None) -> Measured:
+    """Compare the next token under some configurations with that under PRE.
+
+    Args:
+        job: Model pair, method and engine.
+        texts: Prompts of one kind.
+        labels: Configurations.
+        progress: Called after each batch with the prompts done and all of this kind.
+    """
+    wanted = list(dict.fromkeys(["PRE", *labels]))
+    planned = plan_texts(job, texts.prompts, wanted)
+    at_once = max(1, job.engine.budget.logits // (len(wanted) * int(job.pair.recipient.config.vocab_size)))
+    parts: dict[str, list[Moved]] = {}
+    done = 0
+    for places, shared in planned.batches(at_once):
+        prompts = [planned.prompts[place] for place in places]
+        plan = job.engine.plan_treatments(prompts, [[planned.treatments[label][place] for place in places] for label in shared])
+        logits = job.engine.logits(plan)[:, :, 0]
+        facts = tuple(prompt.fact.id for prompt in prompts)
+        targets = torch.tensor([job.pair.encoded(prompt).target for prompt in prompts], device=logits.device)
+        before = logits[:, shared.index("PRE")]
+        for number, label in enumerate(shared):
+            parts.setdefault(label, []).append(_moved(facts, targets, before, logits[:, number]))
+        done += len(places)
+        if progress is not None:
+            progress(done, len(planned.prompts), texts.kind)
+    return Measured(texts, {label: _joined(parts[label]) for label in labels if label in parts}, planned.absent, planned.unread)
+
+
+def _moved(facts: tuple[str, ...], targets: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> Moved:
+    """Two configurations of a batch compared; targets [prompt], logits [prompt, vocabulary]."""
+    first, second = (logits.double().log_softmax(-1).gather(-1, targets[:, None])[:, 0] for logits in (before, after))
+    return Moved(
+        facts,
+        divergence(before, after).cpu().numpy(),
+        (before.argmax(-1) != after.argmax(-1)).cpu().numpy(),
+        (second - first).cpu().numpy(),
+        _hits(after, targets),
+        _hits(before, targets),
+    )
+
+
+def _hits(logits: torch.Tensor, targets: torch.Tensor) -> Bool[np.ndarray, " prompt"]:
+    hits: np.ndarray = ((logits > logits.gather(-1, targets[:, None])).sum(-1) < _TOP).cpu().numpy()
+    return hits
+
+
+def _joined(parts: Sequence[Moved]) -> Moved:
+    return Moved(
+        tuple(fact for part in parts for fact in part.facts),
+        np.concatenate([part.kl for part in parts]),
+        np.concatenate([part.changed for part in parts]),
+        np.concatenate([part.logprob for part in parts]),
+        np.concatenate([part.top5 for part in parts]),
+        np.concatenate([part.top5_before for part in parts]),
+    )

@@ -1,0 +1,312 @@
+"""Whole answers: their likelihood is the models' own, their rank that of scoring all candidates, their first token that of eval."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from kgbench.answers import reading
+from kgbench.answers.candidates import Candidates, continuation, encode_candidates
+from kgbench.answers.figures import FIGURES, figures_of
+from kgbench.answers.first_tokens import first_tokens, token_texts
+from kgbench.answers.run import AnswersRun, score_answers
+from kgbench.answers.scoring import ScoredAnswer, score_prompts
+from kgbench.answers.search import Search
+from kgbench.answers.table import render_answers
+from kgbench.cli import main
+from kgbench.data import Prompt
+from kgbench.effects import recovery
+from kgbench.engine import Engine
+from kgbench.errors import InputError, RegionError
+from kgbench.harness.answering import Answering
+from kgbench.harness.passages import Passage, Source
+from kgbench.localizers.dynamic_graft import DynamicGraft
+from kgbench.models.encoding import Encoder
+from kgbench.models.pair import ModelPair
+from kgbench.records import RecordStore
+from kgbench.runner import Settings, Spec, load_prompts, run_job
+from kgbench.stats import resample
+from kgbench.testing import pico_pair, pico_tokenizer
+
+NAMES = ("Ana Lee", "movie", "Ann", "An", "Anna", "actor Bo Chen", "Zoë O'Hara", "with", "stars", "star", "Émile Nagy", "Mo")
+"""Of one token and of many, some of which begin others, and which begin with the same token, with a blank or with a part of a character."""
+GRAFTS = ("PRE", "SFT", "NONE", "FE", "LT:o+ffn@second_half", "FE+LT", "FE^C", "ALL; ALL:ln_f+head")
+
+
+@pytest.fixture(scope="module", params=["gpt2", "gemma"])
+def pair(request: pytest.FixtureRequest) -> ModelPair:
+    return pico_pair(request.param)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[Prompt]:
+    """Prompts of two templates, with answers among the candidates."""
+    found = load_prompts("tiny_movies", ["headline", "qa"], limit=3)
+    return [replace(prompt, target=NAMES[i % 3]) for i, prompt in enumerate(found)]
+
+
+@pytest.fixture(scope="module")
+def scored(pair: ModelPair, prompts: list[Prompt]) -> list[ScoredAnswer]:
+    return score_prompts(Engine(pair), prompts, NAMES, GRAFTS)
+
+
+def _plain(pair: ModelPair, prompt: Prompt, name: str, model: str) -> float:
+    """What a model by itself says of a whole answer: the text is read at once, as anyone would."""
+    head, ids = pair.encode(prompt.text), pair.encode(f"{prompt.text} {name}")
+    with torch.no_grad():
+        own = pair.donor(model)(torch.tensor([ids])).logits[0].double().log_softmax(1)
+    return float(sum(own[i - 1, ids[i]] for i in range(len(head), len(ids))))
+
+
+def _all_scores(pair: ModelPair, prompts: Sequence[Prompt], graft: str) -> list[list[float]]:
+    """The log-likelihood of every candidate of each prompt, as lm-eval has continuations scored."""
+    passages = []
+    for prompt in prompts:
+        for name in NAMES:
+            ids, encoded = pair.encode(f"{prompt.text} {name}"), pair.encoded(prompt)
+            lead, own = len(encoded.ids) - 1, replace(prompt, target=name)
+            read = replace(encoded, ids=tuple(ids[:-1]))
+            passages.append(Passage(Source(prompt.name, {}), own, read, lead, tuple(ids[lead + 1 :])))
+    scores = [float(score[0]) for score in Answering(Engine(pair), DynamicGraft()).scores(passages, [graft])[0]]
+    return [scores[i : i + len(NAMES)] for i in range(0, len(scores), len(NAMES))]
+
+
+def test_models_alone_say_the_same(pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer]) -> None:
+    """PRE and NONE are the recipient by itself, SFT and everything grafted the donor by itself, on the text of prompt and answer."""
+    known = {(row.fact, row.prompt, row.graft): row for row in scored}
+    for prompt in prompts:
+        for graft, model in {"PRE": "recipient", "NONE": "recipient", "SFT": "sft", "ALL; ALL:ln_f+head": "sft"}.items():
+            row = known[prompt.fact.id, prompt.name, graft]
+            assert row.logprob == pytest.approx(_plain(pair, prompt, row.answer, model), abs=1e-4)
+            same = known[prompt.fact.id, prompt.name, "PRE" if model == "recipient" else "SFT"]
+            assert (row.rank, row.first_rank, row.alternatives_rank) == (same.rank, same.first_rank, same.alternatives_rank)
+
+
+@pytest.mark.parametrize("graft", ["PRE", "FE", "LT:o+ffn@second_half", "FE^C"])
+def test_rank_is_that_of_all_candidates(pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer], graft: str) -> None:
+    """Log-likelihood, rank and likeliest candidate are those of scoring every candidate by the harness."""
+    rows = [row for row in scored if row.graft == graft]
+    for prompt, row, scores in zip(prompts, rows, _all_scores(pair, prompts, graft), strict=True):
+        own = scores[NAMES.index(prompt.target)]
+        assert (row.fact, row.prompt) == (prompt.fact.id, prompt.name)
+        assert row.logprob == pytest.approx(own, abs=1e-6)
+        assert row.rank == 1 + sum(score > own for i, score in enumerate(scores) if NAMES[i] != prompt.target)
+        assert row.likeliest == NAMES[int(np.argmax(scores))]
+
+
+def test_it_does_not_score_what_cannot_be_likelier(scored: list[ScoredAnswer]) -> None:
+    """Some candidates are never scored, and those that are likelier than the answer always."""
+    assert all(row.rank <= row.scored <= len(NAMES) for row in scored)
+    assert any(row.scored < len(NAMES) for row in scored)
+
+
+def test_batches_and_company_do_not_matter(
+    pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts scored alone, few passages at a time, are scored as together."""
+    monkeypatch.setattr(reading, "AT_ONCE", 3)
+    alone = score_prompts(Engine(pair), prompts[1:2], NAMES, ["FE+LT"])[0]
+    together = next(r for r in scored if (r.fact, r.prompt, r.graft) == (alone.fact, alone.prompt, "FE+LT"))
+    assert replace(alone, logprob=0, first_logprob=0, alternatives_prob=0) == replace(
+        together, logprob=0, first_logprob=0, alternatives_prob=0
+    )
+    assert alone.logprob == pytest.approx(together.logprob, abs=1e-6)
+
+
+def test_first_tokens_of_a_name(pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer]) -> None:
+    """Every token that decodes to a beginning of the name counts, whatever the tokenizer does; its best rank is never worse."""
+    tokenizer, vocabulary = pair.tokenizer, pair.recipient.config.vocab_size
+    logits = {p: pair.recipient(torch.tensor([pair.encode(p.text)])).logits[0, -1].double() for p in prompts}
+    rows = [row for row in scored if row.graft == "PRE"]
+    for prompt, row in zip(prompts, rows, strict=True):
+        shown = {i: tokenizer.decode([i]) for i in range(3, vocabulary)}  # the first three are special
+        wanted = [i for i, text in shown.items() if text.strip() and f" {prompt.target}".startswith(text)]
+        own = pair.encoded(prompt).target
+        every = list(dict.fromkeys([*wanted, own]))
+        assert sorted(row.alternatives) == sorted(shown[i] for i in every)
+        chances = logits[prompt].softmax(0)
+        assert row.alternatives_prob == pytest.approx(float(chances[every].sum()), rel=1e-5)
+        assert row.alternatives_rank == min(1 + int((chances > chances[i]).sum()) for i in every)
+        assert row.first_rank == 1 + int((chances > chances[own]).sum())
+    assert all(row.alternatives_rank <= row.first_rank for row in scored)
+    assert all(row.alternatives_prob >= np.exp(row.first_logprob) - 1e-9 for row in scored)
+    assert any(row.alternatives_rank < row.first_rank for row in scored)
+
+
+def test_collisions(pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer]) -> None:
+    """As many other candidates share the first token as share what comes after the prompt in their own tokens."""
+    for prompt in prompts:
+        n = len(pair.encode(prompt.text))
+        own = pair.encoded(prompt).target
+        others = [name for name in NAMES if name != prompt.target and pair.encode(f"{prompt.text} {name}")[n] == own]
+        rows = [row for row in scored if (row.fact, row.prompt) == (prompt.fact.id, prompt.name)]
+        assert {row.collisions for row in rows} == {len(others)}
+    assert any(row.collisions for row in scored)
+
+
+def _metaspace() -> PreTrainedTokenizerFast:
+    """A tokenizer as SentencePiece's are: a blank is a mark before the word, and the first of a text is dropped when it is decoded."""
+    pieces = ["<s>", "▁", "▁a", "a", "▁R", "R", "▁Rob", "▁Robert", "Robert", "o", "b", "e", "r", "t", "▁Ro"]
+    inner = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [("▁", "a"), ("▁", "R")]))
+    inner.pre_tokenizer = pre_tokenizers.Metaspace()
+    inner.decoder = decoders.Metaspace()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>")
+
+
+def test_first_tokens_where_decoding_drops_the_blank() -> None:
+    """With and without the blank before it, a name has the tokens that are written so; the mark alone and special tokens never count."""
+    texts = token_texts(Encoder(_metaspace()), 99)
+    assert sorted(first_tokens(texts, " Robert", 4).values()) == [" R", " Ro", " Rob", " Robert"]
+    assert sorted(first_tokens(texts, "Robert", 5).values()) == ["R", "Robert"]
+    assert first_tokens(texts, " Robert", 1)[1] == ""  # a tokenizer that begins the name with the mark alone: it is what is read
+    assert not any("<s>" in text or not text.strip() for text in texts)
+
+
+def test_tokens_beyond_the_model_do_not_count() -> None:
+    """A model may have logits of fewer tokens than the tokenizer knows, or of more."""
+    texts = token_texts(Encoder(_metaspace()), 6)
+    assert sorted(token for tokens in texts.values() for token in tokens) == [2, 3, 4, 5]
+
+
+@settings(max_examples=60)
+@given(st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple), min_size=2), st.data())
+def test_search_is_exact(tokens: dict[str, tuple[int, ...]], data: st.DataObject) -> None:
+    """On any trie, ties and names that begin others included, the search ends with the rank of scoring all; no prefix is read twice."""
+    candidates, answer = Candidates(tokens), min(tokens)
+    # Powers of two add up without rounding, so that ties are ties.
+    after = {
+        prefix: {token: -float(data.draw(st.integers(0, 3))) for token in children} for prefix, children in candidates.children.items()
+    }
+    whole = {name: sum(after[own[:i]][token] for i, token in enumerate(own)) for name, own in tokens.items()}
+    search = Search(candidates, answer)
+    own = tokens[answer]
+    search.known |= {own[:i]: dict(after[own[:i]]) for i in range(len(own))}
+    while missing := search.missing():
+        assert not set(missing) & search.known.keys()
+        for prefix in missing:
+            read = candidates.to_read(prefix)
+            search.known |= {read[:i]: dict(after[read[:i]]) for i in range(len(prefix), len(read) + 1)}
+    assert search.loglik == whole[answer]
+    assert dict(search.better()) == {name: score for name, score in whole.items() if score > whole[answer]}
+
+
+def test_first_token_is_that_of_eval(tmp_path: Path) -> None:
+    """Log-probability and rank of the first token are what `kgbench eval` stores for the same prompts and configurations."""
+    spec = Spec(model="tiny-gpt2", prompts=("headline",), grafts=("LT", "FE+LT"), limit=2)
+    run = run_job(spec, Settings(device="cpu", output_dir=tmp_path))
+    stored = RecordStore(tmp_path).find(run.record.id)
+    assert stored is not None
+    rows = {(row["fact"], row["graft"]): row for row in stored.facts().to_pylist()}
+    found = score_answers(spec, Settings(device="cpu"), 2)
+    assert len(found.candidates) == 150  # all answers of the data set, however few facts are scored
+    assert [row.graft for row in found.answers] == ["PRE", "SFT", "LT", "FE+LT"] * 2
+    for row in found.answers:
+        assert row.first_logprob == pytest.approx(rows[row.fact, row.graft]["logprob"], abs=1e-4)
+        assert row.first_rank == rows[row.fact, row.graft]["rank"]
+        assert row.logprob <= row.first_logprob + 1e-6
+
+
+def _row(graft: str, rank: int, first: int) -> ScoredAnswer:
+    """A row whose numbers are all told apart."""
+    chances = {"first_logprob": -1.0 / first, "alternatives_prob": 0.5 + 0.1 / first}
+    return ScoredAnswer("f", "p", graft, "A", 2, -float(rank), rank, "B", "A", first_rank=first, alternatives=("A",), **chances,
+                        alternatives_rank=max(1, first - 1), collisions=rank % 2, scored=5)  # fmt: skip
+
+
+def test_figures() -> None:
+    """Each is the mean over facts of what its name says, and recoveries are those of `kgbench.effects`."""
+    ranks = {"PRE": [9, 9, 8, 7, 9, 9], "SFT": [1, 1, 2, 1, 5, 1], "LT": [1, 6, 6, 5, 2, 9]}
+    answers = [replace(_row(graft, rank, 7 - rank // 2), fact=str(i)) for graft, some in ranks.items() for i, rank in enumerate(some)]
+    (prompt,) = figures_of(answers, 10)
+    by_graft = {one.graft: one.figures for one in prompt.configurations}
+    assert list(by_graft) == list(ranks) and all(set(figures) == set(FIGURES) for figures in by_graft.values())
+    for graft, some in ranks.items():
+        own = by_graft[graft]
+        assert own["logprob"].value == pytest.approx(-np.mean(some))
+        assert own["top1"].value == pytest.approx(np.mean([rank == 1 for rank in some]))
+        assert own["top5"].value == pytest.approx(np.mean([rank <= 5 for rank in some]))
+        assert own["mrr"].value == pytest.approx(np.mean([1 / rank for rank in some]))
+        assert own["first_top5"].value == pytest.approx(np.mean([7 - rank // 2 <= 5 for rank in some]))
+        assert own["alternatives_top5"].value == pytest.approx(np.mean([max(1, 6 - rank // 2) <= 5 for rank in some]))
+    scores = {graft: np.array(some) <= 5 for graft, some in ranks.items()}
+    assert by_graft["LT"]["recovery"] == recovery(scores, "LT", resample(6))
+    assert prompt.sharers == pytest.approx(np.mean([rank % 2 for rank in ranks["PRE"]])) == prompt.colliding.value
+    assert prompt.scored == 0.5 and prompt.several.value == 0
+
+
+def test_figures_of_one_fact_are_undefined() -> None:
+    """Means of one fact have no interval, and the table says so; hits have one."""
+    answers = tuple(_row(graft, rank, 3) for graft, rank in {"PRE": 9, "SFT": 1, "LT": 4}.items())
+    run = AnswersRun("pico", "facts", "float64", 0, 1, ("A", "B"), answers)
+    (prompt,) = figures_of(answers, 2)
+    figures = prompt.configurations[2].figures
+    assert figures["logprob"].undefined and figures["top5"].value == 1
+    table = render_answers(run, [prompt])
+    assert "all 1 fact:" in table and "undefined (1)" in table and "(1) 1 fact, and an interval needs two" in table
+
+
+def test_candidate_that_changes_the_prompt() -> None:
+    """Where the tokens of the prompt merge with those of a candidate, that is an error which names both."""
+    inner = Tokenizer(models.BPE({"a": 0, " ": 1, "b": 2, "a ": 3, "<s>": 4}, [("a", " ")]))
+    encoder = Encoder(PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>"))
+    prompt = replace(load_prompts("tiny_movies", ["headline"], limit=1)[0], text="bba", target="b", spans={})
+    with pytest.raises(RegionError, match="candidate 'b'"):
+        next(encode_candidates(encoder, [prompt], ["b"]))
+
+
+def test_blank_before_the_answer() -> None:
+    """There is one, unless the prompt ends with one."""
+    encoder = Encoder(pico_tokenizer(bos=False))
+    prompt = load_prompts("tiny_movies", ["headline"], limit=1)[0]
+    assert continuation(encoder, prompt, "Ana") == " Ana"
+    assert continuation(encoder, replace(prompt, text="Name:\n"), "Ana") == "Ana"
+
+
+def test_one_candidate_has_no_rank(tmp_path: Path) -> None:
+    """That is said before anything is scored."""
+    file = tmp_path / "one.jsonl"
+    file.write_text('{"who": "Ana Lee", "whom": "Bo Chen"}\n{"who": "Bo Diaz", "whom": "Bo Chen"}\n')
+    asked = ["answers", "--model", "tiny-gpt2", "--dataset", str(file), "--subject", "who", "--object", "whom", "--template", "t={who} has"]
+    assert main([*asked, "--prompt", "t"]) == 2
+
+
+def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tables per prompt, JSON and CSV say the same; nothing else is written."""
+    monkeypatch.chdir(tmp_path)
+    asked = ["answers", "--model", "tiny-gpt2", "--prompt", "headline", "--graft", "FE+LT", "--facts", "2", "--seed", "3"]
+    assert main([*asked, "--csv", "rows.csv"]) == 0
+    table = capsys.readouterr().out
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["graft"] for row in found["rows"]] == ["PRE", "SFT", "FE+LT"] and found["candidates"] == 150
+    assert all(row["n"] == 2 and set(FIGURES) < set(row) for row in found["rows"])
+    assert "2 of 150 facts, seed 3" in table and table.count("FE+LT ") >= 2 and max(map(len, table.splitlines())) <= 100
+    with Path("rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["fact"], row["graft"], int(row["rank"])) for row in rows] == [(r["fact"], r["graft"], r["rank"]) for r in found["facts"]]
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
+
+
+@pytest.mark.parametrize(("extra", "told"), [(("--graft", "XX"), "XX"), (("--csv", "no/such/f.csv"), "no folder"), (("--model", "x"), "x")])
+def test_mistakes(capsys: pytest.CaptureFixture[str], extra: tuple[str, str], told: str) -> None:
+    """A user's mistake ends with status 2 and one line."""
+    assert main(["answers", "--model", "tiny-gpt2", *extra]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_model_that_reads_too_little(prompts: list[Prompt]) -> None:
+    """A prompt that fits the model may not with an answer."""
+    pair = pico_pair("gpt2")
+    with pytest.raises(InputError, match="reads at most 128"):
+        score_prompts(Engine(pair), [replace(prompts[0], target="Bo " * 99)], ["Bo " * 99, "Ana"], ["PRE"])
