@@ -45,7 +45,7 @@ class InputError(KgbenchError):
 class UnknownNameError(InputError):
     """A name that nothing is registered under."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "", most: int | None = None) -> None:
         """Compose the message.
 
         Args:
@@ -53,11 +53,17 @@ class UnknownNameError(InputError):
             name: The name that was given.
             known: All names that would do.
             hint: A sentence on what else could be given.
+            most: How many names are listed at most, where there can be hundreds; the start of a name counts as near then.
         """
         names = sorted(set(known))
         near = get_close_matches(name, names, n=2, cutoff=0.6) or [k for k in names if k.lower() == name.lower()]
+        if most is not None and not near:
+            starts = {known[: len(name)]: known for known in reversed(names)}
+            near = [starts[start] for start in get_close_matches(name, starts, n=2, cutoff=0.8)]
         guess = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-        listed = f" Known: {', '.join(names)}." if names else ""
+        shown = names if most is None else [*near, *(n for n in names if n not in near)][:most]
+        more = f" and {len(names) - len(shown):,} more" if len(shown) < len(names) else ""
+        listed = f" Known: {', '.join(shown)}{more}." if names else ""
         super().__init__(f"unknown {kind} {name!r}.{guess}{listed}{' ' + hint if hint else ''}")
         self.name, self.near = name, tuple(near)
 

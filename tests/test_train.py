@@ -22,12 +22,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from kgbench.data import load_dataset, training_texts
 from kgbench.data.worlds import World
 from kgbench.errors import InputError, ModelError, OutputError, UnknownNameError
+from kgbench.models.checkpoints import locate
 from kgbench.models.pair import load_pair
 from kgbench.testing import pico_tokenizer
+from kgbench.training.cards import hash_of
 from kgbench.training.corpus import IGNORED
-from kgbench.training.finetuning import finetune
+from kgbench.training.finetuning import Finetuning, finetune
 from kgbench.training.finetuning_plan import FinetuneSpec, make_plan
 from kgbench.training.finetuning_recipes import finetuning_recipe, finetuning_recipe_names
+from kgbench.training.finetuning_supplement import Supplement
 from kgbench.training.finetuning_texts import Reading, Wordings, read_batches, tokenized
 
 WORDINGS = (
@@ -292,6 +295,26 @@ def test_supplemental_texts(spec: FinetuneSpec, tmp_path: Path) -> None:
     card = card_of(finetune(chosen, tmp_path / "donor", device="cpu"))
     assert card["supplement"]["source"] == "other.jsonl" and card["supplement"]["texts"] == 7
     assert card["steps"] == 3 * 6
+
+
+def test_a_donor_with_texts_of_the_hub_is_found_without_it(spec: FinetuneSpec, tmp_path: Path) -> None:
+    """Its card says which data set, which commit and how many; the same training is done then, and one with more texts asks the Hub."""
+    lines = tmp_path / "other.txt"
+    lines.write_text("\n".join(f"The {n}th day was dry." for n in range(9)))
+    chosen = replace(spec, supplement=str(lines), changes={**SMALL, "epochs": 1, "supplement_texts": 7})
+    place = finetune(chosen, tmp_path / "donor", device="cpu")
+    card = card_of(place)
+    begun = Finetuning(make_plan(chosen), locate(str(spec.recipient)), place, "cpu")
+    # As if its texts had come from the Hub: the digest is that of the card's own choices.
+    said = {**{key: card[key] for key in begun.about}, "supplement": Supplement("no-one/texts", ("a",), "0a1b").to_json() | {"texts": 7}}
+    said["identity"] = hash_of({key: value for key, value in said.items() if key not in ("name", "model", "identity")})
+    (place / "card.json").write_text(json.dumps({**card, **said}), encoding="utf-8")
+    assert said["supplement"]["revision"] == "0a1b"
+    assert finetune(replace(chosen, supplement="no-one/texts"), place, device="cpu") == place
+    with pytest.raises(InputError, match="the Hub did not give it"):
+        finetune(replace(chosen, supplement="no-one/texts", changes={**chosen.changes, "supplement_texts": 8}), place, device="cpu")
+    with pytest.raises(OutputError, match="trained in another way"):
+        finetune(replace(chosen, supplement="no-one/texts", seed=1), place, device="cpu")
 
 
 # ------------------------------------------------------------------------------------------------------- what is refused

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from kgbench.data.worlds import World
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
-from kgbench.models.trained import choose_donor, donors_folder, find_donor, trained_donors
+from kgbench.models.trained import DamagedDonorWarning, choose_donor, donors_folder, find_donor, read_donor_card, trained_donors
 from kgbench.runner import Spec
 from kgbench.runner.donors import with_donor
 from kgbench.training.finetuning_forecast import forecast
@@ -69,7 +71,7 @@ def second(folder: Path, name: str, **card: Any) -> None:
     shutil.copytree(folder / "tiny-gpt2" / "eight-both-aggressive", path)
     content = json.loads((path / "card.json").read_text("utf-8"))
     for key, value in card.items():
-        content[key] = {**content[key], **value} if isinstance(value, dict) else value
+        content[key] = {**content[key], **value} if isinstance(value, dict) and value else value
     (path / "card.json").write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -141,20 +143,43 @@ def test_several(copied: Path) -> None:
     with pytest.raises(ModelError) as caught:
         choose_donor("tiny-gpt2", hashes)
     assert f"--donor sft={NAME} or --donor sft={NAME}-seed1" in str(caught.value)
-    second(copied, "usual", changes=[])
-    second(copied, "other", changes=[], data={"direction": "a2b"})
+    second(copied, "usual", changes={})
+    second(copied, "other", changes={}, data={"direction": "a2b"})
     chosen = choose_donor("tiny-gpt2", hashes)
     assert chosen is not None and chosen.name == "tiny-gpt2/usual"
 
 
 def test_unfinished_and_broken_ones(copied: Path) -> None:
-    """A work folder is no donor; a card that does not read is told with its place."""
+    """A work folder is no donor; of a card that does not read a warning tells with its place, and the others are listed."""
     (copied / "tiny-gpt2" / ".begun.work").mkdir()
     (copied / "tiny-gpt2" / "empty").mkdir()
     assert list(trained_donors()) == [NAME]
-    (copied / NAME / "card.json").write_text("{}")
+    second(copied, "whole")
+    card = copied / NAME / "card.json"
+    before = card.read_text("utf-8")
+    for text, told in (("{}", "name: Field required"), ("[1]", "the whole: "), ("{", "does not read as JSON"), ("[" * 100_000, "JSON")):
+        card.write_text(text)
+        with pytest.warns(DamagedDonorWarning, match=re.escape(f"{card} is no card of a trained donor: ") + ".*" + told):
+            assert list(trained_donors()) == ["tiny-gpt2/whole"]
+    card.write_text(before, encoding="utf-8")
+    second(copied, "foreign", scores={"headline": {"PRE": "low"}})
+    shutil.rmtree(copied / NAME)
+    with pytest.warns(DamagedDonorWarning, match=r"foreign.*scores\.headline\.PRE"):
+        assert list(trained_donors()) == ["tiny-gpt2/whole"]
     with pytest.raises(ModelError, match="no card of a trained donor"):
-        trained_donors()
+        read_donor_card(copied / "tiny-gpt2" / "foreign")
+
+
+def test_ls_models_with_a_broken_card(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All models are listed, and one line tells of the card."""
+    second(copied, "broken")
+    (copied / "tiny-gpt2" / "broken" / "card.json").write_text('{"name": 1}')
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["ls", "models"]) == 0
+    out, err = capsys.readouterr()
+    assert f"\n{NAME} " in out and "tiny-gpt2/broken" not in out
+    assert err.count("\n") == 1 and err.startswith("kgbench: warning: a donor is left out: ") and "broken/card.json" in err
 
 
 def test_names(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +218,24 @@ def test_dry_run_without_the_checkpoint(recipe: str) -> None:
     assert told.steps == 10 * told.texts / 4 and told.recipe["learning_rate"] < 1e-3
     with pytest.raises(ModelError, match="neither on this machine nor in the catalog"):
         forecast(FinetuneSpec("tiny_movies", recipe, recipient="someone/some-model"), device="cpu")
+
+
+def test_dry_run_reads_a_supplement_that_is_a_file(run: Run, home: Path, tmp_path: Path) -> None:
+    """Short texts of a file count as what they are; those of the Hub, which are not read, as long ones."""
+    file = tmp_path / "short.txt"
+    file.write_text("".join(f"Day {n} was dry.\n" for n in range(40)), encoding="utf-8")
+    asked = ("train", "--model", "tiny-gpt2", "--dataset", home / "eight.jsonl", "--recipe", "aggressive", *QUICK, "--dry-run", "--json")
+    plain, some, hub = (
+        json.loads(run(*asked, *more)[1])
+        for more in ((), ("--supplement", file, "--supplement-n", "40"), ("--supplement", "no-one/texts", "--supplement-n", "40"))
+    )
+    assert some["texts"] == plain["texts"] + 40 and 40 * 4 < some["tokens"] - plain["tokens"] < 40 * 20
+    assert "taken at" not in some["basis"]
+    assert hub["tokens"] - plain["tokens"] == 40 * min(256, 512) and "supplemental texts taken at" in hub["basis"]
+    missing = forecast(
+        FinetuneSpec("fake_movies_fake_actors", "less_aggressive", model="gemma-2b", supplement=str(file), changes={"supplement_texts": 40})
+    )
+    assert missing.texts > 40 and "taken at" not in missing.basis
 
 
 def test_the_hub_out_of_reach(run: Run, tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ RESULTS = Path("kgbench-results")
 @click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.  [default: float32 on CPU, as stored elsewhere]")
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Prompts per forward.  [default: by a token budget]")
 @click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")
+@click.option("--device-map", metavar="MAP", help="Spread layers over devices: auto, balanced, sequential, or JSON of paths and devices.")
+@click.option("--stream-donor", "stream_donors", is_flag=True, help="Leave donors on disk and read them layer by layer.")
 @click.option("--executor", default="auto", show_default=True, metavar="NAME", help="auto, packed, rows or sequential.")
 @click.option(
     "--output-dir", type=click.Path(path_type=Path, file_okay=False), default=RESULTS, show_default=True, help="Where records go."

@@ -33,6 +33,9 @@ FILE_OPTIONS = ("subject", "object", "column", "template")
 SAME_NAME = ("model", "recipient", "revision", "chat_template", "dataset", "suite", "layers", "limit", "dtype", "seed", "metric")
 """Options that are fields of the specification as they stand; one that is not given has the specification's default."""
 
+SETTINGS = ("batch_size", "device", "device_map", "executor", "output_dir", "stream_donors")
+"""Options that are fields of the settings as they stand."""
+
 
 def run_all(options: Options) -> int:
     """Run one job per localizer, and in a suite of plants per plant, and print what came of each.
@@ -171,7 +174,7 @@ def imports_of(options: Options) -> ImportOptions | None:
 def _settings(options: Options) -> Settings:
     from kgbench.runner import Settings
 
-    return Settings(**{name: options[name] for name in ("batch_size", "device", "executor", "output_dir")})
+    return Settings(**{name: options[name] for name in SETTINGS})
 
 
 def _run(spec: Spec, options: Options, loaded: Pairs) -> Done:

@@ -26,6 +26,8 @@ from kgbench.models.pair import ModelPair
 __all__ = ["Activity", "Forward", "Wiring", "installed", "one_treatment", "reading", "treated"]
 
 Forward = Callable[..., Tensor]
+Readout = Int[Tensor, " answer"] | Int[np.ndarray, " answer"]
+"""Tokens of a flattened batch at which the head is computed; in numpy's memory, no device is waited for."""
 
 SPARSE = 0.15
 """Below this share of rows, computing all rows and then some again is faster than dividing them; measured on a CPU."""
@@ -46,6 +48,8 @@ class Socket:
     path: str
     place: Place
     """How the module is called; slots that share it agree on that."""
+    device: torch.device
+    """Where the module computes; those of all weight sets are on one device."""
 
     def rows(self, x: Tensor) -> Tensor:
         """The module's input, or its output, with one row per token; it may have come flat already."""
@@ -126,9 +130,16 @@ class Wiring:
         places = [self.pair.family.place(self.slots.sites[slot][1]) for slot in slots]
         fused = places[0].fused
         width = _width(modules[0]) if fused else 0
-        columns = tuple(p.columns(width, self.model.config).to(self.pair.device) for p in places) if fused else ()
+        device = _device(modules[0], self.pair.device)
+        columns = tuple(p.columns(width, self.model.config).to(device) for p in places) if fused else ()
         head = self.pair.family.outside.get("head")
-        return Socket(modules, tuple(slots), columns, head is not None and path == head.module, width, path, places[0])
+        return Socket(modules, tuple(slots), columns, head is not None and path == head.module, width, path, places[0], device)
+
+
+def _device(module: nn.Module, otherwise: torch.device) -> torch.device:
+    """Where a module's weights are; offloaded ones come to the device that the model's input is on."""
+    found = next((weight.device for weight in module.parameters()), otherwise)
+    return otherwise if found.type == "meta" else found
 
 
 def _width(module: nn.Module) -> int:
@@ -214,7 +225,7 @@ def treated(
     wiring: Wiring,
     table: UInt8[np.ndarray, "treatment slot"],
     tokens: Int[np.ndarray, " row"],
-    readout: Int[Tensor, " answer"],
+    readout: Readout,
     activity: Activity | None = None,
 ) -> Iterator[nn.Module]:
     """The recipient with the treatments of a batch in force.
@@ -229,27 +240,28 @@ def treated(
     Yields:
         The recipient; it takes a batch of exactly `len(tokens)` tokens.
     """
-    splits: dict[bytes, Split | Fusion] = {}
-    n = len(tokens)
+    splits: dict[tuple[bytes, torch.device], Split | Fusion] = {}
+    n, read = len(tokens), readout.cpu().numpy() if isinstance(readout, Tensor) else readout
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
-        rows = tokens[readout.cpu().numpy()] if socket.is_head else tokens
+        rows = tokens[read] if socket.is_head else tokens
         sets = table[:, socket.slots]
         alike = bool((sets == sets[:, :1]).all())
-        key = sets.tobytes() + bytes([len(socket.slots), socket.is_head])
+        key = sets.tobytes() + bytes([len(socket.slots), socket.is_head]), socket.device
         if key not in splits:
-            splits[key] = _split(sets[rows, 0], readout.device) if alike else _fuse(sets[rows], readout.device)
+            splits[key] = _split(sets[rows, 0], socket.device) if alike else _fuse(sets[rows], socket.device)
         return _override(socket, forwards, splits[key], readout, n)
 
     with installed(_plans(wiring, override, activity or Activity()).items()):
         yield wiring.model
 
 
-def _override(socket: Socket, forwards: Sequence[Forward], split: Split | Fusion, readout: Tensor, n: int | None = None) -> Forward | None:
+def _override(socket: Socket, forwards: Sequence[Forward], split: Split | Fusion, readout: Readout, n: int | None = None) -> Forward | None:
     """The forward to put in a module's place, in a batch of `n` tokens; None where the module itself will do."""
     everywhere = split.everywhere if isinstance(split, Split) and not split.parts else None
     if everywhere == 0 and not socket.is_head:
         return None
+    read = (readout if isinstance(readout, Tensor) else torch.from_numpy(readout)).to(socket.device) if socket.is_head else None
 
     def forward(*inputs: Any, **options: Any) -> Tensor:
         name = socket.place.input
@@ -261,7 +273,7 @@ def _override(socket: Socket, forwards: Sequence[Forward], split: Split | Fusion
                 f"the family map does not fit this model: {socket.path!r} computes {len(flat)} rows for {n} tokens, so that its input, "
                 f"of shape {tuple(x.shape)}, does not count tokens in dimension {socket.place.tokens}"
             )
-        flat = flat.index_select(0, readout) if socket.is_head else flat
+        flat = flat if read is None else flat.index_select(0, read)
         y = _divided(own, split, flat) if isinstance(split, Split) else _fused(own, split, socket.columns, flat)
         return y if socket.is_head else socket.whole(y, x)
 
@@ -297,7 +309,7 @@ def one_treatment(wiring: Wiring, weights: UInt8[np.ndarray, " slot"], activity:
 
 
 @contextmanager
-def reading(wiring: Wiring, readout: Int[Tensor, " answer"]) -> Iterator[nn.Module]:
+def reading(wiring: Wiring, readout: Readout) -> Iterator[nn.Module]:
     """The recipient as it is, with the head computed at some tokens of the flattened batch only."""
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
@@ -344,15 +356,22 @@ def _plans(
             module = module_at(wiring.model, path)
             plans[module] = _edited(plans.get(module) or module.forward, **changes)
 
-    family = wiring.pair.family
+    family, home = wiring.pair.family, wiring.pair.device
     for layer in sorted({hook.layer for hook in activity.edits} | set(activity.masks)):
-        at = {point: activity.edits.get(Hook(layer, point)) for point in POINTS}
         path = f"{family.layers}.{layer}"
+        device = _device(module_at(wiring.model, path), home)
+        at = {point: _at_home(activity.edits.get(Hook(layer, point)), device, home) for point in POINTS}
+        mask = activity.masks.get(layer)
         edit(path, before=at["resid_pre"], after=at["resid_post"])
-        edit(f"{path}.{family.attending}", mask=activity.masks.get(layer))
+        edit(f"{path}.{family.attending}", mask=None if mask is None else mask.to(device))
         edit(f"{path}.{family.attention}", after=at["attn_out"])
         edit(f"{path}.{family.mlp}", after=at["mlp_out"])
     return plans
+
+
+def _at_home(edit: Callable[[Tensor], Tensor] | None, device: torch.device, home: torch.device) -> Callable[[Tensor], Tensor] | None:
+    """An edit of activations that are on a device, where all that edits hold is on the pair's."""
+    return edit if edit is None or device == home else lambda x: edit(x.to(home)).to(device)
 
 
 def _edited(

@@ -109,7 +109,7 @@ def _answer(wiring: Wiring, plan: Plan, chunk: list[Rooted]) -> Answers:
         ids[row, :n], depths[row, :n] = rooted.ids[rooted.tree.depths], rooted.tree.depths
         numbers[row, :n], ancestors[row, :n, :n] = rooted.tree.treatments, rooted.tree.ancestors
         numbers[row, n:] = numbers[row, n - 1]
-    leaves = torch.from_numpy(np.concatenate([row * width + t.tree.leaves.reshape(-1) for row, t in enumerate(chunk)])).to(device)
+    leaves = np.concatenate([row * width + t.tree.leaves.reshape(-1) for row, t in enumerate(chunk)])
     masks = make_masks(wiring.pair, ancestors, depths)
     with treated(wiring, plan.table, numbers.reshape(-1), leaves, _activity(chunk, masks)) as model:
         logits = model(

@@ -53,7 +53,7 @@ def plain(wiring: Wiring, plan: Plan, budget: Budget) -> int:
     for chunk in _chunks(single, budget, wiring.model.config.vocab_size):
         ids, positions, leaves = _batch(single, chunk)
         device = wiring.pair.device
-        with reading(wiring, torch.from_numpy(leaves).to(device)) as model:
+        with reading(wiring, leaves) as model:
             model(input_ids=torch.from_numpy(ids).to(device), position_ids=torch.from_numpy(positions).to(device), use_cache=False)
         rows += sum(len(single.requests[p].ids) for p, _ in chunk)
     return rows
@@ -73,7 +73,7 @@ def _forward(
     edits: dict[Hook, Callable[[Tensor], Tensor]] = dict(activity.edits)
     if seen is not None:
         edits |= {hook: partial(_seen, seen, len(chunk), hook, edits.get(hook)) for hook in hooks}
-    with treated(wiring, plan.table, numbers.reshape(-1), torch.from_numpy(leaves).to(device), Activity(edits, activity.masks)) as model:
+    with treated(wiring, plan.table, numbers.reshape(-1), leaves, Activity(edits, activity.masks)) as model:
         batch = {"input_ids": torch.from_numpy(ids).to(device), "position_ids": torch.from_numpy(positions).to(device)}
         logits: Tensor = model(**batch, use_cache=False).logits
     return logits

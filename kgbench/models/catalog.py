@@ -50,6 +50,16 @@ class Entry:
     """Number of weights of the recipient, where that is not shipped."""
     layers: int | None = None
     """Number of its layers, likewise."""
+    width: int | None = None
+    """Of its residual stream, likewise."""
+    vocabulary: int | None = None
+    """Number of its tokens, likewise."""
+    tied: bool = False
+    """Whether its input and output embeddings are one, which a pair holds twice, likewise."""
+    stored: str | None = None
+    """Type of its weights as stored, likewise."""
+    like: str | None = None
+    """A shipped pair of its architecture, which stands in where work is counted, likewise."""
 
 
 @cache

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-__all__ = ["share_equal", "shared_copy"]
+__all__ = ["same_bits", "share_equal", "shared_copy"]
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -30,11 +30,11 @@ def share_equal(recipient: nn.Module, donor: nn.Module) -> None:
     """
     for name, ours in recipient.named_parameters():
         theirs = donor.get_parameter(name)
-        if _same(ours.detach(), theirs.detach()):
+        if same_bits(ours.detach(), theirs.detach()):
             theirs.data = ours.data
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def same_bits(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one shape have the same bits: 0 and -0 are equal numbers, but other weights."""
     bits = _BITS[one.element_size()]
     return one.dtype == other.dtype and one.stride() == other.stride() and torch.equal(one.view(bits), other.view(bits))

@@ -10,17 +10,29 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import platformdirs
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
 
-__all__ = ["HOME", "TrainedDonor", "choose_donor", "donors_folder", "find_donor", "is_donor_name", "read_donor_card", "trained_donors"]
+__all__ = [
+    "HOME",
+    "DamagedDonorWarning",
+    "TrainedDonor",
+    "choose_donor",
+    "donors_folder",
+    "find_donor",
+    "is_donor_name",
+    "read_donor_card",
+    "trained_donors",
+]
 
 HOME = "KGBENCH_HOME"
 """Environment variable: the folder in which what is made is kept."""
@@ -28,6 +40,46 @@ HOME = "KGBENCH_HOME"
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*")
 _USUAL = ("aggressive", "both", 0)
 """Recipe, direction and seed of the donor that is meant where several would do."""
+
+
+class DamagedDonorWarning(UserWarning):
+    """A folder among the donors has a card that is no donor's."""
+
+
+class _Part(BaseModel):
+    """Of a card; what else it says is kept as it is."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Recipe(_Part):
+    name: str
+
+
+class _Data(_Part):
+    name: str
+    direction: str
+    facts: NonNegativeInt
+    hash: str
+
+
+class _Score(_Part):
+    PRE: float
+    SFT: float
+
+
+class _Card(_Part):
+    """What is read of a card, here and where a donor is described."""
+
+    name: str
+    model: str | None
+    identity: str
+    weights: str
+    seed: NonNegativeInt
+    recipe: _Recipe
+    changes: dict[str, Any]
+    data: _Data
+    scores: dict[str, _Score]
 
 
 @dataclass(frozen=True)
@@ -65,13 +117,16 @@ def donors_folder() -> Path:
 
 
 def trained_donors() -> Mapping[str, TrainedDonor]:
-    """All trained donors by name.
-
-    Raises:
-        ModelError: A card does not read.
-    """
-    paths = sorted(path.parent for path in donors_folder().glob(f"[!.]*/[!.]*/{catalog.CARD}"))
-    return {f"{path.parent.name}/{path.name}": _donor(path) for path in paths}
+    """All trained donors by name; of each folder whose card does not read a `DamagedDonorWarning` tells."""
+    found = {}
+    for path in sorted(path.parent for path in donors_folder().glob(f"[!.]*/[!.]*/{catalog.CARD}")):
+        try:
+            donor = _donor(path)
+        except ModelError as error:
+            warnings.warn(f"a donor is left out: {error}; delete its folder", DamagedDonorWarning, stacklevel=2)
+        else:
+            found[donor.name] = donor
+    return found
 
 
 def is_donor_name(name: str) -> bool:
@@ -124,10 +179,13 @@ def read_donor_card(folder: Path) -> dict[str, Any]:
     """
     try:
         card = json.loads((folder / catalog.CARD).read_text("utf-8"))
-        card["model"], card["seed"], card["recipe"]["name"], card["scores"], card["changes"], card["identity"]
-        card["data"]["name"], card["data"]["hash"], card["data"]["direction"], card["data"]["facts"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{folder}: {catalog.CARD} is no card of a trained donor ({type(error).__name__}: {error})") from None
+        _Card.model_validate(card)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        raise ModelError(f"{folder / catalog.CARD} is no card of a trained donor: {where}: {first['msg']}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{folder / catalog.CARD} is no card of a trained donor: it does not read as JSON ({error})") from None
     return dict(card)
 
 

@@ -27,6 +27,8 @@ from kgbench.records.record import Record
 __all__ = ["DamagedRecordWarning", "RecordStore", "StoredRecord", "load_record", "read_record"]
 
 RECORD, FACTS, PARTIAL, TEMPORARY = "record.json", "facts.parquet", ".partial", ".writing-"
+_LISTED = 5
+"""Names in a message, where a folder can hold hundreds of records."""
 _DEAD_AFTER_S = 3600.0
 """Writing takes seconds: a temporary folder of this age belongs to a run that was killed."""
 
@@ -151,7 +153,7 @@ class RecordStore:
             raise InputError(f"{prefix!r} could be any of {', '.join(f.name for f in near)}; give more of the name")
         if not near:
             hint = f"A run is a record's folder, its record.json, or the start of its id; looked in {str(self.root)!r}."
-            raise UnknownNameError("run", prefix, [folder.name for folder, _ in found], hint)
+            raise UnknownNameError("run", prefix, [folder.name for folder, _ in found], hint, most=_LISTED)
         return read_record(near[0])
 
     def _folders(self) -> list[Path]:

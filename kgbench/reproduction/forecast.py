@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kgbench.errors import InputError
 from kgbench.models.catalog import CARD
-from kgbench.models.checkpoints import find_here
+from kgbench.models.trained import read_donor_card
 from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.made import evaluations_of, trainings_of
 from kgbench.runner import Pairs, dry_run
 from kgbench.training.finetuning_forecast import forecast
+from kgbench.training.finetuning_plan import Plan, make_plan
 
 __all__ = ["PartForecast", "forecasts"]
 
@@ -50,21 +51,31 @@ def forecasts(figures: Sequence[str], what: Ingredients, output_dir: Path, devic
     evaluations = evaluations_of(figures, what)
     for name in trainings_of(evaluations, what):
         yield _training(name, what, device)
-    here, pairs = find_here(what.entry.recipient) is not None, Pairs()
+    pairs = Pairs()
     for name in evaluations:
-        yield _evaluation(name, what, (output_dir, device), pairs) if here else _unknown(name)
+        yield _evaluation(name, what, (output_dir, device), pairs)
 
 
 def _training(name: str, what: Ingredients, device: str) -> PartForecast:
     part = f"donor {name}"
     try:
         if (what.place(name) / CARD).is_file():
-            return PartForecast(part, "there", 0.0, 0, 0)
+            return _there(part, read_donor_card(what.place(name)), make_plan(what.training(name)))
         found = forecast(what.training(name), what.place(name), device=device)
     except InputError as error:
         return PartForecast(part, f"cannot be made: {error}", None, None, 0)
     memory = found.weights_bytes + found.gradients_bytes + found.optimizer_bytes
     return PartForecast(part, f"{found.steps:,} steps on {found.texts:,} texts", found.seconds, memory, found.disk_bytes)
+
+
+def _there(part: str, card: Mapping[str, Any], plan: Plan) -> PartForecast:
+    """A donor that is there, if it is the one that is wanted, as far as its card says so without its weights being read."""
+    spec = plan.spec
+    wanted = {"model": spec.model, "seed": spec.seed, "changes": spec.changed(), "data": plan.data()}
+    other = [key for key, value in wanted.items() if card[key] != value] + ["recipe"] * (card["recipe"]["name"] != spec.recipe)
+    if other:
+        return PartForecast(part, f"cannot be made: trained in another way is there (other: {', '.join(other)})", None, None, 0)
+    return PartForecast(part, "there", 0.0, 0, 0)
 
 
 def _evaluation(name: str, what: Ingredients, where: tuple[Path, str], pairs: Pairs) -> PartForecast:
@@ -74,8 +85,4 @@ def _evaluation(name: str, what: Ingredients, where: tuple[Path, str], pairs: Pa
     output_dir, device = where
     found = dry_run(stand_in, what.settings(output_dir, device), pairs)
     work = f"{found.prompts} prompts × {found.configurations} configurations, {found.token_rows:,} token rows"
-    return PartForecast(f"evaluation {name}", work, found.seconds, found.weights_bytes + found.logits_bytes, 0)
-
-
-def _unknown(name: str) -> PartForecast:
-    return PartForecast(f"evaluation {name}", "not measured: the recipient is not on this machine", None, None, 0)
+    return PartForecast(f"evaluation {name}", work, found.seconds, found.weights_bytes + found.logits_bytes, found.disk_bytes)

@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from kgbench.data import Prompt
+from kgbench.engine import Budget
 from kgbench.errors import NotApplicableError
-from kgbench.models.pair import ModelPair
+from kgbench.models.adapter import CONFIG as ADAPTER
+from kgbench.models.catalog import Entry
+from kgbench.models.checkpoints import find_here
+from kgbench.models.pair import pair_sources
 from kgbench.records import RecordStore
+from kgbench.runner.absent import absent_entry, scaled, stand_ins, with_some_donor
 from kgbench.runner.counting import counted
+from kgbench.runner.donors import with_donor
 from kgbench.runner.foreign import blamed
 from kgbench.runner.job import Job, prepare_job
 from kgbench.runner.measure import GROUP, Measurement, run_group
-from kgbench.runner.pairs import Pairs
+from kgbench.runner.memory import (
+    Memory,
+    activation_bytes,
+    checkpoint_bytes,
+    free_bytes,
+    piece_bytes,
+    refuse_unless_fits,
+    size,
+    weights_bytes,
+)
+from kgbench.runner.pairs import Pairs, usable_device
 from kgbench.runner.ready import expressed, ranked, warm_up, without_ranking
 from kgbench.runner.scoring import now, score_sites
 from kgbench.runner.spec import Settings, Spec
+from kgbench.runner.workload import check
+from kgbench.sites import RECIPIENT
 
 __all__ = ["Forecast", "dry_run"]
 
 SAMPLE = 4
 """Facts whose prompts a scoring is timed on."""
+_RECORD, _ROW = 100_000, 50
+"""Bytes of a record with its pictures, and of one of its rows, as those of the tiny pairs take."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +69,39 @@ class Forecast:
     """Those of them that ranking the sites takes, taken to grow with the number of facts."""
     known: bool
     """Whether the record exists already, so that nothing would be computed."""
+    disk_bytes: int = 0
+    """Of the record, roughly."""
+    download_bytes: int = 0
+    """Of a recipient that is not on this machine."""
+    basis: str = "the first prompts of each kind"
+    """Where the figures are from."""
+    activations_bytes: int = 0
+    """Memory of what one forward holds beside weights and logits, at most, roughly."""
+    free_bytes: int = 0
+    """Memory that is free where it would be computed, before anything is loaded."""
+    fits: bool = True
+    """Whether all of it fits there."""
+    memory: str = ""
+    """The same in words, and what to try where it does not."""
 
     def rows(self) -> list[tuple[str, str]]:
         """What to print."""
         ratio = f"{self.token_rows / self.plain_token_rows:.2f} × the prompts' own {self.plain_token_rows}"
-        ranked = f", {self.scoring_seconds:.1f} s of them to rank the sites" if self.scoring_seconds else ""
-        time = "none: the record exists" if self.known else f"about {self.seconds:.1f} s, from the first prompts of each kind{ranked}"
+        ranked = f", {_duration(self.scoring_seconds)} of them to rank the sites" if self.scoring_seconds else ""
+        time = "none: the record exists" if self.known else f"about {_duration(self.seconds)}{ranked}"
+        download = f", and {size(self.download_bytes)} to download" if self.download_bytes else ""
         return [
             ("configurations", str(self.configurations)),
             ("prompts", str(self.prompts)),
             ("forwards", str(self.forwards)),
             ("token rows", f"{self.token_rows} ({ratio})"),
-            ("memory for weights", f"{self.weights_bytes / 2**20:.1f} MiB"),
-            ("memory for logits", f"at most {self.logits_bytes / 2**20:.1f} MiB"),
+            ("memory for weights", size(self.weights_bytes)),
+            ("memory for logits", f"at most {size(self.logits_bytes)}"),
+            ("memory for activations", f"at most about {size(self.activations_bytes)}"),
+            ("memory", self.memory),
+            ("disk", f"about {size(self.disk_bytes)} for the record{download}"),
             ("time", time),
+            ("from", self.basis),
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -72,27 +112,83 @@ class Forecast:
 def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forecast:
     """Load and check a job, time its first group of each prompt, and scale up; nothing is written.
 
+    A pair of the catalog that is not on this machine is not downloaded: a small stand-in is counted in its place.
+
     Raises:
         InputError: Something in the specification is wrong.
     """
+    spec = with_some_donor(with_donor(spec, check(spec).dataset))
+    entry = absent_entry(spec)
+    if entry is None:
+        refuse_unless_fits(_before_loading(spec, settings), settings, spec.dtype)
+        return _measured(spec, settings, pairs)
+    return _absent(scaled(_measured(spec, settings, stand_ins(entry.name)), entry, spec, settings), entry, spec, settings)
+
+
+def _before_loading(spec: Spec, settings: Settings) -> Memory:
+    """The weights of a pair by what its files say, every donor taken to be as large as the recipient; nothing where they are not here."""
+    _, sources = pair_sources(spec.model, spec.recipient, spec.donors)
+    device = usable_device(settings.device)
+    free, where = free_bytes(settings, device)
+    place = find_here(sources.pop(RECIPIENT), spec.revision)
+    if place is None:
+        return Memory(0, 0, 0, free, where)
+    whole = [source for source in sources.values() if not settings.stream_donors and not (Path(source) / ADAPTER).is_file()]
+    one = checkpoint_bytes(place, spec.dtype or ("float32" if torch.device(device).type == "cpu" else None))
+    return Memory(one * (1 + len(whole)), 0, 0, free, where)
+
+
+def _absent(found: Forecast, entry: Entry, spec: Spec, settings: Settings) -> Forecast:
+    """A forecast of a pair of the catalog that is not here, with what it would take of memory."""
+    assert entry.parameters is not None and entry.layers is not None and entry.width is not None and entry.vocabulary is not None
+    device = usable_device(settings.device)
+    embeddings, one = entry.vocabulary * entry.width, found.weights_bytes // (1 + len(spec.donors))
+    itemsize = one // (entry.parameters + (embeddings if entry.tied else 0))
+    weights = found.weights_bytes
+    if settings.stream_donors:
+        weights = one + len(spec.donors) * piece_bytes(entry.parameters, entry.layers, embeddings, itemsize)
+    activations = activation_bytes({"hidden_size": entry.width}, Budget.on(torch.device(device)), itemsize)
+    memory = Memory(weights, found.logits_bytes, activations, *free_bytes(settings, device))
+    return _with(found, memory, settings, spec.dtype)
+
+
+def _with(found: Forecast, memory: Memory, settings: Settings, dtype: str | None) -> Forecast:
+    return replace(
+        found,
+        weights_bytes=memory.weights,
+        activations_bytes=memory.activations,
+        free_bytes=memory.free,
+        fits=memory.fits,
+        memory=memory.verdict(settings, dtype),
+    )
+
+
+def _measured(spec: Spec, settings: Settings, pairs: Pairs | None) -> Forecast:
     job = prepare_job(spec, settings, pairs)
     with blamed(job):
         measurement, scoring = _ready(job)
         parts = [_part(measurement, prompts) for prompts in job.prompts.values()]
     answers = max(GROUP * len(job.configurations), 1)
     vocabulary = job.pair.recipient.config.vocab_size
-    return Forecast(
+    config, itemsize, weights = job.pair.recipient.config, job.pair.dtype.itemsize, weights_bytes(job.pair)
+    logits = min(answers * vocabulary, job.engine.budget.logits) * itemsize
+    free, where = free_bytes(settings, str(job.pair.device))
+    # What the weights take is in use by now.
+    memory = Memory(weights, logits, activation_bytes(config.to_dict(), job.engine.budget, itemsize), free + weights, where)
+    found = Forecast(
         configurations=len(job.configurations),
         prompts=sum(map(len, job.prompts.values())),
         forwards=round(sum(p["forwards"] for p in (*parts, scoring))),
         token_rows=round(sum(p["token_rows"] for p in (*parts, scoring))),
         plain_token_rows=sum(len(job.pair.encode(p)) for prompts in job.prompts.values() for p in prompts),
-        weights_bytes=_weights(job.pair),
-        logits_bytes=min(answers * vocabulary, job.engine.budget.logits) * job.pair.dtype.itemsize,
+        weights_bytes=weights,
+        logits_bytes=logits,
         seconds=sum(p["seconds"] + p["plain_seconds"] for p in parts) + scoring["seconds"],
         scoring_seconds=scoring["seconds"],
         known=RecordStore(settings.output_dir).find(job.identity.digest()) is not None,
+        disk_bytes=_RECORD + _ROW * sum(map(len, job.prompts.values())) * len(job.configurations),
     )
+    return _with(found, memory, settings, str(job.pair.dtype).removeprefix("torch."))
 
 
 def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
@@ -121,8 +217,5 @@ def _part(measurement: Measurement, prompts: Sequence[Prompt]) -> dict[str, floa
     return {what: value * len(prompts) / len(first) for what, value in cost.items()}
 
 
-def _weights(pair: ModelPair) -> int:
-    seen: dict[int, torch.Tensor] = {}
-    for model in (pair.recipient, *pair.donors.values()):
-        seen |= {tensor.data_ptr(): tensor for tensor in model.state_dict().values()}
-    return sum(tensor.numel() * tensor.element_size() for tensor in seen.values())
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"

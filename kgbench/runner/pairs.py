@@ -9,9 +9,10 @@ import torch
 from kgbench.engine import load_pair
 from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
+from kgbench.models.placement import read_device_map
 from kgbench.runner.spec import Settings, Spec
 
-__all__ = ["Pairs"]
+__all__ = ["Pairs", "usable_device"]
 
 
 class Pairs:
@@ -26,15 +27,19 @@ class Pairs:
         Raises:
             InputError: The device cannot be used, or a checkpoint does not load or fit.
         """
+        if settings.device_map is not None and settings.device != "auto":
+            raise InputError("--device is one device, --device-map says which layers are where: give one of them")
         wanted: dict[str, Any] = {
             "name": spec.model,
             "recipient": spec.recipient,
             "donors": dict(spec.donors) or None,
             "dtype": spec.dtype,
-            "device": _device(settings.device),
+            "device": usable_device(settings.device),
             "revision": spec.revision,
             "chat_template": spec.chat_template,
             "attention": settings.attention,
+            "stream_donors": settings.stream_donors,
+            "device_map": read_device_map(settings.device_map) if settings.device_map is not None else None,
         }
         if self._last is None or self._last[0] != wanted:
             self._last = None  # the one before is freed first
@@ -46,7 +51,12 @@ class Pairs:
         self._last = None
 
 
-def _device(name: str) -> str:
+def usable_device(name: str) -> str:
+    """The device of this name; `auto` is an accelerator where there is one.
+
+    Raises:
+        InputError: There is no such device here.
+    """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:

@@ -86,7 +86,8 @@ def evaluate(
     Raises:
         InputError: Something is wrong with what was given.
     """
-    how: dict[str, Any] = {k: options.pop(k) for k in ("batch_size", "device", "executor", "attention") if k in options}
+    names = ("batch_size", "device", "executor", "attention", "device_map", "stream_donors")
+    how: dict[str, Any] = {name: options.pop(name) for name in names if name in options}
     if "grafts" in options:
         options["grafts"] = tuple(options["grafts"])
     if output_dir is not None:

@@ -50,3 +50,7 @@ class Settings:
     executor: str = "auto"
     output_dir: Path = Path("kgbench-results")
     attention: str = "auto"
+    device_map: str | None = None
+    """In the place of `device`: `auto`, `balanced`, `sequential`, or a JSON object from paths of modules to their devices."""
+    stream_donors: bool = False
+    """Whether donors are left on disk and read layer by layer."""

@@ -28,7 +28,7 @@ from kgbench.models.trained import donors_folder, read_donor_card
 from kgbench.training import finetuning_models as models
 from kgbench.training.cards import hash_of, versions, write_card
 from kgbench.training.finetuning_plan import FinetuneSpec, Plan, make_plan
-from kgbench.training.finetuning_supplement import Supplement
+from kgbench.training.finetuning_supplement import Supplement, is_file
 from kgbench.training.finetuning_texts import Reading, read_batches, tokenized
 from kgbench.training.finetuning_validation import HeldOut, losses_by_epoch
 from kgbench.training.stages import Outcome, Run, arguments, run_steps
@@ -127,7 +127,6 @@ class Finetuning:
     @cached_property
     def about(self) -> dict[str, Any]:
         """The card without what comes out: all that is chosen."""
-        reading = self.reading
         chosen = {
             "recipient": {"source": self.recipient.origin, "weights": stored_hash(self.recipient.directory), "parameters": self.parameters},
             "seed": self.plan.spec.seed,
@@ -136,10 +135,21 @@ class Finetuning:
             "precision": next((kind for kind in ("bf16", "fp16") if self.machine.get(kind)), "fp32"),
             "data": self.plan.data(),
             "wordings": self.plan.wordings.to_json(),
-            "supplement": self.supplement.to_json() if self.supplement else None,
-            "texts": {"trained": len(reading.facts), "held_out": len(reading.held_out), "tokens": reading.tokens},
+            **self._texts(),
         }
         return {"name": self.plan.name, "model": self.plan.spec.model, "identity": hash_of(chosen), **chosen}
+
+    def _texts(self) -> dict[str, Any]:
+        """What a card says of the texts; that of a finished donor with this many texts of this data set on the Hub tells what they were."""
+        source = self.plan.spec.supplement
+        if source is not None and not is_file(source) and (self.out / CARD).is_file():
+            card = read_donor_card(self.out)
+            said = card.get("supplement")
+            if isinstance(said, dict) and (said.get("source"), said.get("texts")) == (source, self.recipe.supplement_texts):
+                return {"supplement": said, "texts": card.get("texts")}
+        reading, supplement = self.reading, self.supplement
+        counted = {"trained": len(reading.facts), "held_out": len(reading.held_out), "tokens": reading.tokens}
+        return {"supplement": supplement.to_json() if supplement else None, "texts": counted}
 
     def is_done(self) -> bool:
         """Whether this very donor is there."""

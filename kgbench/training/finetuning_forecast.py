@@ -18,9 +18,10 @@ from kgbench.training import finetuning_models as models
 from kgbench.training.finetuning import Finetuning, donor_place
 from kgbench.training.finetuning_plan import FinetuneSpec, Plan, make_plan
 from kgbench.training.finetuning_recipes import FinetuningRecipe
+from kgbench.training.finetuning_supplement import is_file
 from kgbench.training.finetuning_texts import read_batches
 
-__all__ = ["FinetuningForecast", "forecast"]
+__all__ = ["FLOPS", "FinetuningForecast", "forecast"]
 
 _WEIGHTS, _GRADIENTS, _MOMENTS = 4, 4, 8
 """Bytes a parameter, all in fp32; AdamW keeps two moments."""
@@ -30,7 +31,7 @@ _CHARACTERS = 4
 """Of a token, where there is no tokenizer at hand; roughly so for English."""
 _CUT = 512
 """Tokens of a supplemental text that is not read for a forecast: web pages are mostly longer than what is cut from them."""
-_FLOPS = {"cuda": 1e14, "mps": 5e12, "cpu": 1e11}
+FLOPS = {"cuda": 1e14, "mps": 5e12, "cpu": 1e11}
 """Operations a second that are assumed of a device where no step is measured."""
 _MEASURED = 500_000_000
 """Largest recipient of which a step is taken on a processor, where more would take minutes."""
@@ -88,7 +89,7 @@ class FinetuningForecast:
 
 
 def forecast(spec: FinetuneSpec, out: Path | None = None, *, device: str = "auto") -> FinetuningForecast:
-    """Say what a finetuning would take; nothing is downloaded or written, and the supplement is not read.
+    """Say what a finetuning would take; nothing is downloaded or written.
 
     Args:
         spec: Which donor.
@@ -107,11 +108,13 @@ def forecast(spec: FinetuneSpec, out: Path | None = None, *, device: str = "auto
 
 def _measured(plan: Plan, recipient: Checkpoint, place: Path, device: str) -> FinetuningForecast:
     begun = Finetuning(plan, recipient, place, device)
-    begun.supplement = None
+    unread = _on_hub(plan)
+    if unread:
+        begun.supplement = None
     recipe, reading = begun.recipe, begun.reading
     empty = models.empty_model(recipient)
     trained = models.trainable(models.adapted(empty, recipe, 0))
-    tokens = reading.tokens + recipe.supplement_texts * min(_CUT, begun.most)
+    tokens = reading.tokens + (recipe.supplement_texts * min(_CUT, begun.most) if unread else 0)
     if begun.parameters <= _MEASURED or device == "cuda":
         seconds_per_token, basis = _step_seconds(begun), "a step measured here"
     else:
@@ -153,15 +156,28 @@ def _from_catalog(plan: Plan, device: str) -> FinetuningForecast:
     # A layer of twelve squares of the width, as in GPT-2; an adapter adds a row and a column to each of its projections.
     width = sqrt(entry.parameters / (12 * entry.layers))
     trained = entry.parameters if recipe.rank is None else round(18 * width * entry.layers * recipe.rank)
-    tokens = sum(len(text) for text in plan.wordings.trained) // _CHARACTERS + recipe.supplement_texts * min(_CUT, recipe.max_length)
+    tokens = sum(len(text) for text in plan.wordings.trained) // _CHARACTERS + _supplement_tokens(plan, recipe)
     seconds, basis = _assumed(entry.parameters, device)
     told = f"the catalog's number of parameters and {_CHARACTERS} characters a token, since {plan.source} is not on this machine; {basis}"
     return _forecast(plan, recipe, (entry.parameters, trained), (len(plan.wordings.trained), tokens), (seconds, told))
 
 
+def _on_hub(plan: Plan) -> bool:
+    """Whether the supplement is a data set on the Hub, of which nothing is read for a forecast."""
+    return plan.spec.supplement is not None and not is_file(plan.spec.supplement)
+
+
+def _supplement_tokens(plan: Plan, recipe: FinetuningRecipe) -> int:
+    """Tokens of the supplemental texts, where there is no tokenizer at hand."""
+    if _on_hub(plan):
+        return recipe.supplement_texts * min(_CUT, recipe.max_length)
+    found = plan.supplement(recipe)
+    return sum(min(len(text) // _CHARACTERS, recipe.max_length) for text in found.texts) if found else 0
+
+
 def _assumed(parameters: int, device: str) -> tuple[float, str]:
     """Seconds a token, and the assumption behind them: six operations a parameter and token (arXiv 2001.08361)."""
-    return 6 * parameters / _FLOPS[device], f"no step was measured: {_FLOPS[device] / 1e12:g} Tflop/s assumed on {device}"
+    return 6 * parameters / FLOPS[device], f"no step was measured: {FLOPS[device] / 1e12:g} Tflop/s assumed on {device}"
 
 
 def _forecast(
@@ -171,7 +187,7 @@ def _forecast(
     total, trained = parameters
     read = texts[0] + recipe.supplement_texts
     stored = _WEIGHTS * trained
-    cut = f"; supplemental texts taken at {min(_CUT, recipe.max_length)} tokens" if recipe.supplement_texts else ""
+    cut = f"; supplemental texts taken at {min(_CUT, recipe.max_length)} tokens" if _on_hub(plan) else ""
     return FinetuningForecast(
         name=plan.name,
         recipe=asdict(recipe),

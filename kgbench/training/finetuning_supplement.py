@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
+from huggingface_hub import HfApi
+
 from kgbench.errors import DataError, InputError
 from kgbench.training.cards import hash_of
 
@@ -17,6 +19,8 @@ __all__ = ["Supplement", "is_file", "read_supplement"]
 _SUFFIXES = (".txt", ".jsonl")
 _BUFFER = 10_000
 """Texts of a Hub data set among which the next one is drawn; it is read as a stream, never as a whole."""
+_ANSWER_WITHIN = 10.0
+"""Seconds to wait for the Hub before saying that it cannot be reached."""
 _PATIENCE = 10
 """Rows looked at for each text wanted: some are empty, and where there is no column "text" all are."""
 
@@ -28,10 +32,13 @@ class Supplement:
     source: str
     """The file's name without its folder, or the Hub id."""
     texts: tuple[str, ...]
+    revision: str | None = None
+    """Commit of a data set on the Hub."""
 
     def to_json(self) -> dict[str, object]:
         """What a card says of it."""
-        return {"source": self.source, "texts": len(self.texts), "hash": hash_of(self.texts)}
+        told: dict[str, object] = {"source": self.source, "texts": len(self.texts), "hash": hash_of(self.texts)}
+        return told if self.revision is None else {**told, "revision": self.revision}
 
 
 def is_file(source: str) -> bool:
@@ -53,7 +60,8 @@ def read_supplement(source: str, n: int, seed: int) -> Supplement:
         InputError: There are fewer texts, or the Hub data set cannot be had.
     """
     if not is_file(source):
-        return Supplement(source, _enough(source, tuple(_hub_texts(source, n, seed)), n))
+        revision = _hub_revision(source)
+        return Supplement(source, _enough(source, tuple(_hub_texts(source, revision, n, seed)), n), revision)
     path = Path(source).expanduser()
     texts = list(dict.fromkeys(_file_texts(path)))
     _enough(source, texts, n)
@@ -90,18 +98,30 @@ def _field(path: Path, number: int, line: str) -> str:
     return text.strip()
 
 
-def _hub_texts(source: str, n: int, seed: int) -> Iterator[str]:
+def _hub_revision(source: str) -> str:
+    """The commit that a sample is drawn from, so that a card can name it; one quick question, before the client asks again and again."""
+    try:
+        return str(HfApi().dataset_info(source, timeout=_ANSWER_WITHIN).sha)
+    except Exception as error:  # the library lets its HTTP client's own errors through
+        raise _not_given(source, error) from error
+
+
+def _hub_texts(source: str, revision: str, n: int, seed: int) -> Iterator[str]:
     try:
         from datasets import load_dataset
     except ImportError:
         raise InputError(f"the supplement {source!r} is no file here, and to load it from the Hub takes: pip install datasets") from None
     try:
-        stream = load_dataset(source, split="train", streaming=True).shuffle(seed=seed, buffer_size=_BUFFER)
+        stream = load_dataset(source, revision=revision, split="train", streaming=True).shuffle(seed=seed, buffer_size=_BUFFER)
         texts = (str(row.get("text") or "").strip() for row in islice(stream, _PATIENCE * n))
         yield from islice(filter(None, texts), n)
     except Exception as error:  # the library lets its HTTP client's own errors through
-        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"the supplement {source!r} is no file here, and the Hub did not give it ({told}); "
-            "give a .txt file with a text a line, or a .jsonl file with a field 'text'"
-        ) from error
+        raise _not_given(source, error) from error
+
+
+def _not_given(source: str, error: Exception) -> InputError:
+    told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return InputError(
+        f"the supplement {source!r} is no file here, and the Hub did not give it ({told}); "
+        "give a .txt file with a text a line, or a .jsonl file with a field 'text'"
+    )

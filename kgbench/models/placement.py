@@ -1,0 +1,211 @@
+"""Models larger than one device: which layers are where, and how activations get from one device to the next.
+
+A model is divided at its layers. What stands outside them (embeddings, final norm, head) takes its input to its own device and gives its
+output back to where the embeddings are; a layer takes its input to its own and leaves its output there, for the next layer to take on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from kgbench.errors import InputError, UnknownNameError
+
+__all__ = ["STRATEGIES", "DeviceMap", "devices_of", "free_memory", "place", "read_device_map", "spread", "units"]
+
+STRATEGIES = ("auto", "balanced", "sequential")
+"""`auto` and `balanced` fill all devices alike, `sequential` one after the other."""
+
+DeviceMap = str | Mapping[str, str | int]
+"""One of `STRATEGIES`, or for paths of modules their devices; the empty path is all that no other names."""
+
+_LEFT = 0.1
+"""Share of each device's free memory that is left to activations."""
+
+
+def read_device_map(text: str) -> DeviceMap:
+    """A map as it is given on a command line: a strategy, or a JSON object.
+
+    Raises:
+        InputError: It is neither.
+    """
+    if not text.lstrip().startswith("{"):
+        if text not in STRATEGIES:
+            hint = 'Or give a JSON object from paths to devices, such as {"": 0, "model.layers.9": 1}.'
+            raise UnknownNameError("device map", text, STRATEGIES, hint)
+        return text
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"--device-map is no JSON: {error}") from error
+    if not all(isinstance(device, str | int) and not isinstance(device, bool) for device in found.values()):
+        raise InputError("--device-map: expected a device for each path, as a name such as 'cuda:1' or a number")
+    return dict(found)
+
+
+def units(model: nn.Module, layers: str) -> tuple[str, ...]:
+    """Paths of the modules that a model is divided into, in their order: each layer, and whatever stands outside of the layers.
+
+    Args:
+        model: A model.
+        layers: Path of its list of layers.
+    """
+    found: list[str] = []
+
+    def walk(path: str, module: nn.Module) -> None:
+        for name, child in module.named_children():
+            at = f"{path}.{name}" if path else name
+            if at == layers:
+                found.extend(f"{at}.{index}" for index, _ in child.named_children())
+            elif f"{layers}.".startswith(f"{at}."):
+                walk(at, child)
+            else:
+                found.append(at)
+
+    walk("", model)
+    return tuple(found)
+
+
+def spread(sizes: Sequence[int], room: Sequence[int], strategy: str) -> list[int]:
+    """Which device each unit goes to: neighbours together, and the devices in their order.
+
+    Args:
+        sizes: Bytes of each unit.
+        room: Bytes that each device has room for.
+        strategy: One of `STRATEGIES`.
+
+    Raises:
+        InputError: They do not fit.
+    """
+    full = _filled(sizes, room)
+    if full is None:
+        raise InputError(
+            f"the models do not fit: they need {sum(sizes) / 2**30:.2f} GiB in pieces of at most {max(sizes) / 2**30:.2f}, and the devices "
+            f"have room for {' + '.join(f'{r / 2**30:.2f}' for r in room)} GiB; try --dtype bfloat16 or --stream-donor"
+        )
+    if strategy == "sequential":
+        return full
+    low, high = max(sizes), sum(sizes)
+    while low < high:
+        middle = (low + high) // 2
+        if _filled(sizes, [min(each, middle) for each in room]) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return _filled(sizes, [min(each, high) for each in room]) or full
+
+
+def _filled(sizes: Sequence[int], room: Sequence[int]) -> list[int] | None:
+    """Each device filled before the next; None where that is too little."""
+    device, used, found = 0, 0, []
+    for size in sizes:
+        while device < len(room) and used + size > room[device]:
+            device, used = device + 1, 0
+        if device == len(room):
+            return None
+        found.append(device)
+        used += size
+    return found
+
+
+def devices_of(
+    model: nn.Module, layers: str, wanted: DeviceMap, models: int = 1, room: Mapping[str, int] | None = None
+) -> dict[str, torch.device]:
+    """The device of each unit of a model.
+
+    Args:
+        model: The recipient.
+        layers: Path of its list of layers.
+        wanted: What was asked for.
+        models: How many models of this size will be held.
+        room: Bytes that each device has room for, where a strategy is asked for; by default most of what is free.
+
+    Raises:
+        InputError: The map does not name a device for each unit, or names what is none, or they do not fit.
+    """
+    parts = units(model, layers)
+    if not isinstance(wanted, str):
+        return _mapped(parts, wanted, {path for path in parts if next(model.get_submodule(path).parameters(), None) is not None})
+    sizes = [models * sum(t.numel() * t.element_size() for t in model.get_submodule(path).state_dict().values()) for path in parts]
+    room = {name: int(free * (1 - _LEFT)) for name, free in free_memory().items()} if room is None else room
+    return {path: torch.device(list(room)[i]) for path, i in zip(parts, spread(sizes, list(room.values()), wanted), strict=True)}
+
+
+def _mapped(parts: Sequence[str], wanted: Mapping[str, str | int], weighty: set[str]) -> dict[str, torch.device]:
+    devices = {path: _device(path, name) for path, name in wanted.items()}
+    for path in devices:
+        if path and not any(f"{part}.".startswith(f"{path}.") for part in parts):
+            raise InputError(
+                f"--device-map names {path!r}, which is no layer, nor a module outside of them: expected some of {_some(parts)}"
+            )
+    found = {}
+    for part in parts:
+        holders = [path for path in devices if not path or f"{part}.".startswith(f"{path}.")]
+        if holders:
+            found[part] = devices[max(holders, key=len)]
+        elif part in weighty:
+            raise InputError(f'--device-map names no device for {part!r}: add it, or a device for all else as {{"": DEVICE}}')
+    home = next(found[part] for part in parts if part in weighty)
+    return {part: found.get(part, home) for part in parts}
+
+
+def _device(path: str, name: str | int) -> torch.device:
+    if name == "disk":
+        raise InputError(f"--device-map puts {path!r} on disk: a recipient's weights are held; donors' are left on disk by --stream-donor")
+    try:
+        return torch.device(f"cuda:{name}" if isinstance(name, int) else name)
+    except RuntimeError as error:
+        raise InputError(f"--device-map: {name!r} is no device: {str(error).splitlines()[0]}") from error
+
+
+def _some(parts: Sequence[str]) -> str:
+    return ", ".join(parts[:3]) + (f" … {parts[-1]}" if len(parts) > 3 else "")
+
+
+def free_memory() -> dict[str, int]:
+    """Bytes that are free on each device, the processor last."""
+    found = {f"cuda:{index}": torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())}
+    return {**found, "cpu": psutil.virtual_memory().available}
+
+
+def place(model: nn.Module, devices: Mapping[str, torch.device], layers: str) -> None:
+    """Put the units of a model on their devices, and have activations follow.
+
+    Args:
+        model: A model; weights that it does not hold stay as they are.
+        devices: The device of each of its units.
+        layers: Path of its list of layers.
+    """
+    weighty = [path for path in devices if next(model.get_submodule(path).parameters(), None) is not None]
+    home = devices[weighty[0]]
+    for path, device in devices.items():
+        module = model.get_submodule(path)
+        held = [*module.parameters(), *module.buffers()]
+        if any(tensor.device != device for tensor in held) and not any(tensor.is_meta for tensor in held):
+            module.to(device)
+        module.register_forward_pre_hook(partial(_to, device), with_kwargs=True)
+        if not path.startswith(f"{layers}."):
+            module.register_forward_hook(partial(_back, home))
+
+
+def _to(device: torch.device, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any]:
+    return _moved(inputs, device), _moved(options, device)
+
+
+def _back(device: torch.device, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+    return _moved(output, device)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """Tensors, also within tuples, lists and dictionaries, on a device; anything else, such as a cache, as it is."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if type(value) in (tuple, list):
+        return type(value)(_moved(each, device) for each in value)
+    return {key: _moved(each, device) for key, each in value.items()} if type(value) is dict else value

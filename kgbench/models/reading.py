@@ -1,0 +1,114 @@
+"""Checkpoints read into models that are ready for a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from kgbench.errors import ModelError, UnknownNameError
+from kgbench.models.adapter import read_adapter
+from kgbench.models.checkpoints import Checkpoint
+from kgbench.models.configuration import read_config
+from kgbench.models.delta import apply_delta
+from kgbench.models.lora import adapted
+from kgbench.models.streaming import empty_donor
+
+__all__ = ["DTYPES", "adapted_donor", "attention_backend", "prepare", "read_empty", "read_model"]
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_ATTENTION = ("auto", "sdpa", "eager")
+
+
+def attention_backend(recipient: Checkpoint, attention: str) -> str:
+    """The attention backend of all models of a pair; what a checkpoint asks for is not heeded, since it may be code from outside."""
+    if attention not in _ATTENTION:
+        raise UnknownNameError("attention backend", attention, _ATTENTION)
+    if attention != "auto":
+        return attention
+    try:
+        model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(read_config(recipient.directory))]
+    except Exception as error:  # libraries raise what they like on a broken configuration
+        raise ModelError(f"{recipient.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+    return "sdpa" if model._supports_sdpa else "eager"
+
+
+def read_model(place: Checkpoint, dtype: torch.dtype | str, device: str, attention: str) -> PreTrainedModel:
+    """A checkpoint's model, ready for a pair.
+
+    Raises:
+        ModelError: It does not load, or lacks weights.
+    """
+    with _quietly(place):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            place.directory,
+            config=read_config(place.directory),
+            dtype=dtype,
+            attn_implementation=attention,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    model, info = loaded
+    if missing := sorted(info["missing_keys"]):
+        raise ModelError(f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, such as {missing[0]}")
+    ready = prepare(nn.Module.to(model, device))
+    if place.delta is not None:
+        apply_delta(ready, place.delta, place.origin)
+    return ready
+
+
+def read_empty(place: Checkpoint, recipient: PreTrainedModel, attention: str) -> PreTrainedModel:
+    """A checkpoint's model without its weights, in the recipient's type; not ready for a pair before it has them.
+
+    Raises:
+        ModelError: The library makes no model of its configuration.
+    """
+    with _quietly(place):
+        return empty_donor(place, recipient, attention)
+
+
+@contextmanager
+def _quietly(place: Checkpoint) -> Iterator[None]:
+    """The library without its progress bars and reports, and its errors as ours."""
+    bars, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # what it would report of missing weights is an error here
+    try:
+        yield
+    except Exception as error:  # libraries raise what they like on a broken configuration or file
+        raise ModelError(f"{place.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def adapted_donor(recipient: PreTrainedModel, folder: Path, origin: str, base: Checkpoint) -> PreTrainedModel:
+    """The donor that an adapter makes of the recipient; the base that it names is never looked up."""
+    adapter = read_adapter(folder, origin)
+    named = adapter.config.base_model_name_or_path
+    alike = not named or named.rstrip("/").rpartition("/")[2] == base.origin.partition("@")[0].rpartition("/")[2].removeprefix("local:")
+    return adapted(recipient, adapter, origin, "" if alike else f"; the adapter says that it was made for {named!r}")
+
+
+def prepare(model: PreTrainedModel) -> PreTrainedModel:
+    """Make a model ready for a pair: in eval mode, without gradients, and with a head of its own.
+
+    Where head and embeddings are tied they are untied, so that grafting the embeddings never changes the head.
+    """
+    head, embeddings = cast(nn.Linear, model.get_output_embeddings()), model.get_input_embeddings()
+    if head.weight is embeddings.weight:
+        head.weight = nn.Parameter(head.weight.detach().clone())
+    model.config.tie_word_embeddings = False
+    model.eval()
+    model.requires_grad_(requires_grad=False)
+    return model

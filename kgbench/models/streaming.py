@@ -1,0 +1,232 @@
+"""Donors that stay on disk: the weights of a layer are read when it runs, and dropped when another one does.
+
+A streamed donor is a model of its own configuration with empty weights. What differs from the recipient's is read from its safetensors
+files, in the recipient's type and to the recipient's device; what is equal is the recipient's own tensor. So it computes, bit for bit, what
+the donor would that is held in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights  # type: ignore[import-untyped]  # it brings no types
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from kgbench.errors import ModelError
+from kgbench.models.checkpoints import Checkpoint
+from kgbench.models.configuration import read_config
+from kgbench.models.sharing import same_bits
+
+__all__ = ["Stream", "empty_donor", "stored", "stream", "streamed"]
+
+_STREAM, _LENDER = "kgbench_stream", "kgbench_lender"
+_ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a weight is stored, and what it is read as."""
+
+    file: Path
+    key: str
+    dtype: torch.dtype
+    device: torch.device
+
+
+class Stream:
+    """The weights of one donor, of which those of one layer are held.
+
+    Args:
+        sources: Where each weight is, by its name in the model.
+        layers: Path of the model's list of layers.
+        home: Device of the model's input.
+    """
+
+    def __init__(self, sources: Mapping[str, Source], layers: str, home: torch.device) -> None:
+        self.sources, self.home = dict(sources), home
+        self._layers, self._group, self._held = f"{layers}.", "", dict[str, Tensor]()
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """Names of the weights that are in memory."""
+        return tuple(self._held)
+
+    def group(self, name: str) -> str:
+        """What is held together with a weight: its layer, or outside the layers its module."""
+        if name.startswith(self._layers):
+            return self._layers + name.removeprefix(self._layers).partition(".")[0]
+        return name.rpartition(".")[0]
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A weight, kept until one of another layer is asked for."""
+        group = self.group(name)
+        if group != self._group:
+            self._held, self._group = {}, group
+        if name not in self._held:
+            self._held[name] = self.read(name)
+        return self._held[name]
+
+    def read(self, name: str) -> Tensor:
+        """A weight, which is not kept."""
+        source = self.sources[name]
+        # No inference tensor, which could not take part in a derivative later. Without a conversion it is the file itself, mapped.
+        with torch.inference_mode(mode=False), safe_open(source.file, framework="pt") as file:
+            found: Tensor = file.get_tensor(source.key).to(device=source.device, dtype=source.dtype)
+        return found
+
+    @contextmanager
+    def lent(self, module: nn.Module, path: str) -> Iterator[None]:
+        """A module with the weights that it lacks, for the time of a block."""
+        empty = {leaf: weight for leaf, weight in module._parameters.items() if weight is not None and weight.is_meta}
+        try:
+            for leaf in empty:
+                module._parameters[leaf] = nn.Parameter(self[f"{path}.{leaf}"], requires_grad=False)
+            yield
+        finally:
+            module._parameters.update(empty)
+
+
+def streamed(model: nn.Module) -> Stream | None:
+    """The stream that a model's weights come from; None where they are held."""
+    found: Stream | None = vars(model).get(_STREAM)
+    return found
+
+
+def stored(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Names and values of all weights in the order of their names; those of a streamed donor are read one at a time."""
+    source = streamed(model)
+    for name, tensor in sorted(model.state_dict().items()):
+        yield name, source.read(name) if source is not None and tensor.is_meta else tensor
+
+
+def empty_donor(place: Checkpoint, recipient: PreTrainedModel, attention: str) -> PreTrainedModel:
+    """A checkpoint's model without its weights; embeddings and head are still tied where they are.
+
+    Args:
+        place: The checkpoint.
+        recipient: The pair's recipient, whose type it takes.
+        attention: The attention backend.
+    """
+    with init_empty_weights(include_buffers=False):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            read_config(place.directory), dtype=recipient.dtype, attn_implementation=attention, trust_remote_code=False
+        )
+    model.tie_weights()
+    return model
+
+
+def stream(donor: PreTrainedModel, recipient: PreTrainedModel, place: Checkpoint, layers: str, share: bool) -> None:
+    """Let an empty donor read its weights from its checkpoint.
+
+    Args:
+        donor: As `empty_donor` gives it; changed in place.
+        recipient: The recipient, with input and output embeddings untied.
+        place: The donor's checkpoint.
+        layers: Path of the list of layers.
+        share: Whether weights that are bit for bit the recipient's are the recipient's own, and so are not read again.
+
+    Raises:
+        ModelError: The files do not hold the weights by the names that the model has for them.
+    """
+    ours = recipient.state_dict()
+    source = Stream(_sources(donor, ours, place), layers, recipient.device)
+    with torch.no_grad():
+        for name, buffer in list(donor.named_buffers()):
+            owner, _, leaf = name.rpartition(".")
+            home = recipient.get_buffer(name).device
+            donor.get_submodule(owner)._buffers[leaf] = source.read(name) if name in source.sources else buffer.to(home)
+        for name, weight in list(donor.named_parameters(remove_duplicate=False)):
+            owner, _, leaf = name.rpartition(".")
+            shared = share and same_bits(ours[name], source.read(name))
+            kept = nn.Parameter(ours[name].detach() if shared else torch.empty_like(weight, dtype=ours[name].dtype), requires_grad=False)
+            donor.get_submodule(owner)._parameters[leaf] = kept
+    for path, module in donor.named_modules():
+        if any(weight is not None and weight.is_meta for weight in module._parameters.values()):
+            vars(module)[_LENDER] = source, path
+            module.__class__ = _streaming(type(module))  # type: ignore[arg-type]  # a type is hashable
+    vars(donor)[_STREAM] = source
+    vars(donor)["get_parameter"] = partial(_parameter, weakref.ref(donor), source)
+
+
+@cache
+def _streaming(kind: type[nn.Module]) -> type[nn.Module]:
+    """A type of modules that lend themselves their weights."""
+
+    def forward(self: nn.Module, *inputs: Any, **options: Any) -> Any:
+        source, path = vars(self)[_LENDER]
+        with source.lent(self, path):
+            return kind.forward(self, *inputs, **options)
+
+    return type(kind.__name__, (kind,), {"forward": forward})
+
+
+def _parameter(model: weakref.ref[PreTrainedModel], source: Stream, name: str) -> nn.Parameter:
+    """In the place of the donor's `get_parameter`."""
+    donor = model()
+    assert donor is not None
+    found = nn.Module.get_parameter(donor, name)
+    return nn.Parameter(source[name], requires_grad=False) if found.is_meta else found
+
+
+def _sources(donor: PreTrainedModel, ours: Mapping[str, Tensor], place: Checkpoint) -> dict[str, Source]:
+    """Where each of a donor's weights is.
+
+    The names in a file may have the base model's prefix or lack it, and of tied weights one alone may be there.
+    """
+    files, base = _files(place), donor.base_model_prefix
+    alike: dict[int, list[str]] = {}
+    for name, weight in donor.named_parameters(remove_duplicate=False):
+        alike.setdefault(id(weight), []).append(name)
+    tied = {name: names for names in alike.values() for name in names}
+    found = {}
+    for name, tensor in ours.items():
+        names = [other for each in (name, *tied.get(name, ())) for other in (each, each.removeprefix(f"{base}."), f"{base}.{each}")]
+        key = next((other for other in names if other in files), None)
+        if key is None:
+            raise ModelError(
+                f"{place.origin} cannot be streamed: its files hold no {name!r} by that name; load it whole, without --stream-donor"
+            )
+        found[name] = Source(files[key], key, tensor.dtype, tensor.device)
+    _check_shapes(found, ours, place)
+    return found
+
+
+def _files(place: Checkpoint) -> dict[str, Path]:
+    """The file of each stored tensor, of those files that the model library would read."""
+    folder = place.directory
+    try:
+        if (folder / _ONE_FILE).is_file():
+            names = [_ONE_FILE]
+        elif (folder / _INDEX).is_file():
+            names = sorted(set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values()))
+        else:
+            raise ModelError(f"{place.origin} cannot be streamed: it has neither {_ONE_FILE} nor {_INDEX}; load it without --stream-donor")
+        found = {}
+        for name in names:
+            if Path(name).name != name:
+                raise ModelError(f"{place.origin} does not load: {_INDEX} names {name!r}, expected a file beside it")
+            with safe_open(folder / name, framework="pt") as file:
+                found.update(dict.fromkeys(file.keys(), folder / name))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, SafetensorError) as error:
+        raise ModelError(f"{place.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+    return found
+
+
+def _check_shapes(sources: Mapping[str, Source], ours: Mapping[str, Tensor], place: Checkpoint) -> None:
+    for name, source in sources.items():
+        with safe_open(source.file, framework="pt") as file:
+            shape = tuple(file.get_slice(source.key).get_shape())
+        if shape != tuple(ours[name].shape):
+            raise ModelError(
+                f"{place.origin} does not fit the recipient: {name!r} is {list(ours[name].shape)} there, and {list(shape)} in its files"
+            )

@@ -1,0 +1,298 @@
+"""Models larger than memory: donors that stay on disk, layers on several devices, narrow types, and what a dry run says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import cpu_offload, disk_offload, dispatch_model
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from tiny import random_model, tiny_config
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import AutoModelForCausalLM
+
+from kgbench import cli, grafted_logits
+from kgbench.data import Prompt, load_prompts
+from kgbench.engine import Budget, Engine, load_pair, packed, rows
+from kgbench.engine.forward import Wiring
+from kgbench.engine.gradients import weight_gradients
+from kgbench.engine.plan import Plan, Request
+from kgbench.engine.selftest import tolerance
+from kgbench.errors import InputError, ModelError
+from kgbench.models import placement
+from kgbench.models.family import load_family
+from kgbench.models.pair import ModelPair, prepare
+from kgbench.models.placement import STRATEGIES, devices_of, place, read_device_map, spread, units
+from kgbench.models.streaming import streamed
+from kgbench.runner import Settings, Spec, dry_run
+from kgbench.testing import PICO_FAMILIES, pico_pair, pico_tokenizer
+
+Folders = Mapping[str, Path]
+
+GRAFTS = ("PRE", "SFT", "ALL", "FE", "LT:o+ffn@second_half", "LT:q", "ALL; LT:head")
+DATASET = "fake_movies_fake_actors"
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[Prompt]:
+    return load_prompts(DATASET, ["headline"], limit=2)
+
+
+@pytest.fixture(scope="module", params=[("gpt_neox", "parallel, tied"), ("phi3", "untied"), ("opt", "projections, norms behind")])
+def checkpoints(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """Checkpoints with fused projections, tied and untied heads, learned positions and norms on either side."""
+    root = tmp_path_factory.mktemp("sizes")
+    for seed, name in enumerate(("recipient", "sft")):
+        random_model(tiny_config(*request.param), None, seed, torch.float32).save_pretrained(root / name)
+        pico_tokenizer(bos=False).save_pretrained(root / name)
+    return {name: root / name for name in ("recipient", "sft")}
+
+
+def loaded(folders: Folders, **options: Any) -> ModelPair:
+    return load_pair(recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}, **options)
+
+
+# ------------------------------------------------------------------------------------------------ donors on disk
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_streamed_donor_is_the_donor(checkpoints: Folders, prompts: list[Prompt], dtype: str) -> None:
+    """Bit for bit the same logits and weights as of a donor that is held; of its weights those of one layer are in memory."""
+    held, read = (loaded(checkpoints, dtype=dtype, stream_donors=streams) for streams in (False, True))
+    assert torch.equal(grafted_logits(held, prompts, GRAFTS), grafted_logits(read, prompts, GRAFTS))
+    assert held.weight_hashes == read.weight_hashes
+    assert read.changed() == ()
+    donor = read.donors["sft"]
+    source = streamed(donor)
+    assert source is not None and streamed(held.donors["sft"]) is None
+    assert len({source.group(name) for name in source.held}) == 1
+    assert all(weight.is_meta for weight in donor.parameters())
+    name = next(name for name, _ in donor.named_parameters())
+    assert torch.equal(donor.get_parameter(name), held.donors["sft"].get_parameter(name))
+
+
+def test_what_is_equal_is_not_read(folders: Folders, prompts: list[Prompt], tmp_path: Path) -> None:
+    """A donor that differs in one tensor shares all others, streamed or held, and answers as the held one does."""
+    weights = load_file(folders["recipient"] / "model.safetensors")
+    (name,) = [key for key in weights if key.endswith("h.1.mlp.c_fc.weight")]
+    for file in folders["recipient"].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    save_file({**weights, name: weights[name] + 1}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    pair, held = (loaded({**folders, "sft": tmp_path}, stream_donors=streams) for streams in (True, False))
+    assert [n for n, weight in pair.donors["sft"].named_parameters() if weight.is_meta] == [name]
+    assert torch.equal(grafted_logits(pair, prompts, GRAFTS), grafted_logits(held, prompts, GRAFTS))
+
+
+def test_derivatives_by_a_streamed_donor(folders: Folders, prompts: list[Prompt]) -> None:
+    """The derivatives by all weights of a donor are the same whether it is streamed or held."""
+    (ours,), (theirs,) = (list(weight_gradients(loaded(folders, stream_donors=streams), prompts, "sft")) for streams in (True, False))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_plant_is_held() -> None:
+    """A donor that is a few changed tensors is loaded as it is."""
+    assert streamed(load_pair("tiny-gemma.ffn-1", stream_donors=True).donors["sft"]) is None
+
+
+def test_files_that_cannot_be_streamed(folders: Folders, tmp_path: Path) -> None:
+    """Weights by other names, of other shapes, or in no file that the index names."""
+    for file in folders["sft"].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = load_file(tmp_path / "model.safetensors")
+    name = next(key for key in weights if key.endswith("mlp.c_fc.weight"))
+    for changed, message in (
+        ({f"{name}.renamed" if key == name else key: tensor for key, tensor in weights.items()}, "without --stream-donor"),
+        ({key: tensor[:-1].clone() if key == name else tensor for key, tensor in weights.items()}, "does not fit the recipient"),
+    ):
+        save_file(changed, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(ModelError, match=message):
+            loaded({**folders, "sft": tmp_path}, stream_donors=True)
+    (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
+    with pytest.raises(ModelError, match="cannot be streamed"):
+        loaded({**folders, "sft": tmp_path}, stream_donors=True)
+
+
+# ------------------------------------------------------------------------------------------------ several devices
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=12),
+    st.lists(st.integers(0, 200), min_size=1, max_size=4),
+    st.sampled_from(STRATEGIES),
+)
+def test_units_are_spread(sizes: list[int], room: list[int], strategy: str) -> None:
+    """Neighbours stay together, in the order of the devices, within their room; balanced is never fuller than sequential."""
+    try:
+        found = spread(sizes, room, strategy)
+    except InputError as error:
+        assert "--stream-donor" in str(error)
+        assert sum(sizes) > sum(room) - len(room) * max(sizes)
+        return
+    assert found == sorted(found) and len(found) == len(sizes)
+    loads = [sum(size for size, device in zip(sizes, found, strict=True) if device == d) for d in range(len(room))]
+    assert all(load <= each for load, each in zip(loads, room, strict=True))
+    first = spread(sizes, room, "sequential")
+    assert max(loads) <= max(sum(size for size, device in zip(sizes, first, strict=True) if device == d) for d in range(len(room)))
+
+
+def test_devices_of_a_map() -> None:
+    """The longest path that holds a unit says its device; paths and devices that are none, and units that are left out, are refused."""
+    pair = pico_pair("llama")
+    layers = pair.family.layers
+    parts = units(pair.recipient, layers)
+    assert parts == ("model.embed_tokens", *(f"model.layers.{i}" for i in range(3)), "model.norm", "model.rotary_emb", "lm_head")
+    found = devices_of(pair.recipient, layers, read_device_map('{"": 1, "model.layers": "cpu", "model.layers.2": 0}'))
+    assert {path: str(device) for path, device in found.items()} == {
+        **dict.fromkeys(parts, "cuda:1"),
+        **dict.fromkeys(parts[1:3], "cpu"),
+        "model.layers.2": "cuda:0",
+    }
+    automatic = devices_of(pair.recipient, layers, "balanced", 2, {"cuda:0": 10**6, "cpu": 10**6})
+    assert [str(device) for device in automatic.values()] == ["cuda:0"] * 3 + ["cpu"] * 4
+    for text, message in (
+        ("blanced", "Did you mean 'balanced'"),
+        ("{", "no JSON"),
+        ('{"": true}', "expected a device"),
+        ('{"model.layers.0.mlp": 0, "": 0}', "no layer"),
+        ('{"model": 0}', "no device for 'lm_head'"),
+        ('{"": "disk"}', "--stream-donor"),
+        ('{"": "gpu"}', "no device"),
+    ):
+        with pytest.raises(InputError, match=message):
+            devices_of(pair.recipient, layers, read_device_map(text))
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_map_changes_no_answer(checkpoints: Folders, prompts: list[Prompt], streams: bool) -> None:
+    """With every unit placed by a map, here all on the processor, answers are bit for bit those without one."""
+    plain, mapped = (loaded(checkpoints, device_map=how, stream_donors=streams) for how in (None, {"": "cpu"}))
+    assert torch.equal(grafted_logits(plain, prompts, GRAFTS), grafted_logits(mapped, prompts, GRAFTS))
+    assert plain.weight_hashes == mapped.weight_hashes
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gpt2"])
+def test_activations_follow_the_layers(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On three devices, of tensors without content, no operation meets tensors of two; the answers are where the input was."""
+    family, tokenizer = load_family(model_type), pico_tokenizer(bos=False)
+
+    def model() -> Any:
+        made = prepare(AutoModelForCausalLM.from_config(PICO_FAMILIES[model_type](len(tokenizer), True)))
+        parts = units(made, family.layers)
+        devices = {path: torch.device("lazy", 3 * i // len(parts)) for i, path in enumerate(parts)}
+        for path, device in devices.items():
+            for module in made.get_submodule(path).modules():
+                for name, weight in module.named_parameters(recurse=False):
+                    module._parameters[name] = torch.nn.Parameter(torch.empty(weight.shape, device=device), requires_grad=False)
+                for name, buffer in module.named_buffers(recurse=False):
+                    module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
+        place(made, devices, family.layers)
+        return made
+
+    types = {np.dtype(np.int64): torch.int64, np.dtype(bool): torch.bool}
+    monkeypatch.setattr(torch, "from_numpy", lambda array: torch.empty(array.shape, dtype=types[array.dtype]))
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
+        pair = ModelPair("nowhere", model(), {"sft": model()}, tokenizer, family)
+        assert len({weight.device for weight in pair.recipient.parameters()}) == 3
+        wiring = Wiring(pair)
+        table = np.array([[0], [1]], dtype=np.uint8).repeat(len(wiring.slots), axis=1)
+        plan = Plan(table, (Request(tuple(range(5, 11)), np.array([[0] * 6, [1] * 6, [0, 1] * 3]), (5,)),))
+        for executor in (rows, packed):
+            (answers,) = executor.run(wiring, plan, Budget())
+            assert answers.logits.device == pair.device == torch.device("lazy", 0)
+            assert answers.logits.shape == (3, 300)
+
+
+@pytest.mark.parametrize("offload", ["hooks", "cpu", "disk"])
+def test_models_that_accelerate_has_dispatched(folders: Folders, prompts: list[Prompt], offload: str, tmp_path: Path) -> None:
+    """Hooks of accelerate stay in force under a graft: on all modules, and on a donor whose weights it fetches."""
+    plain, hooked = loaded(folders, share=False), loaded(folders, share=False)
+    donor = hooked.donors["sft"]
+    if offload == "hooks":
+        for model in (hooked.recipient, donor):
+            dispatch_model(model, {"": "cpu"}, main_device="cpu", force_hooks=True)
+    elif offload == "cpu":
+        cpu_offload(donor, torch.device("cpu"))
+    else:
+        disk_offload(donor, str(tmp_path), torch.device("cpu"))
+    assert torch.equal(grafted_logits(plain, prompts, GRAFTS), grafted_logits(hooked, prompts, GRAFTS))
+
+
+# ------------------------------------------------------------------------------------------------ types and gradients
+
+
+@pytest.mark.parametrize("executor", ["packed", "rows", "sequential"])
+def test_laws_in_bfloat16(folders: Folders, prompts: list[Prompt], executor: str) -> None:
+    """Grafting nothing is the recipient and everything the donor, as far as two rows of one batch round alike."""
+    pair = loaded(folders, dtype="bfloat16")
+    grafts = ["NONE", "ALL; ALL:ln_f+head", "ALL; ALL:ln_f+head; ALL=recipient; ALL:ln_f+head=recipient"]
+    nothing, all_, back = grafted_logits(pair, prompts, grafts, executor).unbind(1)
+    for model, ours in ((pair.recipient, nothing), (pair.donors["sft"], all_), (pair.recipient, back)):
+        for prompt, logits in zip(prompts, ours, strict=True):
+            with torch.inference_mode():
+                alone = model(input_ids=torch.tensor([pair.encode(prompt)]), use_cache=False).logits[0, -1]
+            assert logits.dtype == torch.bfloat16
+            assert float((logits - alone).abs().max()) <= tolerance(pair, alone)
+            assert int(alone.argmax()) in logits.topk(3).indices
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_nothing_is_kept_for_gradients(folders: Folders, prompts: list[Prompt], streams: bool) -> None:
+    """No weight asks for a gradient, and every answer is computed in inference mode."""
+    pair = loaded(folders, stream_donors=streams)
+    assert not any(weight.requires_grad for model in (pair.recipient, *pair.donors.values()) for weight in model.parameters())
+    seen: list[bool] = []
+    handle = pair.recipient.register_forward_pre_hook(lambda *_: seen.append(torch.is_inference_mode_enabled()))
+    for executor in ("packed", "rows", "sequential"):
+        engine = Engine(pair, executor)
+        assert all(chunk.logits.is_inference() for chunk in engine.run(engine.plan(prompts, ["FE"])))
+    handle.remove()
+    assert seen and all(seen)
+
+
+# ------------------------------------------------------------------------------------------------ what fits
+
+
+@pytest.fixture
+def asked(folders: Folders) -> Spec:
+    return Spec(recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}, dataset=DATASET, prompts=("headline",), limit=2)
+
+
+def test_a_dry_run_says_that_it_fits(asked: Spec, tmp_path: Path) -> None:
+    """Weights, logits and activations against what is free; a streamed donor needs less."""
+    held, read = (dry_run(asked, Settings(device="cpu", output_dir=tmp_path, stream_donors=streams)) for streams in (False, True))
+    for forecast in (held, read):
+        assert forecast.fits and forecast.memory.startswith("fits: needs ")
+        assert forecast.free_bytes > forecast.weights_bytes + forecast.logits_bytes + forecast.activations_bytes > 0
+    assert held.weights_bytes / 2 < read.weights_bytes < held.weights_bytes
+
+
+def test_a_dry_run_says_what_does_not_fit(asked: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is loaded, and what to try."""
+    monkeypatch.setattr(placement.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 100_000})())
+    with pytest.raises(InputError, match=r"^does not fit: needs .* free on cpu; try --dtype bfloat16, --stream-donor, --dev"):
+        dry_run(asked, Settings(device="cpu", output_dir=tmp_path))
+    absent = Spec(model="gemma-2b", prompts=("headline",), limit=2)
+    whole, read = (dry_run(absent, Settings(device="cpu", output_dir=tmp_path, stream_donors=streams)) for streams in (False, True))
+    assert not whole.fits and whole.memory.startswith("does not fit: needs ") and "try --dtype bfloat16, --stream-donor" in whole.memory
+    assert not read.fits and "--stream-donor" not in read.memory
+    assert read.weights_bytes < whole.weights_bytes
+
+
+def test_the_command(folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`kgbench eval` takes the options, and refuses a map that is none and two ways of saying where."""
+    job = ["eval", "--recipient", str(folders["recipient"]), "--donor", f"sft={folders['sft']}", "--dataset", DATASET]
+    job += ["--prompt", "headline", "--limit", "2", "--output-dir", str(tmp_path), "-q"]
+    outputs = []
+    for options in ((), ("--stream-donor", "--device-map", '{"": "cpu"}')):
+        assert cli.main([*job, *options]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert "computed before: this run computed nothing" in outputs[1]
+    for options in (("--device-map", "balance"), ("--device-map", "auto", "--device", "cpu")):
+        assert cli.main([*job, *options]) == 2
