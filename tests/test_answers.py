@@ -166,7 +166,7 @@ def _metaspace() -> PreTrainedTokenizerFast:
 
 def test_first_tokens_where_decoding_drops_the_blank() -> None:
     """With and without the blank before it, a name has the tokens that are written so; the mark alone and special tokens never count."""
-    texts = token_texts(Encoder(_metaspace()), 99)
+    texts = token_texts(_metaspace(), 99)
     assert sorted(first_tokens(texts, " Robert", 4).values()) == [" R", " Ro", " Rob", " Robert"]
     assert sorted(first_tokens(texts, "Robert", 5).values()) == ["R", "Robert"]
     assert first_tokens(texts, " Robert", 1)[1] == ""  # a tokenizer that begins the name with the mark alone: it is what is read
@@ -175,7 +175,7 @@ def test_first_tokens_where_decoding_drops_the_blank() -> None:
 
 def test_tokens_beyond_the_model_do_not_count() -> None:
     """A model may have logits of fewer tokens than the tokenizer knows, or of more."""
-    texts = token_texts(Encoder(_metaspace()), 6)
+    texts = token_texts(_metaspace(), 6)
     assert sorted(token for tokens in texts.values() for token in tokens) == [2, 3, 4, 5]
 
 
@@ -298,7 +298,15 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
 
 
-@pytest.mark.parametrize(("extra", "told"), [(("--graft", "XX"), "XX"), (("--csv", "no/such/f.csv"), "no folder"), (("--model", "x"), "x")])
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        (("--graft", "XX"), "XX"),
+        (("--template", "t={first_actor} of"), "add --dataset"),
+        (("--csv", "no/such/f.csv"), "no folder"),
+        (("--model", "x"), "x"),
+    ],
+)
 def test_mistakes(capsys: pytest.CaptureFixture[str], extra: tuple[str, str], told: str) -> None:
     """A user's mistake ends with status 2 and one line."""
     assert main(["answers", "--model", "tiny-gpt2", *extra]) == 2

@@ -225,6 +225,35 @@ def test_seeds_that_move_a_method() -> None:
     assert same is not None and drawn is not None and drawn > 5 * same
 
 
+def test_a_drawing_method_under_one_seed() -> None:
+    """Nothing is known of its other seeds, nor of its difference from a method that was run under several."""
+    methods = methods_of([part(**named("drawing", seed=0)), *(part(seed, seed, **named("other", seed=seed)) for seed in (0, 1))])
+    found = audited(methods, Asked(draws=50))
+    some = [*found.quantities["drawing"], *found.differences["drawing", "other"]]
+    assert some and all(one.detectable["seeds"].smallest is None for one in some)
+    assert any(one.detectable["facts"].smallest is not None for one in found.differences["drawing", "other"])
+
+
+def test_facts_that_not_all_have_are_told() -> None:
+    """Runs over other facts are audited over those in common, and how many are left out is said."""
+    fewer = Part(*stored_runs.stored(n=40, **named("fewer")))
+    first, second = methods_of([part(), fewer])
+    assert first.n == second.n == 40
+    assert "dynamic_graft: 20 of 60 facts left out, for not every run and wording has them" in first.notes and not second.notes
+
+
+def test_hardly_known_is_undefined() -> None:
+    """Where the parts of an estimated variance all but cancel, there are less than one degree of freedom, and no smallest difference."""
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        apart = table(rng, (4, 2, 1), {"facts:wordings": 1.0})
+        found = detectable_between(apart, np.zeros_like(apart), (components(apart, once(4)),) * 2)["wordings"]
+        assert found.undefined or found.freedom >= 1
+        if "degree of freedom" in str(found.undefined):
+            return
+    pytest.fail("no table was drawn whose parts all but cancel")
+
+
 def test_two_methods() -> None:
     """Their difference is the second's recovery less the first's, and what can be told apart is measured."""
     parts = [part(), Part(*stored_runs.stored(stored_runs.WORSE, **named("worse")))]
@@ -260,10 +289,10 @@ def test_wordings() -> None:
 
 def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A pair is audited, each wording under each seed a record; the same records by name give the same figures without running."""
-    asked = ["audit", "--model", "tiny-gpt2", "--facts", "20", "--prompt", "headline,qa", "--graft", "LT", "--output-dir", str(tmp_path)]
+    asked = ["audit", "--model", "tiny-gpt2", "--limit", "20", "--prompt", "headline,qa", "--graft", "LT", "--output-dir", str(tmp_path)]
     assert main([*asked, "--seeds", "2", "--json", "-q"]) == 0
     computed = json.loads(capsys.readouterr().out)
-    assert computed["facts"] == 20 and len(computed["runs"]) == 4
+    assert computed["n"] == 20 and len(computed["runs"]) == 4
     (method,) = computed["methods"]
     assert method["wordings"] == ["headline", "qa"] and method["seeds"] == ["0", "1"] and not method["drawn"]
     rows = {row["graft"]: row for row in method["rows"]}
@@ -288,7 +317,7 @@ def test_runs_need_no_torch(tmp_path: Path) -> None:
 
 def test_what_it_would_take(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A dry run writes nothing; a ranking is run under three seeds."""
-    asked = ["audit", "--model", "tiny-gpt2", "--facts", "8", "--prompt", "qa", "--output-dir", str(tmp_path), "--dry-run", "--json"]
+    asked = ["audit", "--model", "tiny-gpt2", "--limit", "8", "--prompt", "qa", "--output-dir", str(tmp_path), "--dry-run", "--json"]
     assert main([*asked, "--localizer", "random"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["seeds"] == 3 and "splits the facts" in answer["why"] and answer["forwards"] > 0

@@ -42,7 +42,7 @@ def forecasts(name: str) -> dict[str, list[str]]:
         "train": ["train", "--model", name, "--dataset", FACTS, "--recipe", "aggressive"],
         "train lora": ["train", "--model", name, "--dataset", FACTS, "--recipe", "lora"],
         "reproduce": ["reproduce", "articles", "--model", name],
-        "audit": ["audit", "--model", name, "--facts", "3"],
+        "audit": ["audit", "--model", name, "--limit", "3"],
     }
 
 
@@ -206,7 +206,7 @@ def test_a_record_whose_checkpoints_are_missing(again: str, tmp_path: Path, caps
 
 
 def test_the_length_that_rotary_angles_follow_from(tmp_path: Path) -> None:
-    """Two checkpoints that say that they read different numbers of tokens are a pair, unless their positions are computed from that number."""
+    """Two checkpoints that read different numbers of tokens are a pair, unless positions are computed from that number."""
     folders = {}
     for length, kind in itertools.product((128, 256), ("default", "dynamic")):
         folder = folders[length, kind] = tmp_path / f"{kind}-{length}"

@@ -15,12 +15,13 @@ from kgbench.errors import UnknownNameError
 from kgbench.leaderboard.published import published
 from kgbench.models.trained import HOME
 from kgbench.records import Estimate
-from kgbench.reproduction.claimed import Checked, published_rates
+from kgbench.reproduction.claimed import Checked, Published, published_rates
 from kgbench.reproduction.forecast import forecasts
 from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.made import Made, evaluations_of, make, trainings_of
 from kgbench.reproduction.page import ClaimSpec, Page, chosen, page
-from kgbench.reproduction.report import unlike, write_report
+from kgbench.reproduction.report import write_report
+from kgbench.reproduction.unlike import unlike
 from kgbench.runner.suites import load_suite
 from kgbench.sites.configurations import configurations
 from kgbench.training.finetuning import finetune
@@ -180,17 +181,21 @@ def test_the_gentle_recipe_has_other_texts(ingredients: Ingredients) -> None:
 def claim(outcome: str, *paper: float) -> Checked:
     estimate = Estimate(value=0.5, low=0.4, high=0.6, n=100)
     spec = ClaimSpec(says="says", first="FE", second="LT", gt=0.0)
-    return Checked("headline", spec, estimate, outcome, {f"model-{i}": rate for i, rate in enumerate(paper)})  # type: ignore[arg-type]
+    published = {f"model-{i}": Published(rate, rate - 0.1, rate + 0.1) for i, rate in enumerate(paper)}
+    return Checked("headline", spec, estimate, outcome, published)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("one", "told"),
     [
-        (claim("fails", 0.5, 0.5, -0.5), "fails here, .50 [.40, .60]; 2 of the paper's 3 models keep it"),
-        (claim("holds", -0.5, -0.5, 0.5), "holds here, .50 [.40, .60]; 1 of the paper's 3 models keep it"),
+        (claim("fails", 0.5, 0.5, -0.5), "fails here, .50 [.40, .60]; 2 of the paper's 3 models that decide it keep it"),
+        (claim("holds", -0.5, -0.5, 0.5), "holds here, .50 [.40, .60]; 1 of the paper's 3 models that decide it keep it"),
         (claim("holds", 0.5, 0.5), None),
         (claim("holds", 0.5, -0.5), None),
         (claim("undecided", 0.5, 0.5), None),
+        (claim("fails", 0.5, 0.05, -0.05), "1 of the paper's 1 models that decide it"),
+        (claim("fails", 0.05), None),
+        (replace(claim("fails"), metric="mrr"), "the paper gives mean ranks but no reciprocal ones"),
         (claim("fails"), "fails here, .50 [.40, .60]; the paper gives no figures"),
         (claim("holds"), None),
         (replace(claim("undecided"), difference=Estimate(n=9, undefined="no gain")), "nothing can be asked of it: undefined"),

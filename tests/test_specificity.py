@@ -26,6 +26,7 @@ from kgbench.specificity.divergence import divergence
 from kgbench.specificity.figures import rows_of
 from kgbench.specificity.measured import Measured, measure
 from kgbench.specificity.report import specificity
+from kgbench.specificity.sentences import number_text
 from kgbench.specificity.texts import KINDS, Asked, Texts, check_named, texts_of
 from kgbench.testing import pico_pair
 
@@ -80,6 +81,23 @@ def test_it_is_the_divergence_of_the_plain_models(job: Job, measured: list[Measu
             assert found[prompt.fact.id, prompt.name] > 0
 
 
+def test_shares_are_of_the_same_prompts(measured: list[Measured]) -> None:
+    """What a graft does to the prompts that it can be read on is compared with what the donor does to these, and to no others."""
+    target = measured[0].moved
+    own = [kl for kl, prompt in zip(target["SFT"].kl, target["SFT"].prompts, strict=True) if prompt in target["M"].prompts]
+    assert 0 < len(own) < len(target["SFT"].kl)
+    row = next(row for row in rows_of(measured, LABELS) if (row.graft, row.kind) == ("M", "target"))
+    assert row.of_sft is not None and row.of_sft.value == pytest.approx(target["M"].kl.mean() / np.mean(own))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (0.1, ".10"), (-0.028, "-.028"), (1.0, "1.0"), (9.96, "10"), (123.4, "123"), (3e-6, "3e-06")]
+)
+def test_two_digits(value: float, text: str) -> None:
+    """Figures of any size have two significant digits, and whole numbers all of theirs."""
+    assert number_text(value) == text
+
+
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 1e-12, 1e-6, 1e-3, 1.0, 30.0]))
 def test_divergence_is_never_negative(seed: int, scale: float) -> None:
     """It is no less than 0 at any distance, 0 for equal logits, blind to a shift, and agrees with torch where that is exact."""
@@ -120,8 +138,8 @@ def test_figures(measured: list[Measured]) -> None:
     for (label, kind), row in rows.items():
         if row.prompts and label != "NONE":
             moved = by_kind[kind].moved[label]
-            facts = sorted(set(moved.facts))
-            means = [np.mean([kl for kl, fact in zip(moved.kl, moved.facts, strict=True) if fact == one]) for one in facts]
+            facts = sorted({fact for fact, _ in moved.prompts})
+            means = [np.mean([kl for kl, (fact, _) in zip(moved.kl, moved.prompts, strict=True) if fact == one]) for one in facts]
             assert row.kl.n == len(facts) and row.kl.value == pytest.approx(np.mean(means))
             if row.leak is not None:
                 assert row.leak.value == pytest.approx(row.kl.value / rows[label, "target"].kl.value)

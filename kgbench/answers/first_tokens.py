@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
-from kgbench.models.encoding import Encoder
+from transformers import PreTrainedTokenizerBase
 
 __all__ = ["first_tokens", "token_texts"]
 
 
-def token_texts(encoder: Encoder, vocabulary: int) -> dict[str, tuple[int, ...]]:
+@lru_cache(maxsize=1)  # the tokens of a large vocabulary take seconds, and prompts come in groups
+def token_texts(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> dict[str, tuple[int, ...]]:
     """Tokens by the text that they add to a text before them.
 
     A token is decoded after another one, since some tokenizers drop a leading blank at the beginning. Left out are special tokens, those
     that add nothing or only blanks, with which every name begins, and those that are no text by themselves, such as a part of a character.
 
     Args:
-        encoder: Of the pair; its tokenizer's own vocabulary may be smaller than the model's.
+        tokenizer: Of the pair; its own vocabulary may be smaller than the model's.
         vocabulary: Number of tokens that the model has logits of.
     """
-    tokenizer = encoder.tokenizer
     before = int(tokenizer("a", add_special_tokens=False)["input_ids"][-1])
     start = str(tokenizer.decode([before], clean_up_tokenization_spaces=False))
     special = {*tokenizer.all_special_ids, *(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)}

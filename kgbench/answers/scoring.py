@@ -98,7 +98,7 @@ def score_prompts(engine: Engine, prompts: Sequence[Prompt], names: Sequence[str
         InputError: A prompt with a candidate is longer than the model reads.
     """
     encoder = Encoder(engine.pair.tokenizer, engine.pair.chat_template)
-    texts = token_texts(encoder, int(engine.pair.recipient.config.vocab_size))
+    texts = token_texts(encoder.tokenizer, int(engine.pair.recipient.config.vocab_size))
     questions = []
     for prompt, candidates in zip(prompts, encode_candidates(encoder, prompts, names), strict=True):
         _check_length(engine, prompt, candidates)

@@ -24,7 +24,7 @@ __all__ = ["answers_csv", "answers_json", "render_answers"]
 GRAFT_WIDTH = 20
 """Longer graft expressions are wrapped."""
 
-WHOLE = {"logprob": "log-likelihood", "top1": "top1", "top5": "top5", "mrr": "mrr", "recovery": "recovery"}
+WHOLE = {"logprob": "logprob", "top1": "top1", "top5": "top5", "mrr": "mrr", "recovery": "recovery"}
 FIRST = {
     "first_top5": "top5",
     "alternatives_top5": "top5, any",
@@ -95,13 +95,13 @@ def _head(run: AnswersRun, prompts: Sequence[PromptFigures]) -> str:
 
 def _blocks(run: AnswersRun, prompt: PromptFigures, notes: Footnotes) -> list[str]:
     n = len(run.candidates)
-    chance = ", ".join(f"top{k} {number_text(min(k, n) / n)}" for k in (1, 5))
+    chance = ", ".join(f"top{k} {min(k, n)}/{n}" for k in (1, 5))
     whole = f"{prompt.name}: the whole answer among {n} candidates, {_facts(prompt.n)} (by chance: {chance})"
     first = f"{prompt.name}: the first token, {_facts(prompt.n)}"
     told = (
         f"Share of these answers whose first token is another candidate's too: {_cell(prompt.colliding, notes)}, with "
         f"{number_text(prompt.sharers)} others on average; that can begin with several tokens: {_cell(prompt.several, notes)}. "
-        f"To the last token were scored {prompt.scored:.0%} of the candidates; the others cannot be more likely than the answer."
+        f"To the last token were scored {100 * prompt.scored:.0f} % of the candidates; the others cannot be more likely than the answer."
     )
     return [f"{whole}\n{_table(prompt, WHOLE, notes)}", f"{first}\n{_table(prompt, FIRST, notes)}", wrapped(told)]
 
@@ -128,7 +128,7 @@ def _estimate(figure: Figure) -> Estimate:
 
 def _legend() -> str:
     lines = (
-        "log-likelihood: of all tokens of the answer, in nats, later ones treated as LT; mrr: mean of 1 / rank",
+        "logprob: log-likelihood of all tokens of the answer, in nats, later ones treated as LT; mrr: mean of 1 / rank",
         "any: the best rank of any token that the name can begin with, and the probability of all of them",
         "recovery: the share of what finetuning added to top5 that a graft brings",
     )

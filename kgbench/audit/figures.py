@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kgbench.audit.methods import AREA, Method
 from kgbench.effects import curve
-from kgbench.effects.detectable import SCOPES, Detectable, detectable_between, detectable_by_assumption
+from kgbench.effects.detectable import ONE_SEED, SCOPES, Detectable, detectable_between, detectable_by_assumption
 from kgbench.effects.ratios import no_gain
 from kgbench.effects.scores import check_metric
 from kgbench.effects.variance import SOURCES, Components, components, linearised, spread
@@ -129,7 +129,7 @@ class Audit:
         by = self.asked.difference
         return {
             "metric": self.asked.metric,
-            "facts": self.n,
+            "n": self.n,
             "correlation": self.asked.correlation,
             "difference": by,
             "methods": [
@@ -238,7 +238,9 @@ def nil(n: int) -> Figure:
 
 
 def _seedless(found: dict[str, Detectable], *methods: Method) -> dict[str, Detectable]:
-    """Where no method draws, what holds under one seed holds under others."""
+    """Where no method draws, what holds under one seed holds under others; where one does and has one seed only, nobody knows."""
+    if any(method.drawn and len(method.seeds) == 1 for method in methods):
+        return {**found, "seeds": Detectable(n=methods[0].n, undefined=ONE_SEED)}
     one = not any(method.drawn or len(method.seeds) > 1 for method in methods)
     return {**found, "seeds": found["facts"]} if one else found
 

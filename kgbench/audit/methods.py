@@ -88,7 +88,7 @@ def methods_of(parts: Sequence[Part]) -> tuple[Method, ...]:
     shared = reduce(np.intersect1d, [cell.facts for method in methods for cell in method.cells.values()])
     if len(shared) < 2:
         raise InputError(f"these runs have {len(shared)} facts in common, and an audit needs two at least; give runs over the same facts")
-    return tuple(replace(method, cells={key: _over(cell, shared) for key, cell in method.cells.items()}) for method in methods)
+    return tuple(_shared(method, shared) for method in methods)
 
 
 def _check(parts: Sequence[Part]) -> None:
@@ -151,6 +151,14 @@ def _notes(name: str, parts: Sequence[Part], cells: Iterable[Cell], wordings: Se
     if any(part.record.ranking is not None and len(part.record.identity.prompts) > 1 for part in parts):
         found.append(f"{name} ranked sites by several prompts together, so that its wordings differ less than if it saw one alone")
     return found
+
+
+def _shared(method: Method, facts: np.ndarray) -> Method:
+    """A method over these of its facts, and a note where it has others."""
+    others = {fact for cell in method.cells.values() for fact in cell.facts} - set(facts)
+    told = f"{method.name}: {len(others)} of {len(others) + len(facts)} facts left out, for not every run and wording has them"
+    cells = {key: _over(cell, facts) for key, cell in method.cells.items()}
+    return replace(method, cells=cells, notes=(*method.notes, *([told] if others else [])))
 
 
 def _over(cell: PromptColumns, facts: np.ndarray) -> PromptColumns:

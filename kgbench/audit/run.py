@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kgbench.audit.methods import Part
@@ -11,12 +11,10 @@ from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create
 from kgbench.records import read_record
 from kgbench.runner import Forecast, Pairs, Settings, Spec, check, dry_run, run_job
 from kgbench.runner.prompts import job_dataset
+from kgbench.runner.scoring import Progress
 from kgbench.runner.truth import localizer_arguments
 
-__all__ = ["GRAFTS", "SEEDS", "Plan", "Progress", "forecast", "planned", "run"]
-
-Progress = Callable[[int, int, str], None]
-"""Called with the steps done, the steps in all, and what is being done."""
+__all__ = ["GRAFTS", "SEEDS", "Plan", "forecast", "planned", "run"]
 
 GRAFTS = ("FE", "LT", "FE+LT")
 """Of methods that intervene, unless told otherwise; their complements are run too."""

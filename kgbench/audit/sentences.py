@@ -59,7 +59,13 @@ def _of_method(audit: Audit, method: Method) -> list[str]:
             found.append(
                 f"{method.name}: {told}: too small to be told from none, and what is said of other {part} there may be too little."
             )
-    found += [f"{method.name}: {wording} left out of {one.label}: {why}" for one in some for wording, why in one.left_out.items()]
+    without: dict[tuple[str, str], list[str]] = {}
+    for one in some:
+        for missing in one.left_out.items():
+            without.setdefault(missing, []).append(one.label)
+    for (wording, why), labels in without.items():
+        of = f" of {', '.join(labels)}" if len(labels) < len(some) else ""
+        found.append(f"{method.name}: {wording} left out{of}: {why}")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from math import sqrt
 
@@ -22,6 +23,9 @@ __all__ = ["render_audit"]
 COLUMNS = 6
 """Wordings in a row of a table."""
 
+GRAFT_WIDTH = 16
+"""Longer graft expressions are wrapped."""
+
 POINTS = 1e4
 """Variances are shown in squared percentage points."""
 
@@ -41,7 +45,7 @@ def render_audit(audit: Audit, what: str) -> str:
         what: What it is of: pair, facts and dtype.
 
     Returns:
-        Text of at most 100 columns, but for names that are longer.
+        Text of at most 100 columns, but for names of wordings that are longer.
     """
     blocks = [wrapped(f"audit of {what}: {audit.n} facts; recovery on {audit.asked.metric}, with 95 % intervals over facts")]
     for method in audit.methods:
@@ -159,4 +163,5 @@ def _counted(n: int, what: str) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return str(tabulate(rows, heads, tablefmt="simple", disable_numparse=True))
+    body = [["\n".join(textwrap.wrap(label, GRAFT_WIDTH)), *cells] for label, *cells in rows]
+    return str(tabulate(body, heads, tablefmt="simple", disable_numparse=True))

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from kgbench.cli.asking import check_asked, pair_and_facts
 from kgbench.cli.files import write_file
 from kgbench.cli.output import echo_json
 from kgbench.cli.progress import progress
@@ -17,15 +18,14 @@ from kgbench.errors import OutputError
 
 
 @click.command(short_help="Score whole answers, among all answers of the data set.")
-@click.option("--model", metavar="NAME", help="Model pair by name, see `kgbench ls models`.", shell_complete=completer("models"))
-@click.option("--recipient", metavar="PATH|ID", help="Checkpoint before finetuning, without or in place of --model's.")
-@click.option("--donor", multiple=True, metavar="NAME=PATH|ID", help="Finetuned checkpoint, normally sft=PATH; may be repeated.")
-@click.option("--dataset", metavar="NAME|FILE", help="Facts.  [default: the pair's own]", shell_complete=completer("datasets"))
-@click.option("--subject", metavar="COLUMN", help="Your file: what a fact is about.")
-@click.option("--object", metavar="COLUMN", help="Your file: what is asked for.")
-@click.option("--column", multiple=True, metavar="FIELD=COLUMN", help="Your file: column that holds a field.")
-@click.option("--template", multiple=True, metavar="NAME=TEXT", help="Evaluation template of your own.")
-@click.option("--prompt", multiple=True, metavar="NAME", help="Evaluation prompts.  [default: headline, qa or the file's own]")
+@pair_and_facts
+@click.option(
+    "--prompt",
+    multiple=True,
+    metavar="NAME",
+    help="Evaluation prompts; several with commas.  [default: headline, qa or the file's own]",
+    shell_complete=completer("prompts"),
+)
 @click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; may be repeated.  [default: FE, LT, FE+LT]")
 @click.option("--facts", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="How many facts.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the choice of facts.")
@@ -51,6 +51,7 @@ def command(**options: Any) -> None:
     from kgbench.cli.jobs import imports_of
     from kgbench.runner import Settings, Spec
 
+    check_asked(options)
     target: Path | None = options["csv_file"]
     if target is not None and not target.parent.is_dir():
         raise OutputError(f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from kgbench.cli.asking import check_asked, pair_and_facts
 from kgbench.cli.eval import RESULTS
 from kgbench.cli.output import echo_json, echo_table
 from kgbench.cli.progress import progress
@@ -31,14 +32,7 @@ FOR_RUNS = ("runs", *ASKED, "output_dir", "as_json", "quiet")
 
 @click.command(short_help="Tell what a figure owes to wording, seed and facts, and what can be told apart.")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option("--model", metavar="NAME", help="Model pair by name, see `kgbench ls models`.", shell_complete=completer("models"))
-@click.option("--recipient", metavar="PATH|ID", help="Checkpoint before finetuning, without or in place of --model's.")
-@click.option("--donor", multiple=True, metavar="NAME=PATH|ID", help="Finetuned checkpoint, normally sft=PATH; may be repeated.")
-@click.option("--dataset", metavar="NAME|FILE", help="Facts.  [default: the pair's own]", shell_complete=completer("datasets"))
-@click.option("--subject", metavar="COLUMN", help="Your file: what a fact is about.")
-@click.option("--object", metavar="COLUMN", help="Your file: what is asked for.")
-@click.option("--column", multiple=True, metavar="FIELD=COLUMN", help="Your file: column that holds a field.")
-@click.option("--template", multiple=True, metavar="NAME=TEXT", help="One more wording, with --dataset; may be repeated.")
+@pair_and_facts
 @click.option(
     "--localizer",
     multiple=True,
@@ -49,10 +43,16 @@ FOR_RUNS = ("runs", *ASKED, "output_dir", "as_json", "quiet")
     shell_complete=completer("localizers"),
 )
 @click.option("--localizer-arg", multiple=True, metavar="[NAME.]KEY=VALUE", help="Argument of all localizers, or of the one named.")
-@click.option("--prompt", multiple=True, metavar="NAME", help="Wordings.  [default: every prompt that asks for the same]")
+@click.option(
+    "--prompt",
+    multiple=True,
+    metavar="NAME",
+    help="Wordings; several with commas.  [default: every prompt that asks for the same]",
+    shell_complete=completer("prompts"),
+)
 @click.option("--graft", multiple=True, metavar="GRAFT", help="With its complement; may be repeated.  [default: FE, LT, FE+LT]")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="How many.  [default: 3 where a method draws or ranks, else 1]")
-@click.option("--facts", type=click.IntRange(min=2), metavar="N", help="Only the first N facts.")
+@click.option("--limit", type=click.IntRange(min=2), metavar="N", help="Only the first N facts.")
 @click.option("--metric", default="top5", show_default=True, metavar="NAME", help="What recovery is on.")
 @click.option(
     "--correlation",
@@ -87,7 +87,7 @@ def command(**options: Any) -> int:
 
     \b
     kgbench audit --model tiny-gemma
-    kgbench audit --model tiny-gemma --localizer dynamic_graft,activation_patch --facts 50
+    kgbench audit --model tiny-gemma --localizer dynamic_graft,activation_patch --limit 50
     kgbench audit --model tiny-gemma --localizer random --seeds 5
     kgbench audit RUN OTHER                            # of several seeds, prompts or methods
     """  # noqa: D301 (click reads the character, not its escape)
@@ -131,11 +131,7 @@ def _plans(options: Mapping[str, Any]) -> list[Plan]:
     Raises:
         InputError: Something is wrong with the options.
     """
-    if options["model"] is None and options["recipient"] is None:
-        raise InputError("which model? Give --model NAME (see `kgbench ls models`), --recipient PATH with --donor sft=PATH, or runs")
-    for name in ("subject", "object", "column", "template"):
-        if options[name] and options["dataset"] is None:
-            raise InputError(f"--{name} says how to read facts: add --dataset NAME or --dataset FILE")
+    check_asked(options)
     localizers = listed(options["localizer"])
     if not localizers:
         raise InputError("--localizer: expected a name, see `kgbench ls localizers`")
@@ -150,14 +146,13 @@ def _spec(options: Mapping[str, Any], localizer: str, localizers: Sequence[str])
 
     asked = listed(options["prompt"])
     return Spec(
-        **{name: options[name] for name in ("model", "recipient", "dataset", "dtype", "metric")},
+        **{name: options[name] for name in ("model", "recipient", "dataset", "limit", "dtype", "metric")},
         localizer=localizer,
         localizer_args=arguments_of(localizer, localizers, options["localizer_arg"]),
         donors=pairs("--donor", options["donor"]),
         imports=imports_of(options),
         prompts=tuple(dict.fromkeys((*asked, *pairs("--template", options["template"])))) if asked else (),
         grafts=tuple(options["graft"]),
-        limit=options["facts"],
     )
 
 
@@ -171,14 +166,15 @@ def _computed(options: Mapping[str, Any]) -> list[Part]:
     from kgbench.audit.run import run
 
     plans = _plans(options)
-    for plan in plans:
+    for plan in plans if not options["quiet"] else ():
         click.echo(f"{_size(plan)}: {plan.why}", err=True)
     with progress(shown=not options["quiet"]) as report:
         return run(plans, _settings(options), report)
 
 
 def _size(plan: Plan) -> str:
-    return f"{plan.spec.localizer}: {len(plan.wordings)} wordings ({', '.join(plan.wordings)}) × {plan.seeds} seed{'s' * (plan.seeds != 1)}"
+    wordings = f"{len(plan.wordings)} wording{'s' * (len(plan.wordings) != 1)} ({', '.join(plan.wordings)})"
+    return f"{plan.spec.localizer}: {wordings} × {plan.seeds} seed{'s' * (plan.seeds != 1)}"
 
 
 def _forecast(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,7 +209,7 @@ def _print(parts: Sequence[Part], options: Mapping[str, Any]) -> None:
     found = audited(methods_of(parts), Asked(**{name: options[name] for name in ASKED}))
     first = parts[0].record
     if options["as_json"]:
-        what = {"model": first.model, "dataset": first.identity.dataset.name, **found.to_json()}
+        what = {"model": first.model, "dataset": first.identity.dataset.name, "dtype": first.identity.dtype, **found.to_json()}
         echo_json({**what, "runs": [part.record.id for part in parts], "verdict": verdict_of(found)})
     else:
         click.echo(render_audit(found, f"{first.model}, {first.identity.dataset.name}, {first.identity.dtype}"))

@@ -14,7 +14,7 @@ from kgbench.cli.output import echo_json, echo_table
 from kgbench.cli.progress import progress
 
 if TYPE_CHECKING:
-    from kgbench.reproduction.forecast import PartForecast
+    from kgbench.reproduction.forecast import Needs, PartForecast
     from kgbench.reproduction.ingredients import Ingredients
     from kgbench.reproduction.made import Made
 
@@ -25,9 +25,10 @@ _MODEL = "tiny-gemma"
 
 def is_figure(what: str) -> bool:
     """Whether it is the name of a figure, or looks as if it was meant to be one."""
-    from kgbench.reproduction.page import page
+    from kgbench.reproduction.page import full_name, page
 
-    return what == "all" or what in page().figures or (what.startswith("figure") and not Path(what).exists())
+    known = page().figures
+    return what == "all" or what in known or (not Path(what).exists() and (what.startswith("figure") or full_name(what) != what))
 
 
 def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
@@ -50,36 +51,65 @@ def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
 
 
 def _forecast(names: Sequence[str], what: Ingredients, options: Mapping[str, Any]) -> dict[str, Any]:
-    from kgbench.reproduction.forecast import forecasts
+    from kgbench.reproduction.forecast import forecasts, needs, room
 
-    parts = list(forecasts(names, what, options["output_dir"], options["device"]))
+    free = room(what, options["output_dir"], options["device"])
+    with progress(shown=not options["quiet"]) as report:
+        parts = list(forecasts(names, what, options["output_dir"], options["device"], report))
+    found = needs(parts, free)
     if not options["as_json"]:
-        echo_table(["part", "it takes", "time", "memory"], [_row(part) for part in parts])
-        click.echo(_total(parts))
-    return {"model": what.model, "figures": list(names), "parts": [part.to_json() for part in parts]}
+        echo_table(["part", "time", "memory", "disk", "it takes"], [_row(part) for part in parts])
+        click.echo()
+        for line in _total(parts, found):
+            click.echo(line)
+    return {"model": what.model, "figures": list(names), "parts": [part.to_json() for part in parts], **found.to_json()}
 
 
 def _row(part: PartForecast) -> list[str]:
-    seconds = "–" if part.seconds is None else _duration(part.seconds)
-    memory = "–" if part.memory_bytes is None else f"{part.memory_bytes / 2**20:,.0f} MiB"
-    return [part.part, part.work, seconds, memory]
+    from kgbench.runner.estimate import duration
+    from kgbench.runner.memory import size
+
+    seconds = "–" if part.seconds is None else duration(part.seconds)
+    memory = "–" if part.memory_bytes is None else size(part.memory_bytes)
+    return [part.part, seconds, memory, size(part.disk_bytes), part.work]
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.0f} h"
+def _total(parts: Sequence[PartForecast], found: Needs) -> Iterator[str]:
+    """What all parts take, whether it is there, and what the figures rest on."""
+    from kgbench.board.wrap import wrapped
+    from kgbench.runner.estimate import duration
+    from kgbench.runner.memory import size
 
-
-def _total(parts: Sequence[PartForecast]) -> str:
     known = [part.seconds for part in parts if part.seconds is not None]
-    disk, memory = (
-        max((size or 0 for size in sizes), default=0) for sizes in zip(*((p.disk_bytes, p.memory_bytes) for p in parts), strict=True)
-    )
     left = len(parts) - len(known)
     unknown = f", and {left} of {len(parts)} parts that cannot be told beforehand" if left else ""
-    room = f"at most {memory / 2**20:,.0f} MiB of memory, and {disk / 2**20:,.0f} MiB of disk while one is trained"
-    return f"in all {_duration(sum(known))}{unknown}; {room}"
+    more = found.disk_bytes - found.kept_bytes
+    kept = f"{size(found.kept_bytes)} kept" + (f", {size(more)} more while a donor is trained" if more else "")
+    download = f"; {size(found.download_bytes)} of it to download" if found.download_bytes else ""
+    said = {
+        "in all": f"about {duration(sum(known))}{unknown}",
+        "memory": f"{_fits(found.memory_fits)}: needs {size(found.memory_bytes)}{' and the activations of a training' if more else ''}, "
+        f"{size(found.room.memory_bytes)} free on {found.room.device}",
+        "disk": f"{_fits(found.disk_fits)}: needs {size(found.disk_bytes)} ({kept}{download}), "
+        f"{size(found.room.disk_bytes)} free for {found.room.folder}",
+    }
+    for name, text in said.items():
+        yield wrapped(f"{name:<9}{text}", " " * 9)
+    for number, (basis, some) in enumerate(_bases(parts).items()):
+        yield wrapped(f"{'' if number else 'from':<9}{some}: {basis}", " " * 9)
+
+
+def _fits(enough: bool) -> str:
+    return "fits" if enough else "does not fit"
+
+
+def _bases(parts: Sequence[PartForecast]) -> dict[str, str]:
+    """What times rest on, and those of which parts."""
+    found: dict[str, list[str]] = {}
+    for part in parts:
+        if part.basis:
+            found.setdefault(part.basis, []).append(part.part)
+    return {basis: some[0] if len(some) == 1 else f"{some[0]} and {len(some) - 1} more" for basis, some in found.items()}
 
 
 def _make(names: Sequence[str], what: Ingredients, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,22 +8,30 @@ from typing import Any
 
 import click
 
+from kgbench.cli.asking import check_asked, pair_and_facts
 from kgbench.cli.output import echo_json
 from kgbench.cli.progress import progress
-from kgbench.cli.values import completer, listed, pairs
+from kgbench.cli.values import arguments_of, completer, listed, pairs
 
 
 @click.command(short_help="Show what grafts move besides the facts that they are meant for.")
-@click.option("--model", metavar="NAME", help="Model pair by name, see `kgbench ls models`.", shell_complete=completer("models"))
-@click.option("--recipient", metavar="PATH|ID", help="Checkpoint before finetuning, without or in place of --model's.")
-@click.option("--donor", multiple=True, metavar="NAME=PATH|ID", help="Finetuned checkpoint, normally sft=PATH; may be repeated.")
-@click.option("--dataset", metavar="NAME|FILE", help="Facts.  [default: the pair's own]", shell_complete=completer("datasets"))
-@click.option("--subject", metavar="COLUMN", help="Your file: what a fact is about.")
-@click.option("--object", metavar="COLUMN", help="Your file: what is asked for.")
-@click.option("--column", multiple=True, metavar="FIELD=COLUMN", help="Your file: column that holds a field.")
-@click.option("--template", multiple=True, metavar="NAME=TEXT", help="Evaluation template of your own.")
-@click.option("--prompt", multiple=True, metavar="NAME", help="Evaluation prompts.  [default: headline, qa or the file's own]")
-@click.option("--localizer", default="dynamic_graft", show_default=True, metavar="NAME", help="A method that intervenes, without draws.")
+@pair_and_facts
+@click.option(
+    "--prompt",
+    multiple=True,
+    metavar="NAME",
+    help="Evaluation prompts; several with commas.  [default: headline, qa or the file's own]",
+    shell_complete=completer("prompts"),
+)
+@click.option(
+    "--localizer",
+    default="dynamic_graft",
+    show_default=True,
+    metavar="NAME|FILE.py:CLASS",
+    help="A method that intervenes, without draws.",
+    shell_complete=completer("localizers"),
+)
+@click.option("--localizer-arg", multiple=True, metavar="KEY=VALUE", help="Argument of the localizer; may be repeated.")
 @click.option("--graft", multiple=True, metavar="GRAFT", help="Beside SFT; may be repeated.  [default: FE, LT, FE+LT, ALL]")
 @click.option("--known", metavar="NAME|FILE", help="Facts that finetuning did not teach.  [default: what pretraining taught, where known]")
 @click.option("--other", metavar="NAME|FILE", help="Facts of another kind.  [default: of a shipped data set]")
@@ -32,6 +40,7 @@ from kgbench.cli.values import completer, listed, pairs
 @click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
 @click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def command(**options: Any) -> None:
     """Show what grafts move besides the facts that they are meant for.
 
@@ -52,16 +61,18 @@ def command(**options: Any) -> None:
     from kgbench.specificity.sheet import render
     from kgbench.specificity.texts import Asked
 
+    check_asked(options)
     same = {name: options[name] for name in ("model", "recipient", "dataset", "dtype", "seed", "localizer")}
     spec = Spec(
         **same,
+        localizer_args=arguments_of(options["localizer"], [options["localizer"]], options["localizer_arg"]),
         donors=pairs("--donor", options["donor"]),
         imports=imports_of(options),
         prompts=listed(options["prompt"]),
         grafts=tuple(options["graft"]),
     )
     asked = Asked(options["facts"], options["known"], options["other"])
-    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout), progress() as report:
+    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout), progress(shown=not options["quiet"]) as report:
         found = specificity(spec, Settings(device=options["device"]), asked, report)
     if options["as_json"]:
         echo_json(found.to_json())

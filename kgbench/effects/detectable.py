@@ -36,7 +36,7 @@ from scipy.stats import chi2, norm, t
 from kgbench.effects.variance import Components
 from kgbench.stats import LEVEL
 
-__all__ = ["POWER", "SCOPES", "Detectable", "detectable_between", "detectable_by_assumption", "multiplier"]
+__all__ = ["ONE_SEED", "POWER", "SCOPES", "Detectable", "detectable_between", "detectable_by_assumption", "multiplier"]
 
 Array = NDArray[Any]
 Cube = Float[np.ndarray, "facts wordings seeds"]
@@ -206,4 +206,6 @@ def _checked(fixed: float, per_fact: float, n: int, freedom: float = inf) -> Det
     if variance <= ZERO:
         found = "is below 0" if variance < -ZERO else "is 0, for all facts came out alike"
         return Detectable(n=n, undefined=f"the estimated variance of the difference {found}, so that nothing can be told from it")
+    if freedom < 1:
+        return Detectable(n=n, undefined="the standard error of the difference is hardly known: less than one degree of freedom")
     return Detectable(fixed, per_fact, n, freedom)

@@ -74,7 +74,7 @@ def donor_index(pair: ModelPair, name: str) -> int:
     if name == "sft" and name not in names and ("relation" in names or len(pair.donors) == 1):
         name = baseline_donor(pair)
     if name not in names:
-        raise UnknownNameError("donor", name, names)
+        raise UnknownNameError("donor", name, names, f"Give it with --donor {name}=PATH.")
     return names.index(name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -15,11 +16,31 @@ from kgbench.records import Estimate, Record
 from kgbench.reproduction.page import ClaimSpec, FigureSpec, Page
 from kgbench.testing.decisions import OPERATORS, decide
 
-__all__ = ["Checked", "checked", "published_rates"]
+__all__ = ["Checked", "Outcome", "Published", "checked", "published_rates"]
 
 _DRAWS = 2000
+_Z = 1.959964
+"""Of a 95 % interval of a normal distribution."""
+
 _SAME = {"headline": ("headline_v1", "headline"), "movie_title": ("movie_title_v1", "movie_title")}
 """Our prompts, and under which names the paper's runs of them stand."""
+
+
+Outcome = Literal["holds", "fails", "undecided"]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A difference of published rates, with an interval that takes them for independent, which is too wide for rates of the same facts."""
+
+    value: float
+    low: float
+    high: float
+
+    def outcome(self, claim: ClaimSpec) -> Outcome:
+        """What it says of a claim."""
+        kept = [[OPERATORS[op](at, bound) for at in (self.low, self.high)] for op, bound in claim.bounds.items()]
+        return "holds" if all(map(all, kept)) else "undecided" if all(map(any, kept)) else "fails"
 
 
 @dataclass(frozen=True)
@@ -29,14 +50,16 @@ class Checked:
     prompt: str
     claim: ClaimSpec
     difference: Estimate
-    outcome: Literal["holds", "fails", "undecided"]
-    paper: Mapping[str, float]
+    outcome: Outcome
+    paper: Mapping[str, Published]
     """The difference of the paper's top-5 rates, of each of its models."""
+    metric: str = "top5"
+    """What the difference is of."""
 
     @property
-    def in_paper(self) -> Mapping[str, bool]:
-        """Whether each of the paper's models keeps the claim, by its rates as they stand."""
-        return {model: all(OPERATORS[op](value, bound) for op, bound in self.claim.bounds.items()) for model, value in self.paper.items()}
+    def in_paper(self) -> Mapping[str, Outcome]:
+        """Whether each of the paper's models keeps the claim; undecided where that may be due to its sample of facts."""
+        return {model: one.outcome(self.claim) for model, one in self.paper.items()}
 
 
 def checked(figure: FigureSpec, page: Page, record: Record, facts: pa.Table, dataset: str) -> list[Checked]:
@@ -61,11 +84,11 @@ def checked(figure: FigureSpec, page: Page, record: Record, facts: pa.Table, dat
         for claim in page.claims_of(figure):
             first, second = (rows.get(name, name) for name in (claim.first, claim.second))
             difference = Estimate(**between_configurations(columns[prompt], metric, first, second, claim.share).to_json())
-            found.append(Checked(prompt, claim, difference, _outcome(difference, claim), _in_rates(rates, claim)))
+            found.append(Checked(prompt, claim, difference, _outcome(difference, claim), _in_rates(rates, claim), metric))
     return found
 
 
-def _outcome(difference: Estimate, claim: ClaimSpec) -> Literal["holds", "fails", "undecided"]:
+def _outcome(difference: Estimate, claim: ClaimSpec) -> Outcome:
     outcomes = [decide(difference, op, bound).outcome for op, bound in claim.bounds.items()]
     return "fails" if "fails" in outcomes else "undecided" if "undecided" in outcomes else "holds"
 
@@ -84,13 +107,15 @@ def published_rates(figure: FigureSpec, dataset: str, prompt: str) -> dict[str, 
     return found
 
 
-def _in_rates(rates: Mapping[str, Mapping[str, PublishedRow]], claim: ClaimSpec) -> dict[str, float]:
-    known = {model: {name: row.top5 for name, row in rows.items()} for model, rows in rates.items()}
-    needed = {claim.first, claim.second} | ({"PRE"} if claim.share != 1 else set())
-    return {model: _rate_difference(rate, claim) for model, rate in known.items() if needed <= set(rate)}
+def _in_rates(rates: Mapping[str, Mapping[str, PublishedRow]], claim: ClaimSpec) -> dict[str, Published]:
+    """The claim's difference among each model's rates."""
+    weights = {claim.first: 1.0, claim.second: -claim.share} | ({"PRE": claim.share - 1} if claim.share != 1 else {})
+    return {model: _weighted(rows, weights) for model, rows in rates.items() if set(weights) <= set(rows)}
 
 
-def _rate_difference(rate: Mapping[str, float], claim: ClaimSpec) -> float:
-    if claim.share == 1:
-        return rate[claim.first] - rate[claim.second]
-    return (rate[claim.first] - rate["PRE"]) - claim.share * (rate[claim.second] - rate["PRE"])
+def _weighted(rows: Mapping[str, PublishedRow], weights: Mapping[str, float]) -> Published:
+    """A weighted sum of rates, its interval from rates of one more hit and one more miss each (Agresti and Caffo, 2000)."""
+    moved = {name: (rows[name].top5 * rows[name].n + 1) / (rows[name].n + 2) for name in weights}
+    middle = sum(weight * moved[name] for name, weight in weights.items())
+    half = _Z * math.sqrt(sum(weight**2 * moved[name] * (1 - moved[name]) / (rows[name].n + 2) for name, weight in weights.items()))
+    return Published(sum(weight * rows[name].top5 for name, weight in weights.items()), middle - half, middle + half)

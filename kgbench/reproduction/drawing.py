@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from io import BytesIO
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from kgbench.board.files import FAINT, INK, picture_bytes, styled
@@ -19,6 +20,9 @@ __all__ = ["draw", "picture"]
 
 _COLOURS = 64
 """In the file, which is an eighth of its size with all of them."""
+
+_TITLE, _LETTER, _MARGIN = 9.0, 0.68, 24.0
+"""Size of the title's font in points, how wide a bold letter is of it on average, and what is left free beside it in points."""
 
 _BAR = "#0072B2"
 _MARKS: Mapping[str, tuple[str, str]] = {
@@ -57,7 +61,8 @@ def draw(made: Made) -> Figure:
     handles, labels = axes[0].get_legend_handles_labels()
     if handles:
         drawn.legend(handles, labels, fontsize=6, frameon=False, ncols=len(handles), loc="outside lower center")
-    drawn.suptitle(made.figure.title, color=INK, fontsize=9, fontweight="bold")
+    room = 72 * drawn.get_figwidth() - _MARGIN
+    drawn.suptitle(fill(made.figure.title, int(room / (_LETTER * _TITLE))), color=INK, fontsize=_TITLE, fontweight="bold")
     return drawn
 
 

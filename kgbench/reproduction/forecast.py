@@ -1,7 +1,8 @@
-"""What making figures would take, part by part; nothing is trained, downloaded or recorded."""
+"""What making figures would take, part by part and in all; nothing is trained, downloaded or recorded."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,12 +12,14 @@ from kgbench.errors import InputError
 from kgbench.models.catalog import CARD
 from kgbench.models.trained import read_donor_card
 from kgbench.reproduction.ingredients import Ingredients
-from kgbench.reproduction.made import evaluations_of, trainings_of
+from kgbench.reproduction.made import Progress, evaluations_of, trainings_of
 from kgbench.runner import Pairs, dry_run
+from kgbench.runner.memory import free_bytes
+from kgbench.runner.pairs import usable_device
 from kgbench.training.finetuning_forecast import forecast
 from kgbench.training.finetuning_plan import Plan, make_plan
 
-__all__ = ["PartForecast", "forecasts"]
+__all__ = ["Needs", "PartForecast", "Room", "forecasts", "needs", "room"]
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,102 @@ class PartForecast:
     """None where nobody can say before the checkpoints are here."""
     memory_bytes: int | None
     disk_bytes: int
+    """While it is made."""
+    kept_bytes: int = 0
+    """What of it stays when it is made."""
+    download_bytes: int = 0
+    """Of a recipient that is not on this machine."""
+    basis: str = ""
+    """What the time rests on; empty where nothing is left to do."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints."""
         return asdict(self)
 
 
-def forecasts(figures: Sequence[str], what: Ingredients, output_dir: Path, device: str) -> Iterator[PartForecast]:
+@dataclass(frozen=True)
+class Room:
+    """What is free where figures would be made, before anything is loaded."""
+
+    memory_bytes: int
+    device: str
+    disk_bytes: int
+    folder: Path
+    """Of the donors."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What all parts need together, one made after the other, against what is free."""
+
+    memory_bytes: int
+    """Of the part that needs most."""
+    disk_bytes: int
+    """At most: what was kept before, and the part that is being made; downloads are among it."""
+    kept_bytes: int
+    """When all are made."""
+    download_bytes: int
+    room: Room
+
+    @property
+    def memory_fits(self) -> bool:
+        """Whether there is enough memory for each part."""
+        return self.memory_bytes <= self.room.memory_bytes
+
+    @property
+    def disk_fits(self) -> bool:
+        """Whether there is enough disk for all parts."""
+        return self.disk_bytes <= self.room.disk_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """What `--json` prints of it."""
+        return {
+            "memory_bytes": self.memory_bytes,
+            "free_memory_bytes": self.room.memory_bytes,
+            "disk_bytes": self.disk_bytes,
+            "kept_bytes": self.kept_bytes,
+            "free_disk_bytes": self.room.disk_bytes,
+            "download_bytes": self.download_bytes,
+            "fits": self.memory_fits and self.disk_fits,
+        }
+
+
+def room(what: Ingredients, output_dir: Path, device: str) -> Room:
+    """What is free now on a device, and on the disk that donors go to.
+
+    Args:
+        what: What figures are made of.
+        output_dir: Where records would go.
+        device: Where it would be computed.
+
+    Raises:
+        InputError: There is no such device.
+    """
+    memory, where = free_bytes(what.settings(output_dir, device), usable_device(device))
+    folder = what.made / "donors"
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    return Room(memory, where, shutil.disk_usage(there).free, folder)
+
+
+def needs(parts: Sequence[PartForecast], free: Room) -> Needs:
+    """What parts need, made in this order; all that is made is kept, and what is only there while one is made is removed before the next.
+
+    Args:
+        parts: All of them.
+        free: What is free before the first.
+    """
+    # Every evaluation names the download of the recipient, which is made once.
+    download = max((part.download_bytes for part in parts), default=0)
+    kept = most = download
+    for part in parts:
+        most = max(most, kept + part.disk_bytes)
+        kept += part.kept_bytes
+    return Needs(max((part.memory_bytes or 0 for part in parts), default=0), max(most, kept), kept, download, free)
+
+
+def forecasts(
+    figures: Sequence[str], what: Ingredients, output_dir: Path, device: str, progress: Progress | None = None
+) -> Iterator[PartForecast]:
     """All parts of some figures, in the order in which they are made.
 
     Args:
@@ -44,20 +136,21 @@ def forecasts(figures: Sequence[str], what: Ingredients, output_dir: Path, devic
         what: What they are made of.
         output_dir: Where records would go.
         device: Where it would be computed.
+        progress: Told of each part before it is measured.
 
     Raises:
         InputError: Something is wrong that can be told beforehand.
     """
     evaluations = evaluations_of(figures, what)
-    for name in trainings_of(evaluations, what):
-        yield _training(name, what, device)
-    pairs = Pairs()
-    for name in evaluations:
-        yield _evaluation(name, what, (output_dir, device), pairs)
+    trainings, pairs = trainings_of(evaluations, what), Pairs()
+    parts = [(f"donor {name}", name) for name in trainings] + [(f"evaluation {name}", name) for name in evaluations]
+    for done, (part, name) in enumerate(parts):
+        if progress is not None:
+            progress(done, len(parts), part)
+        yield _training(part, name, what, device) if done < len(trainings) else _evaluation(part, name, what, (output_dir, device), pairs)
 
 
-def _training(name: str, what: Ingredients, device: str) -> PartForecast:
-    part = f"donor {name}"
+def _training(part: str, name: str, what: Ingredients, device: str) -> PartForecast:
     try:
         if (what.place(name) / CARD).is_file():
             return _there(part, read_donor_card(what.place(name)), make_plan(what.training(name)))
@@ -65,7 +158,8 @@ def _training(name: str, what: Ingredients, device: str) -> PartForecast:
     except InputError as error:
         return PartForecast(part, f"cannot be made: {error}", None, None, 0)
     memory = found.weights_bytes + found.gradients_bytes + found.optimizer_bytes
-    return PartForecast(part, f"{found.steps:,} steps on {found.texts:,} texts", found.seconds, memory, found.disk_bytes)
+    work = f"{found.steps:,} steps on {found.texts:,} texts"
+    return PartForecast(part, work, found.seconds, memory, found.disk_bytes, found.donor_bytes, basis=found.basis)
 
 
 def _there(part: str, card: Mapping[str, Any], plan: Plan) -> PartForecast:
@@ -78,11 +172,12 @@ def _there(part: str, card: Mapping[str, Any], plan: Plan) -> PartForecast:
     return PartForecast(part, "there", 0.0, 0, 0)
 
 
-def _evaluation(name: str, what: Ingredients, where: tuple[Path, str], pairs: Pairs) -> PartForecast:
+def _evaluation(part: str, name: str, what: Ingredients, where: tuple[Path, str], pairs: Pairs) -> PartForecast:
     # With the recipient as its own donor everything takes as long as with those that are not there yet.
     spec = what.job(name)
     stand_in = replace(spec, recipient=what.entry.recipient, donors=dict.fromkeys(spec.donors, what.entry.recipient))
     output_dir, device = where
     found = dry_run(stand_in, what.settings(output_dir, device), pairs)
     work = f"{found.prompts} prompts × {found.configurations} configurations, {found.token_rows:,} token rows"
-    return PartForecast(f"evaluation {name}", work, found.seconds, found.weights_bytes + found.logits_bytes, found.disk_bytes)
+    memory = found.weights_bytes + found.logits_bytes + found.activations_bytes
+    return PartForecast(part, work, found.seconds, memory, found.disk_bytes, found.disk_bytes, found.download_bytes, found.basis)

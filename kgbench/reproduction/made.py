@@ -18,7 +18,7 @@ from kgbench.reproduction.page import FigureSpec
 from kgbench.runner import Pairs, run_job
 from kgbench.training.finetuning import finetune
 
-__all__ = ["Made", "Progress", "evaluations_of", "make", "trainings_of"]
+__all__ = ["Made", "Progress", "distinct", "distinct_claims", "evaluations_of", "make", "shown", "trainings_of"]
 
 Progress = Callable[[int, int, str], None]
 """Called with the steps done, the steps in all, and what is being done."""
@@ -40,6 +40,28 @@ class Made:
     """The shipped data set whose facts are asked for."""
     rows: Mapping[str, str]
     """The paper's name of each configuration, and the record's."""
+
+
+def distinct(made: Sequence[Made]) -> dict[tuple[str, tuple[str, ...], str], Made]:
+    """The figures without those that show the same as an earlier one, by what they show."""
+    found: dict[tuple[str, tuple[str, ...], str], Made] = {}
+    for one in made:
+        found.setdefault(shown(one), one)
+    return found
+
+
+def shown(made: Made) -> tuple[str, tuple[str, ...], str]:
+    """What a figure shows: evaluation, prompts and metric."""
+    return made.figure.evaluation, made.figure.prompts, made.figure.metric
+
+
+def distinct_claims(made: Sequence[Made]) -> list[tuple[str, Checked]]:
+    """Every claim with the figure that it is first about."""
+    found: dict[tuple[str, str, str, str], tuple[str, Checked]] = {}
+    for one in made:
+        for claim in one.claims:
+            found.setdefault((one.figure.evaluation, claim.prompt, one.figure.metric, claim.claim.says), (one.name, claim))
+    return list(found.values())
 
 
 def evaluations_of(figures: Sequence[str], what: Ingredients) -> tuple[str, ...]:

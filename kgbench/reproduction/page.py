@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from pydantic import Field, field_validator, model_validator
 
-from kgbench.errors import UnknownNameError
+from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Strict
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
@@ -19,10 +19,14 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["ClaimSpec", "Evaluation", "FigureSpec", "Page", "Tiny", "Training", "chosen", "page"]
+__all__ = ["ClaimSpec", "Evaluation", "FigureSpec", "Page", "Tiny", "Training", "chosen", "full_name", "page"]
 
 KNOWN = "known"
 """In place of a data set: what the recipient knew before it was finetuned."""
+
+_NUMBERED = "figure-"
+_DRAWINGS = ("figure-1", "figure-3b")
+"""Of the paper's figures, those that show no figures."""
 
 
 class Tiny(Strict):
@@ -107,6 +111,8 @@ class FigureSpec(Strict):
     metric: str = "top5"
     published: str | None = None
     """The paper's experiment, see `kgbench.leaderboard.published`."""
+    note: str = ""
+    """What is to be known before it is read."""
 
 
 class Page(Strict):
@@ -158,15 +164,24 @@ def page() -> Page:
     return Page.model_validate(tomllib.loads(files(__package__).joinpath("page.toml").read_text("utf-8")))
 
 
+def full_name(what: str) -> str:
+    """The name of a figure of the paper that is told by its number alone, such as 3a; anything else as it is."""
+    name = f"{_NUMBERED}{what}"
+    return name if name in (*page().figures, *_DRAWINGS) else what
+
+
 def chosen(what: str) -> tuple[str, ...]:
-    """Figures by name; `all` is all of them.
+    """Figures by name or number; `all` is all of them.
 
     Raises:
+        InputError: The figure is a drawing.
         UnknownNameError: There is no such figure.
     """
-    known = page().figures
+    known, name = page().figures, full_name(what)
     if what == "all":
         return tuple(known)
-    if what not in known:
+    if name in _DRAWINGS:
+        raise InputError(f"{name} is a drawing of the method; there is nothing to compute")
+    if name not in known:
         raise UnknownNameError("figure", what, ("all", *known))
-    return (what,)
+    return (name,)

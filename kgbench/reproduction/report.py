@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tabulate import tabulate
 
 from kgbench.board.escape import markdown_text
-from kgbench.board.numbers import exact_text, figure_text, number_text
+from kgbench.board.numbers import figure_text, number_text
 from kgbench.leaderboard.published import PublishedRow, experiments, paper
 from kgbench.reproduction.claimed import Checked, published_rates
 from kgbench.reproduction.drawing import picture
-from kgbench.reproduction.made import Made
+from kgbench.reproduction.made import Made, distinct, distinct_claims, shown
 from kgbench.reproduction.page import page
+from kgbench.reproduction.unlike import differing
 
-__all__ = ["REPORT", "claims_table", "differing", "figure_tables", "unlike", "write_report"]
+__all__ = ["REPORT", "claims_table", "figure_tables", "write_report"]
 
 REPORT = "REPORT.md"
+
+_ABOUT = (
+    "Built by `{command}`. Ours are means over facts with 95 % intervals, which are over facts: each donor was trained once, and another "
+    "seed would give other figures. The paper's figures (arXiv 2506.20746, v1, and the runs behind it) are those of its own four models "
+    "and have no intervals. They are no target: compare the claims."
+)
+_CLAIMS = (
+    "A difference is one of recoveries, shares of what finetuning added, fact by fact. A claim holds where the whole interval keeps its "
+    "bound, fails where none of it does, and is undecided otherwise. The paper's are differences of its top-5 rates; (no) where they do "
+    "not keep the bound, (?) where as many facts as it has, taken for independent, do not tell."
+)
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 def write_report(model: str, made: Sequence[Made], folder: Path) -> Path:
@@ -34,7 +47,7 @@ def write_report(model: str, made: Sequence[Made], folder: Path) -> Path:
         Path of the report.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for one in _distinct(made).values():
+    for one in distinct(made).values():
         (folder / f"{one.name}.png").write_bytes(picture(one))
     path = folder / REPORT
     path.write_text("\n".join(map(_unpadded, _lines(model, made))) + "\n", encoding="utf-8")
@@ -47,55 +60,41 @@ def _unpadded(text: str) -> str:
 
 
 def _lines(model: str, made: Sequence[Made]) -> Iterator[str]:
-    distinct = _distinct(made)
+    firsts = distinct(made)
     yield f"# The paper's figures on {model}\n"
-    yield (
-        "Built by `kgbench reproduce`. Ours are means over facts with 95 % intervals. The paper's figures (arXiv 2506.20746, v1, and the "
-        "runs behind it) are those of its own four models and have no intervals. They are no target: compare the claims.\n"
-    )
-    yield f"## Claims: {_counted([claim for _, claim in _claims(made)])}\n"
+    yield f"{_ABOUT.format(command=_command(model, made))}\n"
+    yield f"## Claims: {_counted([claim for _, claim in distinct_claims(made)])}\n"
+    yield f"{_CLAIMS}\n"
     yield claims_table(made)
     yield "\n## Where it is unlike the paper\n"
     yield from differing(made)
+    yield "\n## Before comparing with the paper\n"
+    yield from (f"- {doubt}" for doubt in paper().doubts)
     yield "\n## Times\n"
     yield from _times(made)
     for one in made:
         yield f"\n## {one.name}: {one.figure.title}\n"
-        first = distinct[_key(one)]
+        first = firsts[shown(one)]
         if one is not first:
             yield f"As {first.name}: the paper shows it twice.\n"
             continue
+        if one.figure.note:
+            yield f"{one.figure.note}\n"
         yield f"![{one.figure.title}]({one.name}.png)\n"
         yield from figure_tables(one)
         yield from _doubts(one)
 
 
+def _command(model: str, made: Sequence[Made]) -> str:
+    names = [one.name for one in made]
+    return f"kgbench reproduce {'all' if names == list(page().figures) else ' '.join(names)} --model {model}"
+
+
 def _doubts(made: Made) -> Iterator[str]:
     """What is to be known before ours and the paper's are compared."""
     if made.figure.published is not None:
-        yield "Before comparing:\n"
-        yield from (f"- {doubt}" for doubt in (*experiments()[made.figure.published].doubts, *paper().doubts))
-
-
-def _key(made: Made) -> tuple[str, tuple[str, ...], str]:
-    return made.figure.evaluation, made.figure.prompts, made.figure.metric
-
-
-def _distinct(made: Sequence[Made]) -> dict[tuple[str, tuple[str, ...], str], Made]:
-    """The figures without those that show the same as an earlier one."""
-    found: dict[tuple[str, tuple[str, ...], str], Made] = {}
-    for one in made:
-        found.setdefault(_key(one), one)
-    return found
-
-
-def _claims(made: Sequence[Made]) -> list[tuple[str, Checked]]:
-    """Every claim with its figure; what several figures share stands once."""
-    found: dict[tuple[str, str, str, str], tuple[str, Checked]] = {}
-    for one in made:
-        for claim in one.claims:
-            found.setdefault((one.figure.evaluation, claim.prompt, one.figure.metric, claim.claim.says), (one.name, claim))
-    return list(found.values())
+        yield "Before comparing, beside what is said above:\n"
+        yield from (f"- {doubt}" for doubt in experiments()[made.figure.published].doubts)
 
 
 def _counted(claims: Sequence[Checked]) -> str:
@@ -105,65 +104,58 @@ def _counted(claims: Sequence[Checked]) -> str:
 
 def claims_table(made: Sequence[Made], fmt: str = "github") -> str:
     """A row per figure, prompt and claim."""
-    heads = ["figure", "prompt", "claim", "difference", "here", "in the paper"]
+    heads = ["figure", "prompt", "claim", "that is", "difference", "here", "in the paper"]
     rows = [
-        [name, claim.prompt, claim.claim.says, figure_text(claim.difference), claim.outcome, _in_paper(claim)]
-        for name, claim in _claims(made)
+        [name, claim.prompt, claim.claim.says, _asked(claim), _difference(claim), claim.outcome, _in_paper(claim)]
+        for name, claim in distinct_claims(made)
     ]
     return tabulate(rows, heads, tablefmt=fmt, disable_numparse=True)
+
+
+def _asked(claim: Checked) -> str:
+    share = "" if claim.claim.share == 1 else f"{number_text(claim.claim.share)} × "
+    bounds = " and ".join(f"{_SIGNS[op]} {number_text(bound)}" for op, bound in claim.claim.bounds.items())
+    return f"{claim.claim.first} − {share}{claim.claim.second} {bounds}{' (reciprocal ranks)' if claim.metric == 'mrr' else ''}"
+
+
+def _difference(claim: Checked) -> str:
+    """With more decimals where two would not show on which side of the bound an end lies."""
+    estimate = claim.difference
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return figure_text(estimate)
+    value, low, high = (_beside(number, claim.claim.bounds.values()) for number in (estimate.value, estimate.low, estimate.high))
+    return f"{value} [{low}, {high}]"
+
+
+def _beside(number: float, bounds: Iterable[float]) -> str:
+    if all(number == bound or number_text(number) != number_text(bound) for bound in bounds):
+        return number_text(number)
+    return f"{number:.4f}".replace("0.", ".", 1)
 
 
 def _in_paper(claim: Checked) -> str:
     if not claim.paper:
         return "–"
-    return ", ".join(f"{model} {number_text(claim.paper[model])}{'' if kept else ' (no)'}" for model, kept in claim.in_paper.items())
-
-
-def differing(made: Sequence[Made]) -> Iterator[str]:
-    """A line for each claim that is unlike the paper, or one that says that there is none."""
-    like = page().tiny.like.get(made[0].model, made[0].model) if made else None
-    found = [line for name, claim in _claims(made) if (line := unlike(name, claim, like)) is not None]
-    nowhere = "Nowhere, as far as the paper gives figures."
-    yield from (f"- {line}" for line in dict.fromkeys(found or [nowhere]))
-
-
-def unlike(figure: str, claim: Checked, like: str | None = None) -> str | None:
-    """How a claim is unlike the paper; None where it is not, or where that cannot be told.
-
-    It is held against the paper's model of the same family where that has figures, otherwise against most of its models.
-
-    Args:
-        figure: The figure's name.
-        claim: The claim.
-        like: The paper's model of the same family.
-    """
-    if claim.difference.undefined is not None:
-        return f"{figure}, {claim.prompt}: nothing can be asked of it: {exact_text(claim.difference)}."
-    about = f"{figure}, {claim.prompt}: “{claim.claim.says}” {claim.outcome} here, {figure_text(claim.difference)}"
-    kept = claim.in_paper
-    if like is not None and like in kept:
-        return f"{about}; {like} {'keeps' if kept[like] else 'does not keep'} it." if claim.outcome == _otherwise(kept[like]) else None
-    yes = sum(kept.values())
-    if not kept:
-        return f"{about}; the paper gives no figures." if claim.outcome == "fails" else None
-    if 2 * yes == len(kept) or claim.outcome != _otherwise(2 * yes > len(kept)):
-        return None
-    return f"{about}; {yes} of the paper's {len(kept)} models keep it."
-
-
-def _otherwise(kept: bool) -> str:
-    return "fails" if kept else "holds"
+    mark = {"holds": "", "fails": " (no)", "undecided": " (?)"}
+    return ", ".join(f"{model} {number_text(claim.paper[model].value)}{mark[outcome]}" for model, outcome in claim.in_paper.items())
 
 
 def _times(made: Sequence[Made]) -> Iterator[str]:
     cards = {name: card for one in made for name, card in one.cards.items()}
     records = {one.figure.evaluation: one.record for one in made}
     seconds = [*(card["seconds"] for card in cards.values()), *(record.cost.seconds for record in records.values())]
-    rows = [[f"donor {name}", card["data"]["name"], card["texts"]["trained"], card["steps"]] for name, card in cards.items()]
-    rows += [[f"evaluation {name}", record.identity.dataset.name, "", ""] for name, record in records.items()]
-    rows = [[*row, f"{spent:.0f} s"] for row, spent in zip(rows, seconds, strict=True)]
-    yield tabulate(rows, ["part", "facts", "texts", "steps", "time"], tablefmt="github", disable_numparse=True)
-    yield f"\n{sum(seconds) / 60:.1f} minutes of training and evaluation in all, by the clock of the machine that they ran on."
+    rows = [
+        [f"donor {name}", card["data"]["name"], card["texts"]["trained"], card["steps"], f"weights {card['weights'][:12]}"]
+        for name, card in cards.items()
+    ]
+    rows += [[f"evaluation {name}", record.identity.dataset.name, "", "", f"record {record.id[:12]}"] for name, record in records.items()]
+    table = [[*row[:-1], f"{spent:.0f} s", row[-1]] for row, spent in zip(rows, seconds, strict=True)]
+    yield tabulate(table, ["part", "facts", "texts", "steps", "time", "identity"], tablefmt="github", disable_numparse=True)
+    origin = next(iter(records.values())).provenance
+    yield (
+        f"\n{sum(seconds) / 60:.1f} minutes of training and evaluation in all, by the clock of the machine that they ran on: kgbench "
+        f"{origin.kgbench}, torch {origin.packages['torch']}, {origin.device}, {origin.platform}."
+    )
 
 
 def figure_tables(made: Made, fmt: str = "github") -> Iterator[str]:

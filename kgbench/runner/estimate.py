@@ -40,7 +40,7 @@ from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.workload import check
 from kgbench.sites import RECIPIENT
 
-__all__ = ["Forecast", "dry_run"]
+__all__ = ["Forecast", "dry_run", "duration"]
 
 SAMPLE = 4
 """Facts whose prompts a scoring is timed on."""
@@ -87,8 +87,8 @@ class Forecast:
     def rows(self) -> list[tuple[str, str]]:
         """What to print."""
         ratio = f"{self.token_rows / self.plain_token_rows:.2f} × the prompts' own {self.plain_token_rows}"
-        ranked = f", {_duration(self.scoring_seconds)} of them to rank the sites" if self.scoring_seconds else ""
-        time = "none: the record exists" if self.known else f"about {_duration(self.seconds)}{ranked}"
+        ranked = f", {duration(self.scoring_seconds)} of them to rank the sites" if self.scoring_seconds else ""
+        time = "none: the record exists" if self.known else f"about {duration(self.seconds)}{ranked}"
         download = f", and {size(self.download_bytes)} to download" if self.download_bytes else ""
         return [
             ("configurations", str(self.configurations)),
@@ -217,5 +217,6 @@ def _part(measurement: Measurement, prompts: Sequence[Prompt]) -> dict[str, floa
     return {what: value * len(prompts) / len(first) for what, value in cost.items()}
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds for a reader."""
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"

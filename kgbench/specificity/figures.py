@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgbench.specificity.measured import Measured, Moved
-from kgbench.stats import Figure, Resampled, difference, mean, ratio, ratio_draws, resample, resampled_means
+from kgbench.stats import FEW, Figure, Resampled, difference, mean, ratio, ratio_draws, resample, resampled_means, unseen
 
 __all__ = ["Row", "rows_of"]
 
@@ -39,7 +39,7 @@ class Row:
     leak: Figure | None
     """Mean KL, as a share of that on the target facts under the same configuration."""
     of_sft: Figure | None
-    """Mean KL, as a share of what the whole donor does to the same prompts."""
+    """Mean KL, as a share of what the whole donor does to the very prompts that the configuration was read on."""
     logprob: Figure | None
     """Mean change of the true answer's log-probability against PRE."""
     top5_before: Figure | None
@@ -67,7 +67,7 @@ class Row:
             "kind": self.kind,
             "prompts": self.prompts,
             "lacking": self.lacking,
-            "largest": self.largest,
+            "kl_largest": self.largest,
             **figures,
         }
 
@@ -118,7 +118,7 @@ def _row(label: str, measured: Measured, target: Mapping[str, Moved], seeds: Map
     if kind != "target" and label in target:
         leak = _leak(kl, _column(target[label], target[label].kl, seeds["target"]))
     if label != _BASELINE and _BASELINE in measured.moved:
-        of_sft = _share(kl, _column(measured.moved[_BASELINE], measured.moved[_BASELINE].kl, seeds[kind]))
+        of_sft = _share(moved, measured.moved[_BASELINE], seeds[kind])
     if measured.texts.answers:
         logprob = _mean(_column(moved, moved.logprob, seeds[kind]))
         hits = [_column(moved, hit, seeds[kind]) for hit in (moved.top5_before, moved.top5)]
@@ -137,25 +137,26 @@ def _reason(label: str, measured: Measured) -> str:
 
 def _column(moved: Moved, values: Array, seed: int) -> _Column:
     """Scores by fact; of facts with one prompt each, as they are, so that hits stay hits."""
-    facts = tuple(dict.fromkeys(moved.facts))
-    if len(facts) == len(moved.facts):
-        return _Column(facts, values, seed)
-    places = {fact: place for place, fact in enumerate(facts)}
-    of = np.array([places[fact] for fact in moved.facts])
-    return _Column(facts, np.bincount(of, values.astype(float)) / np.bincount(of), seed)
+    facts, places, prompts = np.unique([fact for fact, _ in moved.prompts], return_inverse=True, return_counts=True)
+    by_fact = values[places.argsort()] if len(facts) == len(values) else np.bincount(places, values.astype(float)) / prompts
+    return _Column(tuple(facts.tolist()), by_fact, seed)
 
 
 def _mean(column: _Column, support: tuple[float, float] | None = None) -> Figure:
     return mean(column.values, column.counts, support)
 
 
-def _share(part: _Column, whole: _Column) -> Figure:
-    """The ratio of two means over the same facts."""
-    kept = [whole.facts.index(fact) for fact in part.facts]
-    denominator = whole.values[kept]
-    if not denominator.any():
-        return Figure.missing("the whole donor moves none of these texts", len(kept))
-    return ratio(part.values, denominator, part.counts)
+def _share(part: Moved, whole: Moved, seed: int) -> Figure:
+    """The ratio of two means over the prompts that both were read on."""
+    places = {prompt: place for place, prompt in enumerate(whole.prompts)}
+    own = _column(part, part.kl, seed)
+    donor = _column(part, whole.kl[[places[prompt] for prompt in part.prompts]], seed)
+    n = len(own.facts)
+    if not donor.values.any():
+        return Figure.missing("the whole donor moves none of these texts", n)
+    if n < 2:
+        return Figure.missing(f"{n} fact, and an interval needs two", n)
+    return ratio(own.values, donor.values, own.counts)
 
 
 def _leak(near: _Column, target: _Column) -> Figure:
@@ -169,4 +170,6 @@ def _leak(near: _Column, target: _Column) -> Figure:
         return ratio(near.values, target.values, near.counts)
     above, below = float(near.values.mean()), float(target.values.mean())
     draws = ratio_draws(resampled_means(near.values, near.counts), resampled_means(target.values, target.counts), below)
-    return Resampled(above / below, draws, (above / below, above / below), n).figure()
+    moved, share = np.count_nonzero(near.values), above / below
+    open_to = unseen(len(near.facts)) if moved < FEW and 2 * moved < len(near.facts) else 0.0  # as in `ratio`
+    return Resampled(share, draws, (share - open_to, share + open_to), n).figure()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,14 +10,12 @@ import torch
 from jaxtyping import Bool, Float
 
 from kgbench.runner.job import Job
+from kgbench.runner.scoring import Progress
 from kgbench.specificity.divergence import divergence
 from kgbench.specificity.planned import plan_texts
 from kgbench.specificity.texts import Texts
 
-__all__ = ["Measured", "Moved", "Progress", "measure"]
-
-Progress = Callable[[int, int, str], None]
-"""Called with the steps done, the steps in all, and what is being done."""
+__all__ = ["Measured", "Moved", "measure"]
 
 _TOP = 5
 
@@ -26,8 +24,8 @@ _TOP = 5
 class Moved:
     """What one configuration does to the prompts that it can be read on."""
 
-    facts: tuple[str, ...]
-    """Id of the fact of each prompt."""
+    prompts: tuple[tuple[str, str], ...]
+    """Id of the fact and name of each prompt."""
     kl: Float[np.ndarray, " prompt"]
     """KL(p_PRE || p) of the next token, in nats."""
     changed: Bool[np.ndarray, " prompt"]
@@ -71,22 +69,22 @@ def measure(job: Job, texts: Texts, labels: Sequence[str], progress: Progress | 
         prompts = [planned.prompts[place] for place in places]
         plan = job.engine.plan_treatments(prompts, [[planned.treatments[label][place] for place in places] for label in shared])
         logits = job.engine.logits(plan)[:, :, 0]
-        facts = tuple(prompt.fact.id for prompt in prompts)
+        ids = tuple((prompt.fact.id, prompt.name) for prompt in prompts)
         targets = torch.tensor([job.pair.encoded(prompt).target for prompt in prompts], device=logits.device)
         before = logits[:, shared.index("PRE")]
         for number, label in enumerate(shared):
-            parts.setdefault(label, []).append(_moved(facts, targets, before, logits[:, number]))
+            parts.setdefault(label, []).append(_moved(ids, targets, before, logits[:, number]))
         done += len(places)
         if progress is not None:
             progress(done, len(planned.prompts), texts.kind)
     return Measured(texts, {label: _joined(parts[label]) for label in labels if label in parts}, planned.absent, planned.unread)
 
 
-def _moved(facts: tuple[str, ...], targets: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> Moved:
+def _moved(prompts: tuple[tuple[str, str], ...], targets: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> Moved:
     """Two configurations of a batch compared; targets [prompt], logits [prompt, vocabulary]."""
     first, second = (logits.double().log_softmax(-1).gather(-1, targets[:, None])[:, 0] for logits in (before, after))
     return Moved(
-        facts,
+        prompts,
         divergence(before, after).cpu().numpy(),
         (before.argmax(-1) != after.argmax(-1)).cpu().numpy(),
         (second - first).cpu().numpy(),
@@ -102,7 +100,7 @@ def _hits(logits: torch.Tensor, targets: torch.Tensor) -> Bool[np.ndarray, " pro
 
 def _joined(parts: Sequence[Moved]) -> Moved:
     return Moved(
-        tuple(fact for part in parts for fact in part.facts),
+        tuple(prompt for part in parts for prompt in part.prompts),
         np.concatenate([part.kl for part in parts]),
         np.concatenate([part.changed for part in parts]),
         np.concatenate([part.logprob for part in parts]),

@@ -8,11 +8,12 @@ from typing import Any
 from kgbench.errors import InputError
 from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create
 from kgbench.runner.job import prepare_job
+from kgbench.runner.scoring import Progress
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.truth import localizer_arguments
 from kgbench.sites import parse_graft
 from kgbench.specificity.figures import Row, rows_of
-from kgbench.specificity.measured import Measured, Progress, measure
+from kgbench.specificity.measured import Measured, measure
 from kgbench.specificity.sentences import sentence
 from kgbench.specificity.texts import KINDS, Asked, check_named, texts_of
 

@@ -14,11 +14,8 @@ def number_text(value: float) -> str:
     """Two significant digits, since divergences span many orders: `2.4`, `.028`, `3e-06`."""
     if value == 0:
         return "0"
-    text = f"{value:.2g}" if abs(value) >= 1e-4 else f"{value:.0e}"
-    if "e+" in text:
-        text = f"{value:.0f}"
-    if text.lstrip("-").isdigit() and abs(value) < 9.5:
-        text = f"{value:.1f}"
+    text = f"{value:#.2g}".rstrip(".") if abs(value) >= 1e-4 else f"{value:.0e}"
+    text = f"{value:.0f}" if "e+" in text else text
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from tabulate import tabulate
 
-from kgbench.board.wrap import wrapped
+from kgbench.board.numbers import figure_text as share_text
+from kgbench.board.wrap import WIDTH, wrapped
+from kgbench.records import Estimate
 from kgbench.specificity.figures import Row
 from kgbench.specificity.measured import Measured
 from kgbench.specificity.report import Specificity
@@ -28,11 +30,11 @@ class _Notes:
 
     reasons: list[str] = field(default_factory=list)
 
-    def cell(self, figure: Figure | None) -> str:
+    def cell(self, figure: Figure | None, text: Callable[[Figure], str] = figure_text) -> str:
         if figure is None:
             return "–"
         if figure.undefined is None:
-            return figure_text(figure)
+            return text(figure)
         if figure.undefined not in self.reasons:
             self.reasons.append(figure.undefined)
         word = "absent" if figure.undefined.startswith("absent") else "undefined"
@@ -41,6 +43,14 @@ class _Notes:
     def kl(self, row: Row) -> str:
         """A mean divergence, of which an interval cannot be had where all are 0."""
         return f"0 in all {row.prompts}" if row.largest == 0 else self.cell(row.kl)
+
+    def kl_share(self, row: Row, figure: Figure | None) -> str:
+        """A mean divergence as a share of another."""
+        return self.kl(row) if row.largest == 0 and figure is not None and figure.undefined is None else self.cell(figure)
+
+    def share(self, figure: Figure | None) -> str:
+        """A share of prompts, as other commands have it."""
+        return self.cell(figure, lambda one: share_text(Estimate(**one.to_json())))
 
     def lines(self) -> list[str]:
         return [wrapped(f"({number}) {reason}", "    ") for number, reason in enumerate(self.reasons, 1)]
@@ -56,10 +66,13 @@ def render(found: Specificity) -> str:
     near = [kind for kind in KINDS if kind != "target"]
     blocks = [
         ("KL from PRE to the graft, in nats", _table(found, list(KINDS), notes.kl)),
-        ("share of prompts with another likeliest token", _table(found, list(KINDS), lambda row: notes.cell(row.changed))),
-        ("leak: KL as a share of that on the target facts", _table(found, near, lambda row: notes.cell(row.leak))),
-        ("KL as a share of the whole donor's (SFT)", _table(found, list(KINDS), lambda row: notes.cell(row.of_sft))),
-        ("true answers: top-5, and the change of their log-probability against PRE", _answers(found, notes)),
+        ("share of prompts with another likeliest token", _table(found, list(KINDS), lambda row: notes.share(row.changed))),
+        ("leak: KL as a share of that on the target facts", _table(found, near, lambda row: notes.kl_share(row, row.leak))),
+        (
+            "KL as a share of the whole donor's (SFT)",
+            _table(found, list(KINDS), lambda row: notes.kl_share(row, row.of_sft), found.labels[1:]),
+        ),
+        ("true answers: top5, and the change of their logprob against PRE", _answers(found, notes)),
     ]
     parts = [_head(found), *(f"{title}\n{table}" for title, table in blocks)]
     below = [*notes.lines(), *_lacking(found)]
@@ -77,29 +90,40 @@ def _head(found: Specificity) -> str:
 def _about(measured: Measured) -> str:
     prompts = measured.texts.prompts
     facts = len({prompt.fact.id for prompt in prompts})
-    counted = f"{len(prompts)} prompts of {facts} facts, " if facts < len(prompts) else f"{len(prompts)} prompts, " if prompts else ""
-    return f"{measured.texts.kind:<8} {counted}{measured.texts.about}"
+    if not prompts:
+        return f"{measured.texts.kind:<8} {measured.texts.about}"
+    counted = _counted(len(prompts), "prompt") + (f" of {_counted(facts, 'fact')}" if facts < len(prompts) else "")
+    return f"{measured.texts.kind:<8} {counted}, {measured.texts.about}"
 
 
-def _table(found: Specificity, kinds: Sequence[str], cell: Callable[[Row], str]) -> str:
-    rows = [[_label(label), *(cell(found.row(label, kind)) for kind in kinds)] for label in found.labels]
-    return tabulate(rows, ["graft", *kinds], tablefmt="simple", disable_numparse=True)
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
+def _table(found: Specificity, kinds: Sequence[str], cell: Callable[[Row], str], labels: Sequence[str] | None = None) -> str:
+    rows = [[label, *(cell(found.row(label, kind)) for kind in kinds)] for label in labels or found.labels]
+    return _fitting(["graft", *kinds], rows)
+
+
+def _fitting(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table, with intervals below their values where it is too wide otherwise."""
+    body = [["\n".join(textwrap.wrap(label, _GRAFT_WIDTH)), *cells] for label, *cells in rows]
+    table = tabulate(body, heads, tablefmt="simple", disable_numparse=True)
+    if max(map(len, table.splitlines())) <= WIDTH:
+        return str(table)
+    return str(tabulate([[cell.replace(" [", "\n[") for cell in row] for row in body], heads, tablefmt="simple", disable_numparse=True))
 
 
 def _answers(found: Specificity, notes: _Notes) -> str:
     """Hits, PRE's first, and changes of log-probability, where the true answer is known."""
     kinds = ("target", "known")
     before = [found.row(found.labels[0], kind).top5_before for kind in kinds]
-    rows = [["PRE", *(text for figure in before for text in (notes.cell(figure), "–"))]]
+    rows = [["PRE", *(text for figure in before for text in (notes.share(figure), "–"))]]
     for label in found.labels:
         of = [found.row(label, kind) for kind in kinds]
-        rows.append([_label(label), *(notes.cell(figure) for row in of for figure in (row.top5, row.logprob))])
-    heads = [f"{kind} {name}" for kind in kinds for name in ("top-5", "log-prob")]
-    return tabulate(rows, ["graft", *heads], tablefmt="simple", disable_numparse=True)
-
-
-def _label(graft: str) -> str:
-    return "\n".join(textwrap.wrap(graft, _GRAFT_WIDTH))
+        rows.append([label, *(text for row in of for text in (notes.share(row.top5), notes.cell(row.logprob)))])
+    heads = [f"{kind} {name}" for kind in kinds for name in ("top5", "logprob")]
+    return _fitting(["graft", *heads], rows)
 
 
 def _lacking(found: Specificity) -> list[str]:

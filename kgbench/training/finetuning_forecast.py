@@ -57,6 +57,8 @@ class FinetuningForecast:
     """Activations come on top; they grow with the batch."""
     disk_bytes: int
     """While it is trained: the donor and two checkpoints."""
+    donor_bytes: int
+    """What of it is kept: the donor."""
     seconds: float
     basis: str
     """Where the figures are from."""
@@ -200,6 +202,7 @@ def _forecast(
         gradients_bytes=_GRADIENTS * trained,
         optimizer_bytes=_MOMENTS * trained,
         disk_bytes=stored + _KEPT * (stored + _MOMENTS * trained),
+        donor_bytes=stored,
         seconds=time[0] * texts[1] * recipe.epochs,
         basis=time[1] + cut,
     )

@@ -1,0 +1,87 @@
+"""Where a pair is unlike the paper's models, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kgbench.board.numbers import exact_text, figure_text, number_text
+from kgbench.reproduction.claimed import Checked, published_rates
+from kgbench.reproduction.made import Made, distinct, distinct_claims
+from kgbench.reproduction.page import page
+
+__all__ = ["differing", "unlike"]
+
+_FAR = 0.1
+"""From this on a rate that lies off our interval is told."""
+
+_WITH_HEAD = "FE+LT, head"
+
+
+def differing(made: Sequence[Made]) -> Iterator[str]:
+    """A line for each claim that is unlike the paper, and for the rates of each figure, or one that says that there is none."""
+    like = page().tiny.like.get(made[0].model, made[0].model) if made else None
+    found = [line for name, claim in distinct_claims(made) if (line := unlike(name, claim, like)) is not None]
+    found += [line for one in distinct(made).values() for line in _rates(one, like)]
+    nowhere = "Nowhere, as far as the paper gives figures."
+    yield from (f"- {line}" for line in dict.fromkeys([*_by_head(made), *(found or [nowhere])]))
+
+
+def _by_head(made: Sequence[Made]) -> Iterator[str]:
+    """What FE+LT lacks, where that is the head."""
+    kept = [
+        f"{name}, {claim.prompt}"
+        for name, claim in distinct_claims(made)
+        if (claim.claim.first, claim.claim.second, claim.outcome) == (_WITH_HEAD, "SFT", "holds")
+    ]
+    if kept:
+        yield (
+            f"With the donor's head FE+LT does what the donor does ({'; '.join(kept)}): what it lacks there is the head, which a graft of "
+            "tokens leaves the recipient's."
+        )
+
+
+def _rates(made: Made, like: str | None) -> Iterator[str]:
+    """The rates of a figure that lie far from those of the paper's model of the same family, a line per prompt."""
+    for prompt in made.figure.prompts:
+        known = published_rates(made.figure, made.dataset, prompt).get(like or "", {})
+        if made.figure.metric != "top5" or not known:
+            continue
+        own = {row.graft: row.top5 for row in made.record.rows if row.prompt == prompt}
+        told = []
+        for name, graft in made.rows.items():
+            ours = own[graft]
+            if name not in known or ours.value is None or ours.low is None or ours.high is None:
+                continue
+            rate = known[name].top5
+            if not ours.low <= rate <= ours.high and abs(rate - ours.value) >= _FAR:
+                told.append(f"{name} {figure_text(ours)} ({number_text(rate)})")
+        if told:
+            yield f"{made.name}, {prompt}: top-5 rates far from those of {like}, in brackets: {', '.join(told)}."
+
+
+def unlike(figure: str, claim: Checked, like: str | None = None) -> str | None:
+    """How a claim is unlike the paper; None where it is not, or where that cannot be told.
+
+    It is held against the paper's model of the same family where that has figures, otherwise against most of its models that decide it.
+
+    Args:
+        figure: The figure's name.
+        claim: The claim.
+        like: The paper's model of the same family.
+    """
+    if claim.difference.undefined is not None:
+        return f"{figure}, {claim.prompt}: nothing can be asked of it: {exact_text(claim.difference)}."
+    about = f"{figure}, {claim.prompt}: “{claim.claim.says}” {claim.outcome} here, {figure_text(claim.difference)}"
+    if not claim.in_paper:
+        missing = "no figures" if claim.metric == "top5" else "mean ranks but no reciprocal ones"
+        return f"{about}; the paper gives {missing}." if claim.outcome == "fails" else None
+    if like is not None and like in claim.in_paper:
+        its = claim.in_paper[like]
+        return (
+            f"{about}; {like} {'keeps' if its == 'holds' else 'does not keep'} it." if {its, claim.outcome} == {"holds", "fails"} else None
+        )
+    decided = [outcome == "holds" for outcome in claim.in_paper.values() if outcome != "undecided"]
+    yes = sum(decided)
+    if 2 * yes == len(decided) or claim.outcome != ("fails" if 2 * yes > len(decided) else "holds"):
+        return None
+    return f"{about}; {yes} of the paper's {len(decided)} models that decide it keep it."
