@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -321,7 +322,17 @@ def test_what_it_would_take(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert main([*asked, "--localizer", "random"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["seeds"] == 3 and "splits the facts" in answer["why"] and answer["forwards"] > 0
+    assert answer["memory_bytes"] > 0 and answer["fits"] and answer["disk_bytes"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_large_pair_would_take(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hours are hours; memory, disk, downloads and what the time rests on are told, as those of one evaluation are."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main(["audit", "--model", "gemma-2b", "--prompt", "qa,headline", "--dry-run"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"memory (fits|does not fit): needs [\d.]+ GiB, [\d.]+ GiB free disk about [\d.]+ MiB for the records, and", text)
+    assert re.search(r"GiB to download time about [\d.]+ h, less what exists already from the catalog's number of parameters", text)
 
 
 @pytest.mark.parametrize(

@@ -340,6 +340,11 @@ def test_facts_of_my_own(run, tmp_path: Path) -> None:
     assert {(row["prompt"], row["n"]) for row in answer["rows"]} == {("mine", 2)}
 
 
+def test_a_suite_that_needs_other_donors_says_how_to_give_them(run, tmp_path: Path) -> None:
+    """Hybrids are of a task and a relation model, which no pair of the catalog has."""
+    assert "Give it with --donor task=PATH." in refused(run("eval", *TINY, "--suite", "hybrid", "--output-dir", tmp_path))
+
+
 def test_no_color_and_no_markup(tmp_path: Path) -> None:
     """Output that goes to no terminal holds no escape codes; a name with markup in it stands as it is."""
     out, err = started("eval", "--model", "[red]x[/red]", "--output-dir", tmp_path, env={**os.environ, "NO_COLOR": "1"}).communicate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,13 @@ import pytest
 
 from kgbench.cli import main
 from kgbench.data import load_dataset, training_texts
-from kgbench.errors import UnknownNameError
+from kgbench.errors import InputError, UnknownNameError
 from kgbench.leaderboard.published import published
 from kgbench.models.trained import HOME
 from kgbench.records import Estimate
 from kgbench.reproduction.claimed import Checked, Published, published_rates
-from kgbench.reproduction.forecast import forecasts
+from kgbench.reproduction.drawing import draw
+from kgbench.reproduction.forecast import PartForecast, Room, forecasts, needs
 from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.made import Made, evaluations_of, make, trainings_of
 from kgbench.reproduction.page import ClaimSpec, Page, chosen, page
@@ -54,8 +56,12 @@ def test_every_figure_is_there() -> None:
     """Those with results of version 1 in order, then experiments that are in none."""
     assert list(chosen("all"))[: len(NUMBERED)] == NUMBERED
     assert chosen("figure-2") == ("figure-2",)
+    assert (chosen("3a"), chosen("12")) == (("figure-3a",), ("figure-12",))
     with pytest.raises(UnknownNameError, match="Did you mean 'figure-3a'"):
         chosen("figure-3")
+    for drawing in ("figure-1", "figure-3b", "3b"):
+        with pytest.raises(InputError, match="is a drawing of the method; there is nothing to compute"):
+            chosen(drawing)
 
 
 @pytest.mark.parametrize("name", page().figures)
@@ -127,6 +133,10 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
     text = report.read_text("utf-8")
     assert "| FE+LT " in text and "| gemma-2b (paper, headline\\_v1)" in text and "donor actors" in text
     check_claims(first)
+    longest = max((figure.title for figure in page().figures.values()), key=len)
+    for title in (longest, f"{longest}; {longest}"):
+        check_title(first, title, 2)
+        check_title(first, title, 9)
 
 
 def check_claims(made: Made) -> None:
@@ -141,6 +151,18 @@ def check_claims(made: Made) -> None:
         else:
             assert one is not None and other is not None
             assert np.isclose(claim.difference.value, one - share * other, atol=1e-5)
+
+
+def check_title(made: Made, title: str, columns: int) -> None:
+    """All of a title is in the picture, however few bars it stands above, with room on both sides."""
+    rows = {"PRE": "PRE", "SFT": "SFT", **made.rows}
+    few = {name: rows[name] for name in list(rows)[:columns]}
+    drawn = draw(replace(made, figure=made.figure.model_copy(update={"title": title}), rows=few))
+    (shown,) = drawn.texts
+    drawn.draw_without_rendering()
+    at = shown.get_window_extent()
+    assert at.x0 > 5 and at.x1 < drawn.bbox.x1 - 5, (title, columns)
+    assert shown.get_text().split() == title.split()
 
 
 def test_reversal(ingredients: Ingredients) -> None:
@@ -223,10 +245,38 @@ def test_dry_run_without_network(capsys: pytest.CaptureFixture[str], tmp_path: P
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     options = ["--model", "gemma-2b", "--dry-run", "--json", "--report", str(tmp_path / "report"), "--output-dir", str(tmp_path / "runs")]
     assert main(["reproduce", "figure-2", *options]) == 0
-    donor, evaluation = json.loads(capsys.readouterr().out)["parts"]
+    answer = json.loads(capsys.readouterr().out)
+    donor, evaluation = answer["parts"]
     assert donor["part"] == "donor actors" and donor["seconds"] > 0 and donor["memory_bytes"] > 2**33
     assert evaluation["seconds"] > 0 and evaluation["memory_bytes"] > 2**34 and "token rows" in evaluation["work"]
+    assert answer["kept_bytes"] == donor["kept_bytes"] + evaluation["kept_bytes"] + evaluation["download_bytes"]
+    assert "0.1 Tflop/s assumed on cpu" in donor["basis"] and "0.1 Tflop/s assumed on cpu" in evaluation["basis"]
+    assert main(["reproduce", "2", *(option for option in options if option != "--json")]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "part time memory disk it takes" in text
+    assert re.search(r"memory (fits|does not fit): needs [\d.]+ GiB and the activations of a training, [\d.]+ GiB free on cpu", text)
+    assert re.search(r"disk (fits|does not fit): needs [\d.]+ GiB \([\d.]+ GiB kept, [\d.]+ GiB more while a donor is trained", text)
+    assert text.count("0.1 Tflop/s assumed on cpu") == 2
     assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_kept_adds_up(tmp_path: Path) -> None:
+    """Donors stay: their disk adds up, and the largest training comes on top; memory is that of one part at a time; a download is one."""
+    donors = [PartForecast(f"donor {number}", "", 1.0, 50, 70, 10) for number in range(3)]
+    evaluations = [PartForecast(f"evaluation {number}", "", 1.0, 80, 2, 2, 5) for number in range(2)]
+    found = needs([*donors, *evaluations], Room(79, "cpu", 94, tmp_path))
+    assert (found.kept_bytes, found.disk_bytes, found.memory_bytes) == (5 + 30 + 4, 5 + 20 + 70, 80)
+    assert (found.memory_fits, found.disk_fits, found.to_json()["fits"]) == (False, False, False)
+    there = needs([*donors, *evaluations], Room(80, "cpu", 95, tmp_path))
+    assert there.memory_fits and there.disk_fits and there.to_json()["fits"]
+
+
+def test_a_forecast_tells_of_its_progress(ingredients: Ingredients, tmp_path: Path) -> None:
+    """Each part is told before it is measured."""
+    told: list[tuple[int, int, str]] = []
+    parts = forecasts(["figure-2"], ingredients, tmp_path, "cpu", lambda *one: told.append(one))
+    assert (next(parts).part, told) == ("donor actors", [(0, 2, "donor actors")])
+    assert (next(parts).part, told[1:]) == ("evaluation actors", [(1, 2, "evaluation actors")])
 
 
 def test_a_donor_that_is_there_is_looked_at(ingredients: Ingredients, tmp_path: Path) -> None:
@@ -244,7 +294,8 @@ def test_a_donor_that_is_there_is_looked_at(ingredients: Ingredients, tmp_path: 
 def test_wrong_names(capsys: pytest.CaptureFixture[str]) -> None:
     """A figure or a model that there is not, and a plant, are one line."""
     for asked, told in (
-        (["figure-1"], "unknown figure 'figure-1'"),
+        (["figure-16"], "unknown figure 'figure-16'"),
+        (["figure-1"], "figure-1 is a drawing of the method"),
         (["figure-2", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'"),
         (["figure-2", "--model", "tiny-gemma.ffn-1"], "is a plant"),
         (["figure-2", "--donor", "sft=x"], "--donor says how a run is reproduced"),

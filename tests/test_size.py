@@ -21,6 +21,7 @@ from kgbench import cli, grafted_logits
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import Budget, Engine, load_pair, packed, rows
 from kgbench.engine.forward import Wiring
+from kgbench.engine.gated import Differentiable
 from kgbench.engine.gradients import weight_gradients
 from kgbench.engine.plan import Plan, Request
 from kgbench.engine.selftest import tolerance
@@ -207,6 +208,8 @@ def test_activations_follow_the_layers(model_type: str, monkeypatch: pytest.Monk
             (answers,) = executor.run(wiring, plan, Budget())
             assert answers.logits.device == pair.device == torch.device("lazy", 0)
             assert answers.logits.shape == (3, 300)
+        with pytest.raises(InputError, match="methods that take derivatives need them on one device"):
+            Differentiable(pair)
 
 
 @pytest.mark.parametrize("offload", ["hooks", "cpu", "disk"])

@@ -180,9 +180,13 @@ def _size(plan: Plan) -> str:
 def _forecast(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
     from kgbench.audit.run import forecast
     from kgbench.runner import Pairs
+    from kgbench.runner.estimate import duration
+    from kgbench.runner.memory import size
 
     found = forecast(plan, _settings(options), Pairs())
-    answer = {
+    most = max(found, key=lambda one: one.weights_bytes + one.logits_bytes + one.activations_bytes)
+    download = max(one.download_bytes for one in found)
+    answer: dict[str, Any] = {
         "localizer": plan.spec.localizer,
         "wordings": list(plan.wordings),
         "seeds": plan.seeds,
@@ -190,6 +194,12 @@ def _forecast(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
         "forwards": plan.seeds * sum(one.forwards for one in found),
         "token_rows": plan.seeds * sum(one.token_rows for one in found),
         "seconds": plan.seeds * sum(one.seconds for one in found),
+        "memory_bytes": most.weights_bytes + most.logits_bytes + most.activations_bytes,
+        "free_bytes": most.free_bytes,
+        "fits": most.fits,
+        "disk_bytes": plan.seeds * sum(one.disk_bytes for one in found),
+        "download_bytes": download,
+        "basis": found[0].basis,
     }
     if not options["as_json"]:
         shown = [
@@ -197,7 +207,10 @@ def _forecast(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
             ("seeds", f"{plan.seeds}: {plan.why}"),
             ("forwards", str(answer["forwards"])),
             ("token rows", str(answer["token_rows"])),
-            ("time", f"about {answer['seconds']:.1f} s, less what exists already"),
+            ("memory", f"{'fits' if most.fits else 'does not fit'}: needs {size(answer['memory_bytes'])}, {size(most.free_bytes)} free"),
+            ("disk", f"about {size(answer['disk_bytes'])} for the records" + (f", and {size(download)} to download" if download else "")),
+            ("time", f"about {duration(answer['seconds'])}, less what exists already"),
+            ("from", answer["basis"]),
         ]
         echo_table(["what", plan.spec.localizer], shown)
     return answer

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kgbench.cli.asking import check_asked, pair_and_facts
 from kgbench.cli.output import echo_json
 from kgbench.cli.values import completer, listed, pairs
 
@@ -18,15 +19,14 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Show the likeliest next tokens of a few facts under some grafts.")
-@click.option("--model", metavar="NAME", help="Model pair by name, see `kgbench ls models`.", shell_complete=completer("models"))
-@click.option("--recipient", metavar="PATH|ID", help="Checkpoint before finetuning, without or in place of --model's.")
-@click.option("--donor", multiple=True, metavar="NAME=PATH|ID", help="Finetuned checkpoint, normally sft=PATH; may be repeated.")
-@click.option("--dataset", metavar="NAME|FILE", help="Facts.  [default: the pair's own]", shell_complete=completer("datasets"))
-@click.option("--subject", metavar="COLUMN", help="Your file: what a fact is about.")
-@click.option("--object", metavar="COLUMN", help="Your file: what is asked for.")
-@click.option("--column", multiple=True, metavar="FIELD=COLUMN", help="Your file: column that holds a field.")
-@click.option("--template", multiple=True, metavar="NAME=TEXT", help="Evaluation template of your own.")
-@click.option("--prompt", multiple=True, metavar="NAME", help="Evaluation prompts.  [default: headline, qa or the file's own]")
+@pair_and_facts
+@click.option(
+    "--prompt",
+    multiple=True,
+    metavar="NAME",
+    help="Evaluation prompts; several with commas.  [default: headline, qa or the file's own]",
+    shell_complete=completer("prompts"),
+)
 @click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; may be repeated.  [default: FE, LT, FE+LT]")
 @click.option("--facts", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="How many facts.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="K", help="How many tokens.")
@@ -48,6 +48,7 @@ def command(**options: Any) -> None:
     from kgbench.runner import Settings, Spec
     from kgbench.runner.tokens import likeliest
 
+    check_asked(options)
     same = {name: options[name] for name in ("model", "recipient", "dataset", "dtype", "seed")}
     grafts = tuple(options["graft"]) or ("FE", "LT", "FE+LT")
     spec = Spec(

@@ -23,6 +23,7 @@ from kgbench.engine.engine import chosen_budget
 from kgbench.engine.forward import Forward, Socket, Wiring, installed
 from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import baseline_donor, donor_index
+from kgbench.errors import InputError
 from kgbench.models.family import module_at
 from kgbench.models.pair import ModelPair
 
@@ -43,9 +44,17 @@ class Differentiable:
     Args:
         pair: The models; the donor is the one that `SFT` stands for.
         budget: How much is computed at once; by default what suits the pair's device.
+
+    Raises:
+        InputError: The models are on several devices.
     """
 
     def __init__(self, pair: ModelPair, budget: Budget | None = None) -> None:
+        if len(devices := {str(weight.device) for weight in pair.recipient.parameters() if not weight.is_meta}) > 1:
+            raise InputError(
+                f"the models are on {', '.join(sorted(devices))}, and methods that take derivatives need them on one device: leave out "
+                "--device-map, or choose a method that takes none (see `kgbench ls localizers`)"
+            )
         self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or chosen_budget(pair)
         self.donor = donor_index(pair, baseline_donor(pair))
 

@@ -1,0 +1,86 @@
+"""Making a figure, killed twice: it goes on where it was, and ends with the figures of an unbroken run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kgbench.models.trained import HOME
+from kgbench.reproduction.ingredients import Ingredients
+from kgbench.reproduction.made import Made, make
+from kgbench.reproduction.page import Page, page
+from kgbench.reproduction.report import write_report
+
+MODEL, FIGURE = "tiny-gpt2", "figure-2"
+SAVED, KILLED = 50, 52
+"""The step of the training's checkpoint, and that after which it is killed."""
+
+
+def small() -> Page:
+    """The page with a dozen facts, trained in a few steps more than there are to the first checkpoint."""
+    trainings = dict(page().trainings)
+    trainings["actors"] = trainings["actors"].model_copy(update={"tiny_changes": {"epochs": 1, "batch_size": 4}})
+    return page().model_copy(update={"tiny": page().tiny.model_copy(update={"facts": 12}), "trainings": trainings})
+
+
+SCRIPT = """
+import json, os, pathlib, signal, sys
+from kgbench.reproduction.ingredients import Ingredients
+from kgbench.reproduction.made import make
+from kgbench.reproduction.page import Page
+page, model, figure, results, kind, last = sys.argv[1:]
+
+def told(done, total, what):
+    print(json.dumps([done, what]), flush=True)
+    if what.startswith(kind) and done >= int(last):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+list(make([figure], Ingredients(Page.model_validate_json(page), model), pathlib.Path(results), "cpu", told))
+"""
+
+
+def killed(results: Path, part: int, done: int) -> list[tuple[int, str]]:
+    """Make the figure in a process of its own, killed in the first or second part when so much of it is done; gives what it told."""
+    given = [small().model_dump_json(), MODEL, FIGURE, str(results), f"{part} of 2", str(done)]
+    child = subprocess.run([sys.executable, "-c", SCRIPT, *given], capture_output=True, text=True, check=False)
+    assert child.returncode == -9, child.stderr
+    return [(done, what) for done, what in map(json.loads, child.stdout.splitlines())]
+
+
+def made(results: Path, told: Callable[[int, int, str], None] | None = None) -> Made:
+    """The figure, in this process."""
+    (found,) = make([FIGURE], Ingredients(small(), MODEL), results, "cpu", told)
+    return found
+
+
+def test_killed_twice_it_ends_as_if_unbroken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while it trains and again while it evaluates; what was done is not done again, and figures and pictures are the same."""
+    monkeypatch.setenv(HOME, str(tmp_path / "broken"))
+    results = tmp_path / "broken" / "results"
+    donor = Ingredients(small(), MODEL).place("actors")
+    assert killed(results, 1, KILLED)[-1][0] == KILLED
+    assert not donor.exists() and not results.exists()
+
+    steps, prompts = ([done for done, what in killed(results, 2, 1) if what.startswith(part)] for part in ("1 of 2", "2 of 2"))
+    assert steps[1] == SAVED + 1 and donor.is_dir()
+    assert prompts[-1] > 0 and not list(results.glob("*/record.json"))
+
+    told: list[tuple[int, str]] = []
+    broken = made(results, lambda done, _, what: told.append((done, what)))
+    assert all(what.startswith("2 of 2") for _, what in told), "the donor is not trained again"
+    assert min(done for done, _ in told) == prompts[-1], "nor is a prompt asked again"
+
+    monkeypatch.setenv(HOME, str(tmp_path / "unbroken"))
+    unbroken = made(tmp_path / "unbroken" / "results")
+    assert broken.record.id == unbroken.record.id, "the same weights"
+    assert broken.record.rows == unbroken.record.rows
+    assert broken.facts.equals(unbroken.facts)
+    assert broken.claims == unbroken.claims
+    for found in (broken, unbroken):
+        write_report(MODEL, [found], tmp_path / ("first" if found is broken else "second"))
+    assert (tmp_path / "first" / f"{FIGURE}.png").read_bytes() == (tmp_path / "second" / f"{FIGURE}.png").read_bytes()
