@@ -58,7 +58,7 @@ def draw(made: Made) -> Figure:
     axes[-1].set_xticks(range(len(names)), names, rotation=35, ha="right")
     for axis in axes[:-1]:
         axis.set_xticks(range(len(names)), [])
-    handles, labels = axes[0].get_legend_handles_labels()
+    handles, labels = max((axis.get_legend_handles_labels() for axis in axes), key=lambda found: len(found[0]))
     if handles:
         drawn.legend(handles, labels, fontsize=6, frameon=False, ncols=len(handles), loc="outside lower center")
     room = 72 * drawn.get_figwidth() - _MARGIN
