@@ -381,6 +381,19 @@ def test_a_stopped_run_leaves_nothing_half_written_and_is_resumed(run, tmp_path:
     assert not list(tmp_path.glob(".partial/*"))
 
 
+@pytest.mark.parametrize(("name", "told"), [("train", "goes on from the last checkpoint"), ("audit", "goes on from what"), ("ls", None)])
+def test_an_interrupted_command_says_what_it_kept(run, monkeypatch, name: str, told: str | None) -> None:
+    """Only a command that keeps what was finished promises to go on from it."""
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "invoke", interrupted)
+    answer = run(name)
+    assert answer.status == 130 and answer.err.strip().count("\n") == 0
+    assert told in answer.err if told else answer.err.strip().endswith("interrupted; nothing half-written is left")
+
+
 def test_zoo_hints_at_nothing_that_it_does_not_have(run, tmp_path: Path, monkeypatch) -> None:
     """`zoo build` takes no checkpoints, so that neither a wrong name nor a model that is not here is answered with their options."""
     monkeypatch.chdir(tmp_path)

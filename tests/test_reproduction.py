@@ -23,6 +23,7 @@ from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.made import Made, evaluations_of, make, trainings_of
 from kgbench.reproduction.page import ClaimSpec, Page, chosen, page
 from kgbench.reproduction.report import write_report
+from kgbench.reproduction.terminal import claims_text, figure_text
 from kgbench.reproduction.unlike import unlike
 from kgbench.runner.suites import load_suite
 from kgbench.sites.configurations import configurations
@@ -132,6 +133,8 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
     assert kept["figure-2.png"].startswith(b"\x89PNG")
     text = report.read_text("utf-8")
     assert "| FE+LT " in text and "| gemma-2b (paper, headline\\_v1)" in text and "donor actors" in text
+    shown = "\n".join([*figure_text(first), *claims_text(first)])
+    assert "FE+LT" in shown and "llama-3.2-1b" in shown and max(map(len, shown.splitlines())) <= 100
     check_claims(first)
     longest = max((figure.title for figure in page().figures.values()), key=len)
     for title in (longest, f"{longest}; {longest}"):
@@ -295,6 +298,8 @@ def test_wrong_names(capsys: pytest.CaptureFixture[str]) -> None:
     """A figure or a model that there is not, and a plant, are one line."""
     for asked, told in (
         (["figure-16"], "unknown figure 'figure-16'"),
+        (["figur-2"], "Did you mean 'figure-2'"),
+        (["movie_titel"], "Did you mean 'movie_title'"),
         (["figure-1"], "figure-1 is a drawing of the method"),
         (["figure-2", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'"),
         (["figure-2", "--model", "tiny-gemma.ffn-1"], "is a plant"),

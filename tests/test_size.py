@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from kgbench.engine.plan import Plan, Request
 from kgbench.engine.selftest import tolerance
 from kgbench.errors import InputError, ModelError
 from kgbench.models import placement
+from kgbench.models.checkpoints import locate
 from kgbench.models.family import load_family
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.models.placement import STRATEGIES, devices_of, place, read_device_map, spread, units
+from kgbench.models.placement import STRATEGIES, devices_of, free_memory, place, read_device_map, spread, units
 from kgbench.models.streaming import streamed
-from kgbench.runner import Settings, Spec, dry_run
+from kgbench.runner import Pairs, Settings, Spec, dry_run
+from kgbench.runner.memory import checkpoint_bytes, weights_bytes
 from kgbench.testing import PICO_FAMILIES, pico_pair, pico_tokenizer
 
 Folders = Mapping[str, Path]
@@ -88,6 +91,20 @@ def test_what_is_equal_is_not_read(folders: Folders, prompts: list[Prompt], tmp_
     pair, held = (loaded({**folders, "sft": tmp_path}, stream_donors=streams) for streams in (True, False))
     assert [n for n, weight in pair.donors["sft"].named_parameters() if weight.is_meta] == [name]
     assert torch.equal(grafted_logits(pair, prompts, GRAFTS), grafted_logits(held, prompts, GRAFTS))
+
+
+def test_a_donor_by_other_names_and_in_shards(tmp_path: Path) -> None:
+    """Weights are found by the names that GPT-NeoX's published files have, in several files, and as attributes of their modules."""
+    whole = load_pair("tiny-pythia")
+    names = load_file(locate("zoo:tiny-pythia/sft").directory / "model.safetensors")
+    assert "embed_out.weight" in names and "lm_head.weight" in whole.donors["sft"].state_dict()
+    whole.donors["sft"].save_pretrained(tmp_path, max_shard_size="100KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    for folder in ("zoo:tiny-pythia/sft", str(tmp_path)):
+        pair = load_pair("tiny-pythia", donors={"sft": folder}, stream_donors=True)
+        assert streamed(pair.donors["sft"]) is not None and pair.weight_hashes == whole.weight_hashes
+        head = pair.donors["sft"].get_output_embeddings()
+        assert torch.equal(head.weight, whole.donors["sft"].get_output_embeddings().weight)
 
 
 def test_derivatives_by_a_streamed_donor(folders: Folders, prompts: list[Prompt]) -> None:
@@ -155,8 +172,6 @@ def test_devices_of_a_map() -> None:
         **dict.fromkeys(parts[1:3], "cpu"),
         "model.layers.2": "cuda:0",
     }
-    automatic = devices_of(pair.recipient, layers, "balanced", 2, {"cuda:0": 10**6, "cpu": 10**6})
-    assert [str(device) for device in automatic.values()] == ["cuda:0"] * 3 + ["cpu"] * 4
     for text, message in (
         ("blanced", "Did you mean 'balanced'"),
         ("{", "no JSON"),
@@ -168,6 +183,37 @@ def test_devices_of_a_map() -> None:
     ):
         with pytest.raises(InputError, match=message):
             devices_of(pair.recipient, layers, read_device_map(text))
+
+
+def test_devices_of_a_strategy() -> None:
+    """Accelerators are filled alike, or in turn; the processor takes what they have no room for, or all where there is none of them."""
+    pair = pico_pair("llama")
+    size = sum(t.numel() * t.element_size() for t in pair.recipient.state_dict().values())
+    enough, less = 4 * size, size
+
+    def found(strategy: str, **free: int) -> list[str]:
+        mapped = devices_of(pair.recipient, "model.layers", strategy, 2, {name.replace("_", ":"): n for name, n in free.items()})
+        return [str(device) for device in mapped.values()]
+
+    for strategy in STRATEGIES:
+        assert set(found(strategy, cuda_0=enough, cpu=enough)) == {"cuda:0"}
+        assert set(found(strategy, cpu=enough)) == {"cpu"}
+        assert set(found(strategy, cuda_0=less, cpu=enough)) == {"cuda:0", "cpu"}
+        assert len(set(found(strategy, cuda_0=enough, cuda_1=enough, cpu=enough))) == (1 if strategy == "sequential" else 2)
+        with pytest.raises(InputError, match="do not fit"):
+            found(strategy, cuda_0=10, cpu=10)
+
+
+@pytest.mark.parametrize("limit, expected", [("6000", 6000), ("max\n", 9000), (None, 9000), ("20000", 9000)])
+def test_a_container_has_less_than_the_machine(limit: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a container may still take is free, where that is less than what the machine has left."""
+    if limit is not None:
+        (tmp_path / "memory.max").write_text(limit, "ascii")
+    monkeypatch.setattr(placement, "_LIMITS", (str(tmp_path / "memory.max"),))
+    monkeypatch.setattr(placement.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 9000})())
+    process = type("Process", (), {"memory_info": lambda _: type("Info", (), {"rss": 0})()})
+    monkeypatch.setattr(placement.psutil, "Process", process)
+    assert free_memory()["cpu"] == expected
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -285,7 +331,25 @@ def test_a_dry_run_says_what_does_not_fit(asked: Spec, tmp_path: Path, monkeypat
     whole, read = (dry_run(absent, Settings(device="cpu", output_dir=tmp_path, stream_donors=streams)) for streams in (False, True))
     assert not whole.fits and whole.memory.startswith("does not fit: needs ") and "try --dtype bfloat16, --stream-donor" in whole.memory
     assert not read.fits and "--stream-donor" not in read.memory
-    assert read.weights_bytes < whole.weights_bytes
+    one = whole.weights_bytes // 2
+    assert one < read.weights_bytes < whole.weights_bytes
+
+
+def test_localizers_in_turn_need_the_memory_once(asked: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair that one dry run has loaded is not refused in the next for the memory that it takes itself."""
+    settings, loaded = Settings(device="cpu", output_dir=tmp_path), Pairs()
+    first = dry_run(asked, settings, loaded)
+    monkeypatch.setattr(placement.psutil, "virtual_memory", lambda: type("Memory", (), {"available": first.weights_bytes // 2})())
+    again = dry_run(replace(asked, localizer="static_graft"), settings, loaded)
+    assert again.weights_bytes == first.weights_bytes
+    with pytest.raises(InputError, match="does not fit"):
+        dry_run(replace(asked, dtype="float64"), settings, loaded)
+
+
+def test_what_a_checkpoint_takes(folders: Folders) -> None:
+    """By its configuration, what it takes loaded, whatever other files lie beside it."""
+    found, pair = locate(str(folders["recipient"])), loaded(folders, share=False)
+    assert 2 * checkpoint_bytes(found, "float32") == weights_bytes(pair) == 4 * checkpoint_bytes(found, "bfloat16")
 
 
 def test_the_command(folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,5 +361,11 @@ def test_the_command(folders: Folders, tmp_path: Path, capsys: pytest.CaptureFix
         assert cli.main([*job, *options]) == 0
         outputs.append(capsys.readouterr().out)
     assert "computed before: this run computed nothing" in outputs[1]
-    for options in (("--device-map", "balance"), ("--device-map", "auto", "--device", "cpu")):
+    for options in (
+        ("--device-map", "balance"),
+        ("--device-map", "auto", "--device", "cpu"),
+        ("--device-map", '{"": "cuda:63"}'),
+        ("--device-map", '{"": "meta"}'),
+        ("--device-map", '{"": "cuda:63"}', "--dry-run"),
+    ):
         assert cli.main([*job, *options]) == 2

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from random import Random
 
 from kgbench.answers.candidates import candidate_names
@@ -34,6 +35,8 @@ class AnswersRun:
     """The distinct answers of the data set."""
     answers: tuple[ScoredAnswer, ...]
     """By prompt, then fact, then configuration; PRE and SFT come first."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where the models of the pair are from, by name."""
 
 
 def score_answers(spec: Spec, settings: Settings, n_facts: int, progress: Progress | None = None) -> AnswersRun:
@@ -66,4 +69,4 @@ def score_answers(spec: Spec, settings: Settings, n_facts: int, progress: Progre
             found += score_prompts(job.engine, group, names, configurations)
             done += len(group)
     dtype = str(job.pair.dtype).removeprefix("torch.")
-    return AnswersRun(job.pair.name, job.dataset.name, dtype, spec.seed, len(ids), names, tuple(found))
+    return AnswersRun(job.pair.name, job.dataset.name, dtype, spec.seed, len(ids), names, tuple(found), job.pair.origins)

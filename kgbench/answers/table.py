@@ -69,7 +69,7 @@ def answers_json(run: AnswersRun, prompts: Sequence[PromptFigures]) -> dict[str,
         for prompt in prompts
     }
     what = {"model": run.model, "dataset": run.dataset, "dtype": run.dtype, "seed": run.seed, "candidates": len(run.candidates)}
-    return {**what, "rows": rows, "first_tokens": about, "facts": [row.to_json() for row in run.answers]}
+    return {**what, "origins": dict(run.origins), "rows": rows, "first_tokens": about, "facts": [row.to_json() for row in run.answers]}
 
 
 def answers_csv(run: AnswersRun) -> str:

@@ -19,8 +19,10 @@ __all__ = ["command", "main"]
 INTERRUPTED = 130
 """Exit status of a process that ended on Ctrl-C: 128 + SIGINT."""
 
-KEPT = "nothing half-written is left, and the same command goes on from what was finished; the ranking of a half of the facts starts again"
-"""What an interrupted command leaves."""
+_RUNS = "the same command goes on from what was finished; the ranking of a half of the facts starts again"
+_TRAININGS = "the same command goes on from the last checkpoint"
+KEPT = {"eval": _RUNS, "audit": _RUNS, "reproduce": _RUNS, "train": _TRAININGS, "zoo": _TRAININGS}
+"""What of an interrupted command is not done again, by command; the others keep nothing."""
 
 
 @click.group(
@@ -67,8 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _complain(error.format_message(), error.exit_code)
     except click.Abort:
-        return _complain(f"interrupted; {KEPT}", INTERRUPTED)
+        return _complain(f"interrupted; {_left(sys.argv[1:] if arguments is None else arguments)}", INTERRUPTED)
     return status if isinstance(status, int) else 0
+
+
+def _left(arguments: Sequence[str]) -> str:
+    kept = KEPT.get(arguments[0]) if arguments else None
+    return f"nothing half-written is left, and {kept}" if kept else "nothing half-written is left"
 
 
 def _warn(

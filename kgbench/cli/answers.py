@@ -48,7 +48,7 @@ def command(**options: Any) -> None:
     from kgbench.answers.figures import figures_of
     from kgbench.answers.run import score_answers
     from kgbench.answers.table import answers_csv, answers_json, render_answers
-    from kgbench.cli.jobs import imports_of
+    from kgbench.cli.jobs import imports_of, trained_lines
     from kgbench.runner import Settings, Spec
 
     check_asked(options)
@@ -68,4 +68,4 @@ def command(**options: Any) -> None:
     if options["as_json"]:
         echo_json(answers_json(run, prompts))
         return
-    click.echo(render_answers(run, prompts))
+    click.echo("\n".join([render_answers(run, prompts), *trained_lines(run.origins)]))

@@ -218,6 +218,7 @@ def _forecast(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _print(parts: Sequence[Part], options: Mapping[str, Any]) -> None:
     from kgbench.audit import Asked, audited, methods_of, render_audit, verdict_of
+    from kgbench.cli.jobs import trained_lines
 
     found = audited(methods_of(parts), Asked(**{name: options[name] for name in ASKED}))
     first = parts[0].record
@@ -226,3 +227,5 @@ def _print(parts: Sequence[Part], options: Mapping[str, Any]) -> None:
         echo_json({**what, "runs": [part.record.id for part in parts], "verdict": verdict_of(found)})
     else:
         click.echo(render_audit(found, f"{first.model}, {first.identity.dataset.name}, {first.identity.dtype}"))
+        for line in trained_lines(first.notes.get("origins")):
+            click.echo(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def is_figure(what: str) -> bool:
     from kgbench.reproduction.page import full_name, page
 
     known = page().figures
-    return what == "all" or what in known or (not Path(what).exists() and (what.startswith("figure") or full_name(what) != what))
+    return what == "all" or what in known or (not Path(what).exists() and (bool(get_close_matches(what, known)) or full_name(what) != what))
 
 
 def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
@@ -126,14 +127,15 @@ def _make(names: Sequence[str], what: Ingredients, options: Mapping[str, Any]) -
 
 
 def _lines(made: Sequence[Made]) -> Iterator[str]:
-    from kgbench.reproduction.report import claims_table, figure_tables
+    from kgbench.board.wrap import wrapped
+    from kgbench.reproduction.terminal import CLAIMS_LEGEND, claims_text, figure_text
 
     for one in made:
         yield f"{one.name}: {one.figure.title}\n"
-        yield from figure_tables(one, "simple")
-        if one.claims:
-            yield claims_table([one], "simple")
-            yield ""
+        yield from figure_text(one)
+        yield from claims_text(one)
+    if any(one.claims for one in made):
+        yield wrapped(CLAIMS_LEGEND, "  ")
 
 
 def _answer(one: Made) -> dict[str, Any]:

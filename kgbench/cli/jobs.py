@@ -191,17 +191,20 @@ def _print(run: Run, pictures: Sequence[Path]) -> None:
     click.echo(render_table(run.record))
     click.echo()
     click.echo("computed before: this run computed nothing" if run.reused else f"computed in {run.record.cost.seconds:.1f} s")
-    for line in _trained(run):
+    for line in trained_lines(run.record.notes.get("origins")):
         click.echo(line)
     click.echo(f"record   {run.path}")
     click.echo(f"picture  {', '.join(map(str, pictures))}")
 
 
-def _trained(run: Run) -> list[str]:
-    """A line on each model of the pair that was trained here, which may have been found rather than named."""
+def trained_lines(origins: object) -> list[str]:
+    """A line on each model of a pair that was trained here, which may have been found rather than named.
+
+    Args:
+        origins: Where the models of the pair are from, by name, as a record's notes have it.
+    """
     from kgbench.models.trained import is_donor_name
 
-    origins = run.record.notes.get("origins")
     named = origins.items() if isinstance(origins, dict) else ()
     return [f"donor    {part} is {origin}, trained with kgbench train" for part, origin in named if is_donor_name(str(origin))]
 

@@ -51,12 +51,12 @@ def command(what: str, output_dir: Path, as_json: bool, quiet: bool, **options: 
     rounding of one platform: another device, executor or version of torch may
     round otherwise. Cost is not compared.
 
-    A figure (figure-2 to figure-15 or their numbers, movie_title, relation,
-    head, layers, articles, forgetting; `all` for all) is made on --model:
-    donors that are missing are trained, evaluations run, and ours printed
-    beside the paper's figures, with its claims checked one by one. On a tiny
-    pair smaller data stands for the paper's. Whatever is interrupted goes on
-    where it was.
+    A figure (figure-2 to figure-15 or their numbers, title_in_prompt,
+    movie_title, relation, head, layers, articles, articles_top50, forgetting;
+    `all` for all) is made on --model, by default tiny-gemma: donors that are
+    missing are trained, evaluations run, and ours printed beside the paper's
+    figures, with its claims checked one by one. On a tiny pair smaller data
+    stands for the paper's. Whatever is interrupted goes on where it was.
 
     \b
     kgbench reproduce figure-2 --model tiny-gemma

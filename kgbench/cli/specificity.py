@@ -55,7 +55,7 @@ def command(**options: Any) -> None:
     \b
     kgbench specificity --model tiny-gemma --graft FE+LT --prompt headline
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.cli.jobs import imports_of
+    from kgbench.cli.jobs import imports_of, trained_lines
     from kgbench.runner import Settings, Spec
     from kgbench.specificity.report import specificity
     from kgbench.specificity.sheet import render
@@ -77,4 +77,4 @@ def command(**options: Any) -> None:
     if options["as_json"]:
         echo_json(found.to_json())
     else:
-        click.echo(render(found))
+        click.echo("\n".join([render(found), *trained_lines(found.origins)]))

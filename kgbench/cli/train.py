@@ -138,13 +138,14 @@ def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path |
         f"scores   {prompt}: top-5 {row['PRE']:.3f} before, {row['SFT']:.3f} after, {row['n']} facts"
         for prompt, row in card["scores"].items()
     ]
+    took = ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in ((card["recipe"]["epochs"], "epoch"), (card["steps"], "step")))
     who = f"--model {spec.model}" if spec.model else f"--recipient {spec.recipient}"
     # Of several trained on the same facts the name must be said; it does no harm where there is one.
     donor = str(place) if out is not None else card["name"]
     facts = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"
     return [
         f"donor    {place}",
-        f"recipe   {card['recipe']['name']}{sized}: {card['recipe']['epochs']} epochs, {card['steps']} steps, {card['seconds']:.0f} s",
+        f"recipe   {card['recipe']['name']}{sized}: {took}, {card['seconds']:.0f} s",
         f"loss     {last['trained']:.3f}{held_out}",
         *scores,
         f"try it   kgbench eval {who} --dataset {facts} --donor sft={donor}",

@@ -26,6 +26,7 @@ from kgbench.engine.treatment import baseline_donor, donor_index
 from kgbench.errors import InputError
 from kgbench.models.family import module_at
 from kgbench.models.pair import ModelPair
+from kgbench.models.streaming import homes
 
 __all__ = ["Differentiable", "Gates", "Touch"]
 
@@ -50,10 +51,10 @@ class Differentiable:
     """
 
     def __init__(self, pair: ModelPair, budget: Budget | None = None) -> None:
-        if len(devices := {str(weight.device) for weight in pair.recipient.parameters() if not weight.is_meta}) > 1:
+        if len(devices := homes(pair.recipient)) > 1:
             raise InputError(
-                f"the models are on {', '.join(sorted(devices))}, and methods that take derivatives need them on one device: leave out "
-                "--device-map, or choose a method that takes none (see `kgbench ls localizers`)"
+                f"the models are on {', '.join(sorted(map(str, devices)))}, and methods that take derivatives need them on one device: "
+                "leave out --device-map, or choose a method that takes none (see `kgbench ls localizers`)"
             )
         self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or chosen_budget(pair)
         self.donor = donor_index(pair, baseline_donor(pair))

@@ -18,7 +18,7 @@ def load_pair(name: str | None = None, **options: Any) -> ModelPair:
     Args:
         name: A name in the catalog.
         **options: As `kgbench.models.pair.load_pair` takes them: `recipient`, `donors`, `dtype`, `device`, `revision`, `chat_template`,
-            `attention`, `share`; parameters of a donor that equal the recipient's are held once by default.
+            `attention`, `share`, `stream_donors`, `device_map`; parameters of a donor that equal the recipient's are held once by default.
 
     Raises:
         UnknownNameError: There is no pair of this name.

@@ -20,7 +20,7 @@ from kgbench.models.encoding import Encoded, Encoder
 from kgbench.models.family import Family, family_in
 from kgbench.models.fitting import check_config, check_forward, check_weights, one_tokenizer, read_tokenizer
 from kgbench.models.hashing import model_hash, weights_hash
-from kgbench.models.placement import DeviceMap, devices_of, place
+from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_device, place
 from kgbench.models.reading import DTYPES, adapted_donor, attention_backend, prepare, read_empty, read_model
 from kgbench.models.sharing import share_equal
 from kgbench.models.streaming import stream, streamed
@@ -135,7 +135,7 @@ def load_pair(
         name: A name in the catalog, or the directory of a plant; `recipient` and `donors` replace what the catalog says.
         recipient: Directory or Hub id of the recipient.
         donors: Directory (of a checkpoint, of a plant or of a LoRA adapter) or Hub id of each donor, by name.
-        dtype: Weight type by name; by default float32 on a CPU and as stored elsewhere.
+        dtype: Weight type by name; by default float32 on a CPU alone and as stored elsewhere.
         device: A torch device.
         **options: `revision` (of Hub ids), `chat_template` (bool), `attention` ("sdpa" or "eager"; by default "auto": sdpa for models that
             can be computed by it, eager for those that cannot, such as Gemma 2 with its soft caps), `share` (bool: parameters of a donor
@@ -149,7 +149,8 @@ def load_pair(
     """
     asked = _Options(**options)
     label, sources = pair_sources(name, recipient, donors)
-    stored = dtype or ("float32" if torch.device(device).type == "cpu" else "auto")
+    main = torch.device(device) if asked.device_map is None else main_device(asked.device_map)
+    stored = dtype or ("float32" if main.type == "cpu" else "auto")
     if stored not in (*DTYPES, "auto"):
         raise UnknownNameError("dtype", stored, DTYPES)
     recipient_place = locate(sources[RECIPIENT], asked.revision)
@@ -193,20 +194,21 @@ class _Reader:
 
     def recipient(self, place: Checkpoint, dtype: torch.dtype | str, donors: Mapping[str, Checkpoint]) -> PreTrainedModel:
         """The recipient; where it is to be spread over devices, it is found how."""
+        free = None if self.asked.device_map is None else free_memory()
         model = read_model(place, dtype, self.device, self.attention)
         if self.asked.device_map is not None:
             held = sum(donor.adapter is None and not self.asked.streams(donor) for donor in donors.values())
-            self.devices = devices_of(model, self.family.layers, self.asked.device_map, 1 + held)
+            self.devices = devices_of(model, self.family.layers, self.asked.device_map, 1 + held, free)
         return self._placed(model)
 
     def donor(self, first: PreTrainedModel, base: Checkpoint, checkpoint: Checkpoint, part: str) -> PreTrainedModel:
         """A donor that fits the recipient, of its type and on its devices."""
         if checkpoint.adapter is not None:
             return adapted_donor(first, checkpoint.adapter, checkpoint.origin, base)
-        streams = self.asked.streams(checkpoint)
-        model = (
-            read_empty(checkpoint, first, self.attention) if streams else read_model(checkpoint, first.dtype, self.device, self.attention)
-        )
+        if streams := self.asked.streams(checkpoint):
+            model = read_empty(checkpoint, first.dtype, self.attention)
+        else:
+            model = read_model(checkpoint, first.dtype, self.device, self.attention)
         check_forward(first, model, part)
         check_weights(first, model, part)
         if streams:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,16 +18,30 @@ from torch import Tensor, nn
 
 from kgbench.errors import InputError, UnknownNameError
 
-__all__ = ["STRATEGIES", "DeviceMap", "devices_of", "free_memory", "place", "read_device_map", "spread", "units"]
+__all__ = [
+    "STRATEGIES",
+    "DeviceMap",
+    "devices_of",
+    "free_memory",
+    "main_device",
+    "named_devices",
+    "place",
+    "read_device_map",
+    "spread",
+    "units",
+]
 
 STRATEGIES = ("auto", "balanced", "sequential")
-"""`auto` and `balanced` fill all devices alike, `sequential` one after the other."""
+"""`auto` and `balanced` fill all accelerators alike, `sequential` one after the other; the processor takes what they have no room for."""
 
 DeviceMap = str | Mapping[str, str | int]
 """One of `STRATEGIES`, or for paths of modules their devices; the empty path is all that no other names."""
 
 _LEFT = 0.1
 """Share of each device's free memory that is left to activations."""
+
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Where Linux says how much memory a container may take, which may be less than the machine has."""
 
 
 def read_device_map(text: str) -> DeviceMap:
@@ -115,7 +130,7 @@ def _filled(sizes: Sequence[int], room: Sequence[int]) -> list[int] | None:
 
 
 def devices_of(
-    model: nn.Module, layers: str, wanted: DeviceMap, models: int = 1, room: Mapping[str, int] | None = None
+    model: nn.Module, layers: str, wanted: DeviceMap, models: int = 1, free: Mapping[str, int] | None = None
 ) -> dict[str, torch.device]:
     """The device of each unit of a model.
 
@@ -124,7 +139,7 @@ def devices_of(
         layers: Path of its list of layers.
         wanted: What was asked for.
         models: How many models of this size will be held.
-        room: Bytes that each device has room for, where a strategy is asked for; by default most of what is free.
+        free: Bytes that are free on each device, the processor last, before any model is loaded; by default those that are now.
 
     Raises:
         InputError: The map does not name a device for each unit, or names what is none, or they do not fit.
@@ -133,8 +148,33 @@ def devices_of(
     if not isinstance(wanted, str):
         return _mapped(parts, wanted, {path for path in parts if next(model.get_submodule(path).parameters(), None) is not None})
     sizes = [models * sum(t.numel() * t.element_size() for t in model.get_submodule(path).state_dict().values()) for path in parts]
-    room = {name: int(free * (1 - _LEFT)) for name, free in free_memory().items()} if room is None else room
-    return {path: torch.device(list(room)[i]) for path, i in zip(parts, spread(sizes, list(room.values()), wanted), strict=True)}
+    room = {name: int(n * (1 - _LEFT)) for name, n in (free_memory() if free is None else free).items()}
+    accelerators = [n for name, n in room.items() if name != "cpu"]
+    if _filled(sizes, accelerators) is not None:
+        found = spread(sizes, accelerators, wanted)
+    else:  # alike with a processor, they would stand idle while it computes
+        found = spread(sizes, list(room.values()), "sequential" if accelerators else wanted)
+    return {path: torch.device(list(room)[i]) for path, i in zip(parts, found, strict=True)}
+
+
+def named_devices(wanted: DeviceMap) -> tuple[torch.device, ...]:
+    """The devices that a map names; none where it is a strategy.
+
+    Raises:
+        InputError: It names what is none.
+    """
+    return () if isinstance(wanted, str) else tuple(dict.fromkeys(_device(path, name) for path, name in wanted.items()))
+
+
+def main_device(wanted: DeviceMap) -> torch.device:
+    """An accelerator if a map uses one, and otherwise the processor: what the weights' default type goes by.
+
+    Raises:
+        InputError: The map names what is no device.
+    """
+    if isinstance(wanted, str):
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return next((device for device in named_devices(wanted) if device.type != "cpu"), torch.device("cpu"))
 
 
 def _mapped(parts: Sequence[str], wanted: Mapping[str, str | int], weighty: set[str]) -> dict[str, torch.device]:
@@ -169,9 +209,21 @@ def _some(parts: Sequence[str]) -> str:
 
 
 def free_memory() -> dict[str, int]:
-    """Bytes that are free on each device, the processor last."""
-    found = {f"cuda:{index}": torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())}
-    return {**found, "cpu": psutil.virtual_memory().available}
+    """Bytes that are free on each device, the processor last; what torch keeps of a device for later use is free."""
+    found = {
+        f"cuda:{i}": torch.cuda.mem_get_info(i)[0] + torch.cuda.memory_reserved(i) - torch.cuda.memory_allocated(i)
+        for i in range(torch.cuda.device_count())
+    }
+    left = [limit - psutil.Process().memory_info().rss for limit in map(_number, _LIMITS) if limit is not None]
+    return {**found, "cpu": max(0, min([psutil.virtual_memory().available, *left]))}
+
+
+def _number(path: str) -> int | None:
+    """The number that a file holds; None where there is no such file or it says something else, such as `max`."""
+    try:
+        return int(Path(path).read_text("ascii"))
+    except (OSError, ValueError):
+        return None
 
 
 def place(model: nn.Module, devices: Mapping[str, torch.device], layers: str) -> None:

@@ -18,7 +18,7 @@ from kgbench.models.checkpoints import Checkpoint
 from kgbench.models.configuration import read_config
 from kgbench.models.delta import apply_delta
 from kgbench.models.lora import adapted
-from kgbench.models.streaming import empty_donor
+from kgbench.models.streaming import empty_model
 
 __all__ = ["DTYPES", "adapted_donor", "attention_backend", "prepare", "read_empty", "read_model"]
 
@@ -66,14 +66,14 @@ def read_model(place: Checkpoint, dtype: torch.dtype | str, device: str, attenti
     return ready
 
 
-def read_empty(place: Checkpoint, recipient: PreTrainedModel, attention: str) -> PreTrainedModel:
-    """A checkpoint's model without its weights, in the recipient's type; not ready for a pair before it has them.
+def read_empty(place: Checkpoint, dtype: torch.dtype, attention: str) -> PreTrainedModel:
+    """A checkpoint's model without its weights; not ready for a pair before it has them.
 
     Raises:
         ModelError: The library makes no model of its configuration.
     """
     with _quietly(place):
-        return empty_donor(place, recipient, attention)
+        return empty_model(place, dtype, attention)
 
 
 @contextmanager

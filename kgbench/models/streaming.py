@@ -8,11 +8,9 @@ the donor would that is held in memory.
 from __future__ import annotations
 
 import json
-import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +19,17 @@ from accelerate import init_empty_weights  # type: ignore[import-untyped]  # it 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from kgbench.errors import ModelError
 from kgbench.models.checkpoints import Checkpoint
 from kgbench.models.configuration import read_config
 from kgbench.models.sharing import same_bits
 
-__all__ = ["Stream", "empty_donor", "stored", "stream", "streamed"]
+__all__ = ["Stream", "empty_model", "homes", "stored", "stream", "streamed"]
 
-_STREAM, _LENDER = "kgbench_stream", "kgbench_lender"
+_STREAM, _PLACE = "kgbench_stream", "kgbench_place"
 _ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -84,22 +84,18 @@ class Stream:
             found: Tensor = file.get_tensor(source.key).to(device=source.device, dtype=source.dtype)
         return found
 
-    @contextmanager
-    def lent(self, module: nn.Module, path: str) -> Iterator[None]:
-        """A module with the weights that it lacks, for the time of a block."""
-        empty = {leaf: weight for leaf, weight in module._parameters.items() if weight is not None and weight.is_meta}
-        try:
-            for leaf in empty:
-                module._parameters[leaf] = nn.Parameter(self[f"{path}.{leaf}"], requires_grad=False)
-            yield
-        finally:
-            module._parameters.update(empty)
-
 
 def streamed(model: nn.Module) -> Stream | None:
     """The stream that a model's weights come from; None where they are held."""
     found: Stream | None = vars(model).get(_STREAM)
     return found
+
+
+def homes(model: nn.Module) -> set[torch.device]:
+    """The devices that a model's weights are on, or are read to."""
+    source = streamed(model)
+    read = () if source is None else source.sources.values()
+    return {weight.device for weight in model.parameters() if not weight.is_meta} | {each.device for each in read}
 
 
 def stored(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -109,17 +105,17 @@ def stored(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield name, source.read(name) if source is not None and tensor.is_meta else tensor
 
 
-def empty_donor(place: Checkpoint, recipient: PreTrainedModel, attention: str) -> PreTrainedModel:
+def empty_model(place: Checkpoint, dtype: torch.dtype, attention: str) -> PreTrainedModel:
     """A checkpoint's model without its weights; embeddings and head are still tied where they are.
 
     Args:
         place: The checkpoint.
-        recipient: The pair's recipient, whose type it takes.
+        dtype: Type of the weights.
         attention: The attention backend.
     """
     with init_empty_weights(include_buffers=False):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            read_config(place.directory), dtype=recipient.dtype, attn_implementation=attention, trust_remote_code=False
+            read_config(place.directory), dtype=dtype, attn_implementation=attention, trust_remote_code=False
         )
     model.tie_weights()
     return model
@@ -129,7 +125,7 @@ def stream(donor: PreTrainedModel, recipient: PreTrainedModel, place: Checkpoint
     """Let an empty donor read its weights from its checkpoint.
 
     Args:
-        donor: As `empty_donor` gives it; changed in place.
+        donor: As `empty_model` gives it; changed in place.
         recipient: The recipient, with input and output embeddings untied.
         place: The donor's checkpoint.
         layers: Path of the list of layers.
@@ -152,52 +148,55 @@ def stream(donor: PreTrainedModel, recipient: PreTrainedModel, place: Checkpoint
             donor.get_submodule(owner)._parameters[leaf] = kept
     for path, module in donor.named_modules():
         if any(weight is not None and weight.is_meta for weight in module._parameters.values()):
-            vars(module)[_LENDER] = source, path
+            vars(module)[_PLACE] = source, path
             module.__class__ = _streaming(type(module))  # type: ignore[arg-type]  # a type is hashable
     vars(donor)[_STREAM] = source
-    vars(donor)["get_parameter"] = partial(_parameter, weakref.ref(donor), source)
 
 
 @cache
 def _streaming(kind: type[nn.Module]) -> type[nn.Module]:
-    """A type of modules that lend themselves their weights."""
+    """A type of modules whose weights are read when something asks for them by name, be it their own forward pass."""
 
-    def forward(self: nn.Module, *inputs: Any, **options: Any) -> Any:
-        source, path = vars(self)[_LENDER]
-        with source.lent(self, path):
-            return kind.forward(self, *inputs, **options)
+    def attribute(self: nn.Module, name: str) -> Any:
+        found = kind.__getattr__(self, name)
+        if not (isinstance(found, nn.Parameter) and found.is_meta):
+            return found
+        source, path = vars(self)[_PLACE]
+        return nn.Parameter(source[f"{path}.{name}"], requires_grad=False)
 
-    return type(kind.__name__, (kind,), {"forward": forward})
-
-
-def _parameter(model: weakref.ref[PreTrainedModel], source: Stream, name: str) -> nn.Parameter:
-    """In the place of the donor's `get_parameter`."""
-    donor = model()
-    assert donor is not None
-    found = nn.Module.get_parameter(donor, name)
-    return nn.Parameter(source[name], requires_grad=False) if found.is_meta else found
+    return type(kind.__name__, (kind,), {"__getattr__": attribute})
 
 
 def _sources(donor: PreTrainedModel, ours: Mapping[str, Tensor], place: Checkpoint) -> dict[str, Source]:
-    """Where each of a donor's weights is.
-
-    The names in a file may have the base model's prefix or lack it, and of tied weights one alone may be there.
-    """
-    files, base = _files(place), donor.base_model_prefix
+    """Where each of a donor's weights is; of tied weights one alone may be there."""
+    files = _files(place)
+    keys = _keys(donor, files)
     alike: dict[int, list[str]] = {}
     for name, weight in donor.named_parameters(remove_duplicate=False):
         alike.setdefault(id(weight), []).append(name)
     tied = {name: names for names in alike.values() for name in names}
     found = {}
     for name, tensor in ours.items():
-        names = [other for each in (name, *tied.get(name, ())) for other in (each, each.removeprefix(f"{base}."), f"{base}.{each}")]
-        key = next((other for other in names if other in files), None)
+        key = next((keys[other] for other in (name, *tied.get(name, ())) if other in keys), None)
         if key is None:
             raise ModelError(
                 f"{place.origin} cannot be streamed: its files hold no {name!r} by that name; load it whole, without --stream-donor"
             )
         found[name] = Source(files[key], key, tensor.dtype, tensor.device)
     _check_shapes(found, ours, place)
+    return found
+
+
+def _keys(donor: PreTrainedModel, files: Iterable[str]) -> dict[str, str]:
+    """What the files call each weight of a model, by the library's own rules; those that it would put together of several are left out."""
+    rules = get_model_conversion_mapping(donor)
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    shapes, found = donor.state_dict(), {}
+    for key in sorted(files):
+        name, converted = rename_source_key(key, renamings, converters, donor.base_model_prefix, shapes)
+        if converted is None:
+            found[name] = key
     return found
 
 

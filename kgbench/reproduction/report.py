@@ -18,9 +18,10 @@ from kgbench.reproduction.made import Made, distinct, distinct_claims, shown
 from kgbench.reproduction.page import page
 from kgbench.reproduction.unlike import differing
 
-__all__ = ["REPORT", "claims_table", "figure_tables", "write_report"]
+__all__ = ["CLAIM_HEADS", "REPORT", "claim_cells", "figure_rows", "write_report"]
 
 REPORT = "REPORT.md"
+CLAIM_HEADS = ("claim", "that is", "difference", "here", "in the paper")
 
 _ABOUT = (
     "Built by `{command}`. Ours are means over facts with 95 % intervals, which are over facts: each donor was trained once, and another "
@@ -65,7 +66,7 @@ def _lines(model: str, made: Sequence[Made]) -> Iterator[str]:
     yield f"{_ABOUT.format(command=_command(model, made))}\n"
     yield f"## Claims: {_counted([claim for _, claim in distinct_claims(made)])}\n"
     yield f"{_CLAIMS}\n"
-    yield claims_table(made)
+    yield _claims_table(made)
     yield "\n## Where it is unlike the paper\n"
     yield from differing(made)
     yield "\n## Before comparing with the paper\n"
@@ -81,7 +82,7 @@ def _lines(model: str, made: Sequence[Made]) -> Iterator[str]:
         if one.figure.note:
             yield f"{one.figure.note}\n"
         yield f"![{one.figure.title}]({one.name}.png)\n"
-        yield from figure_tables(one)
+        yield from _figure_tables(one)
         yield from _doubts(one)
 
 
@@ -102,14 +103,18 @@ def _counted(claims: Sequence[Checked]) -> str:
     return f"{found['holds']} hold, {found['fails']} fail, {found['undecided']} are undecided"
 
 
-def claims_table(made: Sequence[Made], fmt: str = "github") -> str:
+def _claims_table(made: Sequence[Made]) -> str:
     """A row per figure, prompt and claim."""
-    heads = ["figure", "prompt", "claim", "that is", "difference", "here", "in the paper"]
     rows = [
-        [name, claim.prompt, claim.claim.says, _asked(claim), _difference(claim), claim.outcome, _in_paper(claim)]
+        [name, claim.prompt, *(cell if isinstance(cell, str) else ", ".join(cell) for cell in claim_cells(claim))]
         for name, claim in distinct_claims(made)
     ]
-    return tabulate(rows, heads, tablefmt=fmt, disable_numparse=True)
+    return tabulate(rows, ["figure", "prompt", *CLAIM_HEADS], tablefmt="github", disable_numparse=True)
+
+
+def claim_cells(claim: Checked) -> list[str | list[str]]:
+    """A claim, what it means, what came out here and, a text per model, in the paper."""
+    return [claim.claim.says, _asked(claim), _difference(claim), claim.outcome, _in_paper(claim)]
 
 
 def _asked(claim: Checked) -> str:
@@ -133,11 +138,11 @@ def _beside(number: float, bounds: Iterable[float]) -> str:
     return f"{number:.4f}".replace("0.", ".", 1)
 
 
-def _in_paper(claim: Checked) -> str:
+def _in_paper(claim: Checked) -> list[str]:
     if not claim.paper:
-        return "–"
+        return ["–"]
     mark = {"holds": "", "fails": " (no)", "undecided": " (?)"}
-    return ", ".join(f"{model} {number_text(claim.paper[model].value)}{mark[outcome]}" for model, outcome in claim.in_paper.items())
+    return [f"{model} {number_text(claim.paper[model].value)}{mark[outcome]}" for model, outcome in claim.in_paper.items()]
 
 
 def _times(made: Sequence[Made]) -> Iterator[str]:
@@ -158,8 +163,15 @@ def _times(made: Sequence[Made]) -> Iterator[str]:
     )
 
 
-def figure_tables(made: Made, fmt: str = "github") -> Iterator[str]:
+def _figure_tables(made: Made) -> Iterator[str]:
     """Ours beside the paper's, a table per prompt."""
+    for heads, rows in figure_rows(made):
+        yield tabulate(rows, list(map(markdown_text, heads)), tablefmt="github", disable_numparse=True)
+        yield ""
+
+
+def figure_rows(made: Made) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Heads and rows of ours beside the paper's, per prompt."""
     for prompt in made.figure.prompts:
         rates = published_rates(made.figure, made.dataset, prompt)
         own = {row.graft: row.estimate(made.figure.metric) for row in made.record.rows if row.prompt == prompt}
@@ -176,8 +188,7 @@ def figure_tables(made: Made, fmt: str = "github") -> Iterator[str]:
             f"{made.model}, n = {own['SFT'].n}",
             *(f"{model} (paper, {next(iter(known.values())).prompt})" for model, known in rates.items()),
         ]
-        yield tabulate(rows, [markdown_text(head) if fmt == "github" else head for head in heads], tablefmt=fmt, disable_numparse=True)
-        yield ""
+        yield heads, rows
 
 
 def _rate(known: Mapping[str, PublishedRow], name: str, metric: str) -> str:

@@ -21,14 +21,15 @@ from kgbench.models.family import load_family
 from kgbench.models.fitting import read_tokenizer
 from kgbench.models.pair import DTYPES, ModelPair, prepare
 from kgbench.runner.measure import GROUP
-from kgbench.runner.pairs import Pairs, usable_device
+from kgbench.runner.memory import piece_bytes
+from kgbench.runner.pairs import Pairs, main_device_of
 from kgbench.runner.spec import Settings, Spec
 from kgbench.training.finetuning_forecast import FLOPS
 
 if TYPE_CHECKING:
     from kgbench.runner.estimate import Forecast
 
-__all__ = ["StandIns", "absent_entry", "scaled", "stand_ins", "with_some_donor"]
+__all__ = ["StandIns", "absent_entry", "itemsize", "scaled", "stand_ins", "with_some_donor"]
 
 _SIZES = {"hidden_size": 16, "n_embd": 16, "intermediate_size": 32, "n_inner": 32, "head_dim": 8}
 _READS = {"max_position_embeddings": 4096, "n_positions": 4096}
@@ -92,6 +93,13 @@ class StandIns(Pairs):
             return prepare(AutoModelForCausalLM.from_config(AutoConfig.for_model(**made)))
 
 
+def itemsize(entry: Entry, spec: Spec, settings: Settings) -> int:
+    """Bytes of each weight of a pair, as it would be loaded."""
+    assert entry.stored is not None
+    on_cpu = torch.device(main_device_of(settings)).type == "cpu"
+    return DTYPES[spec.dtype or ("float32" if on_cpu else entry.stored)].itemsize
+
+
 def scaled(counted: Forecast, entry: Entry, spec: Spec, settings: Settings) -> Forecast:
     """What a job would take, from what it takes on the stand-in.
 
@@ -101,23 +109,22 @@ def scaled(counted: Forecast, entry: Entry, spec: Spec, settings: Settings) -> F
         spec: The job, with its donors.
         settings: How it would be computed.
     """
-    assert entry.parameters is not None and entry.width is not None and entry.vocabulary is not None and entry.stored is not None
-    device = usable_device(settings.device)
-    kind = torch.device(device).type
-    stored = DTYPES[entry.stored].itemsize
-    size = DTYPES[spec.dtype].itemsize if spec.dtype else 4 if kind == "cpu" else stored
+    assert entry.parameters is not None and entry.width is not None and entry.vocabulary is not None
+    assert entry.layers is not None and entry.stored is not None
+    kind, size, embeddings = torch.device(main_device_of(settings)).type, itemsize(entry, spec, settings), entry.vocabulary * entry.width
     # A pair holds tied embeddings twice, see `prepare`.
-    held = entry.parameters + (entry.vocabulary * entry.width if entry.tied else 0)
+    held = (entry.parameters + (embeddings if entry.tied else 0)) * size
+    donor = piece_bytes(entry.parameters, entry.layers, embeddings, size) if settings.stream_donors else held
     token = _OPERATIONS * entry.parameters / FLOPS[kind]
     share = counted.scoring_seconds / counted.seconds if counted.seconds else 0.0
     seconds = token * (counted.token_rows + counted.plain_token_rows)
     return replace(
         counted,
-        weights_bytes=held * size * (1 if settings.stream_donors else 1 + len(spec.donors)),
+        weights_bytes=held + len(spec.donors) * donor,
         logits_bytes=min(GROUP * counted.configurations * entry.vocabulary, Budget.logits) * size,
         seconds=seconds,
         scoring_seconds=seconds * share,
-        download_bytes=entry.parameters * stored,
+        download_bytes=entry.parameters * DTYPES[entry.stored].itemsize,
         basis=f"the catalog's number of parameters, tokens of {entry.like}'s tokenizer and {FLOPS[kind] / 1e12:g} Tflop/s assumed on "
         f"{kind}, since {entry.recipient} is not on this machine",
     )

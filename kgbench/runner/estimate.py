@@ -13,11 +13,12 @@ from kgbench.data import Prompt
 from kgbench.engine import Budget
 from kgbench.errors import NotApplicableError
 from kgbench.models.adapter import CONFIG as ADAPTER
-from kgbench.models.catalog import Entry
+from kgbench.models.catalog import Entry, is_plant, zoo_path
 from kgbench.models.checkpoints import find_here
 from kgbench.models.pair import pair_sources
+from kgbench.models.trained import find_donor
 from kgbench.records import RecordStore
-from kgbench.runner.absent import absent_entry, scaled, stand_ins, with_some_donor
+from kgbench.runner.absent import absent_entry, itemsize, scaled, stand_ins, with_some_donor
 from kgbench.runner.counting import counted
 from kgbench.runner.donors import with_donor
 from kgbench.runner.foreign import blamed
@@ -28,12 +29,11 @@ from kgbench.runner.memory import (
     activation_bytes,
     checkpoint_bytes,
     free_bytes,
-    piece_bytes,
     refuse_unless_fits,
     size,
     weights_bytes,
 )
-from kgbench.runner.pairs import Pairs, usable_device
+from kgbench.runner.pairs import Pairs, main_device_of
 from kgbench.runner.ready import expressed, ranked, warm_up, without_ranking
 from kgbench.runner.scoring import now, score_sites
 from kgbench.runner.spec import Settings, Spec
@@ -120,35 +120,38 @@ def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forec
     spec = with_some_donor(with_donor(spec, check(spec).dataset))
     entry = absent_entry(spec)
     if entry is None:
-        refuse_unless_fits(_before_loading(spec, settings), settings, spec.dtype)
+        pairs = pairs or Pairs()
+        if not pairs.holds(spec, settings):
+            pairs.forget()  # what the one before takes is free
+            refuse_unless_fits(_before_loading(spec, settings), settings, spec.dtype)
         return _measured(spec, settings, pairs)
     return _absent(scaled(_measured(spec, settings, stand_ins(entry.name)), entry, spec, settings), entry, spec, settings)
 
 
 def _before_loading(spec: Spec, settings: Settings) -> Memory:
-    """The weights of a pair by what its files say, every donor taken to be as large as the recipient; nothing where they are not here."""
+    """The weights of a pair, every donor that is held taken to be as large as the recipient; nothing where they are not here."""
     _, sources = pair_sources(spec.model, spec.recipient, spec.donors)
-    device = usable_device(settings.device)
+    device = main_device_of(settings)
     free, where = free_bytes(settings, device)
     place = find_here(sources.pop(RECIPIENT), spec.revision)
     if place is None:
         return Memory(0, 0, 0, free, where)
-    whole = [source for source in sources.values() if not settings.stream_donors and not (Path(source) / ADAPTER).is_file()]
+    held = 0 if settings.stream_donors else sum(map(_whole, sources.values()))
     one = checkpoint_bytes(place, spec.dtype or ("float32" if torch.device(device).type == "cpu" else None))
-    return Memory(one * (1 + len(whole)), 0, 0, free, where)
+    return Memory(one * (1 + held), 0, 0, free, where)
+
+
+def _whole(source: str) -> bool:
+    """Whether a donor is a model of its own: neither an adapter nor a plant."""
+    folder = zoo_path(source) or find_donor(source) or Path(source).expanduser()
+    return not is_plant(folder) and not (folder / ADAPTER).is_file()
 
 
 def _absent(found: Forecast, entry: Entry, spec: Spec, settings: Settings) -> Forecast:
     """A forecast of a pair of the catalog that is not here, with what it would take of memory."""
-    assert entry.parameters is not None and entry.layers is not None and entry.width is not None and entry.vocabulary is not None
-    device = usable_device(settings.device)
-    embeddings, one = entry.vocabulary * entry.width, found.weights_bytes // (1 + len(spec.donors))
-    itemsize = one // (entry.parameters + (embeddings if entry.tied else 0))
-    weights = found.weights_bytes
-    if settings.stream_donors:
-        weights = one + len(spec.donors) * piece_bytes(entry.parameters, entry.layers, embeddings, itemsize)
-    activations = activation_bytes({"hidden_size": entry.width}, Budget.on(torch.device(device)), itemsize)
-    memory = Memory(weights, found.logits_bytes, activations, *free_bytes(settings, device))
+    device = main_device_of(settings)
+    activations = activation_bytes({"hidden_size": entry.width}, Budget.on(torch.device(device)), itemsize(entry, spec, settings))
+    memory = Memory(found.weights_bytes, found.logits_bytes, activations, *free_bytes(settings, device))
     return _with(found, memory, settings, spec.dtype)
 
 
@@ -170,11 +173,11 @@ def _measured(spec: Spec, settings: Settings, pairs: Pairs | None) -> Forecast:
         parts = [_part(measurement, prompts) for prompts in job.prompts.values()]
     answers = max(GROUP * len(job.configurations), 1)
     vocabulary = job.pair.recipient.config.vocab_size
-    config, itemsize, weights = job.pair.recipient.config, job.pair.dtype.itemsize, weights_bytes(job.pair)
-    logits = min(answers * vocabulary, job.engine.budget.logits) * itemsize
+    config, bytes_each, weights = job.pair.recipient.config, job.pair.dtype.itemsize, weights_bytes(job.pair)
+    logits = min(answers * vocabulary, job.engine.budget.logits) * bytes_each
     free, where = free_bytes(settings, str(job.pair.device))
     # What the weights take is in use by now.
-    memory = Memory(weights, logits, activation_bytes(config.to_dict(), job.engine.budget, itemsize), free + weights, where)
+    memory = Memory(weights, logits, activation_bytes(config.to_dict(), job.engine.budget, bytes_each), free + weights, where)
     found = Forecast(
         configurations=len(job.configurations),
         prompts=sum(map(len, job.prompts.values())),

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from kgbench.engine import Budget
 from kgbench.errors import InputError
 from kgbench.models.checkpoints import Checkpoint
+from kgbench.models.configuration import read_config
 from kgbench.models.pair import DTYPES, ModelPair
-from kgbench.models.placement import free_memory
+from kgbench.models.placement import free_memory, named_devices
+from kgbench.models.reading import read_empty
 from kgbench.models.streaming import streamed
+from kgbench.runner.pairs import device_map_of
 from kgbench.runner.spec import Settings
 
 __all__ = ["Memory", "activation_bytes", "checkpoint_bytes", "free_bytes", "piece_bytes", "refuse_unless_fits", "size", "weights_bytes"]
 
-_STORED = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1}
 _ROWS, _INNER_ROWS = 8, 4
 """Rows of the stream's and of the MLP's width that a layer holds at once for a token, with those of a second weight set."""
 
@@ -109,33 +109,30 @@ def activation_bytes(shape: Mapping[str, Any], budget: Budget, itemsize: int) ->
 
 def free_bytes(settings: Settings, device: str) -> tuple[int, str]:
     """Bytes that are free where a job would be computed, and what to call the place."""
-    free = free_memory()
-    if settings.device_map is not None:
-        return sum(free.values()), "all devices together"
-    kind = torch.device(device)
-    name = f"cuda:{kind.index or 0}" if kind.type == "cuda" else "cpu"
-    return free[name], device
+    free, wanted = free_memory(), device_map_of(settings)
+    if wanted is None:
+        return free[_listed(torch.device(device))], device
+    named = {_listed(each) for each in named_devices(wanted)} or set(free)
+    return sum(free[name] for name in named), "all devices together"
+
+
+def _listed(device: torch.device) -> str:
+    """What `free_memory` calls a device; what it does not list has the processor's."""
+    return f"cuda:{device.index or 0}" if device.type == "cuda" else "cpu"
 
 
 def checkpoint_bytes(place: Checkpoint, dtype: str | None) -> int:
-    """What the weights of a checkpoint will take in memory, by the heads of its files; embeddings and head count apart, as they are held.
+    """What the weights of a checkpoint will take in memory, by its configuration; embeddings and head count apart, as they are held.
 
     Args:
         place: A checkpoint.
-        dtype: Type of the weights; None for that which they are stored in.
+        dtype: Type of the weights; None for that which they are stored in, half precision where the configuration does not say.
+
+    Raises:
+        ModelError: The library makes no model of its configuration.
     """
-    found, names = 0, set[str]()
-    for path in sorted(place.directory.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118  # not a mapping
-                part = file.get_slice(name)
-                itemsize = DTYPES[dtype].itemsize if dtype else _STORED.get(part.get_dtype(), 4)
-                found += prod(part.get_shape()) * itemsize
-                names.add(name)
-    config = place.config
-    tied = not any("lm_head" in name or "embed_out" in name for name in names)
-    head = config.get("vocab_size", 0) * (config.get("hidden_size") or config.get("n_embd") or 0)
-    return found + (head * (DTYPES[dtype].itemsize if dtype else 4) if tied else 0)
+    wanted = DTYPES[dtype] if dtype else getattr(read_config(place.directory), "dtype", None) or torch.bfloat16
+    return sum(tensor.numel() * tensor.element_size() for tensor in read_empty(place, wanted, "eager").state_dict().values())
 
 
 def refuse_unless_fits(memory: Memory, settings: Settings, dtype: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +38,8 @@ class Specificity:
     measured: tuple[Measured, ...]
     """By kind of texts, the target facts first."""
     rows: tuple[Row, ...]
+    origins: Mapping[str, str]
+    """Where the models of the pair are from, by name."""
 
     def row(self, label: str, kind: str) -> Row:
         """The figures of a configuration on a kind of texts."""
@@ -56,7 +59,14 @@ class Specificity:
         """The object that `kgbench specificity --json` prints."""
         kinds = [_kind(one) for one in self.measured]
         told = {name: getattr(self, name) for name in ("model", "dataset", "localizer", "dtype", "seed")}
-        return {**told, "unit": "nats", "kinds": kinds, "rows": [row.to_json() for row in self.rows], "verdict": self.verdict}
+        return {
+            **told,
+            "origins": dict(self.origins),
+            "unit": "nats",
+            "kinds": kinds,
+            "rows": [row.to_json() for row in self.rows],
+            "verdict": self.verdict,
+        }
 
 
 def _kind(measured: Measured) -> dict[str, Any]:
@@ -97,7 +107,7 @@ def specificity(spec: Spec, settings: Settings, asked: Asked | None = None, prog
     measured = tuple(measure(job, one, labels, progress) for one in texts)
     rows = tuple(rows_of(measured, labels, spec.seed))
     dtype = str(job.pair.dtype).removeprefix("torch.")
-    return Specificity(job.pair.name, job.dataset.name, job.localizer.name, dtype, spec.seed, labels, measured, rows)
+    return Specificity(job.pair.name, job.dataset.name, job.localizer.name, dtype, spec.seed, labels, measured, rows, job.pair.origins)
 
 
 def _check_method(spec: Spec) -> None:
