@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from kgbench.cli import main
+from kgbench.cli.figures import answer_of
 from kgbench.data import load_dataset, training_texts
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.leaderboard.published import published
@@ -135,6 +136,8 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
     assert "| FE+LT " in text and "| gemma-2b (paper, headline\\_v1)" in text and "donor actors" in text
     shown = "\n".join([*figure_text(first), *claims_text(first)])
     assert "FE+LT" in shown and "llama-3.2-1b" in shown and max(map(len, shown.splitlines())) <= 100
+    paper = json.loads(json.dumps(answer_of(first)))["claims"][0]["paper"]
+    assert paper["gemma-2b"] == {"difference": first.claims[0].paper["gemma-2b"].value, "keeps": first.claims[0].in_paper["gemma-2b"]}
     check_claims(first)
     longest = max((figure.title for figure in page().figures.values()), key=len)
     for title in (longest, f"{longest}; {longest}"):

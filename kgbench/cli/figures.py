@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kgbench.reproduction.ingredients import Ingredients
     from kgbench.reproduction.made import Made
 
-__all__ = ["is_figure", "reproduce_figures"]
+__all__ = ["answer_of", "is_figure", "reproduce_figures"]
 
 _MODEL = "tiny-gemma"
 
@@ -123,7 +123,7 @@ def _make(names: Sequence[str], what: Ingredients, options: Mapping[str, Any]) -
     if not options["as_json"]:
         click.echo("\n".join(_lines(made)))
         click.echo(f"report   {path}")
-    return {"model": what.model, "report": str(path), "figures": [_answer(one) for one in made]}
+    return {"model": what.model, "report": str(path), "figures": [answer_of(one) for one in made]}
 
 
 def _lines(made: Sequence[Made]) -> Iterator[str]:
@@ -138,7 +138,8 @@ def _lines(made: Sequence[Made]) -> Iterator[str]:
         yield wrapped(CLAIMS_LEGEND, "  ")
 
 
-def _answer(one: Made) -> dict[str, Any]:
+def answer_of(one: Made) -> dict[str, Any]:
+    """What `--json` tells of a figure: its record, and each claim here and in the paper."""
     claims = [
         {
             "prompt": claim.prompt,
@@ -148,7 +149,7 @@ def _answer(one: Made) -> dict[str, Any]:
             "bounds": dict(claim.claim.bounds),
             "difference": claim.difference.answer(),
             "outcome": claim.outcome,
-            "paper": {model: {"difference": claim.paper[model], "keeps": kept} for model, kept in claim.in_paper.items()},
+            "paper": {model: {"difference": claim.paper[model].value, "keeps": kept} for model, kept in claim.in_paper.items()},
         }
         for claim in one.claims
     ]
