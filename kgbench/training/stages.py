@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging as transformers_logging
@@ -28,6 +29,7 @@ OnStep = Callable[[int], None]
 SAVE_EVERY = 200
 """Steps between checkpoints; tens of seconds."""
 _COMPLETE = "complete.json"
+_WEIGHTS = "weights.safetensors"
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def run_steps(model: nn.Module, batches: Dataset[dict[str, torch.Tensor]], how: 
     last = last_complete(run.work)
     watch = _Watch(run, json.loads((last / _COMPLETE).read_text(encoding="utf-8"))["seconds"] if last else 0.0)
     with quiet(), _threads(run.threads), torch.random.fork_rng(devices=[]):
-        trainer = Trainer(model, how, data_collator=_only, train_dataset=batches, callbacks=[watch, *run.callbacks])
+        trainer = _Exact(model, how, data_collator=_only, train_dataset=batches, callbacks=[watch, *run.callbacks])
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     return Outcome(watch.seconds, tuple(trainer.state.log_history))
@@ -145,7 +147,7 @@ def last_complete(work: Path) -> Path | None:
     """The newest checkpoint that was written to its end; what was not is removed."""
     complete = []
     for folder in work.glob("checkpoint-*"):
-        if (folder / _COMPLETE).is_file():
+        if (folder / _COMPLETE).is_file() and (folder / _WEIGHTS).is_file():
             complete.append(folder)
         else:
             shutil.rmtree(folder)
@@ -175,6 +177,35 @@ def _threads(wanted: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+class _Exact(Trainer):
+    """A Trainer whose checkpoints hold what is trained, under the names of the model's own modules.
+
+    The library's hold it under the names that published files have, which are others for some types (GPT-NeoX's head), and it reads nothing
+    back that it does not find under a module's own name.
+    """
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        assert output_dir is not None and self.model is not None
+        folder = Path(output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({name: tensor.detach().contiguous() for name, tensor in _trained(self.model).items()}, folder / _WEIGHTS)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        assert self.model is not None
+        stored, trained = load_file(Path(resume_from_checkpoint) / _WEIGHTS), _trained(self.model)
+        assert stored.keys() == trained.keys(), f"{resume_from_checkpoint} is of another model"
+        with torch.no_grad():
+            for name, tensor in trained.items():
+                tensor.copy_(stored[name])
+
+
+def _trained(model: nn.Module) -> dict[str, Tensor]:
+    """Trained weights and all buffers by name, each tensor once: a head that is tied to the embeddings is the embeddings."""
+    frozen = {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
+    found = {tensor.data_ptr(): (name, tensor) for name, tensor in reversed(model.state_dict().items()) if name not in frozen}
+    return dict(reversed(found.values()))
 
 
 class _Watch(TrainerCallback):
