@@ -9,23 +9,17 @@ from typing import Any
 
 import click
 
-from kgbench.cli.asking import check_asked, pair_and_facts
+from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts
 from kgbench.cli.files import write_file
 from kgbench.cli.output import echo_json
 from kgbench.cli.progress import progress
-from kgbench.cli.values import completer, listed, pairs
+from kgbench.cli.values import listed, pairs
 from kgbench.errors import OutputError
 
 
 @click.command(short_help="Score whole answers, among all answers of the data set.")
 @pair_and_facts
-@click.option(
-    "--prompt",
-    multiple=True,
-    metavar="NAME",
-    help="Evaluation prompts; several with commas.  [default: headline, qa or the file's own]",
-    shell_complete=completer("prompts"),
-)
+@evaluation_prompts
 @click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; may be repeated.  [default: FE, LT, FE+LT]")
 @click.option("--facts", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="How many facts.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the choice of facts.")

@@ -10,7 +10,7 @@ import click
 from kgbench.cli.values import completer, pairs
 from kgbench.errors import InputError
 
-__all__ = ["check_asked", "pair_and_facts"]
+__all__ = ["check_asked", "evaluation_prompts", "pair_and_facts"]
 
 Command = Callable[..., Any]
 
@@ -23,6 +23,14 @@ OPTIONS = (
     click.option("--object", metavar="COLUMN", help="Your file: what is asked for."),
     click.option("--column", multiple=True, metavar="FIELD=COLUMN", help="Your file: column that holds a field."),
     click.option("--template", multiple=True, metavar="NAME=TEXT", help="Evaluation template of your own, with --dataset."),
+)
+
+evaluation_prompts = click.option(
+    "--prompt",
+    multiple=True,
+    metavar="NAME",
+    help="Evaluation prompts; several with commas.  [default: headline, qa or the file's own]",
+    shell_complete=completer("prompts"),
 )
 
 

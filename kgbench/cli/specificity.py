@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kgbench.cli.asking import check_asked, pair_and_facts
+from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts
 from kgbench.cli.output import echo_json
 from kgbench.cli.progress import progress
 from kgbench.cli.values import arguments_of, completer, listed, pairs
@@ -16,13 +16,7 @@ from kgbench.cli.values import arguments_of, completer, listed, pairs
 
 @click.command(short_help="Show what grafts move besides the facts that they are meant for.")
 @pair_and_facts
-@click.option(
-    "--prompt",
-    multiple=True,
-    metavar="NAME",
-    help="Evaluation prompts; several with commas.  [default: headline, qa or the file's own]",
-    shell_complete=completer("prompts"),
-)
+@evaluation_prompts
 @click.option(
     "--localizer",
     default="dynamic_graft",

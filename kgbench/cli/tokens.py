@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.asking import check_asked, pair_and_facts
+from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts
 from kgbench.cli.output import echo_json
-from kgbench.cli.values import completer, listed, pairs
+from kgbench.cli.values import listed, pairs
 
 if TYPE_CHECKING:
     from kgbench.runner.tokens import Answered, Likely
@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Show the likeliest next tokens of a few facts under some grafts.")
 @pair_and_facts
-@click.option(
-    "--prompt",
-    multiple=True,
-    metavar="NAME",
-    help="Evaluation prompts; several with commas.  [default: headline, qa or the file's own]",
-    shell_complete=completer("prompts"),
-)
+@evaluation_prompts
 @click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; may be repeated.  [default: FE, LT, FE+LT]")
 @click.option("--facts", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="How many facts.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="K", help="How many tokens.")
