@@ -19,7 +19,7 @@ from test_package import HEAVY
 from kgbench.errors import InputError
 from kgbench.pytest_plugin import summary
 from kgbench.pytest_plugin.fixtures import OPTIONS, _check_own, _own
-from kgbench.pytest_plugin.options import Given
+from kgbench.pytest_plugin.options import MANY, ONE, Given
 from kgbench.pytest_plugin.outcome import outcomes
 from kgbench.pytest_plugin.session import Session, in_a_line, in_pytest_words
 from kgbench.records import Record, RecordStore
@@ -39,6 +39,15 @@ def test_no_cost_where_it_is_not_used(tmp_path: Path) -> None:
     assert counts(done) == {"failed": 1, "passed": 1} and done.returncode == 1
     assert done.stdout.splitlines()[-1] == "loaded:"
     assert "kgbench" not in done.stdout and "undecided" not in done.stdout
+
+
+def test_the_help_of_pytest_shows_every_option(tmp_path: Path) -> None:
+    """`pytest --help` works where kgbench is installed, and shows the help of each option as it is written."""
+    done = session(write(tmp_path), "--help")
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    for name, (value, about) in {**ONE, **MANY}.items():
+        assert f"--kgbench-{name}={value} {about}" in shown, name
 
 
 CONFTEST_REAL = """
@@ -325,7 +334,7 @@ kgbench_strict = true
 """
 
 TELL = """
-from kgbench.pytest_plugin.options import Given
+from kgbench.pytest_plugin.options import MANY, ONE, Given
 def pytest_configure(config):
     given = Given(config)
     print([given.one("limit"), given.one("model"), given.many("prompt"), given.many("donor"), given.strict, given.one("save")])

@@ -44,10 +44,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the group of options, and an ini key for each."""
     group = parser.getgroup("kgbench", "where finetuned facts are retrieved from (kgbench)")
     for name, (value, about) in ONE.items():
-        group.addoption(f"--kgbench-{name}", metavar=value, help=about)
+        group.addoption(f"--kgbench-{name}", metavar=value, help=_help(about))
         parser.addini(_key(name), f"As --kgbench-{name}.", type="string", default="")
     for name, (value, about) in MANY.items():
-        group.addoption(f"--kgbench-{name}", action="append", metavar=value, help=about)
+        group.addoption(f"--kgbench-{name}", action="append", metavar=value, help=_help(about))
         parser.addini(_key(name), f"As --kgbench-{name}.", type="args", default=[])
     group.addoption("--kgbench-strict", action="store_true", default=False, help="Claims that the facts do not decide fail.")
     parser.addini("kgbench_strict", "As --kgbench-strict.", type="bool", default=False)
@@ -164,6 +164,11 @@ class Given:
         if text is not None and not (text.isdecimal() and int(text) > 0):
             raise InputError(f"--kgbench-limit {text!r}: expected how many facts, a whole number of at least 1")
         return None if text is None else int(text)
+
+
+def _help(text: str) -> str:
+    """A help text that argparse, which formats it, shows as it stands."""
+    return text.replace("%", "%%")
 
 
 def _key(name: str) -> str:
