@@ -13,6 +13,7 @@ help:  ## List the targets
 
 eval: $(VENV)/.installed  ## Install, run the main job on tiny-gemma, print table, record and picture
 	$(BIN)/kgbench eval --localizer dynamic_graft --model tiny-gemma
+	@echo "next     source $(BIN)/activate    (then kgbench is a command of this shell)"
 
 test: $(VENV)/.installed-dev  ## Install, run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -9,14 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from kgbench.cli import command, main
+from kgbench.cli.doctor import EXTRAS
+from kgbench.data import load_dataset
 from kgbench.models.catalog import plants
 
 ROOT = Path(__file__).parent.parent
+PRE, SFT = (ROOT / "kgbench" / "models" / "zoo" / "tiny-gemma" / name for name in ("recipient", "sft"))
 TINY = ("--model", "tiny-gemma", "--limit", "4")
 
 
@@ -137,7 +141,26 @@ def test_doctor_tells_what_is_here(run) -> None:
     assert answer.status == 0 and found["missing"] == []
     assert found["facts"]["shipped pairs"].split(", ") == ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"]
     assert found["facts"]["shipped plants"].split(", ") == list(plants())
-    assert run("doctor").out.endswith("nothing is missing\n")
+    assert run("doctor").out.endswith("nothing that kgbench needs is missing\n")
+
+
+def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
+    """Each extra of the package is installed or is said with the command that installs it; without extras, nothing is missing."""
+    assert {*EXTRAS} == {*metadata.metadata("kgbench").get_all("Provides-Extra")}
+    found = metadata.version
+    alone = {"peft", "datasets", "lm-eval", "playwright", "pytest", "ruff"}
+
+    def version(name: str) -> str:
+        if name in alone:
+            raise metadata.PackageNotFoundError(name)
+        return found(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    answer = run("doctor")
+    assert answer.status == 0
+    lines = {words[1]: line for line in answer.out.splitlines() if (words := line.split()) and words[0] == "extra"}
+    assert {*lines} == {*EXTRAS} and all(f"pip install 'kgbench[{name}]'" in line for name, line in lines.items())
+    assert not any(json.loads(run("doctor", "--json").out)["extras"].values())
 
 
 # -------------------------------------------------------------------------------------------------------------- refusals
@@ -153,7 +176,10 @@ def test_doctor_tells_what_is_here(run) -> None:
         (("eval",), "Give --model NAME"),
         (("eval", "--model", "gemma-2b"), "kgbench train --model gemma-2b"),
         (("eval", "--recipient", "x", "--dataset", "tiny_movies"), "add --donor sft=PATH"),
-        (("eval", "--recipient", "x", "--donor", "sft"), "expected KEY=VALUE"),
+        (("eval", "--recipient", "x", "--donor", "sft="), "expected NAME=PATH"),
+        (("eval", "--recipient", SFT, "--donor", SFT, "--dataset", "tiny_movies"), "has the recipient's weights"),
+        (("eval", "--model", "tiny-gemma", "--donor", PRE), "has the recipient's weights"),
+        (("eval", "--model", PRE), "a checkpoint goes by --recipient"),
         (("eval", "--model", "tiny-gemma", "--subject", "x"), "add --dataset FILE"),
         (("eval", "--model", "tiny-gemma", "--localizer", ","), "expected a name"),
         (("eval", *TINY, "--limit", "0"), "--limit"),
@@ -169,7 +195,7 @@ def test_doctor_tells_what_is_here(run) -> None:
         (("eval", *TINY, "--dtype", "float3"), "float32"),
         (("eval", *TINY, "--device", "cdua"), "cuda"),
         (("eval", *TINY, "--graft", "FE=stf"), "Did you mean 'sft'"),
-        (("eval", *TINY, "--graft", "M"), "'M'"),
+        (("eval", *TINY, "--graft", "M"), "'headline' has no region M; choose --prompt among movie_title,"),
         (("eval", *TINY, "--graft", "LT:ffn@99"), "99"),
         (("eval", *TINY, "--localizer-arg", "nonsense=1"), "nonsense"),
         (("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "seed=1"), "'seed'. It has no parameters."),
@@ -227,6 +253,43 @@ def test_a_hub_id_without_network_fails_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - start < 60
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--localizer", "dynamic_grafts"),
+        ("--suite", "hybrid"),
+        ("--graft", "M"),
+        ("--donor", PRE),
+        ("--dataset", "tiny_movie"),
+    ],
+)
+def test_a_mistake_that_needs_no_model_is_told_before_torch_is_loaded(arguments: tuple[str, ...]) -> None:
+    """What names and files on this machine tell is refused without the seconds that torch takes to load."""
+    line = ["eval", *TINY, *map(str, arguments)]
+    program = f"import sys; from kgbench.cli import main; status = main({line!r}); print(status, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "2 False\n", done.stderr
+
+
+def test_facts_that_the_donor_did_not_learn_are_told_of_first(run, tmp_path: Path) -> None:
+    """A data set of other facts than the donor's is evaluated after a line on what to do; a part of the donor's facts without one."""
+    other, part = tmp_path / "other.csv", tmp_path / "part.csv"
+    other.write_text("first_actor,second_actor\nAna Lee,Bo Kim\nCy Dow,Di Fox\n")
+    shipped = load_dataset("tiny_movies").facts[5:7]
+    rows = (f"{fact.fields['first_actor']},{fact.fields['second_actor']}\n" for fact in shipped)
+    part.write_text("first_actor,second_actor\n" + "".join(rows))
+    told = {}
+    for file in (other, part):
+        columns = ("--column", "first_actor=first_actor", "--column", "second_actor=second_actor")
+        mine = ("--dataset", file, *columns, "--template", "mine={first_actor} met")
+        answer = run("eval", "--model", "tiny-gemma", *mine, "--prompt", "mine", "--output-dir", tmp_path / "out", "-q")
+        assert answer.status == 0
+        told[file] = answer.err
+    assert told[other].startswith("kgbench: warning: the donor of tiny-gemma learned tiny_movies, and none of the facts of")
+    assert f"kgbench train --model tiny-gemma --dataset {other} --recipe aggressive" in told[other]
+    assert told[part] == ""
+
+
 # ---------------------------------------------------------------------------------------------------------------- config
 
 
@@ -251,7 +314,10 @@ def test_a_config_file_says_what_options_say(run, tmp_path: Path) -> None:
         ("graft: [[FE]]", "graft: expected a value"),
         ("- model", "expected names of options"),
         ("", "expected names of options"),
-        ("limit: none", "--limit"),
+        ("limit: none", "run.yaml: limit: 'none' is not a valid integer range"),
+        ("model: tiny-gema", "run.yaml: model: unknown model 'tiny-gema'"),
+        ("model: tiny-gemma\nprompt: [headline, headlin]", "run.yaml: prompt: unknown prompt 'headlin'"),
+        ("model: tiny-gemma\nsuite: none", "run.yaml: suite: unknown suite 'none'"),
         ("config: other.yaml", "unknown key"),
     ],
 )
@@ -286,9 +352,9 @@ def test_json_is_all_that_stdout_holds(tmp_path: Path) -> None:
 
 
 def test_the_second_run_computes_nothing_and_says_so(run, tmp_path: Path) -> None:
-    """An identical run, also with another batch size and executor, finds its record; the shown table is the same."""
+    """An identical run, also with another batch size, executor and name of the dtype, finds its record; the shown table is the same."""
     arguments = ("eval", *TINY, "--prompt", "qa", "--output-dir", tmp_path)
-    first, second = run(*arguments), run(*arguments, "--batch-size", 1, "--executor", "rows")
+    first, second = run(*arguments), run(*arguments, "--batch-size", 1, "--executor", "rows", "--dtype", "fp32")
     assert first.status == second.status == 0
     assert "computed in" in first.out and "computed nothing" in second.out
     folder = re.search(r"^record +(\S+)", second.out, re.MULTILINE)

@@ -23,6 +23,7 @@ from kgbench.sites import (
     PER_LAYER,
     REGIONS,
     SCORED_REGIONS,
+    SYNONYMS,
     Graft,
     Layers,
     complement,
@@ -115,6 +116,13 @@ def test_complement_is_the_other_tokens(text: str, layout: tuple[dict[str, list[
 def test_complement_is_written_as_the_paper_does(text: str, other: str) -> None:
     """Complements of the pathway configurations are the pathway configurations."""
     assert complement(text) == other
+
+
+def test_names_of_hugging_face_are_read_as_ours() -> None:
+    """A component under its name in Hugging Face's models is the same graft, written with our name."""
+    assert str(parse_graft("LT:mlp+o_proj")) == "LT:ffn+o"
+    assert {name: str(parse_graft(f"LT:{name}")) for name in SYNONYMS} == {name: f"LT:{ours}" for name, ours in SYNONYMS.items()}
+    assert not {*SYNONYMS} & {*GROUPS, *COMPONENTS}
 
 
 def test_unknown_regions_of_a_prompt() -> None:

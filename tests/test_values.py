@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgbench.cli.values import arguments_of, listed, pairs
+from kgbench.cli.values import arguments_of, donors_of, listed, pairs
 from kgbench.errors import InputError
 
 
@@ -20,20 +20,41 @@ def test_commas_and_repetition_say_the_same(groups: list[list[str]]) -> None:
 @given(st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.from_regex(r"[a-z=/{} ]{0,9}[a-z=/{}]", fullmatch=True)))
 def test_pairs_read_back(values: dict[str, str]) -> None:
     """`KEY=VALUE` gives key and value back, also where the value holds an equals sign."""
-    assert pairs("--donor", [f"{key}={value}" for key, value in values.items()]) == {key: value.strip() for key, value in values.items()}
+    assert pairs("--column", [f"{key}={value}" for key, value in values.items()]) == {key: value.strip() for key, value in values.items()}
 
 
 @pytest.mark.parametrize("text", ["sft", "=path", "sft=", "", " = "])
 def test_half_a_pair_is_refused(text: str) -> None:
     """A pair without key, equals sign or value is refused with an example."""
-    with pytest.raises(InputError, match="expected KEY=VALUE, such as sft=path"):
-        pairs("--donor", [text])
+    with pytest.raises(InputError, match="expected KEY=VALUE, such as first_actor=actor"):
+        pairs("--column", [text])
 
 
 def test_a_key_given_twice_is_refused() -> None:
     """Nobody's guess decides between two values."""
     with pytest.raises(InputError, match="'sft' is given twice"):
-        pairs("--donor", ["sft=a", "sft=b"])
+        pairs("--column", ["sft=a", "sft=b"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "donors"),
+    [
+        (["after"], {"sft": "after"}),
+        (["./lr=1/after"], {"sft": "./lr=1/after"}),
+        (["task=a", " b "], {"task": "a", "sft": "b"}),
+        (["sft=runs/lr=1"], {"sft": "runs/lr=1"}),
+    ],
+)
+def test_a_bare_path_is_the_donor_sft(texts: list[str], donors: dict[str, str]) -> None:
+    """A donor without a name is `sft`; a path may hold an equals sign after a slash."""
+    assert donors_of(texts) == donors
+
+
+@pytest.mark.parametrize(("texts", "told"), [(["a", "b"], "'sft' is given twice"), (["sft="], "expected NAME=PATH"), ([" "], "or only")])
+def test_donors_that_do_not_read(texts: list[str], told: str) -> None:
+    """Half a donor, and two of one name, are refused."""
+    with pytest.raises(InputError, match=told):
+        donors_of(texts)
 
 
 def test_arguments_for_all_and_for_one() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kgbench.cli.values import pairs
+from kgbench.cli.values import donors_of
 
 if TYPE_CHECKING:
     from kgbench.runner import Settings
@@ -19,7 +19,7 @@ OPTIONS = (
     click.option("--localizer", metavar="FILE.py:CLASS", help="The method, where it is not installed."),
     click.option("--model", metavar="NAME|PATH", help="The pair, where it is a plant of your own.  [default: the record's]"),
     click.option("--recipient", metavar="PATH|ID", help="Checkpoint before finetuning, where the pair has no name."),
-    click.option("--donor", multiple=True, metavar="NAME=PATH|ID", help="Finetuned checkpoint, normally sft=PATH; may be repeated."),
+    click.option("--donor", multiple=True, metavar="[NAME=]PATH|ID", help="Finetuned checkpoint, by default named sft; may be repeated."),
     click.option("--revision", metavar="REV", help="Branch, tag or commit of Hub checkpoints."),
     click.option("--chat-template/--no-chat-template", default=False, help="The run had prompts in a chat template.  [default: off]"),
     click.option("--dataset", metavar="NAME|FILE", help="Facts, where they are a file of your own."),
@@ -52,7 +52,7 @@ def places_of(options: Mapping[str, Any]) -> Places:
     from kgbench.runner.respec import Places
 
     same = {name: options[name] for name in ("localizer", "model", "recipient", "revision", "chat_template", "dataset")}
-    return Places(**same, donors=pairs("--donor", options["donor"]), imports=imports_of(options))
+    return Places(**same, donors=donors_of(options["donor"]), imports=imports_of(options))
 
 
 def settings_of(options: Mapping[str, Any]) -> Settings:

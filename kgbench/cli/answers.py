@@ -13,7 +13,7 @@ from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts
 from kgbench.cli.files import write_file
 from kgbench.cli.output import echo_json
 from kgbench.cli.progress import progress
-from kgbench.cli.values import listed, pairs
+from kgbench.cli.values import donors_of, listed
 from kgbench.errors import OutputError
 
 
@@ -51,9 +51,7 @@ def command(**options: Any) -> None:
         raise OutputError(f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}")
     same = {name: options[name] for name in ("model", "recipient", "dataset", "dtype", "seed")}
     grafts = tuple(options["graft"]) or ("FE", "LT", "FE+LT")
-    spec = Spec(
-        **same, donors=pairs("--donor", options["donor"]), imports=imports_of(options), prompts=listed(options["prompt"]), grafts=grafts
-    )
+    spec = Spec(**same, donors=donors_of(options["donor"]), imports=imports_of(options), prompts=listed(options["prompt"]), grafts=grafts)
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout), progress(shown=not options["quiet"]) as report:
         run = score_answers(spec, Settings(device=options["device"]), options["facts"], report)
     prompts = figures_of(run.answers, len(run.candidates), seed=options["seed"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kgbench.cli.values import completer, pairs
+from kgbench.cli.values import completer, donors_of, pairs
 from kgbench.errors import InputError
 
 __all__ = ["check_asked", "evaluation_prompts", "pair_and_facts"]
@@ -17,7 +17,7 @@ Command = Callable[..., Any]
 OPTIONS = (
     click.option("--model", metavar="NAME", help="Model pair by name, see `kgbench ls models`.", shell_complete=completer("models")),
     click.option("--recipient", metavar="PATH|ID", help="Checkpoint before finetuning, without or in place of --model's."),
-    click.option("--donor", multiple=True, metavar="NAME=PATH|ID", help="Finetuned checkpoint, normally sft=PATH; may be repeated."),
+    click.option("--donor", multiple=True, metavar="[NAME=]PATH|ID", help="Finetuned checkpoint, by default named sft; may be repeated."),
     click.option("--dataset", metavar="NAME|FILE", help="Facts.  [default: the pair's own]", shell_complete=completer("datasets")),
     click.option("--subject", metavar="COLUMN", help="Your file: what a fact is about."),
     click.option("--object", metavar="COLUMN", help="Your file: what is asked for."),
@@ -50,9 +50,10 @@ def check_asked(options: Mapping[str, Any]) -> None:
     from kgbench.cli.jobs import FILE_OPTIONS
 
     if options["model"] is None and options["recipient"] is None:
-        raise InputError("which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor sft=PATH")
+        raise InputError("which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor PATH")
     for name in FILE_OPTIONS:
         if options[name] and options["dataset"] is None:
             raise InputError(f"--{name} says how to read facts: add --dataset NAME or --dataset FILE")
-    for name in ("donor", "column", "template"):
+    donors_of(options["donor"])
+    for name in ("column", "template"):
         pairs(f"--{name}", options[name])

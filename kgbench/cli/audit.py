@@ -15,7 +15,7 @@ from kgbench.cli.asking import check_asked, pair_and_facts
 from kgbench.cli.eval import RESULTS
 from kgbench.cli.output import echo_json, echo_table
 from kgbench.cli.progress import progress
-from kgbench.cli.values import arguments_of, completer, listed, pairs
+from kgbench.cli.values import arguments_of, completer, donors_of, listed, pairs
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _spec(options: Mapping[str, Any], localizer: str, localizers: Sequence[str])
         **{name: options[name] for name in ("model", "recipient", "dataset", "limit", "dtype", "metric")},
         localizer=localizer,
         localizer_args=arguments_of(localizer, localizers, options["localizer_arg"]),
-        donors=pairs("--donor", options["donor"]),
+        donors=donors_of(options["donor"]),
         imports=imports_of(options),
         prompts=tuple(dict.fromkeys((*asked, *pairs("--template", options["template"])))) if asked else (),
         grafts=tuple(options["graft"]),

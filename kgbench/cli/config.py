@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from kgbench.errors import InputError, UnknownNameError
+
+_FILE = "kgbench.config"
+"""Key of the context's `meta`: the file that was read."""
 
 OUTSIDE_FILES = ("config", "help")
 """Options that a file cannot hold."""
@@ -30,9 +35,41 @@ def read_config(ctx: click.Context, parameter: click.Parameter, path: Path | Non
             name = str(key).replace("_", "-")
             if name not in options:
                 raise UnknownNameError(f"key in {path}", str(key), options)
-            defaults[str(options[name].name)] = _value(path, str(key), value, options[name].multiple)
+            read = _value(path, str(key), value, options[name].multiple)
+            try:
+                options[name].type_cast_value(ctx, read)
+            except click.BadParameter as error:
+                raise InputError(f"{path}: {key}: {error.message}") from None
+            defaults[str(options[name].name)] = read
         ctx.default_map = {**(ctx.default_map or {}), **defaults}
+        ctx.meta[_FILE] = path
     return path
+
+
+@contextmanager
+def told_with_key(ctx: click.Context) -> Iterator[None]:
+    """Name file and key in an error that quotes a value of the configuration file.
+
+    Raises:
+        InputError: As raised within, with file and key.
+    """
+    try:
+        yield
+    except InputError as error:
+        keys = [key for key, value in _from_file(ctx) if repr(value) in str(error)]
+        if not keys:
+            raise
+        raise InputError(f"{ctx.meta[_FILE]}: {keys[0]}: {error}") from None
+
+
+def _from_file(ctx: click.Context) -> Iterator[tuple[str, str]]:
+    """Each text in the file that no option of the command line replaces, with its key; a list of names gives each name."""
+    for name, value in (ctx.default_map or {}).items():
+        if _FILE not in ctx.meta or ctx.get_parameter_source(name) is not ParameterSource.DEFAULT_MAP:
+            continue
+        for text in value if isinstance(value, list) else [value]:
+            parts = dict.fromkeys((text, *text.split(","), text.partition("=")[2])) if isinstance(text, str) else ()
+            yield from ((name, part) for part in parts if part)
 
 
 def _key(option: click.Option) -> str:

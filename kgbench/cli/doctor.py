@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import re
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -28,6 +30,16 @@ PACKAGES = (
 )
 """Distributions whose versions decide what comes out or whether it runs."""
 
+EXTRAS = {
+    "lm-eval": "tasks and a model for the Language Model Evaluation Harness",
+    "hub": "data sets of the Hugging Face Hub",
+    "lora": "the recipe lora of kgbench train",
+    "test": "kgbench's own tests",
+    "page": "tests of the leaderboard's pages",
+    "dev": "style and types of kgbench's code",
+}
+"""Extras of the package, and what each is for."""
+
 GIB = 2**30
 
 
@@ -44,13 +56,32 @@ def command(as_json: bool) -> int:
     facts = {**_versions(), **_machine(), **_places(), **{what: ", ".join(those) or "none" for what, those in told.items()}}
     missing = [f"package {name}; pip install kgbench brings it" for name in PACKAGES if _version(name) is None]
     missing += [f"shipped pair {name}: install kgbench again" for name in pairs if name not in here]
+    extras = {name: _lacking(name) for name in EXTRAS}
     if as_json:
-        echo_json({"facts": facts, "missing": missing})
+        echo_json({"facts": facts, "missing": missing, "extras": {name: not lacking for name, lacking in extras.items()}})
     else:
         echo_table(["what", "here"], list(facts.items()))
         click.echo()
-        click.echo("\n".join(f"missing: {line}" for line in missing) or "nothing is missing")
+        click.echo("\n".join([*(f"missing: {line}" for line in missing), *_extra_lines(extras)]))
+        if not missing:
+            click.echo("nothing that kgbench needs is missing")
     return 1 if missing else 0
+
+
+def _extra_lines(extras: Mapping[str, Sequence[str]]) -> list[str]:
+    """A line on each extra: installed, or by which command it would be."""
+    lines = []
+    for name, lacking in extras.items():
+        state = f"not installed: pip install 'kgbench[{name}]'" if lacking else "installed"
+        lines.append(f"extra    {name:7}  {state}  ({EXTRAS[name]})")
+    return lines
+
+
+def _lacking(extra: str) -> list[str]:
+    """Distributions that an extra asks for and that are not here."""
+    wanted = [line for line in metadata.requires("kgbench") or () if re.search(rf"extra == ['\"]{extra}['\"]", line)]
+    names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in wanted]
+    return [name for name in names if _version(name) is None]
 
 
 def _versions() -> dict[str, str]:

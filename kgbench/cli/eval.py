@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kgbench.cli.config import read_config
+from kgbench.cli.config import read_config, told_with_key
 from kgbench.cli.values import completer
 
 RESULTS = Path("kgbench-results")
@@ -32,7 +32,7 @@ RESULTS = Path("kgbench-results")
 )
 @click.option("--model", metavar="NAME", help="Model pair by name, see `kgbench ls models`.", shell_complete=completer("models"))
 @click.option("--recipient", metavar="PATH|ID", help="Checkpoint before finetuning, without or in place of --model's.")
-@click.option("--donor", multiple=True, metavar="NAME=PATH|ID", help="Finetuned checkpoint, normally sft=PATH; may be repeated.")
+@click.option("--donor", multiple=True, metavar="[NAME=]PATH|ID", help="Finetuned checkpoint, by default named sft; may be repeated.")
 @click.option("--revision", metavar="REV", help="Branch, tag or commit of Hub checkpoints.")
 @click.option("--chat-template/--no-chat-template", default=False, help="Put prompts into the tokenizer's chat template.  [default: off]")
 @click.option(
@@ -82,7 +82,8 @@ RESULTS = Path("kgbench-results")
 @click.option("--dry-run", is_flag=True, help="Only say what it would take: forwards, token rows, memory, seconds.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress; with --json no table either.")
-def command(**options: Any) -> int:
+@click.pass_context
+def command(ctx: click.Context, **options: Any) -> int:
     """Say where a finetuned fact is retrieved from, as a localizer sees it.
 
     Runs every configuration of the suite on every prompt, prints a table that
@@ -93,8 +94,9 @@ def command(**options: Any) -> int:
     kgbench eval --localizer dynamic_graft --model tiny-gemma
     kgbench eval --model tiny-gemma --prompt qa --graft "LT:o+ffn@second_half"
     kgbench eval --suite planted --localizer oracle,random,weight_delta
-    kgbench eval --recipient before/ --donor sft=after/ --dataset facts.jsonl
+    kgbench eval --recipient before/ --donor after/ --dataset facts.jsonl
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.cli.jobs import run_all
 
-    return run_all(options)
+    with told_with_key(ctx):
+        return run_all(options)

@@ -13,7 +13,7 @@ import click
 from kgbench.cli.output import echo_json, echo_table
 from kgbench.cli.pictures import write_pictures
 from kgbench.cli.progress import progress
-from kgbench.cli.values import arguments_of, listed, pairs
+from kgbench.cli.values import arguments_of, donors_of, listed, pairs
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.sites import BASELINES, parse_graft
 
@@ -50,7 +50,8 @@ def run_all(options: Options) -> int:
     # Whatever a library or a localizer prints must not mix with the JSON object.
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
         specs = {name: _specs(options, name, planted) for name in localizers}
-        _check_specs([spec for some in specs.values() for spec in some])
+        for line in _check_specs([spec for some in specs.values() for spec in some]):
+            click.echo(f"kgbench: warning: {line}", err=True)
         answers = _dry(specs, options) if options["dry_run"] else _answers(specs, options, planted)
     if options["as_json"]:
         echo_json(answers[0] if len(answers) == 1 else {"runs": answers})
@@ -86,12 +87,16 @@ def _in_turn(specs: Specs) -> list[Spec]:
     return [spec for some in zip(*specs.values(), strict=True) for spec in some]
 
 
-def _check_specs(specs: Sequence[Spec]) -> None:
-    """Tell a mistake before anything heavy is loaded, and one in a later localizer's arguments before an earlier one runs."""
-    from kgbench.runner import check
+def _check_specs(specs: Sequence[Spec]) -> list[str]:
+    """Tell a mistake before anything heavy is loaded, and one in a later localizer's arguments before an earlier one runs.
 
-    for spec in specs:
-        check(spec)
+    Returns:
+        Warnings about what can be run but hardly is what was meant.
+    """
+    from kgbench.runner import check
+    from kgbench.runner.donors import unlearned
+
+    warnings = dict.fromkeys(unlearned(spec, check(spec).dataset) for spec in specs)
     if len(specs) > 1:
         from kgbench.localizers import create
         from kgbench.runner.truth import localizer_arguments
@@ -101,6 +106,7 @@ def _check_specs(specs: Sequence[Spec]) -> None:
                 create(spec.localizer, localizer_arguments(spec), spec.seed)
             except UnknownNameError as error:
                 raise InputError(f"{error}{_for_one(specs, spec, error.name)}") from None
+    return [line for line in warnings if line is not None]
 
 
 def _for_one(specs: Sequence[Spec], refusing: Spec, parameter: str) -> str:
@@ -121,11 +127,12 @@ def _check(options: Options) -> bool:
 
     planted = options["suite"] is not None and load_suite(options["suite"]).truth
     if options["model"] is None and options["recipient"] is None and not planted:
-        raise InputError("which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor sft=PATH")
+        raise InputError("which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor PATH")
     for name in FILE_OPTIONS:
         if options[name] and options["dataset"] is None:
             raise InputError(f"--{name} says how to read a file of facts: add --dataset FILE")
-    for name in ("donor", "localizer_arg", "column", "template"):
+    donors_of(options["donor"])
+    for name in ("localizer_arg", "column", "template"):
         pairs(f"--{name.replace('_', '-')}", options[name])
     for graft in options["graft"]:
         if graft not in BASELINES:
@@ -149,7 +156,7 @@ def _spec(options: Options, localizer: str) -> Spec:
     return Spec(
         localizer=localizer,
         localizer_args=arguments_of(localizer, listed(options["localizer"]), options["localizer_arg"]),
-        donors=pairs("--donor", options["donor"]),
+        donors=donors_of(options["donor"]),
         imports=imports_of(options),
         prompts=listed(options["prompt"]),
         grafts=tuple(options["graft"]),

@@ -11,7 +11,7 @@ import click
 from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts
 from kgbench.cli.output import echo_json
 from kgbench.cli.progress import progress
-from kgbench.cli.values import arguments_of, completer, listed, pairs
+from kgbench.cli.values import arguments_of, completer, donors_of, listed
 
 
 @click.command(short_help="Show what grafts move besides the facts that they are meant for.")
@@ -60,7 +60,7 @@ def command(**options: Any) -> None:
     spec = Spec(
         **same,
         localizer_args=arguments_of(options["localizer"], [options["localizer"]], options["localizer_arg"]),
-        donors=pairs("--donor", options["donor"]),
+        donors=donors_of(options["donor"]),
         imports=imports_of(options),
         prompts=listed(options["prompt"]),
         grafts=tuple(options["graft"]),

@@ -12,7 +12,7 @@ import click
 
 from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts
 from kgbench.cli.output import echo_json
-from kgbench.cli.values import listed, pairs
+from kgbench.cli.values import donors_of, listed
 
 if TYPE_CHECKING:
     from kgbench.runner.tokens import Answered, Likely
@@ -45,9 +45,7 @@ def command(**options: Any) -> None:
     check_asked(options)
     same = {name: options[name] for name in ("model", "recipient", "dataset", "dtype", "seed")}
     grafts = tuple(options["graft"]) or ("FE", "LT", "FE+LT")
-    spec = Spec(
-        **same, donors=pairs("--donor", options["donor"]), imports=imports_of(options), prompts=listed(options["prompt"]), grafts=grafts
-    )
+    spec = Spec(**same, donors=donors_of(options["donor"]), imports=imports_of(options), prompts=listed(options["prompt"]), grafts=grafts)
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
         found = likeliest(spec, Settings(device=options["device"]), options["facts"], options["top"])
     if options["as_json"]:

@@ -10,7 +10,6 @@ from kgbench.cli.catalogues import CATALOGUES
 from kgbench.errors import InputError
 
 EXAMPLES: Mapping[str, str] = {
-    "--donor": "sft=path/to/checkpoint",
     "--localizer-arg": "draws=16",
     "--column": "first_actor=actor",
     "--template": "mine='{first_actor} stars in a movie alongside'",
@@ -41,6 +40,17 @@ def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
             raise InputError(f"{option}: {key!r} is given twice; give it once")
         read[key] = value
     return read
+
+
+def donors_of(values: Sequence[str]) -> dict[str, str]:
+    """Donors by name, of the values of --donor.
+
+    Raises:
+        InputError: A value does not read, or a name is given twice.
+    """
+    from kgbench.runner.donors import read_donors
+
+    return read_donors("--donor", values)
 
 
 def arguments_of(localizer: str, localizers: Sequence[str], values: Sequence[str]) -> dict[str, str]:

@@ -120,6 +120,11 @@ def read_plant(directory: Path) -> dict[str, Any]:
     Raises:
         ModelError: The folder holds no plant, or one whose card does not read.
     """
+    if not is_plant(directory) and (directory / "config.json").is_file():
+        raise ModelError(
+            f"{str(directory)!r} is a checkpoint, and --model takes the name of a pair: a checkpoint goes by --recipient "
+            "(before finetuning) or --donor (after), as in --recipient before/ --donor after/"
+        )
     if not is_plant(directory):
         raise ModelError(f"{str(directory)!r} holds no plant: expected {CARD} and {DELTA}, see 'kgbench zoo build --help'")
     try:

@@ -22,7 +22,15 @@ from kgbench.models.streaming import empty_model
 
 __all__ = ["DTYPES", "adapted_donor", "attention_backend", "prepare", "read_empty", "read_model"]
 
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
 
 _ATTENTION = ("auto", "sdpa", "eager")
 

@@ -135,19 +135,10 @@ class Given:
         return f"{self._resolved('localizer', place)}:{attribute}" if place and colon else text
 
     def _donors(self) -> dict[str, str]:
-        from kgbench.errors import InputError
+        from kgbench.runner.donors import read_donors
 
-        donors: dict[str, str] = {}
-        for text in self.many("donor"):
-            name, equals, place = text.partition("=")
-            if not equals or "/" in name:  # only a path, which may hold an equals sign
-                name, place = "sft", text
-            if not name or not place:
-                raise InputError(f"--kgbench-donor {text!r}: expected NAME=PATH, such as sft=path/to/checkpoint, or only the path")
-            if name in donors:
-                raise InputError(f"--kgbench-donor: {name!r} is given twice; give it once")
-            donors[name] = self._resolved("donor", place)
-        return donors
+        donors = read_donors("--kgbench-donor", self.many("donor"))
+        return {name: self._resolved("donor", place) for name, place in donors.items()}
 
     def _prompts(self) -> tuple[str, ...]:
         from kgbench.errors import InputError

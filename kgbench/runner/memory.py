@@ -52,7 +52,7 @@ class Memory:
         if self.fits:
             return f"fits: {said}"
         tries = [
-            *(["--dtype bfloat16"] if dtype not in ("bfloat16", "float16") else []),
+            *(["--dtype bfloat16"] if dtype is None or DTYPES[dtype].itemsize > 2 else []),
             *(["--stream-donor"] if not settings.stream_donors else []),
             *(["--device-map auto"] if settings.device_map is None else []),
         ]

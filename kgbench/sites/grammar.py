@@ -13,15 +13,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from fractions import Fraction
+from types import MappingProxyType
 from typing import NoReturn, TypeVar
 
 from kgbench.errors import GraftSyntaxError
 from kgbench.sites.graft import Atom, Graft, Layers, Positions, Term
-from kgbench.sites.vocabulary import COMPONENTS, GROUPS, LAYER_GROUPS, OUTSIDE, RECIPIENT, REGIONS
+from kgbench.sites.vocabulary import COMPONENTS, GROUPS, LAYER_GROUPS, OUTSIDE, RECIPIENT, REGIONS, SYNONYMS
 
 __all__ = ["complement", "complement_graft", "parse_graft"]
 
@@ -137,7 +138,7 @@ class _Parser:
         return Atom(of, self._take("^C"))
 
     def _component(self) -> str:
-        return self._one_of((*GROUPS, *COMPONENTS), "a component")
+        return self._one_of((*GROUPS, *COMPONENTS), "a component", SYNONYMS)
 
     def _layer(self) -> str:
         self._blank()
@@ -172,11 +173,12 @@ class _Parser:
             found.append(one())
         return found
 
-    def _one_of(self, names: Sequence[str], what: str) -> str:
+    def _one_of(self, names: Sequence[str], what: str, synonyms: Mapping[str, str] = MappingProxyType({})) -> str:
         self._blank()
         start = self.at
         expected = f"{what} ({', '.join(names)})"
         found = self._match(self._NAME, expected + (" or '('" if what == "a region" else ""))
+        found = synonyms.get(found, found)
         if found not in names:
             self._fail(start, _nearest(found, names) or expected)
         return found

@@ -18,6 +18,7 @@ __all__ = [
     "RECIPIENT",
     "REGIONS",
     "SCORED_REGIONS",
+    "SYNONYMS",
     "Site",
     "SiteScores",
     "partition",
@@ -45,6 +46,20 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "all": (*OUTSIDE[:2], *PER_LAYER),
 }
 """Names for several components; `all` holds neither final norm nor head."""
+
+SYNONYMS: Mapping[str, str] = {
+    "mlp": "ffn",
+    "q_proj": "q",
+    "k_proj": "k",
+    "v_proj": "v",
+    "o_proj": "o",
+    "gate_proj": "gate",
+    "up_proj": "up",
+    "down_proj": "down",
+    "embed_tokens": "emb",
+    "lm_head": "head",
+}
+"""Hugging Face's names of components and groups, which a graft expression may use; they are read as ours."""
 
 LAYER_GROUPS: Mapping[str, tuple[Fraction, Fraction]] = {
     "first_half": (Fraction(0), Fraction(1, 2)),
