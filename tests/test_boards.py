@@ -10,9 +10,10 @@ import pytest
 
 from kgbench.leaderboard.build import build, differences, make_leaderboard, outputs
 from kgbench.leaderboard.entries import read_entries
+from kgbench.leaderboard.lines import lead
 from kgbench.leaderboard.markdown import render_markdown
-from kgbench.leaderboard.model import Board, Leaderboard, Line, Table
-from kgbench.records import LocalizerRef
+from kgbench.leaderboard.model import Badge, Board, Column, Leaderboard, Line, Table, spread_text
+from kgbench.records import Estimate, LocalizerRef
 from tests.fake_runs import RATES
 from tests.submissions import CODE, identity, result, write_entry
 
@@ -58,7 +59,43 @@ def test_ranks_and_coverage(root: Path) -> None:
     assert found["partial"].coverage == (2, 8) and not found["partial"].figures and "all 8 cells" in found["partial"].unranked
     assert found["good"].coverage == (8, 8) and found["good"].badge == "self-reported"
     assert [line.method for line in overall.lines][-2:] == ["worse", "partial"]
-    assert "not certain" in board(made(root), "pathways").lead
+    assert board(made(root), "pathways").lead.endswith("self-reported); like_it cannot be told apart from it.")
+
+
+def test_who_says_so_stands_beside_every_figure_that_leads(root: Path) -> None:
+    """Sentence and rank name the source, and nothing is called certain that nobody else ran."""
+    leaderboard = made(root)
+    text = render_markdown(leaderboard)
+    ours = [one for one in leaderboard.boards if one.key != "published"]
+    assert all("self-reported" in one.lead for one in ours if one.tables[0].lines)
+    assert "certain" not in text
+    rows = [row for row in text.splitlines() if row.startswith("| 1 ") or row.startswith("| 2 ")]
+    assert rows and all(row.split("|")[3].strip() == "self-reported" for row in rows)
+    apart = Table("t", "T", (Column("x", "x", "x"),), (ranked("a", 1, "verified"), ranked("b", 2)), ranked_by="x")
+    told = "a leads with .50 [.40, .60] (x, n = 9; verified); the 95 % interval of its difference"
+    assert lead(apart) == f"{told} from b (self-reported), the next, leaves out 0."
+
+
+def ranked(name: str, rank: int, badge: Badge = "self-reported") -> Line:
+    return Line(name, {"x": Estimate(value=0.5, low=0.4, high=0.6, n=9)}, (), (1, 1), badge, rank)
+
+
+def test_each_table_says_what_its_own_brackets_hold(root: Path) -> None:
+    """Smallest and largest of several pairs are called no interval; figures without brackets have none."""
+    parts = dict(zip(["head", "planted", "pathways", "budget", "cost", "published"], sections(root), strict=True))
+    assert "95 % interval" not in parts["head"]
+    assert "Brackets hold 95 % intervals." in parts["pathways"]
+    assert "Figures here have no interval." in parts["cost"] and "95 % interval" not in parts["cost"]
+    assert "Brackets hold 95 % intervals; figures without brackets have none." in parts["published"]
+    assert "None of it has an interval" not in parts["published"]
+    several = spread_text([Estimate(value=1, low=0.5, high=2, n=4)], "range")
+    assert several == "Brackets hold the smallest and the largest value, not an interval"
+    assert spread_text([Estimate(value=1, low=1, high=1, n=3)], "interval") == "Figures here have no interval"
+    assert spread_text([Estimate(undefined="why", n=3)], "interval") == ""
+
+
+def sections(root: Path) -> list[str]:
+    return render_markdown(made(root)).split("\n## ")
 
 
 def test_a_cell_shows_the_record_s_figures(root: Path) -> None:

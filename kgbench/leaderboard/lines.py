@@ -72,18 +72,20 @@ def store(figure: Figure) -> Estimate:
 
 
 def lead(table: Table) -> str:
-    """Who leads a table, and whether that is certain, in a sentence."""
+    """Who leads a table, who says so, and who cannot be told apart from it."""
     column = next((column for column in table.columns if column.key == table.ranked_by), None)
     first = [line for line in table.lines if line.rank == 1]
     if column is None or not first:
         return "No method has been run on all cells."
     best, others = first[0], [line.method for line in first[1:]]
     figure = best.figures[column.key]
-    told = f"{best.method} leads with {figure_text(figure)} ({column.title}, n = {figure.n})"
+    shown = f"{figure_text(figure)} ({column.title}, n = {figure.n}; {best.badge})"
+    leads = f"{best.method} leads with {shown}"
     if others:
-        named = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-        return f"{told}, and that is not certain: {named} cannot be told apart from it."
+        some = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        return f"{leads}; {some} cannot be told apart from it."
     rest = [line for line in table.lines if line.rank is not None and line.rank > 1]
     if not rest:
-        return f"{told}; there is no other method to compare with."
-    return f"{told}, and that is certain at 95 %: the interval of its difference from {rest[0].method}, the next, holds no 0."
+        return f"{leads}; there is no other method to compare with."
+    apart = f"the 95 % interval of its difference from {rest[0].method} ({rest[0].badge}), the next"
+    return f"{leads}; {apart}, leaves out 0."

@@ -9,16 +9,18 @@ from tabulate import tabulate
 from kgbench.board.escape import markdown_text
 from kgbench.board.footnotes import Footnotes
 from kgbench.board.numbers import number_text
-from kgbench.leaderboard.model import Board, Column, Leaderboard, Line, Table
+from kgbench.leaderboard.model import Board, Column, Leaderboard, Line, Table, spread_text
 
 __all__ = ["render_markdown"]
 
 HEAD = """# Leaderboard
 
-Localizers say where a finetuned fact is retrieved from; these tables say how well they do. Every figure is over facts or plants that all
-methods share, with its 95 % interval. Ranks are dense: methods of one rank cannot be told apart from the first of it by a paired bootstrap.
-A figure over several cells is only given to a method that was run on all of them. *d* is the smallest difference that so many facts could
-show. The pages with pictures, single cells and runs are in [`site/`](site/index.html); how to add a method is in [README.md](README.md).
+Localizers say where a finetuned fact is retrieved from; these tables say how well they do. Every figure is over facts
+or plants that all methods share; what its brackets hold stands below each table. Ranks are dense: methods of one rank
+cannot be told apart from the first of it by a paired bootstrap. A figure over several cells is only given to a method
+that was run on all of them. *d* is the smallest difference that so many facts could show. A source is *verified* where
+a maintainer ran a sample again and it agreed, and *self-reported* where nobody else has run it. The pages with
+pictures, single cells and runs are in [`site/`](site/index.html); how to add a method is in [README.md](README.md).
 
 This file is written by `kgbench leaderboard build`.
 """
@@ -31,9 +33,10 @@ def render_markdown(leaderboard: Leaderboard) -> str:
 
 def _board(board: Board) -> str:
     table, notes = board.tables[0], Footnotes()
-    body = [_row(line, table.columns, notes) for line in table.lines]
+    columns = table.ordered_columns
+    body = [_row(line, columns, notes) for line in table.lines]
     ranked = table.ranked_by is not None
-    heads = [*(["rank"] if ranked else []), "method", "cells", *(_head(column) for column in table.columns), "by"]
+    heads = [*(["rank"] if ranked else []), "method", "source", "cells", *map(_head, columns)]
     rows = [row if ranked else row[1:] for row in body]
     text = tabulate(rows, heads, tablefmt="github", disable_numparse=True) if rows else "No entries yet."
     parts = [f"## {board.title}", board.about, f"**{markdown_text(board.lead)}**", f"{table.title}:", text, *_below(table, notes)]
@@ -49,7 +52,8 @@ def _row(line: Line, columns: Sequence[Column], notes: Footnotes) -> list[str]:
     have, of = line.coverage
     cells = [notes.cell(line.figures[column.key]) if column.key in line.figures else "–" for column in columns]
     name = markdown_text(line.method)
-    return ["–" if line.rank is None else str(line.rank), f"*{name}*" if line.baseline else name, f"{have} of {of}", *cells, line.badge]
+    name = f"*{name}*" if line.baseline else name
+    return ["–" if line.rank is None else str(line.rank), name, line.badge, f"{have} of {of}", *cells]
 
 
 def _below(table: Table, notes: Footnotes) -> Iterator[str]:
@@ -59,4 +63,7 @@ def _below(table: Table, notes: Footnotes) -> Iterator[str]:
         if line.rank is None and line.unranked and table.ranked_by is not None:
             reasons.setdefault(line.unranked, []).append(line.method)
     yield "\n".join(f"- without a rank: {markdown_text(', '.join(names))}: {markdown_text(why)}" for why, names in reasons.items())
-    yield "\n".join(f"- {markdown_text(note)}" for note in table.notes)
+    shown = (figure for line in table.lines for figure in line.figures.values())
+    spread = spread_text(shown, table.spread)
+    notes_below = [*([f"{spread}."] if spread else []), *table.notes]
+    yield "\n".join(f"- {markdown_text(note)}" for note in notes_below)

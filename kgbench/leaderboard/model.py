@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from kgbench.leaderboard.entries import Entry
 from kgbench.records import Estimate
 
-__all__ = ["Badge", "Board", "Column", "Leaderboard", "Line", "Table"]
+__all__ = ["Badge", "Board", "Column", "Leaderboard", "Line", "Spread", "Table", "spread_text"]
 
 Badge = Literal["verified", "self-reported", "published", "yours"]
 """Who says so: a maintainer ran a sample again, the submitter, the paper, or the reader's own folder of runs."""
+
+Spread = Literal["interval", "range"]
+"""What stands in a figure's brackets: its 95 % interval, or the smallest and largest value."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Column:
     """None where neither is."""
     detectable: float | None = None
     """The smallest difference between two methods that so many facts could show; None where that cannot be said."""
+    marks: tuple[tuple[str, float], ...] = ()
+    """Values that its picture marks by a line, such as chance, each with its name."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,16 @@ class Table:
     """What the table is limited to, such as pair and prompt; empty for the one over all cells."""
     ranked_by: str | None = None
     """Key of a column."""
+    shown_first: str | None = None
+    """Key of the column that is shown first; None for the one that ranks."""
+    spread: Spread = "interval"
     notes: tuple[str, ...] = ()
+
+    @property
+    def ordered_columns(self) -> tuple[Column, ...]:
+        """All columns: the one that is shown first, the one that ranks, the others."""
+        first = (self.shown_first, self.ranked_by)
+        return tuple(sorted(self.columns, key=lambda c: first.index(c.key) if c.key in first else 2))
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,7 @@ class Board:
     about: str
     """What is measured and how to read it, in two or three sentences."""
     lead: str
-    """Who leads, and whether that is certain, in a sentence."""
+    """Who leads, who says so, and who cannot be told apart from it, in a sentence or two."""
     tables: tuple[Table, ...]
     """The one over all cells first."""
 
@@ -88,3 +102,16 @@ class Leaderboard:
     boards: tuple[Board, ...]
     entries: tuple[Entry, ...]
     """By method, pair and id."""
+
+
+def spread_text(figures: Iterable[Estimate], spread: Spread) -> str:
+    """What the brackets of some figures hold, as a clause; empty where no figure is defined."""
+    wide = {figure.low != figure.high for figure in figures if figure.value is not None}
+    if not wide:
+        return ""
+    if True not in wide:
+        return "Figures here have no interval"
+    if spread == "range":
+        return "Brackets hold the smallest and the largest value, not an interval"
+    some = "" if len(wide) == 1 else "; figures without brackets have none"
+    return f"Brackets hold 95 % intervals{some}"

@@ -21,8 +21,11 @@ def table(page: Page) -> Locator:
 
 def names(page: Page) -> Names:
     """The methods of the table, from the top."""
-    found = table(page).locator("tbody tr:visible th").all_inner_texts()
-    return [re.sub(r"\s*baseline$", "", text.strip()) for text in found]
+    return (
+        table(page)
+        .locator("tbody tr:visible th")
+        .evaluate_all("(heads) => heads.map((head) => (head.querySelector('a') || head.firstChild).textContent.trim())")
+    )
 
 
 def values(page: Page, key: str) -> list[float]:
@@ -61,8 +64,35 @@ def test_a_click_sorts_and_another_turns_it_round(page: Page, address: str) -> N
     expect(head(page, "sufficiency")).to_have_attribute("aria-sort", "ascending")
     assert values(page, "sufficiency") == sorted(values(page, "sufficiency"))
     assert sorted(names(page)) == sorted(before)
-    assert set(names(page)[-2:]) == {"path_patch", "own_idea (yours)"}, "they did not run all cells"
+    assert names(page)[-1] == "path_patch", "it did not run all cells"
+    assert names(page)[0] == "own_idea (yours)", "one's own runs stay on top"
     assert table(page).locator("thead [aria-sort='ascending'], thead [aria-sort='descending']").count() == 1
+
+
+def test_own_runs_and_sources_show_in_every_picture(page: Page, address: str) -> None:
+    """A run of one's own is on top in its colour, also without a mean; of others the picture says who says so."""
+    page.goto(f"{address}/pathways.html")
+    page.get_by_label("Picture").select_option("separation")
+    picture = page.locator("figure.chart svg[role=img]")
+    expect(picture).to_have_attribute("aria-label", re.compile(r": own_idea \(yours\) no mean: 2 of 4 cells; "))
+    label = picture.get_attribute("aria-label") or ""
+    assert "dynamic_graft (verified)" in label and "causal_trace (self-reported)" in label
+    expect(page.locator("figcaption")).to_contain_text("self-reported, nobody else ran it")
+    page.get_by_label("Table").select_option("tiny-gemma-headline")
+    assert names(page)[0] == "own_idea (yours)"
+    fills = picture.locator("rect").evaluate_all("(bars) => bars.map((bar) => bar.getAttribute('fill'))")
+    assert fills.count("var(--own)") == 1, "no other bar has the colour of one's own runs"
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_rows_keep_names_of_their_own_in_pictures(page: Page, address: str, width: int) -> None:
+    """However narrow the page, no two bars have the same label."""
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(f"{address}/pathways.html")
+    page.get_by_label("Picture").select_option("separation")
+    page.wait_for_selector("svg[role=img] text")
+    shown = set(page.locator("svg[role=img] text").all_text_contents())
+    assert set(names(page)) - {"path_patch"} <= shown, "all that have a bar, and one's own"
 
 
 def test_filters_take_rows_away(page: Page, address: str) -> None:

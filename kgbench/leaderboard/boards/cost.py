@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from kgbench.board.numbers import number_text
 from kgbench.leaderboard.cells import Cell, core_cells, first_runs
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.lines import Measured, ordered
@@ -21,7 +22,7 @@ UNRANKED = "cost is measured once per run, on whatever machine it was: there is 
 
 ABOUT = (
     "Seconds that a run took, divided by those of one plain batched forward pass of the same prompts in the same run, so that the machine "
-    "drops out as far as it can. Over several pairs the geometric mean is shown, with the smallest and largest instead of an interval."
+    "drops out as far as it can. Over several pairs the geometric mean is shown, and in brackets the smallest and the largest of them."
 )
 
 
@@ -34,7 +35,9 @@ def cost_board(entries: Sequence[Entry]) -> Board:
     by_suite = {suite: first_runs(e for e in entries if _suite(e) == suite) for suite in SUITES}
     columns = tuple(Column(suite, suite, f"Ratio to one plain forward pass, for {about}", "lower") for suite, about in SUITES.items())
     methods = sorted({method for found in by_suite.values() for method, _ in found})
-    overall = Table("all", "All shipped pairs and plants", columns, ordered({name: _mean(name, by_suite) for name in methods}))
+    overall = Table(
+        "all", "All shipped pairs and plants", columns, ordered({name: _mean(name, by_suite) for name in methods}), spread="range"
+    )
     cells = sorted({cell for found in by_suite.values() for _, cell in found}, key=lambda c: (not c.core, c))
     singles = [_table(cell, by_suite, columns) for cell in cells]
     return Board("cost", "Cost", ABOUT, _lead(overall), (overall, *singles))
@@ -76,7 +79,7 @@ def _table(cell: Cell, by_suite: Found, columns: tuple[Column, ...]) -> Table:
         for name, own in methods.items()
     }
     asked = tuple(column for column in columns if any(column.key in own for own in methods.values()))
-    return Table(cell.key, cell.title, asked, ordered(measured), {"pair": cell.pair})
+    return Table(cell.key, cell.title, asked, ordered(measured), {"pair": cell.pair}, spread="range")
 
 
 def _ratio(entry: Entry) -> Estimate:
@@ -98,5 +101,5 @@ def _lead(table: Table) -> str:
     if not some:
         return "No method has been run on all pairs."
     value, line = min(some, key=lambda found: found[0])
-    told = f"The eight pathway configurations are cheapest by {line.method}: {value:.3g} plain forward passes"
-    return f"{told}; there is no interval to be sure by."
+    shown = f"{number_text(value)} plain forward passes ({line.badge})"
+    return f"The eight pathway configurations are cheapest by {line.method}: {shown}, without an interval."

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from kgbench.board.numbers import figure_text, number_text
 from kgbench.leaderboard.cells import Cell, core_cells, first_runs
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.lines import PRIVILEGED, Measured, lead, ordered, store
 from kgbench.leaderboard.maps import PlantMap, PlantMaps, mean_over_plants, plant_map
-from kgbench.leaderboard.model import Board, Column, Table
+from kgbench.leaderboard.model import Board, Column, Line, Table
 from kgbench.records import Estimate, Planted
 from kgbench.stats import wilson
 
 __all__ = ["planted_board"]
 
+DECOY = "auroc_decoy"
+CHANCE = 0.5
+
 COLUMNS = (
     Column("auroc", "AUROC", "Chance that a planted place is ranked above another; .5 at random", "higher"),
-    Column("auroc_decoy", "AUROC against the decoy", "The same among the planted places and those of the decoy only", "higher"),
+    Column(DECOY, "AUROC against the decoy", "The same among the planted places and those of the decoy only", "higher"),
     Column("average_precision", "average precision", "Mean precision of the ranking down to each planted place", "higher"),
     Column("recall_at_k", "recall@k", "Share of the k planted places among the k ranked highest", "higher"),
     Column("sufficiency", "sufficiency of the best k", "Recovery where the k highest-ranked sites are grafted", "higher"),
@@ -50,7 +54,30 @@ def planted_board(entries: Sequence[Entry]) -> Board:
     for (method, cell), entry in found.items():
         by_cell.setdefault(cell, {})[method] = entry
     singles = [_table(cell, by_cell[cell]) for cell in sorted(by_cell, key=lambda c: (not c.core, c))]
-    return Board("planted", "Planted knowledge", ABOUT, lead(overall), (overall, *singles))
+    return Board("planted", "Planted knowledge", ABOUT, _lead(overall), (overall, *singles))
+
+
+def _lead(table: Table) -> str:
+    """Who tells plants from decoys best; then who leads by rank."""
+    known = [(f.value, line) for line in table.lines if (f := _decoy(line)) is not None and f.value is not None]
+    if not known:
+        return lead(table)
+    highest = max(value for value, _ in known)
+    first, *tied = [line for value, line in known if value == highest]
+    figure = first.figures[DECOY]
+    above = sum((line.figures[DECOY].low or 0.0) > CHANCE for _, line in known)
+    names = " and ".join([first.method, *(line.method for line in tied)])
+    shown = f"{figure_text(figure)} (AUROC against the decoy, n = {figure.n}; {first.badge})"
+    return (
+        f"Plants are told from decoys best by {names}: {shown}; "
+        f"{above} of {len(known)} methods do better than chance, {number_text(CHANCE)}. "
+        f"Ranks go by AUROC among all places: {lead(table)}"
+    )
+
+
+def _decoy(line: Line) -> Estimate | None:
+    """A method's AUROC against the decoy; None of baselines and of those without a rank."""
+    return None if line.baseline or line.rank is None else line.figures.get(DECOY)
 
 
 def _overall(found: Mapping[tuple[str, Cell], Entry], cells: Sequence[Cell]) -> Table:
@@ -64,9 +91,10 @@ def _overall(found: Mapping[tuple[str, Cell], Entry], cells: Sequence[Cell]) -> 
     return Table(
         key="all",
         title=f"All {len(cells)} plants",
-        columns=_told(detectable),
+        columns=_told(detectable, [entry for (_, cell), entry in found.items() if cell in cells]),
         lines=ordered(measured),
         ranked_by="auroc",
+        shown_first=DECOY,
         notes=("Intervals of means are from resampling plants, and of the AUROC also the layers and components of each.",),
     )
 
@@ -108,10 +136,11 @@ def _table(cell: Cell, own: Mapping[str, Entry]) -> Table:
     return Table(
         key=cell.key,
         title=f"{cell.title}: planted at {planted.plant}{decoy}; {planted.n_true} of {planted.n_units} {units}",
-        columns=_told(maps[0].smallest_difference if maps else None),
+        columns=_told(maps[0].smallest_difference if maps else None, own.values()),
         lines=ordered(measured),
         scope={"pair": cell.pair},
         ranked_by="auroc",
+        shown_first=DECOY if planted.decoy else None,
         notes=notes,
     )
 
@@ -149,5 +178,26 @@ def _told_right(judged: Iterable[Planted]) -> Estimate:
     return store(wilson(answers.count("told"), len(answers)))
 
 
-def _told(detectable: float | None) -> tuple[Column, ...]:
-    return tuple(replace(column, detectable=detectable if column.key == "auroc" else None) for column in COLUMNS)
+def _told(detectable: float | None, entries: Iterable[Entry]) -> tuple[Column, ...]:
+    """The columns of a table, with what its entries' plants are expected to give without a method."""
+    by_plant = {entry.pair: _planted(entry).expected for entry in entries}
+    return tuple(
+        replace(
+            column,
+            detectable=detectable if column.key == "auroc" else None,
+            marks=_marks(column.key, list(by_plant.values())),
+        )
+        for column in COLUMNS
+    )
+
+
+def _marks(key: str, expected: Sequence[Mapping[str, float]]) -> tuple[tuple[str, float], ...]:
+    """What chance gives, and what knowing the changed weights gives: means over plants."""
+    if not expected:
+        return ()
+    if key == DECOY:
+        # The decoy's weights changed as the plant's did, so that knowing which changed ties all of them.
+        return (("chance, and knowing which weights changed", CHANCE),)
+    known = (("chance", key), ("knowing which weights changed", "changed" if key == "auroc" else ""))
+    found = ((name, [own[part] for own in expected if part in own]) for name, part in known)
+    return tuple((name, sum(values) / len(values)) for name, values in found if len(values) == len(expected))

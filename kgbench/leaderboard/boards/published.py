@@ -132,5 +132,6 @@ def _lead(lines: Sequence[Line]) -> str:
     least = min(recovered, key=lambda name: recovered[name])
     return (
         f"In {enough} of {len(recovered)} cells FE+LT recovers at least {_ENOUGH:.0%} of what finetuning brought, in {beyond} of "
-        f"them more than {_BEYOND:.0%}; least, {recovered[least]:.0%}, in {least}. None of it has an interval, for none was published."
+        f"them more than {_BEYOND:.0%}; least, {recovered[least]:.0%}, in {least}. "
+        f"These recoveries have no interval, for none was published."
     )

@@ -6,10 +6,11 @@ import gzip
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 from kgbench.errors import DataError
 from kgbench.leaderboard.entries import FACTS, Entry
-from kgbench.leaderboard.model import Board, Leaderboard
+from kgbench.leaderboard.model import Badge, Board, Leaderboard
 from kgbench.leaderboard.site.curves import curve_files, has_curves
 from kgbench.leaderboard.site.environments import environment_facts, environment_name
 from kgbench.leaderboard.site.links import run_name
@@ -89,7 +90,17 @@ def _board(board: Board, pages: Pages, places: Places, entries: Mapping[str, Ent
     curves = {table.key for table in board.tables if has_curves(table, entries)}
     tables = [shown_table(table, places) for table in board.tables]
     columns = dict.fromkeys((column.title, column.about) for table in board.tables for column in table.columns)
-    return pages.render("board.html", board=board, tables=tables, curves=curves, columns=columns)
+    lines = [line for table in board.tables for line in table.lines]
+    given = {line.badge for line in lines}
+    return pages.render(
+        "board.html",
+        board=board,
+        tables=tables,
+        curves=curves,
+        columns=columns,
+        badges=[badge for badge in get_args(Badge) if badge in given],
+        baselines=any(line.baseline for line in lines),
+    )
 
 
 def _method(name: str, leaderboard: Leaderboard, pages: Pages, places: Places) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from markupsafe import Markup
 
 from kgbench.board.numbers import number_text
+from kgbench.leaderboard.model import Spread, spread_text
 from kgbench.records import NOT_APPLICABLE, Estimate
 
 __all__ = ["Cells", "number", "short"]
@@ -27,12 +28,12 @@ def number(value: float) -> str:
 
 @dataclass
 class Cells:
-    """Cells of one table, with the footnotes that they need and the numbers of facts that they are from."""
+    """Cells of one table, with the footnotes that they need and the figures that were shown."""
 
     exact: bool = True
     """Whether more digits stand beside a figure's text than in it."""
     reasons: list[str] = field(default_factory=list)
-    sizes: set[int] = field(default_factory=set)
+    shown: list[Estimate] = field(default_factory=list)
 
     def cell(self, estimate: Estimate | None) -> Markup:
         """A cell; what pictures and sorting need stands beside the text, undefined ones point to a footnote."""
@@ -40,7 +41,7 @@ class Cells:
             return _MISSING
         if estimate.value is None or estimate.low is None or estimate.high is None:
             return self._undefined(estimate.undefined or "")
-        self.sizes.add(estimate.n)
+        self.shown.append(estimate)
         text = _text(number, estimate.value, estimate.low, estimate.high)
         if not self.exact:
             return Markup(f"<td>{text}")
@@ -64,12 +65,13 @@ class Cells:
         mark = self.reasons.index(reason) + 1
         return Markup("<td data-f={}{}>{} ({})").format(mark, how, word, mark)
 
-    def facts(self) -> str:
-        """Of how many the figures are, in words."""
-        if not self.sizes:
+    def legend(self, spread: Spread) -> str:
+        """What the brackets hold, and of how many the figures are."""
+        if not self.shown:
             return ""
-        low, high = min(self.sizes), max(self.sizes)
-        return f"n = {low}" if low == high else f"n from {low} to {high}"
+        low, high = (end(figure.n for figure in self.shown) for end in (min, max))
+        n = f"n = {low}" if low == high else f"n from {low} to {high}"
+        return f"{spread_text(self.shown, spread)}; {n}."
 
 
 def _text(write: Callable[[float], str], value: float, low: float, high: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from kgbench.leaderboard.model import Board, Column, Line, Table
+from kgbench.leaderboard.model import Board, Column, Line, Spread, Table
 from kgbench.leaderboard.site.cells import Cells, number
 from kgbench.leaderboard.site.links import method_slug, run_name
 from kgbench.leaderboard.site.pages import brief
@@ -26,6 +26,9 @@ class Head:
     detectable: str
     """The smallest difference that could be told, as text; empty where that cannot be said."""
     ranked: bool = False
+    first: bool = False
+    """Whether it is shown first although another one ranks."""
+    marks: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,16 +58,15 @@ class ShownTable:
     title: str
     heads: tuple[Head, ...]
     lines: tuple[ShownLine, ...]
-    facts: str
-    """Of how many its figures are."""
+    legend: str
+    """What brackets hold, and of how many the figures are."""
     reasons: tuple[str, ...]
     """Why figures are undefined, by the numbers in the cells."""
     notes: tuple[str, ...] = ()
     scope: tuple[tuple[str, str], ...] = ()
     first: str = "Method"
     """Head of the first column."""
-    own: bool = False
-    """Whether it is of one method."""
+    spread: Spread = "interval"
 
     @property
     def ties(self) -> bool:
@@ -118,21 +120,23 @@ def shown_table(table: Table, places: Places, limit: int | None = None, only: Se
         limit: Only the first so many lines.
         only: Only these columns; all where empty.
     """
-    columns = sorted((c for c in table.columns if not only or c.key in only), key=lambda c: c.key != table.ranked_by)
+    columns = [c for c in table.ordered_columns if not only or c.key in only]
     cells = Cells()
     sharing = _sharing(table)
-    lines = tuple(_line(line, (line.method, places.method(line.method)), columns, cells, sharing, places) for line in table.lines[:limit])
+    own_first = sorted(table.lines, key=lambda line: line.badge != "yours")
+    lines = tuple(_line(line, (line.method, places.method(line.method)), columns, cells, sharing, places) for line in own_first[:limit])
     heads = tuple(_head(column, table) for column in columns)
     scope = tuple(table.scope.items())
     first = "Setting" if all(line.badge == "published" for line in lines) else "Method"
-    return ShownTable(table.key, table.title, heads, lines, cells.facts(), tuple(cells.reasons), table.notes, scope, first)
+    legend = cells.legend(table.spread)
+    reasons = tuple(cells.reasons)
+    return ShownTable(table.key, table.title, heads, lines, legend, reasons, table.notes, scope, first, spread=table.spread)
 
 
 def shown_rows(board: Board, method: str, places: Places) -> ShownTable | None:
     """All rows of a method on a board, one per table; None where it is not there."""
-    ranked_by = board.tables[0].ranked_by if board.tables else None
-    found = {column.key: column for table in board.tables for column in table.columns if any(line.method == method for line in table.lines)}
-    columns = sorted(found.values(), key=lambda c: c.key != ranked_by)
+    here = [table for table in board.tables if any(line.method == method for line in table.lines)]
+    columns = tuple({column.key: column for table in here for column in table.ordered_columns}.values())
     cells = Cells(exact=False)
     lines = [
         _line(line, (brief(table.title), f"{board.key}.html#t={table.key}"), columns, cells, _sharing(table), places)
@@ -143,13 +147,15 @@ def shown_rows(board: Board, method: str, places: Places) -> ShownTable | None:
     if not lines:
         return None
     heads = tuple(replace(_head(column, board.tables[0]), detectable="") for column in columns)
-    return ShownTable(board.key, board.title, heads, tuple(lines), cells.facts(), tuple(cells.reasons), first="Where", own=True)
+    spread, reasons = board.tables[0].spread, tuple(cells.reasons)
+    legend = cells.legend(spread)
+    return ShownTable(board.key, board.title, heads, tuple(lines), legend, reasons, first="Where", spread=spread)
 
 
 def shown_part(board: Board, places: Places, limit: int) -> ShownTable:
     """The few columns of a board's first table that its picture needs."""
     table = board.tables[0]
-    wanted = ("sufficiency", "necessity", table.ranked_by or "")
+    wanted = ("sufficiency", "necessity", table.shown_first or "", table.ranked_by or "")
     return shown_table(table, places, limit, wanted if table.ranked_by else ())
 
 
@@ -159,7 +165,8 @@ def _sharing(table: Table) -> Mapping[int | None, int]:
 
 def _head(column: Column, table: Table) -> Head:
     told = "" if column.detectable is None else number(column.detectable)
-    return Head(column.key, column.title, column.better or "", told, column.key == table.ranked_by)
+    ranks, leads = column.key == table.ranked_by, column.key == table.shown_first
+    return Head(column.key, column.title, column.better or "", told, ranks, leads, column.marks)
 
 
 def _line(

@@ -10,7 +10,7 @@
     const found = exact ? exact.split(" ") : text(cell).replaceAll("−", "-").match(/-?[\d.]+/g);
     if (!found || cell.dataset.f) return null;
     const [value, low = value, high = value, n] = found.map(Number);
-    return Number.isFinite(value) ? { value, low, high, n } : null;
+    return Number.isFinite(value) ? { value, low, high, n, text: text(cell) } : null;
   };
 
   /** A row by the keys of its columns. */
@@ -25,7 +25,7 @@
       href: link ? link.getAttribute("href") : "",
       rank: at("rank") ? Number.parseInt(text(at("rank")), 10) || null : null,
       unranked: at("rank") ? !/\d/.test(text(at("rank"))) : false,
-      badge: at("badge") ? text(at("badge")) : "",
+      badge: element.dataset.badge ?? "",
       baseline: "base" in element.dataset,
       figure: (key) => (at(key) ? figure(at(key)) : null),
       text: (key) => (at(key) ? text(at(key)) : ""),
@@ -33,17 +33,19 @@
   };
 
   const order = (key, rows) => {
-    if (key === "name" || key === "badge") return (a) => a.text(key).toLowerCase();
+    if (key === "name") return (a) => a.text(key).toLowerCase();
     if (key === "rank") return (a) => a.rank;
     if (key === "cells") return (a) => Number.parseInt(a.text(key), 10);
     return (a) => a.figure(key)?.value ?? null;
   };
 
-  /** Sort rows; those without a value come last whichever way, equal ones stay as they were. */
+  /** Sort rows: the reader's own stay on top, those without a value come last whichever way, equal ones stay as they were. */
   const sorted = (rows, key, down) => {
     const of = order(key, rows);
     const keyed = rows.map((r) => [of(r), r]);
-    const compare = ([a], [b]) => {
+    const own = (r) => r.badge === "yours";
+    const compare = ([a, r], [b, s]) => {
+      if (own(r) !== own(s)) return own(s) - own(r);
       if (a === null || b === null) return (a === null) - (b === null);
       return (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1);
     };
@@ -105,13 +107,14 @@
 
   /** What a cell means, said when the pointer is there: the table would be twice as large if every cell said it. */
   const say = (element) => {
+    const what = element.dataset.spread === "range" ? "from" : "95 % interval";
     const reasons = element.closest("section, details, main").querySelectorAll(".reasons li");
     element.addEventListener("pointerover", ({ target }) => {
       const cell = target.closest("td");
       if (!cell || cell.title) return;
       const found = figure(cell);
       if (cell.dataset.f) cell.title = reasons[cell.dataset.f - 1]?.textContent ?? "";
-      else if (found?.n) cell.title = `${found.value}, 95 % interval ${found.low} to ${found.high}, n = ${found.n}`;
+      else if (found?.n) cell.title = `${found.value}${found.low < found.high ? `, ${what} ${found.low} to ${found.high}` : ""}, n = ${found.n}`;
     });
   };
 })();
