@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
@@ -10,10 +11,12 @@ import torch
 from laws import pair_of
 
 from kgbench.data import Prompt, load_prompts
-from kgbench.engine import Engine
-from kgbench.localizers import InterventionLocalizer, create
+from kgbench.engine import Engine, Treatment
+from kgbench.engine.edits import Hook, Values, Write
+from kgbench.engine.treatment import graft_treatments
+from kgbench.localizers import InterventionLocalizer, Treatments, create
 from kgbench.models.pair import ModelPair, load_pair
-from kgbench.sites import parse_graft
+from kgbench.sites import Graft, parse_graft
 
 EVERYTHING = "ALL:all+ln_f+head"
 TINY = ("tiny-gpt2", "tiny-pythia", "tiny-llama", "tiny-gemma")
@@ -70,6 +73,25 @@ def pico(family: str, facts: int = 3) -> tuple[ModelPair, tuple[Prompt, ...]]:
 @cache
 def tiny(name: str) -> tuple[ModelPair, tuple[Prompt, ...]]:
     return load_pair(name), tuple(load_prompts("tiny_movies", ["headline", "qa"], limit=3))
+
+
+@dataclass(frozen=True)
+class Zero(InterventionLocalizer):
+    """Under FE+LT, nothing but zeros in the last layer's output at the last token; else the grafts."""
+
+    name = "zero_write"
+    about = "zeros in the last layer's output at the last token, under FE+LT"
+
+    value: float = 0.0
+    """What is written."""
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        found = graft_treatments(pair, prompts, sites)
+        if str(sites) != "FE+LT":
+            return found
+        zeros = Values(torch.full((pair.recipient.config.hidden_size,), self.value, dtype=pair.dtype, device=pair.device))
+        write = Write(Hook(pair.n_layers - 1, "resid_post"), zeros)
+        return [(*row[:-1], Treatment(row[-1].weights, edits=(write,))) for row in found]
 
 
 def created(name: str, arguments: Sequence[tuple[str, str]] = (), seed: int = 7) -> InterventionLocalizer:

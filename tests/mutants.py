@@ -178,7 +178,11 @@ MUTANTS = (
         ("engine/tree.py", "if group and (len(group) == most or", "if group and (len(group) == most and"),
         test="test_tree.py",
     ),
-    mutant("equal logits ranked behind", ("metrics.py", "(exact > target)", "(exact >= target)"), test="test_metrics.py"),
+    mutant(
+        "a tie counts for the target",
+        ("metrics.py", "torch.logical_not(logits < target).sum(dim=-1)", "1 + (logits > target).sum(dim=-1)"),
+        test="test_metrics.py",
+    ),
     mutant("the target is its own rival", ("metrics.py", "exact.scatter(1, index, -torch.inf).amax", "exact.amax"), test="test_metrics.py"),
     mutant(
         "copies from the token before",

@@ -101,7 +101,7 @@ def test_rank_is_that_of_all_candidates(pair: ModelPair, prompts: list[Prompt], 
         own = scores[NAMES.index(prompt.target)]
         assert (row.fact, row.prompt) == (prompt.fact.id, prompt.name)
         assert row.logprob == pytest.approx(own, abs=1e-6)
-        assert row.rank == 1 + sum(score > own for i, score in enumerate(scores) if NAMES[i] != prompt.target)
+        assert row.rank == 1 + sum(score >= own for i, score in enumerate(scores) if NAMES[i] != prompt.target)
         assert row.likeliest == NAMES[int(np.argmax(scores))]
 
 
@@ -137,8 +137,8 @@ def test_first_tokens_of_a_name(pair: ModelPair, prompts: list[Prompt], scored: 
         assert sorted(row.alternatives) == sorted(shown[i] for i in every)
         chances = logits[prompt].softmax(0)
         assert row.alternatives_prob == pytest.approx(float(chances[every].sum()), rel=1e-5)
-        assert row.alternatives_rank == min(1 + int((chances > chances[i]).sum()) for i in every)
-        assert row.first_rank == 1 + int((chances > chances[own]).sum())
+        assert row.alternatives_rank == min(int((chances >= chances[i]).sum()) for i in every)
+        assert row.first_rank == int((chances >= chances[own]).sum())
     assert all(row.alternatives_rank <= row.first_rank for row in scored)
     assert all(row.alternatives_prob >= np.exp(row.first_logprob) - 1e-9 for row in scored)
     assert any(row.alternatives_rank < row.first_rank for row in scored)
@@ -182,7 +182,7 @@ def test_tokens_beyond_the_model_do_not_count() -> None:
 @settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple), min_size=2), st.data())
 def test_search_is_exact(tokens: dict[str, tuple[int, ...]], data: st.DataObject) -> None:
-    """On any trie, ties and names that begin others included, the search ends with the rank of scoring all; no prefix is read twice."""
+    """On any trie, ties and names that begin others included, the search ends with the rank of scoring all; none is read twice."""
     candidates, answer = Candidates(tokens), min(tokens)
     # Powers of two add up without rounding, so that ties are ties.
     after = {
@@ -198,7 +198,7 @@ def test_search_is_exact(tokens: dict[str, tuple[int, ...]], data: st.DataObject
             read = candidates.to_read(prefix)
             search.known |= {read[:i]: dict(after[read[:i]]) for i in range(len(prefix), len(read) + 1)}
     assert search.loglik == whole[answer]
-    assert dict(search.better()) == {name: score for name, score in whole.items() if score > whole[answer]}
+    assert dict(search.better()) == {name: score for name, score in whole.items() if score >= whole[answer] and name != answer}
 
 
 def test_first_token_is_that_of_eval(tmp_path: Path) -> None:

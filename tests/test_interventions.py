@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import plain
 import pytest
 import torch
-from interventions import KINDS, TINY, created, grafts, kinds, logits, pico, tiny
+from interventions import KINDS, TINY, Zero, created, grafts, kinds, logits, pico, tiny
 from laws import FAMILIES, alone, distance
+from safetensors.torch import load_file, save_file
 
-from kgbench.data import Prompt
-from kgbench.errors import NotApplicableError
+from kgbench.data import Prompt, load_prompts
+from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import InterventionLocalizer
+from kgbench.metrics import score_logits
+from kgbench.models import catalog
+from kgbench.models.checkpoints import locate
 from kgbench.models.pair import ModelPair
+from kgbench.runner import Settings, Spec, run_job
+from kgbench.runner.job import prepare_job
+from kgbench.runner.measure import Measurement, run_group
 from kgbench.sites import parse_graft
 
 pytestmark = pytest.mark.usefixtures("exact")
@@ -94,3 +104,39 @@ def test_several_donors() -> None:
         with pytest.raises(NotApplicableError, match="one donor, and this expression names task and sft"):
             made.treat(pair, prompts, parse_graft(text))
         assert distance(logits(pair, made, prompts, ["ALL:all+ln_f+head=task"])[:, 0], alone(pair.donors["task"], pair, prompts)) < 1e-9
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_an_edit_that_erases_the_stream_scores_nothing(name: str) -> None:
+    """Zeros in the place of the last token's stream know no fact, so that no fact is a hit, whatever norm and head make of zeros."""
+    pair, _ = tiny(name)
+    prompts = load_prompts("tiny_movies", ["headline"])
+    targets = torch.tensor([pair.encoded(prompt).target for prompt in prompts])
+    found = logits(pair, Zero(), prompts, ["FE+LT", "LT"])
+    ranks = [score_logits(found[:, number], targets)["rank"] for number in range(2)]
+    assert (ranks[0] > 5).all()
+    assert (ranks[1] <= 5).any()  # what is not erased is answered
+
+
+def test_a_head_of_zeros_scores_nothing(tmp_path: Path) -> None:
+    """A donor whose head is all zeros finds every token as likely as any other, and so has no hit."""
+    entry = catalog.entry("tiny-gpt2")
+    donor = tmp_path / "donor"
+    shutil.copytree(locate(entry.donors["sft"]).directory, donor)
+    config = json.loads((donor / "config.json").read_text())
+    (donor / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    weights = load_file(donor / "model.safetensors")
+    embeddings = next(tensor for key, tensor in weights.items() if key.endswith("wte.weight"))
+    save_file({**weights, "lm_head.weight": torch.zeros_like(embeddings)}, donor / "model.safetensors", {"format": "pt"})
+    spec = Spec(model="tiny-gpt2", donors={"sft": str(donor)}, prompts=("headline",), grafts=("FE+LT",), limit=20)
+    record = run_job(spec, Settings(device="cpu", output_dir=tmp_path / "results")).record
+    (sft,) = [row for row in record.rows if row.graft == "SFT"]
+    assert (sft.top1.value, sft.top5.value) == (0.0, 0.0)
+
+
+def test_logits_of_no_number_name_configuration_and_fact(tmp_path: Path) -> None:
+    """A method that makes logits NaN has no record: the error says where, in one line."""
+    spec = Spec(model="tiny-gemma", prompts=("headline",), grafts=("FE+LT",), limit=3)
+    job = prepare_job(spec, Settings(device="cpu", output_dir=tmp_path))
+    with pytest.raises(InputError, match=r"the logits of configuration FE\+LT, fact tiny_movies/\d+, prompt 'headline'.* hold NaN"):
+        run_group(Measurement(job, Zero(value=float("nan"))), job.all_prompts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf, isnan, nan
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kgbench.metrics import score_logits
+from kgbench.errors import InputError
+from kgbench.metrics import score_logits, worst_rank
 
 
 def by_hand(logits: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
@@ -18,7 +21,7 @@ def by_hand(logits: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
     for row, target in zip(logits.astype(np.float64), targets, strict=True):
         top = row.max()
         logprob = row[target] - top - np.log(sum(np.exp(x - top) for x in row))
-        rows["rank"].append(1 + sum(x > row[target] for x in row))
+        rows["rank"].append(1 + sum(x >= row[target] for i, x in enumerate(row) if i != target))
         rows["logprob"].append(logprob)
         rows["prob"].append(np.exp(logprob))
         rows["logit_diff"].append(row[target] - max(x for i, x in enumerate(row) if i != target))
@@ -39,11 +42,41 @@ def test_scores_are_their_definitions(data: st.DataObject, n: int, vocabulary: i
         np.testing.assert_allclose(got[name], wanted[name], rtol=1e-12, atol=1e-12)
 
 
-def test_ties_share_the_better_rank() -> None:
-    """The rank counts strictly greater ones only: among equals every one has the best place."""
-    logits = torch.tensor([[1.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, 3.0]])
-    assert score_logits(logits, torch.tensor([2, 1]))["rank"].tolist() == [1, 3]
-    assert score_logits(logits, torch.tensor([2, 1]))["logit_diff"].tolist() == [0.0, -2.0]
+def test_ties_share_the_worse_rank() -> None:
+    """A tie counts against the target: among equals every one has the last place, so that all-equal logits score nothing."""
+    logits = torch.tensor([[1.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, 3.0], [0.0, 0.0, 0.0, 0.0]])
+    found = score_logits(logits, torch.tensor([2, 1, 0]))
+    assert found["rank"].tolist() == [3, 4, 4]
+    assert found["logit_diff"].tolist() == [0.0, -2.0, 0.0]
+
+
+@pytest.mark.parametrize("bad", [nan, inf])
+@pytest.mark.parametrize("place", [0, 1])
+def test_logits_that_are_no_numbers_are_refused(bad: float, place: int) -> None:
+    """NaN and infinity never become a figure, at the target or elsewhere; the error names the answer and says what to do."""
+    logits = torch.zeros(2, 4)
+    logits[1, place] = bad
+    with pytest.raises(InputError, match=r"the logits of fact b hold NaN or infinity.*--dtype float32"):
+        score_logits(logits, torch.tensor([0, 0]), ["fact a", "fact b"].__getitem__)
+    assert worst_rank(logits, logits[:, :1]).tolist()[1] >= (4 if place == 0 and isnan(bad) else 1)
+
+
+def test_masked_tokens_are_no_fault() -> None:
+    """-inf at other tokens is a mask: they have no probability, and are ranked behind; at the target it is an error."""
+    logits = torch.tensor([[0.5, -inf, 0.0, -inf]])
+    found = score_logits(logits, torch.tensor([2]))
+    assert found["rank"].tolist() == [2]
+    assert found["logit_diff"].tolist() == [-0.5]
+    with pytest.raises(InputError, match="answer 0 hold NaN or infinity"):
+        score_logits(logits, torch.tensor([1]))
+
+
+@given(st.lists(st.sampled_from((-1.0, 0.0, 1e-42, 1.0, 1.0000001)), min_size=2, max_size=6), st.data())
+def test_the_first_rank_is_a_lead(row: list[float], data: st.DataObject) -> None:
+    """Rank 1 and a logit difference above 0 are one thing, for subnormal differences too."""
+    target = data.draw(st.integers(0, len(row) - 1))
+    found = score_logits(torch.tensor([row]), torch.tensor([target]))
+    assert (found["rank"][0] == 1) == (found["logit_diff"][0] > 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

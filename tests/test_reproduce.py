@@ -256,3 +256,17 @@ def test_nothing_of_an_earlier_run_is_used(runs: dict[str, StoredRecord], run: C
     assert run("reproduce", place.name[:40], "--output-dir", tmp_path, "--device", "cpu")[0] == 1
     assert RecordStore(tmp_path).load(runs["scores"].record.id).path == place
     assert differing(runs["scores"].record.identity, runs["planted"].record.identity)
+
+
+def test_a_record_that_counts_ties_for_the_method(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
+    """A record of metric version 1 is shown, rescored as it is, compared and run again, and each says how ties count."""
+    stored = runs["custom"]
+    what = stored.record.identity.model_copy(update={"metric_version": "1"})
+    old = RecordStore(tmp_path).write(stored.record.model_copy(update={"identity": what, "id": what.digest()}), stored.facts())
+    status, out, _ = run("reproduce", str(old), "--device", "cpu", "-q")
+    assert status == 0 and "It agrees" in out and "metric version 1, which counted ties for the method" in " ".join(out.split())
+    assert run("show", str(old))[0] == 0
+    status, out, _ = run("rescore", str(old), "--in-place")
+    assert status == 0 and json.loads((old / "record.json").read_text())["identity"]["metric_version"] == "1"
+    status, out, _ = run("compare", str(old), str(stored.path))
+    assert status == 0 and "A counts ties for the method (metric version 1), B against it" in " ".join(out.split())

@@ -86,7 +86,7 @@ def test_rows_are_what_the_engine_says(run: Run, spec: Spec, settings: Settings)
             row = rows[prompt.name, prompt.fact.id, graft]
             assert (row["target"], row["position"]) == (target, len(pair.encode(prompt)) - 1)
             others = torch.cat([of[:target], of[target + 1 :]])
-            assert abs(row["rank"] - 1 - int((of > of[target]).sum())) <= int((others - of[target]).abs().lt(1e-4).sum())
+            assert abs(row["rank"] - int((of >= of[target]).sum())) <= int((others - of[target]).abs().lt(1e-4).sum())
             np.testing.assert_allclose(row["logprob"], float(of.log_softmax(0)[target]), atol=1e-4)
             np.testing.assert_allclose(row["prob"], float(of.softmax(0)[target]), atol=1e-4)
             np.testing.assert_allclose(row["logit_diff"], float(of[target] - others.max()), atol=1e-4)

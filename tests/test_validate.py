@@ -149,7 +149,7 @@ JSON_TAMPERED: dict[str, tuple[Change, str, str]] = {
     "another tokenizer": (identity_edit(tokenizer="0" * 64), RECORD, "identity.tokenizer"),
     "another pair's name": (record_edit(lambda c: c.update(model="tiny-llama")), RECORD, "identity.weights"),
     "an unknown dtype": (identity_edit(dtype="float8"), RECORD, "identity.dtype"),
-    "a metric version of the future": (identity_edit(metric_version="2"), RECORD, "identity.metric_version"),
+    "a metric version of the future": (identity_edit(metric_version="3"), RECORD, "identity.metric_version"),
     "two seeds": (identity_edit(seeds=[0, 1]), RECORD, "identity.seeds"),
     "a truth where nothing is planted": (identity_edit(truth={"plant": "FE", "decoy": None}), RECORD, "identity.truth"),
     "a configuration left out of all": (

@@ -7,15 +7,17 @@ import shutil
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fake_runs import RATES
 from pydantic import ValidationError
 from submissions import CODE, OTHERS, findings, honest_entries, identity, off, refused, result, write_entry
 
 from kgbench.effects import rescored
-from kgbench.leaderboard.entries import FILES
+from kgbench.leaderboard.build import make_leaderboard
+from kgbench.leaderboard.entries import FILES, read_entries
 from kgbench.leaderboard.submission import Verification
-from kgbench.records import LocalizerRef, Record
+from kgbench.records import LocalizerRef, Record, facts_table
 
 RECORD, FACTS, _, VERIFICATION = FILES
 
@@ -137,3 +139,32 @@ def test_a_verification_goes_with_its_rows(honest: Path, tmp_path: Path, changes
     verified(tmp_path / "entry", **changes)
     found = refused(tmp_path / "entry")
     assert [text.startswith(f"entry/{VERIFICATION}: {field}: ") for text in found] == [True] * bool(field)
+
+
+def test_a_tie_at_rank_1_is_no_answer(honest: Path, tmp_path: Path) -> None:
+    """Rows in which the target shares the largest logit are refused at rank 1, whatever version of the metrics they are of."""
+    for version in ("1", "2"):
+        what, facts = result(identity(metric_version=version))
+        tied = np.where(facts["rank"].to_numpy() == 1, 0.0, facts["logit_diff"].to_numpy())
+        logprob = np.minimum(facts["logprob"].to_numpy(), np.log(0.5))
+        columns = {name: facts[name] for name in facts.column_names}
+        rows = facts_table({**columns, "logit_diff": tied, "logprob": logprob, "prob": np.exp(logprob)})
+        write_entry(tmp_path / version, (rescored(what, rows), rows))
+        assert any("logit_diff: a tie at rank 1 in" in text for text in refused(tmp_path / version, strict=False))
+
+
+def test_metric_version_1_stays_on_the_board_and_comes_to_it_no_more(tmp_path: Path) -> None:
+    """Entries whose ties count for the method are valid and marked where they stand; as new ones they are refused."""
+    results = tmp_path / "results"
+    write_entry(results / "old", result(identity(metric_version="1")))
+    write_entry(results / "new", result(identity(localizer=OTHERS)), "my method", CODE)
+    assert refused(results) == [] and refused(results, beside=results) == []
+    write_entry(tmp_path / "sent" / "late", result(identity(metric_version="1", seeds=(1,)), seed=1))
+    assert refused(tmp_path / "sent") == []
+    assert refused(tmp_path / "sent", beside=results) == [
+        "late/record.json: identity.metric_version: it is 1, in which ties count for the method; expected 2; run it again"
+    ]
+    (note,) = findings(tmp_path / "sent", strict=False)
+    assert not note.refuses and note.field == "identity.metric_version"
+    tables = {board.key: board.tables for board in make_leaderboard(list(read_entries(results))).boards}
+    assert tables["pathways"][1].notes == ("metric version 1: ties counted for the method (dynamic_graft)",)

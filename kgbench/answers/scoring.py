@@ -15,7 +15,7 @@ from kgbench.answers.search import Search
 from kgbench.data import Prompt
 from kgbench.engine import Engine
 from kgbench.errors import InputError
-from kgbench.metrics import score_logits
+from kgbench.metrics import require_finite, score_logits, worst_rank
 from kgbench.models.encoding import Encoder
 
 __all__ = ["ScoredAnswer", "score_prompts"]
@@ -34,15 +34,15 @@ class ScoredAnswer:
     logprob: float
     """Log-likelihood (nats) of the whole answer."""
     rank: int
-    """1 + the number of candidates that are strictly more likely."""
+    """1 + the number of other candidates that are at least as likely."""
     likeliest: str
-    """The likeliest candidate; the answer itself where none is more likely."""
+    """The likeliest candidate; the answer itself where no other is as likely."""
     first_token: str
     """Text of the answer's first token."""
     first_logprob: float
     """Its log-probability (nats)."""
     first_rank: int
-    """1 + the number of tokens that are strictly more probable, as `kgbench eval` has it."""
+    """1 + the number of other tokens that are at least as probable, as `kgbench eval` has it."""
     alternatives: tuple[str, ...]
     """Texts of all tokens that the name can begin with, the answer's own first token included."""
     alternatives_prob: float
@@ -126,12 +126,18 @@ def _check_length(engine: Engine, prompt: Prompt, candidates: Candidates) -> Non
 
 def _read(engine: Engine, wanted: Sequence[tuple[_Question, Asked]], configurations: Sequence[str]) -> None:
     for chunk in read(engine, [asked for _, asked in wanted], configurations):
-        _note(chunk, wanted)
+        _note(chunk, wanted, configurations)
 
 
-def _note(chunk: Chunk, wanted: Sequence[tuple[_Question, Asked]]) -> None:
+def _note(chunk: Chunk, wanted: Sequence[tuple[_Question, Asked]], configurations: Sequence[str]) -> None:
     """Keep of a chunk's logits what candidates need, and of those after the bare prompt the scores of first tokens."""
     logits = chunk.logits if chunk.logits.dtype in (torch.float32, torch.float64) else chunk.logits.float()
+
+    def which(row: int) -> str:
+        prompt = wanted[chunk.asked[row]][0].prompt
+        return f"configuration {configurations[chunk.configuration[row]]}, fact {prompt.fact.id}, prompt {prompt.name!r}"
+
+    require_finite(logits, logits.argmax(dim=1), which)
     total = logits.logsumexp(dim=1).tolist()
     rows, tokens, where = list[int](), list[int](), list[tuple[dict[int, float], int, float]]()
     bare = list[tuple[int, _Question, int]]()
@@ -149,14 +155,14 @@ def _note(chunk: Chunk, wanted: Sequence[tuple[_Question, Asked]]) -> None:
     for (known, token, whole), value in zip(where, values, strict=True):
         known[token] = value - whole
     if bare:
-        _note_first(logits, bare)
+        _note_first(logits, bare, which)
 
 
-def _note_first(logits: torch.Tensor, bare: Sequence[tuple[int, _Question, int]]) -> None:
+def _note_first(logits: torch.Tensor, bare: Sequence[tuple[int, _Question, int]], which: Callable[[int], str]) -> None:
     """Scores of the first token and of its alternatives, from the logits [answer, vocabulary] after bare prompts."""
     own = logits[torch.tensor([row for row, _, _ in bare], device=logits.device)]
     targets = torch.tensor([q.candidates.tokens[q.prompt.target][0] for _, q, _ in bare])
-    scored = score_logits(own, targets)
+    scored = score_logits(own, targets, lambda i: which(bare[i][0]))
     total = own.logsumexp(dim=1)
     for i, (_, question, configuration) in enumerate(bare):
         some = own[i, torch.tensor(list(question.alternatives), device=own.device)]
@@ -164,7 +170,7 @@ def _note_first(logits: torch.Tensor, bare: Sequence[tuple[int, _Question, int]]
             "first_logprob": float(scored["logprob"][i]),
             "first_rank": int(scored["rank"][i]),
             "alternatives_prob": float((some - total[i]).double().exp().sum()),
-            "alternatives_rank": 1 + int((own[i] > some.max()).sum()),
+            "alternatives_rank": int(worst_rank(own[i], some.max())),
         }
 
 

@@ -148,8 +148,17 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None, dr
         areas=_areas(prompts, one, two, chosen),
         first_only=tuple(key for key in ran[0] if key not in ran[1]),
         second_only=tuple(key for key in ran[1] if key not in ran[0]),
-        notes=notes,
+        notes=(*notes, *_older_metric(one, two)),
     )
+
+
+def _older_metric(first: Record, second: Record) -> tuple[str, ...]:
+    """That the records count ties in two ways, if they do."""
+    older = [record.identity.ties_count_for_the_target for record in (first, second)]
+    if older[0] == older[1]:
+        return ()
+    for_it, against = ("A", "B") if older[0] else ("B", "A")
+    return (f"{for_it} counts ties for the method (metric version 1), {against} against it: differences of ranks and hits may be ties",)
 
 
 def _rows(prompt: PairedPrompt, metric: str, hits: str, complements: Mapping[str, str]) -> list[Compared]:

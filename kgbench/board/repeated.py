@@ -80,7 +80,11 @@ def _row(row: OtherRow) -> str:
 
 
 def repeated_sentence(found: Repeated, what: str) -> str:
-    """What came of it, in a sentence."""
+    """What came of it, in a sentence, and what could not be compared."""
+    return f"{_outcome(found, what)}{f' Note: {found.note}.' if found.note else ''}"
+
+
+def _outcome(found: Repeated, what: str) -> str:
     within = f"within {found.tolerance:g} nats"
     ties = f", where {_count(found.flipped, 'hit')} flipped by one rank, as ties do" if found.flipped else ""
     if found.agrees:
@@ -119,6 +123,7 @@ def repeated_answer(found: Repeated, what: str) -> dict[str, Any]:
         "missing": _keys(found.missing),
         "extra": _keys(found.extra),
         "scores": scores,
+        "note": found.note or None,
         "verdict": repeated_sentence(found, what),
     }
 

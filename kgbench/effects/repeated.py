@@ -29,6 +29,10 @@ TIES = 0.005
 SCORES = 1e-3
 """Share of the spread of a map by which rounding may change a score."""
 
+OLDER_METRIC = (
+    "the record is of metric version 1, which counted ties for the method; they count against it now, so that ranks of tied answers differ"
+)
+
 KEYS = ("prompt", "graft", "fact", "position")
 Key = tuple[str, str, str, int]
 Columns = Mapping[str, NDArray[Any]]
@@ -106,6 +110,8 @@ class Repeated:
     extra: tuple[Key, ...]
     """Rows that are stored and were not measured now."""
     map: MapRepeat | None = None
+    note: str = ""
+    """What keeps some rows from being compared."""
 
     @property
     def rows(self) -> int:
@@ -170,7 +176,8 @@ def repeated(record: Record, stored: pa.Table, now: pa.Table, tolerance: float) 
             )
         )
     missing, extra = tuple(k for k in second if k not in first), tuple(k for k in first if k not in second)
-    return Repeated(metric, hits, tolerance, tuple(repeats), missing, extra)
+    note = OLDER_METRIC if what.ties_count_for_the_target else ""
+    return Repeated(metric, hits, tolerance, tuple(repeats), missing, extra, note=note)
 
 
 def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRepeat:

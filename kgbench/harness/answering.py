@@ -16,7 +16,7 @@ from kgbench.errors import InputError, NotApplicableError, RegionError
 from kgbench.harness.passages import Passage
 from kgbench.harness.scores import TokenScore
 from kgbench.localizers import InterventionLocalizer, Treatments
-from kgbench.metrics import score_logits
+from kgbench.metrics import require_finite, score_logits
 from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
 from kgbench.runner.measure import treated
@@ -103,6 +103,7 @@ class Answering:
         for numbers, some in self._groups(passages):
             last = [range(len(p.encoded.ids) - 1, len(p.encoded.ids)) for p in some]
             for which, _, logits in self._answers(some, [configuration], last):
+                require_finite(logits, logits.argmax(1), lambda _: f"configuration {configuration}")
                 for number, token in zip(which.tolist(), logits.argmax(1).tolist(), strict=True):
                     found[numbers[number]] = token
         return found
@@ -133,7 +134,7 @@ class Answering:
         names = ("rank", "prob", "logprob")
         flat = {name: np.empty((len(configurations), ends[-1])) for name in names}
         for which, configuration, logits in self._answers(*self._apart(passages, configurations)):
-            scored = score_logits(logits, wanted[which])
+            scored = score_logits(logits, wanted[which], lambda i, c=configuration: f"configuration {configurations[int(c[i])]}")
             for name in names:
                 flat[name][configuration.numpy(), which.numpy()] = scored[name]
         parts = {name: np.split(flat[name], ends[:-1], axis=1) for name in names}

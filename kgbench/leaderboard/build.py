@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from kgbench.errors import InputError, OutputError
@@ -17,7 +18,7 @@ from kgbench.leaderboard.boards.planted import planted_board
 from kgbench.leaderboard.boards.published import published_board
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.markdown import render_markdown
-from kgbench.leaderboard.model import Leaderboard
+from kgbench.leaderboard.model import Board, Leaderboard
 from kgbench.leaderboard.site import render_site
 
 __all__ = ["MARKDOWN", "RESULTS", "SITE", "build", "differences", "make_leaderboard", "outputs"]
@@ -29,7 +30,24 @@ def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
     """All boards of some entries, whatever order these come in."""
     found = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.record.id))
     boards = (planted_board(found), pathways_board(found), budget_board(found), cost_board(found), published_board())
-    return Leaderboard(boards, tuple(found))
+    older = {entry.record.id for entry in found if entry.record.identity.ties_count_for_the_target}
+    return Leaderboard(tuple(_marked(board, older) for board in boards), tuple(found))
+
+
+def _marked(board: Board, older: Collection[str]) -> Board:
+    """The board, with a footnote on each method that has figures of version 1 of the metrics.
+
+    Args:
+        board: The board.
+        older: Ids of the records of that version.
+    """
+    tables = []
+    for table in board.tables:
+        names = [line.method for line in table.lines if not older.isdisjoint(line.runs)]
+        who = "all methods" if len(names) == len(table.lines) else ", ".join(names)
+        note = (f"metric version 1: ties counted for the method ({who})",) if names else ()
+        tables.append(replace(table, notes=(*table.notes, *note)))
+    return replace(board, tables=tuple(tables))
 
 
 def outputs(root: Path) -> Iterator[tuple[str, bytes]]:

@@ -30,7 +30,12 @@ def logprobs(pair: ModelPair, prompts: Sequence[Prompt], configurations: Sequenc
     targets = torch.tensor([pair.encoded(prompt).target for prompt in prompts])
     found = np.empty((len(configurations), len(prompts)))
     for chunk in engine.run(engine.plan_treatments(prompts, configurations)):
-        found[chunk.configuration.numpy(), chunk.prompt.numpy()] = score_logits(chunk.logits, targets[chunk.prompt])["logprob"]
+        places = chunk.configuration.numpy(), chunk.prompt.numpy()
+
+        def told(i: int, places: tuple[np.ndarray, np.ndarray] = places) -> str:
+            return f"configuration {places[0][i]} of a scan, fact {prompts[places[1][i]].fact.id}"
+
+        found[places] = score_logits(chunk.logits, targets[chunk.prompt], told)["logprob"]
     return found
 
 

@@ -89,6 +89,11 @@ class Identity(Strict):
             raise ValueError(f"an identity holds no absolute path and no credential, but {found}")
         return self
 
+    @property
+    def ties_count_for_the_target(self) -> bool:
+        """Whether equal logits share the best rank, as in version 1 of the metrics, and not the worst, as since."""
+        return self.metric_version == "1"
+
     def digest(self) -> str:
         """The id: SHA-256, in hexadecimal, of the canonical JSON."""
         return sha256(canonical_json(self.model_dump(mode="json")).encode()).hexdigest()

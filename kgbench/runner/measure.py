@@ -115,11 +115,16 @@ def _columns(measurement: Measurement, prompts: Sequence[Prompt], answers: Mixed
     names = np.array(measurement.labels(prompts[0].name), dtype=object)
     which, labels, logits = answers[0].numpy(), answers[1].numpy(), answers[2]
     targets = np.array([e.target for e in encoded])[which]
+
+    def told(i: int) -> str:
+        prompt = prompts[which[i]]
+        return f"configuration {names[labels[i]]}, fact {prompt.fact.id}, prompt {prompt.name!r}"
+
     return {
         "prompt": np.array([p.name for p in prompts], dtype=object)[which],
         "fact": np.array([p.fact.id for p in prompts], dtype=object)[which],
         "graft": names[labels],
         "position": np.array([len(e.ids) - 1 for e in encoded])[which],
         "target": targets,
-        **score_logits(logits, torch.from_numpy(targets)),
+        **score_logits(logits, torch.from_numpy(targets), told),
     }

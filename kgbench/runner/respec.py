@@ -11,7 +11,7 @@ from kgbench.errors import InputError, LawError
 from kgbench.localizers import AbstractLocalizer, create, names
 from kgbench.models import catalog
 from kgbench.records import Record
-from kgbench.records.differing import differing
+from kgbench.records.differing import Differing, differing
 from kgbench.runner.job import Job, job_configurations, prepare_job
 from kgbench.runner.pairs import Pairs
 from kgbench.runner.prompts import job_dataset
@@ -66,10 +66,16 @@ def job_of(record: Record, places: Places, settings: Settings, pairs: Pairs | No
         job = prepare_job(specification(record, places), settings, pairs)
     except LawError as error:  # of the pair, which says nothing of the record
         raise InputError(f"the pair cannot be run here: {error}") from error
-    if parts := differing(record.identity, job.identity):
+    parts = [part for part in differing(record.identity, job.identity) if not _is_older_metric(record, part)]
+    if parts:
         told = "; ".join(f"{part.text()} ({_hint(part.field)})" for part in parts)
         raise InputError(f"what this record is of is not at hand (field: in the record | here): {told}")
     return job
+
+
+def _is_older_metric(record: Record, part: Differing) -> bool:
+    """Whether a part is that ties count for the method in the record: all but the ranks of the tied is still comparable."""
+    return part.field == "metric_version" and record.identity.ties_count_for_the_target
 
 
 def specification(record: Record, places: Places) -> Spec:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kgbench.errors import InputError
+from kgbench.metrics import score_logits
 from kgbench.runner.job import prepare_job
 from kgbench.runner.spec import Settings, Spec
 
@@ -34,7 +35,7 @@ class Answered:
     target: Likely
     """The first token of the answer."""
     rank: int
-    """1 + the number of tokens that are more probable than it."""
+    """1 + the number of other tokens that are at least as probable."""
     graft: str
     tokens: tuple[Likely, ...]
     """The likeliest, the first one first."""
@@ -77,6 +78,7 @@ def likeliest(spec: Spec, settings: Settings, n_facts: int, top: int = 10) -> li
             values, tokens = probabilities.topk(top)
             shown = [Likely(str(tokenizer.decode([token])), value) for token, value in zip(tokens.tolist(), values.tolist(), strict=True)]
             own = Likely(str(tokenizer.decode([target])), float(probabilities[target]))
-            rank = 1 + int((row > row[target]).sum())
-            found.append(Answered(prompt.fact.id, prompt.name, prompt.text, own, rank, graft, tuple(shown)))
+            which = f"configuration {graft}, fact {prompt.fact.id}, prompt {prompt.name!r}"
+            scored = score_logits(row[None], torch.tensor([target]), lambda _, which=which: which)
+            found.append(Answered(prompt.fact.id, prompt.name, prompt.text, own, int(scored["rank"][0]), graft, tuple(shown)))
     return found

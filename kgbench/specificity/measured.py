@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 
+from kgbench.metrics import require_finite, worst_rank
 from kgbench.runner.job import Job
 from kgbench.runner.scoring import Progress
 from kgbench.specificity.divergence import divergence
@@ -33,7 +34,7 @@ class Moved:
     logprob: Float[np.ndarray, " prompt"]
     """Log-probability of the target's first token, less that under PRE."""
     top5: Bool[np.ndarray, " prompt"]
-    """Whether fewer than five tokens are more probable than it."""
+    """Whether it is among the five likeliest tokens; a tie counts against it."""
     top5_before: Bool[np.ndarray, " prompt"]
     """The same under PRE."""
 
@@ -73,6 +74,8 @@ def measure(job: Job, texts: Texts, labels: Sequence[str], progress: Progress | 
         targets = torch.tensor([job.pair.encoded(prompt).target for prompt in prompts], device=logits.device)
         before = logits[:, shared.index("PRE")]
         for number, label in enumerate(shared):
+            told = [f"configuration {label}, text {identifier}, prompt {name!r}" for identifier, name in ids]
+            require_finite(logits[:, number], targets, told.__getitem__)
             parts.setdefault(label, []).append(_moved(ids, targets, before, logits[:, number]))
         done += len(places)
         if progress is not None:
@@ -94,7 +97,7 @@ def _moved(prompts: tuple[tuple[str, str], ...], targets: torch.Tensor, before: 
 
 
 def _hits(logits: torch.Tensor, targets: torch.Tensor) -> Bool[np.ndarray, " prompt"]:
-    hits: np.ndarray = ((logits > logits.gather(-1, targets[:, None])).sum(-1) < _TOP).cpu().numpy()
+    hits: np.ndarray = (worst_rank(logits, logits.gather(-1, targets[:, None])) <= _TOP).cpu().numpy()
     return hits
 
 

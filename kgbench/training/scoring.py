@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kgbench.data import Dataset, load_prompts
 from kgbench.engine import grafted_logits
+from kgbench.metrics import worst_rank
 from kgbench.models.pair import ModelPair, load_pair
 from kgbench.sites import CONFIGURATIONS
 
@@ -32,5 +33,5 @@ def hits(pair: ModelPair, dataset: Dataset, prompt: str, configurations: Sequenc
     logits = grafted_logits(pair, prompts, configurations)
     targets = logits.new_tensor([pair.encoded(prompt).target for prompt in prompts]).long()
     reached = logits.gather(2, targets[:, None, None].expand(-1, len(configurations), 1))
-    shares = ((logits > reached).sum(2) < _TOP).double().mean(0)
+    shares = (worst_rank(logits, reached) <= _TOP).double().mean(0)
     return {str(c): round(float(share), 4) for c, share in zip(configurations, shares, strict=True)}

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench.leaderboard.entries import VERIFICATION
+from kgbench.leaderboard.entries import RECORD, VERIFICATION
 from kgbench.leaderboard.submission import Submission
 from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.leaderboard.validate.folders import Folder
+from kgbench.leaderboard.validate.known import known
 from kgbench.leaderboard.validate.submitted import folded, method_key
 from kgbench.records import Record
 from kgbench.sites import BASELINES
@@ -55,6 +56,13 @@ class Others:
             wrong, expected = "it comes with the result", "that of those who keep the board, who run kgbench verify themselves"
             findings.append(Finding(folder.at(VERIFICATION), "file", wrong, expected))
         return findings
+
+    def outdated(self, folder: Folder, record: Record) -> list[Finding]:
+        """Whether a new entry counts ties for the method; those that are on the board already stay, and are marked there."""
+        if self.board is None or folder.name in self.board or not record.identity.ties_count_for_the_target:
+            return []
+        wrong = "it is 1, in which ties count for the method"
+        return [Finding(folder.at(RECORD), "identity.metric_version", wrong, f"{known().metric_version}; run it again")]
 
     def compare(self, folder: str, record: Record, table: pa.Table | None, submission: Submission | None) -> list[Finding]:
         """What is wrong with an entry beside those before; it then is one of them.

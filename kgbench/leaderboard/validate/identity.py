@@ -89,7 +89,11 @@ def check_pair(record: Record, at: str, strict: bool) -> Iterator[Finding]:
         if identity.tokenizer != shipped.tokenizer:
             expected = f"{shipped.tokenizer} (as {made} have it)"
             yield Finding(at, "identity.tokenizer", f"this is not the tokenizer of {record.model}", expected, strict)
-    if identity.metric_version != known().metric_version:
+    if identity.ties_count_for_the_target:
+        if not strict:
+            wrong = "it is 1, in which ties count for the method: a board takes no new result of it"
+            yield Finding(at, "identity.metric_version", wrong, f"{known().metric_version}; run it again", refuses=False)
+    elif identity.metric_version != known().metric_version:
         yield Finding(at, "identity.metric_version", f"{shown(identity.metric_version)} is not known here", known().metric_version)
     if identity.ranking_version not in (None, known().ranking_version):
         yield Finding(at, "identity.ranking_version", f"{shown(identity.ranking_version)} is not known here", known().ranking_version)

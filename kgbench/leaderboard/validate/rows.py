@@ -43,11 +43,17 @@ class _Law:
 
 
 _LAWS = (
-    _Law("rank", lambda c: c["rank"] >= 1, "the rank is below 1", "1 + the number of likelier tokens"),
+    _Law("rank", lambda c: c["rank"] >= 1, "the rank is below 1", "1 + the number of other tokens that are as likely"),
     _Law("position", lambda c: c["position"] >= 0, "the position is below 0", "the index of the token that is read"),
     _Law("target", lambda c: c["target"] >= 0, "the target is below 0", "a token's id"),
     _Law("logprob", lambda c: c["logprob"] <= _NEAR, "the log-probability is above 0", "the logarithm of a probability, in nats"),
-    _Law("logit_diff", lambda c: (c["rank"] == 1) == (c["logit_diff"] >= 0), "it does not go with the rank", "0 or more exactly at rank 1"),
+    _Law("logit_diff", lambda c: (c["rank"] > 1) | (c["logit_diff"] != 0), "a tie at rank 1", "ties counted against the target"),
+    _Law(
+        "logit_diff",
+        lambda c: (c["rank"] == 1) == (c["logit_diff"] > 0),
+        "it does not go with the rank",
+        "above 0 exactly at rank 1",
+    ),
     _Law(
         "logprob",
         lambda c: c["logprob"] <= -np.log(np.maximum(c["rank"], 1)) + _NEAR,

@@ -107,6 +107,7 @@ def check_folder(folder: Folder, others: Others, strict: bool) -> Checked:
     findings, record, table = [*read.findings, *others.replaced(folder)], read.record, read.table
     if record is not None:
         findings += _of_record(record, folder.at(RECORD), strict)
+        findings += others.outdated(folder, record)
         findings += _of_both(record, table, folder, sound=not refusals(findings)) if table is not None else ()
         if not refusals(findings):
             findings += others.compare(folder.name, record, table, read.submission)
