@@ -16,6 +16,7 @@ import pytest
 
 from kgbench.cli import command, main
 from kgbench.cli.doctor import EXTRAS
+from kgbench.cli.jobs import models_of
 from kgbench.data import load_dataset
 from kgbench.models.catalog import plants
 
@@ -206,6 +207,8 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
         ),
         (("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "none.seed=1"), "'none' is not run"),
         (("eval", "--model", "tiny-llama", "--suite", "planted", "--localizer", "random"), "model 'tiny-llama' is none"),
+        (("eval", "--model", "all", "--donor", "x"), "--model names several"),
+        (("eval", "--model", "tiny-gemma,tiny-gema"), "Did you mean 'tiny-gemma'"),
         (("eval", *TINY, "--localizer", "oracle"), "'oracle' must know where the facts were planted"),
         (("eval", "--model", "tiny-gemma", "--limit", "1", "--localizer", "random"), "two or more, not 1"),
         (("eval", "--recipient", "no/such/place", "--donor", "sft=./x", "--dataset", "tiny_movies"), "no/such/place"),
@@ -310,7 +313,7 @@ def test_a_config_file_says_what_options_say(run, tmp_path: Path) -> None:
     [
         ("modle: tiny-gemma", "Did you mean 'model'"),
         ("model: [tiny-gemma", "is not YAML"),
-        ("model: [a, b]", "model: expected one value"),
+        ("limit: [1, 2]", "limit: expected one value"),
         ("graft: [[FE]]", "graft: expected a value"),
         ("- model", "expected names of options"),
         ("", "expected names of options"),
@@ -366,10 +369,51 @@ def test_the_second_run_computes_nothing_and_says_so(run, tmp_path: Path) -> Non
     assert [path for path in Path(folder[1]).iterdir() if path.suffix == ".png"]
 
 
-def test_several_localizers_are_one_object(run, tmp_path: Path) -> None:
-    """Two localizers give one object with two runs."""
-    answer = json.loads(run("eval", *TINY, "--localizer", "none,all", "--prompt", "headline", "--output-dir", tmp_path, "--json", "-q").out)
-    assert [entry["localizer"] for entry in answer["runs"]] == ["none", "all"]
+def test_several_models_and_localizers_are_one_object_and_one_table(run, tmp_path: Path) -> None:
+    """Every localizer runs on every model that is named; JSON is one object that lists the runs, and -q a table of the verdicts."""
+    several = (
+        "eval",
+        "--model",
+        "tiny-gemma,tiny-gpt2",
+        "--limit",
+        2,
+        "--localizer",
+        "none,all",
+        "--prompt",
+        "headline",
+        "--graft",
+        "FE,LT",
+    )
+    answer = json.loads(run(*several, "--output-dir", tmp_path, "--json", "-q").out)
+    pairs = [(entry["localizer"], entry["model"]) for entry in answer["runs"]]
+    assert pairs == [("none", "tiny-gemma"), ("none", "tiny-gpt2"), ("all", "tiny-gemma"), ("all", "tiny-gpt2")]
+    assert {"FE", "LT"} <= {row["graft"] for row in answer["runs"][0]["rows"]}
+    quiet = run(*several, "--output-dir", tmp_path, "-q").out
+    assert len(re.findall(r"^tiny-\w+ +(?:none|all) +\S", quiet, re.MULTILINE)) == 4
+    assert run(*several, "--output-dir", tmp_path).out.endswith(f"\n\n{quiet}")
+    assert all(" ".join(entry["verdict"].split()[:4]) in quiet for entry in answer["runs"])
+
+
+def test_all_models_are_the_shipped_pairs_and_all_plants() -> None:
+    """`--model all` is every shipped pair; in the suite of plants, and without --model there, it is every plant."""
+    pairs = ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"]
+    assert models_of(named()) == (None,) and models_of(named("all")) == tuple(pairs)
+    assert models_of(named("tiny-gpt2,all")) == ("tiny-gpt2", "tiny-gemma", "tiny-llama", "tiny-pythia")
+    assert models_of(named(), planted=True) == models_of(named("all"), planted=True) == plants()
+    in_gpt2 = tuple(name for name in plants() if name.startswith("tiny-gpt2."))
+    assert models_of(named("tiny-gpt2", "tiny-gemma.ffn-1"), planted=True) == (*in_gpt2, "tiny-gemma.ffn-1")
+
+
+def named(*models: str) -> dict[str, object]:
+    """Options of `kgbench eval` that name models."""
+    return {"model": models, "recipient": None, "donor": (), "dataset": None}
+
+
+def test_quiet_is_the_verdict(run, tmp_path: Path) -> None:
+    """With -q, stdout is the verdict of the run and nothing else."""
+    arguments = ("eval", *TINY, "--prompt", "headline", "--output-dir", tmp_path)
+    verdict = json.loads(run(*arguments, "--json", "-q").out)["verdict"]
+    assert " ".join(run(*arguments, "-q").out.split()) == verdict
 
 
 def test_a_ranking_has_its_pictures_and_its_curve(run, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from kgbench.sites import (
     complement_graft,
     parse_graft,
     partition,
+    split_grafts,
 )
 from kgbench.testing import pico_pair
 
@@ -123,6 +124,28 @@ def test_names_of_hugging_face_are_read_as_ours() -> None:
     assert str(parse_graft("LT:mlp+o_proj")) == "LT:ffn+o"
     assert {name: str(parse_graft(f"LT:{name}")) for name in SYNONYMS} == {name: f"LT:{ours}" for name, ours in SYNONYMS.items()}
     assert not {*SYNONYMS} & {*GROUPS, *COMPONENTS}
+
+
+@given(st.lists(grafts(), min_size=1, max_size=4))
+def test_commas_separate_grafts_but_not_layers(some: list[str]) -> None:
+    """Grafts joined by commas are split where one ends, also behind a list of layers."""
+    assert [str(parse_graft(text)) for text in split_grafts(", ".join(some))] == [str(parse_graft(text)) for text in some]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("FE,LT", ("FE", "LT")),
+        ("LT@0,2,FE", ("LT@0,2", "FE")),
+        ("LT@0, second_half , (FE+LT)^C", ("LT@0, second_half", "(FE+LT)^C")),
+        ("FE@1,PRE,SFT", ("FE@1", "PRE", "SFT")),
+        ("FE@1; LT:o,ALL@all,2", ("FE@1; LT:o", "ALL@all,2")),
+        ("FE,lt", ("FE", "lt")),
+    ],
+)
+def test_where_one_graft_ends(text: str, parts: tuple[str, ...]) -> None:
+    """Behind layers, a graft begins with a capital letter or a bracket; elsewhere every comma separates."""
+    assert split_grafts(text) == parts
 
 
 def test_unknown_regions_of_a_prompt() -> None:

@@ -13,14 +13,14 @@ from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts
 from kgbench.cli.files import write_file
 from kgbench.cli.output import echo_json
 from kgbench.cli.progress import progress
-from kgbench.cli.values import donors_of, listed
+from kgbench.cli.values import donors_of, grafts_of, listed
 from kgbench.errors import OutputError
 
 
 @click.command(short_help="Score whole answers, among all answers of the data set.")
 @pair_and_facts
 @evaluation_prompts
-@click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; may be repeated.  [default: FE, LT, FE+LT]")
+@click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; several with commas.  [default: FE, LT, FE+LT]")
 @click.option("--facts", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="How many facts.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the choice of facts.")
 @click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
@@ -50,7 +50,7 @@ def command(**options: Any) -> None:
     if target is not None and not target.parent.is_dir():
         raise OutputError(f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}")
     same = {name: options[name] for name in ("model", "recipient", "dataset", "dtype", "seed")}
-    grafts = tuple(options["graft"]) or ("FE", "LT", "FE+LT")
+    grafts = grafts_of(options["graft"]) or ("FE", "LT", "FE+LT")
     spec = Spec(**same, donors=donors_of(options["donor"]), imports=imports_of(options), prompts=listed(options["prompt"]), grafts=grafts)
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout), progress(shown=not options["quiet"]) as report:
         run = score_answers(spec, Settings(device=options["device"]), options["facts"], report)

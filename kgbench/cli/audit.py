@@ -15,7 +15,7 @@ from kgbench.cli.asking import check_asked, pair_and_facts
 from kgbench.cli.eval import RESULTS
 from kgbench.cli.output import echo_json, echo_table
 from kgbench.cli.progress import progress
-from kgbench.cli.values import arguments_of, completer, donors_of, listed, pairs
+from kgbench.cli.values import arguments_of, completer, donors_of, grafts_of, listed, pairs
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ FOR_RUNS = ("runs", *ASKED, "output_dir", "as_json", "quiet")
     help="Wordings; several with commas.  [default: every prompt that asks for the same]",
     shell_complete=completer("prompts"),
 )
-@click.option("--graft", multiple=True, metavar="GRAFT", help="With its complement; may be repeated.  [default: FE, LT, FE+LT]")
+@click.option("--graft", multiple=True, metavar="GRAFT", help="With its complement; several with commas.  [default: FE, LT, FE+LT]")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="How many.  [default: 3 where a method draws or ranks, else 1]")
 @click.option("--limit", type=click.IntRange(min=2), metavar="N", help="Only the first N facts.")
 @click.option("--metric", default="top5", show_default=True, metavar="NAME", help="What recovery is on.")
@@ -152,7 +152,7 @@ def _spec(options: Mapping[str, Any], localizer: str, localizers: Sequence[str])
         donors=donors_of(options["donor"]),
         imports=imports_of(options),
         prompts=tuple(dict.fromkeys((*asked, *pairs("--template", options["template"])))) if asked else (),
-        grafts=tuple(options["graft"]),
+        grafts=grafts_of(options["graft"]),
     )
 
 

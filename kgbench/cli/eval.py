@@ -30,7 +30,13 @@ RESULTS = Path("kgbench-results")
 @click.option(
     "--localizer-arg", multiple=True, metavar="[NAME.]KEY=VALUE", help="Argument of all localizers, or of the one named; may be repeated."
 )
-@click.option("--model", metavar="NAME", help="Model pair by name, see `kgbench ls models`.", shell_complete=completer("models"))
+@click.option(
+    "--model",
+    multiple=True,
+    metavar="NAME|all",
+    help="Model pair by name, see `kgbench ls models`; several with commas; all: every shipped pair, or plant of --suite planted.",
+    shell_complete=completer("models"),
+)
 @click.option("--recipient", metavar="PATH|ID", help="Checkpoint before finetuning, without or in place of --model's.")
 @click.option("--donor", multiple=True, metavar="[NAME=]PATH|ID", help="Finetuned checkpoint, by default named sft; may be repeated.")
 @click.option("--revision", metavar="REV", help="Branch, tag or commit of Hub checkpoints.")
@@ -53,7 +59,7 @@ RESULTS = Path("kgbench-results")
     shell_complete=completer("prompts"),
 )
 @click.option(
-    "--graft", multiple=True, metavar="GRAFT", help='Graft expression, such as "FE+LT" or "LT:o+ffn@second_half"; may be repeated.'
+    "--graft", multiple=True, metavar="GRAFT", help='Graft expression, such as "FE+LT" or "LT:o+ffn@second_half"; several with commas.'
 )
 @click.option("--suite", metavar="NAME", help="Named set of configurations.  [default: pathways]", shell_complete=completer("suites"))
 @click.option("--layers", metavar="LAYERS", help="Layers for all grafts that name none, such as second_half or 8-17.")
@@ -80,8 +86,8 @@ RESULTS = Path("kgbench-results")
     help="YAML with these options as keys; options given here win.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what it would take: forwards, token rows, memory, seconds.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress; with --json no table either.")
+@click.option("--json", "as_json", is_flag=True, help='One JSON object on stdout, all else on stderr; of several runs {"runs": [...]}.')
+@click.option("-q", "--quiet", is_flag=True, help="The verdict only, with --json not even that.")
 @click.pass_context
 def command(ctx: click.Context, **options: Any) -> int:
     """Say where a finetuned fact is retrieved from, as a localizer sees it.
@@ -92,7 +98,8 @@ def command(ctx: click.Context, **options: Any) -> int:
 
     \b
     kgbench eval --localizer dynamic_graft --model tiny-gemma
-    kgbench eval --model tiny-gemma --prompt qa --graft "LT:o+ffn@second_half"
+    kgbench eval --model all --localizer dynamic_graft,activation_patch
+    kgbench eval --model tiny-gemma --prompt qa --graft "LT:o+ffn@second_half,FE"
     kgbench eval --suite planted --localizer oracle,random,weight_delta
     kgbench eval --recipient before/ --donor after/ --dataset facts.jsonl
     """  # noqa: D301 (click reads the character, not its escape)

@@ -13,7 +13,7 @@ import click
 from kgbench.cli.output import echo_json, echo_table
 from kgbench.cli.pictures import write_pictures
 from kgbench.cli.progress import progress
-from kgbench.cli.values import arguments_of, donors_of, listed, pairs
+from kgbench.cli.values import arguments_of, donors_of, grafts_of, listed, pairs
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.sites import BASELINES, parse_graft
 
@@ -38,7 +38,7 @@ SETTINGS = ("batch_size", "device", "device_map", "executor", "output_dir", "str
 
 
 def run_all(options: Options) -> int:
-    """Run one job per localizer, and in a suite of plants per plant, and print what came of each.
+    """Run one job per localizer and model pair, in a suite of plants per plant, and print what came of each.
 
     Returns:
         The exit status.
@@ -72,12 +72,14 @@ def _answers(specs: Specs, options: Options, planted: bool) -> list[dict[str, An
     loaded, runs = Pairs(), {}
     for spec in _in_turn(specs):
         runs[id(spec)] = _run(spec, options, loaded)
-        if not planted and not (options["as_json"] and options["quiet"]):
+        if not planted and not options["quiet"]:
             _print(*runs[id(spec)])
+    if not (options["as_json"] and options["quiet"]) and (options["quiet"] or not planted):
+        _print_verdicts([run for run, _ in runs.values()], options["quiet"])
     if not planted:
         return [runs[id(spec)][0].to_json() for some in specs.values() for spec in some]
     by_name = {name: [runs[id(spec)] for spec in own] for name, own in specs.items()}
-    if not (options["as_json"] and options["quiet"]):
+    if not options["quiet"]:
         _print_plants(list(by_name.values()))
     return [_plants_json([run for run, _ in done]) for done in by_name.values()]
 
@@ -126,27 +128,41 @@ def _check(options: Options) -> bool:
     from kgbench.runner.suites import load_suite
 
     planted = options["suite"] is not None and load_suite(options["suite"]).truth
-    if options["model"] is None and options["recipient"] is None and not planted:
+    models = listed(options["model"])
+    if not models and options["recipient"] is None and not planted:
         raise InputError("which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor PATH")
+    if len(models) > 1 or "all" in models:
+        for name in ("recipient", "donor"):
+            if options[name]:
+                raise InputError(f"--{name} is about one pair, and --model names several: give one --model, or leave out --{name}")
     for name in FILE_OPTIONS:
         if options[name] and options["dataset"] is None:
             raise InputError(f"--{name} says how to read a file of facts: add --dataset FILE")
     donors_of(options["donor"])
     for name in ("localizer_arg", "column", "template"):
         pairs(f"--{name.replace('_', '-')}", options[name])
-    for graft in options["graft"]:
+    for graft in grafts_of(options["graft"]):
         if graft not in BASELINES:
             parse_graft(graft)
     return planted
 
 
 def _specs(options: Options, localizer: str, planted: bool) -> list[Spec]:
-    """The jobs of one localizer: one, or in a suite of plants one per shipped plant, of all pairs or of the one that is named."""
+    """The jobs of one localizer, one per pair or plant."""
+    return [_spec({**options, "model": model}, localizer) for model in models_of(options, planted)]
+
+
+def models_of(options: Options, planted: bool = False) -> tuple[str | None, ...]:
+    """The pairs that are named, `all` being all shipped ones; in a suite of plants the shipped plants in them, by default in all."""
+    from kgbench.models.catalog import shipped
     from kgbench.runner.truth import planted_models
 
-    shipped = planted and not any(options[name] for name in ("recipient", "donor", "dataset"))
-    models = planted_models(options["model"]) if shipped else ()
-    return [_spec({**options, "model": model}, localizer) for model in models or (options["model"],)]
+    named = listed(options["model"])
+    if planted and not any(options[name] for name in ("recipient", "donor", "dataset")):
+        found = [planted_models(None if name == "all" else name) or (name,) for name in named or ("all",)]
+    else:
+        found = [shipped() if name == "all" else (name,) for name in named]
+    return tuple(dict.fromkeys(name for names in found for name in names)) or (None,)
 
 
 def _spec(options: Options, localizer: str) -> Spec:
@@ -159,7 +175,7 @@ def _spec(options: Options, localizer: str) -> Spec:
         donors=donors_of(options["donor"]),
         imports=imports_of(options),
         prompts=listed(options["prompt"]),
-        grafts=tuple(options["graft"]),
+        grafts=grafts_of(options["graft"]),
         **given,
     )
 
@@ -204,6 +220,17 @@ def _print(run: Run, pictures: Sequence[Path]) -> None:
     click.echo(f"picture  {', '.join(map(str, pictures))}")
 
 
+def _print_verdicts(runs: Sequence[Run], alone: bool) -> None:
+    """A line on each of several runs; of one run its verdict, where nothing else is printed."""
+    if len(runs) > 1:
+        if not alone:
+            click.echo()
+        rows = [[run.record.model, run.record.identity.localizer.name, run.record.verdict] for run in runs]
+        echo_table(["model", "localizer", "verdict"], rows)
+    elif alone:
+        click.echo(runs[0].record.verdict)
+
+
 def trained_lines(origins: object) -> list[str]:
     """A line on each model of a pair that was trained here, which may have been found rather than named.
 
@@ -243,5 +270,6 @@ def _estimate(spec: Spec, options: Options, loaded: Pairs) -> dict[str, Any]:
 
     estimate = dry_run(spec, _settings(options), loaded)
     if not (options["as_json"] and options["quiet"]):
-        echo_table(["what", spec.localizer], estimate.rows())
-    return estimate.to_json()
+        named = spec.localizer if spec.model is None else f"{spec.localizer} on {spec.model}"
+        echo_table(["what", named], estimate.rows())
+    return {"model": spec.model, "localizer": spec.localizer, **estimate.to_json()}

@@ -11,7 +11,7 @@ import click
 from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts
 from kgbench.cli.output import echo_json
 from kgbench.cli.progress import progress
-from kgbench.cli.values import arguments_of, completer, donors_of, listed
+from kgbench.cli.values import arguments_of, completer, donors_of, grafts_of, listed
 
 
 @click.command(short_help="Show what grafts move besides the facts that they are meant for.")
@@ -26,7 +26,7 @@ from kgbench.cli.values import arguments_of, completer, donors_of, listed
     shell_complete=completer("localizers"),
 )
 @click.option("--localizer-arg", multiple=True, metavar="KEY=VALUE", help="Argument of the localizer; may be repeated.")
-@click.option("--graft", multiple=True, metavar="GRAFT", help="Beside SFT; may be repeated.  [default: FE, LT, FE+LT, ALL]")
+@click.option("--graft", multiple=True, metavar="GRAFT", help="Beside SFT; several with commas.  [default: FE, LT, FE+LT, ALL]")
 @click.option("--known", metavar="NAME|FILE", help="Facts that finetuning did not teach.  [default: what pretraining taught, where known]")
 @click.option("--other", metavar="NAME|FILE", help="Facts of another kind.  [default: of a shipped data set]")
 @click.option("--facts", type=click.IntRange(min=2), default=100, show_default=True, metavar="N", help="At most so many facts of a kind.")
@@ -63,7 +63,7 @@ def command(**options: Any) -> None:
         donors=donors_of(options["donor"]),
         imports=imports_of(options),
         prompts=listed(options["prompt"]),
-        grafts=tuple(options["graft"]),
+        grafts=grafts_of(options["graft"]),
     )
     asked = Asked(options["facts"], options["known"], options["other"])
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout), progress(shown=not options["quiet"]) as report:

@@ -12,7 +12,7 @@ import click
 
 from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts
 from kgbench.cli.output import echo_json
-from kgbench.cli.values import donors_of, listed
+from kgbench.cli.values import donors_of, grafts_of, listed
 
 if TYPE_CHECKING:
     from kgbench.runner.tokens import Answered, Likely
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Show the likeliest next tokens of a few facts under some grafts.")
 @pair_and_facts
 @evaluation_prompts
-@click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; may be repeated.  [default: FE, LT, FE+LT]")
+@click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; several with commas.  [default: FE, LT, FE+LT]")
 @click.option("--facts", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="How many facts.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="K", help="How many tokens.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the choice of facts.")
@@ -36,7 +36,7 @@ def command(**options: Any) -> None:
     is marked, and stands below with its rank where it is not among them.
 
     \b
-    kgbench tokens --model tiny-gemma --graft FE --graft LT --prompt headline
+    kgbench tokens --model tiny-gemma --graft FE,LT --prompt headline
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.cli.jobs import imports_of
     from kgbench.runner import Settings, Spec
@@ -44,7 +44,7 @@ def command(**options: Any) -> None:
 
     check_asked(options)
     same = {name: options[name] for name in ("model", "recipient", "dataset", "dtype", "seed")}
-    grafts = tuple(options["graft"]) or ("FE", "LT", "FE+LT")
+    grafts = grafts_of(options["graft"]) or ("FE", "LT", "FE+LT")
     spec = Spec(**same, donors=donors_of(options["donor"]), imports=imports_of(options), prompts=listed(options["prompt"]), grafts=grafts)
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
         found = likeliest(spec, Settings(device=options["device"]), options["facts"], options["top"])

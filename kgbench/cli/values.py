@@ -8,6 +8,7 @@ import click
 
 from kgbench.cli.catalogues import CATALOGUES
 from kgbench.errors import InputError
+from kgbench.sites import split_grafts
 
 EXAMPLES: Mapping[str, str] = {
     "--localizer-arg": "draws=16",
@@ -19,6 +20,11 @@ EXAMPLES: Mapping[str, str] = {
 def listed(values: Iterable[str]) -> tuple[str, ...]:
     """Names given by repetition, with commas, or both; each once, in order."""
     return tuple(dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip()))
+
+
+def grafts_of(values: Iterable[str]) -> tuple[str, ...]:
+    """Graft expressions given by repetition, with commas, or both; each once, in order."""
+    return tuple(dict.fromkeys(graft for value in values for graft in split_grafts(value)))
 
 
 def pairs(option: str, values: Sequence[str]) -> dict[str, str]:

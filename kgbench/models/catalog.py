@@ -23,7 +23,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["CARD", "DELTA", "Entry", "describe", "entry", "is_plant", "names", "plants", "read_plant", "zoo_path"]
+__all__ = ["CARD", "DELTA", "Entry", "describe", "entry", "is_plant", "names", "plants", "read_plant", "shipped", "zoo_path"]
 
 CARD, DELTA = "card.json", "delta.safetensors"
 """The two files of a plant."""
@@ -83,6 +83,11 @@ def names() -> tuple[str, ...]:
 def plants() -> tuple[str, ...]:
     """Names of the plants that are shipped."""
     return tuple(_plants())
+
+
+def shipped() -> tuple[str, ...]:
+    """Names of the trained pairs that come with the package, without the plants."""
+    return tuple(name for name, pair in _pairs().items() if zoo_path(pair.recipient) is not None)
 
 
 def describe() -> Mapping[str, str]:

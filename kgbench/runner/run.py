@@ -17,6 +17,7 @@ from kgbench.runner.pairs import Pairs
 from kgbench.runner.ready import ready
 from kgbench.runner.scoring import Progress
 from kgbench.runner.spec import Settings, Spec
+from kgbench.sites import split_grafts
 
 __all__ = ["Progress", "Run", "evaluate", "run_job"]
 
@@ -68,7 +69,7 @@ def evaluate(
     model: str | None = None,
     *,
     localizer: str = "dynamic_graft",
-    prompts: Sequence[str] = (),
+    prompts: str | Sequence[str] = (),
     output_dir: str | Path | None = None,
     progress: Progress | None = None,
     **options: Any,
@@ -81,18 +82,21 @@ def evaluate(
         prompts: Evaluation prompts by name; by default the suite's.
         output_dir: Where records are kept; by default `kgbench-results` in the working directory.
         progress: Told of the progress.
-        **options: Further fields of `Spec` and `Settings`, such as `limit`, `grafts`, `suite`, `dataset`, `seed`, `batch_size`, `executor`.
+        **options: Further fields of `Spec` and `Settings`, such as `limit`, `suite`, `dataset`, `seed`, `batch_size`, `executor`;
+            `grafts` is a list of graft expressions, or a text of several with commas.
 
     Raises:
         InputError: Something is wrong with what was given.
     """
-    names = ("batch_size", "device", "executor", "attention", "device_map", "stream_donors")
-    how: dict[str, Any] = {name: options.pop(name) for name in names if name in options}
+    settings = ("batch_size", "device", "executor", "attention", "device_map", "stream_donors")
+    how: dict[str, Any] = {name: options.pop(name) for name in settings if name in options}
     if "grafts" in options:
-        options["grafts"] = tuple(options["grafts"])
+        grafts = options["grafts"]
+        options["grafts"] = split_grafts(grafts) if isinstance(grafts, str) else tuple(grafts)
     if output_dir is not None:
         how["output_dir"] = Path(output_dir)
-    spec = Spec(model=model, localizer=localizer, prompts=tuple(prompts), **options)
+    names = (prompts,) if isinstance(prompts, str) else tuple(prompts)
+    spec = Spec(model=model, localizer=localizer, prompts=names, **options)
     return run_job(spec, Settings(**how), progress).record
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kgbench.sites.graft import Atom, Graft, Layers, Positions, Term
-from kgbench.sites.grammar import complement, complement_graft, parse_graft
+from kgbench.sites.grammar import complement, complement_graft, parse_graft, split_grafts
 from kgbench.sites.vocabulary import (
     BASELINES,
     COMPONENTS,
@@ -48,4 +48,5 @@ __all__ = [
     "parse_graft",
     "partition",
     "scored_positions",
+    "split_grafts",
 ]

@@ -24,7 +24,7 @@ from kgbench.errors import GraftSyntaxError
 from kgbench.sites.graft import Atom, Graft, Layers, Positions, Term
 from kgbench.sites.vocabulary import COMPONENTS, GROUPS, LAYER_GROUPS, OUTSIDE, RECIPIENT, REGIONS, SYNONYMS
 
-__all__ = ["complement", "complement_graft", "parse_graft"]
+__all__ = ["complement", "complement_graft", "parse_graft", "split_grafts"]
 
 T = TypeVar("T")
 
@@ -79,6 +79,22 @@ def parse_graft(text: str) -> Graft:
         return _Parser(text).graft()
     except RecursionError:
         raise GraftSyntaxError(text[:40], 0, "fewer brackets within brackets") from None
+
+
+def split_grafts(text: str) -> tuple[str, ...]:
+    """Graft expressions separated by commas, as written.
+
+    A comma within a list of layers separates nothing: after an `@`, what follows a comma is a graft only where it begins as one does,
+    with a capital letter or a bracket, which no layer does. So `FE,LT@0,2,FE+LT` is `FE`, `LT@0,2` and `FE+LT`.
+    """
+    grafts: list[str] = []
+    for piece in text.split(","):
+        in_layers = bool(grafts) and "@" in grafts[-1].rpartition(";")[2]
+        if in_layers and not re.match(r"\s*[A-Z(]", piece):
+            grafts[-1] += f",{piece}"
+        else:
+            grafts.append(piece)
+    return tuple(graft.strip() for graft in grafts)
 
 
 class _Parser:
