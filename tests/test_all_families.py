@@ -232,6 +232,17 @@ def test_a_map_that_is_wrong_is_found(family: str) -> None:
             verify(ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, each))
 
 
+@tiny
+def test_roles_of_attention_that_are_exchanged_are_found(family: str, variant: str) -> None:
+    """A map that calls keys queries, or values keys, is refused at load: no other law sees it where the modules are of one shape."""
+    pair = tiny_pair(family, variant)
+    inside = pair.family.inside
+    for one, other in (("q", "k"), ("k", "v"), ("q", "v")):
+        wrong = replace(pair.family, inside={**inside, one: inside[other], other: inside[one]})
+        with pytest.raises(LawError, match=r"does not fit tiny-\w+: '[qkv](_norm)?' at .* holds"):
+            verify(ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, wrong))
+
+
 def test_tokens_counted_in_another_dimension() -> None:
     """Where a prompt has as many tokens as there are heads, a wrong dimension has the right size, and the self-test still finds it."""
     config = tiny_config("gemma3_text", "two bases, windows", hidden_size=28, num_attention_heads=14, num_key_value_heads=14)

@@ -20,12 +20,13 @@ from transformers import AutoConfig
 from kgbench.cli import main
 from kgbench.data import load_dataset
 from kgbench.engine import load_pair
-from kgbench.errors import ModelError
+from kgbench.engine.selftest import verify
+from kgbench.errors import LawError, ModelError
 from kgbench.models import family as families
 from kgbench.models.checkpoints import locate
 from kgbench.models.family import FAMILY_FILE, Family, load_family, read_family, written
 from kgbench.models.infer_family import infer_family
-from kgbench.models.pair import ModelPair
+from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.reduced import random_model as reduced_model
 from kgbench.models.reduced import reduced_config
 from kgbench.testing import pico_tokenizer
@@ -47,7 +48,7 @@ def plain(family: Family) -> Family:
 def test_the_maps_that_are_shipped_are_found(family: str, variant: str) -> None:
     """From the configuration alone, never from the shipped map, each variant's own map."""
     model = reduced_model(reduced_config(tiny_config(family, variant).to_dict()), 0)
-    found, shipped = infer_family(model), plain(load_family(family).fitted(model))
+    found, shipped = infer_family([model]), plain(load_family(family).fitted(model))
     if (family, variant) == BEHIND:
         inside = shipped.inside
         shipped = replace(shipped, inside={**inside, "ln_1": inside["ln_2"], "ln_2": inside["ln_1"]})
@@ -76,6 +77,48 @@ def test_architectures_without_a_map(model_type: str) -> None:
     assert (found.packed is None) == (model_type not in ("bloom", "apertus")), "positions in the attention of Bloom are those in the row"
     if model_type == "apertus":
         assert "act_fn.alpha" in (found.laws[COVERED] or ""), "weights of an activation function"
+
+
+@pytest.mark.parametrize("heads", [4, 8, 16])
+def test_blocks_that_are_no_heads(heads: int) -> None:
+    """CodeGen's fused projection holds queries, values and keys in four blocks, whatever its number of heads."""
+    config = AutoConfig.for_model("codegen", n_head=heads, n_embd=8 * heads, rotary_dim=4)
+    found = propose(config.to_dict())
+    assert found.holds
+    blocks = torch.arange(24 * heads).reshape(4, 3, -1)
+    for part, role in enumerate("qvk"):
+        assert found.family.place(role).columns(24 * heads, config).equal(blocks[:, part].flatten()), role
+
+
+def test_a_map_that_holds_for_one_number_of_heads() -> None:
+    """Where blocks are taken for heads, the law of the roles finds it in models with another number of heads, at load too."""
+    config = AutoConfig.for_model("codegen", n_head=8, n_embd=64, rotary_dim=4)
+    family = propose(config.to_dict()).family
+    per_head = {role: replace(family.inside[role], per="num_attention_heads") for role in "qkv"}
+    recipient, donor = (prepare(reduced_model(reduced_config(config.to_dict()), seed)) for seed in (0, 1))
+    wrong = replace(family, inside={**family.inside, **per_head})
+    with pytest.raises(LawError, match=r"'[qkv]' at 'attn.qkv_proj' holds"):
+        verify(ModelPair("codegen", recipient, {"sft": donor}, pico_tokenizer(bos=False), wrong))
+
+
+def test_columns_that_no_map_can_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns whose places follow from no number of the model are refused, with what they are in either small model."""
+    from transformers.models.codegen import modeling_codegen
+
+    plain_forward = modeling_codegen.CodeGenAttention.forward
+
+    def by_embedding(self: nn.Module, hidden_states: torch.Tensor, **options: object) -> object:
+        """Blocks as many as a fourth of the heads."""
+        blocks, projection = self.num_attention_heads // 4, self.qkv_proj
+        self.__dict__["qkv_proj"] = lambda x: projection(x).unflatten(-1, (blocks, 3, 4, -1)).transpose(-2, -4).flatten(-4)
+        try:
+            return plain_forward(self, hidden_states, **options)
+        finally:
+            del self.__dict__["qkv_proj"]
+
+    monkeypatch.setattr(modeling_codegen.CodeGenAttention, "forward", by_embedding)
+    with pytest.raises(ModelError, match=r"lie as no map can say: in models with other numbers of heads they are part 0 of 3 per"):
+        propose(AutoConfig.for_model("codegen").to_dict())
 
 
 @pytest.mark.parametrize("component", ["q", "gate", "ln_2"])
@@ -168,6 +211,8 @@ FAULTS: Mapping[str, tuple[Mapping[str, object], str]] = {
     "a share that is a method": ({"q": {"module": Q, "of": ["to_dict"]}}, "has no positive number 'to_dict'"),
     "an unknown share": ({"q": {"module": Q, "of": ["num_attention_heads", "n"], "part": 1}}, "has no positive number 'n'"),
     "a share that is true": ({"q": {"module": Q, "of": ["use_cache"]}}, "has no positive number 'use_cache'"),
+    "no blocks": ({"q": {"module": Q, "of": 2, "per": 0}}, "q: a number of parts or blocks is 0, expected 1 to 1024"),
+    "a number without a last case": ({"numbers": {"groups": {"multi_query": 1}}}, "numbers.groups: expected 'otherwise' as the last case"),
     "unknown blocks": ({"q": {"module": Q, "of": 2, "per": "n"}}, "has no positive number 'n'"),
     "parts of a norm": ({"ln_1": {"module": "input_layernorm", "of": 2}}, "only linear modules have parts, not Qwen3RMSNorm"),
     "no tokens": ({"q": {"module": Q, "tokens": 0}}, "q: 'tokens' is 0, expected 1 or 2"),
@@ -186,7 +231,7 @@ def faulty(changes: Mapping[str, object]) -> str:
     """The map of a type with some of it changed, at whatever depth."""
     whole = written(load_family("qwen3"))
     whole["inside"] |= {name: value for name, value in changes.items() if name in whole["inside"]}
-    return json.dumps(whole | {name: value for name, value in changes.items() if name in whole})
+    return json.dumps(whole | {name: value for name, value in changes.items() if name not in whole["inside"]})
 
 
 @pytest.mark.parametrize("case", FAULTS)

@@ -155,6 +155,16 @@ def test_auto_takes_rows_where_packed_does_not_work(wrap: Callable[..., Callable
     assert torch.equal(engine.logits(engine.plan(prompts, ["FE"]))[:, :, 0], grafted_logits(pico_pair("gemma"), prompts, ["FE"], "rows"))
 
 
+@pytest.mark.parametrize("wrap", [_refusing, _ignoring])
+def test_packed_is_refused_where_it_does_not_work(wrap: Callable[..., Callable[..., object]]) -> None:
+    """An executor that is asked for by name is no less tested: what fails its self-test computes nothing."""
+    pair = pico_pair("gemma")
+    pair.recipient.forward = wrap(pair.recipient.forward)
+    with pytest.raises(ModelError, match=r"executor 'packed' cannot run pico-gemma: .*; take 'auto' or 'rows'"):
+        Engine(pair, "packed")
+    assert Engine(pair, "rows").executor == "rows"
+
+
 def test_auto_takes_packed_where_it_works() -> None:
     """Otherwise packed, without a reason to give."""
     engine = Engine(pico_pair("llama"), "auto")

@@ -15,7 +15,7 @@ from kgbench.engine.edits import Hook
 from kgbench.engine.forward import Wiring
 from kgbench.engine.plan import Answers, Budget, Plan, make_plan
 from kgbench.engine.treatment import Configuration, Treatment, graft_treatments, parse_configuration
-from kgbench.errors import UnknownNameError
+from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
@@ -57,6 +57,7 @@ class Engine:
 
     Raises:
         UnknownNameError: There is no such executor.
+        ModelError: The packed executor is asked for, and the pair's models fail its self-test.
     """
 
     def __init__(self, pair: ModelPair, executor: str | None = None, budget: Budget | None = None) -> None:
@@ -64,13 +65,20 @@ class Engine:
         if executor not in (*EXECUTORS, "auto"):
             raise UnknownNameError("executor", executor, (*EXECUTORS, "auto"))
         self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or chosen_budget(pair)
-        self.executor, self.reason = (executor, "") if executor != "auto" else self._choose()
+        self.executor, self.reason = self._choose(executor)
 
-    def _choose(self) -> tuple[str, str]:
+    def _choose(self, executor: str) -> tuple[str, str]:
+        """The executor, and why it is not packed where that was not ruled out."""
         from kgbench.engine.selftest import packed_agrees  # the self-test is itself a user of this class
 
+        if executor not in ("auto", "packed"):
+            return executor, ""
         reason = packed_agrees(self.pair)
-        return ("packed", "") if reason is None else ("rows", f"packed: {reason}")
+        if reason is None:
+            return "packed", ""
+        if executor == "packed":
+            raise ModelError(f"executor 'packed' cannot run {self.pair.name}: {reason}; take 'auto' or 'rows'")
+        return "rows", f"packed: {reason}"
 
     def plan(
         self, prompts: Sequence[Prompt], configurations: Sequence[Configuration | str], readouts: Sequence[Sequence[int]] | None = None

@@ -392,6 +392,7 @@ def _edited(
         output = forward(*inputs, **options)
         if after is None:
             return output
-        return (after(output[0]), *output[1:]) if isinstance(output, tuple) else after(output)
+        # A copy, since models may add to it in place, and what was noted of it is kept.
+        return (after(output[0]).clone(), *output[1:]) if isinstance(output, tuple) else after(output).clone()
 
     return edited

@@ -216,4 +216,5 @@ def _with_touches(
     out = forward(*args, **kwargs)
     if False not in touches:
         return out
-    return (touches[False](out[0]), *out[1:]) if isinstance(out, tuple) else touches[False](out)
+    # A copy, since models may add to it in place, and what was noted of it is kept.
+    return (touches[False](out[0]).clone(), *out[1:]) if isinstance(out, tuple) else touches[False](out).clone()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +28,8 @@ _ROUNDINGS = 2
 """How often each of two logits may have been rounded: as the head's output, and after what is done to that."""
 _TEXT = "Two people star in a film."
 _TOKENS = 7
+_NEXT_TO_NOTHING = 0.05
+"""A derivative vanishes if it is less than this share of what it is compared with: one that is not nothing is of its size."""
 
 _verdicts: WeakKeyDictionary[ModelPair, str | None] = WeakKeyDictionary()
 
@@ -44,9 +48,11 @@ def tolerance(pair: ModelPair, logits: Tensor) -> float:
 def verify(pair: ModelPair) -> None:
     """Check the family map on the pair's own models.
 
-    Grafting everything is the donor, grafting nothing the recipient, the slices of a fused projection partition its output, every
-    component moves the logits when it alone is perturbed, tokens that are treated differently are each treated as when they come one at
-    a time, and what attention and MLP add to the stream is the output of the modules that the map names.
+    Grafting everything is the donor, grafting nothing the recipient, the slices of a fused projection
+    partition its output, queries, keys and values are what attention uses as such, every component
+    moves the logits when it alone is perturbed, tokens that are treated differently are each treated
+    as when they come one at a time, and what attention and MLP add to the stream is the output of
+    the modules that the map names.
 
     Raises:
         LawError: One of these does not hold; the message names it.
@@ -80,7 +86,7 @@ def _compare(pair: ModelPair) -> str | None:
         return f"the model has layers of a kind, or a limit to attention, whose masks are not known here ({', '.join(unknown)})"
     wiring = Wiring(pair)
     ids = _ids(pair)
-    table = np.array([[0], [1]], dtype=np.uint8).repeat(len(wiring.slots), axis=1)
+    table = np.array([[0], [min(1, len(pair.donors))]], dtype=np.uint8).repeat(len(wiring.slots), axis=1)
     treatments = np.array([[0] * len(ids), [1] * len(ids), [i % 2 for i in range(len(ids))], [0] * (len(ids) - 1) + [1]])
     plan = Plan(table, (Request(tuple(ids), treatments, (len(ids) - 1,)), Request(tuple(ids[:-2]), treatments[:, :-2], (len(ids) - 3,))))
     reference = _logits(rows.run(wiring, plan, Budget()))
@@ -103,6 +109,67 @@ def _slices_partition(pair: ModelPair) -> None:
             covered = torch.cat(socket.columns).sort().values
             if not torch.equal(covered, torch.arange(socket.width, device=covered.device)):
                 raise LawError(f"{_map(pair)}: the slices of a fused projection do not partition its output")
+
+
+def _attention_has_its_roles(pair: ModelPair) -> None:
+    """Derivatives of what attention gives the last token, in the last layer, by each column that the map calls query, key or value.
+
+    With one token attention is that token's value, so that values matter and queries and keys do not. With several, earlier tokens'
+    keys matter and earlier tokens' queries do not. Both are so whatever the weights.
+    """
+    if not {"q", "k", "v"} <= set(pair.family.inside):
+        return  # what a map lacks is found by another law
+    ids = _ids(pair)
+    alone, several = _derivatives(pair, ids[:1]), _derivatives(pair, ids)
+    earlier = {name: float(rows[:-1].max()) for name, rows in several.items()}
+    value = float(alone["v"].max())
+    if not value > 0:
+        raise LawError(f"{_map(pair)}: 'v' at {_at(pair, 'v')} holds no values")
+    for name in alone.keys() - {"v"}:
+        if not float(alone[name].max()) <= _NEXT_TO_NOTHING * value:
+            raise LawError(f"{_map(pair)}: {name!r} at {_at(pair, name)} holds values")
+    for queries, keys in (("q", "k"), ("q_norm", "k_norm")):
+        if keys in earlier and not earlier[keys] > 0:
+            raise LawError(f"{_map(pair)}: {keys!r} at {_at(pair, keys)} holds no keys")
+        if queries in earlier and not earlier[queries] <= _NEXT_TO_NOTHING * earlier["k"]:
+            raise LawError(f"{_map(pair)}: {queries!r} at {_at(pair, queries)} holds keys")
+
+
+def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor, "token column"]]:
+    """Sizes of the derivatives of what goes into attention's last projection at the last token, in the last layer, by component."""
+    family, layer, outputs, mixed = pair.family, pair.n_layers - 1, dict[str, Tensor](), list[Tensor]()
+    names = [name for name in ("q", "k", "v", "q_norm", "k_norm") if name in family.inside]
+    modules = {path: module_at(pair.recipient, path) for path in dict.fromkeys(family.path(layer, name) for name in names)}
+    last = module_at(pair.recipient, family.path(layer, "o"))
+
+    def see(path: str, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        outputs[path] = output if output.requires_grad else output.detach().requires_grad_()
+        return outputs[path].clone()  # models may change it in place
+
+    with ExitStack() as hooks, torch.inference_mode(mode=False), torch.enable_grad():
+        for path, module in modules.items():
+            hooks.callback(module.register_forward_hook(partial(see, path)).remove)
+        hooks.callback(last.register_forward_pre_hook(lambda _, inputs: mixed.append(inputs[0])).remove)
+        pair.recipient(input_ids=torch.tensor([list(ids)], device=pair.device), use_cache=False)
+        ours = mixed[0].reshape(-1, mixed[0].shape[-1])[-1]
+        # Of one sign, so that what several heads take of one value does not cancel.
+        weights = 1 + torch.rand(ours.shape, generator=torch.Generator().manual_seed(0))
+        found = torch.autograd.grad((ours * weights.to(ours)).sum(), list(outputs.values()), allow_unused=True)
+    sizes = {path: torch.zeros_like(y) if g is None else g for (path, y), g in zip(outputs.items(), found, strict=True)}
+    return {name: _by_token(pair, name, sizes[family.path(layer, name)].detach().abs().float().cpu()) for name in names}
+
+
+def _by_token(pair: ModelPair, name: str, sizes: Tensor) -> Float[Tensor, "token column"]:
+    place = pair.family.inside[name]
+    rows = sizes.movedim(place.tokens, 1) if sizes.ndim == 4 else sizes
+    if place.fused:
+        rows = rows[..., place.columns(rows.shape[-1], pair.recipient.config)]
+    tokens = rows.shape[1] if rows.ndim > 2 else len(rows)
+    return rows.reshape(tokens, -1)
+
+
+def _at(pair: ModelPair, name: str) -> str:
+    return repr(pair.family.inside[name].module)
 
 
 def _components_matter(pair: ModelPair) -> None:
@@ -151,6 +218,7 @@ def _holds(module: str, part: str) -> bool:
 LAWS: Mapping[str, Callable[[ModelPair], None]] = {
     "the head is named": _there_is_a_head,
     "slices partition what is fused": _slices_partition,
+    "queries, keys and values have their roles": _attention_has_its_roles,
     "grafting everything is the donor, grafting nothing the recipient": _everything_is_the_donor,
     "each component moves the logits": _components_matter,
     "tokens are told apart": _tokens_are_told_apart,

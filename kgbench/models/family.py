@@ -2,8 +2,8 @@
 
 A family file maps a component to a module path, relative to the layer for components inside the layers, or to an object with the fields of
 `Place`. Where one module computes several components (fused projections), the entry says which slice of the module's *output* is the
-component's: part `part` of `of` equal parts, or of parts as wide as some numbers of the model's configuration are large; of the whole
-output or, with `per` naming a number of blocks in the configuration, of each block (a head, say).
+component's: part `part` of `of` equal parts, or of parts as wide as some numbers are large; of the whole output or, with `per`, of each
+of that many blocks (a head, say). A number is an integer, the name of one in the model's configuration, or one of the map's own `numbers`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import inspect
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
+from math import gcd
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,7 +33,8 @@ FAMILY_FILE = "kgbench_family.json"
 """A map that a checkpoint's folder may hold, for a model type of which the package has none."""
 
 
-_MOST_PARTS = 64
+_MOST_PARTS, _MOST_BLOCKS = 64, 1024
+_OTHERWISE = "otherwise"
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,18 @@ class Place:
 
     module: str
     part: int = 0
-    of: int | tuple[str, ...] = 1
-    """How many equal parts, or for each part the number of the configuration that its share goes by."""
-    per: str | None = None
+    of: int | tuple[int | str, ...] = 1
+    """How many equal parts, or for each part the number that its share goes by."""
+    per: int | str | None = None
+    """How many blocks have such parts; by default the output is one block."""
     tokens: int = 1
     """Which dimension of the module's input counts tokens; the first counts prompts."""
     input: str | None = None
     """The keyword argument that holds the module's input, where it is not the first argument."""
     optional: bool = False
     """Whether models of this type may lack the component."""
+    otherwise: str | None = None
+    """The module in models that have none at `module`."""
     also: tuple[str, ...] = ()
     """Further modules of the component, in models that have them."""
 
@@ -62,21 +67,49 @@ class Place:
 
     def columns(self, width: int, config: object) -> torch.Tensor:
         """Output columns of the component, an index tensor, for a module whose output has `width` columns."""
-        shares = [1] * self.of if isinstance(self.of, int) else [getattr(config, number) for number in self.of]
-        blocks = getattr(config, self.per) if self.per else 1
+        shares, blocks = self._shares(config)
         first, last = (sum(shares[:n]) * width // (blocks * sum(shares)) for n in (self.part, self.part + 1))
         return torch.arange(width).reshape(blocks, -1)[:, first:last].reshape(-1)
+
+    def _shares(self, config: object) -> tuple[list[int], int]:
+        """Relative widths of the parts, and the number of blocks.
+
+        Raises:
+            ModelError: The configuration has no such positive number.
+        """
+        shares = [1] * self.of if isinstance(self.of, int) else [_number(config, number) for number in self.of]
+        common = gcd(*shares)
+        return [share // common for share in shares], 1 if self.per is None else _number(config, self.per)
+
+    def resolved(self, numbers: Mapping[str, int | str], present: bool) -> Place:
+        """The place in one model.
+
+        Args:
+            numbers: The map's own numbers as they are in the model.
+            present: Whether the model has the module; if not, the place is at `otherwise`.
+        """
+        if isinstance(self.of, int):
+            of: int | tuple[int | str, ...] = self.of
+        else:
+            shares = tuple(numbers.get(share, share) if isinstance(share, str) else share for share in self.of)
+            of = len(shares) if len(shares) > len(set(shares)) == 1 else shares
+        per = numbers.get(self.per, self.per) if isinstance(self.per, str) else self.per
+        module = self.module if present or self.otherwise is None else self.otherwise
+        return replace(self, module=module, of=of, per=None if per == 1 else per, otherwise=None)
 
     @property
     def fault(self) -> str | None:
         """What is wrong with it whatever the model, if anything."""
         parts = self.of if isinstance(self.of, int) else len(self.of)
-        if "" in (self.module, *self.also):
+        if "" in (self.module, self.otherwise, *self.also):
             return "a module's path is empty"
         if not 1 <= parts <= _MOST_PARTS:
             return f"'of' says {parts} parts, expected 1 to {_MOST_PARTS}"
         if not 0 <= self.part < parts:
             return f"'part' is {self.part}, expected 0 to {parts - 1}"
+        literal = [n for n in (*(() if isinstance(self.of, int) else self.of), self.per) if isinstance(n, int)]
+        if wrong := [n for n in literal if not 1 <= n <= _MOST_BLOCKS]:
+            return f"a number of parts or blocks is {wrong[0]}, expected 1 to {_MOST_BLOCKS}"
         return None if self.tokens in (1, 2) else f"'tokens' is {self.tokens}, expected 1 or 2"
 
     def misfit(self, module: nn.Module, config: object) -> str | None:
@@ -99,11 +132,11 @@ class Place:
             return None
         if not isinstance(module, nn.Linear | Conv1D):
             return f"only linear modules have parts, not {type(module).__name__}"
-        shares, blocks = ((self.of,) if isinstance(self.of, int) else self.of), (self.per or 1,)
-        numbers = [x if isinstance(x, int) else _number(config, x) for x in (*shares, *blocks)]
-        if 0 in numbers:
-            return f"the model's configuration has no positive number {(*shares, *blocks)[numbers.index(0)]!r}"
-        pieces, width = sum(numbers[:-1]) * numbers[-1], module.nf if isinstance(module, Conv1D) else module.out_features
+        try:
+            shares, blocks = self._shares(config)
+        except ModelError as error:
+            return str(error)
+        pieces, width = sum(shares) * blocks, module.nf if isinstance(module, Conv1D) else module.out_features
         return f"its {width} columns are not {pieces} equal pieces" if width % pieces else None
 
 
@@ -122,6 +155,8 @@ class Family:
     """Module, relative to the layer, whose output the MLP adds to the stream; where that is normed first, the norm."""
     outside: Mapping[str, Place]
     inside: Mapping[str, Place]
+    numbers: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
+    """Numbers of the map's own: each is what stands at the first setting of the configuration that is true, or at `otherwise`."""
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -143,20 +178,22 @@ class Family:
         return self.inside["o"].module.rpartition(".")[0]
 
     def fitted(self, model: nn.Module) -> Family:
-        """The map without what this model lacks of what models of its type may lack.
+        """The map of this model: what it lacks of what models of its type may lack is left out, numbers and modules are those it has.
 
         Raises:
             ModelError: The map does not fit the model; the message says where.
         """
+        numbers = {name: _chosen(cases, model.config) for name, cases in self.numbers.items()}
 
         def kept(places: Mapping[str, Place], within: str) -> dict[str, Place]:
-            present = {c: p for c, p in places.items() if not p.optional or _has(model, within + p.module)}
+            here = {c: p.resolved(numbers, _has(model, within + p.module)) for c, p in places.items()}
+            present = {c: p for c, p in here.items() if not p.optional or _has(model, within + p.module)}
             return {c: replace(p, also=tuple(path for path in p.also if _has(model, within + path))) for c, p in present.items()}
 
         layers = self._module(model, self.layers)
         if not isinstance(layers, nn.ModuleList) or not len(layers):
             raise ModelError(f"{self._source} does not fit this model: {self.layers!r} is no list of layers, but {type(layers).__name__}")
-        found = replace(self, outside=kept(self.outside, ""), inside=kept(self.inside, f"{self.layers}.0."))
+        found = replace(self, outside=kept(self.outside, ""), inside=kept(self.inside, f"{self.layers}.0."), numbers={})
         found._check_modules(model, len(layers))
         return found
 
@@ -275,6 +312,9 @@ def read_family(text: str, source: str) -> Family:
     for name in ("layers", "attention", "mlp"):
         if not getattr(family, name):
             raise ModelError(f"the family map {source} does not read: {name}: the path is empty")
+    for number, cases in family.numbers.items():
+        if [*cases][-1:] != [_OTHERWISE]:
+            raise ModelError(f"the family map {source} does not read: numbers.{number}: expected {_OTHERWISE!r} as the last case")
     for component, place in {**family.outside, **family.inside}.items():
         if place.fault:
             raise ModelError(f"the family map {source} does not read: {component}: {place.fault}")
@@ -296,13 +336,21 @@ def written(family: Family) -> dict[str, Any]:
         return of.module if len(said) == 1 else {name: list(v) if isinstance(v, tuple) else v for name, v in said.items()}
 
     parts = {name: {c: place(p) for c, p in getattr(family, name).items()} for name in ("outside", "inside")}
-    return {name: getattr(family, name) for name in ("model_type", "layers", "attention", "mlp")} | parts
+    own = {"numbers": {name: dict(cases) for name, cases in family.numbers.items()}} if family.numbers else {}
+    return {name: getattr(family, name) for name in ("model_type", "layers", "attention", "mlp")} | own | parts
 
 
-def _number(config: object, name: str) -> int:
-    """A number of the configuration; 0 where it is none that counts anything."""
-    found = getattr(config, name, None)
-    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
+def _number(config: object, number: int | str) -> int:
+    """A number, or the positive one of this name in the configuration."""
+    found = getattr(config, number, None) if isinstance(number, str) else number
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise ModelError(f"the model's configuration has no positive number {number!r}")
+    return found
+
+
+def _chosen(cases: Mapping[str, int | str], config: object) -> int | str:
+    """What a number of the map's own is in a model of this configuration."""
+    return next(number for setting, number in cases.items() if setting == _OTHERWISE or getattr(config, setting, None) is True)
 
 
 def _has(model: nn.Module, path: str) -> bool:

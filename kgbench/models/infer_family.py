@@ -26,6 +26,7 @@ from kgbench.sites import COMPONENTS
 __all__ = ["infer_family"]
 
 _ROWS, _TOKENS = 2, 7
+_GROUPS = ("num_key_value_heads", "num_kv_heads")
 _NOTHING = 1e-9
 """A derivative is none if it is less than this share of the greatest one."""
 
@@ -48,15 +49,32 @@ class _Call:
         return Place(self.path, tokens=tokens, input=self.name, **slices)
 
 
-def infer_family(model: PreTrainedModel) -> Family:
-    """Propose a map of a small model's type.
+def infer_family(models: Sequence[PreTrainedModel]) -> Family:
+    """Propose a map of a model type.
 
     Args:
-        model: A random model in float64.
+        models: Small random models of the type in float64, of different sizes.
 
     Raises:
-        ModelError: The model is not built as the models are that families describe; the message says what is missing.
+        ModelError: The models are not built as the models are that families describe; the message says what is missing.
     """
+    found, *others = map(_inferred, models)
+    for other in others:
+        for component, place in {**found.outside, **found.inside}.items():
+            if other.place(component) != place:
+                raise ModelError(
+                    f"the columns of {component!r} in the output of {place.module!r} lie as no map can say: "
+                    f"in models with other numbers of heads they are {_said(place)} and {_said(other.place(component))}"
+                )
+    return found
+
+
+def _said(place: Place) -> str:
+    return f"part {place.part} of {place.of} per {place.per or 'the whole'}"
+
+
+def _inferred(model: PreTrainedModel) -> Family:
+    """The map that fits one small model."""
     layers = _layers(model)
     if any(weight.ndim > 2 for weight in model.get_submodule(layers).parameters()):
         raise ModelError(
@@ -255,22 +273,25 @@ def _derivatives(model: PreTrainedModel, modules: Mapping[str, nn.Module], ids: 
 
 def _sliced(model: PreTrainedModel, call: _Call, roles: Mapping[str, Tensor]) -> dict[str, Place]:
     """The slices of a fused projection that have the columns that were found."""
-    numbers = tuple("num_attention_heads" if role == "q" else "num_key_value_heads" for role in sorted(roles, key="qkv".index))
-    for of in (len(roles), numbers):
-        for per in (None, "num_attention_heads", "num_key_value_heads"):
+    order = sorted(roles, key=lambda role: int(roles[role][0]))
+    shares = [tuple("num_attention_heads" if role == "q" else number for role in order) for number in (*_GROUPS, 1)]
+    # Blocks as many as some number of the model says, or simply as many as there are.
+    blocks = int((roles[order[0]].diff() > 1).sum()) + 1
+    for of in (len(roles), *shares):
+        for per in (None, "num_attention_heads", *_GROUPS, blocks):
             found = {role: _part(model, call, of, per, columns) for role, columns in roles.items()}
             if all(place is not None for place in found.values()):
                 return {role: place for role, place in found.items() if place is not None}
     raise ModelError(f"the columns of {' and '.join(roles)} in the output of {call.path!r} lie as no map can say")
 
 
-def _part(model: PreTrainedModel, call: _Call, of: int | tuple[str, ...], per: str | None, columns: Tensor) -> Place | None:
+def _part(model: PreTrainedModel, call: _Call, of: int | tuple[int | str, ...], per: int | str | None, columns: Tensor) -> Place | None:
     width = call.output.shape[-1]
     for part in range(of if isinstance(of, int) else len(of)):
         place = call.place(part=part, of=of, per=per)
         try:
             same = torch.equal(place.columns(width, model.config), columns)
-        except (AttributeError, RuntimeError):  # no such number in the configuration, or one that does not divide the width
+        except (ModelError, RuntimeError):  # no such number in the configuration, or one that does not divide the width
             return None
         if same:
             return place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,26 +10,50 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from kgbench.errors import ModelError
 
-__all__ = ["MOST_LAYERS", "VOCABULARY", "WINDOW", "random_model", "reduced_config"]
+__all__ = ["MOST_LAYERS", "PROBES", "VOCABULARY", "WINDOW", "Probe", "random_model", "reduced_config"]
 
 VOCABULARY, WINDOW, MOST_LAYERS = 300, 5, 8
 
-_SIZES = {
-    **dict.fromkeys(("hidden_size", "n_embd", "d_model"), 32),
-    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"), 48),
-    **dict.fromkeys(("head_dim", "query_pre_attn_scalar"), 8),
-    **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 2),
-    "rotary_dim": 4,
-    "vocab_size": VOCABULARY,
-    "sliding_window": WINDOW,
-}
-"""What a small model has in place of what a configuration says, if it says anything."""
 
+@dataclass(frozen=True)
+class Probe:
+    """Sizes of a small model, no two of which are alike, so that none can be taken for another."""
+
+    heads: int
+    groups: int
+    """Heads of keys and values, where there are fewer than of queries."""
+    inner: int
+    """Width of the MLP."""
+    head: int
+    """Width of a head where the configuration says one; elsewhere it is 8."""
+
+    @property
+    def hidden(self) -> int:
+        """Width of the stream."""
+        return 8 * self.heads
+
+    def sizes(self) -> dict[str, int]:
+        """What a small model has in place of what a configuration says, if it says anything."""
+        return {
+            **dict.fromkeys(("hidden_size", "n_embd", "d_model"), self.hidden),
+            **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), self.heads),
+            **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"), self.inner),
+            **dict.fromkeys(("head_dim", "query_pre_attn_scalar"), self.head),
+            **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 2),
+            "rotary_dim": 4,
+            "vocab_size": VOCABULARY,
+            "sliding_window": WINDOW,
+        }
+
+
+PROBES = (Probe(heads=8, groups=2, inner=112, head=12), Probe(heads=12, groups=3, inner=80, head=10))
+"""Two small models of one architecture: what a map says by a number must hold in both."""
+
+_GROUPS = ("num_key_value_heads", "num_kv_heads")
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 
-def reduced_config(given: dict[str, Any]) -> PreTrainedConfig:
+def reduced_config(given: dict[str, Any], probe: Probe = PROBES[0]) -> PreTrainedConfig:
     """The configuration of a small model of the same architecture.
 
     It has the first layers, enough for one of each kind; as many heads of keys as of queries only where the model has; and plain rotary
@@ -36,6 +61,7 @@ def reduced_config(given: dict[str, Any]) -> PreTrainedConfig:
 
     Args:
         given: A checkpoint's `config.json`.
+        probe: The sizes.
 
     Raises:
         ModelError: The library does not know the architecture, or takes no such small one.
@@ -43,11 +69,11 @@ def reduced_config(given: dict[str, Any]) -> PreTrainedConfig:
     try:
         whole = AutoConfig.for_model(**given)
         said = whole.to_dict()
-        small: dict[str, Any] = {key: size for key, size in _SIZES.items() if said.get(key) is not None}
-        if said.get("num_key_value_heads") is not None:
-            small["num_key_value_heads"] = 4 if said["num_key_value_heads"] == whole.num_attention_heads else 2
+        small: dict[str, Any] = {key: size for key, size in probe.sizes().items() if said.get(key) is not None}
+        for key in (key for key in _GROUPS if said.get(key) is not None):
+            small[key] = probe.heads if said[key] == whole.num_attention_heads else probe.groups
         if "word_embed_proj_dim" in said:
-            small["word_embed_proj_dim"] = 32 if said["word_embed_proj_dim"] == whole.hidden_size else 16
+            small["word_embed_proj_dim"] = probe.hidden if said["word_embed_proj_dim"] == whole.hidden_size else probe.hidden // 2
         if isinstance(rope := said.get("rope_parameters"), dict):
             small["rope_parameters"] = _plain_rotary(rope)
         kinds = said.get("layer_types") or []

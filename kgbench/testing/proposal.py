@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 
 from kgbench.engine.forward import Wiring
 from kgbench.engine.selftest import LAWS, packed_agrees
@@ -14,7 +15,7 @@ from kgbench.errors import KgbenchError
 from kgbench.models.family import Family
 from kgbench.models.infer_family import infer_family
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.models.reduced import random_model, reduced_config
+from kgbench.models.reduced import PROBES, random_model, reduced_config
 from kgbench.testing.pico import pico_tokenizer
 
 __all__ = ["Proposal", "propose", "tried"]
@@ -47,10 +48,15 @@ def propose(config: dict[str, Any]) -> Proposal:
     Raises:
         ModelError: No small model can be made of it, or none that a map could describe.
     """
-    small = reduced_config(config)
-    recipient, donor = (prepare(random_model(small, seed)) for seed in (0, 1))
-    family = infer_family(random_model(small, 0))
-    return tried(ModelPair(f"a small {small.model_type}", recipient, {"sft": donor}, pico_tokenizer(bos=False), family))
+    configs = [reduced_config(config, probe) for probe in PROBES]
+    family = infer_family([random_model(small, 0) for small in configs])
+    proposals = [tried(_random_pair(small, family)) for small in configs]
+    return next((each for each in proposals if not each.holds), proposals[0])
+
+
+def _random_pair(config: PreTrainedConfig, family: Family) -> ModelPair:
+    recipient, donor = (prepare(random_model(config, seed)) for seed in (0, 1))
+    return ModelPair(f"a small {config.model_type}", recipient, {"sft": donor}, pico_tokenizer(bos=False), family)
 
 
 def tried(pair: ModelPair) -> Proposal:
