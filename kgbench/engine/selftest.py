@@ -117,7 +117,7 @@ def _attention_has_its_roles(pair: ModelPair) -> None:
     With one token attention is that token's value, so that values matter and queries and keys do not. With several, earlier tokens'
     keys matter and earlier tokens' queries do not. Both are so whatever the weights.
     """
-    if not {"q", "k", "v"} <= set(pair.family.inside):
+    if not {"q", "k", "v", "o"} <= set(pair.family.inside):
         return  # what a map lacks is found by another law
     ids = _ids(pair)
     alone, several = _derivatives(pair, ids[:1]), _derivatives(pair, ids)
@@ -218,9 +218,9 @@ def _holds(module: str, part: str) -> bool:
 LAWS: Mapping[str, Callable[[ModelPair], None]] = {
     "the head is named": _there_is_a_head,
     "slices partition what is fused": _slices_partition,
-    "queries, keys and values have their roles": _attention_has_its_roles,
     "grafting everything is the donor, grafting nothing the recipient": _everything_is_the_donor,
     "each component moves the logits": _components_matter,
+    "queries, keys and values have their roles": _attention_has_its_roles,
     "tokens are told apart": _tokens_are_told_apart,
     "attention and MLP are read where they add to the stream": _hooks_are_what_is_added,
 }

@@ -88,8 +88,8 @@ def _inferred(model: PreTrainedModel) -> Family:
     attention, mlp = (_adding(inside, behind, of) for behind, of in (("ln_1_post", "o"), ("ln_2_post", "down")))
     outside = _outside(model, calls, layers)
     order = {c: i for i, c in enumerate(COMPONENTS)}
-    ordered = [dict(sorted(part.items(), key=lambda item: order[item[0]])) for part in (outside, inside)]
-    return Family(model.config.model_type, layers, attention, mlp, *ordered)
+    outside, inside = (dict(sorted(part.items(), key=lambda item: order[item[0]])) for part in (outside, inside))
+    return Family(model.config.model_type, layers, attention, mlp, outside, inside)
 
 
 def _relative(calls: Sequence[_Call], within: str) -> list[_Call]:
@@ -277,7 +277,8 @@ def _sliced(model: PreTrainedModel, call: _Call, roles: Mapping[str, Tensor]) ->
     shares = [tuple("num_attention_heads" if role == "q" else number for role in order) for number in (*_GROUPS, 1)]
     # Blocks as many as some number of the model says, or simply as many as there are.
     blocks = int((roles[order[0]].diff() > 1).sum()) + 1
-    for of in (len(roles), *shares):
+    ways: list[int | tuple[int | str, ...]] = [len(roles), *shares]
+    for of in ways:
         for per in (None, "num_attention_heads", *_GROUPS, blocks):
             found = {role: _part(model, call, of, per, columns) for role, columns in roles.items()}
             if all(place is not None for place in found.values()):
