@@ -17,7 +17,7 @@ from kgbench.leaderboard.entries import read_entry
 from kgbench.records import StoredRecord
 from kgbench.runner.verify import Sample, sample_facts
 
-SMALL = ("--facts", 4, "--device", "cpu")
+SMALL = ("--facts", 4, "--seed", 0, "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_an_edited_fact_is_told(runs: dict[str, StoredRecord], run: Call, tmp_pa
     """A fact whose rows were edited is told where it is in the sample; status 1, and nothing is written."""
     first = runs["intervenes"]
     place = submitted(edited(first, tmp_path, {"fact": "tiny_movies/7", "graft": "FE"}, rank=1))
-    status, out, _ = run("verify", place, "--facts", 12, "--device", "cpu", "--write")
+    status, out, _ = run("verify", place, "--device", "cpu", "--write")
     assert status == 1 and "FE, tiny_movies/7: rank 1 stored" in out and "not written, since it differs" in out
     assert not (place / "verification.json").exists()
 
@@ -90,15 +90,34 @@ def test_facts_of_no_data_set_are_told(runs: dict[str, StoredRecord], run: Call,
 def test_an_entry_becomes_verified(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
     """With --write, what was run stands beside an entry that agrees; a run that was not submitted is refused."""
     place = submitted(shutil.copytree(runs["intervenes"].path, tmp_path / "entry"))
-    status, out, _ = run("verify", place, *SMALL, "--seed", 5, "--write")
+    status, out, _ = run("verify", place, "--device", "cpu", "--write")
     assert status == 0 and str(place / "verification.json") in out
-    found = read_entry(place).verification
-    assert found is not None and (found.n, found.seed, found.rows, found.changed_hits) == (4, 5, 72, 0)
-    assert found.facts_hash == sha256((place / "facts.parquet").read_bytes()).hexdigest()
+    entry = read_entry(place)
+    found = entry.verification
+    assert found is not None and (found.n, found.rows, found.changed_hits) == (12, 216, 0)
+    assert entry.verified and found.drawn
+    for name, told in (("record.json", found.record_hash), ("facts.parquet", found.facts_hash)):
+        assert told == sha256((place / name).read_bytes()).hexdigest()
     assert 0 <= found.largest_difference <= found.tolerance == 1e-3
-    assert "verified: 4 facts (seed 5) run again" in run("show", place)[1]
+    assert "verified: 12 facts (seed " in run("show", place)[1]
     status, out, err = run("verify", runs["intervenes"].path, *SMALL, "--write")
     assert (status, out) == (2, "") and "no submission.json" in err
+
+
+def test_the_sample_is_not_known_beforehand(runs: dict[str, StoredRecord], run: Call) -> None:
+    """Each verification draws a seed of its own, from the machine's randomness."""
+    commands = [run("verify", runs["draws"].path, "--facts", 1, "--json") for _ in range(2)]
+    first, second = (json.loads(out)["seed"] for _, out, _ in commands)
+    assert first != second
+
+
+@pytest.mark.parametrize("weak", [("--seed", 5), ("--facts", 11), ("--tolerance", 0.1)], ids=lambda weak: weak[0])
+def test_no_badge_for_a_weak_sample(runs: dict[str, StoredRecord], run: Call, tmp_path: Path, weak: tuple[object, ...]) -> None:
+    """A chosen seed, a part of few facts and a wide tolerance go without --write."""
+    place = submitted(shutil.copytree(runs["intervenes"].path, tmp_path / "entry"))
+    status, out, err = run("verify", place, *weak, "--write")
+    assert (status, out) == (2, "") and weak[0] in str(err) and "--write" in err
+    assert not (place / "verification.json").exists()
 
 
 def test_what_is_not_at_hand_is_no_difference(runs: dict[str, StoredRecord], run: Call) -> None:

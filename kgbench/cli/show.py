@@ -55,5 +55,7 @@ def _submitted(run: Entry) -> str:
         return "\n".join([*lines, "self-reported: nobody has run a sample of it again"])
     flips = f", {verification.changed_hits} of {verification.rows} hits flipped" if verification.changed_hits else ""
     largest = f"largest difference {verification.largest_difference:.2g} of {verification.tolerance:g} nats"
-    again = f"{verification.n} facts (seed {verification.seed}) run again by kgbench {verification.kgbench} on {verification.time[:10]}"
-    return "\n".join([*lines, f"verified: {again}, {largest}{flips}"])
+    sample = f"{verification.about} (seed {verification.seed})"
+    again = f"{sample} run again by kgbench {verification.kgbench} on {verification.time[:10]}"
+    badge = "verified" if run.verified else "self-reported"
+    return "\n".join([*lines, f"{badge}: {again}, {largest}{flips}"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
-    from kgbench.leaderboard.validate import Finding
+    from kgbench.leaderboard.validate import Checked, Finding
 
 SCHEMAS = ("record", "submission", "verification")
 
@@ -24,26 +25,44 @@ SCHEMAS = ("record", "submission", "verification")
     "--strict", is_flag=True, help="As for the board: known data, models and prompts only, and submission.json beside each record."
 )
 @click.option("--beside", type=click.Path(path_type=Path, file_okay=False), help="Results on the board already, to compare with.")
+@click.option(
+    "--withdraw",
+    multiple=True,
+    metavar="NAME",
+    help="An entry's folder, or a method, that is taken from --beside; may be repeated.",
+)
 @click.option("--schema", type=click.Choice(SCHEMAS), help="Print the JSON Schema of a file instead.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(path: Path | None, strict: bool, beside: Path | None, schema: str | None, as_json: bool) -> int:
+def command(
+    path: Path | None,
+    strict: bool,
+    beside: Path | None,
+    withdraw: tuple[str, ...],
+    schema: str | None,
+    as_json: bool,
+) -> int:
     """Check results: everything that needs no model.
 
     PATH is a run's folder, its record.json, a folder of such folders, a .zip
     or a .tar.gz, which is read and not unpacked. Every figure is computed anew
     from the per-fact rows; data, prompts and weights are held against what is
     shipped. A line for each finding says file, field, what is wrong and what
-    was expected.
+    was expected. With --strict and --beside, a folder of entries or an archive
+    is the whole board as it is to be: what is changed or gone is refused.
 
     \b
     kgbench validate kgbench-results/tiny-gemma-tiny_movies-my_method-0123456789ab
     kgbench validate --strict leaderboard/results
     """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.leaderboard.validate import validate
+
     if schema is not None:
         return _print_schema(schema)
     if path is None:
         raise InputError("which results? Give a run's folder, a folder of such, a .zip or a .tar.gz")
-    return _check(path, strict, beside, as_json)
+    if withdraw and beside is None:
+        raise InputError("--withdraw is for --beside: give the results on the board")
+    return _check(validate(path, strict, beside, withdraw), path, strict, as_json)
 
 
 def _print_schema(name: str) -> int:
@@ -53,13 +72,12 @@ def _print_schema(name: str) -> int:
     return 0
 
 
-def _check(path: Path, strict: bool, beside: Path | None, as_json: bool) -> int:
+def _check(entries: Iterator[Checked], path: Path, strict: bool, as_json: bool) -> int:
     from kgbench.cli.output import echo_json
-    from kgbench.leaderboard.validate import validate
 
     found: list[Finding] = []
     checked = accepted = 0
-    for entry in validate(path, strict, beside):
+    for entry in entries:
         checked, accepted = checked + 1, accepted + entry.accepted
         found += entry.findings
         if not as_json:

@@ -6,6 +6,7 @@ import sys
 from contextlib import redirect_stdout
 from hashlib import sha256
 from pathlib import Path
+from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +21,7 @@ from kgbench.errors import InputError
 if TYPE_CHECKING:
     from kgbench.effects.repeated import Repeated
     from kgbench.leaderboard.entries import Entry
+    from kgbench.records import Record
 
 
 @click.command(
@@ -27,15 +29,28 @@ if TYPE_CHECKING:
     epilog="Exit status: 0 it agrees; 1 it differs; 2 it cannot be checked here, or wrong input.",
 )
 @click.argument("run", metavar="RUN")
-@click.option("--facts", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Facts in the sample.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the sample.")
+@click.option(
+    "--facts",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Facts in the sample.  [default: 200, or all where there are fewer]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Of the sample; not with --write.  [default: drawn by this machine]",
+)
 @click.option("--write", is_flag=True, help="Put verification.json beside an entry of the leaderboard, if it agrees.")
 @again_options
 @output_dir
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def command(run: str, facts: int, seed: int, write: bool, **options: Any) -> int:
-    """Run a seeded sample of a run's facts again and compare each with its rows.
+def command(run: str, facts: int | None, seed: int | None, write: bool, **options: Any) -> int:
+    """Run a sample of a run's facts again and compare each with its rows.
+
+    Up to 200 facts all of them are run; of more, 200 that are drawn now, so
+    that nobody can know them beforehand.
 
     What a method learns from all facts, such as a ranking of sites, it learns
     from all of them here too; its map is compared as well. A row agrees as in
@@ -43,7 +58,7 @@ def command(run: str, facts: int, seed: int, write: bool, **options: Any) -> int
     no longer self-reported but verified.
 
     \b
-    kgbench verify leaderboard/results/RUN --facts 40 --seed 7 --write
+    kgbench verify leaderboard/results/RUN --write
     """  # noqa: D301 (click reads the character, not its escape)
     found, as_json = find_run(run, options["output_dir"]), options["as_json"]
     if write and found.submission is None:
@@ -51,9 +66,13 @@ def command(run: str, facts: int, seed: int, write: bool, **options: Any) -> int
             f"--write is for entries of the leaderboard, and {str(found.folder)!r} was not submitted: it has no submission.json"
         )
     from kgbench.board.repeated import render_repeated, repeated_answer
+    from kgbench.leaderboard.submission import SAMPLE
     from kgbench.runner.verify import Sample, verify
 
-    sample = Sample(facts, seed, options["tolerance"])
+    if write:
+        _check_write(found.record, facts, seed, options["tolerance"])
+    seed = randbits(32) if seed is None else seed
+    sample = Sample(SAMPLE if facts is None else facts, seed, options["tolerance"])
     with redirect_stdout(sys.stderr if as_json else sys.stdout), progress(shown=not options["quiet"]) as report:
         again, chosen = verify(found.record, found.facts(), places_of(options), settings_of(options), sample, report)
     what = f"{len(chosen)} of {max(row.n for row in found.record.rows)} facts (seed {seed})"
@@ -70,6 +89,25 @@ def command(run: str, facts: int, seed: int, write: bool, **options: Any) -> int
     return 0 if again.agrees else 1
 
 
+def _check_write(record: Record, facts: int | None, seed: int | None, tolerance: float | None) -> None:
+    """Refuse a sample that would verify nothing.
+
+    Raises:
+        InputError: The seed is chosen, the sample too small, or the tolerance too large.
+    """
+    from kgbench.effects.repeated import TOLERANCES
+    from kgbench.leaderboard.submission import SAMPLE
+
+    n = max(row.n for row in record.rows)
+    if seed is not None:
+        raise InputError("--seed goes without --write: a sample known beforehand verifies nothing")
+    if facts is not None and facts < min(n, SAMPLE):
+        raise InputError(f"--facts {facts} is too few for --write: expected {min(n, SAMPLE)}")
+    if tolerance is not None and tolerance > TOLERANCES[record.identity.dtype]:
+        most = TOLERANCES[record.identity.dtype]
+        raise InputError(f"--tolerance {tolerance} is too large for --write: expected {most} or less")
+
+
 def _write(entry: Entry, again: Repeated, sample: tuple[int, int]) -> Path:
     from kgbench import __version__
     from kgbench.leaderboard.submission import Verification
@@ -79,11 +117,13 @@ def _write(entry: Entry, again: Repeated, sample: tuple[int, int]) -> Path:
     seed, n = sample
     verification = Verification(
         record=entry.record.id,
+        record_hash=sha256((entry.folder / "record.json").read_bytes()).hexdigest(),
         facts_hash=sha256((entry.folder / "facts.parquet").read_bytes()).hexdigest(),
         kgbench=now.kgbench,
         platform=now.platform,
         time=now.time,
         seed=seed,
+        drawn=True,
         n=n,
         rows=again.rows,
         largest_difference=again.largest,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 
+from kgbench.errors import DataError
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.models import catalog
@@ -42,15 +43,26 @@ class Cell:
 
 
 def cell_of(entry: Entry, prompt: str = "") -> Cell:
-    """The cell of an entry's results on a prompt."""
+    """The cell of an entry's results on a prompt.
+
+    Args:
+        entry: The entry.
+        prompt: A prompt; empty for figures over all prompts of the record.
+    """
     what = entry.record.identity
     shipped = _shipped(entry.pair)
     given = (what.weights.model_dump(mode="json"), what.dataset.hash, what.tokenizer)
     marks = []
     if shipped is None or what.dataset.hash != shipped[1] or given[0] not in shipped[0]:
         marks.append(sha256(canonical_json(given).encode()).hexdigest()[:6])
+    if what.dtype != "float32":
+        marks.append(what.dtype)
     if what.limit is not None:
         marks.append(f"first {what.limit}")
+    if what.seeds != (0,):
+        marks.append(f"seed {', '.join(map(str, what.seeds))}")
+    if not prompt and set(what.prompts) != set(PROMPTS):
+        marks.append(", ".join(sorted(what.prompts)))
     name = entry.pair + (f" ({', '.join(marks)})" if marks else "")
     return Cell(not marks and (prompt in PROMPTS or not prompt), name, prompt)
 
@@ -78,9 +90,29 @@ def core_cells(planted: bool, prompts: tuple[str, ...] = PROMPTS) -> tuple[Cell,
     return tuple(Cell(True, pair, prompt) for pair in pairs for prompt in prompts)
 
 
-def first_runs(entries: Iterable[Entry]) -> dict[tuple[str, Cell], Entry]:
-    """Of each method and pair one entry: the one with the lowest seed, then id; others stand on the method's page."""
+def first_runs(entries: Iterable[Entry], by_prompt: bool = False) -> dict[tuple[str, Cell], Entry]:
+    """The run that counts of each method on each cell.
+
+    A verified run goes before others, and of a reader's own runs the latest one. Further runs that
+    were submitted are refused rather than chosen from, since a choice could be aimed at.
+
+    Args:
+        entries: Entries of one suite.
+        by_prompt: Whether a cell is a pair and a prompt; otherwise a pair.
+
+    Raises:
+        DataError: Two submitted runs of a method are of one cell.
+    """
     found: dict[tuple[str, Cell], Entry] = {}
-    for entry in sorted(entries, key=lambda e: (e.record.identity.seeds, e.record.id)):
-        found.setdefault((entry.method, cell_of(entry)), entry)
+    by_time = sorted(entries, key=lambda e: (e.record.provenance.time, e.record.id), reverse=True)
+    for entry in sorted(by_time, key=lambda e: not e.verified):
+        for prompt in entry.record.identity.prompts if by_prompt else ("",):
+            key = (entry.method, cell_of(entry, prompt))
+            first = found.setdefault(key, entry)
+            submitted = first.submission is not None and entry.submission is not None
+            if submitted and first is not entry and first.verified == entry.verified:
+                folders = f"{first.folder.name} and {entry.folder.name}"
+                raise DataError(
+                    f"{folders} are both runs of {entry.method} on {key[1].title}; delete one of them: a method has one run on a cell"
+                )
     return found

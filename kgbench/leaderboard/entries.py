@@ -15,8 +15,9 @@ from kgbench.errors import DataError
 from kgbench.leaderboard.hits import COLUMNS, PromptHits, hits_by_prompt
 from kgbench.leaderboard.submission import Submission, Verification
 from kgbench.records import Record, Strict, read_facts, read_record
+from kgbench.sites.configurations import parse_top
 
-__all__ = ["FILES", "Entry", "read_entries", "read_entry"]
+__all__ = ["FILES", "Entry", "read_entries", "read_entry", "suites_of"]
 
 RECORD, FACTS, SUBMISSION, VERIFICATION = "record.json", "facts.parquet", "submission.json", "verification.json"
 
@@ -42,6 +43,11 @@ class Entry:
         return self.submission.name if self.submission is not None else f"{self.record.identity.localizer.name} (yours)"
 
     @property
+    def verified(self) -> bool:
+        """Whether all facts, or enough that nobody knew beforehand, were run again."""
+        return self.verification is not None and self.verification.counts(self.record)
+
+    @property
     def pair(self) -> str:
         """The name of the model pair."""
         return self.record.model
@@ -54,6 +60,15 @@ class Entry:
     def facts(self) -> pa.Table:
         """Its per-fact rows."""
         return read_facts(self.folder / FACTS)
+
+
+def suites_of(record: Record) -> tuple[str, ...]:
+    """Boards that a record has figures for: `planted`, or `pathways`, `budget` or both."""
+    if record.planted is not None:
+        return ("planted",)
+    asked = record.identity.configurations
+    pathways = ("pathways",) if "FE+LT" in asked else ()
+    return (*pathways, *(("budget",) if any(map(parse_top, asked)) else ()))
 
 
 def read_entries(results: Path) -> Iterator[Entry]:

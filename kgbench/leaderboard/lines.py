@@ -58,7 +58,7 @@ def make_line(name: str, own: Measured) -> Line:
 def _badge(entries: Sequence[Entry]) -> Badge:
     if any(entry.submission is None for entry in entries):
         return "yours"
-    return "verified" if all(entry.verification is not None for entry in entries) else "self-reported"
+    return "verified" if all(entry.verified for entry in entries) else "self-reported"
 
 
 def _baseline(entries: Sequence[Entry]) -> bool:

@@ -19,7 +19,7 @@ Localizers say where a finetuned fact is retrieved from; these tables say how we
 or plants that all methods share; what its brackets hold stands below each table. Ranks are dense: methods of one rank
 cannot be told apart from the first of it by a paired bootstrap. A figure over several cells is only given to a method
 that was run on all of them. *d* is the smallest difference that so many facts could show. A source is *verified* where
-a maintainer ran a sample again and it agreed, and *self-reported* where nobody else has run it. The pages with
+a maintainer ran it again and it agreed, and *self-reported* where nobody else has run it. The pages with
 pictures, single cells and runs are in [`site/`](site/index.html); how to add a method is in [README.md](README.md).
 
 This file is written by `kgbench leaderboard build`.

@@ -21,7 +21,8 @@ from kgbench.leaderboard.build import RESULTS, make_leaderboard
 from kgbench.leaderboard.entries import FACTS, RECORD, SUBMISSION, Entry, read_entries, read_entry
 from kgbench.leaderboard.model import Board, Line, Table
 from kgbench.leaderboard.submission import Submission
-from kgbench.leaderboard.validate import Checked, Finding, validate
+from kgbench.leaderboard.validate import Checked, Finding, validate_folders
+from kgbench.leaderboard.validate.folders import folders_below
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, StoredRecord
 from kgbench.records.facts import write_facts
@@ -127,7 +128,8 @@ def checked(stage: Path, root: Path) -> list[Checked]:
         root: The leaderboard's folder.
     """
     results = root / RESULTS
-    return [_once(entry, results) for entry in validate(stage, strict=True, beside=results)]
+    staged = validate_folders(folders_below(stage, strict=True), strict=True, beside=results)
+    return [_once(entry, results) for entry in staged]
 
 
 def _once(entry: Checked, results: Path) -> Checked:

@@ -30,8 +30,8 @@ __all__ = ["Sample", "sample_facts", "verify"]
 class Sample:
     """Which facts are run again, and how closely they are to agree."""
 
-    n: int = 20
-    seed: int = 0
+    n: int
+    seed: int
     tolerance: float | None = None
     """Of log-probabilities, in nats; by default that of the record's dtype."""
 

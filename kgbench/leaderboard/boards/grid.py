@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kgbench.leaderboard.cells import Cell, cell_of, first_runs
+from kgbench.leaderboard.cells import Cell, first_runs
 from kgbench.leaderboard.contrasts import Contrast, Means, smallest_difference
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.lines import Measured, ordered, store
@@ -36,10 +36,10 @@ class Grid:
 def over_all(grid: Grid, entries: Sequence[Entry], cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
     """The table of means over all cells; of a method that lacks one, there is none."""
     methods: dict[str, dict[Cell, Entry]] = {}
-    for (method, _), entry in first_runs(entries).items():
-        own = methods.setdefault(method, {})
-        own.update({cell: entry for cell in _cells(entry) if cell in cells})
-    found = {name: _mean(grid, own, cells) for name, own in methods.items() if own}
+    for (method, cell), entry in first_runs(entries, by_prompt=True).items():
+        if cell in cells:
+            methods.setdefault(method, {})[cell] = entry
+    found = {name: _mean(grid, own, cells) for name, own in methods.items()}
     lines = ordered(found)
     n = max((figure.n for line in lines for figure in line.figures.values()), default=0)
     return Table(
@@ -55,14 +55,9 @@ def over_all(grid: Grid, entries: Sequence[Entry], cells: Sequence[Cell], column
 def cell_tables(grid: Grid, entries: Sequence[Entry], columns: Sequence[Column], shown: Sequence[Column]) -> list[Table]:
     """A table for each cell, those of shipped pairs first."""
     cells: dict[Cell, dict[str, Entry]] = {}
-    for (method, _), entry in first_runs(entries).items():
-        for cell in _cells(entry):
-            cells.setdefault(cell, {})[method] = entry
+    for (method, cell), entry in first_runs(entries, by_prompt=True).items():
+        cells.setdefault(cell, {})[method] = entry
     return [_table(grid, cell, cells[cell], (*columns, *shown)) for cell in sorted(cells, key=lambda c: (not c.core, c))]
-
-
-def _cells(entry: Entry) -> Iterable[Cell]:
-    return (cell_of(entry, prompt) for prompt in entry.record.identity.prompts)
 
 
 def _mean(grid: Grid, own: Mapping[Cell, Entry], cells: Sequence[Cell]) -> Measured:
@@ -119,7 +114,10 @@ def _told(column: Column, n: int) -> Column:
 
 
 def _notes(entries: Sequence[Entry], cells: Sequence[Cell]) -> tuple[str, ...]:
-    first = set(map(id, first_runs(entries).values()))
-    more = sum(id(entry) not in first for entry in entries)
-    note = f"{more} further run{'s' * (more != 1)} with other seeds or settings stand on their methods' pages."
+    counted = set()
+    for (_, cell), entry in first_runs(entries, by_prompt=True).items():
+        counted.update([id(entry)] if cell in cells else [])
+    more = len(entries) - len(counted)
+    runs = f"{more} further run{'s' * (more != 1)}"
+    note = f"{runs} with other seeds, facts or settings count in no mean and have tables of their own."
     return (note,) if more else ()

@@ -81,7 +81,7 @@ def _assets() -> Iterator[tuple[str, bytes]]:
 
 def _index(leaderboard: Leaderboard, pages: Pages, places: Places) -> bytes:
     parts = {board.key: shown_part(board, places, DRAWN) for board in leaderboard.boards if board.tables}
-    verified = sum(entry.verification is not None for entry in leaderboard.entries)
+    verified = sum(entry.verified for entry in leaderboard.entries)
     count = (len(leaderboard.entries), len(places.methods), verified)
     return pages.render("index.html", parts=parts, count=count)
 

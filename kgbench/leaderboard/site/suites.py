@@ -19,4 +19,4 @@ def badge(entry: Entry) -> Badge:
     """`verified`, `self-reported` or `yours`."""
     if entry.submission is None:
         return "yours"
-    return "self-reported" if entry.verification is None else "verified"
+    return "verified" if entry.verified else "self-reported"

@@ -1,4 +1,8 @@
-"""Entries against each other: no result twice, one method under one name, and the same models giving the same answers."""
+"""Entries beside each other.
+
+No result twice, one run of a method on a cell, one method and one origin of code under a name, and
+the same answers of the same models.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench.leaderboard.entries import RECORD, VERIFICATION
+from kgbench.leaderboard.entries import FILES, RECORD, VERIFICATION, suites_of
 from kgbench.leaderboard.submission import Submission
 from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.leaderboard.validate.folders import Folder
 from kgbench.leaderboard.validate.known import known
-from kgbench.leaderboard.validate.submitted import folded, method_key
+from kgbench.leaderboard.validate.submitted import base_name, method_key, origin, skeleton
 from kgbench.records import Record
 from kgbench.sites import BASELINES
 
@@ -29,32 +33,53 @@ Cell = tuple[object, ...]
 """Weights, prompt and configuration: the same models on the same texts."""
 
 
+_DIGITS = 12
+"""Digits of an id that name an entry's folder and pages."""
+
+
 @dataclass
 class Others:
-    """What was seen of the entries before."""
+    """Entries before the one that is checked."""
 
     ids: dict[str, str] = field(default_factory=dict)
-    """Folder by id."""
-    methods: dict[str, tuple[tuple[object, ...], str]] = field(default_factory=dict)
-    """By name on the board, folded: the method, and a folder."""
+    """Folder by the first digits of the id."""
+    methods: dict[str, tuple[str, tuple[object, ...], str]] = field(default_factory=dict)
+    """By the skeleton of the name on the board: the name, the method, and a folder."""
+    origins: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """By the skeleton of the name without arguments: where the code is from, and a folder."""
+    runs: dict[tuple[object, ...], str] = field(default_factory=dict)
+    """Folder by method, suite, prompt, models, facts and seed."""
     answers: dict[Cell, tuple[pa.Table, str]] = field(default_factory=dict)
     """Rows of PRE and SFT, and their folder."""
     board: dict[str, Folder] | None = None
-    """Entries that are on the board already, their bytes as hashes; None where there is no board to compare with."""
+    """Entries on the board, their bytes as hashes; None where there is no board to compare with."""
 
     def replaced(self, folder: Folder) -> list[Finding]:
-        """What an entry changes on the board: another one of its name, or who says that it was run again."""
+        """Changes of an entry that is on the board, and verifications that are not.
+
+        Args:
+            folder: The entry.
+        """
         if self.board is None:
             return []
-        before = self.board.get(folder.name)
+        before = self.board[folder.name].files if folder.name in self.board else {}
+        now = folder.hashes()
         findings = []
-        if before is not None and before.files != folder.hashes():
-            wrong = "an entry of this name is on the board, and its files are other ones"
-            expected = "new entries; whoever reviews this must know why an old one changes"
-            findings.append(Finding(folder.name, "content", wrong, expected, refuses=False))
-        if VERIFICATION in folder.files and (before is None or before.files.get(VERIFICATION) != folder.hashes()[VERIFICATION]):
-            wrong, expected = "it comes with the result", "that of those who keep the board, who run kgbench verify themselves"
-            findings.append(Finding(folder.at(VERIFICATION), "file", wrong, expected))
+        for name in FILES:
+            was, own = before.get(name), now.get(name)
+            if was == own or (name != VERIFICATION and not before):
+                continue
+            if own is None:
+                expected = "the file that is on the board"
+                findings.append(Finding(folder.at(name), "file", "it is gone", expected))
+            elif name == VERIFICATION:
+                wrong = "it comes with the result"
+                expected = "that of those who keep the board, who run kgbench verify themselves"
+                findings.append(Finding(folder.at(name), "file", wrong, expected))
+            else:
+                wrong = "it is another one than on the board"
+                expected = "entries as they are, and new ones beside them"
+                findings.append(Finding(folder.at(name), "file", wrong, expected))
         return findings
 
     def outdated(self, folder: Folder, record: Record) -> list[Finding]:
@@ -65,7 +90,7 @@ class Others:
         return [Finding(folder.at(RECORD), "identity.metric_version", wrong, f"{known().metric_version}; run it again")]
 
     def compare(self, folder: str, record: Record, table: pa.Table | None, submission: Submission | None) -> list[Finding]:
-        """What is wrong with an entry beside those before; it then is one of them.
+        """Findings on an entry beside those before; it then is one of them.
 
         Args:
             folder: Its name.
@@ -73,22 +98,51 @@ class Others:
             table: Its per-fact rows; None where they do not read.
             submission: What goes with it.
         """
-        findings = self._twice(folder, record)
-        findings += self._named(folder, record, submission) if submission is not None else []
+        if findings := self._twice(folder, record):
+            return findings
+        if submission is not None:
+            findings = self._named(folder, record, submission)
+            findings = findings or self._ran(folder, record, submission)
         return findings + (self._answered(folder, record, table) if table is not None else [])
 
     def _twice(self, folder: str, record: Record) -> list[Finding]:
-        if (first := self.ids.setdefault(record.id, folder)) != folder:
-            return [Finding(f"{folder}/record.json", "id", f"the same result is in {first}", "each result once")]
-        return []
+        """One entry per id, and per name of its pages."""
+        first = self.ids.setdefault(record.id[:_DIGITS], folder)
+        if first == folder:
+            return []
+        wrong = f"the same result is in {first}"
+        return [Finding(f"{folder}/record.json", "id", wrong, "each result once")]
 
     def _named(self, folder: str, record: Record, submission: Submission) -> list[Finding]:
-        key = method_key(record)
-        first, where = self.methods.setdefault(folded(submission.name), (key, folder))
-        if first == key:
-            return []
-        wrong = f"{shown(submission.name)} is {_method(key)} here, and {_method(first)} in {where}"
-        return [Finding(f"{folder}/submission.json", "name", wrong, "one method, version and set of parameters under one name")]
+        """One spelling, method and origin of code per name."""
+        at, name, key = f"{folder}/submission.json", submission.name, method_key(record)
+        found, first, where = self.methods.setdefault(skeleton(name), (name, key, folder))
+        if found != name:
+            wrong = f"{shown(name)} looks like {shown(found)} in {where}"
+            return [Finding(at, "name", wrong, "that very name, or one that nobody takes for it")]
+        if first != key:
+            wrong = f"{shown(name)} is {_method(key)} here, and {_method(first)} in {where}"
+            expected = "one method, version and set of parameters under one name"
+            return [Finding(at, "name", wrong, expected)]
+        own, base = origin(submission.code), base_name(name)
+        first_origin, where = self.origins.setdefault(skeleton(base), (own, folder))
+        if own != first_origin:
+            wrong = f"{shown(base)} is from {shown(own)} here, and from {shown(first_origin)} in {where}"
+            return [Finding(at, "code", wrong, "one repository or package for a name")]
+        return []
+
+    def _ran(self, folder: str, record: Record, submission: Submission) -> list[Finding]:
+        """One run of a method per suite, prompt, models, facts and seed, whatever else was run."""
+        what = record.identity
+        cell = (what.weights.model_dump_json(), what.tokenizer, what.dataset.hash, what.limit)
+        for suite in suites_of(record):
+            for prompt in what.prompts:
+                key = (skeleton(submission.name), suite, prompt, *cell, what.seeds)
+                if (first := self.runs.setdefault(key, folder)) != folder:
+                    wrong = f"{shown(submission.name)} has a run of {suite} on {prompt} in {first}"
+                    expected = "one run of a method for each pair, facts, prompt and seed"
+                    return [Finding(f"{folder}/record.json", "identity", wrong, expected)]
+        return []
 
     def _answered(self, folder: str, record: Record, table: pa.Table) -> list[Finding]:
         """The rows of PRE and SFT against those of the same models in another entry."""

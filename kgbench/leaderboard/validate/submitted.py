@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from math import ceil
 
-from kgbench.leaderboard.submission import Submission, Verification
+from kgbench.effects.repeated import TIES, TOLERANCES
+from kgbench.leaderboard.entries import FACTS, RECORD
+from kgbench.leaderboard.submission import SAMPLE, Submission, Verification
 from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, canonical_json
 
-__all__ = ["check_submission", "check_verification", "folded", "method_key"]
+__all__ = [
+    "base_name",
+    "check_submission",
+    "check_verification",
+    "method_key",
+    "origin",
+    "skeleton",
+]
+
+_ARGUMENTS = re.compile(r"(?P<base>[^()]*[^() ]) \((?P<arguments>[^()]+)\)")
+"""A name that ends with arguments in brackets."""
+
+_LOOKALIKES = str.maketrans("01234578!|$@", "olzeastbllsa", " ._+=,()-")
+"""What is read as a letter, and the marks between words, which are left out."""
+
+_CLAIMS = ("verified", "published", "reported", "yours", "official", "baseline", "privileged")
+"""Words that the board itself says of entries."""
 
 
 def check_submission(record: Record, submission: Submission, at: str) -> Iterator[Finding]:
@@ -29,10 +50,9 @@ def check_submission(record: Record, submission: Submission, at: str) -> Iterato
         yield Finding(
             at, "name", f"{shown(submission.name)} is the built-in {method.name}, a point of reference", f"the name {method.name}"
         )
-    if folded(submission.name) in known().localizers and submission.name != method.name:
-        yield Finding(at, "name", f"{shown(submission.name)} is a built-in method's, and this is another", "a name of its own")
     if submission.name != submission.name.strip():
         yield Finding(at, "name", f"{shown(submission.name)} ends with a blank", "a name without")
+    yield from _check_name(record, submission.name, at)
     ours = f"kgbench=={record.provenance.kgbench}"
     if builtin is not None and submission.code != ours:
         yield Finding(at, "code", f"{shown(submission.code)} is not where the built-in {method.name} ran from", shown(ours)[1:-1])
@@ -43,6 +63,30 @@ def check_submission(record: Record, submission: Submission, at: str) -> Iterato
         yield Finding(at, "name", wrong, "a method that does not know the truth; oracle stands on the board for those that do")
 
 
+def _check_name(record: Record, name: str, at: str) -> Iterator[Finding]:
+    """A name that is neither a built-in method's nor a claim, with its own arguments in brackets."""
+    method, base = record.identity.localizer, base_name(name)
+    for owner in known().localizers:
+        if skeleton(base) == skeleton(owner) and (base, method.name) != (owner, owner):
+            what = "is a built-in method's" if base == owner else f"looks like the built-in {owner}"
+            wrong = f"{shown(name)} {what}, and this is another"
+            yield Finding(at, "name", wrong, "a name of its own")
+    spoken = {_letters(word) for word in re.split(r"[^A-Za-z0-9]+", name)}
+    for claim in _CLAIMS:
+        if _letters(claim) in spoken:
+            expected = "a name that says nothing of who ran it"
+            yield Finding(at, "name", f"{shown(name)} holds the word {claim!r}", expected)
+    if found := _ARGUMENTS.fullmatch(name):
+        given = {f"{key}={value}" for key, value in method.parameters.items()}
+        given |= {f"{key}={json.dumps(value)}" for key, value in method.parameters.items()}
+        for argument in re.split(r", *", found["arguments"]):
+            if argument not in given:
+                wrong = f"{shown(argument)} is no argument of the method"
+                yield Finding(at, "name", wrong, "arguments of the run in brackets, key=value")
+    elif "(" in name or ")" in name:
+        yield Finding(at, "name", f"{shown(name)} has brackets", "brackets for arguments only")
+
+
 def _told(record: Record) -> str | None:
     """The parameter by which a method knows the truth."""
     truth, parameters = record.identity.truth, record.identity.localizer.parameters
@@ -50,31 +94,67 @@ def _told(record: Record) -> str | None:
     return next((key for key, value in parameters.items() if key == "truth" or value in secrets), None)
 
 
-def check_verification(record: Record, verification: Verification, facts: bytes, at: str) -> Iterator[Finding]:
-    """The verification is of this record and of these rows, and its sample agreed.
+def check_verification(record: Record, verification: Verification, files: Mapping[str, bytes], at: str) -> Iterator[Finding]:
+    """The verification is of these very files, and its sample agreed within the usual tolerance.
 
     Args:
         record: The record beside it.
         verification: The verification.
-        facts: The bytes of facts.parquet.
+        files: The files of the entry.
         at: How findings name the file.
     """
-    if verification.record != record.id:
-        yield Finding(at, "record", f"{shown(verification.record)} is not the record beside it", record.id)
-    if verification.facts_hash != (found := sha256(facts).hexdigest()):
-        yield Finding(at, "facts_hash", f"{shown(verification.facts_hash)} is not the hash of facts.parquet", found)
-    if verification.largest_difference > verification.tolerance:
-        yield Finding(
-            at, "largest_difference", f"it is {verification.largest_difference}", f"at most {verification.tolerance}, the tolerance"
-        )
-    n = min(record.identity.limit or record.identity.dataset.n, record.identity.dataset.n)
-    if verification.n > n:
-        yield Finding(at, "n", f"it is {verification.n}", f"at most {n}, the facts of the record")
+    own, what = verification, record.identity
+    if own.record != record.id:
+        yield Finding(at, "record", f"{shown(own.record)} is not the record beside it", record.id)
+    for field, name in (("record_hash", RECORD), ("facts_hash", FACTS)):
+        told, found = getattr(own, field), sha256(files.get(name, b"")).hexdigest()
+        if told not in (found, None):
+            yield Finding(at, field, f"{shown(told)} is not the hash of {name}", found)
+    allowed = TOLERANCES.get(what.dtype, 0.0)
+    if own.tolerance > allowed:
+        expected = f"at most {allowed} nats for {shown(what.dtype)}"
+        yield Finding(at, "tolerance", f"it is {own.tolerance}", expected)
+    if own.largest_difference > own.tolerance:
+        wrong, expected = f"it is {own.largest_difference}", f"at most {own.tolerance}, the tolerance"
+        yield Finding(at, "largest_difference", wrong, expected)
+    n = min(what.limit or what.dataset.n, what.dataset.n)
+    if own.n > n:
+        yield Finding(at, "n", f"it is {own.n}", f"at most {n}, the facts of the record")
+    rows = own.n * sum(row.applicable for row in record.rows)
+    if own.rows != rows:
+        expected = f"{rows}: {own.n} facts under each configuration and prompt"
+        yield Finding(at, "rows", f"it is {own.rows}", expected)
+    if own.changed_hits > (most := ceil(TIES * own.rows)):
+        expected = f"at most {most}, as near ties change"
+        yield Finding(at, "changed_hits", f"it is {own.changed_hits}", expected)
+    if not own.counts(record):
+        wrong = f"only {own.about} of {n} were run again"
+        expected = f"all facts, or {SAMPLE} drawn afterwards; it stands as self-reported"
+        yield Finding(at, "n", wrong, expected, refuses=False)
 
 
-def folded(name: str) -> str:
-    """What names on the board are told apart by: neither case nor the marks between words."""
-    return re.sub(r"[ ._-]+", "_", name.casefold()).strip("_")
+def base_name(name: str) -> str:
+    """A name on the board without the arguments in brackets at its end."""
+    found = _ARGUMENTS.fullmatch(name)
+    return found["base"] if found else name
+
+
+def skeleton(name: str) -> str:
+    """Letters of a name as they look: names of equal skeletons are taken for each other."""
+    return _letters(name).replace("rn", "m").replace("vv", "w")
+
+
+def _letters(word: str) -> str:
+    """A word without case, marks, and digits that look like letters."""
+    return unicodedata.normalize("NFKC", word).casefold().translate(_LOOKALIKES).replace("i", "l")
+
+
+def origin(code: str) -> str:
+    """Repository or package of a submission's code, whatever the commit or version."""
+    package, _, version = code.partition("==")
+    if version:
+        return re.sub(r"[-_.]+", "-", package).casefold()
+    return code.rpartition("@")[0].casefold().rstrip("/").removesuffix(".git")
 
 
 def method_key(record: Record) -> tuple[object, ...]:

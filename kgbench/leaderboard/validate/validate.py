@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from kgbench.errors import DataError
+from kgbench.errors import DataError, InputError
 from kgbench.leaderboard.entries import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.submission import Submission, Verification
 from kgbench.leaderboard.validate.across import Others
@@ -53,37 +53,77 @@ class Checked:
         return not refusals(list(self.findings))
 
 
-def validate(path: Path, strict: bool = False, beside: Path | None = None) -> Iterator[Checked]:
+def validate(path: Path, strict: bool = False, beside: Path | None = None, withdrawn: Collection[str] = ()) -> Iterator[Checked]:
     """Check an entry, a folder of entries or an archive, one entry after the other.
 
+    With `strict` and `beside`, a folder of entries or an archive is taken for the whole board as it
+    is to be: each entry that is gone from it is a finding.
+
     Args:
-        path: A run's or entry's folder, its record.json, a folder of such folders, a .zip or a .tar.gz.
-        strict: Whether results are refused too that are of unknown data or models, or come without a submission.
+        path: A run's or entry's folder, its record.json, a folder of such folders, a .zip or a
+            .tar.gz.
+        strict: Whether results are refused too that are of unknown data or models, or come without
+            a submission.
         beside: Entries that are on the board already, which are believed.
+        withdrawn: Entries of `beside`, or methods, that are taken from the board.
 
     Raises:
-        InputError: There is no such path, or it is none of these.
+        InputError: There is no such path, or it is none of these; nothing on the board has the name
+            of what is withdrawn.
     """
-    archive = path.is_file() and path.name.lower().endswith(ARCHIVES)
-    return validate_folders(folders_in(path, strict) if archive else folders_below(path, strict), strict, beside)
+    packed = path.is_file() and path.name.lower().endswith(ARCHIVES)
+    folders = folders_in(path, strict) if packed else folders_below(path, strict)
+    single = not packed and (path.name == RECORD or (path / RECORD).exists())
+    yield from validate_folders(folders, strict, beside, withdrawn, whole=strict and not single)
 
 
-def validate_folders(folders: Iterable[Folder], strict: bool, beside: Path | None = None) -> Iterator[Checked]:
-    """Check entries, each by itself and beside those before it; arguments as of `validate`."""
+def validate_folders(
+    folders: Iterable[Folder],
+    strict: bool,
+    beside: Path | None = None,
+    withdrawn: Collection[str] = (),
+    whole: bool = False,
+) -> Iterator[Checked]:
+    """Check entries, each by itself and beside those before it; arguments as of `validate`.
+
+    Args:
+        folders: The entries.
+        strict: As of `validate`.
+        beside: As of `validate`.
+        withdrawn: As of `validate`.
+        whole: Whether these are all entries that the board is to have.
+    """
     others = Others(board=None if beside is None else {})
-    for known in folders_below(beside, strict=False) if beside is not None and any(beside.glob("*")) else ():
-        _seen(known, others)
+    names: set[str] = set()
+    if beside is not None and any(beside.glob("*")):
+        for known in folders_below(beside, strict=False):
+            names |= _seen(known, others, withdrawn)
+    if unknown := sorted(set(withdrawn) - names):
+        raise InputError(f"{unknown[0]!r} is neither an entry nor a method of {str(beside)!r}")
+    left = dict.fromkeys(others.board or ())
     for folder in folders:
+        left.pop(folder.name, None)
         yield _guarded(folder, others, strict)
+    for name in left if whole else ():
+        expected = f"every entry of the board, or --withdraw {name} by those who keep it"
+        gone = Finding(name, "entry", "it is on the board, and gone here", expected)
+        yield Checked(name, (gone,))
 
 
-def _seen(folder: Folder, others: Others) -> None:
-    """Take notice of an entry, as far as it reads."""
-    if others.board is not None:
-        others.board[folder.name] = Folder(folder.name, folder.hashes())
+def _seen(folder: Folder, others: Others, withdrawn: Collection[str]) -> set[str]:
+    """Add an entry of the board to the others, unless it is withdrawn.
+
+    Returns:
+        Names under which it can be withdrawn.
+    """
     read = check_files(folder, strict=False)
-    if read.accepted and read.record is not None:
-        others.compare(folder.name, read.record, read.table, read.submission)
+    names = {folder.name, *([read.submission.name] if read.submission else ())}
+    if names.isdisjoint(withdrawn):
+        assert others.board is not None
+        others.board[folder.name] = Folder(folder.name, folder.hashes())
+        if read.accepted and read.record is not None:
+            others.compare(folder.name, read.record, read.table, read.submission)
+    return names
 
 
 def _guarded(folder: Folder, others: Others, strict: bool) -> Checked:
@@ -154,7 +194,7 @@ def _beside(folder: Folder, record: Record | None, strict: bool) -> tuple[Submis
         findings += found
         findings += check_written(verification, data, folder.at(VERIFICATION)) if verification and strict else ()
         if record and verification:
-            findings += check_verification(record, verification, folder.files.get(FACTS, b""), folder.at(VERIFICATION))
+            findings += check_verification(record, verification, folder.files, folder.at(VERIFICATION))
     return submission, findings
 
 
