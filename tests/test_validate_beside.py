@@ -311,7 +311,7 @@ def test_metric_version_1_stays_on_the_board_and_comes_to_it_no_more(tmp_path: P
     assert refused(results) == [] and refused(results, beside=results) == []
     write_entry(tmp_path / "sent" / "late", result(identity(metric_version="1", seeds=(1,)), seed=1))
     assert refused(tmp_path / "sent") == []
-    assert refused(tmp_path / "sent", beside=results) == [
+    assert refused(tmp_path / "sent" / "late", beside=results) == [
         "late/record.json: identity.metric_version: it is 1, in which ties count for the method; expected 2; run it again"
     ]
     (note,) = findings(tmp_path / "sent", strict=False)
