@@ -48,12 +48,14 @@ def check_asked(options: Mapping[str, Any]) -> None:
         InputError: Something is wrong with the options.
     """
     from kgbench.cli.jobs import FILE_OPTIONS
+    from kgbench.runner.donors import check_different
+    from kgbench.runner.spec import Spec
 
     if options["model"] is None and options["recipient"] is None:
         raise InputError("which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor PATH")
     for name in FILE_OPTIONS:
         if options[name] and options["dataset"] is None:
             raise InputError(f"--{name} says how to read facts: add --dataset NAME or --dataset FILE")
-    donors_of(options["donor"])
+    check_different(Spec(model=options["model"], recipient=options["recipient"], donors=donors_of(options["donor"])))
     for name in ("column", "template"):
         pairs(f"--{name}", options[name])

@@ -89,7 +89,7 @@ RESULTS = Path("kgbench-results")
 @click.option("--json", "as_json", is_flag=True, help='One JSON object on stdout, all else on stderr; of several runs {"runs": [...]}.')
 @click.option("-q", "--quiet", is_flag=True, help="The verdict only, with --json not even that.")
 @click.pass_context
-def command(ctx: click.Context, **options: Any) -> int:
+def command(ctx: click.Context, /, **options: Any) -> int:
     """Say where a finetuned fact is retrieved from, as a localizer sees it.
 
     Runs every configuration of the suite on every prompt, prints a table that

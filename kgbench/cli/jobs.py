@@ -96,8 +96,10 @@ def _check_specs(specs: Sequence[Spec]) -> list[str]:
         Warnings about what can be run but hardly is what was meant.
     """
     from kgbench.runner import check
-    from kgbench.runner.donors import unlearned
+    from kgbench.runner.donors import check_different, unlearned
 
+    for spec in specs:
+        check_different(spec)
     warnings = dict.fromkeys(unlearned(spec, check(spec).dataset) for spec in specs)
     if len(specs) > 1:
         from kgbench.localizers import create

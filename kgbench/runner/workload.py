@@ -11,7 +11,7 @@ from kgbench.effects import METRICS
 from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.localizers import check_name
 from kgbench.models import catalog
-from kgbench.runner.donors import check_different, donor_names, with_donor
+from kgbench.runner.donors import donor_names, with_donor
 from kgbench.runner.prompts import job_dataset, job_prompts
 from kgbench.runner.spec import Spec
 from kgbench.runner.suites import Suite, load_suite
@@ -45,7 +45,6 @@ def check(spec: Spec) -> Workload:
     check_name(spec.localizer)
     suite = load_suite(spec.suite)
     check_truth(spec)
-    check_different(spec)
     dataset = job_dataset(spec)
     prompts = job_prompts(spec, dataset)
     for text in (graft for graft in spec.grafts if graft not in BASELINES):
