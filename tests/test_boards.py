@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kgbench.errors import DataError, OutputError
 from kgbench.leaderboard.build import build, differences, make_leaderboard, outputs
 from kgbench.leaderboard.entries import read_entries
 from kgbench.leaderboard.lines import lead
@@ -177,6 +178,40 @@ def test_build_and_differences(root: Path, tmp_path: Path) -> None:
     told = list(differences(tmp_path))
     assert len(told) == 3 and "byte 300" in told[0] and "missing" in told[1] and "no entry gives" in told[2]
     assert build(tmp_path) == (files, 3) and not list(differences(tmp_path))
+
+
+def test_an_error_leaves_the_board_as_it_was(tmp_path: Path) -> None:
+    """Where an entry is damaged, neither the summary nor a page is written, and nothing half-made stays."""
+    submit(tmp_path, "good", 0.96, PAIRS[:1])
+    build(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    submit(tmp_path, "worse", 0.4, PAIRS[:1])
+    facts = next((tmp_path / "results").glob("*worse*")) / "facts.parquet"
+    facts.write_bytes(b"damaged")
+    with pytest.raises(DataError):
+        build(tmp_path)
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path: after[path] for path in before} == before
+    assert {path.parent.name for path in after.keys() - before.keys()} == {facts.parent.name}
+
+
+@pytest.mark.parametrize("name", ["site/methods", "site", "LEADERBOARD.md"])
+def test_no_link_is_followed(tmp_path: Path, name: str) -> None:
+    """Where a link lies in the place of a page or folder, nothing outside is written or deleted, and it is named."""
+    root, outside = tmp_path / "board", tmp_path / "outside"
+    outside.mkdir()
+    submit(root, "good", 0.96, PAIRS[:1])
+    (outside / "good.html").write_text("mine")
+    (root / "site").mkdir()
+    if name == "site":
+        (root / "site").rmdir()
+    (root / name).symlink_to(outside)
+    with pytest.raises(OutputError, match="is a link") as told:
+        build(root)
+    assert name in str(told.value) and "\n" not in str(told.value)
+    assert [path.name for path in outside.iterdir()] == ["good.html"]
+    assert (outside / "good.html").read_text() == "mine" and (root / name).is_symlink()
+    assert any("is a link" in line for line in differences(root))
 
 
 def test_an_empty_board(tmp_path: Path) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
+import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgbench.cli import main
 from kgbench.errors import DataError, InputError
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.model import Leaderboard
@@ -25,7 +31,7 @@ from kgbench.leaderboard.site import render_site
 from kgbench.leaderboard.site.cells import Cells
 from kgbench.leaderboard.site.links import DIGITS, method_slug
 from kgbench.leaderboard.site.maps import map_data
-from kgbench.leaderboard.site.pages import Pages
+from kgbench.leaderboard.site.pages import POLICY, Pages
 from kgbench.leaderboard.site.ranks import STEPS, fact_ranks, read_ranks
 from kgbench.records import Estimate, LocalizerRef
 from tests import fake_boards, fake_runs
@@ -254,6 +260,81 @@ def test_only_files_of_the_site_are_served(board: Leaderboard, tmp_path: Path) -
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_what_a_client_does_ends_its_connection_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """NUL in an address, a broken connection and a request that never ends print nothing; others are answered meanwhile."""
+    (tmp_path / "index.html").write_text("here")
+    with site_server(tmp_path, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            for path in ("/%00", "/a%00b.html", "/runs/%00/x"):
+                assert ask(server.server_port, path) == 400, path
+            broken = socket.create_connection(("127.0.0.1", server.server_port))
+            broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            broken.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            broken.close()
+            server.limit = 0.2
+            with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as slow:
+                slow.sendall(b"GET / HT")
+                assert ask(server.server_port, "/") == 200
+                assert slow.recv(1) == b"", "it is closed, though its request is not whole"
+        finally:
+            server.shutdown()
+            thread.join()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_served_pages_have_their_policy_as_a_header(tmp_path: Path) -> None:
+    """The header holds what the page's own element says, and that it stands in no other page."""
+    (tmp_path / "index.html").write_text("here")
+    with site_server(tmp_path, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            connection = HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+            connection.request("GET", "/")
+            policy = connection.getresponse().headers["Content-Security-Policy"]
+        finally:
+            server.shutdown()
+            thread.join()
+    assert policy == f"{POLICY};frame-ancestors 'none'"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_serving_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    """It says what it does until it is ready; a signal ends it with status 0, and no temporary folder stays."""
+    (tmp_path / "board" / "results").mkdir(parents=True)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    # A parent that ignores SIGINT hands that on; the program that is run here takes Python's own handler.
+    start = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from kgbench.cli import main; sys.exit(main())"
+    words = ["leaderboard", "serve", "--root", str(tmp_path / "board"), "--port", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", start, *words],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(3)]
+    assert lines[0].startswith("reading ") and lines[2].startswith("ready: http://127.0.0.1:")
+    assert list(temporary.iterdir())
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("command", ["build", "check", "serve"])
+def test_a_board_that_is_not_there_is_an_error(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 2 and one line that names the folder and the option, not an empty board."""
+    assert main(["leaderboard", command, "--root", str(tmp_path / "nowhere")]) == 2
+    told = capsys.readouterr().err
+    assert "nowhere is no leaderboard" in told and "--root" in told and told.count("\n") == 1
 
 
 def ask(port: int, path: str, host: str = "127.0.0.1") -> int:

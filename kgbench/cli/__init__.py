@@ -6,12 +6,14 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, TextIO
+from contextlib import redirect_stdout
+from typing import Any, TextIO, cast
 
 import click
 
 from kgbench import __version__
 from kgbench.cli.lazy import LazyGroup
+from kgbench.cli.output import TerminalText, terminal_text
 from kgbench.errors import KgbenchError
 
 __all__ = ["command", "main"]
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that wait by spinning make a run many times slower on a machine with other work; read once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(cast(TextIO, TerminalText(sys.stdout))):
             warnings.showwarning = _warn
             status: Any = command.main(args=None if arguments is None else list(arguments), prog_name="kgbench", standalone_mode=False)
     except KgbenchError as error:
@@ -82,9 +84,9 @@ def _warn(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
 ) -> None:
     """A warning as one line for a user, who has no use for the place in the code."""
-    print(f"kgbench: warning: {message}", file=sys.stderr)
+    print(terminal_text(f"kgbench: warning: {message}"), file=sys.stderr)
 
 
 def _complain(message: str, status: int) -> int:
-    print(f"kgbench: error: {message}", file=sys.stderr)
+    print(terminal_text(f"kgbench: error: {message}"), file=sys.stderr)
     return status

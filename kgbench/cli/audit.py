@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from kgbench.cli.asking import check_asked, pair_and_facts
 from kgbench.cli.eval import RESULTS
-from kgbench.cli.output import echo_json, echo_table
+from kgbench.cli.output import echo_json, echo_table, terminal_text
 from kgbench.cli.progress import progress
 from kgbench.cli.values import arguments_of, completer, donors_of, grafts_of, listed, pairs
 from kgbench.errors import InputError
@@ -167,7 +167,7 @@ def _computed(options: Mapping[str, Any]) -> list[Part]:
 
     plans = _plans(options)
     for plan in plans if not options["quiet"] else ():
-        click.echo(f"{_size(plan)}: {plan.why}", err=True)
+        click.echo(terminal_text(f"{_size(plan)}: {plan.why}"), err=True)
     with progress(shown=not options["quiet"]) as report:
         return run(plans, _settings(options), report)
 

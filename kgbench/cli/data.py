@@ -66,11 +66,11 @@ def import_(file: str | None, as_json: bool, **options: Any) -> int:
     kgbench data import hub:OWNER/NAME --subject country --object capital --template "ask=The capital {P:of} {country} is"
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.cli.importing import import_facts, import_source
-    from kgbench.cli.output import echo_json
+    from kgbench.cli.output import echo_json, terminal_text
     from kgbench.data.sources_origin import PREFIX
 
     if options["source"] or (file or "").startswith(PREFIX):
-        imported = import_source(file, options, lambda line: click.echo(f"kgbench: {line}", err=True))
+        imported = import_source(file, options, lambda line: click.echo(terminal_text(f"kgbench: {line}"), err=True))
     elif file is None or options["relation"] or options["split"]:
         raise InputError(
             f"give a FILE of your own, or a set by others: --source NAME or {PREFIX}OWNER/NAME; --relation and --split are of one"
@@ -78,7 +78,7 @@ def import_(file: str | None, as_json: bool, **options: Any) -> int:
     else:
         imported = import_facts(Path(file), options)
     for line in imported.warnings():
-        click.echo(f"kgbench: warning: {line}", err=True)
+        click.echo(terminal_text(f"kgbench: warning: {line}"), err=True)
     if as_json:
         echo_json(imported.to_json())
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.output import echo_json
+from kgbench.cli.output import echo_json, terminal_text
 from kgbench.errors import ModelError
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def _verdicts(proposal: Proposal) -> dict[str, Any]:
 
 def _tell(proposal: Proposal) -> None:
     for law, why in proposal.laws.items():
-        click.echo(f"holds: {law}" if why is None else f"does not hold: {law}: {why}", err=True)
+        told = f"holds: {law}" if why is None else f"does not hold: {law}: {why}"
+        click.echo(terminal_text(told), err=True)
     if proposal.holds:
         way = "all configurations in one forward" if proposal.packed is None else f"one row per configuration: {proposal.packed}"
         click.echo(f"models of this type run {way}", err=True)

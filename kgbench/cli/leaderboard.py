@@ -85,5 +85,5 @@ def serve(root: Path, port: int, output_dir: Path) -> int:
     """Show the pages in a browser, with your own runs beside the board."""
     from kgbench.leaderboard.serve import serve as serve_site
 
-    serve_site(root, port, output_dir if output_dir.is_dir() else None, lambda url: click.echo(f"{url}  (Ctrl-C ends)"))
+    serve_site(root, port, output_dir if output_dir.is_dir() else None, click.echo)
     return 0

@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import click
+
+CONTROL = re.compile(r"(?!\r\n)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that a terminal obeys, that turn the order of writing round, or that have no encoding."""
+
+
+def terminal_text(text: str) -> str:
+    """Text of which a terminal obeys only tabs and line ends; other control characters show as their code."""
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class TerminalText:
+    """A stream to which texts are written without the control characters that files may hold."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Wrap a stream."""
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write text that a terminal only shows."""
+        return self._stream.write(terminal_text(text))
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the stream's."""
+        return getattr(self._stream, name)
 
 
 def echo_json(value: Any) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from kgbench.errors import InputError, OutputError
 from kgbench.leaderboard.boards.budget import budget_board
@@ -21,7 +22,7 @@ from kgbench.leaderboard.markdown import render_markdown
 from kgbench.leaderboard.model import Board, Leaderboard
 from kgbench.leaderboard.site import render_site
 
-__all__ = ["MARKDOWN", "RESULTS", "SITE", "build", "differences", "make_leaderboard", "outputs"]
+__all__ = ["MARKDOWN", "RESULTS", "SITE", "build", "differences", "make_leaderboard", "outputs", "results_folder"]
 
 RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
 
@@ -50,6 +51,17 @@ def _marked(board: Board, older: Collection[str]) -> Board:
     return replace(board, tables=tuple(tables))
 
 
+def results_folder(root: Path) -> Path:
+    """The folder of a leaderboard's entries.
+
+    Raises:
+        InputError: If there is none.
+    """
+    if not (root / RESULTS).is_dir():
+        raise InputError(f"{root} is no leaderboard: expected a folder {RESULTS!r} in it; give the place by --root")
+    return root / RESULTS
+
+
 def outputs(root: Path) -> Iterator[tuple[str, bytes]]:
     """Every file that the entries below a folder give, by its path in the folder; the same entries give the same bytes.
 
@@ -57,9 +69,7 @@ def outputs(root: Path) -> Iterator[tuple[str, bytes]]:
         DataError: If an entry does not read.
         InputError: If the folder holds no results.
     """
-    if not (root / RESULTS).is_dir():
-        raise InputError(f"{root} is no leaderboard: expected a folder {RESULTS!r} in it; give the place by --root")
-    leaderboard = make_leaderboard(list(read_entries(root / RESULTS)))
+    leaderboard = make_leaderboard(list(read_entries(results_folder(root))))
     yield MARKDOWN, render_markdown(leaderboard).encode()
     for path, content in render_site(leaderboard):
         yield f"{SITE}/{path}", content
@@ -68,25 +78,48 @@ def outputs(root: Path) -> Iterator[tuple[str, bytes]]:
 def build(root: Path) -> tuple[int, int]:
     """Write the board; files that are right already are left as they are, and pages of records that are gone are deleted.
 
+    All files are made beside the board first, so that an error leaves it as it was.
+
     Returns:
         How many files there are, and how many of them were written or deleted.
 
     Raises:
-        OutputError: If one cannot be written.
+        OutputError: If one cannot be written, or a link leads out of the board.
     """
-    made, changed = set(), 0
+    results_folder(root)
+    if links := _links(root):
+        raise OutputError(f"{links[0]} is a link, and the board is written to plain folders only; delete it")
     try:
-        with _uncollected():
-            for name, content in outputs(root):
-                made.add(name)
-                changed += _write(root / name, content)
-        for name in _there(root) - made:
-            (root / name).unlink()
-            changed += 1
-        _remove_empty(root / SITE)
+        with _uncollected(), TemporaryDirectory(prefix=".build-", dir=root) as stage:
+            return _build(root, Path(stage))
     except OSError as error:
         raise OutputError(f"cannot write the board to {str(root)!r}: {error.strerror or error}") from error
-    return len(made), changed
+
+
+def _build(root: Path, stage: Path) -> tuple[int, int]:
+    """Make all files in a folder of the same disk, then put those that differ in their places."""
+    made, new = set(), []
+    for name, content in outputs(root):
+        made.add(name)
+        if not (root / name).is_file() or (root / name).read_bytes() != content:
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            (stage / name).write_bytes(content)
+            new.append(name)
+    stale = _there(root) - made
+    for name in stale:
+        (root / name).unlink()
+    _remove_empty(root / SITE)
+    for name in sorted(new, key=lambda name: name == MARKDOWN):  # the summary last
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (stage / name).replace(root / name)
+    return len(made), len(new) + len(stale)
+
+
+def _links(root: Path) -> list[Path]:
+    """Links in the place of a file or folder of the board, and below its folders."""
+    site = root / SITE
+    below = (Path(folder) / name for folder, folders, files in os.walk(site) for name in (*folders, *files))
+    return [path for path in (root / MARKDOWN, site, *below) if path.is_symlink()]
 
 
 @contextmanager
@@ -102,6 +135,7 @@ def _uncollected() -> Iterator[None]:
 def differences(root: Path) -> Iterator[str]:
     """Where the files that are there differ from what the entries give, a line each."""
     made = set()
+    yield from (f"{path}: it is a link" for path in _links(root))
     for name, content in outputs(root):
         made.add(name)
         path = root / name
@@ -120,16 +154,6 @@ def _first_difference(found: bytes, expected: bytes) -> str:
 
 def _near(content: bytes, place: int) -> str:
     return ascii(content[place : place + 40].decode(errors="replace")) if place < len(content) else "the end"
-
-
-def _write(path: Path, content: bytes) -> bool:
-    if path.is_file() and path.read_bytes() == content:
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}-{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
-    return True
 
 
 def _there(root: Path) -> set[str]:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+import sys
+import time
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import unquote
 
 from kgbench.errors import InputError, OutputError
-from kgbench.leaderboard.build import make_leaderboard
+from kgbench.leaderboard.build import make_leaderboard, results_folder
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.model import Leaderboard
 from kgbench.leaderboard.site import render_site
+from kgbench.leaderboard.site.pages import POLICY
 from kgbench.records import RecordStore
 
 __all__ = ["own_entries", "serve", "site_server", "write_site"]
@@ -23,28 +31,51 @@ HOST = "127.0.0.1"
 
 
 def serve(root: Path, port: int, own: Path | None, announce: Callable[[str], None] = print) -> None:
-    """Render the pages into a temporary folder and serve them until interrupted.
+    """Render the pages into a temporary folder and serve them until Ctrl-C, SIGTERM or SIGHUP.
+
+    Call it from the main thread, which is the one that signals reach.
 
     Args:
         root: The leaderboard's folder, which holds `results/`.
         port: Port on this machine; 0 takes a free one.
         own: Folder with the reader's own runs, shown with the badge `yours`; None for none.
-        announce: Told the address once it answers.
+        announce: Callback for a line each: what is read, and the address once it answers.
 
     Raises:
         DataError: If an entry does not read.
-        InputError: If the port cannot be had.
+        InputError: If there is no leaderboard, or the port cannot be had.
     """
-    entries = list(read_entries(root / "results"))
-    entries += own_entries(own, entries) if own is not None else []
-    with TemporaryDirectory(prefix="kgbench-leaderboard-") as folder:
-        write_site(make_leaderboard(entries), Path(folder))
-        with site_server(Path(folder), port) as server:
-            announce(f"http://{HOST}:{server.server_port}/")
-            try:
-                server.serve_forever()
-            except KeyboardInterrupt:
-                return
+    results = results_folder(root)
+    with (
+        _ended_by_signals(),
+        TemporaryDirectory(prefix="kgbench-leaderboard-") as folder,
+        site_server(Path(folder), port) as server,
+    ):
+        announce(f"reading {results}")
+        entries = list(read_entries(results))
+        yours = own_entries(own, entries) if own is not None else []
+        of_own = f" and {len(yours)} of your own from {own}" if own is not None else ""
+        announce(f"drawing the pages of {len(entries)} runs{of_own}")
+        write_site(make_leaderboard([*entries, *yours]), Path(folder))
+        with suppress(KeyboardInterrupt):
+            announce(f"ready: http://{HOST}:{server.server_port}/  (Ctrl-C ends)")
+            server.serve_forever()
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the process as Ctrl-C does, so that no temporary folder stays."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {name: signal.signal(getattr(signal, name), interrupt) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
 
 
 def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
@@ -87,10 +118,40 @@ def site_server(folder: Path, port: int) -> Iterator[ThreadingHTTPServer]:
 
 
 class _Server(ThreadingHTTPServer):
-    """Takes as many connections at once as a busy browser opens."""
+    """Takes as many connections at once as a busy browser opens, each for a limited time."""
 
     request_queue_size = 64
     daemon_threads = True
+    limit = 30.0
+    """Seconds after which a connection is closed, whatever it still wants."""
+
+    def __init__(self, address: tuple[str, int], handler: Callable[..., SimpleHTTPRequestHandler]) -> None:
+        """Listen."""
+        super().__init__(address, handler)
+        self._since: dict[socket.socket, float] = {}
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, and note the time."""
+        self._since[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a connection that has ended."""
+        self._since.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Close the connections that have lasted too long; their threads then read the end."""
+        late = time.monotonic() - self.limit
+        for request in [request for request, since in list(self._since.items()) if since < late]:
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away is no error; anything else is a warning in one line."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, ConnectionError | TimeoutError):
+            warnings.warn(f"a request was not answered: {error!r}", RuntimeWarning, stacklevel=1)
 
 
 class _Files(SimpleHTTPRequestHandler):
@@ -102,6 +163,9 @@ class _Files(SimpleHTTPRequestHandler):
         if name not in (HOST, "localhost"):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "asked for by another name")
             return None
+        if "\0" in unquote(self.path):
+            self.send_error(HTTPStatus.BAD_REQUEST, "no such address")
+            return None
         return super().send_head()
 
     def list_directory(self, path: object) -> None:
@@ -109,9 +173,10 @@ class _Files(SimpleHTTPRequestHandler):
         self.send_error(HTTPStatus.NOT_FOUND, "no such page")
 
     def end_headers(self) -> None:
-        """Pages change when they are served again."""
+        """Pages change when they are served again, load nothing from elsewhere, and stand in no other page."""
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Content-Security-Policy", f"{POLICY};frame-ancestors 'none'")
         super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:

@@ -8,7 +8,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-__all__ = ["Pages", "brief", "script_call"]
+__all__ = ["POLICY", "Pages", "brief", "script_call"]
+
+POLICY = (
+    "default-src 'none';script-src 'self' file:;style-src 'self' file: 'unsafe-inline';"
+    "img-src 'self' file: data:;base-uri 'none';form-action 'none'"
+)
+"""What a page may load: files of its own site."""
 
 
 class Pages:
@@ -25,7 +31,7 @@ class Pages:
         self._templates.filters["inline"] = _inline
         self._templates.filters["capital"] = _capital
         self._templates.filters["brief"] = brief
-        self._templates.globals.update(shared)
+        self._templates.globals.update(shared, policy=POLICY)
 
     def render(self, template: str, up: str = "", **content: object) -> bytes:
         """A page.

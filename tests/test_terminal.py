@@ -1,0 +1,41 @@
+"""What reaches a terminal: it shows text of files, and obeys none of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+from fake_runs import record, rows
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgbench.cli import main
+from kgbench.cli.output import terminal_text
+from kgbench.records import RecordStore
+
+
+@given(st.text())
+def test_a_terminal_obeys_no_text(text: str) -> None:
+    """What is printed holds no control characters but tabs and line ends, and other text as it is."""
+    written = terminal_text(text)
+    left = written.replace("\r\n", "").replace("\n", "").replace("\t", "")
+    assert not [c for c in left if unicodedata.category(c) in ("Cc", "Cs") or c in "\u202e\u2066"]
+    assert written == text or any(unicodedata.category(c) in ("Cc", "Cs", "Cf") for c in text)
+
+
+def test_no_command_prints_the_control_characters_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A record's verdict that would name the terminal's window is shown, as are an error's words, and JSON stays JSON."""
+    hostile = "\x1b]0;owned\x07 \x9b2J carried"
+    facts = rows()
+    made = record(facts).model_copy(update={"verdict": hostile})
+    path = RecordStore(tmp_path).write(made, facts)
+    assert main(["show", str(path)]) == 0
+    assert main(["show", str(path), "--json"]) == 0
+    assert main(["validate", f"{tmp_path}/{hostile}"]) == 2
+    told = capsys.readouterr()
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", told.out + told.err)
+    assert r"\u001b]0;owned\u0007 \u009b2J carried" in told.out and "owned" in told.err
+    assert json.loads(told.out[told.out.index("\n{") :])["verdict"] == hostile
