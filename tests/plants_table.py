@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from kgbench import localizers
-from kgbench.board.numbers import figure_text, number_text
 from kgbench.models import catalog
+from kgbench.numbers import figure_text, number_text
 from kgbench.records import Estimate
 
 __all__ = ["main"]

@@ -216,7 +216,7 @@ def test_verdict_falls_back() -> None:
 def test_verdict_of_a_donor_that_learned_nothing() -> None:
     """It is undefined, with the numbers; nothing is called carried."""
     text = sentence(PRE=0.02, SFT=0.04, **{"FE+LT": 0.04})
-    assert "recovery is undefined" in text and "carries" not in text and "0.02 before, 0.04 after" in text and "50 facts" in text
+    assert "recovery is undefined" in text and "carries" not in text and ".02 before, .04 after" in text and "50 facts" in text
 
 
 def test_verdict_of_a_donor_that_is_worse() -> None:
@@ -256,7 +256,7 @@ def test_summary_of_a_ranking() -> None:
     assert [p.recovery for p in found.curve["qa"].points] == [by["qa", top] for top in TOPS]
     assert found.curve["qa"].area.value == pytest.approx((0.1 + 0.4 + 0.75) / 3)
     assert found.verdict.startswith("The best-ranked 1 % of all weights × tokens carry 20 % [") and "the best-ranked 10 %" in found.verdict
-    assert "the area under the recovery curve is 0.42 [" in found.verdict
+    assert "the area under the recovery curve is .42 [" in found.verdict
     assert summarize(table, draws=50).curve is None
 
 

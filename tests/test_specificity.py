@@ -26,7 +26,6 @@ from kgbench.specificity.divergence import divergence
 from kgbench.specificity.figures import rows_of
 from kgbench.specificity.measured import Measured, measure
 from kgbench.specificity.report import specificity
-from kgbench.specificity.sentences import number_text
 from kgbench.specificity.texts import KINDS, Asked, Texts, check_named, texts_of
 from kgbench.testing import pico_pair
 
@@ -88,14 +87,6 @@ def test_shares_are_of_the_same_prompts(measured: list[Measured]) -> None:
     assert 0 < len(own) < len(target["SFT"].kl)
     row = next(row for row in rows_of(measured, LABELS) if (row.graft, row.kind) == ("M", "target"))
     assert row.of_sft is not None and row.of_sft.value == pytest.approx(target["M"].kl.mean() / np.mean(own))
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0"), (0.1, ".10"), (-0.028, "-.028"), (1.0, "1.0"), (9.96, "10"), (123.4, "123"), (3e-6, "3e-06")]
-)
-def test_two_digits(value: float, text: str) -> None:
-    """Figures of any size have two significant digits, and whole numbers all of theirs."""
-    assert number_text(value) == text
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 1e-12, 1e-6, 1e-3, 1.0, 30.0]))

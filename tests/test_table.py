@@ -6,8 +6,8 @@ import pytest
 from fake_runs import RATES, record, rows
 
 from kgbench.board import render_table
-from kgbench.board.numbers import figure_text, metric_name, number_text
 from kgbench.effects import METRICS
+from kgbench.numbers import figure_text
 from kgbench.records import Estimate
 from kgbench.sites import CONFIGURATIONS
 
@@ -17,22 +17,6 @@ HYBRID = "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation"
 def heads(text: str) -> list[str]:
     """Names of the first block's columns."""
     return next(line.split() for line in text.splitlines() if line.startswith("graft "))
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.874, ".87"), (-0.016, "-.02"), (0.0, "0"), (-0.001, "0"), (0.999, "1.00"), (1.034, "1.03"), (12.34, "12.3"), (461.2, "461")],
-)
-def test_numbers(value: float, text: str) -> None:
-    """Two decimals without the leading zero, three digits above ten."""
-    assert number_text(value) == text
-
-
-def test_figures() -> None:
-    """Value and interval; what holds by definition stands alone; undefined is a word."""
-    assert figure_text(Estimate(value=0.871, low=0.812, high=0.92, n=9)) == ".87 [.81, .92]"
-    assert figure_text(Estimate(value=1, low=1, high=1, n=9)) == "1"
-    assert figure_text(Estimate(undefined="why", n=9)) == "undefined"
 
 
 def test_default_suite() -> None:
@@ -79,11 +63,6 @@ def test_undefined_cost_ratio() -> None:
     cost = made.cost.model_copy(update={"plain_forward_ratio": Estimate(undefined="everything was resumed", n=0)})
     text = render_table(made.model_copy(update={"cost": cost}))
     assert "ratio to one plain forward undefined (1)" in text.replace("\n  ", " ") and "\n(1) everything was resumed" in text
-
-
-def test_metric_names() -> None:
-    """Every metric has a name in words."""
-    assert metric_name("top5") == "top-5 hit rate" and all(" " in metric_name(m) for m in METRICS)
 
 
 def test_what_cannot_be_expressed_is_said() -> None:

@@ -14,8 +14,8 @@ from kgbench.answers.figures import PromptFigures
 from kgbench.answers.run import AnswersRun
 from kgbench.board.escape import csv_text
 from kgbench.board.footnotes import Footnotes
-from kgbench.board.numbers import number_text
 from kgbench.board.wrap import wrapped
+from kgbench.numbers import number_text, percent_text
 from kgbench.records import Estimate
 from kgbench.stats import Figure
 
@@ -101,7 +101,8 @@ def _blocks(run: AnswersRun, prompt: PromptFigures, notes: Footnotes) -> list[st
     told = (
         f"Share of these answers whose first token is another candidate's too: {_cell(prompt.colliding, notes)}, with "
         f"{number_text(prompt.sharers)} others on average; that can begin with several tokens: {_cell(prompt.several, notes)}. "
-        f"To the last token were scored {100 * prompt.scored:.0f} % of the candidates; the others cannot be more likely than the answer."
+        f"To the last token were scored {percent_text(prompt.scored)} % of the candidates; "
+        "the others cannot be more likely than the answer."
     )
     return [f"{whole}\n{_table(prompt, WHOLE, notes)}", f"{first}\n{_table(prompt, FIRST, notes)}", wrapped(told)]
 

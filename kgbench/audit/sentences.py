@@ -7,8 +7,8 @@ from math import sqrt
 
 from kgbench.audit.figures import Audit, Quantity
 from kgbench.audit.methods import AREA, Method
-from kgbench.board.numbers import number_text
 from kgbench.effects.detectable import Detectable
+from kgbench.numbers import number_text, percent_text, plain_text
 
 __all__ = ["notes_of", "verdict_of"]
 
@@ -32,7 +32,7 @@ def notes_of(audit: Audit) -> list[str]:
         "mean over these wordings, to hold for others too. any seed: as same facts, to hold for other seeds too. necessity(S) = "
         "1 − recovery(S^C) varies as recovery(S^C) does.",
         f"Where one method is audited, another is assumed that varies as much, and whose value of a fact correlates with its own by "
-        f"{audit.asked.correlation:g} (--correlation); two methods audited together need no such assumption.",
+        f"{plain_text(audit.asked.correlation)} (--correlation); two methods audited together need no such assumption.",
     ]
     for method in audit.methods:
         found += [*method.notes, *_of_method(audit, method)]
@@ -99,7 +99,7 @@ def _shares(one: Quantity) -> str:
     if total <= 0:
         return f"a figure of {_label(one.label)} has no variance that can be told from 0"
     known = {part: value / total for part, value in values.items() if value is not None}
-    texts = [f"{share:.0%} to {part}".replace("%", " %").replace("-", "−") for part, share in known.items()]
+    texts = [f"{percent_text(share)} % to {part}" for part, share in known.items()]
     unknown = [part for part in ("wordings", "seeds") if values[part] is None]
     told = f" (nothing is known of {' and '.join(unknown)})" if unknown else ""
     sd = number_text(sqrt(total))

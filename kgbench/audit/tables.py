@@ -12,9 +12,9 @@ from kgbench.audit.figures import Audit, Difference, Quantity
 from kgbench.audit.methods import Method
 from kgbench.audit.sentences import notes_of, verdict_of
 from kgbench.board.footnotes import Footnotes
-from kgbench.board.numbers import number_text
 from kgbench.board.wrap import wrapped
 from kgbench.effects.detectable import SCOPES, Detectable
+from kgbench.numbers import number_text
 from kgbench.records import Estimate
 from kgbench.stats import Figure
 

@@ -7,7 +7,7 @@ from textwrap import fill, wrap
 from typing import TYPE_CHECKING
 
 from kgbench.board.files import FAINT, INK, picture_files, styled
-from kgbench.board.numbers import metric_name, number_text, undefined_text
+from kgbench.numbers import metric_name, number_text, undefined_text
 from kgbench.records import Estimate, Record, Row
 
 if TYPE_CHECKING:

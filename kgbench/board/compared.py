@@ -9,8 +9,8 @@ from tabulate import tabulate
 
 from kgbench.board.comparison import Compared, Comparison
 from kgbench.board.footnotes import Footnotes
-from kgbench.board.numbers import number_text
 from kgbench.board.wrap import wrapped
+from kgbench.numbers import number_text
 from kgbench.records import Estimate, Record
 
 __all__ = ["render_comparison"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kgbench.board.files import FAINT, INK, picture_files, styled
-from kgbench.board.numbers import figure_text
+from kgbench.numbers import figure_text
 from kgbench.records import Curve, Record
 
 if TYPE_CHECKING:

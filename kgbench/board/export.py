@@ -56,7 +56,7 @@ def _sheets(records: Sequence[Record]) -> list[Sheet]:
 def _markdown(sheet: Sheet) -> str:
     lines = [_pipes(map(markdown_text, cells)) for cells in (sheet.heads, *sheet.body)]
     rule = _pipes(["---"] * len(sheet.heads))
-    reasons = [f"({i}) {markdown_text(reason)}  " for i, reason in enumerate(sheet.reasons, 1)]
+    reasons = [f"{markdown_text(line)}  " for line in sheet.notes.lines()]
     return "\n".join([f"{markdown_text(sheet.title)}", "", lines[0], rule, *lines[1:], *(["", *reasons] if reasons else [])])
 
 
@@ -66,7 +66,7 @@ def _pipes(cells: Sequence[str] | map[str]) -> str:
 
 def _latex(sheet: Sheet) -> str:
     head, *body = [" & ".join(map(latex_text, cells)) + r" \\" for cells in (sheet.heads, *sheet.body)]
-    reasons = [rf"\par\footnotesize ({i}) {latex_text(reason)}" for i, reason in enumerate(sheet.reasons, 1)]
+    reasons = [rf"\par\footnotesize {latex_text(line)}" for line in sheet.notes.lines()]
     return "\n".join(
         [
             r"\begin{table}",

@@ -8,8 +8,8 @@ from textwrap import wrap
 from tabulate import tabulate
 
 from kgbench.board.footnotes import Footnotes
-from kgbench.board.numbers import number_text
 from kgbench.board.wrap import wrapped
+from kgbench.numbers import number_text
 from kgbench.records import Effect, Estimate, Planted, Record
 
 __all__ = ["PLANTS_LEGEND", "planted_block", "render_plants"]

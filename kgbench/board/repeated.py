@@ -8,9 +8,9 @@ from typing import Any
 
 from tabulate import tabulate
 
-from kgbench.board.numbers import figure_text
 from kgbench.board.wrap import wrapped
 from kgbench.effects.repeated import OtherRow, Repeated
+from kgbench.numbers import count_text, figure_text, plain_text, signed_text
 
 __all__ = ["render_repeated", "repeated_answer", "repeated_sentence"]
 
@@ -39,11 +39,11 @@ def _block(found: Repeated, prompt: str) -> str:
         [
             "\n".join(textwrap.wrap(r.graft, GRAFT_WIDTH)),
             str(r.n),
-            f"{r.stored:.4g}",
-            f"{r.now:.4g}",
-            _difference(r.now - r.stored),
+            plain_text(r.stored, 4),
+            plain_text(r.now, 4),
+            signed_text(r.now - r.stored),
             str(r.flipped),
-            f"{r.largest:.1e}" if r.largest else "0",
+            plain_text(r.largest, 2),
             str(len(r.others)),
         ]
         for r in rows
@@ -52,15 +52,11 @@ def _block(found: Repeated, prompt: str) -> str:
     return f"{prompt}\n{tabulate(body, heads, tablefmt='simple', disable_numparse=True)}"
 
 
-def _difference(value: float) -> str:
-    return f"{value:+.2g}" if value else "0"
-
-
 def _map(found: Repeated) -> list[str]:
     if (again := found.map) is None:
         return []
     missing = f"; {again.missing} sites are in one of the maps only" if again.missing else ""
-    largest = f"largest difference of a score {again.largest:.2g}, of at most {again.allowed:.2g}"
+    largest = f"largest difference of a score {plain_text(again.largest, 2)}, of at most {plain_text(again.allowed, 2)}"
     return [wrapped(f"map of scores, stored and now: Spearman's correlation {figure_text(again.spearman)}, {largest}{missing}", "  ")]
 
 
@@ -75,7 +71,7 @@ def _others(found: Repeated) -> list[str]:
 
 def _row(row: OtherRow) -> str:
     (rank, logprob), (rank_now, logprob_now) = row.stored, row.now
-    numbers = f"rank {rank} stored, {rank_now} now; log-probability {logprob:.4f} stored, {logprob_now:.4f} now"
+    numbers = f"rank {rank} stored, {rank_now} now; log-probability {plain_text(logprob)} stored, {plain_text(logprob_now)} now"
     return f"{row.prompt}, {row.graft}, {row.fact}: {numbers}"
 
 
@@ -85,23 +81,21 @@ def repeated_sentence(found: Repeated, what: str) -> str:
 
 
 def _outcome(found: Repeated, what: str) -> str:
-    within = f"within {found.tolerance:g} nats"
-    ties = f", where {_count(found.flipped, 'hit')} flipped by one rank, as ties do" if found.flipped else ""
+    within = f"within {plain_text(found.tolerance)} nats"
+    ties = f", where {count_text(found.flipped, 'hit')} flipped by one rank, as ties do" if found.flipped else ""
     if found.agrees:
-        return f"It agrees: {what} run again, all {found.rows} rows {within}, the largest difference {found.largest:.2g}{ties}."
+        return f"It agrees: {what} run again, all {found.rows} rows {within}, the largest difference {plain_text(found.largest, 2)}{ties}."
     reasons = [
-        f"{len(found.others)} of {found.rows} rows differ by more than {found.tolerance:g} nats or in their ranks" if found.others else "",
-        f"{_count(len(found.missing), 'row')} of the run not in the record" if found.missing else "",
-        f"{_count(len(found.extra), 'row')} of the record not of the run" if found.extra else "",
-        f"{_count(found.flipped, 'hit')} flipped" if found.flipped else "",
+        f"{len(found.others)} of {found.rows} rows differ by more than {plain_text(found.tolerance)} nats or in their ranks"
+        if found.others
+        else "",
+        f"{count_text(len(found.missing), 'row')} of the run not in the record" if found.missing else "",
+        f"{count_text(len(found.extra), 'row')} of the record not of the run" if found.extra else "",
+        f"{count_text(found.flipped, 'hit')} flipped" if found.flipped else "",
         "the map of scores differs" if found.map is not None and not found.map.agrees else "",
         "there is no row to compare" if not found.rows else "",
     ]
     return f"It differs: {what} run again, {'; '.join(filter(None, reasons))}."
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def repeated_answer(found: Repeated, what: str) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kgbench.board.numbers import figure_text, undefined_text
-from kgbench.records import Estimate, Record, Row
+from kgbench.board.footnotes import Footnotes
+from kgbench.records import Record
 
 __all__ = ["Sheet", "configurations_sheet", "others_sheet", "run_names"]
 
@@ -15,20 +15,12 @@ OTHERS = ("auroc", "average_precision", "recall_at_k", "auroc_decoy")
 
 @dataclass
 class Sheet:
-    """A table of text; reasons why figures are undefined are numbered as they come."""
+    """A table of text, with footnotes on the figures that are undefined."""
 
     title: str
     heads: tuple[str, ...]
     body: list[tuple[str, ...]] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-
-    def cell(self, estimate: Estimate) -> str:
-        """A figure with its interval, or a word with the number of its reason."""
-        if estimate.undefined is None:
-            return figure_text(estimate)
-        if estimate.undefined not in self.reasons:
-            self.reasons.append(estimate.undefined)
-        return f"{undefined_text(estimate)} ({self.reasons.index(estimate.undefined) + 1})"
+    notes: Footnotes = field(default_factory=Footnotes)
 
 
 def configurations_sheet(records: Sequence[Record]) -> Sheet:
@@ -43,8 +35,9 @@ def configurations_sheet(records: Sequence[Record]) -> Sheet:
     sheet = Sheet(_title(records), (*(("run",) if len(records) > 1 else ()), *heads))
     for record, name in zip(records, names, strict=True):
         for row in record.rows:
-            figures = [sheet.cell(getattr(row, metric)) for metric in shown]
-            cells = (row.prompt, row.graft, *figures, _ratio(sheet, row, row.sufficiency), _ratio(sheet, row, row.necessity), str(row.n))
+            figures = [sheet.notes.cell(getattr(row, metric)) for metric in shown]
+            ratios = (sheet.notes.cell(row.sufficiency), sheet.notes.necessity(row))
+            cells = (row.prompt, row.graft, *figures, *ratios, str(row.n))
             sheet.body.append((*((name,) if len(records) > 1 else ()), *cells))
     return sheet
 
@@ -63,12 +56,8 @@ def others_sheet(records: Sequence[Record]) -> Sheet:
             found += [(key.replace("_", " "), "all", e) for key, e in of_truth.items() if e is not None]
             effect = {"sufficiency": planted.effect.sufficiency, "necessity": planted.effect.necessity}
             found += [(f"{key} of the {planted.k} best-ranked sites", "all", e) for key, e in effect.items()]
-        sheet.body += [(name, prompt, what, sheet.cell(estimate), str(estimate.n)) for what, prompt, estimate in found]
+        sheet.body += [(name, prompt, what, sheet.notes.cell(estimate), str(estimate.n)) for what, prompt, estimate in found]
     return sheet
-
-
-def _ratio(sheet: Sheet, row: Row, estimate: Estimate) -> str:
-    return "–" if row.graft in ("PRE", "SFT") else sheet.cell(estimate)
 
 
 def _title(records: Sequence[Record]) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from kgbench.board.footnotes import Footnotes
-from kgbench.board.numbers import number_text
 from kgbench.board.planted import planted_block
 from kgbench.board.wrap import WIDTH, wrapped
-from kgbench.records import Estimate, Record, Row
+from kgbench.effects import verdict_of
+from kgbench.numbers import count_text, duration_text, number_text, significant_text
+from kgbench.records import Cost, Estimate, Record, Row
 
 __all__ = ["render_table"]
 
@@ -40,7 +41,7 @@ def render_table(record: Record) -> str:
     truth = [planted_block(record.planted, notes)] if record.planted is not None else []
     below = _below(record, notes)
     reasons = [wrapped(line, "    ") for line in notes.lines()]
-    parts = [_head(record), *blocks, *_ranking(record), *truth, "\n".join([below, *reasons]), wrapped(record.verdict)]
+    parts = [_head(record), *blocks, *_ranking(record), *truth, "\n".join([below, *reasons]), wrapped(verdict_of(record))]
     return "\n\n".join(parts)
 
 
@@ -72,7 +73,7 @@ def _table(rows: Sequence[Row], metrics: Sequence[str], notes: Footnotes) -> str
             "\n".join(textwrap.wrap(row.graft, GRAFT_WIDTH)),
             *(notes.cell(row.estimate(metric)) for metric in metrics),
             notes.cell(row.sufficiency),
-            _necessity(row, notes),
+            notes.necessity(row),
             *([row.n, row.dropped] if uneven else []),
         ]
         for row in rows
@@ -86,14 +87,9 @@ def _ranking(record: Record) -> list[str]:
     if not record.scores:
         return []
     first = sorted(record.scores, key=lambda s: -s.score)[:TOP]
-    body = [["–" if s.layer is None else s.layer, s.component, s.region, f"{s.score:.3g}"] for s in first]
+    body = [["–" if s.layer is None else s.layer, s.component, s.region, significant_text(s.score, 3)] for s in first]
     text = tabulate(body, ["layer", "component", "region", "score"], tablefmt="simple", disable_numparse=True)
     return [f"highest scores of {len(record.scores)} sites, mean over the halves\n{text}"]
-
-
-def _necessity(row: Row, notes: Footnotes) -> str:
-    ranked = row.graft.startswith("top ") and row.complement is None and row.applicable
-    return "–" if row.graft in ("PRE", "SFT") or ranked else notes.cell(row.necessity)
 
 
 def _below(record: Record, notes: Footnotes) -> str:
@@ -112,12 +108,17 @@ def _below(record: Record, notes: Footnotes) -> str:
     lines += [f"{BASELINES.get(name, name)}: {_by_prompt(found, notes)}" for name, found in record.baselines.items()]
     if record.dropped:
         lines.append("dropped: " + "; ".join(f"{count} × {reason}" for reason, count in record.dropped.items()))
-    lines.append(f"cost: {cost.forwards} forwards, {cost.token_rows:,} token rows, {cost.seconds:.1f} s; {times} ({cost.measured_on})")
+    lines.append(f"cost: {_spent(cost)}; {times} ({cost.measured_on})")
     if (scoring := cost.scoring) is not None:
         ratio = scoring.plain_forward_ratio
         times = f"{number_text(ratio.value)} × {plain}" if ratio.value is not None else notes.cell(ratio)
-        lines.append(f"of that to rank the sites: {scoring.forwards} forwards, {scoring.seconds:.1f} s; {times}")
+        lines.append(f"of that to rank the sites: {count_text(scoring.forwards, 'forward')}, {duration_text(scoring.seconds)}; {times}")
     return "\n".join(wrapped(line, "  ") for line in lines)
+
+
+def _spent(cost: Cost) -> str:
+    forwards, rows = count_text(cost.forwards, "forward"), count_text(cost.token_rows, "token row")
+    return f"{forwards}, {rows}, {duration_text(cost.seconds)}"
 
 
 BASELINES = {"name_prior": "name prior (always the five most frequent first tokens), top5"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kgbench.board.numbers import figure_text
 from kgbench.effects.columns import PromptColumns
 from kgbench.effects.contrasts import between_configurations, between_prompts
+from kgbench.numbers import figure_text
 from kgbench.records import Estimate, Record
 from kgbench.stats import Figure
 from kgbench.testing import decide

@@ -11,6 +11,7 @@ from kgbench.engine import grafted_logits
 from kgbench.engine.selftest import tolerance
 from kgbench.engine.treatment import baseline_donor
 from kgbench.models.pair import ModelPair
+from kgbench.numbers import plain_text
 from kgbench.sites import complement
 
 __all__ = ["assert_complement_identity", "everything_else", "exchanged"]
@@ -52,7 +53,7 @@ def assert_complement_identity(pair: ModelPair, prompts: Sequence[Prompt]) -> fl
     for i, (sites, apart) in enumerate(zip(SITES, differences, strict=True)):
         rounding = tolerance(pair, one[:, i])
         what = f"{sites} into the recipient and '{everything_else(sites)}' into the donor, over {len(some)} prompts"
-        assert apart <= rounding, f"{what}: logits differ by {apart:.3g}, more than rounding's {rounding:.3g}"
+        assert apart <= rounding, f"{what}: logits differ by {plain_text(apart, 3)}, more than rounding's {plain_text(rounding, 3)}"
         changed = _leads(one[:, i], rounding) & (one[:, i].argmax(-1) != other[:, i].argmax(-1))
         assert not changed.any(), f"{what}: another token leads on {int(changed.sum())} of them"
     return float(max(differences))

@@ -23,8 +23,9 @@ def test_a_graft_is_all_else_grafted_the_other_way(model_pair: ModelPair, own_pr
     Gemma on headline: FE+LT 0.9970, (FE+LT)^C 0.0010 (v1, figures 2, 3a, 6 to 11)
     """
     from kgbench.claims.identity import assert_complement_identity
+    from kgbench.numbers import plain_text
 
-    note(f"{assert_complement_identity(model_pair, own_prompts):.2g}")
+    note(plain_text(assert_complement_identity(model_pair, own_prompts), 2))
 
 
 def test_and_the_other_way_round(model_pair: ModelPair, own_prompts: Sequence[Prompt], note: Note) -> None:
@@ -35,5 +36,6 @@ def test_and_the_other_way_round(model_pair: ModelPair, own_prompts: Sequence[Pr
     Gemma on headline: FE 0.1291, FE^C 0.2523 (v1, figures 2, 3a, 6 to 11)
     """
     from kgbench.claims.identity import assert_complement_identity, exchanged
+    from kgbench.numbers import plain_text
 
-    note(f"{assert_complement_identity(exchanged(model_pair), own_prompts):.2g}")
+    note(plain_text(assert_complement_identity(exchanged(model_pair), own_prompts), 2))

@@ -179,8 +179,8 @@ def _size(plan: Plan) -> str:
 
 def _forecast(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
     from kgbench.audit.run import forecast
+    from kgbench.numbers import duration_text
     from kgbench.runner import Pairs
-    from kgbench.runner.estimate import duration
     from kgbench.runner.memory import size
 
     found = forecast(plan, _settings(options), Pairs())
@@ -209,7 +209,7 @@ def _forecast(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
             ("token rows", str(answer["token_rows"])),
             ("memory", f"{'fits' if most.fits else 'does not fit'}: needs {size(answer['memory_bytes'])}, {size(most.free_bytes)} free"),
             ("disk", f"about {size(answer['disk_bytes'])} for the records" + (f", and {size(download)} to download" if download else "")),
-            ("time", f"about {duration(answer['seconds'])}, less what exists already"),
+            ("time", f"about {duration_text(answer['seconds'])}, less what exists already"),
             ("from", answer["basis"]),
         ]
         echo_table(["what", plan.spec.localizer], shown)

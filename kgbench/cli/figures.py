@@ -67,10 +67,10 @@ def _forecast(names: Sequence[str], what: Ingredients, options: Mapping[str, Any
 
 
 def _row(part: PartForecast) -> list[str]:
-    from kgbench.runner.estimate import duration
+    from kgbench.numbers import duration_text
     from kgbench.runner.memory import size
 
-    seconds = "–" if part.seconds is None else duration(part.seconds)
+    seconds = "–" if part.seconds is None else duration_text(part.seconds)
     memory = "–" if part.memory_bytes is None else size(part.memory_bytes)
     return [part.part, seconds, memory, size(part.disk_bytes), part.work]
 
@@ -78,7 +78,7 @@ def _row(part: PartForecast) -> list[str]:
 def _total(parts: Sequence[PartForecast], found: Needs) -> Iterator[str]:
     """What all parts take, whether it is there, and what the figures rest on."""
     from kgbench.board.wrap import wrapped
-    from kgbench.runner.estimate import duration
+    from kgbench.numbers import duration_text
     from kgbench.runner.memory import size
 
     known = [part.seconds for part in parts if part.seconds is not None]
@@ -88,7 +88,7 @@ def _total(parts: Sequence[PartForecast], found: Needs) -> Iterator[str]:
     kept = f"{size(found.kept_bytes)} kept" + (f", {size(more)} more while a donor is trained" if more else "")
     download = f"; {size(found.download_bytes)} of it to download" if found.download_bytes else ""
     said = {
-        "in all": f"about {duration(sum(known))}{unknown}",
+        "in all": f"about {duration_text(sum(known))}{unknown}",
         "memory": f"{_fits(found.memory_fits)}: needs {size(found.memory_bytes)}{' and the activations of a training' if more else ''}, "
         f"{size(found.room.memory_bytes)} free on {found.room.device}",
         "disk": f"{_fits(found.disk_fits)}: needs {size(found.disk_bytes)} ({kept}{download}), "

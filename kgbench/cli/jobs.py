@@ -212,10 +212,11 @@ def _run(spec: Spec, options: Options, loaded: Pairs) -> Done:
 
 def _print(run: Run, pictures: Sequence[Path]) -> None:
     from kgbench.board import render_table
+    from kgbench.numbers import duration_text
 
     click.echo(render_table(run.record))
     click.echo()
-    click.echo("computed before: this run computed nothing" if run.reused else f"computed in {run.record.cost.seconds:.1f} s")
+    click.echo("computed before: this run computed nothing" if run.reused else f"computed in {duration_text(run.record.cost.seconds)}")
     for line in trained_lines(run.record.notes.get("origins")):
         click.echo(line)
     click.echo(f"record   {run.path}")

@@ -110,7 +110,7 @@ def _print(stored: Record, now: Record, changes: Sequence[Changed], other_metric
 
 
 def _text(estimate: Estimate | None) -> str:
-    from kgbench.board.numbers import exact_text
+    from kgbench.numbers import exact_text
 
     return "–" if estimate is None else exact_text(estimate)
 

@@ -47,6 +47,8 @@ def _beside(run: Entry) -> dict[str, Any]:
 
 
 def _submitted(run: Entry) -> str:
+    from kgbench.numbers import plain_text
+
     submission, verification = run.submission, run.verification
     assert submission is not None
     paper = f", {submission.paper}" if submission.paper else ""
@@ -54,7 +56,7 @@ def _submitted(run: Entry) -> str:
     if verification is None:
         return "\n".join([*lines, "self-reported: nobody has run a sample of it again"])
     flips = f", {verification.changed_hits} of {verification.rows} hits flipped" if verification.changed_hits else ""
-    largest = f"largest difference {verification.largest_difference:.2g} of {verification.tolerance:g} nats"
+    largest = f"largest difference {plain_text(verification.largest_difference, 2)} of {plain_text(verification.tolerance)} nats"
     sample = f"{verification.about} (seed {verification.seed})"
     again = f"{sample} run again by kgbench {verification.kgbench} on {verification.time[:10]}"
     badge = "verified" if run.verified else "self-reported"

@@ -120,7 +120,7 @@ def _lines(found: list[Checked], shown: list[Standing], places: list[Path], step
 def _table(standing: Standing) -> str:
     from tabulate import tabulate
 
-    from kgbench.board.numbers import figure_text
+    from kgbench.numbers import figure_text
 
     table = standing.table
     columns = [column for column in table.columns if column.better is not None] or list(table.columns)

@@ -58,12 +58,16 @@ def command(**options: Any) -> None:
 def _table(answered: Sequence[Answered]) -> str:
     from tabulate import tabulate
 
+    from kgbench.numbers import plain_text
+
     first = answered[0]
     rows = [[str(place + 1), *(_cell(one.tokens[place], one.target.token) for one in answered)] for place in range(len(first.tokens))]
-    below = ["target", *(f"{one.target.probability:.4f}, rank {one.rank}" for one in answered)]
+    below = ["target", *(f"{plain_text(one.target.probability, 3)}, rank {one.rank}" for one in answered)]
     table = tabulate([*rows, below], ["", *(one.graft for one in answered)], tablefmt="simple", disable_numparse=True)
     return f"{first.fact}, {first.prompt}: {first.text} →{first.target.token}\n{table}"
 
 
 def _cell(likely: Likely, target: str) -> str:
-    return f"{'*' if likely.token == target else ' '}{likely.token!r} {likely.probability:.4f}"
+    from kgbench.numbers import plain_text
+
+    return f"{'*' if likely.token == target else ' '}{likely.token!r} {plain_text(likely.probability, 3)}"

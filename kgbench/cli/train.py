@@ -131,11 +131,13 @@ def _train(spec: FinetuneSpec, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path | None) -> list[str]:
+    from kgbench.numbers import duration_text, number_text
+
     last = card["losses"][-1]
-    held_out = f", {last['held_out']:.3f} on wordings never read" if "held_out" in last else ""
+    held_out = f", {number_text(last['held_out'])} on wordings never read" if "held_out" in last else ""
     sized = ", values for tiny recipients" if card["recipe"]["tiny"] else ""
     scores = [
-        f"scores   {prompt}: top-5 {row['PRE']:.3f} before, {row['SFT']:.3f} after, {row['n']} facts"
+        f"scores   {prompt}: top-5 {number_text(row['PRE'])} before, {number_text(row['SFT'])} after, {row['n']} facts"
         for prompt, row in card["scores"].items()
     ]
     took = ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in ((card["recipe"]["epochs"], "epoch"), (card["steps"], "step")))
@@ -145,8 +147,8 @@ def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path |
     facts = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"
     return [
         f"donor    {place}",
-        f"recipe   {card['recipe']['name']}{sized}: {took}, {card['seconds']:.0f} s",
-        f"loss     {last['trained']:.3f}{held_out}",
+        f"recipe   {card['recipe']['name']}{sized}: {took}, {duration_text(card['seconds'])}",
+        f"loss     {number_text(last['trained'])}{held_out}",
         *scores,
         f"try it   kgbench eval {who} --dataset {facts} --donor sft={donor}",
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kgbench.effects.against_truth import Ground, against_truth, told_apart
-from kgbench.effects.judged import best_effects, pathways_of, with_clause
+from kgbench.effects.judged import best_effects, pathways_of, verdict_of, with_clause
 from kgbench.effects.pooled import effects_of
 from kgbench.effects.ranking import RankingFigures, agreement, rank_figures
 from kgbench.effects.ratios import COMPLEMENTS, gain, necessity, recovery, sufficiency, synergy
@@ -36,5 +36,6 @@ __all__ = [
     "synergy",
     "told_apart",
     "verdict",
+    "verdict_of",
     "with_clause",
 ]

@@ -34,6 +34,7 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, norm, t
 
 from kgbench.effects.variance import Components
+from kgbench.numbers import number_text
 from kgbench.stats import LEVEL
 
 __all__ = ["ONE_SEED", "POWER", "SCOPES", "Detectable", "detectable_between", "detectable_by_assumption", "multiplier"]
@@ -90,7 +91,8 @@ class Detectable:
             return self.undefined
         left = (difference / multiplier(self.freedom)) ** 2 - self.fixed
         if left <= 0:
-            return f"no number of facts: what they do not lessen keeps it at {multiplier(self.freedom) * sqrt(self.fixed):.2g}"
+            left_over = number_text(multiplier(self.freedom) * sqrt(self.fixed))
+            return f"no number of facts: what they do not lessen keeps it at {left_over}"
         return max(2, ceil(self.per_fact / left))
 
     def to_json(self, difference: float) -> dict[str, Any]:

@@ -7,11 +7,13 @@ from typing import Literal
 import pyarrow as pa
 
 from kgbench.effects.pooled import effects_of
+from kgbench.effects.verdict import verdict
+from kgbench.numbers import figure_text, number_text, reason_text
 from kgbench.records import NOT_APPLICABLE, Effect, Estimate, Pathway, Planted, Record, Row
 from kgbench.sites import Graft, parse_graft
 from kgbench.sites.configurations import BEST, REST, canonical
 
-__all__ = ["best_effects", "pathways_of", "rejudged", "with_clause"]
+__all__ = ["best_effects", "pathways_of", "rejudged", "verdict_of", "with_clause"]
 
 CARRIES, NOT = 0.9, 0.1
 """Recovery from which a pathway is said to carry the facts, and up to which it is said not to."""
@@ -72,20 +74,22 @@ def _surely(mine: Estimate, theirs: Estimate) -> bool:
 
 def with_clause(record: Record) -> Record:
     """The record with a clause on the truth in its verdict."""
-    planted, at = record.planted, f" ({record.metric})."
-    assert planted is not None
-    clause = _clause(planted)
-    return record.model_copy(update={"verdict": f"{record.verdict.removesuffix(at)}; {clause}{at}"})
+    return record.model_copy(update={"verdict": verdict_of(record)})
+
+
+def verdict_of(record: Record) -> str:
+    """The sentence over a record, from its figures: the stored one may be of an older version's wording and rounding."""
+    told, at = verdict(record.rows, record.metric, record.curve), f" ({record.metric})."
+    return told if record.planted is None else f"{told.removesuffix(at)}; {_clause(record.planted)}{at}"
 
 
 def _clause(planted: Planted) -> str:
     auroc = planted.auroc
-    if auroc.value is None or auroc.low is None or auroc.high is None:
-        return f"how well the planted sites are found is undefined: {auroc.undefined}"
-    interval = f"{auroc.value:.2f} [{auroc.low:.2f}, {auroc.high:.2f}]"
+    if auroc.value is None:
+        return f"how well the planted sites are found is undefined: {reason_text(auroc.undefined or '')}"
     kind = "(layer, component)" if planted.units == "layer and component" else "sites"
     which = f"the {planted.n_true} planted of {planted.n_units} {kind}"
-    knowing = f", knowing only which weights changed {planted.expected['changed']:.2f}" if "changed" in planted.expected else ""
-    decoy = planted.auroc_decoy.answer() if planted.auroc_decoy is not None else {}
-    against = "; from the decoy's alone with {value:.2f} [{low:.2f}, {high:.2f}]".format(**decoy) if "value" in decoy else ""
-    return f"the ranking tells {which} from the others with an AUROC of {interval}, at random 0.50{knowing}{against}"
+    knowing = f", knowing only which weights changed {number_text(planted.expected['changed'])}" if "changed" in planted.expected else ""
+    decoy = planted.auroc_decoy
+    against = f"; from the decoy's alone with {figure_text(decoy)}" if decoy is not None and decoy.value is not None else ""
+    return f"the ranking tells {which} from the others with an AUROC of {figure_text(auroc)}, at random .50{knowing}{against}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from kgbench.numbers import figure_text, number_text, percent_text, plain_text, reason_text, share_text
 from kgbench.records import Curve, Estimate, Row
 
 __all__ = ["verdict"]
@@ -76,15 +77,9 @@ def _ranked(curves: Mapping[str, Curve]) -> list[str]:
         found = {name: p.recovery for name, curve in curves.items() for p in curve.points if p.budget == budget}
         texts = [f"{_with_interval(e)}{'' if i else f' of {ADDED}'} on {name}" for i, (name, e) in enumerate(found.items())]
         if texts:
-            clauses.append(f"the best-ranked {budget:g} % of all weights × tokens carry {_and(texts)}")
-    areas = [_area(curve.area) + f" on {name}" for name, curve in curves.items()]
+            clauses.append(f"the best-ranked {plain_text(budget)} % of all weights × tokens carry {_and(texts)}")
+    areas = [figure_text(curve.area) + f" on {name}" for name, curve in curves.items()]
     return [*clauses, f"the area under the recovery curve is {_and(areas)}"]
-
-
-def _area(estimate: Estimate) -> str:
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        return "undefined"
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]".replace("-", "−")
 
 
 def _and(texts: Sequence[str]) -> str:
@@ -137,27 +132,20 @@ def _unsound(name: str, own: dict[str, Row], metric: str) -> str:
     """Why a prompt has no share to tell of."""
     pre, sft, gain = own["PRE"].estimate(metric), own["SFT"].estimate(metric), own["SFT"].gain
     if any(estimate.undefined is not None for estimate in (pre, sft, gain)):
-        return f"on {name} nothing can be said: {own['SFT'].sufficiency.undefined}"
-    interval = f"{_number(gain.value)} [{_number(gain.low)}, {_number(gain.high)}]"
-    numbers = f"{_number(pre.value)} before, {_number(sft.value)} after, a difference of {interval} over {gain.n} facts"
+        return f"on {name} nothing can be said: {reason_text(own['SFT'].sufficiency.undefined or '')}"
+    numbers = f"{_number(pre)} before, {_number(sft)} after, a difference of {figure_text(gain)} over {gain.n} facts"
     if own["SFT"].sufficiency.undefined is not None:
         return f"on {name} recovery is undefined, since the donor by itself shows no gain that could be told from 0: {numbers}"
     return f"on {name} finetuning added nothing, since the donor by itself is worse than the recipient: {numbers}"
 
 
 def _with_interval(estimate: Estimate) -> str:
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        return "an undefined share"
-    return f"{_percent(estimate.value)} % [{_percent(estimate.low)}, {_percent(estimate.high)}]"
+    return "an undefined share" if estimate.value is None else share_text(estimate)
 
 
 def _short(estimate: Estimate) -> str:
-    return "undefined" if estimate.value is None else f"{_percent(estimate.value)} %"
+    return "undefined" if estimate.value is None else f"{percent_text(estimate.value)} %"
 
 
-def _percent(share: float) -> str:
-    return f"{round(100 * share) + 0:d}".replace("-", "−")
-
-
-def _number(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.3g}".replace("-", "−")
+def _number(estimate: Estimate) -> str:
+    return "undefined" if estimate.value is None else number_text(estimate.value)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kgbench.board.numbers import figure_text
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.model import Badge, Line, Table
 from kgbench.leaderboard.ranks import Comparable, dense_ranks
 from kgbench.leaderboard.validate.known import known
+from kgbench.numbers import figure_text
 from kgbench.records import Estimate
 from kgbench.stats import Figure
 

@@ -8,8 +8,8 @@ from tabulate import tabulate
 
 from kgbench.board.escape import markdown_text
 from kgbench.board.footnotes import Footnotes
-from kgbench.board.numbers import number_text
 from kgbench.leaderboard.model import Board, Column, Leaderboard, Line, Table, spread_text
+from kgbench.numbers import number_text
 
 __all__ = ["render_markdown"]
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
+from kgbench.numbers import number_text
 
 __all__ = [
     "HOME",
@@ -106,7 +107,7 @@ class TrainedDonor:
         """One line."""
         recipe, direction, seed = self.kind
         data, scores = self.card["data"], self.card["scores"]
-        told = ", ".join(f"{prompt} top-5 {row['PRE']:.2f} → {row['SFT']:.2f}" for prompt, row in scores.items())
+        told = ", ".join(f"{prompt} top-5 {number_text(row['PRE'])} → {number_text(row['SFT'])}" for prompt, row in scores.items())
         return f"donor trained on {data['facts']} facts of {data['name']} ({direction}), {recipe}, seed {seed}{f': {told}' if told else ''}"
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from kgbench.board.numbers import figure_text, number_text
 from kgbench.effects.paired import PairedPrompt, paired_prompts
 from kgbench.errors import InputError
+from kgbench.numbers import figure_text, number_text
 from kgbench.records import DamagedRecordWarning, Estimate, Record, RecordStore, StoredRecord, load_record
 from kgbench.stats import LEVEL, difference
 from kgbench.testing.decisions import FEWEST

@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from kgbench.board.files import FAINT, INK, picture_bytes, styled
-from kgbench.board.numbers import metric_name
+from kgbench.numbers import metric_name
 from kgbench.reproduction.claimed import published_rates
 from kgbench.reproduction.made import Made
 

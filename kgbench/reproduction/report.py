@@ -10,8 +10,8 @@ from pathlib import Path
 from tabulate import tabulate
 
 from kgbench.board.escape import markdown_text
-from kgbench.board.numbers import figure_text, number_text
 from kgbench.leaderboard.published import PublishedRow, experiments, paper
+from kgbench.numbers import duration_text, figure_text, number_text, plain_text
 from kgbench.reproduction.claimed import Checked, published_rates
 from kgbench.reproduction.drawing import picture
 from kgbench.reproduction.made import Made, distinct, distinct_claims, shown
@@ -135,7 +135,7 @@ def _difference(claim: Checked) -> str:
 def _beside(number: float, bounds: Iterable[float]) -> str:
     if all(number == bound or number_text(number) != number_text(bound) for bound in bounds):
         return number_text(number)
-    return f"{number:.4f}".replace("0.", ".", 1)
+    return plain_text(number, 4)
 
 
 def _in_paper(claim: Checked) -> list[str]:
@@ -154,11 +154,11 @@ def _times(made: Sequence[Made]) -> Iterator[str]:
         for name, card in cards.items()
     ]
     rows += [[f"evaluation {name}", record.identity.dataset.name, "", "", f"record {record.id[:12]}"] for name, record in records.items()]
-    table = [[*row[:-1], f"{spent:.0f} s", row[-1]] for row, spent in zip(rows, seconds, strict=True)]
+    table = [[*row[:-1], duration_text(spent), row[-1]] for row, spent in zip(rows, seconds, strict=True)]
     yield tabulate(table, ["part", "facts", "texts", "steps", "time", "identity"], tablefmt="github", disable_numparse=True)
     origin = next(iter(records.values())).provenance
     yield (
-        f"\n{sum(seconds) / 60:.1f} minutes of training and evaluation in all, by the clock of the machine that they ran on: kgbench "
+        f"\n{duration_text(sum(seconds))} of training and evaluation in all, by the clock of the machine that they ran on: kgbench "
         f"{origin.kgbench}, torch {origin.packages['torch']}, {origin.device}, {origin.platform}."
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kgbench.board.numbers import exact_text, figure_text, number_text
+from kgbench.numbers import exact_text, figure_text, number_text
 from kgbench.reproduction.claimed import Checked, published_rates
 from kgbench.reproduction.made import Made, distinct, distinct_claims
 from kgbench.reproduction.page import page

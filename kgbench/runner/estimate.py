@@ -17,6 +17,7 @@ from kgbench.models.catalog import Entry, is_plant, zoo_path
 from kgbench.models.checkpoints import find_here
 from kgbench.models.pair import pair_sources
 from kgbench.models.trained import find_donor
+from kgbench.numbers import duration_text, number_text
 from kgbench.records import RecordStore
 from kgbench.runner.absent import absent_entry, itemsize, scaled, stand_ins, with_some_donor
 from kgbench.runner.counting import counted
@@ -40,7 +41,7 @@ from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.workload import check
 from kgbench.sites import RECIPIENT
 
-__all__ = ["Forecast", "dry_run", "duration"]
+__all__ = ["Forecast", "dry_run"]
 
 SAMPLE = 4
 """Facts whose prompts a scoring is timed on."""
@@ -86,9 +87,9 @@ class Forecast:
 
     def rows(self) -> list[tuple[str, str]]:
         """What to print."""
-        ratio = f"{self.token_rows / self.plain_token_rows:.2f} × the prompts' own {self.plain_token_rows}"
-        ranked = f", {duration(self.scoring_seconds)} of them to rank the sites" if self.scoring_seconds else ""
-        time = "none: the record exists" if self.known else f"about {duration(self.seconds)}{ranked}"
+        ratio = f"{number_text(self.token_rows / self.plain_token_rows)} × the prompts' own {self.plain_token_rows}"
+        ranked = f", {duration_text(self.scoring_seconds)} of them to rank the sites" if self.scoring_seconds else ""
+        time = "none: the record exists" if self.known else f"about {duration_text(self.seconds)}{ranked}"
         download = f", and {size(self.download_bytes)} to download" if self.download_bytes else ""
         return [
             ("configurations", str(self.configurations)),
@@ -218,8 +219,3 @@ def _part(measurement: Measurement, prompts: Sequence[Prompt]) -> dict[str, floa
     first = prompts[:GROUP]
     _, cost = run_group(measurement, first)
     return {what: value * len(prompts) / len(first) for what, value in cost.items()}
-
-
-def duration(seconds: float) -> str:
-    """Seconds for a reader."""
-    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"

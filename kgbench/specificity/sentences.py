@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kgbench.numbers import percent_text, reason_text, significant_text
 from kgbench.specificity.figures import Row
 from kgbench.stats import Figure
 
-__all__ = ["figure_text", "number_text", "sentence"]
-
-
-def number_text(value: float) -> str:
-    """Two significant digits, since divergences span many orders: `2.4`, `.028`, `3e-06`."""
-    if value == 0:
-        return "0"
-    text = f"{value:#.2g}".rstrip(".") if abs(value) >= 1e-4 else f"{value:.0e}"
-    text = f"{value:.0f}" if "e+" in text else text
-    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
+__all__ = ["figure_text", "sentence"]
 
 
 def figure_text(figure: Figure) -> str:
     """`2.4 [2.0, 2.8]`, or what is wrong."""
     if figure.value is None or figure.low is None or figure.high is None:
-        return f"undefined ({figure.undefined})"
-    return f"{number_text(figure.value)} [{number_text(figure.low)}, {number_text(figure.high)}]"
+        return f"undefined ({reason_text(figure.undefined or '')})"
+    value, low, high = map(significant_text, (figure.value, figure.low, figure.high))
+    return f"{value} [{low}, {high}]"
 
 
 def sentence(rows: Sequence[Row], donor: Row) -> str:
@@ -42,8 +35,8 @@ def sentence(rows: Sequence[Row], donor: Row) -> str:
     if neutral.leak is not None:
         said.append(f"; its leak is {_percent(neutral.leak)}, the donor's {_percent(donor.leak) if donor.leak else 'undefined'}")
     if known.top5 is not None and known.top5_before is not None and known.top5.value is not None and known.top5_before.value is not None:
-        said.append(f"; of known answers {known.top5_before.value:.0%} are among the five likeliest tokens before".replace("%", " %"))
-        said.append(f" and {known.top5.value:.0%} after".replace("%", " %"))
+        said.append(f"; of known answers {percent_text(known.top5_before.value)} % are among the five likeliest tokens before")
+        said.append(f" and {percent_text(known.top5.value)} % after")
     return " ".join(said).replace(" ;", ";").replace(" ,", ",").replace("  ", " ") + "."
 
 
@@ -56,6 +49,11 @@ def _neutral(row: Row) -> str:
 def _percent(figure: Figure) -> str:
     """`46 % [34, 59]`."""
     if figure.value is None or figure.low is None or figure.high is None:
-        return f"undefined ({figure.undefined})"
-    value, low, high = (number_text(100 * x) if abs(x) < 0.1 else f"{100 * x:.0f}" for x in (figure.value, figure.low, figure.high))
+        return f"undefined ({reason_text(figure.undefined or '')})"
+    value, low, high = map(_in_percent, (figure.value, figure.low, figure.high))
     return f"{value} % [{low}, {high}]"
+
+
+def _in_percent(share: float) -> str:
+    """Small shares, which leaks are, with two significant digits."""
+    return significant_text(100 * share) if abs(share) < 0.1 else percent_text(share)

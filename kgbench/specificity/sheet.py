@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from tabulate import tabulate
 
-from kgbench.board.numbers import figure_text as share_text
 from kgbench.board.wrap import WIDTH, wrapped
+from kgbench.numbers import figure_text as share_text
 from kgbench.records import Estimate
 from kgbench.specificity.figures import Row
 from kgbench.specificity.measured import Measured

@@ -12,6 +12,7 @@ from typing import ParamSpec
 
 from kgbench.effects import METRICS
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
+from kgbench.numbers import plain_text
 from kgbench.records import NOT_APPLICABLE, Estimate, Planted, Record, Row
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
@@ -185,7 +186,7 @@ def _decided(estimate: Estimate, op: str, bound: float, what: str, over: str = "
     if (estimate.undefined or "").startswith(NOT_APPLICABLE):
         raise InputError(f"{what} is {estimate.undefined}; no number of facts decides that")
     if estimate.value is not None and estimate.low == estimate.high:
-        raise InputError(f"{what} is {estimate.value:g} by definition: bound a metric instead, such as top5__ge")
+        raise InputError(f"{what} is {plain_text(estimate.value)} by definition: bound a metric instead, such as top5__ge")
     decision = decide(estimate, op, bound)
     return decision, sentence(decision, what, over)
 

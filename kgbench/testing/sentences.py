@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kgbench.board.numbers import figure_text, number_text
+from kgbench.numbers import figure_text, number_text, plain_text, reason_text
 from kgbench.records import Estimate
 from kgbench.testing.decisions import FEWEST, Decision
 
@@ -23,9 +23,9 @@ def sentence(decision: Decision, what: str, over: str = "") -> str:
         over: What the interval is over, such as "12 planted sites", where it is not over facts; then it cannot be said how many more facts
             would decide.
     """
-    bound = f"the bound {_short(decision.bound)} ({decision.op})"
+    bound = f"the bound {plain_text(decision.bound)} ({decision.op})"
     if decision.estimate.undefined is not None:
-        return f"{what} is undefined, so that {bound} is undecided: {decision.estimate.undefined}"
+        return f"{what} is undefined, so that {bound} is undecided: {reason_text(decision.estimate.undefined)}"
     figure = f"{what} {_figure(decision.estimate, decision.bound)} over {over or _facts(decision.n)}"
     if decision.outcome == "holds":
         return f"{figure} keeps {bound}"
@@ -52,10 +52,5 @@ def _figure(estimate: Estimate, bound: float) -> str:
     numbers = [x for x in (estimate.value, estimate.low, estimate.high) if x is not None]
     if all(x == bound or number_text(x) != number_text(bound) for x in numbers):
         return figure_text(estimate)
-    value, low, high = (_short(float(f"{x:.4g}")) for x in numbers)
+    value, low, high = (plain_text(x, 4) for x in numbers)
     return f"{value} [{low}, {high}]"
-
-
-def _short(number: float) -> str:
-    text = f"{number:g}"
-    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text

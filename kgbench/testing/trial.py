@@ -14,6 +14,7 @@ from kgbench.engine.selftest import tolerance
 from kgbench.errors import LawError
 from kgbench.localizers import AbstractLocalizer
 from kgbench.models.pair import ModelPair
+from kgbench.numbers import plain_text
 from kgbench.testing.pico import pico_pair
 from kgbench.testing.watching import Watched, watch
 
@@ -85,4 +86,4 @@ def expect_alike(got: Tensor, expected: Tensor, pair: ModelPair, otherwise: str)
         LawError: They are not, or are no numbers.
     """
     difference, allowed = float((got - expected).abs().max()), tolerance(pair, expected)
-    expect(difference <= allowed, f"{otherwise} differ by {difference:.3g}, where rounding explains {allowed:.1g}")
+    expect(difference <= allowed, f"{otherwise} differ by {plain_text(difference, 3)}, where rounding explains {plain_text(allowed, 1)}")

@@ -14,6 +14,7 @@ import torch
 from kgbench.errors import ModelError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import Checkpoint, find_here
+from kgbench.numbers import duration_text, plain_text
 from kgbench.training import finetuning_models as models
 from kgbench.training.finetuning import Finetuning, donor_place
 from kgbench.training.finetuning_plan import FinetuneSpec, Plan, make_plan
@@ -67,7 +68,8 @@ class FinetuningForecast:
         """What there is to say, for a table."""
         recipe, most = self.recipe, self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
         sized = ", values for tiny recipients" if recipe["tiny"] else ""
-        told = f"learning rate {recipe['learning_rate']:g}, batch {recipe['batch_size']}, weight decay {recipe['weight_decay']:g}"
+        rate, decay = plain_text(recipe["learning_rate"]), plain_text(recipe["weight_decay"])
+        told = f"learning rate {rate}, batch {recipe['batch_size']}, weight decay {decay}"
         lora = f", rank {recipe['rank']}, alpha {recipe['alpha']}" if recipe["rank"] else ""
         parts = f"weights {_size(self.weights_bytes)}, gradients {_size(self.gradients_bytes)}, AdamW {_size(self.optimizer_bytes)}, fp32"
         return [
@@ -81,7 +83,7 @@ class FinetuningForecast:
             ("steps", f"{self.steps:,} ({recipe['epochs']} × {self.steps // recipe['epochs']:,})"),
             ("memory", f"{_size(most)} ({parts}), and activations"),
             ("disk", f"{_size(self.disk_bytes)} while it is trained"),
-            ("time", _duration(self.seconds)),
+            ("time", f"about {duration_text(self.seconds)}"),
             ("from", self.basis),
         ]
 
@@ -210,8 +212,3 @@ def _forecast(
 
 def _size(n: int) -> str:
     return f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{n / 2**20:.1f} MiB"
-
-
-def _duration(seconds: float) -> str:
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"about {seconds:.0f} s" if seconds < 100 else f"about {hours} h {minutes} min" if hours else f"about {minutes} min"

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kgbench.board.numbers import number_text
 from kgbench.leaderboard.cells import Cell, core_cells, first_runs
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.lines import Measured, ordered
 from kgbench.leaderboard.model import Board, Column, Table
+from kgbench.numbers import number_text
 from kgbench.records import Estimate
 from kgbench.sites.configurations import parse_top
 

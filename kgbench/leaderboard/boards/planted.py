@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from kgbench.board.numbers import figure_text, number_text
 from kgbench.leaderboard.cells import Cell, core_cells, first_runs
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.lines import PRIVILEGED, Measured, lead, ordered, store
 from kgbench.leaderboard.maps import PlantMap, PlantMaps, mean_over_plants, plant_map
 from kgbench.leaderboard.model import Board, Column, Line, Table
+from kgbench.numbers import figure_text, number_text
 from kgbench.records import Estimate, Planted
 from kgbench.stats import wilson
 
@@ -132,7 +132,7 @@ def _table(cell: Cell, own: Mapping[str, Entry]) -> Table:
     units = "(layer, component)" if planted.units == "layer and component" else "sites"
     decoy = f", decoy at {planted.decoy}" if planted.decoy else ""
     changed = planted.expected.get("changed")
-    notes = () if changed is None else (f"Knowing no more than which weights changed has an AUROC of {changed:.2f}.",)
+    notes = () if changed is None else (f"Knowing no more than which weights changed has an AUROC of {number_text(changed)}.",)
     return Table(
         key=cell.key,
         title=f"{cell.title}: planted at {planted.plant}{decoy}; {planted.n_true} of {planted.n_units} {units}",

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from kgbench.leaderboard.model import Board, Column, Line, Table
 from kgbench.leaderboard.published import PublishedRow, experiments, paper, published
+from kgbench.numbers import percent_text
 from kgbench.records import Estimate
 from kgbench.sites import BASELINES
 from kgbench.stats import wilson_interval
@@ -131,7 +132,7 @@ def _lead(lines: Sequence[Line]) -> str:
     enough, beyond = (sum(value >= bound for value in recovered.values()) for bound in (_ENOUGH, _BEYOND))
     least = min(recovered, key=lambda name: recovered[name])
     return (
-        f"In {enough} of {len(recovered)} cells FE+LT recovers at least {_ENOUGH:.0%} of what finetuning brought, in {beyond} of "
-        f"them more than {_BEYOND:.0%}; least, {recovered[least]:.0%}, in {least}. "
-        f"These recoveries have no interval, for none was published."
+        f"In {enough} of {len(recovered)} cells FE+LT recovers at least {percent_text(_ENOUGH)} % of what "
+        f"finetuning brought, in {beyond} of them more than {percent_text(_BEYOND)} %; "
+        f"least, {percent_text(recovered[least])} %, in {least}. These recoveries have no interval, for none was published."
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from kgbench.board.numbers import number_text
 from kgbench.leaderboard.model import Spread, spread_text
+from kgbench.numbers import number_text
 from kgbench.records import NOT_APPLICABLE, Estimate
 
 __all__ = ["Cells", "number", "short"]
@@ -23,7 +23,7 @@ def short(value: float) -> float:
 
 def number(value: float) -> str:
     """A number as it is written in tables, with a minus sign."""
-    return number_text(value).replace("-", "−")
+    return number_text(value)
 
 
 @dataclass

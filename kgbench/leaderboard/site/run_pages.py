@@ -8,11 +8,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kgbench.board.numbers import metric_name, number_text
+from kgbench.effects import verdict_of
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.site.cells import Cells, number
 from kgbench.leaderboard.site.environments import environment_name
 from kgbench.leaderboard.site.maps import map_data
+from kgbench.numbers import count_text, duration_text, metric_name
 from kgbench.records import Estimate, Record, Row
 
 __all__ = ["RunPage", "run_page"]
@@ -30,6 +31,7 @@ class RunPage:
     """Of its table: key and title."""
     prompts: tuple[tuple[str, str, tuple[tuple[str, tuple[Markup, ...]], ...]], ...]
     """Of each: its name, what it is of, and for each configuration its cells."""
+    verdict: str
     lost: str
     """Why necessity is undefined, where that holds for all configurations, so that it needs no column."""
     reasons: tuple[str, ...]
@@ -54,6 +56,7 @@ def run_page(entry: Entry) -> RunPage:
     others = tuple((name, cells.precise(estimate)) for name, estimate in _others(record))
     return RunPage(
         title=f"{entry.method} on {entry.pair}",
+        verdict=verdict_of(record),
         lost=lost,
         heads=tuple((key, _title(key)) for key in keys),
         prompts=prompts,
@@ -142,7 +145,8 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
     if record.dropped:
         yield "Dropped", "; ".join(f"{n}: {reason}" for reason, n in record.dropped.items())
     yield "Seed", f"{', '.join(map(str, what.seeds))}; {what.dtype}"
-    yield "Cost", f"{record.cost.forwards:,} forwards, {record.cost.token_rows:,} token rows, {number_text(record.cost.seconds)} s"
+    cost = record.cost
+    yield "Cost", f"{count_text(cost.forwards, 'forward')}, {count_text(cost.token_rows, 'token row')}, {duration_text(cost.seconds)}"
     place = record.environment
     yield "Computed", f"{source.time.replace('T', ' ').replace('+00:00', ' UTC')}, {place.executor} executor, {place.attention} attention"
     yield "Hashes", ", ".join(f"{name} {value[:12]}" for name, value in _hashes(record))

@@ -1,0 +1,182 @@
+"""How numbers are written for people: tables, sentences, pictures and pages.
+
+Machine formats (JSON, CSV, records) hold plain numbers and do not use this module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+
+from kgbench.records import NOT_APPLICABLE, Estimate
+
+__all__ = [
+    "count_text",
+    "duration_text",
+    "exact_text",
+    "figure_text",
+    "metric_name",
+    "number_text",
+    "percent_text",
+    "plain_text",
+    "reason_text",
+    "same_sentence",
+    "share_text",
+    "signed_text",
+    "significant_text",
+    "undefined_text",
+]
+
+NAMES = {
+    "rr": "mean reciprocal rank",
+    "rank": "mean rank",
+    "prob": "mean probability",
+    "logprob": "mean log-probability",
+}
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+_NUMBER = re.compile(r"(?<![\w.])[-−]?(?:\d+(?:,\d{3})*)?\.?\d+(?:e[-−+]?\d+)?(?![\w.]*\d)")
+_DECIMAL = re.compile(r"(?<![\w.])(?:-?\d*\.\d+(?:e[-+]?\d+)?|-\d+)(?!\w|\.\d)(?P<unit>%?)")
+
+
+def number_text(value: float) -> str:
+    """Two decimals below 10 without the leading zero, three significant digits above.
+
+    `.87`, `−.02`, `1.03`, `12.4`, `461`; what rounds to 0 is `0`.
+    """
+    return _styled(_rounded(value))
+
+
+def _rounded(value: float) -> str:
+    if abs(value) >= 99.95:
+        return f"{value:.0f}"
+    if abs(value) >= 9.995:
+        return f"{value:.1f}"
+    text = f"{value:.2f}"
+    return "0" if float(text) == 0 else text
+
+
+def _styled(text: str) -> str:
+    """A number with a true minus sign and without the zero before the point."""
+    sign, digits = ("−", text[1:]) if text.startswith("-") else ("", text)
+    return sign + (digits[1:] if digits.startswith("0.") else digits)
+
+
+def plain_text(value: float, digits: int = 6) -> str:
+    """At most so many significant digits, without trailing zeros: `.9`, `2`, `−.125`, `3e−6`."""
+    return _styled(re.sub(r"e([-+])0*", _exponent, f"{value:.{digits}g}"))
+
+
+def significant_text(value: float, digits: int = 2) -> str:
+    """Exactly so many significant digits, for figures that span many orders: `2.4`, `.028`."""
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-4:
+        return plain_text(value, digits - 1)
+    text = f"{value:#.{digits}g}".rstrip(".")
+    return _styled(f"{value:.0f}" if "e+" in text else text)
+
+
+def _exponent(found: re.Match[str]) -> str:
+    return "e−" if found[1] == "-" else "e"
+
+
+def signed_text(value: float, digits: int = 2) -> str:
+    """A difference with its sign: `+.02`, `−3`; 0 has none."""
+    return ("+" if value > 0 else "") + plain_text(value, digits)
+
+
+def percent_text(share: float) -> str:
+    """A share in per cent, with the digits that `number_text` gives it: `97` where that is `.97`."""
+    return _styled(f"{Decimal(_rounded(share)) * 100:.0f}")
+
+
+def share_text(estimate: Estimate) -> str:
+    """A share with its interval, in per cent: `97 % [94, 99]`."""
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return undefined_text(estimate)
+    value, low, high = map(percent_text, (estimate.value, estimate.low, estimate.high))
+    return f"{value} % [{low}, {high}]"
+
+
+def undefined_text(estimate: Estimate) -> str:
+    """The word in the place of an undefined figure."""
+    absent = (estimate.undefined or "").startswith(NOT_APPLICABLE)
+    return "not applicable" if absent else "undefined"
+
+
+def figure_text(estimate: Estimate) -> str:
+    """`.87 [.81, .92]`; a value without width, which holds by definition, as `1`."""
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return undefined_text(estimate)
+    if estimate.low == estimate.high:
+        return f"{estimate.value:g}" if estimate.value in (0, 1) else number_text(estimate.value)
+    low, high = number_text(estimate.low), number_text(estimate.high)
+    return f"{number_text(estimate.value)} [{low}, {high}]"
+
+
+def exact_text(estimate: Estimate) -> str:
+    """A figure in all digits, with its number of facts; where it is undefined, the reason."""
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return f"undefined: {reason_text(estimate.undefined or '')}"
+    value, low, high = map(plain_text, (estimate.value, estimate.low, estimate.high))
+    return f"{value} [{low}, {high}], n = {estimate.n}"
+
+
+def reason_text(reason: str) -> str:
+    """Why a figure is undefined, as a record has it, with its numbers in this style."""
+    return _DECIMAL.sub(_restyled, reason)
+
+
+def _restyled(found: re.Match[str]) -> str:
+    unit = found["unit"]
+    value = float(found[0].removesuffix(unit))
+    return f"{plain_text(value)} %" if unit else number_text(value)
+
+
+def same_sentence(first: str, second: str) -> bool:
+    """Whether two sentences have the same words, and numbers that differ in rounding alone.
+
+    A number may differ by one unit of the last digit of the one that has fewer decimals: `98 %`
+    and `97 %`, `0.00667` and `.01`. Sentences of older versions are compared like this.
+    """
+    if _NUMBER.sub("#", first) != _NUMBER.sub("#", second):
+        return False
+    pairs = zip(_numbers(first), _numbers(second), strict=True)
+    return all(abs(a - b) <= max(_unit(a), _unit(b)) for a, b in pairs)
+
+
+def _numbers(text: str) -> Sequence[Decimal]:
+    return [Decimal(number.replace("−", "-").replace(",", "")) for number in _NUMBER.findall(text)]
+
+
+def _unit(number: Decimal) -> Decimal:
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return Decimal(1).scaleb(exponent)
+
+
+def count_text(n: int, noun: str) -> str:
+    """`1 forward`, `2 forwards`, `18,231 facts`."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def duration_text(seconds: float) -> str:
+    """`12.3 s`, `4 min`, `2.5 h`, `141 days`."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    if seconds < 100 * MINUTE:
+        return f"{seconds / MINUTE:.0f} min"
+    if seconds < 2 * DAY:
+        return f"{seconds / HOUR:.1f} h"
+    days = seconds / DAY
+    return f"{days:.1f} days" if days < 10 else f"{days:,.0f} days"
+
+
+def metric_name(metric: str) -> str:
+    """The metric in words, for an axis."""
+    if metric.startswith("top"):
+        return f"top-{metric[3:]} hit rate"
+    return NAMES.get(metric, "mean logit difference")
