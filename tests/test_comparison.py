@@ -34,7 +34,7 @@ def test_comparison(tmp_path: Path) -> None:
     assert compare(saved(tmp_path / "same", "u"), saved_records(tmp_path / "old")).moved == ()
     found = compare(new, saved_records(old.path))
     assert found.figures == 18 and len(found.moved) == 2
-    pattern = r"(headline|qa), FE\+LT: top5 from \.9\d to \.60, by -\.3\d \[-\.\d\d, -\.\d\d\] over 120 facts"
+    pattern = r"(headline|qa), FE\+LT: top5 from \.9\d to \.60, by −\.3\d \[−\.\d\d, −\.\d\d\] over 120 facts"
     assert all(re.fullmatch(pattern, line) for line in found.moved)
     assert found.lines()[0] == f"compared with {old.path}: 2 of 18 figures moved"
     fewer = {graft: rate for graft, rate in fake_runs.RATES.items() if graft != "FE^C"}
@@ -139,7 +139,7 @@ def record():
     done = session(folder, "--kgbench-compare-fail", "old", "--kgbench-save", "now")
     assert (done.returncode, counts(done)) == (1, {"passed": 1}), done.stdout
     assert f"compared with {old.path}: 2 of 18 figures moved" in done.stdout
-    assert re.search(r"^  qa, FE\+LT: top5 from \.97 to \.60, by -\.37 \[.*\] over 150 facts$", done.stdout, re.M)
+    assert re.search(r"^  qa, FE\+LT: top5 from \.97 to \.60, by −\.37 \[.*\] over 150 facts$", done.stdout, re.M)
     done = session(folder, "--kgbench-compare-fail", "old")
     assert (done.returncode, counts(done)) == (1, {"passed": 1}), done.stdout
     assert "was not compared: its per-fact rows are not known here" in done.stdout

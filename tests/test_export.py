@@ -99,7 +99,7 @@ def test_tables_hold_every_configuration(make) -> None:
     assert text.count("dynamic") >= len(rows) and RUN.id[:8] in text
     alone = make([RUN])
     assert RUN.id[:8] not in alone and ".97 " in alone
-    minus = "$-$." if make is as_latex else "-."
+    minus = "$-$." if make is as_latex else "−."
     assert minus in alone
 
 
