@@ -13,8 +13,10 @@ KgbenchError
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 __all__ = [
     "DataError",
@@ -99,6 +101,30 @@ class ModelError(InputError):
 
 class OutputError(InputError):
     """A place that cannot be written."""
+
+    @classmethod
+    def of(cls, what: str, place: Path, error: OSError) -> OutputError:
+        """The error of a write that can be taken up again, as on a full disk.
+
+        Args:
+            what: What could not be written, such as "the record".
+            place: Where it should go.
+            error: What the system said.
+        """
+        why = error.strerror or str(error)
+        return cls(
+            f"cannot write {what} to {str(place)!r}: {why}{_free(place)}; make room there, or "
+            "give another --output-dir. What was finished before is kept: the same command goes on"
+        )
+
+
+def _free(place: Path) -> str:
+    """What is free on the disk of a place, as part of a sentence; empty where nobody knows."""
+    there = next((path for path in (place, *place.parents) if path.exists()), None)
+    try:
+        return "" if there is None else f" ({shutil.disk_usage(there).free / 1e6:,.1f} MB free)"
+    except OSError:
+        return ""
 
 
 class NotApplicableError(KgbenchError):

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from kgbench.records import RecordStore, StoredRecord, load_record
+from kgbench.records import SEAL, RecordStore, StoredRecord, load_record
 from kgbench.records.facts import write_facts
 
 FRESH: dict[str, dict[str, Any]] = {
@@ -36,7 +36,7 @@ def evaluated(root: Path, name: str) -> StoredRecord:
 
 
 def edited(run: StoredRecord, root: Path, where: dict[str, str], **changes: Any) -> Path:
-    """A copy of a run in which some columns of the rows that are at a place have other values."""
+    """A copy of a run, without its seal, in which some columns of the rows that are at a place have other values."""
     shutil.copytree(run.path, place := root / run.path.name)
     columns = run.facts().to_pydict()
     rows = [i for i in range(len(columns["fact"])) if all(columns[key][i] == value for key, value in where.items())]
@@ -47,5 +47,6 @@ def edited(run: StoredRecord, root: Path, where: dict[str, str], **changes: Any)
     import pyarrow as pa
 
     write_facts(pa.table(columns, schema=run.facts().schema), place / "facts.parquet")
+    (place / SEAL).unlink()
     assert load_record(str(place), root).record == run.record
     return place

@@ -19,7 +19,7 @@ from kgbench.engine import Answers, load_pair
 from kgbench.engine.site_sets import all_sites, site_costs
 from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
-from kgbench.records import Record, RecordStore
+from kgbench.records import Journal, Record, RecordStore
 from kgbench.runner import Run, Settings, Spec, dry_run, load_prompts, run_job
 from kgbench.runner.counting import counted
 from kgbench.runner.mixture import mixed
@@ -253,12 +253,13 @@ def test_scores_are_kept(spec: Spec, settings: Settings, methods: Path, tmp_path
         with pytest.warns(UserWarning, match=r"an unfinished run of kgbench \d.*this is kgbench 0\.0\.0"), pytest.raises(KeyboardInterrupt):
             patch.setattr(running, "run_group", killed)
             run_job(job, here)
-    for file in tmp_path.glob(".partial/*/code.txt"):
-        file.write_text(file.read_text().replace("0.0.0", running.__version__))
-    for file in tmp_path.glob(".partial/*/scores-1.json"):
-        kept_scores = json.loads(file.read_text())
-        kept_scores["scores"] = [[*row[:3], 7.0] for row in kept_scores["scores"]]
-        file.write_text(json.dumps(kept_scores))
+    (folder,) = tmp_path.glob(".partial/*")
+    stamp = (folder / "code.txt").read_text().replace("0.0.0", running.__version__)
+    (folder / "code.txt").write_text(stamp)
+    (folder / "scores-0.json").unlink()
+    kept_scores = json.loads((folder / "scores-1.json").read_text())["value"]
+    kept_scores["scores"] = [[*row[:3], 7.0] for row in kept_scores["scores"]]
+    Journal(folder, stamp).keep("scores-1", kept_scores)
     resumed = run_job(job, here).record
     assert resumed.scores is not None and {s.score for s in resumed.scores} == {3.5, 4.0}
     assert not list(tmp_path.glob(".partial/*"))

@@ -424,6 +424,7 @@ def test_a_ranking_has_its_pictures_and_its_curve(run, tmp_path: Path) -> None:
     assert {p.name for p in Path(answer["path"]).iterdir()} == {
         "record.json",
         "facts.parquet",
+        "seal.json",
         *(f"{name}{suffix}" for name in names for suffix in (".png", ".svg")),
     }
     assert [point["budget"] for point in answer["curve"]["qa"]["points"]] == [0, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]

@@ -40,7 +40,7 @@ def test_default_place_and_metric(tmp_path: Path, run: Call, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     answer = json.loads(run("plot", place, "--metric", "mrr", "--json")[1])
     assert answer["path"] == "chart-rr.png" and answer["metric"] == "rr" and (tmp_path / "chart-rr.png").is_file()
-    assert sorted(path.name for path in place.iterdir()) == ["facts.parquet", "record.json"]
+    assert sorted(path.name for path in place.iterdir()) == ["facts.parquet", "record.json", "seal.json"]
 
 
 def test_several_runs_stand_side_by_side() -> None:

@@ -145,7 +145,7 @@ def test_store_round_trip(tmp_path: Path, made: Record, facts: pa.Table) -> None
     assert path == store.path_of(made) and path.name == f"tiny-gemma-tiny_movies-dynamic_graft-{made.id[:12]}"
     found = store.find(made.id)
     assert found is not None and found.record == made and found.path == path and found.facts().equals(facts)
-    assert sorted(p.name for p in path.iterdir()) == ["chart.png", "facts.parquet", "record.json"]
+    assert sorted(p.name for p in path.iterdir()) == ["chart.png", "facts.parquet", "record.json", "seal.json"]
     assert list(store.root.iterdir()) == [path] and [s.record.id for s in store.scan()] == [made.id]
 
 
@@ -283,7 +283,7 @@ def test_journal_leaves_out_what_is_damaged(tmp_path: Path, facts: pa.Table) -> 
     """An unreadable part is told of and computed anew; a temporary file of a killed run is ignored."""
     journal = RecordStore(tmp_path).journal("f" * 64)
     journal.append(part(facts, "qa", range(5)))
-    (journal.folder / "000001-1.parquet").write_bytes(b"PAR1")
+    (journal.folder / f"{'0' * 64}.parquet").write_bytes(b"PAR1")
     (journal.folder / "000002-1.tmp").write_bytes(b"")
     with pytest.warns(UserWarning, match="computed anew"):
         again = RecordStore(tmp_path).journal("f" * 64)

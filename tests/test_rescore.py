@@ -20,7 +20,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 def edited(run: Path, old: str, new: str) -> Path:
-    """The run with some text of its record changed."""
+    """The run, without its seal, with some text of its record changed."""
+    (run / "seal.json").unlink(missing_ok=True)
     path = run / "record.json"
     assert path.read_text().count(old), old
     path.write_text(path.read_text().replace(old, new, 1))
@@ -74,6 +75,7 @@ def test_old_rows_are_written_in_the_present_format(tmp_path: Path, run: Call) -
     place = folder(tmp_path)
     before = load_record(str(place), tmp_path).facts()
     pq.write_table(before.cast(FACTS_SCHEMA), place / "facts.parquet")
+    (place / "seal.json").unlink()
     assert run("rescore", place, "--in-place")[0] == 0
     assert pq.read_schema(place / "facts.parquet").equals(STORED)
     assert load_record(str(place), tmp_path).facts().equals(before)

@@ -129,6 +129,7 @@ def test_a_refused_run_leaves_no_trace_and_takes_the_others_with_it(place: Place
     """Where one of several runs is refused, nothing is copied: a method is submitted whole."""
     good, bad = place.run(), place.run(seeds=(1,))
     (folder,) = place.store.root.glob(f"*{bad}")
+    (folder / "seal.json").unlink()
     edit(folder, lambda content: content["rows"][5].update(top5=[1.0, 0.9, 1.0, 30]))
     assert place.submit(good, bad) == 1
     text = capsys.readouterr().out

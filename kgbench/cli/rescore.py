@@ -78,6 +78,7 @@ def _in_place(run: Entry, record: Record) -> Path:
     """The record in its own folder; rows of the present format are left as they are."""
     import pyarrow.parquet as pq
 
+    from kgbench.records import renew_seal
     from kgbench.records.facts import STORED, write_facts
 
     rows = run.folder / "facts.parquet"
@@ -88,6 +89,7 @@ def _in_place(run: Entry, record: Record) -> Path:
         if run.verification is not None:
             click.echo("verification.json goes with the rows as they were: run `kgbench verify --write` again", err=True)
     write_file(run.folder / "record.json", record.to_json().encode())
+    renew_seal(run.folder)
     return run.folder
 
 

@@ -7,14 +7,23 @@ from kgbench.records.facts import FACTS_SCHEMA, facts_table, read_facts
 from kgbench.records.identity import DatasetRef, Identity, LocalizerRef, Strict, Truth, WeightHashes, canonical_json
 from kgbench.records.journal import Journal
 from kgbench.records.planted import Curve, CurvePoint, Effect, Pathway, Planted
-from kgbench.records.provenance import Provenance, collect_provenance
+from kgbench.records.provenance import Provenance, code_stamp, collect_provenance, other_versions
 from kgbench.records.record import FIGURES, NOT_APPLICABLE, Cost, Environment, Ranking, Record, Row, Scoring, SiteScore
-from kgbench.records.store import DamagedRecordWarning, RecordStore, StoredRecord, load_record, read_record
+from kgbench.records.store import (
+    SEAL,
+    DamagedRecordWarning,
+    RecordStore,
+    StoredRecord,
+    load_record,
+    read_record,
+    renew_seal,
+)
 
 __all__ = [
     "FACTS_SCHEMA",
     "FIGURES",
     "NOT_APPLICABLE",
+    "SEAL",
     "Cost",
     "Curve",
     "CurvePoint",
@@ -40,10 +49,13 @@ __all__ = [
     "Truth",
     "WeightHashes",
     "canonical_json",
+    "code_stamp",
     "collect_provenance",
     "facts_table",
     "load_record",
+    "other_versions",
     "read_facts",
     "read_record",
+    "renew_seal",
     "rounded",
 ]

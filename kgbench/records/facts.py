@@ -13,7 +13,15 @@ import pyarrow.parquet as pq
 
 from kgbench.errors import DataError
 
-__all__ = ["FACTS_SCHEMA", "check_facts", "facts_table", "read_facts", "write_facts"]
+__all__ = [
+    "FACTS_SCHEMA",
+    "check_facts",
+    "facts_bytes",
+    "facts_table",
+    "parse_facts",
+    "read_facts",
+    "write_facts",
+]
 
 FACTS_SCHEMA = pa.schema(
     [
@@ -71,13 +79,15 @@ def _refuse(table: pa.Table, wrong: Any, what: str) -> None:
         raise DataError(f"per-fact rows: {what} in {found.num_rows} of {table.num_rows} rows, first in {where}")
 
 
-def write_facts(table: pa.Table, path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a table in the schema; equal tables give equal bytes under one version of pyarrow."""
-    stored = table.select(STORED.names).cast(STORED).replace_schema_metadata(dict(metadata or {}) or None)
+def facts_bytes(table: pa.Table, metadata: Mapping[str, str] | None = None) -> bytes:
+    """A table in the schema as a Parquet file; equal tables give equal bytes under one version of pyarrow."""
+    stored = table.select(STORED.names).cast(STORED)
+    stored = stored.replace_schema_metadata(dict(metadata or {}) or None)
     texts = [field.name for field in STORED if field.type == pa.string()]
+    sink = pa.BufferOutputStream()
     pq.write_table(
         stored,
-        path,
+        sink,
         compression=CODEC,
         compression_level=LEVEL,
         use_dictionary=texts,
@@ -86,6 +96,12 @@ def write_facts(table: pa.Table, path: Path, metadata: Mapping[str, str] | None 
         write_statistics=False,
         store_schema=bool(metadata),
     )
+    return bytes(sink.getvalue())
+
+
+def write_facts(table: pa.Table, path: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a table in the schema, see `facts_bytes`."""
+    path.write_bytes(facts_bytes(table, metadata))
 
 
 def check_facts(path: Path) -> None:
@@ -94,12 +110,20 @@ def check_facts(path: Path) -> None:
     Raises:
         DataError: If not.
     """
+    _check_schema(path, path)
+
+
+def _check_schema(source: Any, path: Path) -> None:
     try:
-        schema = pq.read_schema(path)
+        schema = pq.read_schema(source)
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
+        raise _unreadable(path, error) from error
     if not (schema.equals(STORED) or schema.equals(FACTS_SCHEMA)):
         raise DataError(f"{path}: the columns are {schema.names}, expected {STORED.names} with their types")
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})")
 
 
 def read_facts(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -113,11 +137,31 @@ def read_facts(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         DataError: If the file does not read or its columns are not the schema's.
     """
     check_facts(path)
+    return _table(path, path, columns)
+
+
+def parse_facts(content: bytes, path: Path) -> pa.Table:
+    """The table of a file whose bytes were read already.
+
+    Args:
+        content: The bytes.
+        path: The file, for messages.
+
+    Raises:
+        DataError: If they do not read or the columns are not the schema's.
+    """
+    _check_schema(pa.BufferReader(content), path)
+    return _table(pa.BufferReader(content), path, None)
+
+
+def _table(source: Any, path: Path, columns: Sequence[str] | None) -> pa.Table:
     try:
-        table = pq.read_table(path, columns=None if columns is None else list(columns))
+        table = pq.read_table(source, columns=None if columns is None else list(columns))
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
-    return table if columns is not None or DERIVED in table.column_names else _with_prob(table)
+        raise _unreadable(path, error) from error
+    if columns is not None or DERIVED in table.column_names:
+        return table
+    return _with_prob(table)
 
 
 def _with_prob(table: pa.Table) -> pa.Table:

@@ -7,13 +7,16 @@ import os
 import shutil
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
-from kgbench.errors import DataError
-from kgbench.records.facts import FACTS_SCHEMA, facts_table, read_facts, write_facts
+from kgbench.errors import DataError, OutputError
+from kgbench.records.facts import FACTS_SCHEMA, facts_bytes, facts_table, parse_facts
 
 __all__ = ["Journal"]
 
@@ -21,12 +24,20 @@ __all__ = ["Journal"]
 CODE = "code.txt"
 """Holds the version of the code that computed."""
 
+_GONE = ".gone-"
+"""Begins the name of a folder that is being deleted."""
+
+_TRIES = 100
+"""How often a file is written where other processes remove the folder meanwhile."""
+
 
 class Journal:
     """Per-fact rows of finished chunks, in a folder of their own.
 
-    A part is written under a temporary name and then renamed, so that a part that is there is whole. It holds every configuration
-    of its prompts; what is finished is thus a set of (prompt, fact) pairs, whatever the batch size of the run that resumes.
+    A part holds every configuration of its prompts; what is finished is thus a set of (prompt, fact) pairs, whatever the
+    batch size of the run that resumes. A part is written under a temporary name and then renamed to the hash of its code
+    and content. So a part that is there is whole, a damaged one and one of other code are not used, and parts of several
+    processes, also of several machines, never have one name.
     """
 
     def __init__(self, folder: Path, code: str = "") -> None:
@@ -36,53 +47,72 @@ class Journal:
             folder: The journal's folder; it need not exist.
             code: Version of the code that computes; what another version computed is deleted, with a warning. Empty to read only.
         """
-        self.folder, self.code = folder, code
-        self._check_code()
+        self.folder = folder
+        before = self._read_code()
+        self.code = code or before
+        self._keeps = bool(code)
         self._parts: list[pa.Table] = []
         self._cost: dict[str, float] = {}
-        self._next = 0
         self._finished: set[tuple[str, str]] = set()
-        for path in sorted(folder.glob("[0-9]*-*.parquet")):
-            self._next = int(path.name.split("-")[0]) + 1
+        if before and before != self.code:
+            _warn(f"an unfinished run of {before} is left out and computed anew: this is {self.code}")
+            self.discard()
+        for path in sorted(folder.glob("*.parquet")):
             self._take(path)
 
-    def _check_code(self) -> None:
-        if self.code and self.folder.is_dir() and any(self.folder.iterdir()) and (before := self._read_code()) != self.code:
-            told = f"an unfinished run of {before or 'an unknown version'} is left out and computed anew: this is {self.code}"
-            warnings.warn(told, stacklevel=4)
-            shutil.rmtree(self.folder)
-
     def _read_code(self) -> str:
-        path = self.folder / CODE
-        return path.read_text("utf-8") if path.is_file() else ""
+        """The code that computed what is there; a damaged text is that of no code."""
+        try:
+            return (self.folder / CODE).read_text("utf-8", errors="replace")
+        except OSError:
+            return ""
 
-    def _begin(self) -> None:
-        """Make the folder; the version of the code comes first into it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if self.code:
-            (self.folder / CODE).write_text(self.code, "utf-8")
+    def _hash(self, content: bytes) -> str:
+        """SHA-256, in hexadecimal, of the code and of what it computed."""
+        return sha256(self.code.encode() + b"\0" + content).hexdigest()
 
     def keep(self, name: str, value: Any) -> None:
-        """Keep a JSON value, such as the scores of one half of the facts."""
-        self._begin()
-        temporary = self.folder / f"{name}-{os.getpid()}.tmp"
-        temporary.write_text(json.dumps(value, allow_nan=False), "utf-8")
-        temporary.replace(self.folder / f"{name}.json")
+        """Keep a JSON value, such as the scores of one half of the facts.
+
+        Raises:
+            OutputError: It cannot be written, as on a full disk.
+        """
+        text = json.dumps(value, allow_nan=False)
+        self._put(f"{name}.json", json.dumps({"hash": self._hash(text.encode()), "value": value}).encode())
 
     def kept(self, name: str) -> Any | None:
-        """A value that was kept; None where it was not, or does not read."""
+        """A value that was kept; None where it was not, or is damaged, of which a warning tells."""
+        path = self.folder / f"{name}.json"
         try:
-            return json.loads((self.folder / f"{name}.json").read_text("utf-8"))
-        except (OSError, ValueError):
+            found = json.loads(path.read_text("utf-8"))
+            value = found["value"]
+            whole = found["hash"] == self._hash(json.dumps(value, allow_nan=False).encode())
+        except FileNotFoundError:
             return None
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            whole = False
+        if whole:
+            return value
+        self._leave_out(path)
+        return None
 
     def _take(self, path: Path) -> None:
+        """Take up a part, unless it is damaged."""
         try:
-            part = read_facts(path)
-        except DataError as error:
-            warnings.warn(f"part of an unfinished run is left out and computed anew: {error}", stacklevel=4)
-            return
-        self._add(part, {key.decode(): float(value) for key, value in (part.schema.metadata or {}).items()})
+            content = path.read_bytes()
+            if path.stem != self._hash(content):
+                return self._leave_out(path)
+            part = parse_facts(content, path)
+        except FileNotFoundError:  # another process ended meanwhile
+            return None
+        except (OSError, DataError):
+            return self._leave_out(path)
+        return self._add(part, {key.decode(): float(value) for key, value in (part.schema.metadata or {}).items()})
+
+    def _leave_out(self, path: Path) -> None:
+        _warn(f"part of an unfinished run is left out and computed anew: {path} is damaged, or of other code")
+        if self._keeps:
+            path.unlink(missing_ok=True)
 
     def _add(self, part: pa.Table, cost: Mapping[str, float]) -> None:
         pairs = list(zip(part["prompt"].to_pylist(), part["fact"].to_pylist(), strict=True))
@@ -109,22 +139,56 @@ class Journal:
 
         Raises:
             DataError: If a score is not finite.
+            OutputError: It cannot be written, as on a full disk.
         """
         part = facts_table(columns)
-        self._begin()
-        path = self.folder / f"{self._next:06d}-{os.getpid()}.parquet"
-        temporary = path.with_suffix(".tmp")
-        write_facts(part, temporary, {key: repr(float(value)) for key, value in (cost or {}).items()})
-        temporary.replace(path)
-        self._next += 1
+        content = facts_bytes(part, {key: repr(float(value)) for key, value in (cost or {}).items()})
+        self._put(f"{self._hash(content)}.parquet", content)
         self._add(part, cost or {})
+
+    def _put(self, name: str, content: bytes) -> None:
+        """Write a file whole or not at all, the code before it."""
+        files = {**({CODE: self.code.encode()} if self.code else {}), name: content}
+        for left in reversed(range(_TRIES)):
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                for each, text in files.items():
+                    self._replace(self.folder / each, text)
+                return
+            except (FileNotFoundError, FileExistsError) as error:
+                # Another run of the same job ended and removed the folder, perhaps while it was made here.
+                if not left:
+                    raise OutputError.of("a finished part of the run", self.folder, error) from error
+            except OSError as error:
+                raise OutputError.of("a finished part of the run", self.folder, error) from error
+
+    @staticmethod
+    def _replace(path: Path, content: bytes) -> None:
+        temporary = path.with_name(f"{uuid4().hex}.tmp")
+        try:
+            temporary.write_bytes(content)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def table(self) -> pa.Table:
         """All rows, sorted; a pair that two parts hold is taken from the first."""
         return facts_table(pa.concat_tables([FACTS_SCHEMA.empty_table(), *self._parts]))
 
     def discard(self) -> None:
-        """Delete the folder: the run has ended and its record is written."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if self.folder.parent.is_dir() and not any(self.folder.parent.iterdir()):
+        """Delete the folder: the run has ended and its record is written.
+
+        It is renamed first, so that another process finds all of it or nothing.
+        """
+        gone = self.folder.with_name(f"{_GONE}{uuid4().hex}")
+        with suppress(OSError):
+            os.rename(self.folder, gone)
+        for folder in self.folder.parent.glob(f"{_GONE}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # others are there, or it was never made
             self.folder.parent.rmdir()
+
+
+def _warn(text: str) -> None:
+    """A warning that names the caller of the store."""
+    warnings.warn(text, stacklevel=5)

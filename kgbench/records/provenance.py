@@ -5,15 +5,23 @@ from __future__ import annotations
 import platform
 import subprocess
 from datetime import datetime, timezone
+from functools import cache
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 
 from kgbench.records.identity import Strict
 
-__all__ = ["Commit", "Provenance", "collect_provenance"]
+__all__ = ["Commit", "Provenance", "code_stamp", "collect_provenance", "other_versions"]
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pyarrow", "pydantic")
 """Whose versions are stored."""
+
+DECISIVE = ("torch", "transformers", "numpy")
+"""Of these, the packages that compute."""
+
+SOURCES = (".py", ".json", ".toml")
+"""Endings of the package's files that decide what comes out of a run."""
 
 
 class Commit(Strict):
@@ -55,6 +63,49 @@ def collect_provenance(version: str, device: str) -> Provenance:
         device=device,
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def code_stamp(version: str) -> str:
+    """The state of the code that computes: parts of one run by two of these do not go together.
+
+    Args:
+        version: Version of kgbench.
+    """
+    sources = sources_hash(Path(__file__).resolve().parents[1])[:16]
+    return ", ".join([f"kgbench {version} (sources {sources})", *_packages()])
+
+
+@cache
+def sources_hash(package: Path) -> str:
+    """SHA-256, in hexadecimal, over names and bytes of a package's own files, as they are at the first call."""
+    digest = sha256()
+    found = (path for path in package.rglob("*") if path.suffix in SOURCES and path.is_file())
+    for path in sorted(found):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def other_versions(before: Provenance, version: str) -> str | None:
+    """Which versions computed a result and which are here, where they differ.
+
+    Args:
+        before: Of the result.
+        version: Version of kgbench.
+    """
+    then = [f"kgbench {before.kgbench}"]
+    then += [f"{name} {before.packages.get(name, 'unknown')}" for name in DECISIVE]
+    now = [f"kgbench {version}", *_packages()]
+    differing = [(old, new) for old, new in zip(then, now, strict=True) if old != new]
+    if not differing:
+        return None
+    old, new = (", ".join(some) for some in zip(*differing, strict=True))
+    return f"computed before by {old} (here: {new})"
+
+
+def _packages() -> list[str]:
+    return [f"{name} {_version(name) or 'unknown'}" for name in DECISIVE]
 
 
 def package_commit(package: Path) -> Commit | None:

@@ -6,11 +6,13 @@ import json
 import os
 import re
 import shutil
-import time
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from errno import EEXIST, ENOTEMPTY
+from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -20,16 +22,33 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError
-from kgbench.records.facts import check_facts, facts_table, read_facts, write_facts
+from kgbench.records.facts import check_facts, facts_bytes, facts_table, read_facts
 from kgbench.records.journal import Journal
 from kgbench.records.record import Record
 
-__all__ = ["DamagedRecordWarning", "RecordStore", "StoredRecord", "load_record", "read_record"]
+__all__ = [
+    "SEAL",
+    "DamagedRecordWarning",
+    "RecordStore",
+    "StoredRecord",
+    "load_record",
+    "read_record",
+    "renew_seal",
+]
 
 RECORD, FACTS, PARTIAL, TEMPORARY = "record.json", "facts.parquet", ".partial", ".writing-"
+SEAL = "seal.json"
+"""SHA-256 of `record.json` and of `facts.parquet`, written with them. Records of before have none, and are not guarded."""
+_DIGITS = 12
+"""Digits of the id in a folder's name."""
+_HEAD = re.compile(rb'\s*\{\s*"schema_version":\s*\d+,\s*"id":\s*"([0-9a-f]{64})"')
+"""How `record.json` begins."""
+_TRIES = 3
+"""How often a record is written where another process takes the folder for that of a dead run."""
+_REMEDY = "restore its folder from a copy, or delete it and compute it again"
 _LISTED = 5
 """Names in a message, where a folder can hold hundreds of records."""
-_DEAD_AFTER_S = 3600.0
+_DEAD_AFTER_S = 86400.0
 """Writing takes seconds: a temporary folder of this age belongs to a run that was killed."""
 
 
@@ -78,26 +97,32 @@ class RecordStore:
     def scan(self) -> Iterator[StoredRecord]:
         """All records, by folder name; of each damaged one a `DamagedRecordWarning` tells."""
         for folder in self._folders():
-            try:
-                yield read_record(folder)
-            except DataError as error:
-                warnings.warn(f"a damaged record is left out: {error}; delete its folder", DamagedRecordWarning, stacklevel=2)
+            if (found := _read_or_warn(folder)) is not None:
+                yield found
 
     def find(self, id: str) -> StoredRecord | None:
-        """The record of this identity; a damaged one does not count, and a `DamagedRecordWarning` tells of it."""
-        for folder in self._folders():
-            try:
-                if _peek_id(folder) == id:
-                    return read_record(folder)
-            except DataError as error:
-                warnings.warn(f"a damaged record is left out: {error}; delete its folder", DamagedRecordWarning, stacklevel=2)
+        """The record of this identity; a damaged one does not count, and a `DamagedRecordWarning` tells of it.
+
+        Folders that are named after the id are read first. Of the others the beginning alone is read, so that a folder
+        which somebody renamed is found too.
+        """
+        ending = re.compile(rf".*-{re.escape(id[:_DIGITS])}(-\d+)?")
+        names = self._names()
+        named = [name for name in names if ending.fullmatch(name)]
+        claiming = (name for name in names if self._claimed(name) in (id, None) and name not in named)
+        for name in chain(named, claiming):
+            if not (self.root / name / RECORD).is_file():
+                continue
+            found = _read_or_warn(self.root / name)
+            if found is not None and found.record.id == id:
+                return found
         return None
 
     def path_of(self, record: Record) -> Path:
         """Where a new record of this identity is put: a readable name and the first twelve digits of the id."""
         words = (record.model, record.identity.dataset.name, record.identity.localizer.name)
         slug = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(words)).strip("-._")[:80]
-        return self.root / f"{slug}-{record.id[:12]}"
+        return self.root / f"{slug}-{record.id[:_DIGITS]}"
 
     def write(self, record: Record, facts: pa.Table, attachments: Mapping[str, bytes] | None = None) -> Path:
         """Write a record whole or not at all.
@@ -115,20 +140,28 @@ class RecordStore:
         """
         if (found := self.find(record.id)) is not None:
             return found.path
-        files = {RECORD: record.to_json().encode(), **(attachments or {})}
-        table = facts_table(facts)
-        try:
-            self._sweep()
-            self.root.mkdir(parents=True, exist_ok=True)
-            temporary = self.root / f"{TEMPORARY}{os.getpid()}-{uuid4().hex[:8]}"
-            temporary.mkdir()
+        files = {RECORD: record.to_json().encode(), FACTS: facts_bytes(facts_table(facts))}
+        files = {**files, SEAL: _seal(files), **(attachments or {})}
+        for left in reversed(range(_TRIES)):
             try:
-                _fill(temporary, table, files)
-                return self._publish(temporary, record)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
-        except OSError as error:
-            raise OutputError(f"cannot write the record to {str(self.root)!r}: {error.strerror or error}") from error
+                return self._write(record, files)
+            except FileNotFoundError as error:  # swept by another process, whose clock may be wrong
+                if not left:
+                    raise OutputError.of("the record", self.root, error) from error
+            except OSError as error:
+                raise OutputError.of("the record", self.root, error) from error
+        raise AssertionError("the last try returns or raises")
+
+    def _write(self, record: Record, files: Mapping[str, bytes]) -> Path:
+        self.root.mkdir(parents=True, exist_ok=True)
+        temporary = self.root / f"{TEMPORARY}{uuid4().hex}"
+        temporary.mkdir()
+        try:
+            self._sweep(temporary.stat().st_mtime)
+            _fill(temporary, files)
+            return self._publish(temporary, record)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def journal(self, id: str, code: str = "") -> Journal:
         """Where an unfinished run of this identity keeps its finished parts.
@@ -146,7 +179,7 @@ class RecordStore:
             InputError: If several do.
             UnknownNameError: If none does.
         """
-        found = [(folder, _peek_id(folder, strict=False)) for folder in self._folders()]
+        found = [(folder, self._claimed(folder.name) or "") for folder in self._folders()]
         exact = [folder for folder, id in found if prefix in (folder.name, id)]
         near = exact or [folder for folder, id in found if prefix and (id.startswith(prefix) or folder.name.startswith(prefix))]
         if len(near) > 1:
@@ -157,15 +190,30 @@ class RecordStore:
         return read_record(near[0])
 
     def _folders(self) -> list[Path]:
-        if not self.root.is_dir():
+        """Folders that look like records, by name."""
+        return [self.root / name for name in self._names() if (self.root / name / RECORD).is_file()]
+
+    def _names(self) -> list[str]:
+        """Names of what could be a record, sorted."""
+        try:
+            return sorted(name for name in os.listdir(self.root) if not name.startswith("."))
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(p.parent for p in self.root.glob(f"*/{RECORD}") if not p.parent.name.startswith("."))
+
+    def _claimed(self, name: str) -> str | None:
+        """The id that a record claims, from the beginning of its file; None where that does not read."""
+        try:
+            with open(os.path.join(self.root, name, RECORD), "rb", buffering=0) as file:
+                begins = _HEAD.match(file.read(256))
+        except OSError:
+            return None
+        return None if begins is None else begins[1].decode()
 
     def _publish(self, temporary: Path, record: Record) -> Path:
-        """Rename to the first free name, unless another run was faster: names mean nothing, and a damaged folder is not overwritten."""
-        target = wanted = self.path_of(record)
-        k = 1
-        while (found := self.find(record.id)) is None:
+        """Rename to the first free name, unless another run was faster; a damaged folder is not overwritten."""
+        wanted = self.path_of(record)
+        target, k = wanted, 1
+        while True:
             try:
                 if not target.exists():
                     os.replace(temporary, target)
@@ -173,14 +221,22 @@ class RecordStore:
             except OSError as error:
                 if error.errno not in (ENOTEMPTY, EEXIST):  # another run took the name in between
                     raise
+            there = _read_or_none(target)
+            if there is not None and there.record.id == record.id:
+                return target
             k += 1
             target = wanted.with_name(f"{wanted.name}-{k}")
-        return found.path
 
-    def _sweep(self) -> None:
+    def _sweep(self, now: float) -> None:
+        """Delete what killed runs left.
+
+        Args:
+            now: The time by the clock that the folders' own times are of, which need not be this machine's.
+        """
         for folder in self.root.glob(f"{TEMPORARY}*"):
-            if time.time() - folder.stat().st_mtime > _DEAD_AFTER_S:
-                shutil.rmtree(folder, ignore_errors=True)
+            with suppress(FileNotFoundError):  # another process was faster
+                if now - folder.stat().st_mtime > _DEAD_AFTER_S:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def load_record(run: str, root: str | Path) -> StoredRecord:
@@ -209,10 +265,19 @@ def read_record(folder: Path) -> StoredRecord:
     """Read and check a record.
 
     Raises:
-        DataError: If a part is missing, does not read, or the id is not the hash of the identity.
+        DataError: If a part is missing, does not read, is not as it was written, or the id is not the hash of the identity.
     """
     try:
-        record = Record.model_validate(_read_json(folder))
+        return _read(folder)
+    except DataError as error:
+        raise DataError(f"{error}; {_REMEDY}") from error
+
+
+def _read(folder: Path) -> StoredRecord:
+    content = _content(folder / RECORD)
+    _check_seal(folder, content)
+    try:
+        record = Record.model_validate(_parsed(folder / RECORD, content))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "record"
@@ -223,32 +288,69 @@ def read_record(folder: Path) -> StoredRecord:
     return StoredRecord(record, folder)
 
 
-def _read_json(folder: Path) -> Any:
-    try:
-        return json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{folder / RECORD}: not readable as JSON ({error})") from error
+def renew_seal(folder: Path) -> None:
+    """Seal a record that kgbench itself has changed, where it has a seal."""
+    if (folder / SEAL).is_file():
+        files = {name: (folder / name).read_bytes() for name in (RECORD, FACTS)}
+        temporary = folder / f".{SEAL}.{uuid4().hex}"
+        temporary.write_bytes(_seal(files))
+        temporary.replace(folder / SEAL)
 
 
-def _peek_id(folder: Path, strict: bool = True) -> str:
-    """The id that a record claims, without checking it."""
+def _seal(files: Mapping[str, bytes]) -> bytes:
+    hashes = {name: sha256(files[name]).hexdigest() for name in (RECORD, FACTS)}
+    return json.dumps(hashes, indent=1).encode() + b"\n"
+
+
+def _check_seal(folder: Path, record: bytes) -> None:
+    """Compare the files with what was written, where that is known.
+
+    Raises:
+        DataError: They are not the same.
+    """
+    if not (folder / SEAL).is_file():
+        return
+    said = _parsed(folder / SEAL, _content(folder / SEAL))
+    if not (folder / FACTS).is_file():
+        raise DataError(f"{folder}: {FACTS} is missing")
+    for name, content in ((RECORD, record), (FACTS, _content(folder / FACTS))):
+        if not isinstance(said, dict) or said.get(name) != sha256(content).hexdigest():
+            raise DataError(f"{folder / name}: damaged or edited: its hash is not the one in {SEAL}")
+
+
+def _content(path: Path) -> bytes:
     try:
-        content = _read_json(folder)
-        id = content["id"] if isinstance(content, dict) and "id" in content else None
-        if not isinstance(id, str):
-            raise DataError(f"{folder / RECORD}: holds no id")
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: not readable ({error.strerror})") from error
+
+
+def _parsed(path: Path, content: bytes) -> Any:
+    try:
+        return json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not readable as JSON ({error})") from error
+
+
+def _read_or_warn(folder: Path) -> StoredRecord | None:
+    try:
+        return read_record(folder)
+    except DataError as error:
+        warnings.warn(f"a damaged record is left out: {error}", DamagedRecordWarning, stacklevel=3)
+        return None
+
+
+def _read_or_none(folder: Path) -> StoredRecord | None:
+    try:
+        return read_record(folder)
     except DataError:
-        if strict:
-            raise
-        return ""
-    return id
+        return None
 
 
-def _fill(folder: Path, table: pa.Table, files: Mapping[str, bytes]) -> None:
+def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write all files and wait until they are on the disk, so that the rename never publishes less than the whole."""
-    write_facts(table, folder / FACTS)
     for name, content in files.items():
-        (folder / name).write_bytes(content)
-    for path in folder.iterdir():
-        with open(path, "rb") as file:
+        with open(folder / name, "wb") as file:
+            file.write(content)
+            file.flush()
             os.fsync(file.fileno())

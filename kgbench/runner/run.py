@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kgbench import __version__
-from kgbench.records import Journal, Record, RecordStore
+from kgbench.records import Journal, Record, RecordStore, code_stamp, other_versions
 from kgbench.runner.assemble import make_record, on_metric
 from kgbench.runner.foreign import guarded
 from kgbench.runner.job import prepare_job
@@ -54,8 +55,12 @@ def run_job(spec: Spec, settings: Settings, progress: Progress | None = None, pa
     store.check_writable()
     job = prepare_job(spec, settings, pairs)
     if (found := store.find(job.identity.digest())) is not None:
+        if (versions := other_versions(found.record.provenance, __version__)) is not None:
+            warnings.warn(f"{versions}; to compute it again, delete {found.path}", stacklevel=2)
         return Run(on_metric(job, found.record, found.facts()), found.path, reused=True)
-    journal = store.journal(job.identity.digest(), f"kgbench {__version__}, {job.localizer.name} {job.localizer.version}")
+    localizer = job.identity.localizer
+    code = f"{code_stamp(__version__)}, {localizer.name} {localizer.version}"
+    journal = store.journal(job.identity.digest(), code)
     with guarded(job, journal, pairs):
         measurement = ready(job, journal, progress)
         _compute(measurement, journal, progress)

@@ -14,14 +14,15 @@ from kgbench.errors import DataError, InputError
 from kgbench.leaderboard.entries import FILES, RECORD
 from kgbench.leaderboard.validate import limits
 from kgbench.leaderboard.validate.findings import Finding, shown
+from kgbench.records import SEAL
 
 __all__ = ["NEEDED", "PICTURE", "Folder", "folder_name", "folders_below", "foreign_file", "too_large"]
 
 NEEDED = FILES[:2]
 """Files without which there is no entry."""
 
-PICTURE = re.compile(r"[\w.-]+\.(png|svg)")
-"""What a run's own folder holds beside the record, and an entry does not."""
+PICTURE = re.compile(rf"[\w.-]+\.(png|svg)|{re.escape(SEAL)}")
+"""What a run's own folder holds beside the record, and an entry does not: pictures, and the seal."""
 
 RESULTS = "results"
 """The folder of a leaderboard that holds the entries."""
@@ -156,7 +157,8 @@ def too_large(folder: Folder, name: str) -> Finding:
 def foreign_file(folder: Folder, name: str, strict: bool) -> Finding:
     """That a file is none of an entry's."""
     refuses = strict or not PICTURE.fullmatch(name)
-    wrong = "it is none of an entry's files" if refuses else "a picture, which is not submitted"
+    own = "the run's seal" if name == SEAL else "a picture"
+    wrong = "it is none of an entry's files" if refuses else f"{own}, which is not submitted"
     return Finding(f"{folder.name}/{folder_name(name)}", "file", wrong, f"{', '.join(FILES)} and nothing else", refuses)
 
 
