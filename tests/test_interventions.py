@@ -140,3 +140,27 @@ def test_logits_of_no_number_name_configuration_and_fact(tmp_path: Path) -> None
     job = prepare_job(spec, Settings(device="cpu", output_dir=tmp_path))
     with pytest.raises(InputError, match=r"the logits of configuration FE\+LT, fact tiny_movies/\d+, prompt 'headline'.* hold NaN"):
         run_group(Measurement(job, Zero(value=float("nan"))), job.all_prompts)
+
+
+@kinds
+def test_the_answer_is_not_needed(name: str, arguments: tuple[tuple[str, str], ...]) -> None:
+    """What a built-in method does to a prompt is the same whether or not the answer is withheld."""
+    pair, prompts = tiny("tiny-gpt2")
+    questions = [pair.question(prompt) for prompt in prompts]
+    made = created(name, arguments)
+    for text in grafts(made):
+        graft = parse_graft(text)
+        told = made.fitted(pair, prompts).treat(pair, prompts, graft)
+        assert made.fitted(pair, questions).treat(pair, questions, graft) == told
+
+
+def test_a_question_holds_no_answer() -> None:
+    """Target, target token and the field asked for are withheld, and reading one is an error that says what to do."""
+    pair, prompts = tiny("tiny-gemma")
+    question = pair.question(prompts[0])
+    assert pair.question(question) is question and question == pair.question(prompts[0])
+    assert prompts[0].target not in question.fact.fields.values() and prompts[0].target not in repr(question)
+    assert pair.encode(question) == pair.encode(prompts[0]) and pair.regions(question) == pair.regions(prompts[0])
+    for read in (lambda: question.target, lambda: pair.encoded(question).target):
+        with pytest.raises(InputError, match=r"without their answer.*needs = frozenset"):
+            read()

@@ -28,7 +28,7 @@ def test_declarations(name: str) -> None:
     """Every localizer says what it is, what it needs and what it does to the model when nothing is kept."""
     made = create(name, {}, seed=5)
     assert isinstance(made, InterventionLocalizer if made.kind == "intervention" else ScoringLocalizer)
-    assert made.needs <= {"donor", "gradients", "counterfactual", "truth"}
+    assert made.needs <= {"donor", "gradients", "counterfactual", "truth", "answer"}
     assert made.floor in ("recipient", "destroyed_donor")
     assert made.version
     told = localizers.describe()[name]

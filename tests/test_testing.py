@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from interventions import Zero
 
 from kgbench.data import Prompt
 from kgbench.engine import Treatment
+from kgbench.engine.edits import Hook, Values, Write
 from kgbench.engine.site_sets import all_sites
 from kgbench.engine.treatment import graft_treatments
 from kgbench.errors import NotApplicableError
@@ -132,6 +134,51 @@ class Declining(Grafts):
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         if "head" not in str(sites) and str(sites) != "NONE":
             raise NotApplicableError("too hard")
+        return graft_treatments(pair, prompts, sites)
+
+
+@dataclass(frozen=True)
+class Peek(Grafts):
+    """Writes the answer's row of the head."""
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        head = pair.recipient.get_output_embeddings().weight
+        found = graft_treatments(pair, prompts, sites)
+        if str(sites) not in ("LT", "FE+LT"):
+            return found
+        hook = Hook(pair.n_layers - 1, "resid_post")
+        rows = [head[self.answer(pair, prompt)] for prompt in prompts]
+        edits = [(Write(hook, Values(row)),) for row in rows]
+        return [(*row[:-1], replace(row[-1], edits=edit)) for row, edit in zip(found, edits, strict=True)]
+
+    def answer(self, pair: ModelPair, prompt: Prompt) -> int:
+        return pair.encoded(prompt).target
+
+
+@dataclass(frozen=True)
+class PeekAtText(Peek):
+    """The same by the answer's text."""
+
+    def answer(self, pair: ModelPair, prompt: Prompt) -> int:
+        return pair.encode(f"{prompt.text} {prompt.target}")[-1]
+
+
+@dataclass(frozen=True)
+class PeekAtField(Peek):
+    """The same by the fact's field."""
+
+    def answer(self, pair: ModelPair, prompt: Prompt) -> int:
+        return pair.encode(f"{prompt.text} {prompt.fact.fields['second_actor']}")[-1]
+
+
+@dataclass(frozen=True)
+class ToldAnswers(Grafts):
+    """Reads the answers, and says so."""
+
+    needs = frozenset({"donor", "answer"})
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        assert all(prompt.target and pair.encoded(prompt).target >= 0 for prompt in prompts)
         return graft_treatments(pair, prompts, sites)
 
 
@@ -328,7 +375,7 @@ def broken(localizer: AbstractLocalizer) -> dict[str, str]:
     return {verdict.name: verdict.reason for verdict in check_localizer(localizer, ["gpt2"]) if verdict.reason is not None}
 
 
-@pytest.mark.parametrize("sound", [Grafts(), Lengths(), Random(), Random(seed=2), Swapping(tidy=True)], ids=repr)
+@pytest.mark.parametrize("sound", [Grafts(), ToldAnswers(), Lengths(), Random(), Random(seed=2), Swapping(tidy=True)], ids=repr)
 def test_sound_localizers_pass(sound: AbstractLocalizer) -> None:
     """Nothing fails that keeps the contract."""
     assert broken(sound) == {}
@@ -350,6 +397,10 @@ def test_sound_localizers_pass(sound: AbstractLocalizer) -> None:
         (Unseeded(), "same_under_a_seed", "a generator that a parameter seeds"),
         (Ordered(), "order_of_prompts_does_not_matter", "in another order"),
         (Ordered(), "batch_does_not_matter", "by itself and among others"),
+        (Zero(), "a_kept_last_token_answers_its_prompt", "'FE+LT' answers the same to every prompt"),
+        (Peek(), "treatments_fit_the_prompts", "an intervention gets prompts without their answer"),
+        (PeekAtText(), "treatments_fit_the_prompts", "an intervention gets prompts without their answer"),
+        (PeekAtField(), "treatments_fit_the_prompts", "KeyError"),
         (BadUnits(), "units_of_a_scan_fit", "not some of all_sites"),
         (Swapping(), "can_be_interrupted", "leaves the weights of recipient changed"),
         (Partial(), "every_site_has_a_finite_score", "have no score, such as"),

@@ -109,6 +109,7 @@ def _interventions(job: Job, prompts: Sequence[Prompt]) -> Work:
     from dataclasses import replace
 
     from kgbench.localizers import InterventionLocalizer
+    from kgbench.localizers._base import asked
     from kgbench.runner.ready import expressed
 
     own = replace(job, prompts={prompts[0].name: prompts})
@@ -116,7 +117,7 @@ def _interventions(job: Job, prompts: Sequence[Prompt]) -> Work:
     assert isinstance(method, InterventionLocalizer)
 
     def work() -> None:
-        measurement = replace(applicable, method=method.fitted(job.pair, prompts))
+        measurement = replace(applicable, method=method.fitted(job.pair, asked(method, job.pair, prompts)))
         for start in range(0, len(prompts), measurement.at_once):
             plan, _ = measurement.plan(prompts[start : start + measurement.at_once])
             for _ in job.engine.run(plan):

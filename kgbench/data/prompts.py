@@ -19,7 +19,14 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["BuiltinPrompt", "Prompt", "builtin_prompts", "load_prompts", "prompt_hash", "prompt_names"]
+__all__ = ["WITHHELD", "BuiltinPrompt", "Prompt", "Question", "builtin_prompts", "load_prompts", "prompt_hash", "prompt_names"]
+
+
+WITHHELD = (
+    "an intervention gets prompts without their answer, which treat and fitted are not to know; "
+    "a method that needs it says so by needs = frozenset({'donor', 'answer'})"
+)
+"""Why a question has no target."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,56 @@ class Prompt:
     """The object's text, which the model is to go on with after a blank."""
     spans: Mapping[str, tuple[int, int]] = field(hash=False)
     """Per region (FE, M, R, RP, P) its [start, end) characters in the text."""
+
+
+class Question(Prompt):
+    """A prompt without its answer, as interventions get it: no target, and no field of the fact that is the target.
+
+    Two questions are equal where name, fact, text and tokens are, so that what is learned from one is found again.
+    """
+
+    ids: tuple[int, ...]
+    """Token ids."""
+
+    def __init__(self, prompt: Prompt, ids: tuple[int, ...]) -> None:
+        """Withhold the answer.
+
+        Args:
+            prompt: The prompt.
+            ids: Its tokens.
+        """
+        fields = {name: value for name, value in prompt.fact.fields.items() if value != prompt.target}
+        parts = {
+            "name": prompt.name,
+            "fact": Fact(prompt.fact.id, fields),
+            "text": prompt.text,
+            "spans": prompt.spans,
+            "ids": ids,
+        }
+        for name, value in parts.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def target(self) -> str:
+        """Withheld.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError(f"fact {self.fact.id}, prompt {self.name!r}: {WITHHELD}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Question) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return f"Question(name={self.name!r}, fact={self.fact!r}, text={self.text!r})"
+
+    @property
+    def _key(self) -> tuple[str, str, str, tuple[int, ...]]:
+        return self.name, self.fact.id, self.text, self.ids
 
 
 @dataclass(frozen=True)

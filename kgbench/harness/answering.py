@@ -16,6 +16,7 @@ from kgbench.errors import InputError, NotApplicableError, RegionError
 from kgbench.harness.passages import Passage
 from kgbench.harness.scores import TokenScore
 from kgbench.localizers import InterventionLocalizer, Treatments
+from kgbench.localizers._base import asked
 from kgbench.metrics import require_finite, score_logits
 from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
@@ -67,7 +68,7 @@ class Answering:
         bare = {p.prompt: p.encoded for p in (passage.without_continuation() for passage in passages)}
         learned = {prompt: encoded for prompt, encoded in bare.items() if prompt.text} or bare
         with self.pair.read_as(learned):
-            return replace(self, method=self.method.fitted(self.pair, list(learned)), learned=learned)
+            return replace(self, method=self.method.fitted(self.pair, asked(self.method, self.pair, list(learned))), learned=learned)
 
     def scores(
         self, passages: Sequence[Passage], configurations: Sequence[str], progress: Callable[[int], object] | None = None
@@ -134,7 +135,8 @@ class Answering:
         names = ("rank", "prob", "logprob")
         flat = {name: np.empty((len(configurations), ends[-1])) for name in names}
         for which, configuration, logits in self._answers(*self._apart(passages, configurations)):
-            scored = score_logits(logits, wanted[which], lambda i, c=configuration: f"configuration {configurations[int(c[i])]}")
+            told = [f"configuration {configurations[c]}" for c in configuration.tolist()]
+            scored = score_logits(logits, wanted[which], told.__getitem__)
             for name in names:
                 flat[name][configuration.numpy(), which.numpy()] = scored[name]
         parts = {name: np.split(flat[name], ends[:-1], axis=1) for name in names}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
     return Leaderboard(tuple(_marked(board, older) for board in boards), tuple(found))
 
 
-def _marked(board: Board, older: Collection[str]) -> Board:
+def _marked(board: Board, older: AbstractSet[str]) -> Board:
     """The board, with a footnote on each method that has figures of version 1 of the metrics.
 
     Args:

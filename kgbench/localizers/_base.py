@@ -14,10 +14,10 @@ if TYPE_CHECKING:  # the names of all localizers are known without torch
     from kgbench.engine.treatment import Treatment
     from kgbench.models.pair import ModelPair
 
-__all__ = ["COSTS", "FLOORS", "NEEDS", "AbstractLocalizer", "InterventionLocalizer", "ScoringLocalizer", "Treatments", "Unit"]
+__all__ = ["COSTS", "FLOORS", "NEEDS", "AbstractLocalizer", "InterventionLocalizer", "ScoringLocalizer", "Treatments", "Unit", "asked"]
 
-NEEDS = ("donor", "gradients", "counterfactual", "truth")
-"""What a method may have to be given."""
+NEEDS = ("donor", "gradients", "counterfactual", "truth", "answer")
+"""What a method may have to be given. `answer`: an intervention's `treat` and `fitted` get prompts with their targets."""
 
 FLOORS = ("recipient", "destroyed_donor")
 """What a model may output when no site carries the finetuned behaviour."""
@@ -93,7 +93,8 @@ class InterventionLocalizer(AbstractLocalizer):
 
         Args:
             pair: The models.
-            prompts: Prompts of any lengths.
+            prompts: Prompts of any lengths. They are questions, see `kgbench.data.Question`: they have no target, unless
+                the method needs the `answer`.
             sites: The sites, as a graft expression.
 
         Returns:
@@ -104,7 +105,10 @@ class InterventionLocalizer(AbstractLocalizer):
         """
 
     def fitted(self, pair: ModelPair, prompts: Sequence[Prompt]) -> InterventionLocalizer:
-        """The same method with what it learns from all prompts of a task; what it says of a fact it must not learn from that fact."""
+        """The same method with what it learns from all prompts of a task, which it gets as `treat` does.
+
+        What it says of a fact it must not learn from that fact.
+        """
         return self
 
     def variants(self) -> Sequence[InterventionLocalizer]:
@@ -116,6 +120,11 @@ class InterventionLocalizer(AbstractLocalizer):
         from kgbench.engine.site_sets import all_sites, site_graft  # torch is not needed to know a localizer's name
 
         return [Unit(site_graft(pair, prompts, site), (site,)) for site in all_sites(pair, prompts)]
+
+
+def asked(method: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+    """Prompts as an intervention gets them: without their answers, unless it says that it needs these."""
+    return prompts if "answer" in method.needs else [pair.question(prompt) for prompt in prompts]
 
 
 class ScoringLocalizer(AbstractLocalizer):

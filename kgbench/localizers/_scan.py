@@ -10,7 +10,7 @@ from jaxtyping import Float
 from kgbench.data import Prompt
 from kgbench.engine.site_sets import all_sites
 from kgbench.errors import NotApplicableError
-from kgbench.localizers._base import InterventionLocalizer, Unit
+from kgbench.localizers._base import InterventionLocalizer, Unit, asked
 from kgbench.localizers._measure import logprobs
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, Site, SiteScores, complement_graft, parse_graft
@@ -41,11 +41,11 @@ def scan(localizer: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Pr
     Raises:
         NotApplicableError: The method gives some site no value.
     """
-    fitted = localizer.fitted(pair, prompts)
+    fitted = localizer.fitted(pair, asked(localizer, pair, prompts))
     scores: dict[Site, float] = {}
     reasons: dict[str, None] = {}
     for group in _alike(pair, prompts):
-        units = fitted.units(pair, group)
+        units = fitted.units(pair, asked(fitted, pair, group))
         values = _values(fitted, pair, group, units, reasons)
         for number, unit in enumerate(units):
             value = values.get(number, np.nan) - (0.0 if unit.minus is None else values.get(unit.minus, np.nan))
@@ -93,7 +93,7 @@ def _but(graft: Graft) -> Graft:
 
 def _can(localizer: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt], graft: Graft, reasons: dict[str, None]) -> bool:
     try:
-        localizer.treat(pair, prompts[:1], graft)
+        localizer.treat(pair, asked(localizer, pair, prompts[:1]), graft)
     except NotApplicableError as error:
         reasons[str(error)] = None
         return False
@@ -114,6 +114,7 @@ def _measured(
     localizer: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt], grafts: Sequence[Graft]
 ) -> Float[np.ndarray, "graft prompt"]:
     """Log-probability of each prompt's target under each graft, probabilities averaged over the method's draws."""
-    drawn = [logprobs(pair, prompts, [variant.treat(pair, prompts, graft) for graft in grafts]) for variant in localizer.variants()]
+    questions = asked(localizer, pair, prompts)
+    drawn = [logprobs(pair, prompts, [variant.treat(pair, questions, graft) for graft in grafts]) for variant in localizer.variants()]
     found: Float[np.ndarray, "graft prompt"] = np.logaddexp.reduce(drawn, axis=0) - np.log(len(drawn))
     return found

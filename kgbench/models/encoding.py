@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from transformers import PreTrainedTokenizerBase
 
 from kgbench.data import Prompt
+from kgbench.data.prompts import WITHHELD
 from kgbench.data.spans import token_regions
-from kgbench.errors import ModelError, RegionError
+from kgbench.errors import InputError, ModelError, RegionError
 
-__all__ = ["Encoded", "Encoder"]
+__all__ = ["Encoded", "EncodedQuestion", "Encoder"]
 
 _MARK = "kgbench-user-turn"
 
@@ -25,6 +26,37 @@ class Encoded:
     """Token indices of each region the prompt has."""
     target: int
     """Id of the first token that `prompt + " " + object` adds to the prompt."""
+
+
+class EncodedQuestion(Encoded):
+    """One prompt as a model reads it, without the answer."""
+
+    def __init__(self, encoded: Encoded) -> None:
+        """Withhold the target.
+
+        Args:
+            encoded: The prompt with its target.
+        """
+        object.__setattr__(self, "ids", encoded.ids)
+        object.__setattr__(self, "regions", encoded.regions)
+
+    @property
+    def target(self) -> int:
+        """Withheld.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError(WITHHELD)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EncodedQuestion) and (self.ids, self.regions) == (other.ids, other.regions)
+
+    def __hash__(self) -> int:
+        return hash(self.ids)
+
+    def __repr__(self) -> str:
+        return f"EncodedQuestion(ids={self.ids}, regions={self.regions})"
 
 
 class Encoder:

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from kgbench.data import Prompt
+from kgbench.data import Prompt, Question
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import Checkpoint, locate
-from kgbench.models.encoding import Encoded, Encoder
+from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
 from kgbench.models.family import Family, family_in
 from kgbench.models.fitting import check_config, check_forward, check_weights, one_tokenizer, read_tokenizer
 from kgbench.models.hashing import model_hash, weights_hash
@@ -85,11 +85,21 @@ class ModelPair:
             self._encoded[prompt] = self._encoder(prompt)
         return self._encoded[prompt]
 
+    def question(self, prompt: Prompt) -> Question:
+        """A prompt without its answer, which reads the same: its encoding has ids and regions, and no target."""
+        if isinstance(prompt, Question):
+            return prompt
+        encoded = self.encoded(prompt)
+        question = Question(prompt, encoded.ids)
+        self._encoded.setdefault(question, EncodedQuestion(encoded))
+        return question
+
     @contextmanager
     def read_as(self, encoded: Mapping[Prompt, Encoded]) -> Iterator[None]:
         """For the time of a block, read some prompts as given: tokens and regions are known already, and are not the tokenizer's alone."""
         before = self._encoded
-        self._encoded = {**before, **encoded}
+        questions: dict[Prompt, Encoded] = {Question(prompt, own.ids): EncodedQuestion(own) for prompt, own in encoded.items()}
+        self._encoded = {**before, **encoded, **questions}
         try:
             yield
         finally:

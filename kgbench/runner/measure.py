@@ -13,6 +13,7 @@ from kgbench.engine import Answers, Plan
 from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
 from kgbench.errors import InputError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, Treatments
+from kgbench.localizers._base import asked
 from kgbench.metrics import score_logits
 from kgbench.models.pair import ModelPair
 from kgbench.runner.job import Job
@@ -79,7 +80,7 @@ def treated(method: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Pr
         InputError: It gives something else than a treatment per token of each prompt.
         NotApplicableError: It cannot express the graft.
     """
-    treatments = method.treat(pair, prompts, graft)
+    treatments = method.treat(pair, asked(method, pair, prompts), graft)
     listed = isinstance(treatments, Sequence) and all(isinstance(row, Sequence) for row in treatments)
     lengths = [len(pair.encoded(prompt).ids) for prompt in prompts]
     if not listed or [len(row) for row in treatments] != lengths or not all(isinstance(t, Treatment) for row in treatments for t in row):

@@ -10,6 +10,7 @@ from kgbench.engine.site_sets import graft_sites
 from kgbench.engine.treatment import parse_configuration
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer
+from kgbench.localizers._base import asked
 from kgbench.records import Journal
 from kgbench.runner.job import Job
 from kgbench.runner.measure import GROUP, Measurement, treated
@@ -45,7 +46,7 @@ def expressed(job: Job) -> Measurement:
     method: AbstractLocalizer = job.localizer
     if not isinstance(method, InterventionLocalizer):
         return Measurement(job, method)
-    method = method.fitted(job.pair, job.all_prompts)
+    method = method.fitted(job.pair, asked(method, job.pair, job.all_prompts))
     drawn = method.variants() if isinstance(method, InterventionLocalizer) else None
     if not (isinstance(drawn, Sequence) and drawn and all(isinstance(draw, InterventionLocalizer) for draw in drawn)):
         raise InputError(f"localizer {job.localizer.name!r}: fitted must give an intervention, and variants a list of such, never empty")

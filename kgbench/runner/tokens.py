@@ -78,7 +78,7 @@ def likeliest(spec: Spec, settings: Settings, n_facts: int, top: int = 10) -> li
             values, tokens = probabilities.topk(top)
             shown = [Likely(str(tokenizer.decode([token])), value) for token, value in zip(tokens.tolist(), values.tolist(), strict=True)]
             own = Likely(str(tokenizer.decode([target])), float(probabilities[target]))
-            which = f"configuration {graft}, fact {prompt.fact.id}, prompt {prompt.name!r}"
-            scored = score_logits(row[None], torch.tensor([target]), lambda _, which=which: which)
+            which = [f"configuration {graft}, fact {prompt.fact.id}, prompt {prompt.name!r}"]
+            scored = score_logits(row[None], torch.tensor([target]), which.__getitem__)
             found.append(Answered(prompt.fact.id, prompt.name, prompt.text, own, int(scored["rank"][0]), graft, tuple(shown)))
     return found

@@ -11,6 +11,7 @@ from kgbench.data import Prompt
 from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
 from kgbench.errors import NotApplicableError, RegionError
 from kgbench.localizers import InterventionLocalizer
+from kgbench.localizers._base import asked
 from kgbench.runner.job import Job
 from kgbench.runner.measure import GROUP, treated
 from kgbench.sites import Graft
@@ -83,7 +84,7 @@ def _fitted(job: Job, prompts: Sequence[Prompt]) -> InterventionLocalizer | str:
     method = job.localizer
     assert isinstance(method, InterventionLocalizer)
     try:
-        return method.fitted(job.pair, prompts) if prompts else method
+        return method.fitted(job.pair, asked(method, job.pair, prompts)) if prompts else method
     except NotApplicableError as error:
         return str(error)
 

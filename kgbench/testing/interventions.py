@@ -26,6 +26,8 @@ __all__ = ["laws_of_intervention"]
 EVERYTHING, NOTHING = "ALL:all+ln_f+head", "NONE"
 SOME = (*PATHWAYS, "FE@1", "ALL@1", "LT:o+ffn@1", "FE:attn@0; LT:ffn@second_half", "ALL:o")
 """Sets of sites of many shapes; a method may decline those that it cannot express."""
+KEPT = (EVERYTHING, "ALL", "FE+LT", "LT")
+"""Sets of sites that hold the whole last token."""
 ABSENT = "M"
 """A region that the prompts of a trial do not have."""
 
@@ -92,6 +94,15 @@ def depends_on_the_sites(trial: Trial) -> None:
     expect(between, f"each of {', '.join(map(repr, parts))} answers as {NOTHING!r} or as {EVERYTHING!r} does")
 
 
+def a_kept_last_token_answers_its_prompt(trial: Trial) -> None:
+    """Where the last token is kept, the answer depends on the prompt: an edit that erases the stream scores nothing."""
+    made = _fitted(trial)
+    for sites in (EVERYTHING, *(sites for sites in _applicable(trial, made) if sites in KEPT)):
+        first, *others = _answers(trial, [sites], made)[:, 0].unbind(dim=0)
+        erased = all(_alike(other, first, trial) for other in others)
+        expect(not erased, f"{sites!r} answers the same to every prompt: what the last token carries is erased, though it is kept")
+
+
 def answers_alike_whatever_the_sites(trial: Trial) -> None:
     """A baseline answers the same for all sites."""
     first, *others = _answers(trial, [NOTHING, EVERYTHING, *SOME]).unbind(dim=1)
@@ -152,6 +163,7 @@ def can_be_interrupted(trial: Trial) -> None:
 
 
 _ALWAYS = (
+    a_kept_last_token_answers_its_prompt,
     treatments_fit_the_prompts,
     declines_with_a_reason,
     same_under_a_seed,

@@ -12,7 +12,8 @@ from torch import Tensor
 from kgbench.data import Prompt, load_dataset, load_prompts
 from kgbench.engine.selftest import tolerance
 from kgbench.errors import LawError
-from kgbench.localizers import AbstractLocalizer
+from kgbench.localizers import AbstractLocalizer, InterventionLocalizer
+from kgbench.localizers._base import asked
 from kgbench.models.pair import ModelPair
 from kgbench.numbers import plain_text
 from kgbench.testing.pico import pico_pair
@@ -42,7 +43,9 @@ class Trial:
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:
-        """Prompts of four facts in two templates, of several lengths and regions."""
+        """Prompts of four facts in two templates, of several lengths and regions, as the localizer gets them."""
+        if isinstance(self.localizer, InterventionLocalizer):
+            return tuple(asked(self.localizer, self.pair, _prompts()))
         return _prompts()
 
     def fresh(self) -> Any:
