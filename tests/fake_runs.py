@@ -20,6 +20,7 @@ from kgbench.records import (
     WeightHashes,
     collect_provenance,
     facts_table,
+    measured_on,
 )
 
 RATES = {"PRE": 0.01, "SFT": 0.99, "ALL": 0.98, "FE": 0.17, "LT": 0.29, "FE+LT": 0.97, "(FE+LT)^C": 0.01, "FE^C": 0.3, "LT^C": 0.2}
@@ -83,7 +84,7 @@ def record(facts: pa.Table | None = None, metric: str = "top5", what: Identity |
             token_rows=18231,
             seconds=7.84,
             plain_forward_ratio=Estimate(value=4.6, low=4.5, high=4.8, n=5),
-            measured_on="300 prompts, 8 configurations",
+            measured_on=measured_on("packed"),
         ),
         "environment": Environment(device="cpu", executor="packed", attention="sdpa"),
         "provenance": collect_provenance("0.1.0", "a processor"),

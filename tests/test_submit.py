@@ -153,7 +153,11 @@ def test_a_name_stands_for_one_method(place: Place, capsys: pytest.CaptureFixtur
     assert place.submit(first, "--code", "mine==1.0") == 0
     assert place.submit(second, "--code", "mine==1.0") == 1
     assert "choose another name by --as" in capsys.readouterr().out
-    assert place.submit(second, "--code", "mine==1.0", "--as", "my_method (strength=3)") == 0
+    assert place.submit(second, "--code", "mine==1.0", "--as", "my_method (strength=3)") == 1
+    assert "all ranks are those of 'my_method'" in capsys.readouterr().out
+    strong = LocalizerRef(name="my_method", version=OTHERS.version, parameters={"strength": 4})
+    third = place.run(strong, rates={**RATES, "FE": 0.4})
+    assert place.submit(third, "--code", "mine==1.0", "--as", "my_method (strength=4)") == 0
 
 
 def test_code_is_asked_for_where_it_is_not_known(place: Place, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,8 +120,8 @@ JSON_TAMPERED: dict[str, tuple[Change, str, str]] = {
     "the number of facts edited": (record_edit(lambda c: row(c).update(n=3000)), RECORD, "rows["),
     "synergy edited": (record_edit(lambda c: c["synergy"].update(headline=[0.5, 0.4, 0.6, 30])), RECORD, "synergy"),
     "the verdict reworded": (record_edit(lambda c: c.update(verdict="The best method of all (top5).")), RECORD, "verdict"),
-    "another metric": (record_edit(lambda c: c.update(metric="top50")), RECORD, "rows["),
-    "an unknown metric": (record_edit(lambda c: c.update(metric="best")), RECORD, "rows"),
+    "another metric": (record_edit(lambda c: c.update(metric="top50")), RECORD, "metric: ratios are of"),
+    "an unknown metric": (record_edit(lambda c: c.update(metric="best")), RECORD, "metric: ratios are of"),
     "NaN": (text_edit('"seconds":7.84', '"seconds":NaN'), RECORD, "JSON"),
     "an infinity in digits": (text_edit('"seconds":7.84', '"seconds":1e999'), RECORD, "JSON"),
     "a key twice": (text_edit('"metric":', '"metric": "top1",\n"metric":'), RECORD, "JSON"),
@@ -212,6 +212,52 @@ JSON_TAMPERED: dict[str, tuple[Change, str, str]] = {
     "nearly a built-in method's name": (submission_edit(name="Graft Scan"), SUBMISSION, "name"),
     "another version than the one that ran": (submission_edit(code="kgbench==9.9"), SUBMISSION, "code"),
     "a submission that is no JSON": (bytes_of(SUBMISSION, b"{"), SUBMISSION, "JSON"),
+    "seconds as text": (record_edit(lambda c: c["cost"].update(seconds="7.84")), RECORD, "cost.seconds"),
+    "a truth value as a number": (
+        record_edit(lambda c: c["cost"].update(forwards=True)),
+        RECORD,
+        "cost.forwards",
+    ),
+    "seconds without end": (
+        record_edit(lambda c: c["cost"].update(seconds=1e308)),
+        RECORD,
+        "cost.seconds",
+    ),
+    "token rows without end": (
+        record_edit(lambda c: c["cost"].update(token_rows=2**52)),
+        RECORD,
+        "cost.token_rows",
+    ),
+    "more forwards than token rows": (
+        record_edit(lambda c: c["cost"].update(forwards=18232)),
+        RECORD,
+        "cost.forwards",
+    ),
+    "a ratio below that of the token rows": (
+        record_edit(lambda c: c["cost"].update(plain_forward_ratio=[1.0, 1.0, 1.0, 5])),
+        RECORD,
+        "cost.plain_forward_ratio",
+    ),
+    "a cost of something else": (
+        record_edit(lambda c: c["cost"].update(measured_on="the fastest machine there is")),
+        RECORD,
+        "cost.measured_on",
+    ),
+    "a time to come": (
+        record_edit(lambda c: c["provenance"].update(time="2999-01-01T00:00:00+00:00")),
+        RECORD,
+        "provenance.time",
+    ),
+    "a kgbench to come": (
+        record_edit(lambda c: c["provenance"].update(kgbench="99.0.0")),
+        RECORD,
+        "provenance.kgbench",
+    ),
+    "a seed chosen apart from the run's": (
+        record_edit(lambda c: c["identity"]["localizer"].update(parameters={"seed": 9}), sign=True),
+        RECORD,
+        "identity.localizer.parameters.seed",
+    ),
     "no submission": (lambda folder: (folder / SUBMISSION).unlink(), SUBMISSION, "file"),
 }
 

@@ -19,6 +19,7 @@ from kgbench.effects import rescored
 from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import FILES, read_entries, read_entry
 from kgbench.leaderboard.submission import Verification
+from kgbench.leaderboard.validate.across import Others
 from kgbench.records import DatasetRef, LocalizerRef, Record, facts_table
 
 RECORD, FACTS, _, VERIFICATION = FILES
@@ -200,6 +201,39 @@ def test_names_that_look_like_another_are_refused(honest: Path, tmp_path: Path, 
     assert any(text.startswith("c/submission.json: name: ") for text in refused(sent, beside=honest))
 
 
+def test_another_s_rows_are_no_method_s_own(honest: Path, tmp_path: Path) -> None:
+    """Rows that are those of another method, under a name of one's own, are refused."""
+    sent = shutil.copytree(honest, tmp_path / "sent")
+    other = LocalizerRef(name="theirs", version="1 Theirs 0123456789abcdef")
+    write_entry(sent / "c", result(identity(localizer=other)), "theirs", "theirs==1.0")
+    (found,) = refused(sent, beside=honest)
+    assert found.startswith("c/facts.parquet: rank: all ranks are those of 'dynamic_graft'")
+
+
+def test_ids_that_share_their_pages_are_refused() -> None:
+    """An entry is known by the first twelve digits of its id, in folders and pages."""
+    record, _ = result()
+    others = Others(ids={record.id[:12]: "first"})
+    (found,) = others.compare("second", record, None, None)
+    assert str(found).startswith("second/record.json: id: the same result is in first")
+
+
+def test_answers_are_compared_at_any_position(honest: Path, tmp_path: Path) -> None:
+    """Other positions do not take PRE and SFT out of the comparison with the board."""
+    sent = shutil.copytree(honest, tmp_path / "sent")
+    theirs = LocalizerRef(name="theirs", version="1 Theirs 0123456789abcdef")
+    what, facts = result(identity(localizer=theirs), {**RATES, "FE": 0.4}, seed=3)
+    columns = {name: facts[name] for name in facts.column_names}
+    moved = facts_table({**columns, "position": facts["position"].to_numpy() + 1})
+    write_entry(sent / "c", (rescored(what, moved), moved), "theirs", "theirs==1.0")
+    assert any("is read at another position" in text for text in refused(sent, beside=honest))
+    other = facts_table({**columns, "position": facts["position"].to_numpy() + 2})
+    twice = pa.concat_tables([facts, other])
+    shutil.rmtree(sent / "c")
+    write_entry(sent / "c", (rescored(what, twice), twice), "theirs", "theirs==1.0")
+    assert any("60 positions of 30 facts are read" in text for text in refused(sent, beside=honest))
+
+
 def test_arguments_of_a_method_stand_in_brackets(honest: Path, tmp_path: Path) -> None:
     """A variant has its argument in its name, and is of the code that the name belongs to."""
     sent = shutil.copytree(honest, tmp_path / "sent")
@@ -307,7 +341,7 @@ def test_metric_version_1_stays_on_the_board_and_comes_to_it_no_more(tmp_path: P
     """Entries whose ties count for the method are valid and marked where they stand; as new ones they are refused."""
     results = tmp_path / "results"
     write_entry(results / "old", result(identity(metric_version="1")))
-    write_entry(results / "new", result(identity(localizer=OTHERS)), "my method", CODE)
+    write_entry(results / "new", result(identity(localizer=OTHERS), {**RATES, "FE": 0.4}), "my method", CODE)
     assert refused(results) == [] and refused(results, beside=results) == []
     write_entry(tmp_path / "sent" / "late", result(identity(metric_version="1", seeds=(1,)), seed=1))
     assert refused(tmp_path / "sent") == []

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from kgbench.errors import DataError
 
-__all__ = ["COLUMNS", "TOP", "PromptHits", "hits_by_prompt"]
+__all__ = ["COLUMNS", "METRIC", "TOP", "PromptHits", "hits_by_prompt"]
 
 TOP = 5
 """Boards are on the paper's metric: whether the target is among the five likeliest tokens."""
+
+METRIC = f"top{TOP}"
 
 COLUMNS = ("prompt", "fact", "graft", "rank")
 """The columns that hits need."""

@@ -8,7 +8,7 @@ from kgbench.records.identity import DatasetRef, Identity, LocalizerRef, Strict,
 from kgbench.records.journal import Journal
 from kgbench.records.planted import Curve, CurvePoint, Effect, Pathway, Planted
 from kgbench.records.provenance import Provenance, code_stamp, collect_provenance, other_versions
-from kgbench.records.record import FIGURES, NOT_APPLICABLE, Cost, Environment, Ranking, Record, Row, Scoring, SiteScore
+from kgbench.records.record import FIGURES, NOT_APPLICABLE, Cost, Environment, Ranking, Record, Row, Scoring, SiteScore, measured_on
 from kgbench.records.store import (
     SEAL,
     DamagedRecordWarning,
@@ -53,6 +53,7 @@ __all__ = [
     "collect_provenance",
     "facts_table",
     "load_record",
+    "measured_on",
     "other_versions",
     "read_facts",
     "read_record",

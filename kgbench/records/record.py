@@ -38,6 +38,7 @@ __all__ = [
     "Row",
     "Scoring",
     "SiteScore",
+    "measured_on",
 ]
 
 NOT_APPLICABLE = "not applicable: "
@@ -196,6 +197,15 @@ class Environment(Strict):
     executor: str
     attention: str
     threads: int | None = None
+
+
+def measured_on(executor: str) -> str:
+    """What the cost of a run was measured on.
+
+    Args:
+        executor: Name of the executor.
+    """
+    return f"all prompts and configurations by the {executor} executor, scoring included"
 
 
 class Scoring(Strict):

@@ -20,6 +20,7 @@ from kgbench.records import (
     Scoring,
     SiteScore,
     collect_provenance,
+    measured_on,
 )
 from kgbench.runner.job import Job
 from kgbench.runner.measure import Measurement
@@ -88,7 +89,7 @@ def _cost(cost: Mapping[str, float], measurement: Measurement) -> Cost:
         token_rows=int(cost["token_rows"]),
         seconds=cost["seconds"] + ranked["seconds"],
         plain_forward_ratio=_ratio(cost["seconds"] + ranked["seconds"], cost["plain_seconds"]),
-        measured_on=f"all prompts and configurations by the {measurement.job.engine.executor} executor, scoring included",
+        measured_on=measured_on(measurement.job.engine.executor),
         scoring=None if scoring is None else _scoring(scoring),
     )
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from kgbench.leaderboard.cells import Cell, core_cells, first_runs
 from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.hits import METRIC
 from kgbench.leaderboard.lines import PRIVILEGED, Measured, lead, ordered, store
 from kgbench.leaderboard.maps import PlantMap, PlantMaps, mean_over_plants, plant_map
 from kgbench.leaderboard.model import Board, Column, Line, Table
 from kgbench.numbers import figure_text, number_text
-from kgbench.records import Estimate, Planted
+from kgbench.records import Effect, Estimate, Planted
 from kgbench.stats import wilson
 
 __all__ = ["planted_board"]
@@ -154,8 +155,15 @@ def _single(entry: Entry) -> Measured:
 
 
 def _planted(entry: Entry) -> Planted:
-    assert entry.record.planted is not None
-    return entry.record.planted
+    """The comparison with the truth; figures of other metrics than the board's are left out."""
+    found = entry.record.planted
+    assert found is not None
+    if entry.record.metric == METRIC:
+        return found
+    reason = f"the run's ratios are of {entry.record.metric}, and the board's are of {METRIC}"
+    absent = Estimate(n=0, undefined=reason)
+    effect = Effect(sufficiency=absent, necessity=absent)
+    return found.model_copy(update={"effect": effect, "pathways": None})
 
 
 def _figure(planted: Planted, key: str) -> Estimate | None:

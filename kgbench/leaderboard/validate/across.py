@@ -7,6 +7,7 @@ the same answers of the same models.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +48,8 @@ class Others:
     """By the skeleton of the name on the board: the name, the method, and a folder."""
     origins: dict[str, tuple[str, str]] = field(default_factory=dict)
     """By the skeleton of the name without arguments: where the code is from, and a folder."""
+    made: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    """By a hash of the rows that a method gives: its name on the board, localizer, and folder."""
     runs: dict[tuple[object, ...], str] = field(default_factory=dict)
     """Folder by method, suite, prompt, models, facts and seed."""
     answers: dict[Cell, tuple[pa.Table, str]] = field(default_factory=dict)
@@ -103,6 +106,8 @@ class Others:
         if submission is not None:
             findings = self._named(folder, record, submission)
             findings = findings or self._ran(folder, record, submission)
+            if table is not None and not findings:
+                findings = self._copied(folder, record, table, submission)
         return findings + (self._answered(folder, record, table) if table is not None else [])
 
     def _twice(self, folder: str, record: Record) -> list[Finding]:
@@ -144,6 +149,29 @@ class Others:
                     return [Finding(f"{folder}/record.json", "identity", wrong, expected)]
         return []
 
+    def _copied(self, folder: str, record: Record, table: pa.Table, submission: Submission) -> list[Finding]:
+        """The same ranks of all facts under another name; built-in methods may agree to the bit.
+
+        On a plant many methods find the same few sites, so that there their maps are compared too.
+        """
+        if record.planted is not None and record.scores is None:
+            return []
+        scores = sorted(record.scores or (), key=lambda score: (-score.score, str(score)))
+        digest = sha256(record.identity.weights.model_dump_json().encode())
+        for score in scores if record.planted is not None else ():
+            digest.update(f"{score.layer} {score.component} {score.region}\n".encode())
+        columns = ["prompt", "graft", "fact", "rank"]
+        rows = table.filter(pc.invert(pc.is_in(table["graft"], pa.array(BASELINES))))
+        rows = rows.select(columns).sort_by([(name, "ascending") for name in columns])
+        for name in columns:
+            digest.update("\n".join(map(str, rows[name].to_pylist())).encode())
+        own = (submission.name, record.identity.localizer.name, folder)
+        name, localizer, where = self.made.setdefault(digest.hexdigest(), own)
+        if name == submission.name or {own[1], localizer} <= set(known().localizers):
+            return []
+        wrong = f"all ranks are those of {shown(name)} in {where}"
+        return [Finding(f"{folder}/facts.parquet", "rank", wrong, "a method's own answers")]
+
     def _answered(self, folder: str, record: Record, table: pa.Table) -> list[Finding]:
         """The rows of PRE and SFT against those of the same models in another entry."""
         identity = record.identity
@@ -166,11 +194,12 @@ def _method(key: tuple[object, ...]) -> str:
 def _apart(own: pa.Table, first: pa.Table, tolerance: float) -> str | None:
     """How the answers of the same model differ on the facts that two entries share; None where they do not."""
     columns = ["fact", "position", "target", "logprob"]
-    both = own.select(columns).join(
-        first.select(columns), ["fact", "position"], right_suffix="_first", join_type="inner", use_threads=False
-    )
+    both = own.select(columns).join(first.select(columns), "fact", right_suffix="_first", join_type="inner", use_threads=False)
     if not both.num_rows:
         return None
+    moved = both.filter(pc.not_equal(both["position"], both["position_first"]))
+    if moved.num_rows:
+        return f"fact {shown(moved['fact'][0].as_py())} is read at another position"
     if (other := both.filter(pc.not_equal(both["target"], both["target_first"]))).num_rows:
         return f"fact {shown(other['fact'][0].as_py())} has another target"
     off = np.abs(both["logprob"].to_numpy() - both["logprob_first"].to_numpy())

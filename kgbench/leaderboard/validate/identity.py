@@ -130,6 +130,9 @@ def check_method(record: Record, at: str) -> Iterator[Finding]:
     """A method that is built in is the one of its name; another says which state of its code it is."""
     method = record.identity.localizer
     builtin = known().localizers.get(method.name)
+    if (seed := method.parameters.get("seed", 0)) not in (*record.identity.seeds, 0):
+        wrong = f"it is {shown(seed)}, and identity.seeds has another"
+        yield Finding(at, "identity.localizer.parameters.seed", wrong, "the seed of the run, by --seed")
     if builtin is None:
         if not _FINGERPRINT.search(method.version):
             expected = "its version, class and the hash of its file, as kgbench eval writes it"

@@ -182,6 +182,9 @@ def _check_prompt(table: pa.Table, prompt: str, n: int, facts: tuple[str, ...] |
             yield Finding(at, "target", f"{under} has other targets than PRE", "one target per fact, whatever the configuration")
             return
     ids = pc.unique(first["fact"]).to_pylist()
+    if first.num_rows != len(ids):
+        wrong = f"{first.num_rows} positions of {len(ids)} facts are read {on}"
+        yield Finding(at, "position", wrong, "one position of each fact")
     if len(ids) != n:
         yield Finding(at, "fact", f"there are {len(ids)} facts {on}", f"{n}, as the identity says")
     if facts is not None and (strange := sorted(set(ids) - set(facts))):

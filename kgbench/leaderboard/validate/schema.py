@@ -96,9 +96,31 @@ def _identity(raw: Mapping[str, Any], at: str) -> list[Finding]:
 
 def _validated(raw: object, model: type[_M], at: str, inside: str = "") -> tuple[_M | None, list[Finding]]:
     try:
-        return model.model_validate(raw), []
+        made = model.model_validate(raw)
+        return made, list(_coerced(raw, made.model_dump(mode="json"), at, inside))
     except ValidationError as error:
         return None, [_told(dict(one), at, inside) for one in error.errors(include_url=False)[:_MOST]]
+
+
+def _coerced(raw: Any, made: Any, at: str, where: str) -> Iterator[Finding]:
+    """Values of another JSON type than their field, which the model read all the same."""
+    if isinstance(raw, dict) and isinstance(made, dict):
+        for key in raw.keys() & made.keys():
+            yield from _coerced(raw[key], made[key], at, f"{where}.{key}".lstrip("."))
+    elif isinstance(raw, list) and isinstance(made, list):
+        for index, (own, other) in enumerate(zip(raw, made, strict=False)):
+            yield from _coerced(own, other, at, f"{where}[{index}]")
+    elif (kind := _kind(raw)) != (expected := _kind(made)) and "object" not in (kind, expected):
+        yield Finding(at, where, f"{shown(raw)} is a {kind}", f"a {expected}")
+
+
+def _kind(value: object) -> str:
+    """JSON type of a value."""
+    if isinstance(value, bool):
+        return "truth value"
+    if isinstance(value, int | float):
+        return "number"
+    return "text" if isinstance(value, str) else "nothing" if value is None else "object"
 
 
 def _told(error: Mapping[str, Any], at: str, inside: str) -> Finding:

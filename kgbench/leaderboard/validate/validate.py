@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from kgbench.errors import DataError, InputError
 from kgbench.leaderboard.entries import FACTS, RECORD, SUBMISSION, VERIFICATION
+from kgbench.leaderboard.hits import METRIC
 from kgbench.leaderboard.submission import Submission, Verification
 from kgbench.leaderboard.validate.across import Others
 from kgbench.leaderboard.validate.archives import ARCHIVES, folders_in
@@ -25,7 +26,7 @@ from kgbench.leaderboard.validate.identity import (
     pair_of,
 )
 from kgbench.leaderboard.validate.planted import check_planted, check_sites, shipped_sites
-from kgbench.leaderboard.validate.plausible import check_cost, check_ranking
+from kgbench.leaderboard.validate.plausible import check_cost, check_provenance, check_ranking
 from kgbench.leaderboard.validate.recomputed import check_figures
 from kgbench.leaderboard.validate.rows import check_configurations, check_rows, check_scores
 from kgbench.leaderboard.validate.schema import read_part, read_record
@@ -209,8 +210,12 @@ def _of_record(record: Record, at: str, strict: bool) -> Iterator[Finding]:
     yield from check_truth(record, at, strict)
     yield from check_method(record, at)
     yield from check_ranking(record, at)
+    yield from check_provenance(record, at)
     if strict:
         yield from check_suite(record, at)
+        if record.metric != METRIC:
+            expected = f"{METRIC}: run it again, or kgbench rescore --metric {METRIC}"
+            yield Finding(at, "metric", f"ratios are of {shown(record.metric)}", expected)
 
 
 def _of_both(record: Record, table: pa.Table, folder: Folder, sound: bool) -> Iterator[Finding]:
