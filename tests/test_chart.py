@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from kgbench.board import chart_files, draw_chart
+from kgbench.effects import summarize
 from kgbench.sites import CONFIGURATIONS
 
 HYBRID = "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation"
@@ -34,20 +35,21 @@ def test_files() -> None:
 
 
 def test_bars_are_the_means() -> None:
-    """One panel per prompt; bars in the paper's order, as high as the means of the metric."""
+    """One panel per prompt; bars from the top in the paper's order, as long as the means of the metric."""
     made = record()
     figure = draw_chart(made)
     assert len(figure.axes) == 2
     for axis, prompt in zip(figure.axes, ("headline", "qa"), strict=True):
-        assert [label.get_text() for label in axis.get_xticklabels()] == list(CONFIGURATIONS)
-        bars = [bar.get_height() for bar in axis.patches]
+        assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(CONFIGURATIONS)
+        bars = [bar.get_width() for bar in axis.patches]
+        assert axis.get_ylim()[0] > axis.get_ylim()[1]
         assert bars == [row.top5.value for row in made.rows if row.prompt == prompt]
 
 
 @pytest.mark.parametrize("metric", ["top5", "rank", "logprob"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_nothing_is_clipped(world: str, metric: str) -> None:
-    """Every text lies within the picture, and no two names under a panel overlap."""
+    """Every text lies within the picture, and no two names beside a panel overlap."""
     figure = draw_chart(record(rows(rates=WORLDS[world]), metric=metric))
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
@@ -58,8 +60,25 @@ def test_nothing_is_clipped(world: str, metric: str) -> None:
         box = text.get_window_extent(renderer)
         assert box.x0 >= whole.x0 - 1 and box.x1 <= whole.x1 + 1 and box.y0 >= whole.y0 - 1 and box.y1 <= whole.y1 + 1, text.get_text()
     for axis in figure.axes:
-        boxes = [t.get_window_extent(renderer) for t in axis.get_xticklabels() if t.get_text()]
-        assert all(left.x1 <= right.x0 + 1 for left, right in pairwise(boxes))
+        boxes = [t.get_window_extent(renderer) for t in axis.get_yticklabels() if t.get_text()]
+        assert all(upper.y0 >= lower.y1 - 1 for upper, lower in pairwise(boxes))
+
+
+def test_colours_are_by_role() -> None:
+    """A complement that kgbench writes itself has the colour and the name of one; no name is cut within a word."""
+    graft = "LT:o+ffn@second_half"
+    rest = f"ALL; {graft}=recipient"
+    rates = {"PRE": 0.0, "SFT": 1.0, graft: 0.5, rest: 0.4}
+    table = rows(rates=rates, prompts=["qa"])
+    found = summarize(table, complements={graft: rest, rest: graft}, draws=50)
+    figure = draw_chart(record(table).model_copy(update={"rows": found.rows}))
+    (axis,) = figure.axes
+    names = [label.get_text().replace("\n", " ") for label in axis.get_yticklabels()]
+    colours = dict(zip(names, (bar.get_facecolor() for bar in axis.patches), strict=True))
+    assert names[-2:] == [graft, f"all but {graft}"]
+    assert colours["PRE"] == colours["SFT"] and len(set(colours.values())) == 3
+    ticks = [label.get_text() for label in axis.get_xticklabels()]
+    assert ticks == ["0", ".25", ".5", ".75", "1"]
 
 
 def test_undefined_means_are_said() -> None:

@@ -236,7 +236,7 @@ def test_command(folders: tuple[Path, Path], run: Call) -> None:
     row = next(row for row in answer["rows"] if (row["prompt"], row["graft"]) == ("qa", "FE+LT"))
     assert row["difference"]["value"] == pytest.approx(row["second"] - row["first"], abs=1e-5)
     assert row["difference"]["high"] < 0 and len(row["lost"]) > 20
-    assert answer["verdict"] == " ".join(text[text.rindex("\n\n") :].split())
+    assert answer["verdict"] == " ".join(text[: text.index("\n\n")].split())
 
 
 @pytest.mark.parametrize(("arguments", "message"), [(("nonsuch",), "unknown run 'nonsuch'"), (("--metric", "top7"), "unknown metric")])

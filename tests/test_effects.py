@@ -213,6 +213,19 @@ def test_verdict_falls_back() -> None:
     assert verdict([], "top5") == "Nothing was run."
 
 
+def test_verdict_over_several_grafts() -> None:
+    """It speaks of every graft that was asked, the best first, and of no complement as if it were one."""
+    rest = "ALL; LT:o=recipient"
+    rates = {"PRE": 0.0, "SFT": 1.0, "LT:o": 0.2, "FE:attn; LT:ffn": 0.6, rest: 0.4}
+    found = summarize(rows(rates=rates, prompts=("qa",)), complements={"LT:o": rest, rest: "LT:o"}, draws=100)
+    assert found.verdict.startswith("“FE:attn; LT:ffn” carries 60 % [") and "; LT:o carries 20 % [" in found.verdict
+    assert "without it, 40 % [" in found.verdict and rest not in found.verdict
+    beside = sentence(**RATES, **{"LT:o": 0.5})
+    assert beside.startswith("FE+LT carries 96 %") and "; LT:o carries 50 % [" in beside
+    many = sentence(PRE=0.0, SFT=1.0, **{f"LT@{i}": i / 20 for i in range(9)})
+    assert many.startswith("LT@8 carries") and "the other 3 grafts carry less" in many
+
+
 def test_verdict_of_a_donor_that_learned_nothing() -> None:
     """It is undefined, with the numbers; nothing is called carried."""
     text = sentence(PRE=0.02, SFT=0.04, **{"FE+LT": 0.04})

@@ -234,7 +234,7 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch
     assert {(row["graft"], row["kind"]) for row in found["rows"]} == {(g, k) for g in ("SFT", "FE+LT", "NONE") for k in KINDS}
     neutral = next(row for row in found["rows"] if (row["graft"], row["kind"]) == ("FE+LT", "neutral"))
     assert neutral["prompts"] == neutral["kl"]["n"] == len(neutral_prompts()) and neutral["kl"]["low"] > 0
-    assert found["verdict"].startswith("FE+LT moves") and " ".join(table.split()).endswith(found["verdict"])
+    assert found["verdict"].startswith("FE+LT moves") and " ".join(table.split()).startswith(found["verdict"])
     assert max(map(len, table.splitlines())) <= 100 and "0 in all 48" in table
     assert list(tmp_path.iterdir()) == []
 

@@ -20,17 +20,17 @@ def heads(text: str) -> list[str]:
 
 
 def test_default_suite() -> None:
-    """A block per prompt in the paper's order, the footer, and the verdict last; at most 100 columns."""
+    """A block per prompt in the paper's order, the footer, and the verdict first; at most 100 columns."""
     made = record()
     text = render_table(made)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
-    blocks = [[line.split()[0] for line in block.splitlines()[3:]] for block in text.split("\n\n")[1:3]]
+    blocks = [[line.split()[0] for line in block.splitlines()[3:]] for block in text.split("\n\n")[2:4]]
     assert blocks == [list(CONFIGURATIONS)] * 2
     assert "headline: 50 facts, 0 dropped" in lines and "qa: 50 facts, 3 dropped" in lines
     for part in ("synergy of FE and LT:", "name prior", "dropped: 3 × the subject is not in the prompt", "cost: 12 forwards, 18,231 token"):
         assert any(line.startswith(part) for line in lines)
-    assert " ".join(text.split("\n\n")[-1].split()) == made.verdict
+    assert " ".join(text.split("\n\n")[0].split()) == made.verdict
     assert heads(text) == ["graft", "top5", "top1", "mrr", "sufficiency", "necessity"]
 
 
@@ -47,6 +47,19 @@ def test_long_grafts_are_wrapped() -> None:
     text = render_table(record(rows(rates={"PRE": 0.0, "SFT": 1.0, HYBRID: 0.5})))
     assert max(map(len, text.splitlines())) <= 100
     assert all(f"\n{term}" in text for term in ("FE:attn=task;", "LT:attn@1/2-1=task;", "LT:o+ffn@1/2-1=relation"))
+
+
+@pytest.mark.parametrize("width", [70, 100, 170])
+def test_the_width_of_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table fits the terminal, and says which columns it leaves out; a wide one has them all."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = render_table(record())
+    assert max(map(len, text.splitlines())) <= width
+    left = {"top1", "mrr", "prob", "rank"} - set(heads(text))
+    told = " ".join(text.split()).partition("columns left out for their width: ")[2]
+    assert set(told.partition(";")[0].split(", ")) - {""} == left
+    assert not left if width == 170 else len(left) >= 2
 
 
 def test_undefined_figures_have_footnotes() -> None:

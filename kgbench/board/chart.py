@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from textwrap import fill, wrap
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, Literal
 
 from kgbench.board.files import FAINT, INK, picture_files, styled
-from kgbench.numbers import metric_name, number_text, undefined_text
-from kgbench.records import Estimate, Record, Row
+from kgbench.numbers import metric_name, number_text, plain_text, undefined_text
+from kgbench.records import Record, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["chart_files", "draw_chart"]
+__all__ = ["chart_files", "draw_chart", "number_ticks", "short_names"]
 
-REFERENCE, GRAFT, COMPLEMENT = "#8C8C8C", "#0072B2", "#E69F00"
+Role = Literal["reference", "graft", "complement"]
+
+COLOURS: Mapping[Role, str] = {"reference": "#8C8C8C", "graft": "#0072B2", "complement": "#E69F00"}
 """Okabe and Ito's blue and orange, and grey: told apart by colour-blind readers and in print."""
 
-BAR_INCH, PANEL_INCH = 0.62, 3.1
+ROLES: Mapping[Role, str] = {
+    "reference": "model by itself, or everything grafted",
+    "graft": "graft",
+    "complement": "complement: everything but the graft",
+}
+
+BAR_INCH, PANEL_INCH = 0.31, 3.3
+PER_LINE = 3
+"""Panels beside each other."""
+
+NAME_WIDTH = 26
+"""Characters of a line of a name."""
 
 
 def chart_files(record: Record) -> dict[str, bytes]:
@@ -29,102 +43,127 @@ def chart_files(record: Record) -> dict[str, bytes]:
 
 @styled
 def draw_chart(record: Record) -> Figure:
-    """One panel per prompt: the mean of the record's metric under each configuration, in the paper's order, with 95 % intervals."""
+    """One panel per prompt: horizontal bars, the mean of the metric under each configuration with its 95 % interval.
+
+    Configurations stand in the paper's order from the top; colours are by role.
+    """
     from matplotlib.figure import Figure
 
     prompts = list(dict.fromkeys(row.prompt for row in record.rows))
-    panels = [[row for row in record.rows if row.prompt == prompt] for prompt in prompts]
-    bars = max(map(len, panels))
-    figure = Figure(figsize=(max(5.6, 1.3 + BAR_INCH * bars), 0.9 + PANEL_INCH * len(panels)), layout="constrained")
-    axes = figure.subplots(len(panels), 1, squeeze=False, sharey=True)[:, 0]
-    for axis, rows, below in zip(axes, panels, [*panels[1:], []], strict=True):
-        _panel(axis, rows, record.metric)
-        _name_bars(axis, [row.graft for row in rows], [row.graft for row in below])
+    names = short_names(record.rows)
+    columns = min(len(prompts), PER_LINE)
+    lines = -(-len(prompts) // columns)
+    height = BAR_INCH * sum(1 + 0.6 * name.count("\n") for name in names.values())
+    size = (2.2 + PANEL_INCH * columns, 1.0 + lines * (0.7 + height))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
+    for axis, prompt in zip(axes.flat, prompts, strict=False):
+        rows = {row.graft: row for row in record.rows if row.prompt == prompt}
+        _panel(axis, rows, names, _roles(record.rows), record.metric)
+    for axis in axes.flat[: len(prompts)]:
+        number_ticks(axis.xaxis)
+    for axis in axes.flat[len(prompts) :]:
+        axis.set_visible(False)
     what = record.identity
-    figure.suptitle(f"{what.localizer.name} on {record.model} ({what.dataset.name})", color=INK, fontweight="bold", fontsize=11)
+    title = f"{what.localizer.name} on {record.model} ({what.dataset.name})"
+    figure.suptitle(title, color=INK, fontweight="bold", fontsize=11)
     _legend(figure, record.rows)
     return figure
 
 
-def _panel(axis: Axes, rows: Sequence[Row], metric: str) -> None:
-    values = [row.estimate(metric) for row in rows]
-    drawn = [(x, row, e) for x, (row, e) in enumerate(zip(rows, values, strict=True)) if e.value is not None]
-    for x, row, estimate in drawn:
-        value, low, high = _numbers(estimate)
-        axis.bar(x, value, 0.7, color=_colour(row.graft), zorder=2)
-        axis.errorbar(x, value, [[value - low], [high - value]], color=INK, capsize=3, lw=1, zorder=3)
-        above = value >= 0
-        axis.annotate(
-            number_text(value),
-            (x, high if above else low),
-            xytext=(0, 3 if above else -3),
-            textcoords="offset points",
-            ha="center",
-            va="bottom" if above else "top",
-            color=INK,
-            fontsize=8,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
-            zorder=4,
-        )
-    for x, estimate in enumerate(values):
-        if estimate.value is None:
-            axis.annotate(undefined_text(estimate), (x, 0), ha="center", va="bottom", rotation=90, color=REFERENCE, fontsize=8)
-    _references(axis, rows, metric)
-    _frame(axis, rows, metric)
+def short_names(rows: Sequence[Row]) -> dict[str, str]:
+    """A name for each configuration, in lines that break between words and terms.
 
-
-def _references(axis: Axes, rows: Sequence[Row], metric: str) -> None:
-    """A thin line at PRE and at ALL, floor and ceiling of what a graft into the recipient can reach."""
+    A complement that kgbench wrote itself (`ALL; …=recipient`) is named by what it leaves out.
+    """
+    found = {}
     for row in rows:
-        if row.graft in ("PRE", "ALL") and (value := row.estimate(metric).value) is not None:
-            axis.axhline(value, color=REFERENCE, lw=0.8, ls=(0, (4, 3)), zorder=1)
+        name = row.graft
+        if row.complement is not None and name.startswith("ALL;"):
+            name = f"all but {row.complement}"
+        found[row.graft] = "\n".join(wrap(name, NAME_WIDTH, break_long_words=False, break_on_hyphens=False))
+    return found
 
 
-def _frame(axis: Axes, rows: Sequence[Row], metric: str) -> None:
-    axis.set_title(f"{rows[0].prompt} ({rows[0].n} facts)", loc="left", color=INK, fontsize=10)
-    axis.set_ylabel(metric_name(metric), color=INK)
-    axis.set_xlim(-0.6, len(rows) - 0.4)
+def _roles(rows: Sequence[Row]) -> dict[str, Role]:
+    """The role of each configuration: a complement is what was run as that of an earlier one."""
+    roles: dict[str, Role] = {}
+    complements: set[str] = set()
+    for row in rows:
+        if row.graft in ("PRE", "SFT", "ALL", "NONE"):
+            roles[row.graft] = "reference"
+            continue
+        if row.graft not in complements and "^C" not in row.graft and row.complement is not None:
+            complements.add(row.complement)
+        rest = row.graft in complements or "^C" in row.graft
+        roles[row.graft] = "complement" if rest else "graft"
+    return roles
+
+
+def _panel(axis: Axes, rows: Mapping[str, Row], names: Mapping[str, str], roles: Mapping[str, Role], metric: str) -> None:
+    for y, graft in enumerate(names):
+        if graft in rows:
+            _bar(axis, y, rows[graft], COLOURS[roles[graft]], metric)
+    for graft in ("PRE", "ALL"):
+        if graft in rows and (value := rows[graft].estimate(metric).value) is not None:
+            axis.axvline(value, color=COLOURS["reference"], lw=0.8, ls=(0, (4, 3)), zorder=1)
+    first = next(iter(rows.values()))
+    axis.set_title(f"{first.prompt} ({first.n} facts)", loc="left", color=INK, fontsize=10)
+    axis.set_xlabel(metric_name(metric), color=INK)
+    axis.set_yticks(range(len(names)), list(names.values()), color=INK)
+    axis.set_ylim(len(names) - 0.4, -0.6)
     if metric.startswith("top") or metric in ("rr", "prob"):
-        axis.set_ylim(0, 1.12)
-        axis.set_yticks([0, 0.25, 0.5, 0.75, 1])
+        axis.set_xlim(0, 1.18)
+        axis.set_xticks([0, 0.25, 0.5, 0.75, 1])
     else:
-        axis.margins(y=0.12)
-    axis.grid(axis="y", color=FAINT, lw=0.6, zorder=0)
+        axis.margins(x=0.18)
+    axis.grid(axis="x", color=FAINT, lw=0.6, zorder=0)
     axis.set_axisbelow(True)
-    axis.tick_params(length=0)
-    for side in ("top", "right", "left"):
+    axis.tick_params(length=0, labelbottom=True)
+    for side in ("top", "right", "bottom"):
         axis.spines[side].set_visible(False)
 
 
-def _name_bars(axis: Axes, grafts: Sequence[str], below: Sequence[str]) -> None:
-    """Names under the bars, upright where they are long or many, and then only once for panels with the same bars."""
-    lines = [wrap(graft, 11, break_on_hyphens=False) for graft in grafts]
-    if len(grafts) <= 12 and all(len(line) <= 2 for line in lines):
-        axis.set_xticks(range(len(grafts)), ["\n".join(line) for line in lines], color=INK)
+def _bar(axis: Axes, y: int, row: Row, colour: str, metric: str) -> None:
+    estimate = row.estimate(metric)
+    value, low, high = estimate.value, estimate.low, estimate.high
+    if value is None or low is None or high is None:
+        axis.annotate(
+            undefined_text(estimate), (0, y), xytext=(3, 0), textcoords="offset points",
+            va="center", color=COLOURS["reference"], fontsize=8,
+        )  # fmt: skip
         return
-    shown = [] if list(below) == list(grafts) else [fill(graft, 26, break_on_hyphens=False) for graft in grafts]
-    axis.set_xticks(range(len(grafts)), shown or [""] * len(grafts), color=INK, rotation=90)
+    axis.barh(y, value, 0.7, color=colour, zorder=2)
+    axis.errorbar(value, y, xerr=[[value - low], [high - value]], color=INK, capsize=3, lw=1, zorder=3)
+    right = value >= 0
+    axis.annotate(
+        number_text(value),
+        (high if right else low, y),
+        xytext=(4 if right else -4, 0),
+        textcoords="offset points",
+        ha="left" if right else "right",
+        va="center",
+        color=INK,
+        fontsize=8,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+        zorder=4,
+    )
+
+
+def number_ticks(axis: Axis) -> None:
+    """Write an axis's numbers as tables do: `.25`, `−1`; call it when everything is drawn."""
+    low, high = sorted(axis.get_view_interval())
+    ticks = [float(tick) for tick in axis.get_majorticklocs() if low <= tick <= high]
+    axis.set_ticks(ticks, [plain_text(tick) for tick in ticks])
 
 
 def _legend(figure: Figure, rows: Sequence[Row]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    used = {row.graft for row in rows}
-    texts = {REFERENCE: "model by itself, or everything grafted", GRAFT: "graft", COMPLEMENT: "complement: all other tokens"}
-    handles: list[Patch | Line2D] = [Patch(color=c, label=t) for c, t in texts.items() if c in set(map(_colour, used))]
+    used, roles = {row.graft for row in rows}, set(_roles(rows).values())
+    handles: list[Patch | Line2D] = [Patch(color=COLOURS[r], label=text) for r, text in ROLES.items() if r in roles]
     line = "floor (PRE) and ceiling (ALL) of grafts" if "ALL" in used else "floor of grafts (PRE)"
-    handles.append(Line2D([], [], color=REFERENCE, lw=0.8, ls=(0, (4, 3)), label=line))
-    handles.append(Line2D([], [], color=INK, marker="|", ls="none", label="95 % interval"))
+    handles.append(Line2D([], [], color=COLOURS["reference"], lw=0.8, ls=(0, (4, 3)), label=line))
+    handles.append(Line2D([], [], color=INK, marker="_", ls="none", label="95 % interval"))
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
-
-
-def _colour(graft: str) -> str:
-    if graft in ("PRE", "SFT", "ALL"):
-        return REFERENCE
-    return COMPLEMENT if "^C" in graft else GRAFT
-
-
-def _numbers(estimate: Estimate) -> tuple[float, float, float]:
-    assert estimate.value is not None and estimate.low is not None and estimate.high is not None
-    return estimate.value, estimate.low, estimate.high

@@ -25,14 +25,14 @@ LEGEND = "* the interval leaves out 0"
 
 
 def render_comparison(comparison: Comparison, all_facts: bool = False) -> str:
-    """What two records have apart: first what differs in what they are of, then the figures, then the facts, and a sentence last.
+    """The verdict, then what differs in what two records are of, the figures, and the facts.
 
     Args:
         comparison: The records.
         all_facts: List all facts that flipped, not the first few.
 
     Returns:
-        Text of at most 100 columns.
+        Text of at most the terminal's width, or 100 columns.
     """
     notes = Footnotes()
     prompts = dict.fromkeys(row.prompt for row in comparison.rows)
@@ -41,7 +41,7 @@ def render_comparison(comparison: Comparison, all_facts: bool = False) -> str:
     reasons = [LEGEND, *(wrapped(line, "    ") for line in notes.lines())]
     parts = [_head(comparison), _identities(comparison), *blocks, *areas, "\n".join(reasons)]
     parts += [*flipped, *_left_out(comparison)]
-    return "\n\n".join([*parts, wrapped(comparison.verdict())])
+    return "\n\n".join([wrapped(comparison.verdict()), *parts])
 
 
 def _head(comparison: Comparison) -> str:

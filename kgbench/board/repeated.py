@@ -20,7 +20,7 @@ FEW = 10
 
 
 def render_repeated(found: Repeated, what: str) -> str:
-    """Per prompt and configuration: stored, now, and how far apart; then the rows that differ, and a sentence.
+    """The verdict, then per prompt and configuration: stored, now, and how far apart; and the rows that differ.
 
     Args:
         found: The comparison.
@@ -30,7 +30,7 @@ def render_repeated(found: Repeated, what: str) -> str:
         Text of at most 100 columns.
     """
     blocks = [_block(found, prompt) for prompt in dict.fromkeys(repeat.prompt for repeat in found.repeats)]
-    return "\n\n".join([*blocks, *_map(found), *_others(found), wrapped(repeated_sentence(found, what))])
+    return "\n\n".join([wrapped(repeated_sentence(found, what)), *blocks, *_map(found), *_others(found)])
 
 
 def _block(found: Repeated, prompt: str) -> str:

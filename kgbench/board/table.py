@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from kgbench.board.footnotes import Footnotes
 from kgbench.board.planted import planted_block
-from kgbench.board.wrap import WIDTH, wrapped
+from kgbench.board.wrap import text_width, wrapped
 from kgbench.effects import verdict_of
 from kgbench.numbers import count_text, duration_text, number_text, significant_text
 from kgbench.records import Cost, Estimate, Record, Row
@@ -27,21 +27,30 @@ COLUMNS = ("top1", "top5", "mrr", "prob", "rank")
 
 
 def render_table(record: Record) -> str:
-    """The table of a run: a block per prompt, configurations in the paper's order, a footer, and the verdict last.
+    """The verdict on a run, then its table: a block per prompt, configurations in the paper's order, and a footer.
 
     Args:
         record: The record.
 
     Returns:
-        Text of at most 100 columns, without a line end after the last line.
+        Text of at most the terminal's width, or 100 columns, without a line end after the last line.
     """
     notes = Footnotes()
     prompts = dict.fromkeys(row.prompt for row in record.rows)
-    blocks = [_block(record, prompt, notes) for prompt in prompts]
+    names = _metrics(record)
+    shown = _fitting(record, names)
+    blocks = [_block(record, prompt, shown, notes) for prompt in prompts]
     truth = [planted_block(record.planted, notes)] if record.planted is not None else []
-    below = _below(record, notes)
+    below = _below(record, notes) + _left_out(record, names[len(shown) :])
     reasons = [wrapped(line, "    ") for line in notes.lines()]
-    parts = [_head(record), *blocks, *_ranking(record), *truth, "\n".join([below, *reasons]), wrapped(verdict_of(record))]
+    parts = [
+        wrapped(verdict_of(record)),
+        _head(record),
+        *blocks,
+        *_ranking(record),
+        *truth,
+        "\n".join([below, *reasons]),
+    ]
     return "\n\n".join(parts)
 
 
@@ -55,13 +64,34 @@ def _head(record: Record) -> str:
     )
 
 
-def _block(record: Record, prompt: str, notes: Footnotes) -> str:
+def _metrics(record: Record) -> list[str]:
+    """The metric of the ratios, then the others."""
+    same = (record.metric, "mrr" if record.metric == "rr" else "")
+    return [record.metric, *(name for name in COLUMNS if name not in same)]
+
+
+def _fitting(record: Record, names: Sequence[str]) -> Sequence[str]:
+    """As many of the metrics as fit, one at least."""
+    prompts = dict.fromkeys(row.prompt for row in record.rows)
+    blocks = [[row for row in record.rows if row.prompt == prompt] for prompt in prompts]
+    for count in range(len(names), 1, -1):
+        lines = [line for rows in blocks for line in _table(rows, names[:count], Footnotes()).splitlines()]
+        if max(map(len, lines)) <= text_width():
+            return names[:count]
+    return names[:1]
+
+
+def _left_out(record: Record, names: Sequence[str]) -> str:
+    """Which columns do not fit, and where they are."""
+    if not names:
+        return ""
+    told = f"columns left out for their width: {', '.join(names)}; `kgbench export {record.id[:12]}` has them, as has a wider terminal"
+    return f"\n{wrapped(told, '  ')}"
+
+
+def _block(record: Record, prompt: str, names: Sequence[str], notes: Footnotes) -> str:
     rows = [row for row in record.rows if row.prompt == prompt]
-    names = [record.metric, *(name for name in COLUMNS if name not in (record.metric, "mrr" if record.metric == "rr" else ""))]
-    for width in range(min(len(names), 4), 0, -1):
-        text = _table(rows, names[:width], notes)
-        if max(map(len, text.splitlines())) <= WIDTH:
-            break
+    text = _table(rows, names, notes)
     dropped = f", {rows[0].dropped} dropped" if len({row.dropped for row in rows}) == 1 else ""
     return f"{prompt}: {rows[0].n} facts{dropped}\n{text}"
 

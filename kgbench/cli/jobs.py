@@ -225,13 +225,15 @@ def _print(run: Run, pictures: Sequence[Path]) -> None:
 
 def _print_verdicts(runs: Sequence[Run], alone: bool) -> None:
     """A line on each of several runs; of one run its verdict, where nothing else is printed."""
+    from kgbench.effects import verdict_of
+
     if len(runs) > 1:
         if not alone:
             click.echo()
-        rows = [[run.record.model, run.record.identity.localizer.name, run.record.verdict] for run in runs]
+        rows = [[run.record.model, run.record.identity.localizer.name, verdict_of(run.record)] for run in runs]
         echo_table(["model", "localizer", "verdict"], rows)
     elif alone:
-        click.echo(runs[0].record.verdict)
+        click.echo(verdict_of(runs[0].record))
 
 
 def trained_lines(origins: object) -> list[str]:

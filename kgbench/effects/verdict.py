@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kgbench.numbers import figure_text, number_text, percent_text, plain_text, reason_text, share_text
 from kgbench.records import Curve, Estimate, Row
+from kgbench.sites import PATHWAYS
 
 __all__ = ["verdict"]
 
@@ -14,15 +15,17 @@ ADDED = "what finetuning added"
 TOLD_BUDGETS = (1.0, 10.0)
 """Of a ranking, in per cent."""
 
-Told = list[tuple[str, Row]]
+MOST = 5
+"""Grafts beyond the pathways that a sentence speaks of."""
 
 
 def verdict(rows: Iterable[Row], metric: str, curves: Mapping[str, Curve] | None = None) -> str:
     """What the run says, in one plain sentence over all its prompts.
 
-    It speaks of FE+LT, of what is left without both and of each alone, as far as they were run; otherwise of the graft with the
-    largest sufficiency; of a ranking, of what its best sites carry. Where the donor shows no gain it says so, with the numbers, and so
-    it does of configurations that the method cannot express.
+    It speaks of FE+LT, of what is left without both and of each alone, as far as they were run;
+    then of every other graft that was asked, the largest sufficiency first; of a ranking, of what
+    its best sites carry. Where the donor shows no gain it says so, with the numbers, and so it
+    does of configurations that the method cannot express.
 
     Args:
         rows: The rows of the run.
@@ -51,15 +54,38 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
     grafts = [g for g in dict.fromkeys(g for own in prompts.values() for g in own) if g not in ("PRE", "SFT")]
     if not grafts:
         return ["no graft was run, only the recipient and the donor"]
-    lead = BOTH if BOTH in grafts else _best(_asked(grafts, prompts), prompts)
-    clauses = [f"{lead} carries " + _list(prompts, lambda own: own.get(lead), _with_interval, f" of {ADDED}")]
+    asked = _by_sufficiency(_asked(grafts, prompts), prompts)
+    lead = BOTH if BOTH in grafts else asked[0]
+    clauses = _of_one(lead, prompts, f" of {ADDED}")
+    alone = [graft for graft in (FIRST, SECOND) if graft in grafts and graft != lead]
+    if alone:
+        clauses.append(", ".join(_alone(graft, prompts) for graft in alone))
+    spoken = (lead, *PATHWAYS, "ALL", "NONE")
+    others = [graft for graft in asked if graft not in spoken and "top " not in graft]
+    for graft in others[:MOST]:
+        clauses += _of_one(graft, prompts, "")
+    if len(others) > MOST:
+        clauses.append(f"the other {len(others) - MOST} grafts carry less, see the table")
+    return clauses
+
+
+def _of_one(graft: str, prompts: dict[str, dict[str, Row]], of: str) -> list[str]:
+    """What a graft carries, and what is left without it."""
+    clauses = [f"{_named(graft)} carries " + _list(prompts, lambda own: own.get(graft), _with_interval, of)]
     left = " is left" if len(prompts) == 1 else " are left"
-    if lead == BOTH and REST in grafts:
-        clauses.append("without both, " + _list(prompts, lambda own: own.get(REST), _with_interval) + left)
-    elif any(own[lead].necessity.undefined is None for own in prompts.values() if lead in own) and lead != "ALL":
-        clauses.append("without it, " + _list(prompts, lambda own: _rest(own, lead), _with_interval) + left)
-    alone = [_alone(graft, prompts) for graft in (FIRST, SECOND) if graft in grafts and graft != lead]
-    return clauses + ([", ".join(alone)] if alone else [])
+    if graft == BOTH and any(REST in own for own in prompts.values()):
+        rest = _list(prompts, lambda own: own.get(REST), _with_interval)
+        return [*clauses, f"without both, {rest}{left}"]
+    known = any(own[graft].necessity.undefined is None for own in prompts.values() if graft in own)
+    if known and graft != "ALL":
+        rest = _list(prompts, lambda own: _rest(own, graft), _with_interval)
+        clauses.append(f"without it, {rest}{left}")
+    return clauses
+
+
+def _named(graft: str) -> str:
+    """A graft in a sentence; one of several terms, which semicolons divide, is in quotation marks."""
+    return f"“{graft}”" if ";" in graft else graft
 
 
 def _inexpressible(absent: Mapping[str, Sequence[str]], prompts: int) -> list[str]:
@@ -103,13 +129,13 @@ def _asked(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[st
     return asked
 
 
-def _best(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> str:
-    """The graft with the largest sufficiency over the prompts, ALL only where nothing else was run."""
+def _by_sufficiency(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[str]:
+    """Grafts by their sufficiency over the prompts, the largest first; ALL only where nothing else was run."""
 
     def total(graft: str) -> float:
         return sum(own[graft].sufficiency.value or 0.0 for own in prompts.values() if graft in own)
 
-    return max([g for g in grafts if g != "ALL"] or grafts, key=total)
+    return sorted([g for g in grafts if g != "ALL"] or grafts, key=total, reverse=True)
 
 
 def _list(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tabulate import tabulate
 
-from kgbench.board.wrap import WIDTH, wrapped
+from kgbench.board.wrap import text_width, wrapped
 from kgbench.numbers import figure_text as share_text
 from kgbench.records import Estimate
 from kgbench.specificity.figures import Row
@@ -57,7 +57,7 @@ class _Notes:
 
 
 def render(found: Specificity) -> str:
-    """What the texts are, the tables, why figures are missing, and one sentence.
+    """The verdict, what the texts are, the tables, and why figures are missing.
 
     Returns:
         Text without a line end after the last line.
@@ -76,7 +76,7 @@ def render(found: Specificity) -> str:
     ]
     parts = [_head(found), *(f"{title}\n{table}" for title, table in blocks)]
     below = [*notes.lines(), *_lacking(found)]
-    return "\n\n".join([*parts, *(["\n".join(below)] if below else []), wrapped(found.verdict)])
+    return "\n\n".join([wrapped(found.verdict), *parts, *(["\n".join(below)] if below else [])])
 
 
 def _head(found: Specificity) -> str:
@@ -109,7 +109,7 @@ def _fitting(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table, with intervals below their values where it is too wide otherwise."""
     body = [["\n".join(textwrap.wrap(label, _GRAFT_WIDTH)), *cells] for label, *cells in rows]
     table = tabulate(body, heads, tablefmt="simple", disable_numparse=True)
-    if max(map(len, table.splitlines())) <= WIDTH:
+    if max(map(len, table.splitlines())) <= text_width():
         return str(table)
     return str(tabulate([[cell.replace(" [", "\n[") for cell in row] for row in body], heads, tablefmt="simple", disable_numparse=True))
 
