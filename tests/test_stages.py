@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from tiny import TINY, random_model, tiny_config
 from torch import nn
 
+from kgbench.errors import OutputError
 from kgbench.training.recipes import Stage
 from kgbench.training.stages import Run, last_complete, train
 
@@ -46,3 +48,64 @@ def test_taken_up_it_ends_as_if_unbroken(family: str, variant: str, tmp_path: Pa
     parts = trained(fresh(), tmp_path / "parts")
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def fresh() -> nn.Module:
+    """A small model with dropout, so that what is drawn counts."""
+    model: nn.Module = random_model(tiny_config("gpt2", next(iter(TINY["gpt2"]))), None, 0, torch.float32)
+    return model.train().requires_grad_()
+
+
+def begun(work: Path) -> None:
+    """A training that was interrupted in its last step."""
+    with pytest.raises(KeyboardInterrupt):
+        trained(fresh(), work, stop=STEPS)
+
+
+def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_nothing_is_pickled(tmp_path: Path) -> None:
+    """A checkpoint holds safetensors and JSON alone."""
+    begun(tmp_path)
+    (folder, *_) = tmp_path.glob("checkpoint-*")
+    assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}
+
+
+def test_a_damaged_checkpoint_is_never_used(tmp_path: Path) -> None:
+    """A bit that turns over in any file of the newest checkpoint: it is told, and the one before leads to the same weights."""
+    whole = trained(fresh(), tmp_path / "whole")
+    begun(tmp_path / "begun")
+    names = sorted(path.name for path in (tmp_path / "begun" / "checkpoint-3").iterdir())
+    assert {"complete.json", "optimizer.safetensors", "weights.safetensors", "trainer_state.json"} < {*names}
+    for name in names:
+        work = shutil.copytree(tmp_path / "begun", tmp_path / name)
+        content = bytearray((work / "checkpoint-3" / name).read_bytes())
+        content[len(content) // 2] ^= 4
+        (work / "checkpoint-3" / name).write_bytes(content)
+        with pytest.warns(UserWarning, match=rf"checkpoint-3/{name} is damaged; the training goes on from the one before"):
+            last = last_complete(work)
+        assert last is not None and last.name == "checkpoint-2"
+        assert equal(trained(fresh(), work), whole)
+
+
+def test_a_training_without_an_intact_checkpoint_begins_anew(tmp_path: Path) -> None:
+    """Where all checkpoints are damaged, the training begins anew and ends with the same weights."""
+    whole = trained(fresh(), tmp_path / "whole")
+    begun(tmp_path / "begun")
+    for folder in (tmp_path / "begun").glob("checkpoint-*"):
+        (folder / "weights.safetensors").write_bytes(b"")
+    with pytest.warns(UserWarning, match="weights.safetensors is damaged"):
+        assert equal(trained(fresh(), tmp_path / "begun"), whole)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    """One without hashes, whose optimizer was pickled, is refused and left as it is."""
+    folder = tmp_path / "checkpoint-3"
+    folder.mkdir()
+    (folder / "complete.json").write_text('{"seconds": 1.5}')
+    (folder / "optimizer.pt").write_bytes(b"pickled")
+    with pytest.raises(OutputError, match="earlier version of kgbench, with pickled parts, which are never loaded"):
+        last_complete(tmp_path)
+    assert (folder / "optimizer.pt").exists()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 from torch import nn
 
 from kgbench.errors import InputError, OutputError
@@ -83,6 +85,8 @@ def finetune(
         raise OutputError(f"{place} is being trained by another process; wait for it, or give another --output-dir") from error
     except torch.OutOfMemoryError as error:
         raise InputError(f"the memory of {begun.device} is too small for this: give a smaller --batch-size or --recipe lora") from error
+    except SafetensorError as error:  # as on a full disk
+        raise OutputError(f"cannot write the donor to {place}: {error}; make room, or give another --output-dir") from error
     except OSError as error:
         raise OutputError(f"cannot write the donor to {place}: {error.strerror or error}; give another --output-dir") from error
     return place
@@ -169,7 +173,7 @@ class Finetuning:
         """Take the work folder, or take up what was begun in it."""
         mark, identity = self.work / "identity", str(self.about["identity"])
         if self.work.exists():
-            if not mark.is_file() or mark.read_text(encoding="utf-8") != identity:
+            if not mark.is_file() or mark.read_text(encoding="utf-8", errors="replace") != identity:
                 raise OutputError(f"{self.work} holds the beginning of another training; remove it, or give a new folder with --output-dir")
             return
         partial = self.work.with_name(f"{self.work.name}.partial")
@@ -228,17 +232,32 @@ class Finetuning:
     def _scores_before(self) -> Mapping[str, float]:
         """Scores of the recipient; a model that cannot be scored is found here, before it is trained."""
         path = self.work / "before.json"
-        if not path.exists():
+        known = _guarded(path)
+        if known is None:
             prompts, model = models.scored_prompts(self.plan.facts), models.load_recipient(self.recipient)
-            found = models.score(nn.Module.to(model, self.device), self.tokenizer, self.plan.facts, prompts)
-            write_card(found, path)
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+            known = dict(models.score(nn.Module.to(model, self.device), self.tokenizer, self.plan.facts, prompts))
+            write_card({"scores": known, "hash": hash_of(known)}, path)
+        return known
 
     def _on_step(self, progress: Report | None, total: int, per_epoch: int) -> Callable[[int], None] | None:
         if progress is None:
             return None
         progress(0, total, self.plan.name)
         return lambda step: progress(step, total, f"{self.plan.name}: epoch {(step - 1) // per_epoch + 1} of {self.recipe.epochs}")
+
+
+def _guarded(path: Path) -> dict[str, Any] | None:
+    """Scores that were kept with their hash; None where there are none, or they are damaged."""
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if hash_of(found["scores"]) == found["hash"]:
+            return dict(found["scores"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        pass
+    warnings.warn(f"{path} is damaged, or of an earlier version: the recipient is scored again", stacklevel=2)
+    return None
 
 
 def _differing(card: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

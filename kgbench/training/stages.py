@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import random
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -19,6 +23,7 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging as transformers_logging
 
+from kgbench.errors import OutputError
 from kgbench.training.recipes import Stage
 
 __all__ = ["SAVE_EVERY", "OnStep", "Outcome", "Run", "arguments", "bf16_helps", "last_complete", "quiet", "run_steps", "train"]
@@ -29,7 +34,12 @@ OnStep = Callable[[int], None]
 SAVE_EVERY = 200
 """Steps between checkpoints; tens of seconds."""
 _COMPLETE = "complete.json"
+"""Written last: the seconds that were taken, and SHA-256 of each of the checkpoint's files."""
 _WEIGHTS = "weights.safetensors"
+_MOMENTS, _OPTIMIZER = "optimizer.safetensors", "optimizer.json"
+"""Tensors of the optimizer; its settings, with the scheduler's and the scaler's state. Nothing is pickled."""
+_RANDOM = "random.json"
+"""States of the random number generators; bytes are in hexadecimal."""
 
 
 @dataclass(frozen=True)
@@ -144,14 +154,58 @@ def bf16_helps() -> bool:
 
 
 def last_complete(work: Path) -> Path | None:
-    """The newest checkpoint that was written to its end; what was not is removed."""
-    complete = []
-    for folder in work.glob("checkpoint-*"):
-        if (folder / _COMPLETE).is_file() and (folder / _WEIGHTS).is_file():
-            complete.append(folder)
-        else:
-            shutil.rmtree(folder)
-    return max(complete, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
+    """The newest intact checkpoint; newer ones are removed, of damaged ones with a warning.
+
+    Raises:
+        OutputError: A checkpoint is of an earlier version, whose optimizer was pickled.
+    """
+    found = sorted(work.glob("checkpoint-*"), key=lambda folder: int(folder.name.rpartition("-")[2]))
+    for folder in reversed(found):
+        if (folder / _COMPLETE).is_file():
+            wrong = _damaged(folder)
+            if wrong is None:
+                return folder
+            warnings.warn(
+                f"a checkpoint of the training is left out: {folder / wrong} is damaged; "
+                "the training goes on from the one before, or begins anew where there is none",
+                stacklevel=2,
+            )
+        shutil.rmtree(folder)
+    return None
+
+
+def _damaged(folder: Path) -> str | None:
+    """The first file of a checkpoint that is not as it was written."""
+    try:
+        said = json.loads((folder / _COMPLETE).read_text("utf-8"))
+    except (ValueError, RecursionError):
+        return _COMPLETE
+    if isinstance(said, dict) and set(said) == {"seconds"}:
+        raise OutputError(
+            f"{folder} is a checkpoint of an earlier version of kgbench, with pickled parts, which are never loaded; "
+            f"end the training with that version, or remove {folder.parent} to begin anew"
+        )
+    if not isinstance(said, dict) or said != _mark(said.get("seconds"), said.get("files")):
+        return _COMPLETE
+    for name, before in said["files"].items():
+        if not (folder / name).is_file() or _file_hash(folder / name) != before:
+            return str(name)
+    return None
+
+
+def _mark(seconds: object, files: object) -> dict[str, object]:
+    """What is written into a complete checkpoint, guarded by a hash of its own."""
+    content = {"seconds": seconds, "files": files}
+    text = json.dumps(content, sort_keys=True)
+    return {**content, "hash": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _file_hash(path: Path) -> str:
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @contextmanager
@@ -180,7 +234,7 @@ def _threads(wanted: int | None) -> Iterator[None]:
 
 
 class _Exact(Trainer):
-    """A Trainer whose checkpoints hold what is trained, under the names of the model's own modules.
+    """A Trainer whose checkpoints hold what is trained, under the names of the model's own modules, and nothing pickled.
 
     The library's hold it under the names that published files have, which are others for some types (GPT-NeoX's head), and it reads nothing
     back that it does not find under a module's own name.
@@ -199,6 +253,71 @@ class _Exact(Trainer):
         with torch.no_grad():
             for name, tensor in trained.items():
                 tensor.copy_(stored[name])
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        assert self.optimizer is not None and self.lr_scheduler is not None
+        state, scaler = self.optimizer.state_dict(), getattr(self.accelerator, "scaler", None)
+        tensors: dict[str, Tensor] = {}
+        for weight, values in state["state"].items():
+            tensors.update({f"{weight}.{key}": tensor.detach().contiguous() for key, tensor in values.items()})
+        settings = {
+            "groups": state["param_groups"],
+            "scheduler": self.lr_scheduler.state_dict(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+        }
+        save_file(tensors, Path(output_dir) / _MOMENTS)
+        (Path(output_dir) / _OPTIMIZER).write_text(json.dumps(settings), encoding="utf-8")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        assert self.optimizer is not None and self.lr_scheduler is not None
+        settings = json.loads((Path(checkpoint) / _OPTIMIZER).read_text("utf-8"))
+        values: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in load_file(Path(checkpoint) / _MOMENTS).items():
+            weight, _, key = name.partition(".")
+            values.setdefault(int(weight), {})[key] = tensor
+        groups = [{**group, "betas": tuple(group["betas"])} for group in settings["groups"]]
+        self.optimizer.load_state_dict({"state": values, "param_groups": groups})
+        self.lr_scheduler.load_state_dict(settings["scheduler"])
+        if settings["scaler"] is not None:
+            self.accelerator.scaler.load_state_dict(settings["scaler"])
+
+    def _save_scaler(self, output_dir: str) -> None:
+        """Written with the optimizer."""
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        """Read with the optimizer."""
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        kind, keys, *rest = np.random.get_state()  # what a model may draw from
+        states = {
+            "python": random.getstate(),
+            "numpy": [kind, np.asarray(keys).tolist(), *rest],
+            "torch": _hex(torch.random.get_rng_state()),
+            "cuda": _hex(torch.cuda.random.get_rng_state()) if torch.cuda.is_available() else None,
+        }
+        (Path(output_dir) / _RANDOM).write_text(json.dumps(states), encoding="utf-8")
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        states = json.loads((Path(checkpoint) / _RANDOM).read_text("utf-8"))
+        version, words, gauss = states["python"]
+        random.setstate((version, tuple(words), gauss))
+        kind, keys, *rest = states["numpy"]
+        np.random.set_state((kind, np.array(keys, np.uint32), *rest))
+        torch.random.set_rng_state(_from_hex(states["torch"]))
+        if states["cuda"] is not None and torch.cuda.is_available():
+            torch.cuda.random.set_rng_state(_from_hex(states["cuda"]))
+
+
+def _hex(state: Tensor) -> str:
+    return bytes(state.cpu().numpy()).hex()
+
+
+def _from_hex(text: str) -> Tensor:
+    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8).clone()
 
 
 def _trained(model: nn.Module) -> dict[str, Tensor]:
@@ -226,5 +345,6 @@ class _Watch(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         mark = self._run.work / f"checkpoint-{state.global_step}" / _COMPLETE
         partial = mark.with_suffix(".partial")
-        partial.write_text(json.dumps({"seconds": round(self.seconds, 1)}), encoding="utf-8")
+        files = {path.name: _file_hash(path) for path in sorted(mark.parent.iterdir()) if path != partial}
+        partial.write_text(json.dumps(_mark(round(self.seconds, 1), files)), encoding="utf-8")
         os.replace(partial, mark)

@@ -98,7 +98,7 @@ class _Build:
         """Take the directory, or take up what was begun in it."""
         mark = self.work / "identity"
         if mark.exists():
-            if mark.read_text(encoding="utf-8") != self.identity:
+            if mark.read_text(encoding="utf-8", errors="replace") != self.identity:
                 raise OutputError(f"{self.out} holds the beginning of another build; remove {self.work} or give a new directory")
             return
         for part in PARTS:
