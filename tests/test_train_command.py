@@ -111,7 +111,36 @@ def test_it_can_be_a_recipient(run: Run, home: Path, tmp_path: Path) -> None:
     assert status == 0 and f"recipient is {NAME}" in out, err
     training = ("train", "--recipient", NAME, "--dataset", home / "eight.jsonl", "--recipe", "aggressive", "--direction", "b2a")
     status, out, err = run(*training, "--dry-run", "--json")
-    assert status == 0 and json.loads(out)["name"] == "eight-both-aggressive/eight-b2a-aggressive", err
+    assert status == 0, err
+    assert re.fullmatch(r"eight-both-aggressive-[0-9a-f]{8}/eight-b2a-aggressive", json.loads(out)["name"])
+
+
+def test_a_recipient_of_ones_own(run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two projects' `before` have two folders of donors; `eval --recipient` finds its own, also where earlier versions put it."""
+    monkeypatch.setenv("KGBENCH_HOME", str(tmp_path / "home"))
+    about, names = ("--dataset", home / "eight.jsonl"), []
+    for project, part in (("a", "recipient"), ("b", "sft")):
+        source = catalog.zoo_path(f"zoo:tiny-gpt2/{part}")
+        assert source is not None
+        shutil.copytree(source, tmp_path / project / "before")
+        training = ("train", "--recipient", tmp_path / project / "before", *about, "--recipe", "aggressive", *QUICK, "--json")
+        status, out, err = run(*training)
+        assert status == 0, err
+        names.append(json.loads(out)["name"])
+        assert json.loads(out)["path"] == str(donors_folder() / names[-1])
+    assert names[0] != names[1]
+    assert all(re.fullmatch(r"before-[0-9a-f]{8}/eight-both-aggressive", name) for name in names)
+    asked = ("eval", "--recipient", tmp_path / "b" / "before", *about, "--limit", "2", "--prompt", "qa", "--output-dir", tmp_path / "runs")
+    status, out, err = run(*asked)
+    assert status == 0 and f"donor    sft is {names[1]}, trained with kgbench train" in out, err
+    before = donors_folder() / "before" / "eight-both-aggressive"
+    before.parent.mkdir()
+    (donors_folder() / names[1]).rename(before)
+    assert with_donor(Spec(recipient=str(asked[2]), dataset=str(about[1])), load_dataset(str(about[1]))).donors == {
+        "sft": "before/eight-both-aggressive"
+    }
+    status, out, err = run(*training)
+    assert status == 0 and json.loads(out)["path"] == str(before), err
 
 
 def test_its_facts_decide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

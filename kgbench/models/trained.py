@@ -11,7 +11,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ __all__ = [
     "DamagedDonorWarning",
     "TrainedDonor",
     "choose_donor",
+    "choose_donor_of",
     "donors_folder",
     "find_donor",
     "is_donor_name",
@@ -57,6 +58,10 @@ class _Recipe(_Part):
     name: str
 
 
+class _Recipient(_Part):
+    weights: str
+
+
 class _Data(_Part):
     name: str
     direction: str
@@ -77,6 +82,7 @@ class _Card(_Part):
     identity: str
     weights: str
     seed: NonNegativeInt
+    recipient: _Recipient
     recipe: _Recipe
     changes: dict[str, Any]
     data: _Data
@@ -96,6 +102,11 @@ class TrainedDonor:
     def model(self) -> str | None:
         """The pair of the catalog whose recipient it was finetuned from; None for another recipient."""
         return self.card["model"]  # type: ignore[no-any-return]  # a card's JSON
+
+    @property
+    def recipient(self) -> str:
+        """Hash of the weights that it was finetuned from."""
+        return str(self.card["recipient"]["weights"])
 
     @property
     def kind(self) -> tuple[str, str, int]:
@@ -164,11 +175,34 @@ def choose_donor(model: str, hashes: Collection[str]) -> TrainedDonor | None:
     Raises:
         ModelError: There are several, and that one is not among them.
     """
-    found = [donor for donor in trained_donors().values() if donor.model == model and donor.card["data"]["hash"] in hashes]
+    return _chosen([donor for donor in _learned(hashes) if donor.model == model], model)
+
+
+def choose_donor_of(recipient: str, hashes: Collection[str], weights: Callable[[], str | None]) -> TrainedDonor | None:
+    """The trained donor of a checkpoint that learned some facts, in whichever folder it is kept.
+
+    Args:
+        recipient: What to call the checkpoint in a message.
+        hashes: Content hashes of the data sets that would do.
+        weights: Gives the hash of the checkpoint's weights; called only where some donor learned the facts.
+
+    Raises:
+        ModelError: As `choose_donor` does.
+    """
+    found = _learned(hashes)
+    wanted = weights() if found else None
+    return _chosen([donor for donor in found if donor.recipient == wanted], recipient)
+
+
+def _learned(hashes: Collection[str]) -> list[TrainedDonor]:
+    return [donor for donor in trained_donors().values() if donor.card["data"]["hash"] in hashes]
+
+
+def _chosen(found: Sequence[TrainedDonor], owner: str) -> TrainedDonor | None:
     usual = [donor for donor in found if donor.kind == _USUAL and not donor.card["changes"]]
     if len(found) > 1 and len(usual) != 1:
         choices = " or ".join(f"--donor sft={donor.name}" for donor in found)
-        raise ModelError(f"{len(found)} donors of {model} were trained on these facts; say which: {choices}")
+        raise ModelError(f"{len(found)} donors of {owner} were trained on these facts; say which: {choices}")
     return next(iter(usual or found), None)
 
 

@@ -11,7 +11,7 @@ from kgbench.data import Dataset, Fact, load_dataset
 from kgbench.data.parts import PARTS
 from kgbench.errors import InputError
 from kgbench.models import catalog
-from kgbench.models.trained import choose_donor, find_donor
+from kgbench.models.trained import choose_donor, choose_donor_of, find_donor
 from kgbench.runner.spec import Spec
 
 __all__ = ["check_different", "donor_names", "read_donors", "unlearned", "with_donor"]
@@ -41,26 +41,40 @@ def read_donors(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def with_donor(spec: Spec, dataset: Dataset) -> Spec:
-    """The specification with a trained donor, where the catalog's has not learned the facts and one that has was trained here.
+    """The specification with a trained donor, where none is named and the catalog's, if any, has not learned the facts.
 
     Args:
         spec: What is evaluated.
         dataset: Its facts.
 
     Returns:
-        The specification as it is where checkpoints are named, where the catalog's donor learned the facts, and where none was trained.
+        The specification as it is where a donor is named, where the catalog's donor learned the facts, and where none was trained.
 
     Raises:
         ModelError: Several would do, see `choose_donor`.
     """
-    if spec.model is None or spec.recipient is not None or spec.donors:
+    if spec.donors or (spec.model is None) == (spec.recipient is None):
         return spec
+    if spec.recipient is not None:
+        source = spec.recipient
+        found = choose_donor_of(source, _hashes(spec, dataset), lambda: _weights(source, spec.revision))
+        return spec if found is None else replace(spec, donors={"sft": found.name})
+    assert spec.model is not None
     entry = catalog.entry(spec.model)
     wanted = _hashes(spec, dataset)
     if entry.plant is not None or (entry.donors and load_dataset(entry.dataset).content_hash in wanted):
         return spec
     found = choose_donor(entry.name, wanted)
     return spec if found is None else replace(spec, donors={"sft": found.name})
+
+
+def _weights(source: str, revision: str | None) -> str | None:
+    """Hash of a checkpoint's weights; None where it is not on this machine."""
+    from kgbench.models.checkpoints import find_here
+    from kgbench.models.delta import stored_hash
+
+    found = find_here(source, revision)
+    return None if found is None else stored_hash(found.directory)
 
 
 def donor_names(spec: Spec) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from kgbench.training.finetuning_texts import Reading, read_batches, tokenized
 from kgbench.training.finetuning_validation import HeldOut, losses_by_epoch
 from kgbench.training.stages import Outcome, Run, arguments, run_steps
 
-__all__ = ["LOG", "Finetuning", "Report", "donor_place", "finetune"]
+__all__ = ["LOG", "Finetuning", "Report", "donor_place", "finetune", "keyed"]
 
 LOG = "log.jsonl"
 """The loss of every step, beside the card."""
@@ -69,8 +69,10 @@ def finetune(
         OutputError: The folder holds something else, or cannot be written.
     """
     plan, where = make_plan(spec), models.usable_device(device)
+    recipient = locate(plan.source)
+    plan = keyed(plan, recipient)
     place = donor_place(plan, out)
-    begun = Finetuning(plan, locate(plan.source), place, where)
+    begun = Finetuning(plan, recipient, place, where)
     try:
         _ = begun.about  # wrong input is told before anything is written
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -90,6 +92,17 @@ def finetune(
     except OSError as error:
         raise OutputError(f"cannot write the donor to {place}: {error.strerror or error}; give another --output-dir") from error
     return place
+
+
+def keyed(plan: Plan, recipient: Checkpoint) -> Plan:
+    """The plan with the name under which its donor is kept, which is an earlier version's where that has made it."""
+    before = donors_folder() / plan.name
+    if plan.spec.model is not None:
+        return plan
+    weights = stored_hash(recipient.directory)
+    if (before / CARD).is_file() and read_donor_card(before)["recipient"]["weights"] == weights:
+        return plan
+    return plan.keyed(weights)
 
 
 def donor_place(plan: Plan, out: Path | None) -> Path:

@@ -16,7 +16,7 @@ from kgbench.models import catalog
 from kgbench.models.checkpoints import Checkpoint, find_here
 from kgbench.numbers import duration_text, plain_text
 from kgbench.training import finetuning_models as models
-from kgbench.training.finetuning import Finetuning, donor_place
+from kgbench.training.finetuning import Finetuning, donor_place, keyed
 from kgbench.training.finetuning_plan import FinetuneSpec, Plan, make_plan
 from kgbench.training.finetuning_recipes import FinetuningRecipe
 from kgbench.training.finetuning_supplement import is_file
@@ -105,8 +105,9 @@ def forecast(spec: FinetuneSpec, out: Path | None = None, *, device: str = "auto
         ModelError: The recipient is neither here nor in the catalog.
     """
     plan, where = make_plan(spec), models.usable_device(device)
-    place = donor_place(plan, out)
     here = find_here(plan.source)
+    plan = plan if here is None else keyed(plan, here)
+    place = donor_place(plan, out)
     return _from_catalog(plan, where) if here is None else _measured(plan, here, place, where)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kgbench.data import Dataset, ImportOptions, load_dataset
@@ -58,11 +58,22 @@ class Plan:
 
     spec: FinetuneSpec
     name: str
-    """`<model>/<data set, direction, recipe and seed>`."""
+    """`<model>/<data set, direction, recipe and seed>`, see `keyed`."""
     source: str
     """The recipient's checkpoint."""
     facts: Dataset
     wordings: Wordings
+
+    def keyed(self, weights: str) -> Plan:
+        """The plan with the recipient's weights in the name, where it is no pair's: folders of one name are many.
+
+        Args:
+            weights: Their hash.
+        """
+        if self.spec.model is not None:
+            return self
+        owner, _, donor = self.name.partition("/")
+        return replace(self, name=f"{owner}-{weights[:8]}/{donor}")
 
     def recipe(self, parameters: int) -> FinetuningRecipe:
         """The recipe for a recipient of this size.
