@@ -1,4 +1,4 @@
-"""Every localizer keeps the contract, and `kgbench check` says so, or why not."""
+"""Every localizer keeps the contract, and `kgbench check-localizer` says so, or why not."""
 
 from __future__ import annotations
 

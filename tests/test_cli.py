@@ -63,11 +63,55 @@ def started(*arguments: object, **options: object) -> subprocess.Popen[str]:
 
 
 def test_help_lists_every_command(run) -> None:
-    """`kgbench`, `kgbench -h` and `kgbench --help` name every command, each with a line that is not cut off."""
+    """`kgbench`, `kgbench -h` and `kgbench --help` name every command below a heading, each with a line that is not cut off."""
     texts = [run(*arguments).out for arguments in ((), ("-h",), ("--help",))]
     assert texts[0] == texts[1] == texts[2]
-    for name in ("eval", "ls", "data", "show", "check", "tasks", "lm-eval", "new-localizer", "zoo", "doctor", "completion"):
+    assert re.findall(r"^(\w.*):$", texts[0], re.MULTILINE) == ["Options", "Run", "Look", "Trust", "Extend", "Publish", "Set up"]
+    for name in listed_commands():
         assert re.search(rf"^  {name} +\S.*[^.]\.$", texts[0], re.MULTILINE), name
+    for module in (ROOT / "kgbench" / "cli").glob("*.py"):
+        if re.search(r"^def command\(", module.read_text("utf-8"), re.MULTILINE) and module.stem != "__init__":
+            assert module.stem.replace("_", "-") in listed_commands(), module.stem
+
+
+def listed_commands() -> list[str]:
+    """Names of all commands that the help lists."""
+    return command.list_commands(command.make_context("kgbench", [], resilient_parsing=True))
+
+
+def test_the_help_imports_no_command() -> None:
+    """What the help shows of each command is known without its module, so that the help takes no time."""
+    program = "import sys; from kgbench.cli import main; main(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    loaded = {*done.stdout.splitlines()[-1].split()}
+    assert "kgbench.cli.lazy" in loaded and not loaded & {"torch", "numpy"}
+    assert not loaded & {f"kgbench.cli.{name.replace('-', '_')}" for name in listed_commands()}
+
+
+@pytest.mark.parametrize(("old", "new"), [(("check",), ("check-localizer",)), (("reproduce", "nonsuch"), ("rerun", "nonsuch"))])
+def test_older_names_of_commands_go_on_working(run, tmp_path: Path, monkeypatch, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+    """A command that was renamed does the same under its older name."""
+    monkeypatch.chdir(tmp_path)
+    answers = [run(*line) for line in (old, new)]
+    assert answers[0].status == answers[1].status == 2
+    assert answers[0].err.splitlines()[-1].replace(old[0], new[0]) == answers[1].err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "older"),
+    [
+        *((name, "--results", "--output-dir") for name in ("show", "compare", "plot", "export", "rerun", "verify", "submit")),
+        *((name, "--limit", "--facts") for name in ("answers", "specificity", "tokens", "verify")),
+    ],
+)
+def test_one_word_for_one_thing(run, name: str, option: str, older: str) -> None:
+    """Where records are read it is --results, and so many facts is --limit, everywhere; older names work and are not shown."""
+    context = command.make_context("kgbench", [name], resilient_parsing=True)
+    found = command.get_command(context, name)
+    assert found is not None
+    assert any({option, older} <= {*parameter.opts} for parameter in found.params)
+    text = run(name, "--help").out
+    assert f"  {option} " in text and (f"  {older} " not in text or (name, older) == ("compare", "--facts"))
 
 
 def test_eval_offers_the_documented_options() -> None:
@@ -89,7 +133,7 @@ def test_every_documented_command_exists(run) -> None:
         assert run(name, "--help").status == 0
 
 
-@pytest.mark.parametrize("name", ["eval", "check", "completion"])
+@pytest.mark.parametrize("name", ["eval", "check-localizer", "completion"])
 def test_examples_have_lines_of_their_own(run, name: str) -> None:
     """Every command that a docstring shows as an example stands on a line of its own in the help."""
     text = run(name, "--help").out
@@ -365,7 +409,7 @@ def test_the_second_run_computes_nothing_and_says_so(run, tmp_path: Path) -> Non
     shown = run("show", folder[1]).out
     assert shown.strip() in first.out and shown.strip() in second.out
     identity = json.loads(run("show", folder[1], "--json").out)["id"]
-    assert run("show", identity[:8], "--output-dir", tmp_path).out == shown
+    assert run("show", identity[:8], "--output-dir", tmp_path).out == shown == run("show", identity[:8], "--results", tmp_path).out
     assert [path for path in Path(folder[1]).iterdir() if path.suffix == ".png"]
 
 

@@ -146,7 +146,7 @@ class LoraTrial(Trial):
 
 @pytest.mark.parametrize("method", ["weight_delta", "snip", "dynamic_graft"])
 def test_the_contract_holds(made: Callable[[str], Made], method: str) -> None:
-    """All laws of `kgbench check`, with a LoRA donor in the pair: what watches the models finds nothing amiss either."""
+    """All laws of `kgbench check-localizer`, with a LoRA donor in the pair: what watches the models finds nothing amiss either."""
     localizer = create(method, {}, seed=0)
     trial = LoraTrial(localizer, "gpt2", on=made("gpt2")[0])
     for law in laws_of(localizer):

@@ -32,7 +32,7 @@ def ran(folder: Path, *command: str) -> str:
 
 
 def test_it_keeps_the_contract(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The file passes `kgbench check`."""
+    """The file passes `kgbench check-localizer`."""
     assert main(["check", f"{written / 'my_method_2.py'}:MyMethod2"]) == 0
     assert "laws hold" in capsys.readouterr().out
 
@@ -78,7 +78,7 @@ def test_it_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[s
     first, *commands = capsys.readouterr().out.splitlines()
     assert first == "wrote my_method.py and test_my_method.py; next:"
     assert [command.strip() for command in commands] == [
-        "kgbench check my_method.py:MyMethod",
+        "kgbench check-localizer my_method.py:MyMethod",
         "python -m pytest test_my_method.py",
         "kgbench eval --localizer my_method.py:MyMethod --model tiny-gemma --limit 20",
     ]

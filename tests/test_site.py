@@ -179,7 +179,7 @@ def test_a_run_says_where_it_comes_from(board: Leaderboard, site: dict[str, str]
         told = [source.time[:10], f"torch {source.packages['torch']}", f"kgbench {source.kgbench}", hashes.recipient[:12], "Seed"]
         assert all(part in text for part in told)
         where = "leaderboard/results/" if entry.submission else ""
-        assert f"kgbench reproduce {where}{entry.folder.name}" in text
+        assert f"kgbench rerun {where}{entry.folder.name}" in text
         assert len(text) < 12_000
 
 

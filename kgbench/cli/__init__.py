@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from typing import Any, TextIO, cast
 
@@ -21,21 +21,63 @@ __all__ = ["command", "main"]
 INTERRUPTED = 130
 """Exit status of a process that ended on Ctrl-C: 128 + SIGINT."""
 
+SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "Run": {
+        "eval": "Measure where a finetuned fact is retrieved from.",
+        "answers": "Score whole answers instead of their first tokens.",
+        "specificity": "Show what grafts change besides their facts.",
+        "tokens": "Show the likeliest next tokens under some grafts.",
+        "reproduce": "Make the paper's figures again, beside its numbers.",
+    },
+    "Look": {
+        "ls": "List models, data sets, prompts, localizers and more.",
+        "show": "Print the table of a recorded run.",
+        "compare": "Print paired differences of two runs.",
+        "plot": "Draw bars, budget curves or maps of runs.",
+        "export": "Write runs as CSV, Markdown, LaTeX or JSON.",
+    },
+    "Trust": {
+        "audit": "Vary wordings, seeds and facts: how far figures move.",
+        "rescore": "Compute figures again from a run's rows (no model).",
+        "rerun": "Run a recorded run again and compare every row.",
+        "verify": "Run a sample of a run's facts again and compare.",
+    },
+    "Extend": {
+        "data": "Import facts of your own.",
+        "train": "Finetune a donor on the facts of a data set.",
+        "family": "Describe an architecture that kgbench does not know.",
+        "zoo": "Build tiny model pairs and plants.",
+        "new-localizer": "Write a working localizer of your own, and its test.",
+        "check-localizer": "Run the contract tests on a localizer.",
+        "tasks": "List, show and check tasks for lm-eval.",
+        "lm-eval": "Run lm-eval with kgbench's model and tasks.",
+    },
+    "Publish": {
+        "validate": "Check recorded runs and board entries (no model).",
+        "submit": "Put recorded runs on the leaderboard.",
+        "leaderboard": "Build, check and serve the leaderboard.",
+    },
+    "Set up": {
+        "doctor": "Show versions, devices, memory and what is missing.",
+        "completion": "Print the completion script of a shell.",
+    },
+}
+"""Commands by heading, each with its line in the help."""
+
+ALIASES = {"check": "check-localizer"}
+"""Older names of commands, which go on working."""
+
 _RUNS = "the same command goes on from what was finished; the ranking of a half of the facts starts again"
 _TRAININGS = "the same command goes on from the last checkpoint"
-KEPT = {"eval": _RUNS, "audit": _RUNS, "reproduce": _RUNS, "train": _TRAININGS, "zoo": _TRAININGS}
+KEPT = {"eval": _RUNS, "audit": _RUNS, "reproduce": _RUNS, "rerun": _RUNS, "train": _TRAININGS, "zoo": _TRAININGS}
 """What of an interrupted command is not done again, by command; the others keep nothing."""
 
 
 @click.group(
     cls=LazyGroup,
     package="kgbench.cli",
-    names=(
-        *("eval", "ls", "data", "show", "tokens", "answers", "specificity", "audit", "compare", "plot", "export"),
-        *("rescore", "reproduce", "verify"),
-        *("submit", "validate", "leaderboard", "check", "tasks", "lm-eval", "new-localizer", "train", "family", "zoo", "doctor"),
-        "completion",
-    ),
+    sections=SECTIONS,
+    aliases=ALIASES,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="First run: kgbench eval --localizer dynamic_graft --model tiny-gemma",

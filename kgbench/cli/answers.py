@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts
+from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts, sample_size
 from kgbench.cli.files import write_file
 from kgbench.cli.output import echo_json
 from kgbench.cli.progress import progress
@@ -17,11 +17,11 @@ from kgbench.cli.values import donors_of, grafts_of, listed
 from kgbench.errors import OutputError
 
 
-@click.command(short_help="Score whole answers, among all answers of the data set.")
+@click.command()
 @pair_and_facts
 @evaluation_prompts
 @click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; several with commas.  [default: FE, LT, FE+LT]")
-@click.option("--facts", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="How many facts.")
+@sample_size(100, least=1, about="How many facts.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the choice of facts.")
 @click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
 @click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")
@@ -37,7 +37,7 @@ def command(**options: Any) -> None:
     of its first token the best rank of any token that the name can begin with.
 
     \b
-    kgbench answers --model tiny-gemma --prompt headline --facts 50
+    kgbench answers --model tiny-gemma --prompt headline --limit 50
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.answers.figures import figures_of
     from kgbench.answers.run import score_answers

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from kgbench.cli.values import completer, donors_of, pairs
+from kgbench.cli.values import Renamed, completer, donors_of, pairs
 from kgbench.errors import InputError
 
-__all__ = ["check_asked", "evaluation_prompts", "pair_and_facts"]
+__all__ = ["check_asked", "evaluation_prompts", "pair_and_facts", "sample_size"]
 
 Command = Callable[..., Any]
 
@@ -32,6 +32,21 @@ evaluation_prompts = click.option(
     help="Evaluation prompts; several with commas.  [default: headline, qa or the file's own]",
     shell_complete=completer("prompts"),
 )
+
+
+def sample_size(default: int, least: int = 1, about: str = "How many facts.") -> Callable[[Command], Command]:
+    """The option that says how many facts are asked about."""
+    return click.option(
+        "--limit",
+        "--facts",
+        "facts",
+        cls=Renamed,
+        type=click.IntRange(min=least),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help=about,
+    )
 
 
 def pair_and_facts(command: Command) -> Command:

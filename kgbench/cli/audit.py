@@ -30,7 +30,7 @@ FOR_RUNS = ("runs", *ASKED, "output_dir", "as_json", "quiet")
 """Options that go with runs that exist."""
 
 
-@click.command(short_help="Tell what a figure owes to wording, seed and facts, and what can be told apart.")
+@click.command()
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @pair_and_facts
 @click.option(

@@ -10,7 +10,7 @@ from kgbench.cli.output import echo_json
 from kgbench.cli.runs import find_run, output_dir
 
 
-@click.command(short_help="Paired differences of two runs, and the facts that flipped.")
+@click.command()
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.option("--metric", metavar="NAME", help="What is compared.  [default: A's]")

@@ -43,7 +43,7 @@ EXTRAS = {
 GIB = 2**30
 
 
-@click.command(short_help="Show what is here, and what is missing.")
+@click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(as_json: bool) -> int:
     """Show versions, devices, memory, caches, and what is missing."""

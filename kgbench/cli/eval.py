@@ -15,7 +15,6 @@ RESULTS = Path("kgbench-results")
 
 
 @click.command(
-    short_help="Say where a finetuned fact is retrieved from.",
     epilog="Exit status: 0 done; 1 ran, and something did not hold; 2 wrong input; 130 interrupted.",
 )
 @click.option(

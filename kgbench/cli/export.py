@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Entry
 
 
-@click.command(short_help="Runs as CSV, Markdown, LaTeX or JSON.")
+@click.command()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 @click.option("--format", "kind", type=click.Choice(["csv", "markdown", "latex", "json"]), help="Format.  [default: csv]")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Where to.  [default: stdout]")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kgbench.testing.proposal import Proposal
 
 
-@click.group(short_help="Maps of architectures: propose one for models that kgbench does not know.")
+@click.group()
 def command() -> None:
     """Maps of where each component lives in the models of an architecture."""
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from kgbench.cli.eval import RESULTS
 from kgbench.cli.output import echo_json
+from kgbench.cli.runs import output_dir
 
 root_option = click.option(
     "--root",
@@ -19,7 +19,7 @@ root_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 
 
-@click.group(short_help="Write the leaderboard from its entries, check it, look at it.")
+@click.group()
 def command() -> None:
     """The leaderboard: what the results in it say, as tables and pages.
 
@@ -74,13 +74,7 @@ def check(root: Path, as_json: bool) -> int:
 @command.command()
 @root_option
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="On this machine; 0 takes a free one.")
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=RESULTS,
-    show_default=True,
-    help="Your own runs.",
-)
+@output_dir
 def serve(root: Path, port: int, output_dir: Path) -> int:
     """Show the pages in a browser, with your own runs beside the board."""
     from kgbench.leaderboard.serve import serve as serve_site

@@ -9,7 +9,6 @@ import click
 
 @click.command(
     add_help_option=False,
-    short_help="lm-eval's own command line, with kgbench's model and tasks.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

@@ -40,7 +40,7 @@ def command(name: str, kind: str, output_dir: Path) -> None:
     _write({path: _filled(template, name, method) for path, template in made.items()})
     file, test = made
     click.echo(f"wrote {file} and {test}; next:")
-    click.echo(f"    kgbench check {file}:{method}")
+    click.echo(f"    kgbench check-localizer {file}:{method}")
     click.echo(f"    python -m pytest {test}")
     click.echo(f"    kgbench eval --localizer {file}:{method} --model tiny-gemma --limit 20")
 

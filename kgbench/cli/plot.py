@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
-@click.command(short_help="Bars, budget curve or localization map of a run; several runs side by side.")
+@click.command()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 @click.option("--kind", type=click.Choice(["chart", "curve", "map"]), default="chart", show_default=True, help="What to draw.")
 @click.option("--metric", metavar="NAME", help="What is drawn.  [default: the first run's]")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="All figures of a run again, from its stored rows.",
     epilog="Exit status: 0 the stored figures are those of the rows; 1 some differ; 2 wrong input.",
 )
 @click.argument("run", metavar="RUN")

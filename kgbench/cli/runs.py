@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kgbench.cli.eval import RESULTS
+from kgbench.cli.values import Renamed
 from kgbench.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def output_dir(command: _Command) -> _Command:
     """The option that says where records are."""
     kind = click.Path(path_type=Path, file_okay=False)
-    return click.option("--output-dir", type=kind, default=RESULTS, show_default=True, help="Where records are.")(command)
+    names = ("--results", "--output-dir", "output_dir")
+    return click.option(*names, cls=Renamed, type=kind, default=RESULTS, show_default=True, help="Where records are.")(command)
 
 
 def find_run(run: str, output_dir: Path) -> Entry:

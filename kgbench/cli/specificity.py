@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts
+from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts, sample_size
 from kgbench.cli.output import echo_json
 from kgbench.cli.progress import progress
 from kgbench.cli.values import arguments_of, completer, donors_of, grafts_of, listed
 
 
-@click.command(short_help="Show what grafts move besides the facts that they are meant for.")
+@click.command()
 @pair_and_facts
 @evaluation_prompts
 @click.option(
@@ -29,7 +29,7 @@ from kgbench.cli.values import arguments_of, completer, donors_of, grafts_of, li
 @click.option("--graft", multiple=True, metavar="GRAFT", help="Beside SFT; several with commas.  [default: FE, LT, FE+LT, ALL]")
 @click.option("--known", metavar="NAME|FILE", help="Facts that finetuning did not teach.  [default: what pretraining taught, where known]")
 @click.option("--other", metavar="NAME|FILE", help="Facts of another kind.  [default: of a shipped data set]")
-@click.option("--facts", type=click.IntRange(min=2), default=100, show_default=True, metavar="N", help="At most so many facts of a kind.")
+@sample_size(100, least=2, about="At most so many facts of a kind.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the choice and the resampling.")
 @click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
 @click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")

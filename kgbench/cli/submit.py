@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.eval import RESULTS
 from kgbench.cli.leaderboard import root_option
 from kgbench.cli.output import echo_json
+from kgbench.cli.runs import output_dir
 
 if TYPE_CHECKING:
     from kgbench.leaderboard.submit import Standing
@@ -33,7 +33,6 @@ _ANEW = "these figures are not those of the run's rows: record it again, with th
 
 
 @click.command(
-    short_help="Put recorded runs on the leaderboard.",
     epilog="Exit status: 0 done; 1 a run is refused, and nothing was copied; 2 wrong input.",
 )
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
@@ -41,7 +40,7 @@ _ANEW = "these figures are not those of the run's rows: record it again, with th
 @click.option("--code", metavar="URL@COMMIT|PACKAGE==VERSION", help="Where the method's code is.  [default: its installed package]")
 @click.option("--paper", metavar="URL", help="A paper about the method.")
 @root_option
-@click.option("--output-dir", type=click.Path(path_type=Path, file_okay=False), default=RESULTS, show_default=True, help="Where runs are.")
+@output_dir
 @click.option("--dry-run", is_flag=True, help="Check and show, but copy nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(runs: tuple[str, ...], root: Path, output_dir: Path, dry_run: bool, as_json: bool, **said: str | None) -> int:

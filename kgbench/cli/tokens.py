@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts
+from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts, sample_size
 from kgbench.cli.output import echo_json
 from kgbench.cli.values import donors_of, grafts_of, listed
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from kgbench.runner.tokens import Answered, Likely
 
 
-@click.command(short_help="Show the likeliest next tokens of a few facts under some grafts.")
+@click.command()
 @pair_and_facts
 @evaluation_prompts
 @click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; several with commas.  [default: FE, LT, FE+LT]")
-@click.option("--facts", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="How many facts.")
+@sample_size(3, least=1, about="How many facts.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="K", help="How many tokens.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the choice of facts.")
 @click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")

@@ -29,7 +29,6 @@ def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
 
 
 @click.command(
-    short_help="Finetune a donor: a model that has learned the facts of a data set.",
     epilog="Exit status: 0 done; 2 wrong input; 130 interrupted.",
 )
 @click.option(

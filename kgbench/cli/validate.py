@@ -17,7 +17,6 @@ SCHEMAS = ("record", "submission", "verification")
 
 
 @click.command(
-    short_help="Check whether results may stand on the board.",
     epilog="Exit status: 0 all is well; 1 something is refused; 2 wrong input.",
 )
 @click.argument("path", type=click.Path(path_type=Path), required=False)

@@ -10,6 +10,23 @@ from kgbench.cli.catalogues import CATALOGUES
 from kgbench.errors import InputError
 from kgbench.sites import split_grafts
 
+
+class Renamed(click.Option):
+    """An option with a new name; its older names go on working, and are not shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The line of the help, of the first name only."""
+        names, self.opts = self.opts, self.opts[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = names
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """The first name, for messages."""
+        return repr(self.opts[0])
+
+
 EXAMPLES: Mapping[str, str] = {
     "--localizer-arg": "draws=16",
     "--column": "first_actor=actor",

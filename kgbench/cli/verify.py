@@ -16,6 +16,7 @@ from kgbench.cli.files import write_file
 from kgbench.cli.output import echo_json
 from kgbench.cli.progress import progress
 from kgbench.cli.runs import find_run, output_dir
+from kgbench.cli.values import Renamed
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Run a sample of a run's facts again, and compare them with its rows.",
     epilog="Exit status: 0 it agrees; 1 it differs; 2 it cannot be checked here, or wrong input.",
 )
 @click.argument("run", metavar="RUN")
 @click.option(
+    "--limit",
     "--facts",
+    "facts",
+    cls=Renamed,
     type=click.IntRange(min=1),
     metavar="N",
     help="Facts in the sample.  [default: 200, or all where there are fewer]",
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
 @again_options
 @output_dir
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, help="The verdict only, with --json not even that.")
 def command(run: str, facts: int | None, seed: int | None, write: bool, **options: Any) -> int:
     """Run a sample of a run's facts again and compare each with its rows.
 
@@ -54,7 +57,7 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
 
     What a method learns from all facts, such as a ranking of sites, it learns
     from all of them here too; its map is compared as well. A row agrees as in
-    `kgbench reproduce`. With --write an entry of the leaderboard that agrees is
+    `kgbench rerun`. With --write an entry of the leaderboard that agrees is
     no longer self-reported but verified.
 
     \b
@@ -65,7 +68,7 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
         raise InputError(
             f"--write is for entries of the leaderboard, and {str(found.folder)!r} was not submitted: it has no submission.json"
         )
-    from kgbench.board.repeated import render_repeated, repeated_answer
+    from kgbench.board.repeated import render_repeated, repeated_answer, repeated_sentence
     from kgbench.leaderboard.submission import SAMPLE
     from kgbench.runner.verify import Sample, verify
 
@@ -81,7 +84,7 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
         about = {"id": found.record.id, "path": str(found.folder), "seed": seed, "facts": list(chosen)}
         echo_json({**about, **repeated_answer(again, what), "written": written is not None})
     else:
-        click.echo(render_repeated(again, what))
+        click.echo((repeated_sentence if options["quiet"] else render_repeated)(again, what))
         if write:
             click.echo(f"\nverification  {written or 'not written, since it differs'}")
             if written:
@@ -102,7 +105,7 @@ def _check_write(record: Record, facts: int | None, seed: int | None, tolerance:
     if seed is not None:
         raise InputError("--seed goes without --write: a sample known beforehand verifies nothing")
     if facts is not None and facts < min(n, SAMPLE):
-        raise InputError(f"--facts {facts} is too few for --write: expected {min(n, SAMPLE)}")
+        raise InputError(f"--limit {facts} is too few for --write: expected {min(n, SAMPLE)}")
     if tolerance is not None and tolerance > TOLERANCES[record.identity.dtype]:
         most = TOLERANCES[record.identity.dtype]
         raise InputError(f"--tolerance {tolerance} is too large for --write: expected {most} or less")

@@ -175,4 +175,4 @@ def _hashes(record: Record) -> Iterator[tuple[str, str]]:
 
 def _command(entry: Entry) -> str:
     folder = entry.folder.name
-    return f"kgbench reproduce leaderboard/results/{folder}" if entry.submission is not None else f"kgbench reproduce {folder}"
+    return f"kgbench rerun leaderboard/results/{folder}" if entry.submission is not None else f"kgbench rerun {folder}"

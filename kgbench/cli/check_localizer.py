@@ -1,4 +1,4 @@
-"""`kgbench check`: whether a localizer keeps the contract."""
+"""`kgbench check-localizer`: whether a localizer keeps the contract."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--localizer-arg", multiple=True, metavar="KEY=VALUE", help="Argument of the localizer; may be repeated.")
 @click.option("--family", multiple=True, metavar="NAME", help="Family of models; several with commas.  [default: all that there are]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, help="The verdict only, with --json not even that.")
 def command(target: str, localizer_arg: Sequence[str], family: Sequence[str], as_json: bool, quiet: bool) -> int:
     """Try on a localizer every law that localizers keep.
 
@@ -33,8 +33,8 @@ def command(target: str, localizer_arg: Sequence[str], family: Sequence[str], as
     prints each law with pass or fail, and why.
 
     \b
-    kgbench check dynamic_graft
-    kgbench check my_method.py:MyMethod --family gemma
+    kgbench check-localizer dynamic_graft
+    kgbench check-localizer my_method.py:MyMethod --family gemma
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.localizers import create
 
@@ -46,7 +46,7 @@ def command(target: str, localizer_arg: Sequence[str], family: Sequence[str], as
     if as_json:
         echo_json(_answer(target, localizer, verdicts))
     else:
-        _print(target, localizer, families, verdicts)
+        _print(target, localizer, families, verdicts, quiet)
     return 0 if all(verdict.holds for verdict in verdicts) else 1
 
 
@@ -95,13 +95,14 @@ def _answer(target: str, localizer: AbstractLocalizer, verdicts: Sequence[Verdic
     return {"target": target, "localizer": localizer.name, "kind": localizer.kind, "holds": holds, "laws": laws}
 
 
-def _print(target: str, localizer: AbstractLocalizer, families: Sequence[str], verdicts: Sequence[Verdict]) -> None:
+def _print(target: str, localizer: AbstractLocalizer, families: Sequence[str], verdicts: Sequence[Verdict], quiet: bool) -> None:
     laws = _by_law(verdicts)
     words = {True: "pass", False: "FAIL"}
     rows = [[same[0].name.replace("_", " "), *(words[verdict.holds] for verdict in same), _why(same)] for same in laws]
-    echo_table(["law", *families, "why"], rows)
+    if not quiet:
+        echo_table(["law", *families, "why"], rows)
+        click.echo()
     failed = sum(not all(verdict.holds for verdict in same) for same in laws)
-    click.echo()
     if failed:
         click.echo(f"{failed} of {len(laws)} laws do not hold of {target}")
     else:
