@@ -52,7 +52,7 @@ def test_the_path_is_whole() -> None:
     """The block goes from an idea to a look at the row, in this order."""
     assert [" ".join(words[1:3]) if words[1] == "leaderboard" else words[1] for words in SHOWN if words] == [
         "new-localizer",
-        "check",
+        "check-localizer",
         "eval",
         "eval",
         "validate",
