@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from http.client import HTTPConnection
 from pathlib import Path
@@ -29,11 +31,13 @@ from kgbench.leaderboard.model import Leaderboard
 from kgbench.leaderboard.serve import site_server, write_site
 from kgbench.leaderboard.site import render_site
 from kgbench.leaderboard.site.cells import Cells
-from kgbench.leaderboard.site.links import DIGITS, method_slug
+from kgbench.leaderboard.site.links import DIGITS, method_slug, run_name
 from kgbench.leaderboard.site.maps import map_data
 from kgbench.leaderboard.site.pages import POLICY, Pages
 from kgbench.leaderboard.site.ranks import STEPS, fact_ranks, read_ranks
+from kgbench.leaderboard.validate.known import known
 from kgbench.records import Estimate, LocalizerRef
+from kgbench.sites.configurations import BEST, REST
 from tests import fake_boards, fake_runs
 
 HOSTILE = "</script><script>alert(1)</script>\u2028<b>"
@@ -181,6 +185,56 @@ def test_a_run_says_where_it_comes_from(board: Leaderboard, site: dict[str, str]
         where = "leaderboard/results/" if entry.submission else ""
         assert f"kgbench rerun {where}{entry.folder.name}" in text
         assert len(text) < 12_000
+
+
+def test_a_method_says_what_it_is(board: Leaderboard, site: dict[str, str]) -> None:
+    """A method's page has what it does, its kind, code and paper, and the map of a run that has one."""
+    text = site["methods/dynamic_graft.html"]
+    about = known().localizers["dynamic_graft"]
+    assert about.about.capitalize()[:20] in unescape(text) and "https://arxiv.org/abs/" in text
+    assert "https://example.org/code@0123456" in text and "https://example.org/paper" in text
+    held = re.search(r"<script type=application/json id=data>(.*?)</script>", text)
+    entry = next(e for e in board.entries if e.method == "dynamic_graft" and e.record.scores)
+    assert held is not None and json.loads(held[1])["map"] == map_data(entry.record)
+    own = method_slug(next(e.method for e in board.entries if e.submission is None))
+    assert "see its code" in site[f"methods/{own}.html"]
+
+
+def test_every_page_has_the_navigation(site: dict[str, str]) -> None:
+    """From every page, those of runs included, all boards, the comparison and the guide are one step away."""
+    for path, text in pages(site):
+        nav = text[text.index("<nav") : text.index("</nav>")]
+        up = "../" * path.count("/")
+        assert all(f'href="{up}{name}.html"' in nav for name in ("pathways", "planted", "compare", "read")), path
+
+
+def test_the_guide_explains_every_word(site: dict[str, str]) -> None:
+    """The glossary has the words of the boards, and the drawing says in words what it shows."""
+    words = set(re.findall(r"<dt>([^<]+)", site["read.html"].lower()))
+    assert {"recipient", "donor", "site", "cell", "region", "plant", "decoy", "law", "separation"} <= {w.split("<")[0] for w in words}
+    drawings = re.findall(r"<svg.*?</svg>", site["read.html"], re.S)
+    filled = [drawing.count('class="donor"') for drawing in drawings]
+    assert filled == [0, 20, 8], "nothing, everything, and two tokens of five, in four layers"
+    assert all("role=img" in drawing and re.search(r"<title id=[^>]+>.{20,}</title>", drawing) for drawing in drawings)
+
+
+def test_k_is_said_where_it_stands(board: Leaderboard, site: dict[str, str]) -> None:
+    """Where a run's configuration is of its k best sites, the page says how many these are."""
+    for entry in board.entries:
+        if entry.record.planted is not None:
+            text = site[f"runs/{run_name(entry.record)}.html"]
+            best = [row.graft for row in entry.record.rows if row.graft in (BEST, REST)]
+            assert text.count(f"k = {entry.record.planted.k} sites") == len(best)
+            assert "Recall@3" in text and "best 3 sites" in text
+
+
+def test_the_comparison_opens_on_the_first_two_ranks(site: dict[str, str]) -> None:
+    """The index names two runs of the first cell, the leader's and that of rank 2, with suite, source and prompts of each."""
+    held = json.loads(site["data/runs.js"].removeprefix('kgbench.index.put("",').removesuffix(");\n"))
+    runs = {run[0]: run for run in held["runs"]}
+    first, second = (runs[name] for name in held["first"])
+    assert (first[1], first[5]) == ("dynamic_graft", "verified") and first[2:5] == second[2:5]
+    assert first[3] == "pathways" and first[6] == ["headline", "qa"] and second[0] != first[0]
 
 
 def test_taking_a_run_away_changes_no_other_run(board: Leaderboard, site: dict[str, str]) -> None:

@@ -89,7 +89,8 @@ def localizer_facts(name: str) -> dict[str, Any]:
     needed = {"truth": "FE"} if "truth" in describe()[name]["needs"] else {}
     made: AbstractLocalizer = create(name, needed, 0)
     about = {"version": made.version, "kind": made.kind, "floor": made.floor, "needs": sorted(made.needs)}
-    return {**about, "baseline": name in BASELINES, "parameters": sorted(made.parameters())}
+    described = {key: describe()[name][key] for key in ("about", "paper")}
+    return {**about, "baseline": name in BASELINES, "parameters": sorted(made.parameters()), **described}
 
 
 def suite_configurations(name: str) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from playwright.sync_api import Page
 from kgbench.leaderboard.model import Leaderboard
 
 WIDTHS = {"desktop": 1280, "phone": 360}
-PAGES = ("index", "pathways", "planted", "budget", "published", "compare", "method", "run", "curve")
+PAGES = ("index", "pathways", "planted", "budget", "published", "compare", "read", "method", "run", "curve")
 
 
 def path_of(name: str, board: Leaderboard) -> str:

@@ -241,12 +241,21 @@ def test_two_runs_are_compared_fact_by_fact(page: Page, address: str, board: Lea
     section.get_by_text(f"FE+LT: {len(hits[0] ^ hits[1])} facts flipped").click()
     assert set(section.locator("details[open] tbody th").all_inner_texts()) == hits[0] ^ hits[1]
     page.get_by_label("A hit is a rank up to").select_option("1")
-    assert "k=0" in page.url
+    assert page.url.endswith("&k=1")
 
 
 def hit(row: dict[str, object], graft: str, k: int) -> bool:
     """Whether a row of the first prompt is a hit."""
     return row["graft"] == graft and row["prompt"] == "headline" and int(str(row["rank"])) <= k
+
+
+def test_the_comparison_names_suite_source_and_prompt(page: Page, address: str) -> None:
+    """It opens on the leader and the method of rank 2, and says what both were asked."""
+    page.goto(f"{address}/compare.html")
+    told = re.compile(r"A is dynamic_graft \(verified\), pathways on tiny-gemma, prompts headline and qa\. B is ")
+    expect(page.get_by_role("status")).to_contain_text(told)
+    label = page.locator("select[name=b] option:checked").inner_text()
+    assert re.search(r"\): pathways on tiny-gemma, headline and qa, [0-9a-f]{6}$", label)
 
 
 def test_only_runs_of_the_same_facts_are_offered(page: Page, address: str) -> None:

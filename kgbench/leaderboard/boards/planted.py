@@ -25,8 +25,13 @@ COLUMNS = (
     Column(DECOY, "AUROC against the decoy", "The same among the planted places and those of the decoy only", "higher"),
     Column("average_precision", "average precision", "Mean precision of the ranking down to each planted place", "higher"),
     Column("recall_at_k", "recall@k", "Share of the k planted places among the k ranked highest", "higher"),
-    Column("sufficiency", "sufficiency of the best k", "Recovery where the k highest-ranked sites are grafted", "higher"),
-    Column("necessity", "necessity of the best k", "What is lost where all sites but these are grafted", "higher"),
+    Column(
+        "sufficiency",
+        "sufficiency of the best sites",
+        "Recovery where the highest-ranked sites are grafted, as many as were planted",
+        "higher",
+    ),
+    Column("necessity", "necessity of the best sites", "What is lost where all sites but these are grafted", "higher"),
     Column(
         "told",
         "position plants told right",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from kgbench.errors import DataError
 from kgbench.leaderboard.entries import FACTS, Entry
@@ -14,11 +14,13 @@ from kgbench.leaderboard.model import Badge, Board, Leaderboard
 from kgbench.leaderboard.site.curves import curve_files, has_curves
 from kgbench.leaderboard.site.environments import environment_facts, environment_name
 from kgbench.leaderboard.site.links import run_name
+from kgbench.leaderboard.site.maps import map_data
 from kgbench.leaderboard.site.pages import Pages, script_call
 from kgbench.leaderboard.site.ranks import STEPS, fact_ranks, read_ranks
 from kgbench.leaderboard.site.run_pages import run_page
 from kgbench.leaderboard.site.suites import badge, suite
 from kgbench.leaderboard.site.tables import Places, shown_part, shown_rows, shown_table
+from kgbench.leaderboard.validate.known import known
 
 __all__ = ["render_site"]
 
@@ -56,6 +58,7 @@ def render_site(leaderboard: Leaderboard) -> Iterator[tuple[str, bytes]]:
         yield places.method(name), _method(name, leaderboard, pages, places)
     for name, entry in entries.items():
         yield f"runs/{name}.html", _run(name, entry, pages, places)
+    yield "read.html", pages.render("read.html")
     yield "environments.html", pages.render("environments.html", environments=_environments(leaderboard))
     yield from _compare(leaderboard, pages)
 
@@ -106,7 +109,41 @@ def _board(board: Board, pages: Pages, places: Places, entries: Mapping[str, Ent
 def _method(name: str, leaderboard: Leaderboard, pages: Pages, places: Places) -> bytes:
     found = [entry for entry in leaderboard.entries if entry.method == name]
     rows = [rows for board in leaderboard.boards if (rows := shown_rows(board, name, places)) is not None]
-    return pages.render("method.html", up="../", name=name, entries=[(run_name(entry.record), entry) for entry in found], tables=rows)
+    return pages.render(
+        "method.html",
+        up="../",
+        name=name,
+        entries=[(run_name(entry.record), entry) for entry in found],
+        tables=rows,
+        about=_about(found),
+        mapped=_mapped(found),
+    )
+
+
+def _about(entries: Sequence[Entry]) -> dict[str, Any]:
+    """What a method is, in a line, its kind, and the addresses of its papers."""
+    first = entries[0].record
+    name = first.identity.localizer.name
+    papers = [entry.submission.paper for entry in entries if entry.submission is not None]
+    what, own = f"the localizer {name} of whoever submitted it; see its code", known().localizers.get(name)
+    if own is not None:
+        what = own.about
+        papers.append(own.paper.replace("arXiv ", "https://arxiv.org/abs/"))
+    kinds = {"scoring": "scoring: it ranks sites", "intervention": "intervention: it runs the model with chosen sites changed"}
+    parameters = first.identity.localizer.parameters
+    values = ", ".join(f"{key} = {value}" for key, value in parameters.items())
+    kind = kinds[first.kind] + (f"; {values}" if values else "")
+    return {"what": what, "kind": kind, "papers": list(dict.fromkeys(filter(None, papers)))}
+
+
+def _mapped(entries: Sequence[Entry]) -> dict[str, Any] | None:
+    """The map of the first run that has one, where nothing was planted if there is such a run."""
+    drawn = sorted((e for e in entries if e.record.scores), key=lambda e: e.record.planted is not None)
+    if not drawn:
+        return None
+    record = drawn[0].record
+    data = {"map": map_data(record), "planted": record.planted and record.planted.plant}
+    return {"pair": drawn[0].pair, "run": run_name(record), "data": data}
 
 
 def _run(name: str, entry: Entry, pages: Pages, places: Places) -> bytes:
@@ -122,15 +159,28 @@ def _environments(leaderboard: Leaderboard) -> dict[str, tuple[tuple[tuple[str, 
 
 def _compare(leaderboard: Leaderboard, pages: Pages) -> Iterator[tuple[str, bytes]]:
     """The page that compares two runs, and what it loads: an index, a file per list of facts, and a file per run."""
-    index: list[list[str]] = []
+    index: list[list[Any]] = []
     lists: set[str] = set()
     for entry in leaderboard.entries:
         name, record = run_name(entry.record), entry.record
         ranks = fact_ranks(read_ranks(entry.folder / FACTS), [row.graft for row in record.rows])
-        index.append([name, entry.method, entry.pair, suite(entry), record.identity.dataset.hash[:12]])
+        what = record.identity
+        index.append([name, entry.method, entry.pair, suite(entry), what.dataset.hash[:12], badge(entry), list(what.prompts)])
         if ranks.list_name not in lists:
             lists.add(ranks.list_name)
             yield f"data/facts/{ranks.list_name}.js", script_call("kgbench.facts.put", ranks.list_name, ranks.facts)
         yield f"data/runs/{name}.js", script_call("kgbench.runs.put", name, {"facts": ranks.list_name, "prompts": ranks.prompts})
-    yield "data/runs.js", script_call("kgbench.index.put", "", index)
+    yield "data/runs.js", script_call("kgbench.index.put", "", {"runs": index, "first": _first_two(leaderboard)})
     yield "compare.html", pages.render("compare.html")
+
+
+def _first_two(leaderboard: Leaderboard) -> list[str]:
+    """The runs of ranks 1 and 2 on the first cell whose methods have a run each; empty where there are none."""
+    boards = sorted(leaderboard.boards, key=lambda board: board.key != "pathways")
+    for table in (table for board in boards for table in board.tables):
+        ranked = [line for line in table.lines if line.rank is not None and len(line.runs) == 1]
+        others = [line for line in ranked[1:] if not line.baseline]
+        if table.scope and ranked and others:
+            second = next((line for line in others if line.rank == 2), others[0])
+            return [run_name(line.runs[0]) for line in (ranked[0], second)]
+    return []

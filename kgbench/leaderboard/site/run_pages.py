@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from kgbench.leaderboard.site.environments import environment_name
 from kgbench.leaderboard.site.maps import map_data
 from kgbench.numbers import count_text, duration_text, metric_name
 from kgbench.records import Estimate, Record, Row
+from kgbench.sites.configurations import BEST, REST
 
 __all__ = ["RunPage", "run_page"]
 
@@ -44,6 +45,8 @@ class RunPage:
     command: str
     environment: tuple[str, str]
     """Name of the environment, and the most important of it."""
+    best: Mapping[str, int]
+    """Of each configuration of the highest-ranked sites, how many these are."""
 
 
 def run_page(entry: Entry) -> RunPage:
@@ -66,6 +69,7 @@ def run_page(entry: Entry) -> RunPage:
         data=_data(record),
         command=_command(entry),
         environment=(environment_name(record.provenance), _environment(record)),
+        best={} if record.planted is None else dict.fromkeys((BEST, REST), record.planted.k),
     )
 
 
@@ -116,13 +120,13 @@ def _planted(record: Record) -> Iterator[tuple[str, Estimate]]:
     planted = record.planted
     if planted is None:
         return
-    for key, title in (("auroc", "AUROC"), ("average_precision", "Average precision"), ("recall_at_k", "Recall@k")):
+    for key, title in (("auroc", "AUROC"), ("average_precision", "Average precision"), ("recall_at_k", f"Recall@{planted.n_true}")):
         expected = planted.expected.get(key)
         yield title + ("" if expected is None else f" (at random {number(expected)})"), getattr(planted, key)
     if planted.auroc_decoy is not None:
         yield "AUROC against the decoy’s sites", planted.auroc_decoy
-    yield f"Sufficiency of the {planted.k} best", planted.effect.sufficiency
-    yield f"Necessity of the {planted.k} best", planted.effect.necessity
+    yield f"Sufficiency of the best {planted.k} sites", planted.effect.sufficiency
+    yield f"Necessity of the best {planted.k} sites", planted.effect.necessity
     for prompt, pathway in (planted.pathways or {}).items():
         if pathway.told != "not applicable":
             yield f"Recovery of {pathway.planted}, {prompt}: {pathway.told}", pathway.recovery_planted

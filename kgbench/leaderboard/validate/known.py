@@ -51,6 +51,10 @@ class KnownLocalizer:
     baseline: bool
     """Whether it is a point of reference, which is shown under its own name only."""
     parameters: tuple[str, ...]
+    about: str
+    """What it does, in a line."""
+    paper: str
+    """Where it is described, such as `arXiv 2202.05262`; empty where nowhere."""
 
 
 @dataclass(frozen=True)
