@@ -71,7 +71,7 @@ def _beside(record: Record, method: str) -> tuple[Submission, Verification]:
         platform="Linux",
         time="2026-01-01T00:00:00+00:00",
         seed=0,
-        n=20,
+        n=record.identity.dataset.n,
         rows=180,
         largest_difference=1e-6,
         changed_hits=0,
