@@ -80,7 +80,7 @@
           Plot.barX(some, { x: (r) => r.figure.value, y: "name", fill: (r) => fill(r.kind), fillOpacity: opacity, stroke: (r) => edge(r.kind), inset: 2, insetTop: 3 + 2 * down, insetBottom: 3 }),
           Plot.ruleY(some.filter((r) => r.figure.low < r.figure.high), { y: "name", dy: down, x1: (r) => r.figure.low, x2: (r) => r.figure.high, stroke: INK, strokeWidth: 1.2, marker: "tick" }),
           Plot.text(some, { x: (r) => Math.max(r.figure.high, 0), y: "name", dy: down, text: (r) => value(r.figure), dx: 6, textAnchor: "start", fill: INK }),
-          Plot.text(shown.filter((r) => !r.figure), { x: 0, y: "name", dy: down, text: "without", dx: 6, textAnchor: "start", fill: INK }),
+          Plot.text(shown.filter((r) => !r.figure), { x: 0, y: "name", dy: down, text: "without", dx: 6, textAnchor: "start", fill: OWN }),
           above ? Plot.text(shown, { y: "name", text: (r) => clipped(r.name, most), frameAnchor: "left", dy: -8, textAnchor: "start", fill: INK, stroke: "var(--paper)", strokeWidth: 3 }) : null,
           Plot.ruleX(marks, { x: ([, x]) => x, stroke: INK, strokeDasharray: "5 3" }),
           titled ? marks.map((mark) => Plot.text([mark], { x: ([, x]) => x, text: ([name, x]) => `${name} ${number(x)}`, frameAnchor: "top", dy: -12, textAnchor: mark[1] > (low + high) / 2 ? "end" : "start", fill: INK })) : null,
@@ -155,7 +155,9 @@
     const points = curves.flatMap(([name, found, kind], i) => found.map(([budget, value, low, high]) => ({ name, kind, i, x: budget || ZERO, zero: budget === 0, value, low, high })));
     const chosen = curves.filter(([, , kind]) => kind !== "reference").slice(0, SERIES.length);
     const strong = chosen.map(([name]) => name);
-    const colours = chosen.map(([, , kind], i) => (kind === "yours" ? OWN : SERIES[i]));
+    // Purple is too near to the colour of the reader's own runs.
+    const free = SERIES.filter((colour) => colour !== "var(--purple)" || chosen.every(([, , kind]) => kind !== "yours"));
+    const colours = chosen.map(([, , kind]) => (kind === "yours" ? OWN : free.shift()));
     const weak = points.filter((p) => !p.zero && !strong.includes(p.name));
     const front = points.filter((p) => strong.includes(p.name)).sort((a, b) => (a.kind === "yours") - (b.kind === "yours"));
     draw(figure, label, (width) => Plot.plot({
