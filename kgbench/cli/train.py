@@ -71,8 +71,8 @@ def command(**options: Any) -> None:
 
     Every fact is told in the data set's training wordings; about a fifth of
     the wordings is held out and only validates. The donor is found again by
-    `kgbench eval --model NAME --dataset NAME`, or by its name as --donor
-    sft=NAME. It is kept in the user's data folder, or where the environment
+    `kgbench eval --model NAME --dataset NAME`, or --recipient PATH in place of
+    --model, or by its name as --donor sft=NAME. It is kept in the user's data folder, or where the environment
     variable KGBENCH_HOME says.
 
     An interrupted training goes on from its last checkpoint when the same
