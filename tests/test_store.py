@@ -237,6 +237,10 @@ def test_a_damaged_record_is_never_used(tmp_path: Path, made: Record, facts: pa.
             with pytest.raises(DataError, match=rf"{path.name}.*restore its folder from a copy, or delete it and compute it again"):
                 load_record(str(path), tmp_path)
     assert store.find(made.id) is not None
+    (path / "seal.json").write_text("{}")
+    with warnings.catch_warnings():  # it was told when it was searched for
+        warnings.simplefilter("error")
+        assert store.write(made, facts, searched=True).name == f"{path.name}-2"
 
 
 def test_an_edited_record(tmp_path: Path, made: Record, facts: pa.Table) -> None:

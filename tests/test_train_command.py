@@ -97,7 +97,7 @@ def test_ls_shows_it(run: Run) -> None:
     number = next(n for n, line in enumerate(lines) if line.startswith(f"{NAME} "))
     assert any(line.startswith("tiny-gpt2 ") for line in lines[number - 3 : number])
     told = json.loads(run("ls", "models", "--json")[1])
-    assert told[NAME].startswith("donor trained on 8 facts of eight (both), aggressive, seed 0: headline top-5 0.")
+    assert told[NAME].startswith("donor trained on 8 facts of eight (both), aggressive, seed 0: headline top-5 0")
     names = list(told)
     assert names.index(NAME) == names.index("tiny-gpt2") + 1
     assert [name for name in names if name != NAME] == list(catalog.names())

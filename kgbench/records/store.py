@@ -124,13 +124,21 @@ class RecordStore:
         slug = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(words)).strip("-._")[:80]
         return self.root / f"{slug}-{record.id[:_DIGITS]}"
 
-    def write(self, record: Record, facts: pa.Table, attachments: Mapping[str, bytes] | None = None) -> Path:
+    def write(
+        self,
+        record: Record,
+        facts: pa.Table,
+        attachments: Mapping[str, bytes] | None = None,
+        *,
+        searched: bool = False,
+    ) -> Path:
         """Write a record whole or not at all.
 
         Args:
             record: The record.
             facts: Its per-fact rows.
             attachments: More files of the folder, such as the picture: name to content.
+            searched: Whether `find` has found no such record; then only folders named after the id are looked at.
 
         Returns:
             The folder. If a record of the same identity is there, it is left as it is.
@@ -138,7 +146,7 @@ class RecordStore:
         Raises:
             OutputError: If the folder cannot be written.
         """
-        if (found := self.find(record.id)) is not None:
+        if not searched and (found := self.find(record.id)) is not None:
             return found.path
         files = {RECORD: record.to_json().encode(), FACTS: facts_bytes(facts_table(facts))}
         files = {**files, SEAL: _seal(files), **(attachments or {})}

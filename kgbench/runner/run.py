@@ -65,7 +65,7 @@ def run_job(spec: Spec, settings: Settings, progress: Progress | None = None, pa
         measurement = ready(job, journal, progress)
         _compute(measurement, journal, progress)
     record = make_record(measurement, journal)
-    path = store.write(record, journal.table())
+    path = store.write(record, journal.table(), searched=True)
     journal.discard()
     return Run(record, path, reused=False)
 
