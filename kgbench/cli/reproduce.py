@@ -64,7 +64,7 @@ def command(what: str, output_dir: Path, as_json: bool, quiet: bool, **options: 
 for option in command.params:
     # They go with `kgbench reproduce RUN`, the older name of `kgbench rerun RUN`.
     if option.name == "model":
-        option.help = "The pair.  [default: tiny-gemma]"  # type: ignore[attr-defined]
+        option.help = "The pair.  [default: tiny-gemma]"
     option.hidden = option.name in OF_RUNS  # type: ignore[attr-defined]  # arguments of this command are none of them
 
 
