@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgbench.data import Fact, ImportOptions, dataset_names, describe, hash_facts, load_dataset
-from kgbench.data.facts import AMBIGUOUS, DUPLICATE
+from kgbench.data.facts import AMBIGUOUS, DUPLICATE, EMPTY
 from kgbench.errors import DataError, InputError, UnknownNameError
+from kgbench.runner import Spec
+from kgbench.runner.prompts import job_prompts
 
 
 def write(path: Path, *rows: object) -> str:
@@ -63,10 +65,10 @@ def test_dropped_rows_are_counted_by_reason(tmp_path: Path) -> None:
 
 
 def test_the_same_answer_twice_is_not_ambiguous(tmp_path: Path) -> None:
-    """A subject may stand in two rows with one object."""
+    """A subject may stand in two rows with one object; they are one fact."""
     dataset = load_dataset(write(tmp_path / "own.jsonl", pair("a", "b", year=1990), pair("a", "b", year=1991)))
-    assert len(dataset.facts) == 2
-    assert dataset.dropped == {}
+    assert len(dataset.facts) == 1
+    assert dataset.dropped == {DUPLICATE: 1}
 
 
 def test_nothing_left_is_an_error(tmp_path: Path) -> None:
@@ -112,3 +114,46 @@ def test_hash_tells_contents_apart(identifier: str, value: str, other: str) -> N
     assert base != hash_facts([fact, fact], "a", "b")
     assert (base == hash_facts([Fact(other, fact.fields)], "a", "b")) is (other == identifier)
     assert (base == hash_facts([Fact(identifier, {"a": other, "b": ""})], "a", "b")) is (other == value)
+
+
+def test_one_fact_is_counted_once(tmp_path: Path) -> None:
+    """The same subject and object are one fact, whatever other columns say and however the letters are composed."""
+    rows = [
+        ("José", "Lima", "a"),
+        ("Jose\u0301", "Lima", "b"),
+        ("José\u200b", " Lima", "c"),
+        ("Ana  Ruiz", "Oslo", "a"),
+        ("Ana Ruiz", "Rome", "a"),
+    ]
+    rows += [("Bo", "", "a"), ("", "Oslo", "a"), ("Cy", "Rome", "a")]
+    file = tmp_path / "own.csv"
+    file.write_text("subject,object,note\n" + "\n".join(map(",".join, rows)), "utf-8")
+    dataset = load_dataset(str(file))
+    assert [fact.fields["subject"] for fact in dataset.facts] == ["José", "Cy"]
+    assert dataset.dropped == {DUPLICATE: 2, AMBIGUOUS: 2, EMPTY: 2}
+
+
+def test_sizes_are_bounded(tmp_path: Path) -> None:
+    """A field of millions of characters is refused with its line before any tokenizer sees it."""
+    file = tmp_path / "own.jsonl"
+    file.write_text(json.dumps({"subject": "a" * 10_000_000, "object": "b"}))
+    with pytest.raises(DataError, match=r"line 1: field 'subject': holds 10,000,000 characters; expected 10,000 at most"):
+        load_dataset(str(file))
+
+
+def test_a_file_without_roles_names_the_options(tmp_path: Path) -> None:
+    """Where no column is known as subject or object, the message names the options."""
+    file = tmp_path / "own.csv"
+    file.write_text("country,capital\nPeru,Lima\n")
+    with pytest.raises(DataError, match=r"--subject COLUMN.*--object COLUMN.*--template"):
+        load_dataset(str(file))
+
+
+def test_answers_in_the_prompt_are_refused_by_eval(tmp_path: Path) -> None:
+    """A prompt of somebody's own facts that holds most of the answers is refused before anything is loaded."""
+    file = tmp_path / "own.csv"
+    file.write_text("subject,object,note\n" + "\n".join(f"Ann{i},Bo{i},with Bo{i}" for i in range(4)))
+    options = ImportOptions(templates={"ask": "{subject} plays {note} {P:and}"})
+    spec = Spec(model="tiny-gemma", dataset=str(file), imports=options)
+    with pytest.raises(InputError, match="prompt 'ask' holds the answer already in 4 of 4 facts"):
+        job_prompts(spec, load_dataset(str(file), options))

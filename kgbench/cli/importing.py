@@ -12,8 +12,8 @@ from typing import Any
 from kgbench.cli.values import pairs
 from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset
 from kgbench.data.exports import check_target, write_dataset
-from kgbench.data.facts import AMBIGUOUS, DUPLICATE
-from kgbench.data.fitting import Giveaways, builtin_fitting, giveaways, mentions, own_prompts
+from kgbench.data.facts import left_out
+from kgbench.data.fitting import Giveaways, builtin_fitting, giveaways, mentions, own_prompts, refuse_leaks
 from kgbench.data.imports import Table, read_table
 from kgbench.data.sources import Relation, choose_fields, choose_relation, load_source, one_relation, read_relations
 from kgbench.data.sources_origin import fetch, locate
@@ -240,14 +240,14 @@ def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
     builtin = builtin_fitting(dataset)
     prompts = _usable(file, dataset, builtin)
     given_away = {name: giveaways(dataset, some) for name, some in prompts.items()}
-    _refuse_leaks(file, given_away, len(dataset.facts))
+    refuse_leaks(str(file), given_away, len(dataset.facts))
     faults, tokens = _tokenized(prompts, options["tokenizer"])
     write_dataset(dataset, path, options["force"])
     return Imported(
         source=str(file),
         path=path,
         dataset=dataset,
-        dropped=_dropped(table, whole),
+        dropped=left_out(table),
         incomplete=table.incomplete,
         beyond=len(whole.facts) - len(kept.facts),
         prompts=prompts,
@@ -290,17 +290,6 @@ def _usable(file: Path, dataset: Dataset, builtin: Mapping[str, Sequence[Prompt]
     return found
 
 
-def _refuse_leaks(file: Path, found: Mapping[str, Giveaways], total: int) -> None:
-    """Refuse a template with a field that brings in most answers."""
-    for name, some in ((name, each.by_field) for name, each in found.items()):
-        if 2 * len(some) > total:
-            raise InputError(
-                f"{file}: prompt {name!r} holds the answer already in {len(some)} of {_facts(total)}, such as {some[0].target!r} in "
-                f"{some[0].text!r}, so that a model only has to copy it; leave out the field that gives it away, or where it holds "
-                "choices that are the same for all facts, write them into the template"
-            )
-
-
 def _suite_fits(builtin: Sequence[str]) -> bool:
     """Whether the facts can fill the prompts that are asked where none is named and the data set has none of its own."""
     from kgbench.runner import Spec
@@ -336,21 +325,6 @@ def _untold(some: Sequence[Prompt], given_away: Giveaways) -> Sequence[Prompt]:
     """Those that are in no group yet."""
     told = {prompt.fact.id for group in (given_away.by_field, given_away.in_wording, given_away.first_word) for prompt in group}
     return [prompt for prompt in some if prompt.fact.id not in told]
-
-
-def _dropped(table: Table, dataset: Dataset) -> Mapping[str, Sequence[int]]:
-    """By reason, the lines that the data set left out of a file."""
-    subjects = {fact.fields[dataset.subject] for fact in dataset.facts}
-    seen: set[tuple[str, ...]] = set()
-    lines: dict[str, list[int]] = {DUPLICATE: [], AMBIGUOUS: []}
-    for row in table.rows:
-        values = tuple(row.fields.values())
-        if values in seen:
-            lines[DUPLICATE].append(row.line)
-        elif row.fields[table.subject] not in subjects:
-            lines[AMBIGUOUS].append(row.line)
-        seen.add(values)
-    return {reason: found for reason, found in lines.items() if found}
 
 
 def _numbers(unit: str, numbers: Sequence[int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -16,14 +16,31 @@ from kgbench.data.parts import PARTS, first, halves
 from kgbench.data.templates import parse_template
 from kgbench.errors import DataError, InputError, UnknownNameError
 
-__all__ = ["AMBIGUOUS", "DUPLICATE", "Dataset", "Fact", "dataset_names", "describe", "hash_facts", "is_shipped", "load_dataset"]
+__all__ = [
+    "AMBIGUOUS",
+    "DUPLICATE",
+    "EMPTY",
+    "Dataset",
+    "Fact",
+    "dataset_names",
+    "describe",
+    "hash_facts",
+    "is_shipped",
+    "left_out",
+    "load_dataset",
+]
 
 _FILES = Path(__file__).parent / "files"
 
 AMBIGUOUS = "ambiguous subject"
 """Reason for dropping a row: its subject stands with different objects, so that no single answer is right."""
 DUPLICATE = "duplicate row"
-"""Reason for dropping a row: an earlier one has the same fields."""
+"""Reason for dropping a row: an earlier one has the same subject and object, whatever else it says."""
+EMPTY = "row without subject or object"
+"""Reason for dropping a row: a cell that every fact needs is empty."""
+
+_NO_WIDTH = frozenset("\u00ad\u200b\u200e\u200f\u2060\ufeff")
+"""Marks that do not show. Joiners are none of them: they tell words of some scripts apart."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +114,9 @@ def describe(name: str) -> str:
 def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dataset:
     """Load a shipped data set by name, or a user's own JSONL or CSV file, or one of its parts (see `kgbench.data.parts`).
 
-    Rows that repeat an earlier one, and rows whose subject has several objects, are left out and counted in
-    `Dataset.dropped`. A file without a column ``id`` gets ids from its stem and the number of the row.
+    Rows that repeat an earlier fact, rows whose subject has several objects, and rows without subject or object are left
+    out and counted in `Dataset.dropped`; subjects and objects are compared as `same_text` has them.
+    A file without a column ``id`` gets ids from its stem and the number of the row.
 
     Args:
         name_or_path: A shipped name, or a file: anything that ends with .jsonl or .csv, holds a path separator or exists. With ":task" or
@@ -146,12 +164,39 @@ def hash_facts(facts: Iterable[Fact], subject: str, object: str) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _from_table(table: Table) -> Dataset:
-    facts, duplicates = _distinct(table)
+def same_text(text: str) -> str:
+    """What two texts share that a reader cannot tell apart: composed (NFC), single blanks, nothing of no width."""
+    visible = "".join(mark for mark in unicodedata.normalize("NFC", text) if mark not in _NO_WIDTH)
+    return " ".join(visible.split())
+
+
+def left_out(table: Table) -> dict[str, list[int]]:
+    """By reason, the lines of a table that a data set leaves out."""
+    seen: set[tuple[str, str]] = set()
     objects: dict[str, set[str]] = {}
-    for fact in facts:
-        objects.setdefault(fact.fields[table.subject], set()).add(fact.fields[table.object])
-    kept = tuple(fact for fact in facts if len(objects[fact.fields[table.subject]]) == 1)
+    for row in table.rows:
+        subject, object = _ends(row, table)
+        objects.setdefault(subject, set()).add(object)
+    lines: dict[str, list[int]] = {DUPLICATE: [], AMBIGUOUS: [], EMPTY: list(table.empty)}
+    for row in table.rows:
+        ends = _ends(row, table)
+        if ends in seen:
+            lines[DUPLICATE].append(row.line)
+        elif len(objects[ends[0]]) > 1:
+            lines[AMBIGUOUS].append(row.line)
+        seen.add(ends)
+    return {reason: found for reason, found in lines.items() if found}
+
+
+def _ends(row: Row, table: Table) -> tuple[str, str]:
+    return same_text(row.fields[table.subject]), same_text(row.fields[table.object])
+
+
+def _from_table(table: Table) -> Dataset:
+    dropped = left_out(table)
+    out = {line for lines in dropped.values() for line in lines}
+    facts = _identified(table)
+    kept = tuple(fact for row, fact in zip(table.rows, facts, strict=True) if row.line not in out)
     if not kept:
         raise DataError(f"{table.path}: no facts left, since every {table.subject!r} stands with several {table.object!r}")
     for name, text in table.templates.items():
@@ -161,16 +206,15 @@ def _from_table(table: Table) -> Dataset:
                 where = f"{table.path}, line {table.incomplete[part.text]}"
                 raise DataError(f"{where}: field {part.text!r} is empty; prompt {name!r} needs a text or a number there in every row")
         template.bind(table.subject, table.object, kept[0].fields, table.name)
-    dropped = +Counter({DUPLICATE: duplicates, AMBIGUOUS: len(facts) - len(kept)})
+    counts = {reason: len(lines) for reason, lines in dropped.items()}
     content_hash = hash_facts(kept, table.subject, table.object)
     wordings = table.training, table.training_reversed
-    return Dataset(table.name, kept, table.subject, table.object, table.templates, dict(dropped), content_hash, *wordings)
+    return Dataset(table.name, kept, table.subject, table.object, table.templates, counts, content_hash, *wordings)
 
 
-def _distinct(table: Table) -> tuple[list[Fact], int]:
-    """The facts without repeated rows, and how many of those there were."""
+def _identified(table: Table) -> list[Fact]:
+    """The facts of all rows, with their ids."""
     by_id: dict[str, Row] = {}
-    seen: set[tuple[str, ...]] = set()
     facts = []
     for number, row in enumerate(table.rows, 1):
         identifier = row.id or f"{table.path.stem}/{number}"
@@ -178,8 +222,5 @@ def _distinct(table: Table) -> tuple[list[Fact], int]:
         if first.fields != row.fields:
             where = f"{table.path}, line {row.line}: field 'id'"
             raise DataError(f"{where}: {identifier!r} stands at line {first.line} already; expected an id of its own")
-        values = tuple(row.fields.values())
-        if values not in seen:
-            seen.add(values)
-            facts.append(Fact(identifier, row.fields))
-    return facts, len(table.rows) - len(facts)
+        facts.append(Fact(identifier, row.fields))
+    return facts

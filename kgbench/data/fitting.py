@@ -11,7 +11,7 @@ from kgbench.data.prompts import Prompt, builtin_prompts, load_prompts
 from kgbench.data.templates import Template, parse_template
 from kgbench.errors import InputError
 
-__all__ = ["Giveaways", "builtin_fitting", "giveaways", "mentions", "own_prompts"]
+__all__ = ["Giveaways", "builtin_fitting", "giveaways", "mentions", "own_prompts", "refuse_leaks"]
 
 _JOINED = r"[^\W_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]"
 """A letter or digit of a script that puts blanks between words."""
@@ -63,6 +63,26 @@ def giveaways(dataset: Dataset, prompts: Iterable[Prompt]) -> Giveaways:
         if (kind := _kind(_template(dataset, prompt.name), prompt)) is not None:
             found[kind].append(prompt)
     return Giveaways(**found)
+
+
+def refuse_leaks(source: str, found: Mapping[str, Giveaways], total: int) -> None:
+    """Refuse a template with a field that brings in most answers.
+
+    Args:
+        source: The file or data set, for the message.
+        found: By template.
+        total: Number of facts.
+
+    Raises:
+        InputError: There is one.
+    """
+    for name, some in ((name, each.by_field) for name, each in found.items()):
+        if 2 * len(some) > total:
+            raise InputError(
+                f"{source}: prompt {name!r} holds the answer already in {len(some)} of {total} fact{'' if total == 1 else 's'}, "
+                f"such as {some[0].target!r} in {some[0].text!r}, so that a model only has to copy it; leave out the field that gives "
+                "it away, or where it holds choices that are the same for all facts, write them into the template"
+            )
 
 
 def mentions(dataset: Dataset, name: str) -> int:

@@ -29,6 +29,12 @@ __all__ = ["SCHEMA_VERSION", "ImportOptions", "Row", "Table", "read_table"]
 SCHEMA_VERSION = 1
 """Version of the file format, the value of a header's ``kgbench``."""
 
+LONGEST = 10_000
+"""Characters of a field. A prompt is a sentence; tokenizers take seconds and gigabytes for a text of millions."""
+
+LARGEST = 1 << 30
+"""Bytes of a file."""
+
 _DEFAULT_SUBJECTS = ("first_actor", "subject")
 _DEFAULT_OBJECTS = ("second_actor", "object")
 _LISTS = ("training", "training_reversed")
@@ -72,13 +78,15 @@ class Table:
     training_reversed: tuple[str, ...] = ()
     incomplete: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Fields left out, since some row has nothing there, and the first such line."""
+    empty: tuple[int, ...] = ()
+    """Lines of rows left out, since they have no subject or no object."""
 
 
 def read_table(path: Path, options: ImportOptions | None = None) -> Table:
     """Read a ``.jsonl`` or ``.csv`` file.
 
     Numbers become the text that they are written as; blanks around a value are taken off. A column that is empty in some row is left
-    out, unless it holds the subject or the object.
+    out; a row without subject or object is left out, and its line kept in `Table.empty`.
 
     Raises:
         DataError: The file or a row of it does not read; names line and field.
@@ -100,14 +108,16 @@ def read_table(path: Path, options: ImportOptions | None = None) -> Table:
     object_ = _role(path, "object", _renamed(given.object or header.get("object"), columns, names), _DEFAULT_OBJECTS, rows[0])
     if subject == object_:
         raise DataError(f"{path}: subject and object are both the column {subject!r}; expected two different ones of {', '.join(names)}")
+    whole = tuple(row for row in rows if row.fields[subject] and row.fields[object_])
+    if not whole:
+        raise _fail(path, rows[0].line, f"no row has both {subject!r} and {object_!r}; every fact needs a text or a number there")
+    empty = tuple(row.line for row in rows if not (row.fields[subject] and row.fields[object_]))
+    rows = whole
     incomplete = _incomplete(rows)
-    for role in (subject, object_):
-        if role in incomplete:
-            raise _fail(path, incomplete[role], f"field {role!r} is empty; every row needs a text or a number there")
     complete = tuple(replace(row, fields={name: text for name, text in row.fields.items() if name not in incomplete}) for row in rows)
     templates = {**header.get("templates", {}), **given.templates}
     wordings = {key: tuple(header.get(key, ())) for key in _LISTS}
-    return Table(path, header.get("name", path.stem), subject, object_, templates, complete, **wordings, incomplete=incomplete)
+    return Table(path, header.get("name", path.stem), subject, object_, templates, complete, **wordings, incomplete=incomplete, empty=empty)
 
 
 def _incomplete(rows: Iterable[Row]) -> dict[str, int]:
@@ -125,6 +135,8 @@ def _fail(path: Path, line: int, message: str) -> DataError:
 
 def _read_text(path: Path) -> str:
     try:
+        if (size := path.stat().st_size) > LARGEST:
+            raise DataError(f"{path}: holds {size:,} bytes; expected {LARGEST:,} at most: give a part of the facts")
         raw = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
@@ -238,6 +250,8 @@ def _text(path: Path, line: int, name: str, record: Mapping[str, Any]) -> str:
         found = "an object" if isinstance(value, dict) else "a list"
         raise _fail(path, line, f"field {name!r}: expected a text or a number, found {found}")
     text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value).strip()
+    if len(text) > LONGEST:
+        raise _fail(path, line, f"field {name!r}: holds {len(text):,} characters; expected {LONGEST:,} at most")
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise _fail(path, line, f"field {name!r}: holds half of a surrogate pair, which is no character")
     return text
@@ -255,7 +269,10 @@ def _role(path: Path, role: str, given: str | None, defaults: tuple[str, ...], r
     if given is None:
         found = next((name for name in defaults if name in names), None)
         if found is None:
-            expected = f"name one as the {role}, in the file's header or as an option"
+            expected = f"name one by --{role} COLUMN"
+            if role == "subject" and not any(name in names for name in _DEFAULT_OBJECTS):
+                expected += ", and the answer by --object COLUMN"
+            expected += " (and a prompt of your own by --template), or in the file's header"
             raise DataError(f"{path}: which column is the {role}? There {columns}; {expected}")
         return found
     if given == "id" and row.id is not None:

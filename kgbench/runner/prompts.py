@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 
 from kgbench import data
 from kgbench.data import Dataset, Prompt, load_dataset
+from kgbench.data.fitting import giveaways, refuse_leaks
 from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.runner.spec import Spec
@@ -56,4 +58,20 @@ def job_dataset(spec: Spec) -> Dataset:
 def job_prompts(spec: Spec, dataset: Dataset) -> dict[str, list[Prompt]]:
     """The prompts of a job by name: those asked for, else the data set's own, else the suite's."""
     names = spec.prompts or tuple(dataset.templates) or load_suite(spec.suite).prompts
-    return {name: data.load_prompts(dataset, [name], spec.limit) for name in dict.fromkeys(names)}
+    found = {name: data.load_prompts(dataset, [name], spec.limit) for name in dict.fromkeys(names)}
+    if spec.dataset is not None and not data.is_shipped(spec.dataset):
+        _check_giveaways(dataset, found)
+    return found
+
+
+def _check_giveaways(dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]) -> None:
+    """Refuse prompts of somebody's own facts that hold most of the answers, and warn of those that hold some, as an import does."""
+    for name, some in prompts.items():
+        given_away = giveaways(dataset, some)
+        refuse_leaks(f"data set {dataset.name}", {name: given_away}, len(some))
+        if given_away.by_field:
+            share = f"{len(given_away.by_field)} of {len(some)} facts"
+            warnings.warn(
+                f"data set {dataset.name}: prompt {name!r} holds the answer already in {share}, where a model only has to copy it",
+                stacklevel=2,
+            )
