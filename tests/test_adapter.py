@@ -20,6 +20,7 @@ from kgbench.engine.weights import parts
 from kgbench.errors import ModelError
 from kgbench.models.adapter import read_adapter
 from kgbench.models.pair import ModelPair
+from kgbench.models.reading import UnconfirmedBaseWarning
 from kgbench.testing import pico_tokenizer
 
 pytestmark = pytest.mark.usefixtures("exact")
@@ -145,8 +146,8 @@ def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:
         "it adapts 'transformer.h.7.attn.c_attn', which the recipient does not have": lambda t: t.update(
             {"transformer.h.7.attn.c_attn.lora_A.weight": t[a].clone()}
         ),
-        f"{a!r} holds what are no finite numbers": lambda t: t[a].view(-1)[5].fill_(float("inf")),
-        f"{b!r} holds what are no finite numbers": lambda t: t.update({b: t[b].to(torch.int8)}),
+        f"{a!r} holds 1 numbers of ": lambda t: t[a].view(-1)[5].fill_(float("inf")),
+        f"{b!r} is of type torch.int8": lambda t: t.update({b: t[b].to(torch.int8)}),
         f"holds '{FIRST}.lora_magnitude_vector'": lambda t: t.update({f"{FIRST}.lora_magnitude_vector": torch.zeros(96)}),
         "it holds other weights for 'transformer.ln_f.bias', which its modules_to_save do not name": lambda t: t.update(
             {"transformer.ln_f.bias": torch.zeros(32)}
@@ -204,9 +205,10 @@ def test_files(spoiled: tuple[Path, Path]) -> None:
 
 
 def test_the_base_s_name_is_not_looked_up(spoiled: tuple[Path, Path]) -> None:
-    """An adapter that names a base of which nothing is known here is grafted all the same."""
+    """An adapter that names a base of which nothing is known here is grafted all the same, and a line warns of it."""
     rewrite(spoiled[1], lambda config: config.update(base_model_name_or_path="nobody/nothing", revision="nowhere"))
-    assert adapter_pair(*spoiled, dtype="float64").origins["sft"] == "local:adapter"
+    with pytest.warns(UnconfirmedBaseWarning, match=r"local:adapter is an adapter of 'nobody/nothing', .* whether it was made for these"):
+        assert adapter_pair(*spoiled, dtype="float64").origins["sft"] == "local:adapter"
 
 
 def test_an_adapter_on_the_hub(made: Callable[[str], Made], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

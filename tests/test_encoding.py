@@ -116,3 +116,22 @@ def test_a_chat_template_that_changes_the_words_is_refused() -> None:
     tokenizer.chat_template = "{% for m in messages %}{{ m.content | upper }}{% endfor %}"
     with pytest.raises(ModelError, match="does not repeat"):
         Encoder(tokenizer, chat_template=True)
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("{{ 'a' * 10**10 }}", "MemoryError|too much"),
+        ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
+        ("{{ range(10**20) }}", "OverflowError|range"),
+        ("{{ messages[0]['content'] * 100000 }}", "it writes too much"),
+        ("{% if %}", "TemplateSyntaxError"),
+        ("{% include '/etc/passwd' %}", "loader"),
+    ],
+)
+def test_chat_templates_that_fail_or_take_too_much(template: str, told: str) -> None:
+    """A chat template is a program from outside: whatever it does is one line, and no more memory than it may have."""
+    tokenizer = pico_tokenizer(bos=True)
+    tokenizer.chat_template = template
+    with pytest.raises(ModelError, match=rf"chat template does not render: .*({told}).*leave --chat-template off"):
+        Encoder(tokenizer, chat_template=True)

@@ -26,6 +26,7 @@ from kgbench.models import catalog
 from kgbench.models import pair as pairs
 from kgbench.models.lora import LowRank, plain_names
 from kgbench.models.pair import ModelPair, weights_hash
+from kgbench.models.reading import UnconfirmedBaseWarning
 from kgbench.models.sharing import share_equal, shared_copy
 from kgbench.testing.contract import laws_of
 from kgbench.testing.trial import Trial
@@ -198,7 +199,8 @@ def test_hashes(made: Callable[[str], Made], tmp_path: Path) -> None:
     pair, other, recipient, adapter = made("llama")
     hashes = pair.weight_hashes
     moved = Path(shutil.copytree(adapter, tmp_path / "elsewhere" / "of another name"))
-    again = adapter_pair(Path(shutil.copytree(recipient, tmp_path / "base")), moved, dtype="float64")
+    with pytest.warns(UnconfirmedBaseWarning):
+        again = adapter_pair(Path(shutil.copytree(recipient, tmp_path / "base")), moved, dtype="float64")
     assert again.weight_hashes == hashes
     assert again.origins == {"recipient": "local:base", "sft": "local:of another name"}
     assert len({*hashes.values(), other.weight_hashes["sft"]}) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -19,9 +20,10 @@ from transformers import AutoModelForCausalLM
 from kgbench import grafted_logits
 from kgbench.data import load_prompts
 from kgbench.engine import load_pair
-from kgbench.errors import KgbenchError, ModelError, UnknownNameError
+from kgbench.errors import InputError, KgbenchError, ModelError, UnknownNameError
 from kgbench.models import catalog
-from kgbench.models.pair import weights_hash
+from kgbench.models.pair import prepare, weights_hash
+from kgbench.runner import evaluate
 from kgbench.testing import PICO_FAMILIES, pico_tokenizer
 
 Folders = Mapping[str, Path]
@@ -136,7 +138,7 @@ def test_catalogued_pairs_without_a_donor() -> None:
         assert f"'kgbench train --model {name} --dataset " in refusal(ModelError, lambda name=name: load_pair(name))
 
 
-@pytest.mark.parametrize(("key", "value"), [("n_layer", 2), ("n_embd", 48), ("vocab_size", 301), ("n_head", 2), ("n_inner", 64)])
+@pytest.mark.parametrize(("key", "value"), [("n_embd", 48), ("vocab_size", 301), ("n_head", 2), ("n_inner", 64)])
 def test_other_shapes(copied: Folders, key: str, value: int) -> None:
     """Recipient and donor of different shape: the error names what differs, and both values."""
     rewrite(copied["sft"] / "config.json", lambda config: config.update({key: value}))
@@ -261,6 +263,161 @@ def test_broken_weights(copied: Folders) -> None:
         save_file(spoiled, file, {"format": "pt"})
         said = refusal(ModelError, lambda: loaded(copied))
         assert "local:sft" in said
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_weights_that_are_not_finite(copied: Folders, streamed: bool) -> None:
+    """NaN in keys, which attention may not pass on, is refused by the tensor's name and number; so are infinite numbers."""
+    file = copied["sft"] / "model.safetensors"
+    tensors = load_file(file)
+    name = next(n for n in tensors if n.endswith("h.1.attn.c_attn.bias"))
+    tensors[name][40:43] = torch.tensor([float("nan"), float("inf"), float("nan")])
+    save_file(tensors, file, {"format": "pt"})
+    said = refusal(ModelError, lambda: loaded(copied, stream_donors=streamed))
+    assert "local:sft does not load: 'transformer.h.1.attn.c_attn.bias' holds 3 numbers of" in said
+    assert "not finite in float32 (2 NaN, 1 infinite" in said
+
+
+def test_weights_too_large_for_the_type(copied: Folders) -> None:
+    """What is finite as stored and not in the type that was asked for is refused, and another type named."""
+    file = copied["recipient"] / "model.safetensors"
+    tensors = load_file(file)
+    tensors[next(iter(tensors))].view(-1)[0] = 1e30
+    save_file(tensors, file, {"format": "pt"})
+    assert "not finite in float16 (0 NaN, 1 infinite; the largest of the type is 6.55e+04)" in refusal(
+        ModelError, lambda: loaded(copied, dtype="float16")
+    )
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_weights_that_no_module_takes(copied: Folders, streamed: bool) -> None:
+    """Weights of further modules are refused by name; buffers of earlier versions of the library, and tied copies, are not."""
+    file = copied["sft"] / "model.safetensors"
+    tensors = load_file(file)
+    embeddings = next(tensor for name, tensor in tensors.items() if name.endswith("wte.weight"))
+    old = {
+        "transformer.h.0.attn.bias": torch.ones(1, 1, 8, 8, dtype=torch.uint8),
+        "transformer.h.0.attn.masked_bias": torch.tensor(-1e4),
+        "lm_head.weight": embeddings.clone(),
+    }
+    before = loaded(copied).weight_hashes
+    save_file(tensors | old, file, {"format": "pt"})
+    assert loaded(copied, stream_donors=streamed).weight_hashes == before
+    save_file(tensors | {"transformer.h.0.adapter.weight": embeddings.clone()}, file, {"format": "pt"})
+    said = refusal(ModelError, lambda: loaded(copied, stream_donors=streamed))
+    assert "local:sft does not load: no module of its model takes 'transformer.h.0.adapter.weight' of its files" in said
+
+
+@pytest.mark.parametrize("layers", [2, 10**7])
+def test_another_depth_than_the_weights(copied: Folders, layers: int) -> None:
+    """A number of layers that the files do not have is refused before a model is built."""
+    for folder in copied.values():
+        rewrite(folder / "config.json", lambda config: config.update(n_layer=layers))
+    said = refusal(ModelError, lambda: loaded(copied))
+    assert f"its config.json says {layers} layers (n_layer), and its weights are of 3" in said
+
+
+def test_weights_of_other_shapes_than_the_configuration_says(copied: Folders) -> None:
+    """The tensor and both shapes are named, in place of the library's report."""
+    for folder in copied.values():
+        rewrite(folder / "config.json", lambda config: config.update(n_inner=64))
+    said = refusal(ModelError, lambda: loaded(copied))
+    assert "of its weights have other shapes than its config.json says, such as 'transformer.h.0.mlp.c_fc.bias'" in said
+    assert "report" not in said
+
+
+def test_integer_weights(copied: Folders) -> None:
+    """Integers are not taken for the numbers that they stand for."""
+    file = copied["sft"] / "model.safetensors"
+    tensors = load_file(file)
+    name = next(n for n in tensors if n.endswith("h.1.mlp.c_fc.weight"))
+    save_file(tensors | {name: tensors[name].to(torch.int8)}, file, {"format": "pt"})
+    assert f"{name!r} is of type I8; expected weights of a float type" in refusal(ModelError, lambda: loaded(copied))
+
+
+@pytest.mark.parametrize("named", ["weights.bin", "../sft/model-1.safetensors", "sub/model-1.safetensors", "nothing.safetensors"])
+def test_an_index_that_names_other_files(copied: Folders, named: str) -> None:
+    """Only safetensors files in the folder itself are read."""
+    folder = copied["sft"]
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(tensors, "model-1.safetensors")}))
+    before = loaded(copied)
+    assert not before.changed_files()
+    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(tensors, named)}))
+    assert f"model.safetensors.index.json names {named!r}" in refusal(ModelError, lambda: loaded(copied))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_files_that_change_after_loading(copied: Folders, streamed: bool) -> None:
+    """A pair knows which of its files changed; what is held stays as it was read, also where the file was mapped and is cut off."""
+    pair = loaded(copied, stream_donors=streamed)
+    hashes, file = dict(pair.weight_hashes), copied["sft"] / "model.safetensors"
+    assert pair.changed_files() == ()
+    with file.open("r+b") as opened:
+        opened.truncate(1000)
+    assert pair.changed_files() == ("sft/model.safetensors",)
+    if streamed:
+        assert "local:sft" in refusal(ModelError, lambda: weights_hash(pair.donors["sft"]))
+    else:
+        assert pair.changed() == ()
+        assert dict(pair.weight_hashes) == hashes
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_no_record_of_a_checkpoint_that_changes_during_the_run(copied: Folders, tmp_path: Path, streamed: bool) -> None:
+    """Weights that are written again while prompts are measured, be they the same, end the run without a record or a journal."""
+    file, out = copied["sft"] / "model.safetensors", tmp_path / "out"
+
+    def write_again(*_: object) -> None:
+        file.write_bytes(file.read_bytes())
+
+    options = {"recipient": str(copied["recipient"]), "donors": {"sft": str(copied["sft"])}, "stream_donors": streamed}
+    with pytest.raises(InputError, match=r"model.safetensors changed on disk"):
+        evaluate(dataset="fake_movies_fake_actors", prompts=["headline"], limit=3, output_dir=out, progress=write_again, **options)
+    assert not list(out.glob("*/record.json"))
+
+
+@pytest.mark.parametrize("place", ["ALL:attn@0", "ALL:ffn@0-1"])
+def test_a_plant_elsewhere_than_its_card_says(tmp_path: Path, place: str) -> None:
+    """A card that names another place than the changed weights, or one that holds more than that, is not believed."""
+    plant = next(name for name in catalog.plants() if name == "tiny-gpt2.ffn-1")
+    source = catalog.zoo_path(catalog.entry(plant).donors["sft"])
+    assert source is not None
+    folder = Path(shutil.copytree(source, tmp_path / "plant"))
+    load_pair(str(folder))
+    rewrite(folder / "card.json", lambda card: card.update(plant=place, decoy=None))
+    said = refusal(ModelError, lambda: load_pair(str(folder)))
+    assert f"its card says that it was planted at {place}, and its weights differ from the recipient's at" in said
+
+
+@pytest.mark.parametrize("name", ["config.json", "card.json"])
+def test_files_nested_without_end(copied: Folders, tmp_path: Path, name: str) -> None:
+    """JSON of 100,000 levels is refused in a line."""
+    folder = copied["sft"]
+    if name == "card.json":
+        folder = tmp_path / "plant"
+        folder.mkdir()
+        (folder / "delta.safetensors").write_bytes(b"")
+    (folder / name).write_text('{"a":' * 100_000 + "1" + "}" * 100_000, "utf-8")
+    act = {"config.json": lambda: loaded(copied), "card.json": lambda: load_pair(str(folder))}[name]
+    assert name in refusal(ModelError, act)
+
+
+def test_preparing_a_model_leaves_it_as_it_was() -> None:
+    """A tied model in training, given by its owner, keeps its tie, its mode, its gradients and its configuration, and takes no memory."""
+    config = PICO_FAMILIES["gemma"](300, True)
+    model = AutoModelForCausalLM.from_config(config).train()
+    before, said = {name: (id(p), p.clone()) for name, p in model.named_parameters()}, copy.deepcopy(vars(model.config))
+    ready = prepare(model)
+    assert vars(model.config) == said and model.config.tie_word_embeddings
+    assert model.training and all(p.requires_grad for p in model.parameters())
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert all(id(p) == before[name][0] and torch.equal(p, before[name][1]) for name, p in model.named_parameters())
+    assert not ready.training and not any(p.requires_grad for p in ready.parameters())
+    heads = ready.get_output_embeddings().weight, ready.get_input_embeddings().weight
+    assert heads[0].data_ptr() != heads[1].data_ptr() == model.get_input_embeddings().weight.data_ptr()
 
 
 def test_a_configuration_is_part_of_the_hash(copied: Folders) -> None:

@@ -60,7 +60,7 @@ def _config(directory: Path) -> dict[str, Any]:
         config = json.loads((directory / "config.json").read_text("utf-8"))
     except OSError as error:
         raise ModelError(f"{str(directory)!r} holds no config.json that can be read; give the folder of a checkpoint") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"the config.json in {str(directory)!r} does not read: {error}") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ModelError(f"the config.json in {str(directory)!r} names no model_type")

@@ -53,9 +53,9 @@ def tensors(pair: ModelPair, model: PreTrainedModel, slot: int) -> tuple[Tensor,
     return tuple(part.of(model.get_parameter(part.name)) for part in parts(pair, slot))
 
 
-def changed(pair: ModelPair) -> frozenset[int]:
-    """Slots in which the donor that `SFT` stands for has other weights than the recipient."""
-    donor = pair.donor(baseline_donor(pair))
+def changed(pair: ModelPair, name: str | None = None) -> frozenset[int]:
+    """Slots in which a donor, by default the one that `SFT` stands for, has other weights than the recipient."""
+    donor = pair.donor(baseline_donor(pair) if name is None else name)
 
     def alike(slot: int) -> bool:
         return all(map(torch.equal, tensors(pair, pair.recipient, slot), tensors(pair, donor, slot)))

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from kgbench.errors import ModelError
+from kgbench.models.sharing import refuse_non_finite
 
 __all__ = ["CONFIG", "WEIGHTS", "Adapter", "AdapterConfig", "read_adapter"]
 
@@ -187,8 +188,9 @@ def read_adapter(folder: Path, origin: str) -> Adapter:
         raise ModelError(f"{origin} is no adapter of a causal language model: its tensor {other!r} does not begin with {_PREFIX!r}")
     tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in stored.items()}
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point() or not tensor.isfinite().all():
-            raise ModelError(f"{origin} does not load: {name!r} holds what are no finite numbers; expected finite weights of a float type")
+        if not tensor.is_floating_point():
+            raise ModelError(f"{origin} does not load: {name!r} is of type {tensor.dtype}; expected finite weights of a float type")
+        refuse_non_finite(name, tensor, origin)
         if "lora_" in name and not _ROWS.fullmatch(name):
             raise ModelError(f"{origin} holds {name!r}; only linear layers' lora_A.weight and lora_B.weight are grafted: {_MERGE}")
     return Adapter(config, tensors)

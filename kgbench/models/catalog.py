@@ -135,7 +135,7 @@ def read_plant(directory: Path) -> dict[str, Any]:
     try:
         card = json.loads((directory / CARD).read_text("utf-8"))
         str(card["name"]), str(card["plant"]), card["data"]["planted"], card["recipient"]["source"], card["recipient"]["weights"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{directory.name}/{CARD} is no card of a plant ({type(error).__name__}: {error})") from None
     return dict(card)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,46 @@ from kgbench.models.catalog import DELTA, is_plant, read_plant, zoo_path
 from kgbench.models.delta import stored_hash
 from kgbench.models.trained import find_donor
 
-__all__ = ["Checkpoint", "find_here", "locate"]
+__all__ = ["Checkpoint", "Stamp", "Stored", "find_here", "locate", "refuse_unused", "stamp_of", "stored_tensors"]
 
 _FILES = ("*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt", "*.jinja")
 _ANSWER_WITHIN = 10.0
 """Seconds to wait for the Hub before saying that it cannot be reached."""
+
+_ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_LONGEST_HEADER = 100_000_000
+"""Bytes; safetensors has no longer ones."""
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_NUMBERED = re.compile(r"(?P<list>[^\d]*?)\.(?P<layer>\d+)\..*")
+_BUFFER = re.compile(r".*\b(inv_freq|masked_bias|causal_mask|attn\.bias|attention\.bias|decoder\.version)")
+"""Buffers that earlier versions of the model library stored: rotary frequencies and causal masks, which follow from the configuration."""
+
+Stamp = tuple[int, int, int] | None
+"""Size, time of the last change in nanoseconds, and inode of a file; None where it is not there."""
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What changes when a file is written, replaced or removed."""
+    try:
+        at = path.stat()
+    except OSError:
+        return None
+    return at.st_size, at.st_mtime_ns, at.st_ino
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of a checkpoint, as the header of its file describes it."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+    """As safetensors writes it, such as `BF16`."""
+
+    def is_buffer(self, name: str) -> bool:
+        """Whether it is a buffer that a model computes itself; a bias has one dimension, a mask four."""
+        return _BUFFER.fullmatch(name) is not None and not (name.endswith(".bias") and len(self.shape) < 4)
 
 
 @dataclass(frozen=True)
@@ -46,6 +83,12 @@ class Checkpoint:
     def config(self) -> dict[str, Any]:
         """The model's configuration as stored."""
         return dict(json.loads((self.directory / "config.json").read_text("utf-8")))
+
+    def stamps(self) -> dict[Path, Stamp]:
+        """The files that a pair is read from, as they are now."""
+        own = (self.adapter / name for name in (adapter.CONFIG, adapter.WEIGHTS)) if self.adapter else filter(None, [self.delta])
+        files = [self.directory / "config.json", *_weight_files(self.directory, self.origin), *own]
+        return {path: stamp_of(path) for path in files}
 
 
 def locate(source: str, revision: str | None = None, recipient: Checkpoint | None = None) -> Checkpoint:
@@ -85,7 +128,9 @@ def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
 def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | None) -> Checkpoint:
     """What a directory holds: an adapter or a checkpoint."""
     if not (directory / adapter.CONFIG).is_file():
-        return Checkpoint(_complete(directory, source), origin)
+        found = Checkpoint(_complete(directory, source), origin)
+        _check_headers(found)
+        return found
     if any(path.name != adapter.WEIGHTS for path in directory.glob("*.safetensors")):
         raise ModelError(
             f"{source!r} holds both an adapter and other weights; expected one of them: give a folder that holds {adapter.CONFIG} and "
@@ -130,15 +175,121 @@ def _complete(directory: Path, source: str) -> Path:
         raise ModelError(f"{source!r} is no checkpoint: it holds no config.json; give a directory written by save_pretrained")
     try:
         config = json.loads((directory / "config.json").read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{source!r} is no checkpoint: its config.json does not read ({error})") from error
     if not isinstance(config, dict):
         raise ModelError(f"{source!r} is no checkpoint: its config.json holds no object")
+    if "transformers_weights" in config:
+        raise ModelError(f"{source!r}: its config.json names a file of weights (transformers_weights), which is never followed; remove it")
     if not any(directory.glob("*.safetensors")):
         raise ModelError(
             f"{source!r} holds no weights as *.safetensors; pickled ones are never loaded: save the model with save_pretrained"
         )
     return directory
+
+
+def _weight_files(directory: Path, origin: str) -> tuple[Path, ...]:
+    """The files that hold a checkpoint's weights: those that the model library reads.
+
+    Raises:
+        ModelError: There is none, or the index names another than a safetensors file in the folder.
+    """
+    if (directory / _ONE_FILE).is_file():
+        return (directory / _ONE_FILE,)
+    if not (directory / _INDEX).is_file():
+        raise ModelError(f"{origin} does not load: it has neither {_ONE_FILE} nor {_INDEX}; save the model with save_pretrained")
+    try:
+        named = json.loads((directory / _INDEX).read_text("utf-8"))["weight_map"].values()
+        names = sorted({str(name) for name in named})
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise ModelError(f"{origin} does not load: its {_INDEX} does not read ({type(error).__name__}: {error})") from error
+    for name in names:
+        if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
+            raise ModelError(f"{origin} does not load: {_INDEX} names {name!r}, expected a *.safetensors file beside it")
+        if not (directory / name).is_file():
+            raise ModelError(f"{origin} does not load: {_INDEX} names {name!r}, which is not there")
+    return tuple(directory / name for name in names)
+
+
+def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
+    """The tensors of a checkpoint by name, from the headers of its files.
+
+    Args:
+        directory: Where it is.
+        origin: What to call it in an error.
+
+    Raises:
+        ModelError: A file is missing or does not read, or the index names what is none.
+    """
+    found: dict[str, Stored] = {}
+    for path in _weight_files(directory, origin):
+        try:
+            header = _header(path)
+            found |= {name: Stored(path, tuple(map(int, said["shape"])), str(said["dtype"])) for name, said in header.items()}
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+            raise ModelError(f"{origin} does not load: {path.name} is no whole safetensors file ({error})") from error
+    return found
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """The header of a safetensors file: eight bytes of length, then JSON."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > _LONGEST_HEADER:
+            raise ValueError(f"its header would have {length} bytes")
+        header = json.loads(file.read(length).decode("utf-8"))
+    ends = [said["data_offsets"][1] for name, said in header.items() if name != "__metadata__"]
+    if 8 + length + max(ends, default=0) != path.stat().st_size:
+        raise ValueError("its size is not what its header says")
+    return {name: said for name, said in header.items() if name != "__metadata__"}
+
+
+def _check_headers(place: Checkpoint) -> None:
+    """Refuse, before a model is built, weights of another depth than the configuration says, or of no float type."""
+    config, tensors = place.config, stored_tensors(place.directory, place.origin)
+    held: dict[str, set[int]] = {}
+    for name in tensors:
+        if match := _NUMBERED.fullmatch(name):
+            held.setdefault(match["list"], set()).add(int(match["layer"]))
+    layers = len(max(held.values(), key=len, default=()))
+    said = next((key for key in _DEPTHS if isinstance(config.get(key), int)), None)
+    if said is not None and layers not in (0, config[said]):
+        raise ModelError(
+            f"{place.origin} does not load: its config.json says {config[said]} layers ({said}), and its weights are of {layers}; "
+            "give the config.json that was saved with the weights"
+        )
+    for name, stored in tensors.items():
+        if stored.dtype not in _FLOATS and not stored.is_buffer(name):
+            raise ModelError(
+                f"{place.origin} does not load: {name!r} is of type {stored.dtype}; expected weights of a float type "
+                f"({', '.join(_FLOATS)}): give the checkpoint before quantization, or a dequantized one"
+            )
+
+
+def refuse_unused(place: Checkpoint, names: Collection[str], tensors: Mapping[str, Stored]) -> None:
+    """Refuse a checkpoint that holds weights which its model does not take.
+
+    Left out in silence are buffers that a model computes itself. What the model library's own list for the model leaves out is none of
+    `names`, and nor are copies of tied weights, which the model takes.
+
+    Args:
+        place: The checkpoint.
+        names: Of tensors that no module takes.
+        tensors: All tensors of its files.
+
+    Raises:
+        ModelError: There are such weights.
+    """
+    left = [name for name in sorted(names) if not (name in tensors and tensors[name].is_buffer(name))]
+    if left:
+        raise ModelError(
+            f"{place.origin} does not load: no module of its model takes {_some(left)} of its files, so that they would be dropped; the "
+            "likely cause is a config.json of another model: give the one that was saved with the weights"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} further tensors" if len(names) > 3 else "")
 
 
 def _cached(source: str, revision: str | None) -> Path | None:

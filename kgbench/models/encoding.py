@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -15,6 +18,25 @@ from kgbench.errors import InputError, ModelError, RegionError
 __all__ = ["Encoded", "EncodedQuestion", "Encoder"]
 
 _MARK = "kgbench-user-turn"
+_SECONDS, _BYTES, _CHARACTERS = 60, 2**31, 100_000
+"""What a chat template, a program from outside, may take to render one turn: time, memory, and length of what it writes."""
+_RENDER = """
+import json, sys
+given = json.load(sys.stdin)
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, (given["bytes"], given["bytes"]))
+except (ImportError, ValueError, OSError):
+    pass  # no such limit on this system; that of time holds
+try:
+    from transformers.utils.chat_template_utils import render_jinja_template
+    turn = [{"role": "user", "content": given["mark"]}]
+    found = render_jinja_template([turn], chat_template=given["template"], add_generation_prompt=True, **given["tokens"])
+    said = {"text": found[0][0]} if len(found[0][0]) <= given["characters"] else {"error": "it writes too much"}
+except Exception as error:
+    said = {"error": f"{type(error).__name__}: {error}"}
+print(json.dumps(said))
+"""
 
 
 @dataclass(frozen=True)
@@ -117,12 +139,38 @@ class Encoder:
         """What the chat template writes before and after a user's words."""
         if not self.tokenizer.chat_template:
             raise ModelError("the tokenizer has no chat template; leave --chat-template off")
-        turn = [{"role": "user", "content": _MARK}]
-        rendered = self.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-        parts = str(rendered).split(_MARK)
+        parts = _rendered(self.tokenizer).split(_MARK)
         if len(parts) != 2:
             raise ModelError("the tokenizer's chat template does not repeat the user's words as they are; leave --chat-template off")
         return parts[0], parts[1]
 
     def _name(self) -> str:
         return f"{type(self.tokenizer).__name__} of {len(self.tokenizer)} tokens"
+
+
+def _rendered(tokenizer: PreTrainedTokenizerBase) -> str:
+    """One turn under a tokenizer's chat template, which runs in a process of its own.
+
+    Raises:
+        ModelError: The template fails, or takes too much.
+    """
+    given = {
+        "template": tokenizer.get_chat_template(),
+        "tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)},
+        "mark": _MARK,
+        "bytes": _BYTES,
+        "characters": _CHARACTERS,
+    }
+    told = "the tokenizer's chat template does not render: {}; leave --chat-template off, or mend the template"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _RENDER], input=json.dumps(given), capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+        said = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        raise ModelError(told.format(f"it takes longer than {_SECONDS} s")) from None
+    except ValueError:
+        raise ModelError(told.format("it takes too much memory, or ends its process")) from None
+    if "error" in said:
+        raise ModelError(told.format((str(said["error"]).splitlines() or [""])[0]))
+    return str(said["text"])

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,14 +16,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from kgbench.data import Prompt, Question
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
-from kgbench.models.checkpoints import Checkpoint, locate
+from kgbench.models.checkpoints import Checkpoint, Stamp, locate, stamp_of
 from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
 from kgbench.models.family import Family, family_in
 from kgbench.models.fitting import check_config, check_forward, check_weights, one_tokenizer, read_tokenizer
 from kgbench.models.hashing import model_hash, weights_hash
 from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_device, place
-from kgbench.models.reading import DTYPES, adapted_donor, attention_backend, prepare, read_empty, read_model
-from kgbench.models.sharing import share_equal
+from kgbench.models.reading import DTYPES, adapted_donor, attention_backend, make_ready, prepare, read_empty, read_model
+from kgbench.models.sharing import hold, share_equal
 from kgbench.models.streaming import stream, streamed
 from kgbench.sites import RECIPIENT
 
@@ -44,6 +45,8 @@ class ModelPair:
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where `recipient` and each donor came from, without places on this machine."""
     chat_template: bool = False
+    files: Mapping[Path, Stamp] = field(default_factory=dict)
+    """The files that the models were read from, as they were before that."""
 
     def __post_init__(self) -> None:
         self.family = self.family.fitted(self.recipient)
@@ -123,6 +126,10 @@ class ModelPair:
         models = {RECIPIENT: self.recipient, **self.donors}
         return tuple(name for name, model in models.items() if model_hash(model, self.family) != self.weight_hashes[name])
 
+    def changed_files(self) -> tuple[str, ...]:
+        """Files that are no longer as they were when the models were read from them, as `folder/file`."""
+        return tuple(f"{path.parent.name}/{path.name}" for path, stamp in self.files.items() if stamp_of(path) != stamp)
+
     @cached_property
     def tokenizer_hash(self) -> str:
         """SHA-256 of the tokenizer's serialisation and of the chat template in use."""
@@ -167,6 +174,7 @@ def load_pair(
     places = {
         part: recipient_place if part == RECIPIENT else locate(source, asked.revision, recipient_place) for part, source in sources.items()
     }
+    files = {path: stamp for checkpoint in places.values() for path, stamp in checkpoint.stamps().items()}
     family = _family(recipient_place, sources[RECIPIENT])
     for part, checkpoint in places.items():
         check_config(recipient_place, checkpoint, part)
@@ -175,7 +183,7 @@ def load_pair(
     del places[RECIPIENT]
     first = reader.recipient(recipient_place, DTYPES.get(stored, stored), places)
     others = {part: reader.donor(first, recipient_place, checkpoint, part) for part, checkpoint in places.items()}
-    return ModelPair(label, first, others, tokenizer, family, origins, asked.chat_template)
+    return ModelPair(label, first, others, tokenizer, family, origins, asked.chat_template, files)
 
 
 @dataclass(frozen=True)
@@ -209,7 +217,9 @@ class _Reader:
         if self.asked.device_map is not None:
             held = sum(donor.adapter is None and not self.asked.streams(donor) for donor in donors.values())
             self.devices = devices_of(model, self.family.layers, self.asked.device_map, 1 + held, free)
-        return self._placed(model)
+        model = self._placed(model)
+        hold(model)
+        return model
 
     def donor(self, first: PreTrainedModel, base: Checkpoint, checkpoint: Checkpoint, part: str) -> PreTrainedModel:
         """A donor that fits the recipient, of its type and on its devices."""
@@ -223,10 +233,12 @@ class _Reader:
         check_weights(first, model, part)
         if streams:
             stream(model, first, checkpoint, self.family.layers, self.asked.share)
-            model = prepare(model)
+            model = make_ready(model)
         model = self._placed(model)
         if self.asked.share and not streams:
             share_equal(first, model)
+        if not streams:
+            hold(model, first)
         return model
 
     def _placed(self, model: PreTrainedModel) -> PreTrainedModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +15,14 @@ from transformers.utils import logging as transformers_logging
 
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models.adapter import read_adapter
-from kgbench.models.checkpoints import Checkpoint
+from kgbench.models.checkpoints import Checkpoint, refuse_unused, stored_tensors
 from kgbench.models.configuration import read_config
 from kgbench.models.delta import apply_delta
 from kgbench.models.lora import adapted
+from kgbench.models.sharing import refuse_non_finite, shared_copy
 from kgbench.models.streaming import empty_model
 
-__all__ = ["DTYPES", "adapted_donor", "attention_backend", "prepare", "read_empty", "read_model"]
+__all__ = ["DTYPES", "UnconfirmedBaseWarning", "adapted_donor", "attention_backend", "make_ready", "prepare", "read_empty", "read_model"]
 
 DTYPES = {
     "float64": torch.float64,
@@ -31,6 +33,11 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
+
+
+class UnconfirmedBaseWarning(UserWarning):
+    """An adapter names another base than the recipient."""
+
 
 _ATTENTION = ("auto", "sdpa", "eager")
 
@@ -64,13 +71,22 @@ def read_model(place: Checkpoint, dtype: torch.dtype | str, device: str, attenti
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by name
         )
     model, info = loaded
+    for name, stored, wanted in sorted(info["mismatched_keys"]):
+        raise ModelError(
+            f"{place.origin} does not load: {len(info['mismatched_keys'])} of its weights have other shapes than its config.json says, "
+            f"such as {name!r}, {list(stored)} in its files and {list(wanted)} by the configuration"
+        )
+    refuse_unused(place, info["unexpected_keys"], stored_tensors(place.directory, place.origin))
     if missing := sorted(info["missing_keys"]):
         raise ModelError(f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, such as {missing[0]}")
-    ready = prepare(nn.Module.to(model, device))
+    ready = make_ready(nn.Module.to(model, device))
     if place.delta is not None:
         apply_delta(ready, place.delta, place.origin)
+    for name, tensor in ready.state_dict().items():
+        refuse_non_finite(name, tensor, place.origin)
     return ready
 
 
@@ -93,7 +109,8 @@ def _quietly(place: Checkpoint) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # libraries raise what they like on a broken configuration or file
-        raise ModelError(f"{place.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+        said = (str(error).splitlines() or [type(error).__name__])[0].partition(" For details look at")[0]  # which is not shown
+        raise ModelError(f"{place.origin} does not load: {said}") from error
     finally:
         transformers_logging.set_verbosity(verbosity)
         if bars:
@@ -105,11 +122,24 @@ def adapted_donor(recipient: PreTrainedModel, folder: Path, origin: str, base: C
     adapter = read_adapter(folder, origin)
     named = adapter.config.base_model_name_or_path
     alike = not named or named.rstrip("/").rpartition("/")[2] == base.origin.partition("@")[0].rpartition("/")[2].removeprefix("local:")
-    return adapted(recipient, adapter, origin, "" if alike else f"; the adapter says that it was made for {named!r}")
+    donor = adapted(recipient, adapter, origin, "" if alike else f"; the adapter says that it was made for {named!r}")
+    if not alike:
+        warnings.warn(
+            f"{origin} is an adapter of {named!r}, which is not by its name the recipient {base.origin}: it fits in shape, and whether it "
+            "was made for these weights is not known",
+            UnconfirmedBaseWarning,
+            stacklevel=2,
+        )
+    return donor
 
 
 def prepare(model: PreTrainedModel) -> PreTrainedModel:
-    """Make a model ready for a pair: in eval mode, without gradients, and with a head of its own.
+    """A model ready for a pair, see `make_ready`, that shares its tensors with the given one, which stays as it is."""
+    return make_ready(shared_copy(model))
+
+
+def make_ready(model: PreTrainedModel) -> PreTrainedModel:
+    """Make a model ready for a pair, in place: in eval mode, without gradients, and with a head of its own.
 
     Where head and embeddings are tied they are untied, so that grafting the embeddings never changes the head.
     """

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-__all__ = ["same_bits", "share_equal", "shared_copy"]
+from kgbench.errors import ModelError
+
+__all__ = ["hold", "refuse_non_finite", "same_bits", "share_equal", "shared_copy"]
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -38,3 +40,39 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one shape have the same bits: 0 and -0 are equal numbers, but other weights."""
     bits = _BITS[one.element_size()]
     return one.dtype == other.dtype and one.stride() == other.stride() and torch.equal(one.view(bits), other.view(bits))
+
+
+def hold(model: nn.Module, *others: nn.Module) -> None:
+    """Copy weights on the processor into memory of their own, since they may be a file, mapped, that something else changes or truncates.
+
+    Args:
+        model: A model; its values do not change.
+        others: Models whose storage it may go on using.
+    """
+    kept = {weight.data_ptr() for other in others for weight in other.parameters()}
+    for weight in model.parameters():
+        if weight.device.type == "cpu" and weight.data_ptr() not in kept:
+            weight.data = weight.data.clone()
+
+
+def refuse_non_finite(name: str, tensor: Tensor, origin: str) -> None:
+    """Refuse a weight that holds NaN or infinite numbers.
+
+    Args:
+        name: Its name.
+        tensor: Its values.
+        origin: What to call the checkpoint in an error.
+
+    Raises:
+        ModelError: It holds such numbers.
+    """
+    if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
+        return
+    if not all(bool(end.isfinite()) for end in tensor.detach().aminmax()):  # one pass, and no copy; NaN goes through
+        nan, wrong = int(tensor.isnan().sum()), int((~tensor.isfinite()).sum())
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise ModelError(
+            f"{origin} does not load: {name!r} holds {wrong} numbers of {tensor.numel()} that are not finite in {kind} ({nan} NaN, "
+            f"{wrong - nan} infinite; the largest of the type is {torch.finfo(tensor.dtype).max:.3g}); expected finite weights: give a "
+            "checkpoint without them, or where they are too large for the type another --dtype"
+        )

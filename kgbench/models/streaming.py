@@ -7,7 +7,7 @@ the donor would that is held in memory.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -23,14 +23,13 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from kgbench.errors import ModelError
-from kgbench.models.checkpoints import Checkpoint
+from kgbench.models.checkpoints import Checkpoint, Stamp, refuse_unused, stamp_of, stored_tensors
 from kgbench.models.configuration import read_config
-from kgbench.models.sharing import same_bits
+from kgbench.models.sharing import refuse_non_finite, same_bits
 
 __all__ = ["Stream", "empty_model", "homes", "stored", "stream", "streamed"]
 
 _STREAM, _PLACE = "kgbench_stream", "kgbench_place"
-_ONE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,26 @@ class Source:
     key: str
     dtype: torch.dtype
     device: torch.device
+    origin: str
+    """What to call the checkpoint in an error."""
+    stamp: Stamp
+    """Of the file when the model was made."""
+
+    def read(self) -> Tensor:
+        """The weight.
+
+        Raises:
+            ModelError: The file changed, or does not read.
+        """
+        try:
+            with safe_open(self.file, framework="pt") as file:
+                # A copy also where nothing is converted: otherwise it were the file itself, mapped.
+                found: Tensor = file.get_tensor(self.key).to(device=self.device, dtype=self.dtype, copy=True)
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{self.origin} does not read: {self.file.name}: {error}") from error
+        if stamp_of(self.file) != self.stamp:
+            raise ModelError(f"{self.origin}: {self.file.name} changed on disk while it was in use; run again when it is whole")
+        return found
 
 
 class Stream:
@@ -78,11 +97,8 @@ class Stream:
 
     def read(self, name: str) -> Tensor:
         """A weight, which is not kept."""
-        source = self.sources[name]
-        # No inference tensor, which could not take part in a derivative later. Without a conversion it is the file itself, mapped.
-        with torch.inference_mode(mode=False), safe_open(source.file, framework="pt") as file:
-            found: Tensor = file.get_tensor(source.key).to(device=source.device, dtype=source.dtype)
-        return found
+        with torch.inference_mode(mode=False):  # an inference tensor could not take part in a derivative later
+            return self.sources[name].read()
 
 
 def streamed(model: nn.Module) -> Stream | None:
@@ -143,7 +159,9 @@ def stream(donor: PreTrainedModel, recipient: PreTrainedModel, place: Checkpoint
             donor.get_submodule(owner)._buffers[leaf] = source.read(name) if name in source.sources else buffer.to(home)
         for name, weight in list(donor.named_parameters(remove_duplicate=False)):
             owner, _, leaf = name.rpartition(".")
-            shared = share and same_bits(ours[name], source.read(name))
+            value = source.read(name)
+            refuse_non_finite(name, value, place.origin)
+            shared = share and same_bits(ours[name], value)
             kept = nn.Parameter(ours[name].detach() if shared else torch.empty_like(weight, dtype=ours[name].dtype), requires_grad=False)
             donor.get_submodule(owner)._parameters[leaf] = kept
     for path, module in donor.named_modules():
@@ -169,8 +187,9 @@ def _streaming(kind: type[nn.Module]) -> type[nn.Module]:
 
 def _sources(donor: PreTrainedModel, ours: Mapping[str, Tensor], place: Checkpoint) -> dict[str, Source]:
     """Where each of a donor's weights is; of tied weights one alone may be there."""
-    files = _files(place)
+    files = stored_tensors(place.directory, place.origin)
     keys = _keys(donor, files)
+    stamps = place.stamps()
     alike: dict[int, list[str]] = {}
     for name, weight in donor.named_parameters(remove_duplicate=False):
         alike.setdefault(id(weight), []).append(name)
@@ -182,9 +201,21 @@ def _sources(donor: PreTrainedModel, ours: Mapping[str, Tensor], place: Checkpoi
             raise ModelError(
                 f"{place.origin} cannot be streamed: its files hold no {name!r} by that name; load it whole, without --stream-donor"
             )
-        found[name] = Source(files[key], key, tensor.dtype, tensor.device)
-    _check_shapes(found, ours, place)
+        if files[key].shape != tuple(tensor.shape):
+            raise ModelError(
+                f"{place.origin} does not fit the recipient: {name!r} is {list(tensor.shape)} there, and {list(files[key].shape)} in its "
+                "files"
+            )
+        found[name] = Source(files[key].file, key, tensor.dtype, tensor.device, place.origin, stamps[files[key].file])
+    refuse_unused(place, _unused(donor, files, keys, ours), files)
     return found
+
+
+def _unused(donor: PreTrainedModel, files: Iterable[str], keys: Mapping[str, str], ours: Mapping[str, Tensor]) -> set[str]:
+    """Stored tensors that the model does not take, without those that the library leaves out of a model of this kind."""
+    taken = {key for name, key in keys.items() if name in ours}
+    known = donor._keys_to_ignore_on_load_unexpected or ()
+    return {key for key in files if key not in taken and not any(re.search(pattern, key) for pattern in known)}
 
 
 def _keys(donor: PreTrainedModel, files: Iterable[str]) -> dict[str, str]:
@@ -198,34 +229,3 @@ def _keys(donor: PreTrainedModel, files: Iterable[str]) -> dict[str, str]:
         if converted is None:
             found[name] = key
     return found
-
-
-def _files(place: Checkpoint) -> dict[str, Path]:
-    """The file of each stored tensor, of those files that the model library would read."""
-    folder = place.directory
-    try:
-        if (folder / _ONE_FILE).is_file():
-            names = [_ONE_FILE]
-        elif (folder / _INDEX).is_file():
-            names = sorted(set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values()))
-        else:
-            raise ModelError(f"{place.origin} cannot be streamed: it has neither {_ONE_FILE} nor {_INDEX}; load it without --stream-donor")
-        found = {}
-        for name in names:
-            if Path(name).name != name:
-                raise ModelError(f"{place.origin} does not load: {_INDEX} names {name!r}, expected a file beside it")
-            with safe_open(folder / name, framework="pt") as file:
-                found.update(dict.fromkeys(file.keys(), folder / name))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, SafetensorError) as error:
-        raise ModelError(f"{place.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
-    return found
-
-
-def _check_shapes(sources: Mapping[str, Source], ours: Mapping[str, Tensor], place: Checkpoint) -> None:
-    for name, source in sources.items():
-        with safe_open(source.file, framework="pt") as file:
-            shape = tuple(file.get_slice(source.key).get_shape())
-        if shape != tuple(ours[name].shape):
-            raise ModelError(
-                f"{place.origin} does not fit the recipient: {name!r} is {list(ours[name].shape)} there, and {list(shape)} in its files"
-            )

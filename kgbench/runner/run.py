@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kgbench import __version__
+from kgbench.errors import InputError
 from kgbench.records import Journal, Record, RecordStore, code_stamp, other_versions
 from kgbench.runner.assemble import make_record, on_metric
 from kgbench.runner.foreign import guarded
@@ -64,6 +65,11 @@ def run_job(spec: Spec, settings: Settings, progress: Progress | None = None, pa
     with guarded(job, journal, pairs):
         measurement = ready(job, journal, progress)
         _compute(measurement, journal, progress)
+    if changed := job.pair.changed_files():
+        journal.discard()
+        if pairs is not None:
+            pairs.forget()
+        raise InputError(f"{' and '.join(changed)} changed on disk during the run, so that no record is written; run it again when whole")
     record = make_record(measurement, journal)
     path = store.write(record, journal.table(), searched=True)
     journal.discard()
