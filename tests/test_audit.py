@@ -199,8 +199,8 @@ def test_a_method_that_draws_nothing() -> None:
         for one in found.quantities["dynamic_graft"]:
             assert one.seeds_sd.value == 0
             assert not one.parts or one.parts["seeds"].value == pytest.approx(0, abs=1e-12)
-        assert "dynamic_graft draws nothing at random" in render_audit(found, "this")
-    assert "came out the same under all seeds" in render_audit(found, "this")
+        assert "dynamic_graft draws nothing at random" in render_audit(found, "this", whole=True)
+    assert "came out the same under all seeds" in render_audit(found, "this", whole=True)
 
 
 def test_values_are_those_of_the_record() -> None:

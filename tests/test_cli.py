@@ -12,6 +12,7 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+import fake_runs
 import pytest
 
 from kgbench.cli import command, main
@@ -19,6 +20,7 @@ from kgbench.cli.doctor import EXTRAS
 from kgbench.cli.jobs import models_of
 from kgbench.data import load_dataset
 from kgbench.models.catalog import plants
+from kgbench.records import RecordStore
 
 ROOT = Path(__file__).parent.parent
 PRE, SFT = (ROOT / "kgbench" / "models" / "zoo" / "tiny-gemma" / name for name in ("recipient", "sft"))
@@ -177,6 +179,28 @@ def test_lists_have_a_line_each(run, kind: str) -> None:
     table = run("ls", kind).out
     assert names and all(names.values())
     assert all(re.search(rf"^{re.escape(name)} ", table, re.MULTILINE) for name in names)
+
+
+def test_list_of_runs(run, tmp_path: Path) -> None:
+    """Each record of a folder has a line with what was run and its verdict; of no folder it is said."""
+    table = fake_runs.rows()
+    stored = RecordStore(tmp_path).write(fake_runs.record(table), table)
+    (row,) = json.loads(run("ls", "runs", "--results", str(tmp_path), "--json").out)["runs"]
+    assert stored.name.endswith(row["id"])
+    assert (row["method"], row["prompts"], row["grafts"]) == ("dynamic_graft", "headline, qa", "FE, LT, FE+LT")
+    assert (row["suite"], row["limit"], row["n"]) == ("pathways", "", "50") and row["verdict"].startswith("FE+LT carries")
+    assert row["id"] in run("ls", "runs", "--results", str(tmp_path)).out
+    none = run("ls", "runs", "--results", str(tmp_path / "none"))
+    assert none.status == 2 and "no such folder" in none.err
+
+
+def test_parameters_of_a_localizer(run) -> None:
+    """Each parameter has its default, what it takes, and a line; without a name all localizers are listed."""
+    found = json.loads(run("ls", "localizers", "mask_graft", "--json").out)
+    assert found["steps"] == {"default": "200", "values": "whole number", "about": "Steps of Adam; each draws a sample of prompts."}
+    assert found["by_region"]["values"] == "true or false" and all(row["about"] for row in found.values())
+    wrong = run("ls", "localizers", "mask_grift")
+    assert wrong.status == 2 and "mask_graft" in wrong.err
 
 
 def test_doctor_tells_what_is_here(run) -> None:

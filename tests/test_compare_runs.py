@@ -143,11 +143,13 @@ def test_what_differs_is_told_first() -> None:
     one, two = fake_runs.identity(), fake_runs.identity(dtype="float64", configurations=("PRE", "SFT", "FE"), **OTHER)
     assert differing(one, one) == ()
     parts = {part.field: part.text() for part in differing(one, two)}
-    assert parts["dtype"] == "dtype: float32 | float64"
+    assert parts["dtype"] == "dtype: float32 in A, float64 in B"
     assert set(parts) == {"dtype", "configurations", "weights.recipient", "weights.donors.sft"}
-    assert parts["configurations"].startswith("configurations: also ALL, LT")
+    assert parts["configurations"].startswith("configurations: A alone has ALL, LT")
     text = render_comparison(compare_records(stored(), stored(WORSE, **OTHER)))
-    assert text.index("weights.donors.sft") < text.index("headline:")
+    assert text.index("the weights of donor sft are others") < text.index("headline:")
+    fewer = fake_runs.identity(prompts={"qa": "q" * 64}, limit=60)
+    assert [part.text() for part in differing(one, fewer)] == ["A asks headline, B does not", "A takes all facts, B the first 60 facts"]
     assert max(map(len, text.splitlines())) <= 100
 
 

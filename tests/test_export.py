@@ -17,7 +17,7 @@ from stored_runs import OTHER, WORSE, Call, caller, folder, stored
 from kgbench.board.escape import FORMULA, csv_text, latex_text, markdown_text
 from kgbench.board.export import CSV_COLUMNS, as_csv, as_latex, as_markdown
 from kgbench.board.figures import figures
-from kgbench.records import Record
+from kgbench.records import Record, load_record
 
 RUN = stored()[0]
 
@@ -130,7 +130,7 @@ def test_command(tmp_path: Path, run: Call) -> None:
     """To stdout or a file; JSON is what `show --json` prints."""
     first, second = folder(tmp_path), folder(tmp_path, *stored(WORSE, **OTHER))
     status, out, _ = run("export", first)
-    assert status == 0 and out == as_csv([RUN])
+    assert status == 0 and out == as_csv([load_record(str(first), tmp_path).record])
     status, out, err = run("export", first, second, "--format", "latex", "-o", tmp_path / "table.tex")
     assert (status, out) == (0, "") and "table.tex" in err and r"\toprule" in (tmp_path / "table.tex").read_text()
     shown = json.loads(run("show", first, "--json")[1])

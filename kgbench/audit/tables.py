@@ -34,36 +34,38 @@ PARTS = ("facts", "wordings", "seeds", "interaction")
 HEADS: Mapping[str, str] = {"facts": "same facts", "sample": "other facts", "wordings": "all\nwordings", "seeds": "any seed"}
 """What a difference is to hold for."""
 
+MORE = "--variance adds values by wording, the components of the variance, and notes on what figures rest on"
+
 SMALLEST = "the smallest difference of two methods that a test of 5 % finds in 80 % of repetitions, by what it is to hold for"
 
 
-def render_audit(audit: Audit, what: str) -> str:
-    """The tables of an audit, notes, and a sentence last.
+def render_audit(audit: Audit, what: str, whole: bool = False) -> str:
+    """The verdict of an audit, and its table; on demand all tables and notes.
 
     Args:
         audit: The figures.
         what: What it is of: pair, facts and dtype.
+        whole: Add values by wording, the components of the variance, and notes on what figures rest on.
 
     Returns:
         Text of at most 100 columns, but for names of wordings that are longer.
     """
     blocks = [wrapped(f"audit of {what}: {audit.n} facts; recovery on {audit.asked.metric}, with 95 % intervals over facts")]
     for method in audit.methods:
-        blocks += _method(audit, method)
+        blocks += _method(audit, method, whole)
     for (first, second), some in audit.differences.items():
         blocks += _pair(audit, f"{second} − {first}", some)
-    blocks += [wrapped(note, "  ") for note in notes_of(audit)]
-    return "\n\n".join([*blocks, wrapped(verdict_of(audit))])
+    blocks += [wrapped(note, "  ") for note in notes_of(audit)] if whole else [wrapped(MORE)]
+    return "\n\n".join([wrapped(verdict_of(audit)), *blocks])
 
 
-def _method(audit: Audit, method: Method) -> list[str]:
+def _method(audit: Audit, method: Method, whole: bool) -> list[str]:
     some, notes = audit.quantities[method.name], Footnotes()
     head = f"{method.name}: {_counted(len(method.wordings), 'wording')}, {_counted(len(method.seeds), 'seed')}"
     about = f"what the variance of one figure (one wording, one seed, {audit.n} facts) is from, in squared percentage points"
     return [
         f"{head}\n{_spreads(some, notes)}",
-        *_by_wording(method, some),
-        f"{wrapped(about)}\n{_parts(some, notes)}",
+        *([*_by_wording(method, some), f"{wrapped(about)}\n{_parts(some, notes)}"] if whole else []),
         _smallest({one.label: one.detectable for one in some}, audit.asked.difference, notes),
         *_footnotes(notes),
     ]

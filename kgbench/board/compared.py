@@ -60,7 +60,7 @@ def _identities(comparison: Comparison) -> str:
     if not comparison.differing:
         return "both are of the same: facts, prompts, weights, method and settings"
     lines = [wrapped(f"  {part.text()}", "    ") for part in comparison.differing]
-    return "\n".join(["what differs (A | B):", *lines, *(wrapped(f"note: {note}", "  ") for note in comparison.notes)])
+    return "\n".join(["what differs:", *lines, *(wrapped(f"note: {note}", "  ") for note in comparison.notes)])
 
 
 def _block(comparison: Comparison, prompt: str, notes: Footnotes) -> str:

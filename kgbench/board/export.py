@@ -9,12 +9,54 @@ from collections.abc import Callable, Mapping, Sequence
 from kgbench.board.escape import csv_text, latex_text, markdown_text
 from kgbench.board.figures import figures
 from kgbench.board.sheet import Sheet, configurations_sheet, others_sheet
+from kgbench.effects import verdict_of
 from kgbench.records import Record
+from kgbench.sites import PATHWAYS
 
-__all__ = ["CSV_COLUMNS", "FORMATS", "as_csv", "as_latex", "as_markdown"]
+__all__ = ["CSV_COLUMNS", "FORMATS", "as_csv", "as_latex", "as_markdown", "run_columns"]
 
-CSV_COLUMNS = ("id", "model", "dataset", "localizer", "metric", "prompt", "graft", "figure", "value", "low", "high", "n", "undefined")
-"""One line per figure. `metric` is that of the ratios; an undefined figure has no numbers and a reason."""
+OF_RUN = ("date", "arguments", "prompts", "grafts", "suite", "limit", "seed", "verdict")
+"""Columns of `run_columns` that a line of CSV has beside those of the figure."""
+
+CSV_COLUMNS = (
+    *("id", "model", "dataset", "localizer", "metric", "prompt", "graft", "figure"),
+    *("value", "low", "high", "n", "undefined", *OF_RUN),
+)
+"""One line per figure, which ends with what its run is. `metric` is that of the ratios; an undefined figure has no numbers and a reason."""
+
+
+def run_columns(record: Record) -> dict[str, str]:
+    """What a run is, a text per column: the same in a list of runs and in an export."""
+    what = record.identity
+    arguments = ", ".join(f"{name}={value}" for name, value in what.localizer.parameters.items())
+    rest = ("PRE", "SFT", "ALL", "NONE")
+    asked = [graft for graft in what.configurations if graft not in rest and not _is_complement(graft)]
+    return {
+        "date": record.provenance.time[:16].replace("T", " "),
+        "method": what.localizer.name,
+        "arguments": arguments,
+        "model": record.model,
+        "prompts": ", ".join(what.prompts),
+        "grafts": ", ".join(asked),
+        "suite": _suite(record),
+        "limit": "" if what.limit is None else str(what.limit),
+        "seed": ", ".join(map(str, what.seeds)),
+        "n": str(max((row.n for row in record.rows), default=0)),
+        "verdict": verdict_of(record),
+    }
+
+
+def _is_complement(graft: str) -> bool:
+    return "^C" in graft or (graft.startswith("ALL;") and "=recipient" in graft)
+
+
+def _suite(record: Record) -> str:
+    """The suite that asks for the configurations of a record; empty where they were given one by one."""
+    if record.planted is not None:
+        return "planted"
+    if record.curve is not None:
+        return "budget"
+    return "pathways" if set(PATHWAYS) <= set(record.identity.configurations) else ""
 
 
 def as_csv(records: Sequence[Record]) -> str:
@@ -28,11 +70,13 @@ def as_csv(records: Sequence[Record]) -> str:
     for record in records:
         what = record.identity
         about = (record.id, record.model, what.dataset.name, what.localizer.name, record.metric)
+        columns = run_columns(record)
+        run = [csv_text(columns[name]) for name in OF_RUN]
         for named in figures(record):
             estimate, place = named.estimate, (named.prompt, named.graft, named.figure)
             numbers = ["" if x is None else repr(x) for x in (estimate.value, estimate.low, estimate.high)]
             texts = [csv_text(text) for text in (*about, *place)]
-            writer.writerow([*texts, *numbers, estimate.n, csv_text(estimate.undefined or "")])
+            writer.writerow([*texts, *numbers, estimate.n, csv_text(estimate.undefined or ""), *run])
     return out.getvalue()
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ASKED = ("metric", "correlation", "difference")
 """What an audit is asked."""
 
-FOR_RUNS = ("runs", *ASKED, "output_dir", "as_json", "quiet")
+FOR_RUNS = ("runs", *ASKED, "output_dir", "variance", "as_json", "quiet")
 """Options that go with runs that exist."""
 
 
@@ -74,6 +74,7 @@ FOR_RUNS = ("runs", *ASKED, "output_dir", "as_json", "quiet")
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Prompts per forward.")
 @click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")
 @click.option("--output-dir", type=click.Path(path_type=Path, file_okay=False), default=RESULTS, show_default=True, help="Of records.")
+@click.option("--variance", is_flag=True, help="Print values by wording, variance components and notes too.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would take.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
@@ -226,6 +227,7 @@ def _print(parts: Sequence[Part], options: Mapping[str, Any]) -> None:
         what = {"model": first.model, "dataset": first.identity.dataset.name, "dtype": first.identity.dtype, **found.to_json()}
         echo_json({**what, "runs": [part.record.id for part in parts], "verdict": verdict_of(found)})
     else:
-        click.echo(render_audit(found, f"{first.model}, {first.identity.dataset.name}, {first.identity.dtype}"))
+        what_of = f"{first.model}, {first.identity.dataset.name}, {first.identity.dtype}"
+        click.echo(render_audit(found, what_of, options["variance"]))
         for line in trained_lines(first.notes.get("origins")):
             click.echo(line)

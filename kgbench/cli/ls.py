@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
 from kgbench.cli.catalogues import CATALOGUES, NOTES, Rows
 from kgbench.cli.output import echo_json, echo_table
-from kgbench.errors import UnknownNameError
+from kgbench.cli.runs import output_dir
+from kgbench.errors import InputError, UnknownNameError
+
+CELL = 18
+"""Columns of a cell of a list of runs."""
+
+
+RUNS = "runs"
 
 
 def _kinds(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    return [kind for kind in CATALOGUES if kind.startswith(incomplete)]
+    return [kind for kind in (*CATALOGUES, RUNS) if kind.startswith(incomplete)]
 
 
 @click.command()
-@click.argument("kind", metavar="|".join(CATALOGUES), shell_complete=_kinds)
+@click.argument("kind", metavar="|".join((*CATALOGUES, RUNS)), shell_complete=_kinds)
+@click.argument("name", required=False)
+@output_dir
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: name to description; of localizers, name to object.")
-def command(kind: str, as_json: bool) -> None:
-    """List models, datasets, prompts, localizers or suites."""
-    if kind not in CATALOGUES:
-        raise UnknownNameError("kind", kind, CATALOGUES)
+def command(kind: str, name: str | None, output_dir: Path, as_json: bool) -> None:
+    """List models, datasets, prompts, localizers, suites or recorded runs.
+
+    With the NAME of a localizer: its parameters, with defaults and types.
+
+    \b
+    kgbench ls localizers mask_graft
+    kgbench ls runs --results kgbench-results
+    """  # noqa: D301 (click reads the character, not its escape)
+    if kind not in CATALOGUES and kind != RUNS:
+        raise UnknownNameError("kind", kind, (*CATALOGUES, RUNS))
+    if name is not None and kind != "localizers":
+        raise click.UsageError(f"a NAME goes with `kgbench ls localizers`, and {name!r} is given with {kind}")
+    if kind == RUNS:
+        _runs(output_dir, as_json)
+        return
+    if name is not None:
+        _parameters(name, as_json)
+        return
     rows = CATALOGUES[kind]()
     if kind == "models":
         rows = _with_donors(rows)
@@ -32,6 +58,44 @@ def command(kind: str, as_json: bool) -> None:
     _print(kind.removesuffix("s"), rows)
     if kind in NOTES:
         click.echo(f"\n{NOTES[kind]()}")
+
+
+def _runs(folder: Path, as_json: bool) -> None:
+    """The records of a folder, the oldest first."""
+    from kgbench.board.export import run_columns
+    from kgbench.records import RecordStore
+
+    if not folder.is_dir():
+        raise InputError(f"--results {str(folder)!r}: no such folder; `kgbench eval` makes one, or name another")
+    found = sorted(RecordStore(folder).scan(), key=lambda stored: stored.record.provenance.time)
+    rows = [{"id": stored.record.id[:12], **run_columns(stored.record)} for stored in found]
+    if as_json:
+        echo_json({"runs": rows})
+    elif not rows:
+        click.echo(f"no run in {folder}")
+    else:
+        echo_table(list(rows[0]), [[_wrapped(key, text) for key, text in row.items()] for row in rows])
+
+
+def _wrapped(column: str, text: str) -> str:
+    """Long cells in lines; the verdict, the last column, is wrapped by the table."""
+    if column == "verdict" or len(text) <= CELL:
+        return text or "–"
+    return "\n".join(textwrap.wrap(text, CELL, break_long_words=False, break_on_hyphens=False))
+
+
+def _parameters(name: str, as_json: bool) -> None:
+    """The parameters of one localizer."""
+    from kgbench.localizers import parameters_of
+
+    rows = parameters_of(name)
+    if as_json:
+        echo_json(rows)
+    elif rows:
+        echo_table(["parameter", "default", "values", "what it is"], [[key, *row.values()] for key, row in rows.items()])
+        click.echo(f"\ngive one with --localizer-arg {next(iter(rows))}=VALUE")
+    else:
+        click.echo(f"{name} has no parameters")
 
 
 def _with_donors(models: Rows) -> Rows:

@@ -12,7 +12,7 @@ from kgbench.localizers._base import (
     Treatments,
     Unit,
 )
-from kgbench.localizers._registry import check_name, create, describe, fingerprint, names, needs
+from kgbench.localizers._registry import check_name, create, describe, fingerprint, names, needs, parameters_of
 
 __all__ = [
     "COSTS",
@@ -29,4 +29,5 @@ __all__ = [
     "fingerprint",
     "names",
     "needs",
+    "parameters_of",
 ]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from functools import cache
+from itertools import pairwise
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.localizers._base import AbstractLocalizer
 from kgbench.registry import Registry, told
 
-__all__ = ["check_name", "create", "describe", "fingerprint", "names", "needs"]
+__all__ = ["check_name", "create", "describe", "fingerprint", "names", "needs", "parameters_of"]
 
 
 @cache
@@ -94,6 +98,60 @@ def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocali
         raise
     except (Exception, SystemExit) as error:  # whatever an author's code raises
         raise InputError(f"localizer {name!r} does not take these parameters: {told(error)}") from error
+
+
+def parameters_of(name: str) -> dict[str, dict[str, str]]:
+    """The parameters of a localizer: for each its `default`, its `values` and what it is `about`.
+
+    Raises:
+        UnknownNameError: There is no such localizer.
+    """
+    found = _class(name)
+    kinds, docs = _kinds(found), _docs(found)
+    return {
+        f.name: {
+            "default": "needed" if (default := _default(f)) is MISSING else _written(default),
+            "values": _values(kinds[f.name]),
+            "about": docs.get(f.name, ""),
+        }
+        for f in fields(found)
+    }
+
+
+def _written(default: Any) -> str:
+    """A default as it is given on the command line."""
+    if isinstance(default, bool) or default is None:
+        return str(default).lower()
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _values(kind: Any) -> str:
+    """What a parameter takes, in words."""
+    if get_origin(kind) in (Union, UnionType):
+        some = [_values(choice) for choice in get_args(kind) if choice is not NoneType]
+        return " or ".join([*some, *(["none"] if NoneType in get_args(kind) else [])])
+    if get_origin(kind) is tuple:
+        return f"{_values(get_args(kind)[0])}; several with commas"
+    if get_origin(kind) is Literal:
+        return ", ".join(map(str, get_args(kind)))
+    return {bool: "true or false", int: "whole number", float: "number"}.get(kind, "text")
+
+
+def _docs(found: type[AbstractLocalizer]) -> dict[str, str]:
+    """The strings under the fields of a class, and of those that it inherits from."""
+    docs: dict[str, str] = {}
+    for each in reversed(found.__mro__):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(each)))
+        except (OSError, TypeError, SyntaxError):
+            continue
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for line, below in pairwise(body):
+            field = line.target if isinstance(line, ast.AnnAssign) else None
+            text = below.value if isinstance(below, ast.Expr) else None
+            if isinstance(field, ast.Name) and isinstance(text, ast.Constant) and isinstance(text.value, str):
+                docs[field.id] = " ".join(text.value.split())
+    return docs
 
 
 def _default(parameter: Field[Any]) -> Any:
