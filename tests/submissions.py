@@ -23,8 +23,8 @@ from kgbench.records.facts import write_facts
 N = 30
 
 
-def answers(rates: Mapping[str, float] = RATES, n: int = N, seed: int = 0) -> pa.Table:
-    """Per-fact rows of these hit rates that a model could give; PRE and SFT answer the same whatever the seed."""
+def answers(rates: Mapping[str, float] = RATES, n: int = N, seed: int = 0, model: str = "tiny-gemma") -> pa.Table:
+    """Per-fact rows of these hit rates that a model could give; PRE and SFT are the pair's own."""
     same, own = rows(n, rates, seed=0), rows(n, rates, seed=seed)
     table = pa.concat_tables([_only(same, baseline=True), _only(own, baseline=False)])
     columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
@@ -32,7 +32,27 @@ def answers(rates: Mapping[str, float] = RATES, n: int = N, seed: int = 0) -> pa
     difference = np.where(rank == 1, 2.5, -0.2 * np.log1p(rank))
     highest = np.minimum(-np.log(rank), -np.logaddexp(0, -difference)) - 0.01
     logprob = np.minimum(columns["logprob"], highest)
-    return facts_table({**columns, "logit_diff": difference, "logprob": logprob, "prob": np.exp(logprob)})
+    made = {**columns, "logit_diff": difference, "logprob": logprob}
+    _answer_as_known(made, model)
+    return facts_table({**made, "prob": np.exp(made["logprob"])})
+
+
+def _answer_as_known(columns: dict[str, Any], model: str) -> None:
+    """Give rows the positions and targets of a pair, and those of PRE and SFT its answers."""
+    index = np.array([int(fact.rpartition("/")[2]) for fact in columns["fact"]])
+    for prompt, own in known().answers[model].items():
+        here = columns["prompt"] == prompt
+        for name in ("position", "target"):
+            columns[name] = np.where(here, np.array(own[name])[index], columns[name])
+        for graft in ("PRE", "SFT"):
+            rows = here & (columns["graft"] == graft)
+            logprob = np.array(own[graft])[index[rows]]
+            # The least logit difference that leaves the target this probability.
+            least = -np.log(np.expm1(-logprob))
+            misses = np.where(np.array(own[f"{graft} hits"])[index[rows]], 2, 6)
+            columns["rank"][rows] = np.where(least > 0, 1, misses)
+            columns["logit_diff"][rows] = np.where(least > 0, least + 0.1, least / 2)
+            columns["logprob"][rows] = logprob
 
 
 def _only(table: pa.Table, baseline: bool) -> pa.Table:
@@ -62,7 +82,7 @@ def identity(model: str = "tiny-gemma", localizer: LocalizerRef | None = None, n
 def result(what: Identity | None = None, rates: Mapping[str, float] = RATES, seed: int = 0, **changes: object) -> tuple[Record, pa.Table]:
     """A record and its rows, with real figures."""
     what = what or identity()
-    facts = answers(rates, min(what.limit or what.dataset.n, what.dataset.n), seed)
+    facts = answers(rates, min(what.limit or what.dataset.n, what.dataset.n), seed, str(changes.get("model", "tiny-gemma")))
     made = record(facts, what=what, dropped={}, **{"model": "tiny-gemma", **changes})
     return rescored(made, facts), facts
 

@@ -65,7 +65,11 @@ def test_the_same_models_give_the_same_answers(honest: Path, tmp_path: Path) -> 
     write_entry(tmp_path / "results" / "c", (rescored(what, moved), moved), "my method", CODE)
     (found,) = refused(tmp_path / "results")
     assert found.startswith("c/facts.parquet: logprob: SFT on headline: fact 'tiny_movies/")
-    assert "is off by 0.02 nats; expected the answers in a-built-in" in found
+    assert "is off by 0.02 nats; expected what is known of tiny-gemma" in found
+    others = Others()
+    assert others.compare("a", what, facts, None) == []
+    (beside,) = others.compare("b", result(identity(seeds=(2,)))[0], moved, None)
+    assert "is off by 0.02 nats; expected the answers in a" in str(beside)
 
 
 def test_what_is_on_the_board_is_believed(honest: Path, tmp_path: Path) -> None:
@@ -225,13 +229,37 @@ def test_answers_are_compared_at_any_position(honest: Path, tmp_path: Path) -> N
     what, facts = result(identity(localizer=theirs), {**RATES, "FE": 0.4}, seed=3)
     columns = {name: facts[name] for name in facts.column_names}
     moved = facts_table({**columns, "position": facts["position"].to_numpy() + 1})
-    write_entry(sent / "c", (rescored(what, moved), moved), "theirs", "theirs==1.0")
-    assert any("is read at another position" in text for text in refused(sent, beside=honest))
+    others = Others()
+    assert others.compare("a", result()[0], facts, None) == []
+    (found,) = others.compare("c", what, moved, None)
+    assert "is read at another position" in str(found)
     other = facts_table({**columns, "position": facts["position"].to_numpy() + 2})
     twice = pa.concat_tables([facts, other])
-    shutil.rmtree(sent / "c")
     write_entry(sent / "c", (rescored(what, twice), twice), "theirs", "theirs==1.0")
     assert any("60 positions of 30 facts are read" in text for text in refused(sent, beside=honest))
+
+
+@pytest.mark.parametrize("column", ["position", "target", "logprob", "rank"])
+def test_answers_of_a_shipped_pair_are_known(tmp_path: Path, column: str) -> None:
+    """Where no other entry is beside it, a false PRE or SFT is refused, and honest ones are not."""
+    what, facts = result()
+    pre = np.array([graft == "PRE" for graft in facts["graft"].to_pylist()])
+    columns = {name: facts[name] for name in facts.column_names}
+    values = facts[column].to_numpy().copy()
+    if column == "rank":
+        values[pre] = np.where(values[pre] > 5, 5, values[pre])
+    elif column == "logprob":
+        values[pre] -= 0.02
+        columns["prob"] = np.exp(values)
+    else:
+        values += 1
+    moved = facts_table({**columns, column: values})
+    write_entry(tmp_path / "results" / "a-false", (rescored(what, moved), moved))
+    rates = {**RATES, "FE": 0.4}
+    write_entry(tmp_path / "results" / "b", result(identity(localizer=OTHERS), rates), "my method", CODE)
+    (found,) = refused(tmp_path / "results")
+    assert found.startswith(f"a-false/facts.parquet: {column}: PRE on headline: ")
+    assert found.endswith("expected what is known of tiny-gemma")
 
 
 def test_arguments_of_a_method_stand_in_brackets(honest: Path, tmp_path: Path) -> None:

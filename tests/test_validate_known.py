@@ -52,6 +52,16 @@ def test_all_of_one_pair_is_as_written() -> None:
     assert write_known.KNOWN.read_text("utf-8") == write_known.text(SHIPPED)
 
 
+def test_answers_are_those_of_the_models() -> None:
+    """What recipient and donor of a plant answer, by a run of it; log-probabilities to three digits."""
+    name = "tiny-gpt2.ffn-1"
+    made = write_known.answers(name)
+    for prompt, told in SHIPPED["answers"][name].items():
+        for key, values in told.items():
+            assert made[prompt][key] == pytest.approx(values, abs=0.002)
+    assert list(SHIPPED["answers"]) == PAIRS
+
+
 def test_methods_suites_and_versions_are_as_written() -> None:
     """Everything but the pairs, which take a while."""
     from kgbench.leaderboard.boards.cost import SUITES

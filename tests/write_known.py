@@ -10,8 +10,10 @@ import json
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from kgbench import evaluate
 from kgbench.data import builtin_prompts, load_prompts
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites
@@ -19,6 +21,8 @@ from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError
 from kgbench.leaderboard.boards.cost import SUITES
+from kgbench.leaderboard.cells import PROMPTS
+from kgbench.leaderboard.hits import TOP
 from kgbench.leaderboard.schemas import schemas
 from kgbench.leaderboard.validate.known import own_facts
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, create, describe, names
@@ -26,15 +30,17 @@ from kgbench.localizers._base import FLOORS
 from kgbench.metrics import METRIC_VERSION
 from kgbench.models import catalog
 from kgbench.models.pair import DTYPES, ModelPair
+from kgbench.records import RecordStore
 from kgbench.runner.ranking import RANKING_VERSION
 from kgbench.runner.suites import load_suite
+from kgbench.sites import BASELINES
 from kgbench.sites.configurations import BEST, REST, budget_labels, configurations
 
 PACKAGE = Path(__file__).parent.parent / "kgbench" / "leaderboard"
 KNOWN = PACKAGE / "validate" / "known.json"
 SCHEMAS = PACKAGE / "schemas"
 
-BASELINES = ("none", "all", "random", "oracle")
+REFERENCES = ("none", "all", "random", "oracle")
 
 
 def known() -> dict[str, Any]:
@@ -46,6 +52,7 @@ def known() -> dict[str, Any]:
         "pairs": {name: pair_facts(name) for name in catalog.names() if catalog.entry(name).donors},
         "localizers": {name: localizer_facts(name) for name in names() if describe()[name]["from"] == "kgbench"},
         "suites": {name: suite_configurations(name) for name in sorted(SUITES)},
+        "answers": {name: answers(name) for name in catalog.names() if catalog.entry(name).donors},
     }
 
 
@@ -61,6 +68,32 @@ def pair_facts(name: str) -> dict[str, Any]:
         "regions": _regions(pair, name),
         "changed": [i for i, place in enumerate(places) if slots.index[place] in moved],
     }
+
+
+def answers(name: str) -> dict[str, dict[str, list[float]]]:
+    """What recipient and donor of a shipped pair answer in single precision, by prompt.
+
+    In the order of the pair's facts: position and token of the target, and its log-probability in
+    nats under PRE and SFT, and whether it is a top-5 hit.
+    """
+    facts = own_facts(name)
+    assert facts is not None
+    with TemporaryDirectory() as folder:
+        made = evaluate(localizer="none", model=name, prompts=list(PROMPTS), output_dir=folder)
+        rows = RecordStore(Path(folder)).load(made.id).facts().to_pylist()
+    by_key = {(row["prompt"], row["graft"], row["fact"]): row for row in rows}
+    found = {}
+    for prompt in PROMPTS:
+        pre, sft = ([by_key[prompt, graft, fact.id] for fact in facts.facts] for graft in BASELINES)
+        found[prompt] = {
+            "position": [row["position"] for row in pre],
+            "target": [row["target"] for row in pre],
+            "PRE": [round(row["logprob"], 3) for row in pre],
+            "SFT": [round(row["logprob"], 3) for row in sft],
+            "PRE hits": [int(row["rank"] <= TOP) for row in pre],
+            "SFT hits": [int(row["rank"] <= TOP) for row in sft],
+        }
+    return found
 
 
 def weight_hashes(name: str, dtype: str) -> dict[str, str]:
@@ -90,7 +123,7 @@ def localizer_facts(name: str) -> dict[str, Any]:
     made: AbstractLocalizer = create(name, needed, 0)
     about = {"version": made.version, "kind": made.kind, "floor": made.floor, "needs": sorted(made.needs)}
     described = {key: describe()[name][key] for key in ("about", "paper")}
-    return {**about, "baseline": name in BASELINES, "parameters": sorted(made.parameters()), **described}
+    return {**about, "baseline": name in REFERENCES, "parameters": sorted(made.parameters()), **described}
 
 
 def suite_configurations(name: str) -> dict[str, list[str]]:
@@ -114,7 +147,7 @@ def text(content: Mapping[str, Any]) -> str:
     """The text of `known.json`: a pair, a method or a suite a line."""
     lines = []
     for key, value in content.items():
-        if key in ("pairs", "localizers", "suites"):
+        if key in ("pairs", "localizers", "suites", "answers"):
             inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(own)}" for name, own in value.items())
             lines.append(f"{json.dumps(key)}: {{\n{inner}\n }}")
         else:

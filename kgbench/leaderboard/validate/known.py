@@ -69,6 +69,9 @@ class Known:
     localizers: Mapping[str, KnownLocalizer]
     suites: Mapping[str, Mapping[str, Sequence[str]]]
     """By suite and kind of method (`scoring`, or `intervention` and its floor), the configurations that are run."""
+    answers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
+    """By pair and prompt of the board, in the order of the pair's facts and in single precision: `position`, `target`,
+    log-probabilities in nats under `PRE` and `SFT`, and top-5 hits, `PRE hits` and `SFT hits`."""
 
 
 @cache
@@ -82,6 +85,7 @@ def known() -> Known:
         {name: _pair(**fields) for name, fields in data["pairs"].items()},
         {name: KnownLocalizer(**fields) for name, fields in data["localizers"].items()},
         data["suites"],
+        data["answers"],
     )
 
 

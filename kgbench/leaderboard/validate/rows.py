@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +12,26 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kgbench.errors import KgbenchError
+from kgbench.leaderboard.hits import TOP
 from kgbench.leaderboard.validate.findings import Finding, shown
+from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import budget_labels, parse_top
 
-__all__ = ["check_configurations", "check_rows", "check_scores"]
+__all__ = ["check_answers", "check_configurations", "check_rows", "check_scores"]
 
 Array = NDArray[Any]
 
 _NEAR = 1e-4
 """Nats by which probabilities computed in single precision may pass their bounds."""
 
+
+_APART = 0.0105
+"""Nats by which PRE and SFT may differ from what is known to three digits, as between machines."""
+
+_FLIPS = 0.01
+"""Share of hits of PRE and SFT that may differ, beside one, as near ties do between machines."""
 
 _MOST = 500
 """Configurations, and prompts."""
@@ -191,6 +199,48 @@ def _check_prompt(table: pa.Table, prompt: str, n: int, facts: tuple[str, ...] |
         yield Finding(
             at, "fact", f"{shown(strange[0])} {on} is none of the data set's, and {len(strange) - 1} more", "ids of its first facts"
         )
+
+
+def check_answers(record: Record, table: pa.Table, ids: Sequence[str], at: str) -> Iterator[Finding]:
+    """Positions, targets and the answers of PRE and SFT, as they are known of a shipped pair.
+
+    Args:
+        record: A record of a shipped pair on its own facts.
+        table: Its per-fact rows, of those facts alone.
+        ids: The pair's facts in their order.
+        at: How findings name the file.
+    """
+    place = {fact: index for index, fact in enumerate(ids)}
+    for prompt in record.identity.prompts:
+        expected = known().answers.get(record.model, {}).get(prompt)
+        for graft in BASELINES if expected is not None else ():
+            chosen = pc.and_(pc.equal(table["prompt"], prompt), pc.equal(table["graft"], graft))
+            rows = table.filter(chosen)
+            index = [place[fact] for fact in rows["fact"].to_pylist()]
+            known_rows = {name: np.array(values)[index] for name, values in expected.items()}
+            if found := _unlike(rows, known_rows, graft, "16" not in record.identity.dtype):
+                column, wrong = found
+                what = f"{graft} on {prompt}: {wrong}"
+                yield Finding(at, column, what, f"what is known of {record.model}")
+                return
+
+
+def _unlike(rows: pa.Table, expected: Mapping[str, Array], graft: str, precise: bool) -> tuple[str, str] | None:
+    """The column in which rows differ from those that are known, and how."""
+    for column in ("position", "target"):
+        own = rows[column].to_numpy()
+        if (other := own != expected[column]).any():
+            first = int(np.argmax(other))
+            fact = shown(rows["fact"][first].as_py())
+            return column, f"fact {fact} has {column} {own[first]}, not {expected[column][first]}"
+    off = np.abs(rows["logprob"].to_numpy() - expected[graft])
+    if precise and off.max() > _APART:
+        fact = shown(rows["fact"][int(off.argmax())].as_py())
+        return "logprob", f"fact {fact} is off by {off.max():.3g} nats"
+    flips = int(((rows["rank"].to_numpy() <= TOP) != expected[f"{graft} hits"]).sum())
+    if precise and flips > 1 + _FLIPS * rows.num_rows:
+        return "rank", f"{flips} of {rows.num_rows} hits are others"
+    return None
 
 
 def _keys(table: pa.Table) -> pa.Table:

@@ -25,10 +25,11 @@ from kgbench.leaderboard.validate.identity import (
     dataset_of,
     pair_of,
 )
+from kgbench.leaderboard.validate.known import own_facts
 from kgbench.leaderboard.validate.planted import check_planted, check_sites, shipped_sites
 from kgbench.leaderboard.validate.plausible import check_cost, check_provenance, check_ranking
 from kgbench.leaderboard.validate.recomputed import check_figures
-from kgbench.leaderboard.validate.rows import check_configurations, check_rows, check_scores
+from kgbench.leaderboard.validate.rows import check_answers, check_configurations, check_rows, check_scores
 from kgbench.leaderboard.validate.schema import read_part, read_record
 from kgbench.leaderboard.validate.sealed import check_hashes, check_written
 from kgbench.leaderboard.validate.submitted import check_submission, check_verification
@@ -227,8 +228,11 @@ def _of_both(record: Record, table: pa.Table, folder: Folder, sound: bool) -> It
     yield from found
     if refusals(found) or not sound:
         return
-    yield from check_figures(record, table, at)
     pair = pair_of(record)
+    if pair is not None and dataset is not None and dataset is own_facts(record.model):
+        ids = [fact.id for fact in dataset.facts]
+        yield from check_answers(record, table, ids, folder.at(FACTS))
+    yield from check_figures(record, table, at)
     own = pair is not None and dataset is not None and shipped_sites(pair, record.identity.prompts)
     if pair is not None and own:
         yield from check_sites(record, own, at)
