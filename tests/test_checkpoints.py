@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -77,17 +77,16 @@ except ModelError as error:
 """
     # Port 9 of this machine is closed, so the refusal of the connection is as sure as it is quick.
     closed = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    started = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **closed}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **closed}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
     assert "'someone/some-model' is not in the local cache and the Hugging Face Hub cannot be reached" in done.stdout
     assert "name checkpoints that are on this machine" in done.stdout
-    assert time.monotonic() - started < 30
 
 
-def test_offline_by_choice() -> None:
-    """With HF_HUB_OFFLINE set, as in these tests, the same line comes at once."""
-    started = time.monotonic()
+def test_offline_by_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With HF_HUB_OFFLINE set, as in these tests, the same line comes without a connection."""
+    tried = list[object]()
+    monkeypatch.setattr(socket.socket, "connect", lambda self, address: tried.append(address))
     assert "cannot be reached" in refusal("someone/some-model")
-    assert time.monotonic() - started < 5
+    assert not tried

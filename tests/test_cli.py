@@ -8,12 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from importlib import metadata
 from pathlib import Path
+from socketserver import BaseRequestHandler, TCPServer
 
 import fake_runs
 import pytest
+from interrupts import hears_interrupts
 
 from kgbench.cli import command, main
 from kgbench.cli.doctor import EXTRAS
@@ -56,9 +59,10 @@ def refused(answer: Answer) -> str:
 
 
 def started(*arguments: object, **options: object) -> subprocess.Popen[str]:
-    """A command in a process of its own."""
+    """A command in a process of its own, which hears Ctrl-C although whoever runs the tests may not (`nohup make test &`)."""
     line = [sys.executable, "-m", "kgbench", *map(str, arguments)]
-    return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload]
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": hears_interrupts}
+    return subprocess.Popen(line, cwd=ROOT, **piped, **options)  # type: ignore[call-overload]
 
 
 # ------------------------------------------------------------------------------------------------------------------ help
@@ -314,14 +318,28 @@ def test_an_output_directory_that_cannot_be_written(run, tmp_path: Path) -> None
 
 
 def test_a_hub_id_without_network_fails_at_once(tmp_path: Path) -> None:
-    """A Hub id that cannot be reached is refused in one line, without a minute of retries."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub")}
+    """A Hub id that cannot be reached is refused in one line, without retries: few connections are tried, each of which breaks."""
+    tried = list[object]()
+
+    class Broken(BaseRequestHandler):
+        def handle(self) -> None:
+            tried.append(self.client_address)
+
+    with TCPServer(("127.0.0.1", 0), Broken) as hub:
+        threading.Thread(target=hub.serve_forever).start()
+        try:
+            _refused_without_hub(tmp_path, f"http://127.0.0.1:{hub.server_address[1]}")
+        finally:
+            hub.shutdown()
+    assert 1 <= len(tried) <= 2
+
+
+def _refused_without_hub(tmp_path: Path, endpoint: str) -> None:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hub")}
     pair = ("--recipient", "nobody/nothing", "--donor", "sft=nobody/nothing-sft", "--dataset", "tiny_movies")
-    start = time.monotonic()
     process = started("eval", *pair, "--output-dir", tmp_path, env=environment)
     out, err = process.communicate()
     assert "nobody/nothing" in refused(Answer(process.returncode, out, err))
-    assert time.monotonic() - start < 60
 
 
 @pytest.mark.parametrize(
@@ -546,11 +564,10 @@ def test_a_stopped_run_leaves_nothing_half_written_and_is_resumed(run, tmp_path:
     """Ctrl-C (status 130 and one line) and kill -9 leave no record; the same run then completes from what was done."""
     arguments = ("eval", "--model", "tiny-gemma", "--limit", "40", "--output-dir", tmp_path, "--json", "-q")
     process = started(*arguments, "--executor", "sequential", "--batch-size", "1")
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob(".partial/*/*")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob(".partial/*/*")) and process.poll() is None:
         time.sleep(0.1)
     process.send_signal(how)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert out == "" and not list(tmp_path.glob("*/record.json"))
     if how is signal.SIGINT:
         assert process.returncode == 130

@@ -18,6 +18,7 @@ import pytest
 from fake_runs import RATES, identity, record, rows
 from hypothesis import given
 from hypothesis import strategies as st
+from interrupts import hears_interrupts
 from pydantic import ValidationError
 
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError
@@ -240,13 +241,14 @@ for seed in range(10_000):
 def test_killed_while_writing(tmp_path: Path, number: signal.Signals) -> None:
     """A process that is killed at any moment leaves whole records only, and whole parts of unfinished runs."""
     code = WRITER.format(tests=str(Path(__file__).parent), root=str(tmp_path))
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "preexec_fn": hears_interrupts}
+    with subprocess.Popen([sys.executable, "-c", code], **piped) as process:  # type: ignore[call-overload]
         assert process.stdout is not None
         for _ in range(5):
             assert process.stdout.readline()
         time.sleep(0.013)
         process.send_signal(number)
-        process.wait(timeout=30)
+        process.wait()
     store = RecordStore(tmp_path)
     found = list(store.scan())
     assert len(found) >= 5 and all(s.facts().num_rows and (s.path / "chart.png").stat().st_size == 100_000 for s in found)

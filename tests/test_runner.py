@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from interrupts import hears_interrupts
 
 from kgbench import evaluate, grafted_logits
 from kgbench.data import load_dataset
@@ -230,7 +231,7 @@ def test_a_killed_run_goes_on(
 ) -> None:
     """After kill -9 or Ctrl-C there is no record; the next run takes up what was finished and ends in the rows of an unbroken run."""
     line = [sys.executable, "-c", KILLED, str(folders["recipient"]), str(folders["sft"]), str(tmp_path), how]
-    died = subprocess.run(line, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    died = subprocess.run(line, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, preexec_fn=hears_interrupts)
     assert died.returncode == -signal.SIGKILL if how == "kill" else "KeyboardInterrupt" in died.stderr, died.stderr
     store = RecordStore(tmp_path)
     assert list(store.scan()) == []

@@ -392,7 +392,7 @@ def test_a_board_that_is_not_there_is_an_error(tmp_path: Path, command: str, cap
 
 
 def ask(port: int, path: str, host: str = "127.0.0.1") -> int:
-    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = HTTPConnection("127.0.0.1", port)
     connection.request("GET", path, headers={"Host": host})
     answer = connection.getresponse()
     assert b"secret" not in answer.read().replace(b"secret.txt", b"")
