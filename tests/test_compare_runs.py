@@ -142,14 +142,14 @@ def test_what_differs_is_told_first() -> None:
     """Parts of the identity that differ are named with both values; equal identities have none."""
     one, two = fake_runs.identity(), fake_runs.identity(dtype="float64", configurations=("PRE", "SFT", "FE"), **OTHER)
     assert differing(one, one) == ()
-    parts = {part.field: part.text() for part in differing(one, two)}
+    parts = {part.field: part.sentence() for part in differing(one, two)}
     assert parts["dtype"] == "dtype: float32 in A, float64 in B"
     assert set(parts) == {"dtype", "configurations", "weights.recipient", "weights.donors.sft"}
     assert parts["configurations"].startswith("configurations: A alone has ALL, LT")
     text = render_comparison(compare_records(stored(), stored(WORSE, **OTHER)))
     assert text.index("the weights of donor sft are others") < text.index("headline:")
     fewer = fake_runs.identity(prompts={"qa": "q" * 64}, limit=60)
-    assert [part.text() for part in differing(one, fewer)] == ["A asks headline, B does not", "A takes all facts, B the first 60 facts"]
+    assert [part.sentence() for part in differing(one, fewer)] == ["A asks headline, B does not", "A takes all facts, B the first 60 facts"]
     assert max(map(len, text.splitlines())) <= 100
 
 

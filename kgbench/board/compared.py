@@ -59,7 +59,7 @@ def _told(record: Record) -> str:
 def _identities(comparison: Comparison) -> str:
     if not comparison.differing:
         return "both are of the same: facts, prompts, weights, method and settings"
-    lines = [wrapped(f"  {part.text()}", "    ") for part in comparison.differing]
+    lines = [wrapped(f"  {part.sentence()}", "    ") for part in comparison.differing]
     return "\n".join(["what differs:", *lines, *(wrapped(f"note: {note}", "  ") for note in comparison.notes)])
 
 

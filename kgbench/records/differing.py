@@ -43,6 +43,12 @@ class Differing:
     second: Any
 
     def text(self) -> str:
+        """The part by its place, and both values, in a line."""
+        if isinstance(self.first, list) and isinstance(self.second, list):
+            return f"{self.field}: {_lists(self.first, self.second)}"
+        return f"{self.field}: {_value(self.first)} | {_value(self.second)}"
+
+    def sentence(self) -> str:
         """What the first (A) and the second (B) have apart, in a line."""
         part, _, rest = self.field.partition(".")
         if part == "prompts":
