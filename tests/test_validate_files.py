@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from submissions import result, write_entry
 
+from kgbench.cli import main
 from kgbench.errors import DataError, InputError
 from kgbench.leaderboard.entries import FILES
 from kgbench.leaderboard.validate import limits, validate
@@ -22,6 +23,7 @@ from kgbench.leaderboard.validate.footer import check_footer
 from kgbench.leaderboard.validate.tables import read_table
 from kgbench.leaderboard.validate.texts import bad_text, read_json
 from kgbench.leaderboard.validate.thrift import read_struct
+from kgbench.records import SEAL
 
 RECORD, FACTS, SUBMISSION, VERIFICATION = FILES
 
@@ -109,14 +111,38 @@ def test_a_leaderboard_stands_for_its_results(entry: Path) -> None:
     assert refused(entry.parent.parent) == []
 
 
+def test_a_run_s_own_pictures_and_seal_are_no_finding(entry: Path) -> None:
+    """What kgbench wrote beside a run is no finding, in an archive neither; with --strict each is refused."""
+    own = ["chart-top5.png", "chart-top5.svg", "curve-rr.png", "curve-rr.svg", "map.png", "map.svg", SEAL]
+    for name in own:
+        (entry / name).write_bytes(b"as kgbench wrote it")
+    packed = zipped(entry.parent.parent / "run.zip", members(entry))
+    for place in (entry, entry.parent, packed):
+        assert [finding for checked in validate(place, strict=False) for finding in checked.findings] == []
+        assert [text.split(":")[0] for text in refused(place)] == [f"entry/{name}" for name in own]
+
+
 def test_a_picture_is_only_remarked_upon_in_a_run(entry: Path) -> None:
-    """A run's own folder holds pictures, which are not submitted; anything else is refused there too."""
-    (entry / "chart.png").write_bytes(b"\x89PNG")
-    assert refused(entry, strict=False) == []
+    """Another picture in a run's own folder is a note, for it is not submitted; anything else is refused there too."""
+    (entry / "photo.png").write_bytes(b"\x89PNG")
+    (checked,) = validate(entry, strict=False)
+    assert checked.accepted
+    assert [str(finding) for finding in checked.findings] == [
+        f"note: entry/photo.png: file: a picture, which is not submitted; expected {', '.join(FILES)} and nothing else"
+    ]
     (entry / "run.sh").write_bytes(b"#!")
     assert refused(entry, strict=False) == [
         "entry/run.sh: file: it is none of an entry's files; expected " + f"{', '.join(FILES)} and nothing else"
     ]
+
+
+def test_the_line_that_counts_comes_first(entry: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Then what is refused, then notes; the exit status says whether all is in order."""
+    (entry / "photo.png").write_bytes(b"\x89PNG")
+    (entry / "run.sh").write_bytes(b"#!")
+    assert main(["validate", str(entry.parent)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[0] for line in lines] == ["0 of 1 entry is in order (not --strict)", "entry/run.sh", "note"]
 
 
 # ------------------------------------------------------------------------------------------------ archives

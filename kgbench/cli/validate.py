@@ -45,8 +45,8 @@ def command(
     PATH is a run's folder, its record.json, a folder of such folders, a .zip
     or a .tar.gz, which is read and not unpacked. Every figure is computed anew
     from the per-fact rows; data, prompts and weights are held against what is
-    shipped. A line for each finding says file, field, what is wrong and what
-    was expected. With --strict and --beside, a folder of entries or an archive
+    shipped. The first line counts the entries in order; a line for each finding,
+    notes last, says file, field, what is wrong and what was expected. With --strict and --beside, a folder of entries or an archive
     is the whole board as it is to be: what is changed or gone is refused.
 
     \b
@@ -79,12 +79,11 @@ def _check(entries: Iterator[Checked], path: Path, strict: bool, as_json: bool) 
     for entry in entries:
         checked, accepted = checked + 1, accepted + entry.accepted
         found += entry.findings
-        if not as_json:
-            for finding in entry.findings:
-                click.echo(str(finding))
     if as_json:
         about = {"path": str(path), "strict": strict, "entries": checked, "accepted": accepted}
         echo_json({**about, "findings": [finding.to_json() for finding in found]})
     else:
         click.echo(f"{accepted} of {checked} {'entry is' if checked == 1 else 'entries are'} in order{'' if strict else ' (not --strict)'}")
+        for finding in sorted(found, key=lambda finding: not finding.refuses):
+            click.echo(str(finding))
     return 0 if accepted == checked else 1

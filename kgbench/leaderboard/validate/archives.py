@@ -94,7 +94,7 @@ def _sort_in(member: _Member, folders: dict[str, Folder], whole: Folder, strict:
     if (name in FILES and name in folder.files) or (name not in FILES and name.casefold() in FILES):
         folder.findings.append(Finding(folder.at(name), "name", "the archive holds it twice, or in another spelling", "each file once"))
     elif name not in FILES:
-        folder.findings.append(foreign_file(folder, name, strict))
+        folder.findings += foreign_file(folder, name, strict)
     elif len(member.content) > limits.FILE[name]:
         folder.findings.append(too_large(folder, name))
     else:

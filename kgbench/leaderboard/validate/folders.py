@@ -21,8 +21,11 @@ __all__ = ["NEEDED", "PICTURE", "Folder", "folder_name", "folders_below", "forei
 NEEDED = FILES[:2]
 """Files without which there is no entry."""
 
-PICTURE = re.compile(rf"[\w.-]+\.(png|svg)|{re.escape(SEAL)}")
-"""What a run's own folder holds beside the record, and an entry does not: pictures, and the seal."""
+OWN = re.compile(rf"(chart|curve|map)(-[\w.-]+)?\.(png|svg)|{re.escape(SEAL)}")
+"""What kgbench itself writes beside a run's record, and an entry does not hold: its pictures, and the seal."""
+
+PICTURE = re.compile(r"[\w.-]+\.(png|svg)")
+"""What may lie in a run's own folder beside that."""
 
 RESULTS = "results"
 """The folder of a leaderboard that holds the entries."""
@@ -111,7 +114,7 @@ def _folder(path: Path, name: str, strict: bool) -> Folder:
         if item.name in FILES:
             _take_up(Path(item.path), folder)
         else:
-            folder.findings.append(foreign_file(folder, item.name, strict))
+            folder.findings += foreign_file(folder, item.name, strict)
     folder.close()
     return folder
 
@@ -154,12 +157,14 @@ def too_large(folder: Folder, name: str) -> Finding:
     return Finding(folder.at(name), "size", "it is too large", f"at most {limits.FILE[name]} bytes")
 
 
-def foreign_file(folder: Folder, name: str, strict: bool) -> Finding:
-    """That a file is none of an entry's."""
+def foreign_file(folder: Folder, name: str, strict: bool) -> list[Finding]:
+    """That a file is none of an entry's; nothing of what kgbench wrote beside a run, unless `strict`."""
+    if not strict and OWN.fullmatch(name):
+        return []
     refuses = strict or not PICTURE.fullmatch(name)
-    own = "the run's seal" if name == SEAL else "a picture"
-    wrong = "it is none of an entry's files" if refuses else f"{own}, which is not submitted"
-    return Finding(f"{folder.name}/{folder_name(name)}", "file", wrong, f"{', '.join(FILES)} and nothing else", refuses)
+    wrong = "it is none of an entry's files" if refuses else "a picture, which is not submitted"
+    where = f"{folder.name}/{folder_name(name)}"
+    return [Finding(where, "file", wrong, f"{', '.join(FILES)} and nothing else", refuses)]
 
 
 def folder_name(name: str) -> str:
