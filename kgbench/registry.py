@@ -50,6 +50,10 @@ class Registry:
         """All names: built-in ones, then those of installed packages."""
         return (*self._builtin, *(name for name in sorted(self._plugins) if name not in self._builtin))
 
+    def is_builtin(self, name: str) -> bool:
+        """Whether a name is one of the package's own classes; nothing is loaded."""
+        return name in self._builtin
+
     def origin(self, name: str) -> str:
         """The distribution that a registered name is from."""
         found = None if name in self._builtin else self._plugins[name].dist
@@ -79,7 +83,7 @@ class Registry:
             return self._checked(next((m for m in members if getattr(m, "name", None) == name), None), name)
         try:
             found = self._plugins[name].load()
-        except (Exception, SystemExit) as error:  # whatever a package raises at import
+        except (Exception, SystemExit, GeneratorExit) as error:  # whatever a package raises at import
             raise InputError(f"the {self.kind} {name!r} of an installed package does not load: {told(error)}") from error
         return self._checked(found, name)
 
@@ -106,7 +110,7 @@ class Registry:
         sys.modules[spec.name] = module  # dataclasses look their own module up
         try:
             spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             frames = frames_in(error, path)
             where = f" ({path.name}:{frames[-1].lineno})" if frames else ""
             raise InputError(f"{path} does not load: {told(error)}{where}") from error
@@ -127,8 +131,8 @@ class Registry:
 
 
 def frames_in(error: BaseException, file: Path) -> list[traceback.FrameSummary]:
-    """Where an error passed through a file, from the outermost call to the innermost."""
-    return [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() == file.resolve()]
+    """Where an error passed through a file or a folder, from the outermost call to the innermost."""
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve().is_relative_to(file.resolve())]
 
 
 def told(error: BaseException) -> str:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import io
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
+import numpy as np
 import pytest
 
 from kgbench.cli import main
-from kgbench.errors import InputError
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.records import Journal, read_record
 from kgbench.runner import Pairs, Settings, Spec, run_job
+from kgbench.runner.foreign import _Messages, method_of
+from kgbench.runner.run import compute_job
 
 HEADS = {
     "treat": "def treat(self, pair, prompts, sites):",
@@ -23,30 +37,44 @@ HEADS = {
 def written(folder: Path, method: str, body: str) -> str:
     """A localizer one of whose methods does as it is told; gives what to name it by."""
     base = "random.Random" if method == "scores" else "dynamic_graft.DynamicGraft"
-    head = f"import sys\nimport torch\nfrom kgbench.localizers.{base.partition('.')[0]} import {base.partition('.')[2]} as Base\n"
+    module, _, derived = base.partition(".")
+    head = (
+        "import sys\nimport torch\nfrom kgbench.errors import InputError, LawError\n"
+        f"from kgbench.localizers.{module} import {derived} as Base\n"
+    )
     text = f'{head}class Mine(Base):\n    name = "mine"\n    about = "mine"\n    {HEADS[method]}\n'
     (folder / "mine.py").write_text(text + "".join(f"        {line}\n" for line in dedent(body).strip().splitlines()))
     return f"{folder / 'mine.py'}:Mine"
 
 
-def refused(capsys: pytest.CaptureFixture[str], name: str, folder: Path, *options: str) -> str:
-    """The one line with which `kgbench eval` ends, with status 2 and no record."""
-    where = ("--model", "tiny-gpt2", "--limit", "4", "--prompt", "headline", "--output-dir", str(folder / "runs"), "-q")
-    assert main(["eval", "--localizer", name, *where, *options]) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and told.err.count("\n") == 1, told.err
+def refused(name: str, folder: Path, **options: str) -> str:
+    """The line with which a job ends, in this process, and no record."""
+    spec = Spec(model="tiny-gpt2", localizer=name, prompts=("headline",), limit=4, **options)
+    with pytest.raises(InputError) as caught:
+        compute_job(spec, Settings(output_dir=folder / "runs"))
+    assert "\n" not in str(caught.value)
     assert not list(folder.glob("runs/*/record.json"))
-    return told.err.removeprefix("kgbench: error: ").rstrip("\n")
+    return str(caught.value)
 
 
-@pytest.mark.parametrize("raised", ["raise KeyError('boom')", "sys.exit('boom')", "helped = lambda: 1 / 0\nhelped()"])
+RAISED = {
+    "raise KeyError('boom')": "KeyError: 'boom'",
+    "sys.exit('boom')": "SystemExit: boom",
+    "raise GeneratorExit": "GeneratorExit",
+    "raise KeyboardInterrupt": "KeyboardInterrupt",
+    "raise MemoryError": "MemoryError",
+    "raise LawError('boom')": "LawError: boom",
+    "helped = lambda: 1 / 0\nhelped()": "ZeroDivisionError: division by zero",
+}
+
+
+@pytest.mark.parametrize("raised", RAISED)
 @pytest.mark.parametrize("method", HEADS)
-def test_what_it_raises_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str, raised: str) -> None:
+def test_what_it_raises_is_a_line(tmp_path: Path, method: str, raised: str) -> None:
     """Which method raised what in which line of the author's file, and the command that says more."""
     name = written(tmp_path, method, raised)
-    what = {"r": "KeyError: 'boom'", "s": "SystemExit: boom", "h": "ZeroDivisionError: division by zero"}[raised[0]]
-    told = refused(capsys, name, tmp_path, *(("--suite", "budget") if method == "units" else ()))
-    assert told == f"localizer 'mine': {method} raised {what} (mine.py:8); run `kgbench check {name}`"
+    told = refused(name, tmp_path, suite="budget" if method == "units" else "pathways")
+    assert told == f"localizer 'mine': {method} raised {RAISED[raised]} (mine.py:9); run `kgbench check {name}`"
 
 
 @pytest.mark.parametrize(
@@ -62,14 +90,22 @@ def test_what_it_raises_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("scores", "None", "scores must give a number for each site"),
     ],
 )
-def test_what_it_returns_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str, given: str, told: str) -> None:
+def test_what_it_returns_is_checked(tmp_path: Path, method: str, given: str, told: str) -> None:
     """Something of another type is said to be so."""
-    assert told in refused(capsys, written(tmp_path, method, f"return {given}"), tmp_path)
+    assert told in refused(written(tmp_path, method, f"return {given}"), tmp_path)
 
 
-def test_a_dry_run_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A dry run calls the same methods."""
-    assert "treat raised KeyError: 'boom'" in refused(capsys, written(tmp_path, "treat", "raise KeyError('boom')"), tmp_path, "--dry-run")
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_the_command_says_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...]) -> None:
+    """The line comes out of the other process; what the localizer printed, to whatever descriptor, is not on stdout."""
+    body = "import os\nos.write(1, b'raw')\nprint('said')\nraise KeyError('boom')"
+    where = ("--model", "tiny-gpt2", "--limit", "4", "--prompt", "headline", "--output-dir", str(tmp_path / "runs"), "--json")
+    assert main(["eval", "--localizer", written(tmp_path, "treat", body), *where, *options]) == 2
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert "raw" in told.err and "said" in told.err
+    assert told.err.count("kgbench: error: localizer 'mine': treat raised KeyError: 'boom' (mine.py:12)") == 1
+    assert not list(tmp_path.glob("runs/*"))
 
 
 def test_check_does_not_end_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,8 +121,8 @@ SPOILING = "with torch.no_grad(): next(pair.{model}.parameters()).data.add_(1.0)
 @pytest.mark.parametrize(
     ("method", "model", "then", "told"),
     [
-        ("treat", "recipient", "return super().treat(pair, prompts, sites)", "changed the weights of the recipient,"),
-        ("scores", "donors['sft']", "return super().scores(pair, prompts)", "changed the weights of the sft,"),
+        ("treat", "recipient", "return super().treat(pair, prompts, sites)", "changed the weights of recipient"),
+        ("scores", "donors['sft']", "return super().scores(pair, prompts)", "changed the weights of sft"),
         ("treat", "recipient", "raise KeyError('boom')", "treat raised KeyError: 'boom'"),
     ],
 )
@@ -96,8 +132,142 @@ def test_changed_weights_are_noticed(tmp_path: Path, method: str, model: str, th
     spec = Spec(model="tiny-gpt2", localizer=name, prompts=("headline",), limit=4)
     before = pairs.load(spec, settings)
     with pytest.raises(InputError) as caught:
-        run_job(spec, settings, pairs=pairs)
+        compute_job(spec, settings, pairs=pairs)
     assert told in str(caught.value) and f"run `kgbench check {name}`" in str(caught.value)
     assert not list(tmp_path.glob("*/record.json")) and not list(tmp_path.glob(".partial/*"))
     assert pairs.load(spec, settings) is not before
     assert pairs.load(spec, settings).changed() == ()
+
+
+MADE = """\
+import os, signal, sys, threading, time
+from dataclasses import dataclass
+from kgbench.localizers import InterventionLocalizer
+
+
+@dataclass(frozen=True)
+class Made(InterventionLocalizer):
+    name = "made"
+    about = "does it when it is made"
+    window: int = 3
+
+    def treat(self, pair, prompts, sites): ...
+
+    def __post_init__(self):
+        {}
+"""
+
+ENDS = {
+    "os._exit(0)": "localizer {name!r}: its process ended with exit status 0, without a result",
+    "os._exit(3)": "localizer {name!r}: its process ended with exit status 3, without a result",
+    "os.kill(os.getpid(), signal.SIGSEGV)": ("localizer {name!r}: its process ended by signal 11 (Segmentation fault), without a result"),
+    "os.kill(os.getpid(), signal.SIGKILL)": (
+        "localizer {name!r}: its process ended by signal 9 (Killed, as when memory runs out), without a result"
+    ),
+    "os.closerange(0, 100)": "localizer {name!r}: its process ended with exit status 1, without a result",
+    "raise KeyboardInterrupt('boom')": "localizer {name!r} raised KeyboardInterrupt: boom",
+    "sys.exit(0)": "localizer {name!r} does not take these parameters: SystemExit: 0",
+    "raise GeneratorExit": "localizer {name!r} does not take these parameters: GeneratorExit",
+    "os.fork() or time.sleep(60); os._exit(0)": ("localizer {name!r}: its process ended with exit status 0, without a result"),
+}
+"""What a localizer does, and the line that says so; the last leaves a process behind that holds its streams open."""
+
+
+def made(folder: Path, body: str) -> str:
+    """A localizer that does something when it is made, and that needs no torch; gives what to name it by."""
+    (folder / "made.py").write_text(MADE.format(body))
+    return f"{folder / 'made.py'}:Made"
+
+
+@pytest.mark.parametrize("body", ENDS)
+def test_however_it_ends_is_a_line(tmp_path: Path, body: str) -> None:
+    """A process that ends without a result is an error that names the localizer and how it ended, never a success."""
+    name = made(tmp_path, body)
+    with pytest.raises(InputError) as caught:
+        method_of(Spec(localizer=name))
+    assert str(caught.value) == ENDS[body].format(name=name)
+
+
+def test_what_it_leaves_does_not_keep_its_process(tmp_path: Path) -> None:
+    """A thread that never ends does not delay the result."""
+    found = method_of(Spec(localizer=made(tmp_path, "threading.Thread(target=time.sleep, args=(1e6,)).start()")))
+    assert (found.name, found.kind, found.parameters) == ("made", "intervention", {"window": 3})
+
+
+def test_errors_and_warnings_keep_their_kind(tmp_path: Path) -> None:
+    """An error of ours is the same as in one process, its attributes included; a warning is given on."""
+    name = made(tmp_path, "import warnings; warnings.warn('careful')")
+    with pytest.raises(UnknownNameError, match="Did you mean 'window'") as caught:
+        method_of(Spec(localizer=name, localizer_args={"windwo": "3"}))
+    assert caught.value.near == ("window",)
+    with pytest.warns(UserWarning, match="careful"):
+        method_of(Spec(localizer=name))
+
+
+def test_what_a_process_gives_is_values_only() -> None:
+    """What comes out of somebody else's process cannot name functions of ours."""
+    for forbidden in (os.system, main, Journal):
+        with pytest.raises(pickle.UnpicklingError, match="is no value"):
+            _Messages(io.BytesIO(pickle.dumps(forbidden))).load()
+    kept = Spec(localizer="random"), {"a": (1, None, 2.5)}, np.arange(3.0), Path("x")
+    assert str(_Messages(io.BytesIO(pickle.dumps(kept))).load()) == str(kept)
+
+
+@pytest.mark.parametrize("interrupted", ["parent", "both", "killed"])
+def test_an_interruption_ends_both_processes(tmp_path: Path, interrupted: str) -> None:
+    """A localizer that hangs is ended with the command, whether a terminal interrupts both or the parent alone ends."""
+    wait = "open('there', 'w').write(str(os.getpid())); os.rename('there', 'pid'); time.sleep(1e6)"
+    made(tmp_path, wait)
+    code = "from kgbench.runner.foreign import method_of as m; from kgbench.runner import Spec; m(Spec(localizer='made.py:Made'))"
+    # A caller may ignore the signal, which children inherit.
+    heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, preexec_fn=heard, start_new_session=True)
+    while not (tmp_path / "pid").exists():
+        assert parent.poll() is None
+        time.sleep(0.05)
+    child = int((tmp_path / "pid").read_text())
+    if interrupted == "both":
+        os.killpg(parent.pid, signal.SIGINT)
+    else:
+        parent.send_signal(signal.SIGINT if interrupted == "parent" else signal.SIGKILL)
+    _, told = parent.communicate()
+    assert parent.returncode in (-signal.SIGINT, -signal.SIGKILL)
+    while Path(f"/proc/{child}").exists():
+        time.sleep(0.05)
+    assert told.count(b"Traceback") == (interrupted != "killed")
+
+
+SPOILED = """\
+import torch
+import kgbench.runner.measure as measure
+from kgbench.localizers.dynamic_graft import DynamicGraft
+
+
+class Spoiling(DynamicGraft):
+    name = "spoiling"
+    about = "leaves everything changed"
+
+    def variants(self):
+        score = measure.score_logits
+        measure.score_logits = lambda logits, targets: score(-logits, targets)
+        torch.autocast("cpu", torch.bfloat16).__enter__()
+        torch.backends.cuda.enable_flash_sdp(False)
+        return super().variants()
+
+    def treat(self, pair, prompts, sites):
+        pair.recipient.train()
+        pair.recipient.register_forward_hook(lambda module, given, out: setattr(out, "logits", -out.logits))
+        return super().treat(pair, prompts, sites)
+"""
+
+
+def test_a_record_does_not_depend_on_localizers_before(tmp_path: Path) -> None:
+    """Whatever somebody else's localizer leaves behind, the next record is row for row what it is by itself."""
+    (tmp_path / "spoiling.py").write_text(SPOILED)
+    spec = Spec(model="tiny-gpt2", prompts=("headline",), limit=4)
+    alone = run_job(spec, Settings(output_dir=tmp_path / "alone"))
+    pairs, settings = Pairs(), Settings(output_dir=tmp_path / "after")
+    with suppress(InputError):
+        run_job(replace(spec, localizer=f"{tmp_path / 'spoiling.py'}:Spoiling"), settings, pairs=pairs)
+    after = run_job(spec, settings, pairs=pairs)
+    assert read_record(after.path).facts().equals(read_record(alone.path).facts())

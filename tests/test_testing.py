@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +14,9 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from interventions import Zero
+from torch import nn
 
+import kgbench.runner.measure as measure
 from kgbench.data import Prompt
 from kgbench.engine import Treatment
 from kgbench.engine.edits import Hook, Values, Write
@@ -315,6 +318,78 @@ class Swallowing(Lengths):
         return super().scores(pair, prompts)
 
 
+def _hooked(module: nn.Module) -> Callable[[], object]:
+    return module.register_forward_hook(lambda *_: None).remove
+
+
+def _epsilon(pair: ModelPair) -> Callable[[], object]:
+    norm = pair.recipient.model.norm
+    before, norm.variance_epsilon = norm.variance_epsilon, 0.5
+    return partial(setattr, norm, "variance_epsilon", before)
+
+
+def _buffer(pair: ModelPair) -> Callable[[], object]:
+    buffer = next(pair.donors["sft"].buffers())
+    before = buffer.clone()
+    buffer.mul_(2)
+    return partial(buffer.copy_, before)
+
+
+def _misread(pair: ModelPair) -> Callable[[], object]:
+    prompt, before = next(iter(pair._encoded.items()))
+    pair._encoded[prompt] = replace(before, target=before.target + 1)
+    return partial(pair._encoded.__setitem__, prompt, before)
+
+
+def _autocast(pair: ModelPair) -> Callable[[], object]:
+    opened = torch.autocast("cpu", torch.bfloat16)
+    opened.__enter__()
+    return partial(opened.__exit__, None, None, None)
+
+
+def _patched(pair: ModelPair) -> Callable[[], object]:
+    score = measure.score_logits
+    measure.score_logits = lambda logits, targets: score(-logits, targets)  # type: ignore[attr-defined]
+    return partial(setattr, measure, "score_logits", score)
+
+
+def _flash(pair: ModelPair) -> Callable[[], object]:
+    torch.backends.cuda.enable_flash_sdp(False)
+    return partial(torch.backends.cuda.enable_flash_sdp, True)
+
+
+def _mode(pair: ModelPair) -> Callable[[], object]:
+    pair.recipient.train()
+    return pair.recipient.eval
+
+
+LEFT: dict[str, tuple[Callable[[ModelPair], Callable[[], object]], str]] = {
+    "hook": (lambda pair: _hooked(pair.recipient), "the hooks of recipient"),
+    "inner hook": (lambda pair: _hooked(pair.donors["sft"].model.layers[1].mlp.up_proj), "the hooks of sft"),
+    "epsilon": (_epsilon, "the modules of recipient"),
+    "buffer": (_buffer, "the buffers of sft"),
+    "prompts": (_misread, "the pair's encoded prompts"),
+    "autocast": (_autocast, "autocast"),
+    "patched": (_patched, "functions of kgbench or torch"),
+    "flash": (_flash, "torch's settings"),
+    "mode": (_mode, "the mode of recipient"),
+}
+"""What a localizer can leave behind, with what puts it back, and how the law names it."""
+
+
+@dataclass(frozen=True)
+class Leaving(Grafts):
+    """Leaves something changed the first time that it is asked."""
+
+    what: str = "hook"
+
+    def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
+        made = graft_treatments(pair, prompts, sites)
+        if not MEND:
+            MEND.append(LEFT[self.what][0](pair))
+        return made
+
+
 # ------------------------------------------------------------------------------------------------------- faulty declarations
 
 
@@ -409,8 +484,8 @@ def test_sound_localizers_pass(sound: AbstractLocalizer) -> None:
         (Flat(), "not_all_sites_are_alike", "the same score"),
         (Drifting(), "same_under_a_seed", "two runs"),
         (FirstCounts(), "order_of_prompts_does_not_matter", "in another order"),
-        (Hooked(), "leaves_the_pair_as_it_was", "the modules of recipient"),
-        (Hooked(always=False), "can_be_interrupted", "leaves the modules of recipient changed"),
+        (Hooked(), "leaves_the_pair_as_it_was", "the hooks of recipient"),
+        (Hooked(always=False), "can_be_interrupted", "leaves the hooks of recipient changed"),
         (Swallowing(), "can_be_interrupted", "is not passed on"),
         (Undecorated(), "parameters_can_be_recorded", "@dataclass(frozen=True)"),
         (Unwritable(), "parameters_can_be_recorded", "JSON"),
@@ -426,6 +501,16 @@ def test_each_law_catches_its_fault(faulty: AbstractLocalizer, law: str, why: st
     reasons = broken(faulty)
     assert why in reasons[law]
     assert not any("\n" in reason for reason in reasons.values())
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_whatever_is_left_changed_is_named(what: str) -> None:
+    """A localizer leaves nothing: no hook, mode, buffer, setting or patched function; and another's verdicts are the same after it."""
+    reasons = {verdict.name: verdict.reason for verdict in check_localizer(Leaving(what), ["llama"])}
+    assert LEFT[what][1] in str(reasons["leaves_the_pair_as_it_was"])
+    while MEND:
+        MEND.pop()()
+    assert all(verdict.holds for verdict in check_localizer(Grafts(), ["llama"]))
 
 
 def test_every_law_catches_something() -> None:

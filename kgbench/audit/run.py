@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 from kgbench.audit.methods import Part
 from kgbench.audit.wordings import wordings_of
-from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create
 from kgbench.records import read_record
 from kgbench.runner import Forecast, Pairs, Settings, Spec, check, dry_run, run_job
+from kgbench.runner.foreign import method_of
 from kgbench.runner.prompts import job_dataset
 from kgbench.runner.scoring import Progress
-from kgbench.runner.truth import localizer_arguments
 
 __all__ = ["GRAFTS", "SEEDS", "Plan", "forecast", "planned", "run"]
 
@@ -52,8 +51,8 @@ def planned(spec: Spec, seeds: int | None = None) -> Plan:
     """
     check(replace(spec, prompts=()))
     wordings = spec.prompts or wordings_of(job_dataset(spec))
-    method = create(spec.localizer, localizer_arguments(spec), spec.seed)
-    own, ranks = "seed" in method.parameters(), isinstance(method, ScoringLocalizer)
+    method = method_of(spec)
+    own, ranks = "seed" in method.parameters, method.kind == "scoring"
     fixed = own and "seed" in spec.localizer_args
     if ranks:
         why = f"a seed splits the facts in two, to rank sites by and to try them on{', and the method draws' * (own and not fixed)}"
@@ -61,7 +60,7 @@ def planned(spec: Spec, seeds: int | None = None) -> Plan:
         why = f"the method's seed is fixed by --localizer-arg seed={spec.localizer_args['seed']}"
     else:
         why = "the method draws at random" if own else "the method draws nothing at random, so that another seed gives the same"
-    if not spec.grafts and isinstance(method, InterventionLocalizer):
+    if not spec.grafts and not ranks:
         spec = replace(spec, grafts=GRAFTS)
     plan = Plan(spec, tuple(wordings), seeds or (SEEDS if ranks or (own and not fixed) else 1), why)
     check(plan.specs[0])

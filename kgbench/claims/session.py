@@ -55,12 +55,11 @@ def check(spec: Spec) -> None:
     Raises:
         InputError: The localizer ranks, the suite is another one, or the localizer's name or file is wrong.
     """
-    from kgbench.localizers import create
-    from kgbench.runner.truth import localizer_arguments
+    from kgbench.runner.foreign import method_of
 
     if spec.suite != type(spec).suite:
         raise InputError(f"the claims are about the configurations of suite {type(spec).suite!r}: leave out --kgbench-suite {spec.suite}")
-    if create(spec.localizer, localizer_arguments(spec), spec.seed).kind != "intervention":
+    if method_of(spec).kind != "intervention":
         raise InputError(
             f"the claims are about methods that intervene, and localizer {spec.localizer!r} scores: name another by --kgbench-localizer, "
             "or time this one by kgbench.claims.bench"

@@ -102,12 +102,11 @@ def _check_specs(specs: Sequence[Spec]) -> list[str]:
         check_different(spec)
     warnings = dict.fromkeys(unlearned(spec, check(spec).dataset) for spec in specs)
     if len(specs) > 1:
-        from kgbench.localizers import create
-        from kgbench.runner.truth import localizer_arguments
+        from kgbench.runner.foreign import method_of
 
         for spec in specs:
             try:
-                create(spec.localizer, localizer_arguments(spec), spec.seed)
+                method_of(spec)
             except UnknownNameError as error:
                 raise InputError(f"{error}{_for_one(specs, spec, error.name)}") from None
     return [line for line in warnings if line is not None]

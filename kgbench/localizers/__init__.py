@@ -12,7 +12,7 @@ from kgbench.localizers._base import (
     Treatments,
     Unit,
 )
-from kgbench.localizers._registry import check_name, create, describe, fingerprint, names, needs, parameters_of
+from kgbench.localizers._registry import check_name, create, describe, fingerprint, is_foreign, names, needs, parameters_of
 
 __all__ = [
     "COSTS",
@@ -27,6 +27,7 @@ __all__ = [
     "create",
     "describe",
     "fingerprint",
+    "is_foreign",
     "names",
     "needs",
     "parameters_of",

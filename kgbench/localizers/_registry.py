@@ -16,7 +16,7 @@ from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.localizers._base import AbstractLocalizer
 from kgbench.registry import Registry, told
 
-__all__ = ["check_name", "create", "describe", "fingerprint", "names", "needs", "parameters_of"]
+__all__ = ["check_name", "create", "describe", "fingerprint", "is_foreign", "names", "needs", "parameters_of"]
 
 
 @cache
@@ -51,6 +51,11 @@ def check_name(name: str) -> None:
         UnknownNameError: There is no such localizer.
     """
     _registry().check(name)
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a localizer is in a file, or of another installed package; its code is not loaded."""
+    return not _registry().is_builtin(name)
 
 
 def fingerprint(name: str) -> str:
@@ -96,7 +101,7 @@ def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocali
         return found(**values)
     except KgbenchError:
         raise
-    except (Exception, SystemExit) as error:  # whatever an author's code raises
+    except (Exception, SystemExit, GeneratorExit) as error:  # whatever an author's code raises
         raise InputError(f"localizer {name!r} does not take these parameters: {told(error)}") from error
 
 

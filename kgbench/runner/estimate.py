@@ -12,6 +12,7 @@ import torch
 from kgbench.data import Prompt
 from kgbench.engine import Budget
 from kgbench.errors import NotApplicableError
+from kgbench.localizers import is_foreign
 from kgbench.models.adapter import CONFIG as ADAPTER
 from kgbench.models.catalog import Entry, is_plant, zoo_path
 from kgbench.models.checkpoints import find_here
@@ -22,7 +23,7 @@ from kgbench.records import RecordStore
 from kgbench.runner.absent import absent_entry, itemsize, scaled, stand_ins, with_some_donor
 from kgbench.runner.counting import counted
 from kgbench.runner.donors import with_donor
-from kgbench.runner.foreign import blamed
+from kgbench.runner.foreign import blamed, isolated
 from kgbench.runner.job import Job, prepare_job
 from kgbench.runner.measure import GROUP, Measurement, run_group
 from kgbench.runner.memory import (
@@ -118,6 +119,15 @@ def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forec
     Raises:
         InputError: Something in the specification is wrong.
     """
+    check(spec)
+    if is_foreign(spec.localizer):
+        if pairs is not None:
+            pairs.forget()  # there may be no room for the models twice
+        return isolated(spec.localizer, _forecast, spec, settings)
+    return _forecast(spec, settings, pairs)
+
+
+def _forecast(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forecast:
     spec = with_some_donor(with_donor(spec, check(spec).dataset))
     entry = absent_entry(spec)
     if entry is None:

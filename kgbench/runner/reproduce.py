@@ -9,10 +9,12 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from kgbench.effects.repeated import TOLERANCES, Repeated, repeated, repeated_map
+from kgbench.localizers import is_foreign
 from kgbench.records import Record, RecordStore
+from kgbench.runner.foreign import isolated
 from kgbench.runner.pairs import Pairs
-from kgbench.runner.respec import Places, job_of
-from kgbench.runner.run import run_job
+from kgbench.runner.respec import Places, job_of, localizer_of
+from kgbench.runner.run import Run, compute_job
 from kgbench.runner.scoring import Progress
 from kgbench.runner.spec import Settings
 
@@ -40,11 +42,16 @@ def reproduce(
     Raises:
         InputError: The job cannot be run here, or what is here is not what the record is of.
     """
-    pairs = Pairs()
-    job = job_of(record, places, settings, pairs)
+    localizer = localizer_of(record, places)
     with TemporaryDirectory(prefix="kgbench-") as folder:
-        run = run_job(job.spec, replace(settings, output_dir=Path(folder)), progress, pairs)
+        asked = (record, places, replace(settings, output_dir=Path(folder)))
+        run = isolated(localizer, _again, *asked, progress=progress) if is_foreign(localizer) else _again(*asked, progress)
         again = RecordStore(folder).load(run.record.id)
         found = repeated(record, facts, again.facts(), tolerance or TOLERANCES[record.identity.dtype])
     scores = run.record.scores
     return found if record.scores is None or scores is None else replace(found, map=repeated_map(record.scores, scores))
+
+
+def _again(record: Record, places: Places, settings: Settings, progress: Progress | None = None) -> Run:
+    pairs = Pairs()
+    return compute_job(job_of(record, places, settings, pairs).spec, settings, progress, pairs)

@@ -20,7 +20,7 @@ from kgbench.runner.suites import load_suite, suites
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
 
-__all__ = ["Places", "job_of", "specification"]
+__all__ = ["Places", "job_of", "localizer_of", "specification"]
 
 HINTS: Mapping[str, str] = {
     "weights": "other weights: give the checkpoints with --recipient and --donor",
@@ -90,7 +90,7 @@ def specification(record: Record, places: Places) -> Spec:
     """
     what = record.identity
     spec = Spec(
-        localizer=_localizer(record, places),
+        localizer=localizer_of(record, places),
         localizer_args={name: _text(value) for name, value in what.localizer.parameters.items()},
         model=_model(record, places),
         recipient=places.recipient,
@@ -107,7 +107,12 @@ def specification(record: Record, places: Places) -> Spec:
     return _with_configurations(spec, record, create(spec.localizer, spec.localizer_args, spec.seed))
 
 
-def _localizer(record: Record, places: Places) -> str:
+def localizer_of(record: Record, places: Places) -> str:
+    """The name or file of a record's localizer.
+
+    Raises:
+        InputError: No file is given, and none of the name is installed.
+    """
     if places.localizer is not None:
         return places.localizer
     name = record.identity.localizer.name

@@ -10,18 +10,20 @@ from typing import Any
 
 from kgbench import __version__
 from kgbench.errors import InputError
+from kgbench.localizers import is_foreign
 from kgbench.records import Journal, Record, RecordStore, code_stamp, other_versions
 from kgbench.runner.assemble import make_record, on_metric
-from kgbench.runner.foreign import guarded
+from kgbench.runner.foreign import guarded, isolated
 from kgbench.runner.job import prepare_job
 from kgbench.runner.measure import GROUP, Measurement, run_group
 from kgbench.runner.pairs import Pairs
 from kgbench.runner.ready import ready
 from kgbench.runner.scoring import Progress
 from kgbench.runner.spec import Settings, Spec
+from kgbench.runner.workload import check
 from kgbench.sites import split_grafts
 
-__all__ = ["Progress", "Run", "evaluate", "run_job"]
+__all__ = ["Progress", "Run", "compute_job", "evaluate", "run_job"]
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,37 @@ class Run:
 def run_job(spec: Spec, settings: Settings, progress: Progress | None = None, pairs: Pairs | None = None) -> Run:
     """Evaluate a localizer, or find that this was done before.
 
+    A localizer that is not kgbench's own runs in a process of its own, which loads its own models.
+
     Args:
         spec: What is evaluated.
         settings: How.
-        progress: Told of the progress.
+        progress: Progress callback.
         pairs: Where models are loaded, shared by jobs on one pair.
 
     Raises:
         InputError: Something in the specification is wrong, found before anything is computed; or somebody else's localizer fails, or
             changes the models.
+    """
+    if is_foreign(spec.localizer):
+        check(spec)
+        if pairs is not None:
+            pairs.forget()  # there may be no room for the models twice
+        return isolated(spec.localizer, compute_job, spec, settings, progress=progress)
+    return compute_job(spec, settings, progress, pairs)
+
+
+def compute_job(spec: Spec, settings: Settings, progress: Progress | None = None, pairs: Pairs | None = None) -> Run:
+    """Evaluate a localizer in this process, whoever wrote it.
+
+    Args:
+        spec: What is evaluated.
+        settings: How.
+        progress: Progress callback.
+        pairs: Where models are loaded, shared by jobs on one pair.
+
+    Raises:
+        InputError: As of `run_job`.
     """
     store = RecordStore(settings.output_dir)
     store.check_writable()

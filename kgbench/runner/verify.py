@@ -12,14 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kgbench import __version__
-from kgbench.effects.repeated import TOLERANCES, MapRepeat, Repeated, repeated, repeated_map
+from kgbench.effects.repeated import TOLERANCES, Repeated, repeated, repeated_map
+from kgbench.localizers import is_foreign
 from kgbench.records import Journal, Record, SiteScore
-from kgbench.runner.foreign import guarded
+from kgbench.runner.foreign import guarded, isolated
 from kgbench.runner.job import Job
 from kgbench.runner.measure import GROUP, Measurement, run_group
 from kgbench.runner.pairs import Pairs
 from kgbench.runner.ready import ready
-from kgbench.runner.respec import Places, job_of
+from kgbench.runner.respec import Places, job_of, localizer_of
 from kgbench.runner.scoring import Progress
 from kgbench.runner.spec import Settings
 
@@ -57,19 +58,39 @@ def verify(
     Raises:
         InputError: The job cannot be run here, or what is here is not what the record is of.
     """
+    localizer = localizer_of(record, places)
+    with TemporaryDirectory(prefix="kgbench-") as folder:
+        asked = (record, places, settings, sample, Path(folder) / "run")
+        ran = isolated(localizer, _run, *asked, progress=progress) if is_foreign(localizer) else _run(*asked, progress)
+        rows = Journal(Path(folder) / "run").table()
+    chosen = sample_facts(ran.facts, sample)
+    left_out = pa.array(set(ran.facts) - set(chosen), pa.string())
+    stored = facts.filter(pc.invert(pc.is_in(facts["fact"], left_out)))  # those that the run does not have are told
+    found = repeated(record, stored, rows, sample.tolerance or TOLERANCES[record.identity.dtype])
+    both = None if record.scores is None or ran.scores is None else repeated_map(record.scores, ran.scores)
+    return replace(found, map=both), chosen
+
+
+@dataclass(frozen=True)
+class _Ran:
+    facts: tuple[str, ...]
+    """Ids of all facts of the job."""
+    scores: tuple[SiteScore, ...] | None
+    """Of a method that ranks, each site's mean over the halves."""
+
+
+def _run(record: Record, places: Places, settings: Settings, sample: Sample, folder: Path, progress: Progress | None = None) -> _Ran:
+    """Measure the sample; its rows are left in a journal."""
     pairs = Pairs()
     job = job_of(record, places, settings, pairs)
-    known = [prompt.fact.id for prompt in job.all_prompts]
-    chosen = sample_facts(known, sample)
-    with TemporaryDirectory(prefix="kgbench-") as folder:
-        journal = Journal(Path(folder) / "run", f"kgbench {__version__}")
-        with guarded(job, journal, pairs):
-            measurement = ready(job, journal, progress)
-            _measure(measurement, journal, chosen)
-        left_out = pa.array(set(known) - set(chosen), pa.string())
-        stored = facts.filter(pc.invert(pc.is_in(facts["fact"], left_out)))  # those that the run does not have are told
-        found = repeated(record, stored, journal.table(), sample.tolerance or TOLERANCES[record.identity.dtype])
-    return replace(found, map=_map(record, measurement)), chosen
+    facts = tuple(prompt.fact.id for prompt in job.all_prompts)
+    journal = Journal(folder, f"kgbench {__version__}")
+    with guarded(job, journal, pairs):
+        measurement = ready(job, journal, progress)
+        _measure(measurement, journal, sample_facts(facts, sample))
+    ranking = measurement.ranking
+    scores = None if ranking is None else tuple(SiteScore(**site._asdict(), score=value) for site, value in ranking.mean.items())
+    return _Ran(facts, scores)
 
 
 def sample_facts(ids: Sequence[str], sample: Sample) -> tuple[str, ...]:
@@ -90,10 +111,3 @@ def _measure(measurement: Measurement, journal: Journal, facts: Sequence[str]) -
         chosen = [prompt for prompt in prompts if prompt.fact.id in facts]
         for start in range(0, len(chosen), GROUP):
             journal.append(*run_group(measurement, chosen[start : start + GROUP]))
-
-
-def _map(record: Record, measurement: Measurement) -> MapRepeat | None:
-    if record.scores is None or measurement.ranking is None:
-        return None
-    now = [SiteScore(**site._asdict(), score=value) for site, value in measurement.ranking.mean.items()]
-    return repeated_map(record.scores, now)

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kgbench.errors import InputError
-from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create
+from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create, is_foreign
+from kgbench.runner.foreign import blamed, isolated
 from kgbench.runner.job import prepare_job
 from kgbench.runner.scoring import Progress
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.truth import localizer_arguments
+from kgbench.runner.workload import check
 from kgbench.sites import parse_graft
 from kgbench.specificity.figures import Row, rows_of
 from kgbench.specificity.measured import Measured, measure
@@ -98,13 +100,21 @@ def specificity(spec: Spec, settings: Settings, asked: Asked | None = None, prog
     labels = tuple(dict.fromkeys(["SFT", *(label for label in spec.grafts if label != "PRE")]))
     for label in labels[1:]:
         parse_graft(label)
+    check(spec)
+    if is_foreign(spec.localizer):
+        return isolated(spec.localizer, _specificity, spec, settings, asked, labels, progress=progress)
+    return _specificity(spec, settings, asked, labels, progress)
+
+
+def _specificity(spec: Spec, settings: Settings, asked: Asked, labels: tuple[str, ...], progress: Progress | None = None) -> Specificity:
     _check_method(spec)
     check_named(spec, asked)
     job = prepare_job(spec, settings)
     assert isinstance(job.localizer, InterventionLocalizer)
     texts = texts_of(job, asked)
     assert [one.kind for one in texts] == list(KINDS)
-    measured = tuple(measure(job, one, labels, progress) for one in texts)
+    with blamed(job):
+        measured = tuple(measure(job, one, labels, progress) for one in texts)
     rows = tuple(rows_of(measured, labels, spec.seed))
     dtype = str(job.pair.dtype).removeprefix("torch.")
     return Specificity(job.pair.name, job.dataset.name, job.localizer.name, dtype, spec.seed, labels, measured, rows, job.pair.origins)

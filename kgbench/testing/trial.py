@@ -9,15 +9,17 @@ from typing import Any
 
 from torch import Tensor
 
+import kgbench.runner.run  # noqa: F401  # what a run calls is loaded, so that a patched function is noticed
 from kgbench.data import Prompt, load_dataset, load_prompts
 from kgbench.engine.selftest import tolerance
+from kgbench.engine.state import changes
 from kgbench.errors import LawError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer
 from kgbench.localizers._base import asked
 from kgbench.models.pair import ModelPair
 from kgbench.numbers import plain_text
 from kgbench.testing.pico import pico_pair
-from kgbench.testing.watching import Watched, watch
+from kgbench.testing.watching import Watched, watch, whole_state
 
 __all__ = ["PLANT", "Trial", "expect", "expect_alike"]
 
@@ -35,11 +37,23 @@ class Trial:
     localizer: AbstractLocalizer
     family: str
     _kept: dict[str, Watched] = field(default_factory=dict)
+    _before: dict[str, object] = field(default_factory=dict)
+    """The state of the pair and of the process before the first law."""
 
     @property
     def pair(self) -> ModelPair:
-        """A pair that all trials share: every law leaves it as it is."""
-        return _pair(self.family)
+        """A pair that trials share as long as it is as it was."""
+        pair = _pair(self.family)
+        if not self._before:
+            self._before.update(whole_state(pair))
+        return pair
+
+    def changed(self) -> tuple[str, ...]:
+        """What is not as it was before the first law; the next trial has a pair of its own then."""
+        found = changes(self._before, whole_state(self.pair))
+        if found:
+            _pair.cache_clear()
+        return found
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from kgbench.data import Prompt
+from kgbench.engine.state import changes, state_of
 from kgbench.errors import LawError
 from kgbench.models.family import module_at
 from kgbench.models.pair import ModelPair, weights_hash
 from kgbench.sites import RECIPIENT
 
-__all__ = ["SEEDED", "Watched", "expect_interruptible", "global_seed", "watch"]
+__all__ = ["SEEDED", "Watched", "expect_interruptible", "global_seed", "watch", "whole_state"]
 
 SEEDED = "which are to draw from a generator that a parameter seeds"
 
@@ -48,34 +48,19 @@ class Watched:
     """What it returned."""
     forwards: int
     """Forwards of the pair's models."""
-    changed: tuple[str, ...]
-    """What it left other than it was."""
 
 
 def watch(pair: ModelPair, act: Callable[[], object]) -> Watched:
-    """Do something with a pair and look at what it did to the models."""
-    before = _state(pair)
+    """Do something with a pair and count the forwards."""
     with _interrupted(pair, at=None) as calls:
         value = act()
-    return Watched(value, calls[0], _changes(before, _state(pair)))
+    return Watched(value, calls[0])
 
 
-def _changes(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
-    return tuple(what for what in before if before[what] != after[what])
-
-
-def _state(pair: ModelPair) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, model in {RECIPIENT: pair.recipient, **pair.donors}.items():
-        found[f"the weights of {name}"] = weights_hash(model)
-        found[f"the gradients of {name}"] = [(p.requires_grad, p.grad is None) for p in model.parameters()]
-        found[f"the modules of {name}"] = [_module_state(module) for module in model.modules()]
-    return found
-
-
-def _module_state(module: nn.Module) -> tuple[object, ...]:
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return (module.training, module.__dict__.get("forward"), *map(len, hooks), *map(id, module.children()))
+def whole_state(pair: ModelPair) -> dict[str, object]:
+    """The state of a pair and of the process, weights included."""
+    models = {RECIPIENT: pair.recipient, **pair.donors}
+    return {**{f"the weights of {name}": weights_hash(model) for name, model in models.items()}, **state_of(pair)}
 
 
 class Interruption(BaseException):
@@ -106,15 +91,18 @@ def expect_interruptible(pair: ModelPair, prompts: tuple[Prompt, ...], forwards:
     Raises:
         LawError: It does not.
     """
+    before = whole_state(pair)
     for at in sorted({1, forwards // 2 + 1} if forwards else ()):
         with _interrupted(pair, at) as calls:
-            passed_on = _is_interrupted(pair, lambda: act(prompts), f"in forward {at} of {forwards}")
+            passed_on = _passes_on(lambda: act(prompts))
         # What is computed once for a pair makes later runs shorter, so that the forward may never come.
         if calls[0] >= at and not passed_on:
             raise LawError(f"an interruption in forward {at} of {forwards} {SWALLOWED}")
+        _expect_unchanged(pair, before, f"in forward {at} of {forwards}")
     partial = PartialPrompts(prompts)
-    if not _is_interrupted(pair, lambda: act(partial), "at the last prompt") and partial.asked:
+    if not _passes_on(lambda: act(partial)) and partial.asked:
         raise LawError(f"an interruption at the last prompt {SWALLOWED}")
+    _expect_unchanged(pair, before, "at the last prompt")
 
 
 @contextmanager
@@ -136,13 +124,15 @@ def _interrupted(pair: ModelPair, at: int | None) -> Iterator[list[int]]:
             handle.remove()
 
 
-def _is_interrupted(pair: ModelPair, act: Callable[[], object], where: str) -> bool:
-    """Whether an interruption comes through; if so, it must leave the pair as it was."""
-    before = _state(pair)
+def _passes_on(act: Callable[[], object]) -> bool:
+    """Whether an interruption comes through."""
     try:
         act()
     except Interruption:
-        if changed := _changes(before, _state(pair)):
-            raise LawError(f"interrupted {where}, it leaves {' and '.join(changed)} changed: undo every change in `finally`") from None
         return True
     return False
+
+
+def _expect_unchanged(pair: ModelPair, before: Mapping[str, object], where: str) -> None:
+    if changed := changes(before, whole_state(pair)):
+        raise LawError(f"interrupted {where}, it leaves {' and '.join(changed)} changed: undo every change in `finally`")

@@ -1,0 +1,144 @@
+"""State of a model pair and of the process, which a localizer must leave as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as global_hooks
+
+from kgbench.models.pair import ModelPair
+from kgbench.models.streaming import streamed
+from kgbench.sites import RECIPIENT
+
+__all__ = ["changes", "state_of"]
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_NO_ATTRIBUTES = (*_HOOKS, "_parameters", "_buffers", "_modules", "training", "max_seq_len_cached")
+"""Entries of a module's dictionary that are looked at by themselves, and one that a forward changes."""
+_PATCHED = ("kgbench", "torch.nn.functional")
+"""Packages and modules whose functions and classes must stay the same."""
+_PLAIN = "a plain forward"
+_METHODS = (FunctionType, classmethod, staticmethod, property)
+
+
+def state_of(pair: ModelPair) -> dict[str, object]:
+    """Everything but weights that later forwards depend on, by name, as values to compare.
+
+    The plain forwards are of the pair's models on a few tokens. Of prompts that the pair has encoded,
+    those whose encoding is not what the tokenizer gives now are named.
+    """
+    models = {RECIPIENT: pair.recipient, **pair.donors}
+    found: dict[str, object] = {
+        "autocast": [(kind, torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda")],
+        "torch's settings": _settings(),
+        "torch's global hooks": _global_hooks(),
+        "functions of kgbench or torch": _functions(),
+        "the pair's encoded prompts": _misread(pair),
+    }
+    for name, model in models.items():
+        modules = list(model.named_modules())
+        found[f"the configuration of {name}"] = json.dumps(model.config.to_dict(), sort_keys=True, default=str)
+        found[f"the gradients of {name}"] = [(p.requires_grad, p.grad is None) for p in model.parameters()]
+        found[f"the hooks of {name}"] = [(path, _hooks(module)) for path, module in modules]
+        found[f"the mode of {name}"] = [(path, module.training) for path, module in modules]
+        found[f"the modules of {name}"] = [(path, _attributes(module)) for path, module in modules]
+        found[f"the buffers of {name}"] = [(path, _digest(buffer)) for path, buffer in model.named_buffers()]
+        if streamed(model) is None:
+            found[f"{_PLAIN} of {name}"] = _forward(model)
+    return found
+
+
+def changes(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
+    """The names of what is not the same in two states; forwards only where nothing else is."""
+    found = [name for name, value in before.items() if _differ(value, after[name])]
+    return tuple([name for name in found if not name.startswith(_PLAIN)] or found)
+
+
+def _differ(before: object, after: object) -> bool:
+    """Whether two states of one thing differ; functions that were loaded since do not count."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return any(key not in after or value != after[key] for key, value in before.items())
+    return before != after
+
+
+def _settings() -> tuple[object, ...]:
+    backends = torch.backends.cuda
+    return (
+        backends.flash_sdp_enabled(),
+        backends.mem_efficient_sdp_enabled(),
+        backends.math_sdp_enabled(),
+        backends.cudnn_sdp_enabled(),
+        backends.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.mkldnn.enabled,
+        torch.get_float32_matmul_precision(),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+
+
+def _global_hooks() -> list[int]:
+    named = [name for name in vars(global_hooks) if name.startswith("_global_") and name.endswith("_hooks")]
+    return [id(hook) for name in sorted(named) for hook in getattr(global_hooks, name).values()]
+
+
+def _functions() -> dict[str, object]:
+    """Functions and methods, by place: the object, and the code that it runs."""
+    found: dict[str, object] = {}
+    for place, module in list(sys.modules.items()):
+        if not any(place == package or place.startswith(f"{package}.") for package in _PATCHED):
+            continue
+        for name, value in list(vars(module).items()):
+            if callable(value):
+                found[f"{place}.{name}"] = _code(value)
+            if isinstance(value, type) and value.__module__ == place:
+                members = {key: _code(member) for key, member in vars(value).items() if isinstance(member, _METHODS)}
+                found |= {f"{place}.{name}.{key}": code for key, code in members.items()}
+    return found
+
+
+def _code(value: object) -> tuple[int, int]:
+    return id(value), id(getattr(value, "__code__", None))
+
+
+def _misread(pair: ModelPair) -> list[str]:
+    return [prompt.text for prompt, encoded in pair._encoded.items() if pair._encoder(prompt) != encoded]
+
+
+def _hooks(module: nn.Module) -> list[int]:
+    return [id(hook) for name in _HOOKS for hook in getattr(module, name).values()]
+
+
+def _attributes(module: nn.Module) -> tuple[object, ...]:
+    """The class, the children, and what a module holds beside parameters, such as a norm's epsilon."""
+    own = {name: _value(value) for name, value in vars(module).items() if name not in _NO_ATTRIBUTES}
+    return (type(module), id(type(module).forward), sorted(own.items()), [id(child) for child in module.children()])
+
+
+def _value(value: object) -> object:
+    """A number or text as it is, another object by its identity."""
+    plain = isinstance(value, bool | int | float | str | None | tuple)
+    return repr(value) if plain else id(value)
+
+
+def _digest(tensor: Tensor) -> str:
+    content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return hashlib.sha256(content.tobytes()).hexdigest()
+
+
+def _forward(model: Any) -> str:
+    """SHA-256 of the logits of a few tokens."""
+    device = model.get_input_embeddings().weight.device
+    ids = torch.arange(min(8, model.config.vocab_size), device=device)[None]
+    with torch.inference_mode():
+        return _digest(model(input_ids=ids, use_cache=False).logits)
