@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -60,16 +62,19 @@ class Registry:
         return found.name if found is not None else __package__
 
     def check(self, name: str) -> None:
-        """Refuse a name that nothing is registered under; a file is looked at when it is loaded.
+        """Refuse a name that nothing is registered under, and a file with a mistake that can be told without running it.
 
         Raises:
-            UnknownNameError: Nothing is registered under the name.
+            UnknownNameError: Nothing is registered under the name, or the file does not hold the class.
+            InputError: There is no such file, it does not parse, or it imports what is not installed.
         """
-        if not _is_file(name) and name not in self.names():
+        if _is_file(name):
+            _check_source(*self._place(name))
+        elif name not in self.names():
             raise UnknownNameError(self.kind, name, self.names(), "Or give a file: path/to/file.py:Class.")
 
     def load(self, name: str) -> type:
-        """The class of this name, or of `path.py:Class`.
+        """The class of this name, of `path.py:Class`, or the only one in `path.py`.
 
         Raises:
             UnknownNameError: Nothing is registered under the name.
@@ -98,12 +103,7 @@ class Registry:
         return f"{found.__qualname__} {hashlib.sha256(Path(inspect.getfile(found)).read_bytes()).hexdigest()[:16]}"
 
     def _from_file(self, name: str) -> object:
-        place, _, attribute = name.rpartition(":")
-        path = Path(place or name).expanduser()
-        if not place or not attribute.isidentifier() or path.suffix != ".py":
-            raise InputError(f"{name!r} does not name a {self.kind}: expected path/to/file.py:Class")
-        if not path.is_file():
-            raise InputError(f"no file {str(path)!r} to take the {self.kind} {attribute} from")
+        path, attribute = self._place(name)
         spec = importlib.util.spec_from_file_location(f"kgbench_file_{path.stem}", path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -114,10 +114,33 @@ class Registry:
             frames = frames_in(error, path)
             where = f" ({path.name}:{frames[-1].lineno})" if frames else ""
             raise InputError(f"{path} does not load: {told(error)}{where}") from error
+        classes = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
+        if not attribute:
+            return self._only([found for found in classes if issubclass(found, self.base)], path)
         if not hasattr(module, attribute):
-            classes = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__]
-            raise UnknownNameError(f"class in {path}:", attribute, classes)
+            raise UnknownNameError(f"class in {path}:", attribute, [found.__name__ for found in classes])
         return getattr(module, attribute)
+
+    def _place(self, name: str) -> tuple[Path, str]:
+        """The file of `path.py:Class` or `path.py`, and the class, if one is named."""
+        place, _, attribute = (name, "", "") if name.endswith(".py") else name.rpartition(":")
+        if not place.endswith(".py") or not (attribute.isidentifier() or place == name):
+            raise InputError(f"{name!r} does not name a {self.kind}: expected path/to/file.py:Class")
+        path = Path(place).expanduser()
+        if not path.is_file():
+            raise InputError(f"no file {str(path)!r} to take the {self.kind} {attribute} from".replace("  ", " "))
+        return path, attribute
+
+    def _only(self, classes: Sequence[type], path: Path) -> type:
+        """The one class of this kind that a file defines; an abstract one only where there is no other."""
+        found = [each for each in classes if not inspect.isabstract(each)] or list(classes)
+        if not found:
+            base = f"{self.base.__module__}.{self.base.__name__}"
+            raise InputError(f"{path} defines no {self.kind}: expected a class that derives from {base}")
+        if len(found) > 1:
+            names = ", ".join(each.__name__ for each in found)
+            raise InputError(f"{path} defines several {self.kind}s, {names}: give one of them, such as {path}:{found[0].__name__}")
+        return found[0]
 
     def _checked(self, found: object, name: str) -> type:
         if not (isinstance(found, type) and issubclass(found, self.base)):
@@ -128,6 +151,45 @@ class Registry:
         if missing := [a for a in ("name", "about") if not isinstance(getattr(found, a, None), str)]:
             raise InputError(f'the {self.kind} {name!r} has no {missing[0]}: set {missing[0]} = "..." in the class')
         return found
+
+
+def _check_source(path: Path, attribute: str) -> None:
+    """Refuse a file whose code cannot run, or does not hold a class; nothing of it is run.
+
+    Raises:
+        UnknownNameError: The class's name is nowhere in it.
+        InputError: It does not parse, or imports what is not installed.
+    """
+    try:
+        source = path.read_bytes()
+        tree = ast.parse(source, str(path))
+    except SyntaxError as error:
+        raise InputError(f"{path} does not load: {type(error).__name__}: {error.msg} ({path.name}:{error.lineno})") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} does not load: {told(error)}") from error
+    for statement in tree.body:  # those in a `try` or an `if` may be made for what is not there
+        if missing := [name for name in _imported(statement) if not _is_installed(name)]:
+            error = ModuleNotFoundError(f"No module named {missing[0]!r}")
+            raise InputError(f"{path} does not load: {told(error)} ({path.name}:{statement.lineno})")
+    if re.search(rf"\b{attribute}\b|import \*", source.decode("utf-8", "replace")) is None:
+        classes = [statement.name for statement in tree.body if isinstance(statement, ast.ClassDef)]
+        raise UnknownNameError(f"class in {path}:", attribute, classes)
+
+
+def _imported(statement: ast.stmt) -> list[str]:
+    """The packages that a statement imports."""
+    if isinstance(statement, ast.Import):
+        return [alias.name.partition(".")[0] for alias in statement.names]
+    if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+        return [statement.module.partition(".")[0]]
+    return []
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return package in sys.modules or importlib.util.find_spec(package) is not None
+    except ValueError:  # a module that says nothing of where it is from
+        return True
 
 
 def frames_in(error: BaseException, file: Path) -> list[traceback.FrameSummary]:

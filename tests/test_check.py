@@ -87,10 +87,10 @@ def test_a_localizer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str])
     assert rows[-1] == f"all {len(rows) - 2} laws hold of random, a localizer of kind scoring"
 
 
-def test_a_localizer_that_fails(crashing: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_localizer_that_fails(crashing: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Status 1; whatever it raises is a law that does not hold, with type and message on one line and no traceback."""
     assert main(["check", crashing, "--family", "llama", "--json"]) == 1
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     answer = json.loads(captured.out)
     assert "Traceback" not in captured.err and "on the way" in captured.err
     assert (answer["target"], answer["localizer"], answer["kind"], answer["holds"]) == (crashing, "crashing", "scoring", False)
@@ -100,11 +100,11 @@ def test_a_localizer_that_fails(crashing: str, capsys: pytest.CaptureFixture[str
     assert all(law["states"].endswith(".") and law["holds"] == law["families"]["llama"]["holds"] for law in answer["laws"])
 
 
-def test_reasons_are_shown_where_a_law_fails(crashing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_are_shown_where_a_law_fails(crashing: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The table says fail and why; a reason that all families share stands there once."""
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["check", crashing]) == 1
-    out = capsys.readouterr().out
+    out = capfd.readouterr().out
     row = next(line for line in out.splitlines() if line.startswith("every site has a finite score"))
     assert row.split()[-7:] == ["FAIL"] * 4 + ["ZeroDivisionError:", "no", "way"]
     assert "laws do not hold of" in out.splitlines()[-1]
@@ -121,11 +121,11 @@ def test_reasons_are_shown_where_a_law_fails(crashing: str, capsys: pytest.Captu
         (["{file}:Unmade"], "ZeroDivisionError: never"),
     ],
 )
-def test_wrong_input(crashing: str, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input(crashing: str, arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Status 2 and one line."""
     file = crashing.removesuffix(":Crashing")
     assert main(["check", *(argument.format(file=file) for argument in arguments)]) == 2
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     assert told in captured.err
     assert captured.err.count("\n") == 1 and captured.out == ""
 

@@ -82,17 +82,20 @@ def test_built_in_ones(registry: Registry) -> None:
 
 
 def test_a_class_in_a_file(registry: Registry, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`path/to/file.py:Class`, by absolute or relative path."""
+    """`path/to/file.py:Class`, by absolute or relative path; of a file with one localizer the class need not be named."""
     assert registry.load(f"{file}:Mine").name == "mine"  # type: ignore[attr-defined]
     monkeypatch.chdir(file.parent)
     assert registry.load("mine.py:Mine").name == "mine"  # type: ignore[attr-defined]
+    assert registry.load("mine.py").name == "mine"  # type: ignore[attr-defined]
     assert registry.load("./mine.py:Mine")(strength=5).parameters() == {"strength": 5}
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("{file}", "expected path/to/file.py:Class"),
+        ("{folder}/two.py", "defines several localizers, Mine, Other: give one of them, such as {folder}/two.py:Mine"),
+        ("{folder}/none.py", "none.py defines no localizer: expected a class that derives from"),
+        ("{folder}/missing.py:Mine", "does not load: ModuleNotFoundError: No module named 'no_such_package' (missing.py:2)"),
         ("{file}:", "expected path/to/file.py:Class"),
         ("{file}:Mi ne", "expected path/to/file.py:Class"),
         ("{folder}/other.py:Mine", "no file"),
@@ -108,12 +111,25 @@ def test_a_class_in_a_file(registry: Registry, file: Path, monkeypatch: pytest.M
 def test_files_that_do_not_do(registry: Registry, file: Path, name: str, said: str) -> None:
     """Each is refused in one line that says what was expected."""
     (file.parent / "syntax.py").write_text("def")
-    (file.parent / "crash.py").write_text("\n1 / 0")
-    (file.parent / "leaves.py").write_text("raise SystemExit(3)")
+    (file.parent / "crash.py").write_text("\n1 / 0  # Mine")
+    (file.parent / "leaves.py").write_text("raise SystemExit(3)  # Mine")
+    (file.parent / "none.py").write_text("x = 3")
+    (file.parent / "missing.py").write_text("import os\nfrom no_such_package.part import thing\nclass Mine: ...")
+    (file.parent / "two.py").write_text(file.read_text() + "\nclass Other(Mine): ...\n")
     with pytest.raises(InputError) as caught:
         registry.load(name.format(file=file, folder=file.parent))
-    assert said in str(caught.value)
+    assert said.format(folder=file.parent) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_mistake_in_a_file_is_told_before_it_runs(registry: Registry, file: Path) -> None:
+    """What does not parse, imports what is not installed or lacks the class is refused without any of it being run."""
+    for code in ("def", "import no_such_package", "class Other: ..."):
+        file.write_text(f"open({str(file.parent / 'ran')!r}, 'w')\n{code}")
+        with pytest.raises(InputError):
+            registry.check(f"{file}:Mine")
+    assert not (file.parent / "ran").exists()
+    registry.check("random")
 
 
 def test_installed_packages(registry: Registry, installed: Path) -> None:

@@ -12,12 +12,10 @@ import click
 from kgbench.cli.output import echo_json, echo_table
 from kgbench.cli.progress import progress
 from kgbench.cli.values import completer, listed, pairs
-from kgbench.errors import InputError, UnknownNameError
-from kgbench.registry import told
+from kgbench.errors import UnknownNameError
 
 if TYPE_CHECKING:
-    from kgbench.localizers import AbstractLocalizer
-    from kgbench.testing.contract import Verdict
+    from kgbench.testing.contract import Checked, Verdict
 
 
 @click.command(epilog="Exit status: 0 all laws hold; 1 one does not; 2 wrong input.")
@@ -36,18 +34,20 @@ def command(target: str, localizer_arg: Sequence[str], family: Sequence[str], as
     kgbench check-localizer dynamic_graft
     kgbench check-localizer my_method.py:MyMethod --family gemma
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.localizers import create
+    from kgbench.localizers import check_name
 
+    check_name(target)
     families = _families(listed(family))
+    from kgbench.testing.contract import check_named
+
     # Whatever a library or a localizer prints must not mix with the JSON object.
-    with redirect_stdout(sys.stderr if as_json else sys.stdout):
-        localizer = create(target, pairs("--localizer-arg", localizer_arg), seed=0)
-        verdicts = _verdicts(localizer, families, quiet)
+    with redirect_stdout(sys.stderr if as_json else sys.stdout), progress(shown=not quiet) as report:
+        checked = check_named(target, pairs("--localizer-arg", localizer_arg), families, report)
     if as_json:
-        echo_json(_answer(target, localizer, verdicts))
+        echo_json(_answer(target, checked))
     else:
-        _print(target, localizer, families, verdicts, quiet)
-    return 0 if all(verdict.holds for verdict in verdicts) else 1
+        _print(target, families, checked, quiet)
+    return 0 if all(verdict.holds for verdict in checked.verdicts) else 1
 
 
 def _families(wanted: Sequence[str]) -> Sequence[str]:
@@ -59,29 +59,13 @@ def _families(wanted: Sequence[str]) -> Sequence[str]:
     return wanted or tuple(PICO_FAMILIES)
 
 
-def _verdicts(localizer: AbstractLocalizer, families: Sequence[str], quiet: bool) -> list[Verdict]:
-    from kgbench.testing import check_localizer, laws_of
-
-    laws = laws_of(localizer)
-    verdicts = []
-    with progress(shown=not quiet) as report:
-        try:
-            for verdict in check_localizer(localizer, families):
-                verdicts.append(verdict)
-                if report:
-                    report(len(verdicts), len(laws) * len(families), f"{localizer.name} on {verdict.family}")
-        except SystemExit as error:
-            raise InputError(f"localizer {localizer.name!r} ended the program ({told(error)}); it must raise an Exception") from error
-    return verdicts
-
-
 def _by_law(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     """The verdicts of each law, one per family, in the order of laws."""
     names = dict.fromkeys(verdict.name for verdict in verdicts)
     return [[verdict for verdict in verdicts if verdict.name == name] for name in names]
 
 
-def _answer(target: str, localizer: AbstractLocalizer, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def _answer(target: str, checked: Checked) -> dict[str, Any]:
     laws = [
         {
             "law": same[0].name,
@@ -89,14 +73,14 @@ def _answer(target: str, localizer: AbstractLocalizer, verdicts: Sequence[Verdic
             "holds": all(verdict.holds for verdict in same),
             "families": {verdict.family: {"holds": verdict.holds, "why": verdict.reason} for verdict in same},
         }
-        for same in _by_law(verdicts)
+        for same in _by_law(checked.verdicts)
     ]
-    holds = all(verdict.holds for verdict in verdicts)
-    return {"target": target, "localizer": localizer.name, "kind": localizer.kind, "holds": holds, "laws": laws}
+    holds = all(verdict.holds for verdict in checked.verdicts)
+    return {"target": target, "localizer": checked.name, "kind": checked.kind, "holds": holds, "laws": laws}
 
 
-def _print(target: str, localizer: AbstractLocalizer, families: Sequence[str], verdicts: Sequence[Verdict], quiet: bool) -> None:
-    laws = _by_law(verdicts)
+def _print(target: str, families: Sequence[str], checked: Checked, quiet: bool) -> None:
+    laws = _by_law(checked.verdicts)
     words = {True: "pass", False: "FAIL"}
     rows = [[same[0].name.replace("_", " "), *(words[verdict.holds] for verdict in same), _why(same)] for same in laws]
     if not quiet:
@@ -106,7 +90,7 @@ def _print(target: str, localizer: AbstractLocalizer, families: Sequence[str], v
     if failed:
         click.echo(f"{failed} of {len(laws)} laws do not hold of {target}")
     else:
-        click.echo(f"all {len(laws)} laws hold of {target}, a localizer of kind {localizer.kind}")
+        click.echo(f"all {len(laws)} laws hold of {target}, a localizer of kind {checked.kind}")
 
 
 def _why(same: Sequence[Verdict]) -> str:

@@ -71,10 +71,7 @@ def _differ(before: object, after: object) -> bool:
 def _settings() -> tuple[object, ...]:
     backends = torch.backends.cuda
     return (
-        backends.flash_sdp_enabled(),
-        backends.mem_efficient_sdp_enabled(),
-        backends.math_sdp_enabled(),
-        backends.cudnn_sdp_enabled(),
+        *(getattr(backends, f"{name}_sdp_enabled")() for name in ("flash", "mem_efficient", "math", "cudnn")),
         backends.matmul.allow_tf32,
         torch.backends.cudnn.allow_tf32,
         torch.backends.mkldnn.enabled,

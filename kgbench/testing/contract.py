@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import getdoc
 
 from kgbench.errors import LawError
-from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer
+from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, check_name, create, is_foreign
+from kgbench.runner.foreign import isolated
 from kgbench.testing.declarations import DECLARATIONS
 from kgbench.testing.interventions import laws_of_intervention
 from kgbench.testing.pico import PICO_FAMILIES
 from kgbench.testing.scorers import SCORING
 from kgbench.testing.trial import Trial
 
-__all__ = ["Law", "Verdict", "check_localizer", "laws_of"]
+__all__ = ["Checked", "Law", "Verdict", "check_localizer", "check_named", "laws_of"]
 
 Law = Callable[[Trial], None]
 """Passes, or raises with the reason; its name says what holds, and the first line of its docstring says it in full."""
@@ -24,20 +25,13 @@ Law = Callable[[Trial], None]
 class Verdict:
     """Whether a law holds of a localizer on the models of a family."""
 
-    law: Law
+    name: str
+    """The law's name."""
+    states: str
+    """The law in a sentence."""
     family: str
     reason: str | None
     """Why it does not hold; None where it does."""
-
-    @property
-    def name(self) -> str:
-        """The law's name."""
-        return self.law.__name__
-
-    @property
-    def states(self) -> str:
-        """The law in a sentence."""
-        return (getdoc(self.law) or "").partition("\n")[0]
 
     @property
     def holds(self) -> bool:
@@ -65,7 +59,55 @@ def check_localizer(localizer: AbstractLocalizer, families: Sequence[str] = ()) 
     for family in families or PICO_FAMILIES:
         trial = Trial(localizer, family)
         for law in laws_of(localizer):
-            yield Verdict(law, family, _why_not(law, trial))
+            yield Verdict(law.__name__, (getdoc(law) or "").partition("\n")[0], family, _why_not(law, trial))
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A localizer, and the verdict of each law on each family."""
+
+    name: str
+    kind: str
+    verdicts: tuple[Verdict, ...]
+
+
+def check_named(
+    target: str,
+    arguments: Mapping[str, str],
+    families: Sequence[str] = (),
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Checked:
+    """Try every law of a localizer by its name or file; one that is not kgbench's own in a process of its own.
+
+    Args:
+        target: What `--localizer` takes.
+        arguments: Parameters as text.
+        families: Keys of `PICO_FAMILIES`; by default all.
+        progress: Progress callback.
+
+    Raises:
+        InputError: It does not load, a parameter does not read, or it ends its process.
+    """
+    if is_foreign(target):
+        check_name(target)
+        return isolated(target, _check_here, target, arguments, families, progress=progress)
+    return _check_here(target, arguments, families, progress)
+
+
+def _check_here(
+    target: str,
+    arguments: Mapping[str, str],
+    families: Sequence[str],
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Checked:
+    made = create(target, arguments, seed=0)
+    total = len(laws_of(made)) * len(families or PICO_FAMILIES)
+    verdicts: list[Verdict] = []
+    for verdict in check_localizer(made, families):
+        verdicts.append(verdict)
+        if progress is not None:
+            progress(len(verdicts), total, f"{made.name} on {verdict.family}")
+    return Checked(made.name, made.kind, tuple(verdicts))
 
 
 def _why_not(law: Law, trial: Trial) -> str | None:
@@ -73,6 +115,8 @@ def _why_not(law: Law, trial: Trial) -> str | None:
         law(trial)
     except LawError as error:
         return str(error)
-    except Exception as error:  # whatever an author's code raises
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever an author's code raises
         return " ".join(f"{type(error).__name__}: {error}".split())
     return None
