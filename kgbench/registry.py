@@ -169,8 +169,8 @@ def _check_source(path: Path, attribute: str) -> None:
         raise InputError(f"{path} does not load: {told(error)}") from error
     for statement in tree.body:  # those in a `try` or an `if` may be made for what is not there
         if missing := [name for name in _imported(statement) if not _is_installed(name)]:
-            error = ModuleNotFoundError(f"No module named {missing[0]!r}")
-            raise InputError(f"{path} does not load: {told(error)} ({path.name}:{statement.lineno})")
+            why = told(ModuleNotFoundError(f"No module named {missing[0]!r}"))
+            raise InputError(f"{path} does not load: {why} ({path.name}:{statement.lineno})")
     if re.search(rf"\b{attribute}\b|import \*", source.decode("utf-8", "replace")) is None:
         classes = [statement.name for statement in tree.body if isinstance(statement, ast.ClassDef)]
         raise UnknownNameError(f"class in {path}:", attribute, classes)
