@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as global_hooks
 
+from kgbench.data import Prompt
+from kgbench.data.prompts import Question
 from kgbench.models.pair import ModelPair
 from kgbench.models.streaming import streamed
 from kgbench.sites import RECIPIENT
@@ -109,7 +111,21 @@ def _code(value: object) -> tuple[int, int]:
 
 
 def _misread(pair: ModelPair) -> list[str]:
-    return [prompt.text for prompt, encoded in pair._encoded.items() if pair._encoder(prompt) != encoded]
+    """Prompts whose encoding is not the tokenizer's, and questions that do not read as their prompts do."""
+    encoded = pair._encoded
+    asked = {prompt: own for prompt, own in encoded.items() if isinstance(prompt, Question)}
+    right = {prompt: pair._encoder(prompt) for prompt in encoded if prompt not in asked}
+    wrong = [prompt for prompt, read in right.items() if encoded[prompt] != read]
+    by_key = {_key(prompt): read for prompt, read in right.items()}
+    for question, own in asked.items():
+        read = by_key.get(_key(question))
+        if read is not None and (own.ids, own.regions) != (read.ids, read.regions):
+            wrong.append(question)
+    return [prompt.text for prompt in wrong]
+
+
+def _key(prompt: Prompt) -> tuple[str, str, str]:
+    return prompt.name, prompt.fact.id, prompt.text
 
 
 def _hooks(module: nn.Module) -> list[int]:
