@@ -154,4 +154,4 @@ def _forward(model: Any) -> str:
     device = model.get_input_embeddings().weight.device
     ids = torch.arange(min(8, model.config.vocab_size), device=device)[None]
     with torch.inference_mode():
-        return _digest(model(input_ids=ids, use_cache=False).logits)
+        return _digest(model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits)
