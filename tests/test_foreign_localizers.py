@@ -74,7 +74,7 @@ def test_what_it_raises_is_a_line(tmp_path: Path, method: str, raised: str) -> N
     """Which method raised what in which line of the author's file, and the command that says more."""
     name = written(tmp_path, method, raised)
     told = refused(name, tmp_path, suite="budget" if method == "units" else "pathways")
-    assert told == f"localizer 'mine': {method} raised {RAISED[raised]} (mine.py:9); run `kgbench check {name}`"
+    assert told == f"localizer 'mine': {method} raised {RAISED[raised]} (mine.py:9); run `kgbench check-localizer {name}`"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_changed_weights_are_noticed(tmp_path: Path, method: str, model: str, th
     before = pairs.load(spec, settings)
     with pytest.raises(InputError) as caught:
         compute_job(spec, settings, pairs=pairs)
-    assert told in str(caught.value) and f"run `kgbench check {name}`" in str(caught.value)
+    assert told in str(caught.value) and f"run `kgbench check-localizer {name}`" in str(caught.value)
     assert not list(tmp_path.glob("*/record.json")) and not list(tmp_path.glob(".partial/*"))
     assert pairs.load(spec, settings) is not before
     assert pairs.load(spec, settings).changed() == ()

@@ -283,7 +283,7 @@ def guarded(job: Job, journal: Journal, pairs: Pairs | None) -> Iterator[None]:
     if changed:
         raise InputError(
             f"localizer {job.localizer.name!r} changed {' and '.join(changed)}, so that no record is written; "
-            f"run `kgbench check {job.spec.localizer}`"
+            f"run `kgbench check-localizer {job.spec.localizer}`"
         )
 
 
@@ -305,7 +305,7 @@ def blamed(job: Job) -> Iterator[None]:
             raise
         where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
         raise InputError(
-            f"localizer {job.localizer.name!r}: {frames[0].name} raised {told(error)} ({where}); run `kgbench check {job.spec.localizer}`"
+            f"localizer {job.localizer.name!r}: {frames[0].name} raised {told(error)} ({where}); run `kgbench check-localizer {job.spec.localizer}`"
         ) from error
 
 
