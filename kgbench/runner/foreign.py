@@ -305,7 +305,8 @@ def blamed(job: Job) -> Iterator[None]:
             raise
         where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
         raise InputError(
-            f"localizer {job.localizer.name!r}: {frames[0].name} raised {told(error)} ({where}); run `kgbench check-localizer {job.spec.localizer}`"
+            f"localizer {job.localizer.name!r}: {frames[0].name} raised {told(error)} ({where}); "
+            f"run `kgbench check-localizer {job.spec.localizer}`"
         ) from error
 
 
