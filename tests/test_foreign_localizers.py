@@ -249,7 +249,7 @@ class Spoiling(DynamicGraft):
 
     def variants(self):
         score = measure.score_logits
-        measure.score_logits = lambda logits, targets: score(-logits, targets)
+        measure.score_logits = lambda logits, *of: score(-logits, *of)
         torch.autocast("cpu", torch.bfloat16).__enter__()
         torch.backends.cuda.enable_flash_sdp(False)
         return super().variants()

@@ -349,7 +349,7 @@ def _autocast(pair: ModelPair) -> Callable[[], object]:
 
 def _patched(pair: ModelPair) -> Callable[[], object]:
     score = measure.score_logits
-    measure.score_logits = lambda logits, targets: score(-logits, targets)  # type: ignore[attr-defined]
+    measure.score_logits = lambda logits, *of: score(-logits, *of)  # type: ignore[attr-defined]
     return partial(setattr, measure, "score_logits", score)
 
 
