@@ -72,7 +72,15 @@ MUTANTS = (
         ("models/family.py", _COLUMNS, f"{_COLUMNS}.add(config.hidden_size // config.num_attention_heads) % width"),
         only=_ORACLE,
     ),
-    mutant("slices interleaved by head taken for thirds", ("models/family.py", "if self.per else 1", "if False else 1"), only=_ORACLE),
+    mutant(
+        "slices interleaved by head taken for thirds",
+        (
+            "models/family.py",
+            "return [share // common for share in shares], 1 if self.per is None",
+            "return [share // common for share in shares], 1 if True",
+        ),
+        only=_ORACLE,
+    ),
     mutant(
         "BOS left out of complements",
         ("sites/graft.py", "return everything - inside if", 'return everything - inside - set(regions.get("BOS", ())) if'),
@@ -216,8 +224,8 @@ MUTANTS = (
         "input and output of a layer exchanged",
         (
             "engine/forward.py",
-            '_edited(module.forward, edit["resid_pre"], edit["resid_post"])',
-            '_edited(module.forward, edit["resid_post"], edit["resid_pre"])',
+            'edit(path, before=at["resid_pre"], after=at["resid_post"])',
+            'edit(path, before=at["resid_post"], after=at["resid_pre"])',
         ),
         test="test_edits.py",
     ),
@@ -299,7 +307,7 @@ MUTANTS = (
     families(
         "cuts counted from the prompt's first token", ("engine/sequential.py", "key - first for", "key for"), only="edits and mistral"
     ),
-    families("the first slice as wide as the others", ("models/family.py", "getattr(config, number) for", "1 for"), only="phi3"),
+    families("the first slice as wide as the others", ("models/family.py", "[_number(config, number) for", "[1 for"), only="phi3"),
     families(
         "gate and up exchanged",
         *(("models/families/phi3.json", f'"part": {i}, "of": 2', f'"part": {1 - i}, "of":  2') for i in (0, 1)),
@@ -341,12 +349,18 @@ def broken(mutant: Mutant, folder: Path) -> None:
     shutil.copytree(PACKAGE.parent / "tasks", copy / "tasks")
     for patch in mutant.patches:
         path = copy / patch.file
-        text = path.read_text("utf-8")
-        if text.count(patch.old) != 1:
-            raise ValueError(
-                f"mutant {mutant.name!r}: {patch.old!r} stands {text.count(patch.old)} times in kgbench/{patch.file}, not once"
-            )
-        path.write_text(text.replace(patch.old, patch.new), "utf-8")
+        path.write_text(patched(path.read_text("utf-8"), patch), "utf-8")
+
+
+def patched(text: str, patch: Patch) -> str:
+    """A file's text with the patch.
+
+    Raises:
+        ValueError: What the patch replaces is not in the text exactly once.
+    """
+    if (count := text.count(patch.old)) != 1:
+        raise ValueError(f"{patch.old!r} stands {count} times in kgbench/{patch.file}, not once")
+    return text.replace(patch.old, patch.new)
 
 
 def judged(mutant: Mutant) -> Outcome:

@@ -157,3 +157,14 @@ def test_answers_in_the_prompt_are_refused_by_eval(tmp_path: Path) -> None:
     spec = Spec(model="tiny-gemma", dataset=str(file), imports=options)
     with pytest.raises(InputError, match="prompt 'ask' holds the answer already in 4 of 4 facts"):
         job_prompts(spec, load_dataset(str(file), options))
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../facts", "a/b", "a\\b", "-x", "x" * 101])
+def test_the_name_of_a_data_set_is_no_path(tmp_path: Path, name: str) -> None:
+    """A header's name stands in records and in names of folders, so that a path is refused with its line."""
+    file = tmp_path / "facts.jsonl"
+    header = {"kgbench": 1, "name": name, "subject": "country", "object": "capital"}
+    rows = [header, {"country": "France", "capital": "Paris"}]
+    file.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    with pytest.raises(DataError, match=r"line 1: field 'name': .* is none; expected a name of letters"):
+        load_dataset(str(file))

@@ -113,4 +113,13 @@ def test_set_up_is_quick_the_second_time(target: str, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     done = subprocess.run(plan, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
     assert "pip install" not in done.stdout
-    assert len(done.stdout.splitlines()) == 1
+    assert len([line for line in done.stdout.splitlines() if not line.startswith("echo ")]) == 1
+
+
+def test_every_mutant_breaks_the_package_as_it_is() -> None:
+    """What a mutant replaces stands in its file exactly once, so that `make mutants` breaks what it says."""
+    from mutants import MUTANTS, PACKAGE, patched
+
+    for mutant in MUTANTS:
+        for patch in mutant.patches:
+            assert patched((PACKAGE / patch.file).read_text("utf-8"), patch), mutant.name

@@ -21,7 +21,7 @@ from kgbench.leaderboard.schemas import schema_names, schemas
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.leaderboard.validate.planted import planted_sites, shipped_sites
 from kgbench.models import catalog
-from kgbench.models.pair import DTYPES
+from kgbench.models.reading import WEIGHT_TYPES
 from kgbench.records import NOT_APPLICABLE, Record
 from kgbench.runner import load_prompts
 from kgbench.sites import parse_graft
@@ -41,7 +41,7 @@ def test_hashes_are_those_of_the_loaded_pair(name: str) -> None:
     told = SHIPPED["pairs"][name]
     assert told["weights"]["float32"] == dict(pair.weight_hashes)
     assert told["tokenizer"] == pair.tokenizer_hash
-    assert list(told["weights"]) == list(DTYPES)
+    assert list(told["weights"]) == list(WEIGHT_TYPES)
 
 
 def test_all_of_one_pair_is_as_written() -> None:

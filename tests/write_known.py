@@ -29,7 +29,8 @@ from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, create,
 from kgbench.localizers._base import FLOORS
 from kgbench.metrics import METRIC_VERSION
 from kgbench.models import catalog
-from kgbench.models.pair import DTYPES, ModelPair
+from kgbench.models.pair import ModelPair
+from kgbench.models.reading import WEIGHT_TYPES
 from kgbench.records import RecordStore
 from kgbench.runner.ranking import RANKING_VERSION
 from kgbench.runner.suites import load_suite
@@ -62,7 +63,7 @@ def pair_facts(name: str) -> dict[str, Any]:
     places = list(dict.fromkeys((site.layer, site.component) for site in all_sites(pair, _prompts(name, "headline"))))
     slots, moved = Slots(pair.family, pair.n_layers), changed(pair)
     return {
-        "weights": {dtype: weight_hashes(name, dtype) for dtype in DTYPES},
+        "weights": {dtype: weight_hashes(name, dtype) for dtype in WEIGHT_TYPES},
         "tokenizer": pair.tokenizer_hash,
         "places": places,
         "regions": _regions(pair, name),

@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -38,6 +39,8 @@ LARGEST = 1 << 30
 _DEFAULT_SUBJECTS = ("first_actor", "subject")
 _DEFAULT_OBJECTS = ("second_actor", "object")
 _LISTS = ("training", "training_reversed")
+_NAME = re.compile(r"\w[\w .:+-]{0,99}")
+"""Name of a data set: it stands in records and in names of folders."""
 _HEADER_KEYS = ("kgbench", "name", "subject", "object", "columns", "templates", *_LISTS)
 
 
@@ -212,6 +215,9 @@ def _checked_header(path: Path, line: int, header: dict[str, Any]) -> dict[str, 
                 raise _fail(path, line, f"field {key!r}: expected a list of texts")
         elif not isinstance(value, str) or not value.strip():
             raise _fail(path, line, f"field {key!r}: expected a text that is not empty")
+    if not _NAME.fullmatch(header.get("name", "facts")):
+        expected = "expected a name of letters, digits, blanks and _.:+-, at most 100 of them, and no path"
+        raise _fail(path, line, f"field 'name': {header['name'][:100]!r} is none; {expected}")
     return header
 
 

@@ -22,17 +22,33 @@ from kgbench.models.lora import adapted
 from kgbench.models.sharing import refuse_non_finite, shared_copy
 from kgbench.models.streaming import empty_model
 
-__all__ = ["DTYPES", "UnconfirmedBaseWarning", "adapted_donor", "attention_backend", "make_ready", "prepare", "read_empty", "read_model"]
+__all__ = [
+    "DTYPES",
+    "WEIGHT_TYPES",
+    "UnconfirmedBaseWarning",
+    "adapted_donor",
+    "attention_backend",
+    "make_ready",
+    "prepare",
+    "read_empty",
+    "read_model",
+]
 
-DTYPES = {
+WEIGHT_TYPES = {
     "float64": torch.float64,
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
+}
+"""Types of weights by the name that records have."""
+
+DTYPES = {
+    **WEIGHT_TYPES,
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
+"""The same, and by their short names."""
 
 
 class UnconfirmedBaseWarning(UserWarning):

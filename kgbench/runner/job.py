@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from pydantic import ValidationError
+
 from kgbench.data import Dataset, Prompt, prompt_hash
 from kgbench.engine import Budget, Engine
 from kgbench.engine.treatment import graft_treatments, parse_configuration
@@ -80,7 +82,18 @@ class Job:
 
     @cached_property
     def identity(self) -> Identity:
-        """What the record is of."""
+        """What the record is of.
+
+        Raises:
+            InputError: A name or a parameter is a place on this machine, or looks like a credential.
+        """
+        try:
+            return self._identity()
+        except ValidationError as error:
+            reason = "; ".join(found["msg"].removeprefix("Value error, ") for found in error.errors())
+            raise InputError(f"this run cannot be recorded: {reason}; give a name in its place") from error
+
+    def _identity(self) -> Identity:
         hashes = dict(self.pair.weight_hashes)
         return Identity(
             dataset=DatasetRef(name=self.dataset.name, hash=self.dataset.content_hash, n=len(self.dataset.facts)),
