@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from fake_runs import record
+from fake_runs import identity, record
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -15,9 +17,9 @@ from kgbench.sites import PER_LAYER, SCORED_REGIONS
 BUDGETS = (0, 0.1, 1, 10, 100)
 
 
-def ranked(low: float = -1.0, layers: int = 3, undefined: bool = False) -> Record:
-    """A record with a map and a curve."""
-    rng = np.random.default_rng(0)
+def ranked(low: float = -1.0, layers: int = 3, undefined: bool = False, seed: int = 0, model: str = "tiny-gemma", **changes: Any) -> Record:
+    """A record with a map and a curve, with some parts of its identity changed."""
+    rng = np.random.default_rng(seed)
     places = [(None, "emb"), (None, "pos"), *((layer, c) for layer in range(layers) for c in PER_LAYER[:8])]
     scores = [
         SiteScore(layer=layer, component=c, region=r, score=float(rng.uniform(low, 1))) for layer, c in places for r in SCORED_REGIONS
@@ -27,7 +29,7 @@ def ranked(low: float = -1.0, layers: int = 3, undefined: bool = False) -> Recor
         figures = [Estimate(n=9, undefined="why")] * len(BUDGETS)
     points = tuple(CurvePoint(budget=b, recovery=e) for b, e in zip(BUDGETS, figures, strict=True))
     curves = {prompt: Curve(points=points, area=figures[3]) for prompt in ("headline", "qa")}
-    return record(scores=tuple(scores), curve=curves)
+    return record(what=identity(**changes), model=model, scores=tuple(scores), curve=curves)
 
 
 def clipped(figure: Figure) -> list[str]:

@@ -36,12 +36,13 @@ SUFFIXES = (".png", ".svg", ".pdf")
 def command(runs: tuple[str, ...], kind: str, metric: str | None, output: Path | None, output_dir: Path, as_json: bool) -> None:
     """Draw runs, with 95 % intervals.
 
-    One run: its bars, its budget curve, or the map of its scores. Two and more:
-    the same configurations beside each other.
+    One run: its bars, its budget curve, or the map of its scores. Several: bars
+    beside each other, curves on one pair of axes, or a line of maps for each.
 
     \b
     kgbench plot kgbench-results/RUN -o run.pdf
     kgbench plot RUN_A RUN_B --metric logprob -o both.svg
+    kgbench plot --kind curve RUN_A RUN_B RUN_C -o curves.svg
     """  # noqa: D301 (click reads the character, not its escape)
     found = [find_run(run, output_dir) for run in runs]
     records = [_on(run, metric or found[0].record.metric) for run in found]
@@ -73,21 +74,50 @@ def _picture(records: Sequence[Record], kind: str) -> tuple[Callable[[Any], Any]
     Raises:
         InputError: The runs have nothing of this kind, or there are too many of them.
     """
-    from kgbench.board import draw_chart, draw_curve, draw_heatmap
+    from kgbench import board
     from kgbench.board.grouped import MOST, draw_grouped
 
     first = records[0]
-    if len(records) > 1 and kind != "chart":
-        raise InputError(f"--kind {kind} draws one run, and {len(records)} are given; several stand side by side with --kind chart")
     if len(records) > MOST:
-        raise InputError(f"{len(records)} runs in one chart cannot be told apart; give at most {MOST}")
-    if kind == "curve" and not first.curve:
-        raise InputError(f"{_name(first)} has no budget curve, for no sites were ranked; --kind chart draws its bars")
-    if kind == "map" and not first.scores:
-        raise InputError(f"{_name(first)} has no map, for no sites were ranked; --kind chart draws its bars")
-    if len(records) > 1:
-        return draw_grouped, records
-    return {"chart": draw_chart, "curve": draw_curve, "map": draw_heatmap}[kind], first
+        raise InputError(f"{len(records)} runs in one picture cannot be told apart; give at most {MOST}")
+    if kind == "chart":
+        return (board.draw_chart, first) if len(records) == 1 else (draw_grouped, records)
+    for record in records:
+        if not (record.curve if kind == "curve" else record.scores):
+            what = "budget curve" if kind == "curve" else "map"
+            raise InputError(f"{_name(record)} has no {what}, for no sites were ranked; --kind chart draws its bars")
+    if len(records) == 1:
+        return (board.draw_curve if kind == "curve" else board.draw_heatmap), first
+    for i, record in enumerate(records):
+        _check_together(kind, record, records[:i])
+    return (board.draw_curves, records) if kind == "curve" else (board.draw_heatmaps, _with_meanings(records))
+
+
+def _check_together(kind: str, record: Record, others: Sequence[Record]) -> None:
+    """Refuse a run that is not on the facts and prompts of those before it.
+
+    Raises:
+        InputError: It is one of them, or has other data or prompts.
+    """
+    expected = f"--kind {kind} draws runs of the same facts and prompts beside each other"
+    for other in others:
+        what, that = record.identity, other.identity
+        if record.id == other.id:
+            raise InputError(f"{_name(record)} ({record.id[:8]}) is given twice; give each run once")
+        if what.dataset != that.dataset:
+            data = " and ".join(f"{of.dataset.name} ({of.dataset.hash[:8]})" for of in (that, what))
+            raise InputError(f"{_name(other)} and {_name(record)} have different facts, {data}; {expected}")
+        if what.prompts != that.prompts:
+            prompts = " and ".join(", ".join(f"{name} ({of[:8]})" for name, of in found.prompts.items()) for found in (that, what))
+            raise InputError(f"{_name(other)} and {_name(record)} have different prompts, {prompts}; {expected}")
+
+
+def _with_meanings(records: Sequence[Record]) -> list[tuple[Record, str]]:
+    """Each record with what its scores say."""
+    from kgbench.localizers import score_meaning
+
+    methods = [record.identity.localizer for record in records]
+    return [(record, score_meaning(of.name, of.version)) for record, of in zip(records, methods, strict=True)]
 
 
 def _name(record: Record) -> str:

@@ -12,7 +12,7 @@ from kgbench.localizers._base import (
     Treatments,
     Unit,
 )
-from kgbench.localizers._registry import check_name, create, describe, fingerprint, is_foreign, names, needs, parameters_of
+from kgbench.localizers._registry import check_name, create, describe, fingerprint, is_foreign, names, needs, parameters_of, score_meaning
 
 __all__ = [
     "COSTS",
@@ -31,4 +31,5 @@ __all__ = [
     "names",
     "needs",
     "parameters_of",
+    "score_meaning",
 ]

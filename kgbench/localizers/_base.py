@@ -31,6 +31,12 @@ COSTS: Mapping[str, str] = {
 }
 """What an answer takes."""
 
+SCANS: Mapping[str, str] = {
+    "alone": "log-probability gained by the site alone (nats)",
+    "left_out": "log-probability lost without the site (nats)",
+}
+"""How a scan of an intervention measures a site, and what a score then says."""
+
 Treatments: TypeAlias = "Sequence[Sequence[Treatment]]"
 """For each prompt and each of its tokens, what the engine is to do."""
 
@@ -54,6 +60,8 @@ class AbstractLocalizer(ABC):
     """Where the method is from, such as `arXiv 2506.20746`."""
     about: ClassVar[str]
     """One line."""
+    score_meaning: ClassVar[str] = ""
+    """What a site's score says, with its unit, as at the colour bar of a map; empty where nothing is said of it."""
 
     def parameters(self) -> dict[str, Any]:
         """All parameters, the defaults included."""
@@ -80,7 +88,7 @@ class InterventionLocalizer(AbstractLocalizer):
     """Whether what is done to a token is the same whatever tokens follow it, so that one run answers at several tokens. Where it is not,
     as where a method looks for the last token of a prompt, the prompt is run anew for every token that is read."""
     scanned: ClassVar[str] = "alone"
-    """How a scan measures a site: `alone`, it carries the behaviour by itself, or `left_out`, everything else does."""
+    """How a scan measures a site, one of `SCANS`: it carries the behaviour `alone`, or it is `left_out` and everything else does."""
 
     @property
     def reaches_donor(self) -> bool:

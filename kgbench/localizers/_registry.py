@@ -13,10 +13,10 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
-from kgbench.localizers._base import AbstractLocalizer
+from kgbench.localizers._base import SCANS, AbstractLocalizer, InterventionLocalizer
 from kgbench.registry import Registry, told
 
-__all__ = ["check_name", "create", "describe", "fingerprint", "is_foreign", "names", "needs", "parameters_of"]
+__all__ = ["check_name", "create", "describe", "fingerprint", "is_foreign", "names", "needs", "parameters_of", "score_meaning"]
 
 
 @cache
@@ -71,6 +71,15 @@ def needs(name: str) -> frozenset[str]:
         InputError: Its file or package does not load.
     """
     return _class(name).needs
+
+
+def score_meaning(name: str, version: str) -> str:
+    """What a site's score says, with its unit, where a localizer of this name and version declares it."""
+    found = _class(name) if name in names() else None
+    if found is None or found.version != version:
+        return f"score of {name} (its own unit)"
+    scan = SCANS[found.scanned] if issubclass(found, InterventionLocalizer) else ""
+    return found.score_meaning or scan or f"score of {name} (its own unit)"
 
 
 def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocalizer:

@@ -32,6 +32,7 @@ class AttributionPatch(ScoringLocalizer):
     cost = "backward"
     paper = "arXiv 2310.10348"
     about = "first-order effect of copying the donor's activations, which cannot tell a layer's components apart"
+    score_meaning = "log-probability gained by the donor's activations, first order (nats)"
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """Effects summed over each site's tokens."""

@@ -34,6 +34,7 @@ class Fisher(ScoringLocalizer):
     cost = "backward"
     paper = "arXiv 2111.09839"
     about = "squared gradients of the targets' log-probability; all regions alike"
+    score_meaning = "squared gradient of the log-probability, summed (nats² / weight²)"
 
     at: str = RECIPIENT
     """At whose weights the gradients are taken: `recipient` or `sft`."""

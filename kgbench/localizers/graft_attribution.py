@@ -31,6 +31,7 @@ class GraftAttribution(ScoringLocalizer):
     needs = frozenset({"donor", "gradients"})
     cost = "backward"
     about = "first-order effect of grafting each site: the whole map in one backward pass"
+    score_meaning = "log-probability gained by grafting the site, first order (nats)"
 
     at: float = 0.0
     """Where the derivative is taken with one step: 0 at the recipient, 1 at the graft of all default components, or between."""

@@ -25,6 +25,7 @@ class GraftDrop(ScoringLocalizer):
     name = "graft_drop"
     cost = "scan"
     about = "exact effect of leaving each site out of the full graft"
+    score_meaning = "log-probability lost by leaving the site out (nats)"
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """m(all) - m(all but the site)."""

@@ -25,6 +25,7 @@ class GraftScan(ScoringLocalizer):
     name = "graft_scan"
     cost = "scan"
     about = "exact effect of grafting each site alone"
+    score_meaning = "log-probability gained by grafting the site (nats)"
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """m(site) - m(nothing)."""

@@ -27,6 +27,7 @@ class GreedyGraft(ScoringLocalizer):
     name = "greedy_graft"
     cost = "scan"
     about = "sites added one by one, each time the one that adds most"
+    score_meaning = "log-probability gained by the site and those chosen later (nats)"
 
     steps: int = 8
     """Most sites that are chosen; each takes a scan of all that are left."""

@@ -44,6 +44,7 @@ class MaskGraft(ScoringLocalizer):
     cost = "training"
     paper = "arXiv 1712.01312"
     about = "learned mask of sites within a budget of open ones (hard-concrete gates)"
+    score_meaning = "logit of the site's gate"
 
     budget: float = 0.1
     """Expected number of open sites; below 1, their share of all sites."""

@@ -23,6 +23,7 @@ class Oracle(ScoringLocalizer):
     needs = frozenset({"truth"})
     cost = "none"
     about = "privileged: the sites at which the facts were planted"
+    score_meaning = "1 at planted sites, 0 elsewhere (no unit)"
 
     truth: str = ""
     """The plant, a graft expression; the runner fills it in from the catalog."""

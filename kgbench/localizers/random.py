@@ -25,6 +25,7 @@ class Random(ScoringLocalizer):
     needs = frozenset()
     cost = "none"
     about = "baseline: scores drawn at random under a seed"
+    score_meaning = "random draw between 0 and 1 (no unit)"
 
     seed: int = 0
     """Of the draws."""

@@ -35,6 +35,7 @@ class Snip(ScoringLocalizer):
     cost = "backward"
     paper = "arXiv 1810.02340"
     about = "change of the weights times gradient, absolute values summed; all regions alike"
+    score_meaning = "|change of the weights × gradient|, summed (nats)"
 
     at: str = RECIPIENT
     """At whose weights the gradient is taken: `recipient` or `sft`."""

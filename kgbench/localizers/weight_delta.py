@@ -31,6 +31,7 @@ class WeightDelta(ScoringLocalizer):
     name = "weight_delta"
     cost = "none"
     about = "relative norm of the change of the weights; all regions alike"
+    score_meaning = "norm of the change as a share of the weights' norm"
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """One figure for each layer's component, in all regions."""
