@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -19,14 +18,14 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, Queue
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar, get_type_hints
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from kgbench import errors
 from kgbench.errors import InputError, KgbenchError, NotApplicableError
@@ -45,12 +44,15 @@ __all__ = ["Method", "blamed", "guarded", "isolated", "method_of"]
 
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
+Attribute = str | int | tuple[str, ...] | None
+"""Of an error, such as the names that are near to an unknown one."""
 
 _INTERRUPTED = 130
 """Exit status of a child that ended on Ctrl-C."""
 _GRACE_S = 5.0
 """Time for a child to end by itself, before it is killed."""
 _POLL_S = 1.0
+_AS_JSON = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -89,31 +91,32 @@ def isolated(localizer: str, function: Callable[..., T], *arguments: object, pro
     Args:
         localizer: The localizer's name or file, for messages.
         function: A function of a module of kgbench. Given a progress callback, it takes `progress`.
-        *arguments: Its other arguments; they must pickle.
+            Arguments and result travel as JSON, as pydantic writes and reads what it is annotated with.
+        *arguments: Its first arguments.
         progress: Progress callback.
 
     Returns:
-        What the function returns: dataclasses and records of kgbench, arrays, and plain values.
+        What the function returns.
 
     Raises:
         KgbenchError: As the function raises it.
-        InputError: The process ended without a result.
+        InputError: The process ended without a result, or sent what is none.
     """
     label = localizer.rpartition("/")[2]
     if progress is not None:
         progress(0, 0, f"{label}: loading")
     with TemporaryDirectory(prefix="kgbench-") as folder:
-        request = Path(folder) / "request"
-        asked = (function.__module__, function.__name__, arguments, progress is not None)
-        request.write_bytes(pickle.dumps(asked))
+        request = Path(folder) / "request.json"
+        request.write_text(_json(_arguments(function, len(arguments)), *arguments), encoding="utf-8")
+        call = (function.__module__, function.__name__, len(arguments), progress is not None)
         code = (
             f"import sys; sys.path[:] = {sys.path!r}; from kgbench.runner.foreign import _serve; "
-            f"_serve({str(request)!r}, {os.getpid()}, {localizer!r})"
+            f"_serve({call!r}, {str(request)!r}, {os.getpid()}, {localizer!r})"
         )
         # subprocess, not multiprocessing, which would run the caller's script again.
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
         try:
-            found: T = _received(child, localizer, label, progress)
+            found: T = _received(child, _message(function), localizer, label, progress)
             return found
         except BaseException:
             if child.poll() is None:
@@ -123,13 +126,42 @@ def isolated(localizer: str, function: Callable[..., T], *arguments: object, pro
             _end(child)
 
 
-def _received(child: subprocess.Popen[bytes], localizer: str, label: str, progress: Progress | None) -> Any:
+class _Message(BaseModel):
+    """A line of the stream between the processes, with one of these or a result."""
+
+    model_config = _AS_JSON
+
+    progress: tuple[int, int, str] = (0, 0, "")
+    warning: tuple[str, str] = ("", "")
+    error: tuple[str, str, Mapping[str, Attribute]] = ("", "", {})
+
+
+def _arguments(function: Callable[..., Any], n: int) -> type[BaseModel]:
+    """The format of a function's first arguments."""
+    hints = get_type_hints(function)
+    fields: dict[str, Any] = {name: (hints[name], ...) for name in list(inspect.signature(function).parameters)[:n]}
+    return create_model("Arguments", __config__=_AS_JSON, **fields)
+
+
+def _message(function: Callable[..., Any]) -> type[BaseModel]:
+    """The format of all messages, the result among them."""
+    result: Any = (get_type_hints(function)["return"], None)
+    return create_model("Message", __base__=_Message, result=result)
+
+
+def _json(format: type[BaseModel], *values: object, **named: object) -> str:
+    """Values in the order of a format's fields, or by name, as a line; they are checked where they are read."""
+    given: dict[str, Any] = {**dict(zip(format.model_fields, values, strict=False)), **named}
+    return format.model_construct(**given).model_dump_json(exclude_unset=True, warnings=False) + "\n"
+
+
+def _received(child: subprocess.Popen[bytes], format: type[BaseModel], localizer: str, label: str, progress: Progress | None) -> Any:
     """Pass on what a child reports, until it gives its result."""
     assert child.stdout is not None
-    messages: Queue[tuple[Any, ...]] = Queue()
-    threading.Thread(target=_read, args=(child.stdout, messages), daemon=True).start()
-    while True:
-        kind, *content = _next(child, messages)
+    lines: Queue[bytes] = Queue()
+    threading.Thread(target=_read, args=(child.stdout, lines), daemon=True).start()
+    while (line := _next(child, lines)).endswith(b"\n"):
+        kind, content = _parsed(format, line, localizer)
         if kind == "progress" and progress is not None:
             done, total, text = content
             progress(done, total, f"{label}: {text}")
@@ -140,44 +172,46 @@ def _received(child: subprocess.Popen[bytes], localizer: str, label: str, progre
         elif kind == "error":
             raise _error(*content)
         elif kind == "result":
-            return content[0]
-        elif kind == "end":
-            _end(child)
-            raise InputError(f"localizer {localizer!r}: its process ended {_how(child.returncode)}, without a result")
+            return content
+    _end(child)
+    raise InputError(f"localizer {localizer!r}: its process ended {_how(child.returncode)}, without a result")
 
 
-def _read(stream: IO[bytes], messages: Queue[tuple[Any, ...]]) -> None:
-    with stream, contextlib.suppress(Exception):  # the end of the stream, or what is no message
-        while True:
-            messages.put(_Messages(stream).load())
-    messages.put(("end",))
+def _parsed(format: type[BaseModel], line: bytes, localizer: str) -> tuple[str, Any]:
+    """The kind of a message, and its content.
+
+    Raises:
+        InputError: The line is no message.
+    """
+    try:
+        found = format.model_validate_json(line)
+        (kind,) = found.model_fields_set
+    except ValueError as error:  # pydantic's are such
+        what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "it has not one content"
+        raise InputError(f"localizer {localizer!r}: its process sent what is no message of kgbench ({what})") from error
+    return kind, getattr(found, kind)
 
 
-def _next(child: subprocess.Popen[bytes], messages: Queue[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The next message; a process that the localizer started may hold the stream open after the end."""
+def _read(stream: IO[bytes], lines: Queue[bytes]) -> None:
+    with stream:
+        for line in stream:
+            lines.put(line)
+    lines.put(b"")
+
+
+def _next(child: subprocess.Popen[bytes], lines: Queue[bytes]) -> bytes:
+    """The next line, empty at the end; a process that the localizer started may hold the stream open after it."""
     while True:
         ended = child.poll() is not None
         with contextlib.suppress(Empty):
-            return messages.get(timeout=_POLL_S)
+            return lines.get(timeout=_POLL_S)
         if ended:
-            return ("end",)
+            return b""
 
 
-class _Messages(pickle.Unpickler):
-    """Reads values only: kgbench's dataclasses and records, paths, and numpy's arrays."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name) if module.split(".")[0] in ("kgbench", "pathlib", "numpy") else None
-        ours = isinstance(found, type) and (is_dataclass(found) or issubclass(found, BaseModel | Path))
-        array = module.startswith("numpy") and name in ("_reconstruct", "_frombuffer", "scalar", "ndarray", "dtype")
-        if not (ours or array):
-            raise pickle.UnpicklingError(f"{module}.{name} is no value")
-        return found
-
-
-def _error(kind: str, message: str, attributes: Mapping[str, Any]) -> KgbenchError:
+def _error(kind: str, message: str, attributes: Mapping[str, Attribute]) -> KgbenchError:
     """An error of the child as its own class, whatever its constructor takes."""
-    found = getattr(errors, kind, InputError)
+    found = getattr(errors, kind) if kind in errors.__all__ else InputError
     error: KgbenchError = found.__new__(found, message)
     vars(error).update(attributes)
     return error
@@ -198,7 +232,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def _serve(request: str, parent: int, localizer: str) -> NoReturn:
+def _serve(call: tuple[str, str, int, bool], request: str, parent: int, localizer: str) -> NoReturn:
     """Answer one request; the whole life of a child."""
     channel = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a localizer writes to descriptor 1 is no message
@@ -207,26 +241,27 @@ def _serve(request: str, parent: int, localizer: str) -> NoReturn:
         signal.signal(signal.SIGINT, _interrupt)
     threading.Thread(target=_outlive, args=(parent,), daemon=True).start()
 
-    def send(*message: object) -> None:
-        channel.write(pickle.dumps(message))
+    def send(format: type[BaseModel] = _Message, **message: object) -> None:
+        channel.write(_json(format, **message).encode())
         channel.flush()
 
     def warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-        send("warning", category.__name__, str(message))
+        send(warning=(category.__name__, str(message)))
 
     status = 1
     try:
         warnings.showwarning = warn
-        _answer(Path(request), send)
+        _answer(call, Path(request), send)
         status = 0
     except Interrupted:
         status = _INTERRUPTED
     except KgbenchError as error:
-        send("error", type(error).__name__, str(error), vars(error))
+        kept = {name: value for name, value in vars(error).items() if _is_attribute(value)}
+        send(error=(type(error).__name__, str(error), kept))
     except Exception:
         traceback.print_exc()
     except BaseException as error:  # GeneratorExit, KeyboardInterrupt or SystemExit, which nothing of kgbench raises
-        send("error", "InputError", f"localizer {localizer!r} raised {told(error)}", {})
+        send(error=("InputError", f"localizer {localizer!r} raised {told(error)}", {}))
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -234,10 +269,18 @@ def _serve(request: str, parent: int, localizer: str) -> NoReturn:
         os._exit(status)  # threads that a localizer left do not keep the process
 
 
-def _answer(request: Path, send: Callable[..., None]) -> None:
-    module, name, arguments, reports = pickle.loads(request.read_bytes())
-    options = {"progress": lambda *step: send("progress", *step)} if reports else {}
-    send("result", getattr(import_module(module), name)(*arguments, **options))
+def _answer(call: tuple[str, str, int, bool], request: Path, send: Callable[..., None]) -> None:
+    module, name, n, reports = call
+    function = getattr(import_module(module), name)
+    asked = _arguments(function, n).model_validate_json(request.read_bytes())
+    arguments = [getattr(asked, field) for field in type(asked).model_fields]
+    options = {"progress": lambda *step: send(progress=step)} if reports else {}
+    send(_message(function), result=function(*arguments, **options))
+
+
+def _is_attribute(value: object) -> bool:
+    several = isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+    return several or isinstance(value, str | int | None)
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
 from kgbench.metrics import require_finite, worst_rank
 from kgbench.runner.job import Job
@@ -21,21 +23,31 @@ __all__ = ["Measured", "Moved", "measure"]
 _TOP = 5
 
 
+def _from_list(kind: type) -> PlainValidator:
+    return PlainValidator(lambda read: np.array(TypeAdapter(list[kind]).validate_python(read), kind))  # type: ignore[valid-type]
+
+
+_AS_LIST = PlainSerializer(np.ndarray.tolist)
+Numbers = Annotated[Float[np.ndarray, " prompt"], _from_list(float), _AS_LIST]
+Flags = Annotated[Bool[np.ndarray, " prompt"], _from_list(bool), _AS_LIST]
+"""Arrays, in JSON lists."""
+
+
 @dataclass(frozen=True)
 class Moved:
     """What one configuration does to the prompts that it can be read on."""
 
     prompts: tuple[tuple[str, str], ...]
     """Id of the fact and name of each prompt."""
-    kl: Float[np.ndarray, " prompt"]
+    kl: Numbers
     """KL(p_PRE || p) of the next token, in nats."""
-    changed: Bool[np.ndarray, " prompt"]
+    changed: Flags
     """Whether another token than under PRE is the likeliest."""
-    logprob: Float[np.ndarray, " prompt"]
+    logprob: Numbers
     """Log-probability of the target's first token, less that under PRE."""
-    top5: Bool[np.ndarray, " prompt"]
+    top5: Flags
     """Whether it is among the five likeliest tokens; a tie counts against it."""
-    top5_before: Bool[np.ndarray, " prompt"]
+    top5_before: Flags
     """The same under PRE."""
 
 
