@@ -213,7 +213,9 @@ def check_answers(record: Record, table: pa.Table, ids: Sequence[str], at: str) 
     place = {fact: index for index, fact in enumerate(ids)}
     for prompt in record.identity.prompts:
         expected = known().answers.get(record.model, {}).get(prompt)
-        for graft in BASELINES if expected is not None else ():
+        if expected is None:
+            continue
+        for graft in BASELINES:
             chosen = pc.and_(pc.equal(table["prompt"], prompt), pc.equal(table["graft"], graft))
             rows = table.filter(chosen)
             index = [place[fact] for fact in rows["fact"].to_pylist()]
