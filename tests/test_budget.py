@@ -245,14 +245,14 @@ def test_scores_are_kept(spec: Spec, settings: Settings, methods: Path, tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(running, "run_group", killed)
         with pytest.raises(KeyboardInterrupt):
-            run_job(job, here)
+            running.compute_job(job, here)
     kept = sorted(p.name for p in tmp_path.glob(".partial/*/scores-*"))
     assert kept == ["scores-0.json", "scores-1.json"]
     with monkeypatch.context() as patch:
         patch.setattr(running, "__version__", "0.0.0")
         with pytest.warns(UserWarning, match=r"an unfinished run of kgbench \d.*this is kgbench 0\.0\.0"), pytest.raises(KeyboardInterrupt):
             patch.setattr(running, "run_group", killed)
-            run_job(job, here)
+            running.compute_job(job, here)
     (folder,) = tmp_path.glob(".partial/*")
     stamp = (folder / "code.txt").read_text().replace("0.0.0", running.__version__)
     (folder / "code.txt").write_text(stamp)
@@ -260,7 +260,7 @@ def test_scores_are_kept(spec: Spec, settings: Settings, methods: Path, tmp_path
     kept_scores = json.loads((folder / "scores-1.json").read_text())["value"]
     kept_scores["scores"] = [[*row[:3], 7.0] for row in kept_scores["scores"]]
     Journal(folder, stamp).keep("scores-1", kept_scores)
-    resumed = run_job(job, here).record
+    resumed = running.compute_job(job, here).record
     assert resumed.scores is not None and {s.score for s in resumed.scores} == {3.5, 4.0}
     assert not list(tmp_path.glob(".partial/*"))
 
