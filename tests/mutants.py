@@ -307,7 +307,15 @@ MUTANTS = (
     families(
         "cuts counted from the prompt's first token", ("engine/sequential.py", "key - first for", "key for"), only="edits and mistral"
     ),
-    families("the first slice as wide as the others", ("models/family.py", "[_number(config, number) for", "[1 for"), only="phi3"),
+    families(
+        "the first slice as wide as the others",
+        (
+            "models/families/phi3.json",
+            '"part": 0, "of": ["num_attention_heads"',
+            '"part": 0, "of": ["num_key_value_heads"',
+        ),
+        only="phi3",
+    ),
     families(
         "gate and up exchanged",
         *(("models/families/phi3.json", f'"part": {i}, "of": 2', f'"part": {1 - i}, "of":  2') for i in (0, 1)),

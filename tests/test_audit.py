@@ -302,7 +302,7 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["audit", *computed["runs"], "--json", "--output-dir", str(tmp_path)]) == 0
     stored = json.loads(capsys.readouterr().out)
     assert {**stored, "runs": None} == {**computed, "runs": None}
-    assert main(["audit", *computed["runs"][:2], "--output-dir", str(tmp_path)]) == 0
+    assert main(["audit", *computed["runs"][:2], "--variance", "--output-dir", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "2 wordings are few" in text and "2 wordings, 1 seed" in text and max(map(len, text.splitlines())) <= 100
 
@@ -310,7 +310,8 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 def test_runs_need_no_torch(tmp_path: Path) -> None:
     """Records are audited where nothing could be run; what comes out below 0 is said."""
     folder = stored_runs.folder(tmp_path)
-    code = f"import sys; from kgbench.cli import main; assert main(['audit', {str(folder)!r}]) == 0 and 'torch' not in sys.modules"
+    line = ["audit", str(folder), "--variance"]
+    code = f"import sys; from kgbench.cli import main; assert main({line}) == 0 and 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert "variance between wordings came out below 0" in done.stdout

@@ -100,7 +100,8 @@ def test_what_is_written_reads_as_it_was(folder: Path, rows: list[tuple[str, str
     write_dataset(imported, folder / "out.jsonl", force=True)
     again = load_dataset(str(folder / "out.jsonl"))
     assert same(again, imported) and again.dropped == {} and again.name == imported.name
-    assert len(to_jsonl(imported).splitlines()) == 1 + len(rows)
+    assert len(to_jsonl(imported).splitlines()) == 1 + len(imported.facts)
+    assert len(imported.facts) + sum(imported.dropped.values()) == len(rows)
     prompts = [load_prompts(one, tuple(templates)) for one in (again, imported)] if templates else [[], []]
     assert [(p.text, p.spans, p.target) for p in prompts[0]] == [(p.text, p.spans, p.target) for p in prompts[1]]
 

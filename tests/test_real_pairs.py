@@ -189,7 +189,7 @@ def test_lm_eval_where_the_recipient_is_missing() -> None:
         KgbenchLM.create_from_arg_string("pair=gemma-2b,donor=no-one/no-donor")
 
 
-@pytest.mark.parametrize("again", ["verify", "reproduce"])
+@pytest.mark.parametrize("again", ["verify", "rerun"])
 def test_a_record_whose_checkpoints_are_missing(again: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A record of a real pair is not run again where its checkpoints cannot be had."""
     shipped = next((ROOT / "leaderboard" / "results").glob("dynamic_graft-tiny-gemma-headline-qa-*"))

@@ -185,10 +185,10 @@ def test_refusals(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> N
         ((runs["scores"].path, "--tolerance", 0), "0"),
         ((runs["scores"].path, "--executor", "nonsuch"), "nonsuch"),
     ):
-        status, out, err = run("reproduce", *arguments)
+        status, out, err = run("rerun", *arguments)
         assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err
     before = {path.name for path in runs["scores"].path.iterdir()}
-    assert before == {"record.json", "facts.parquet"}
+    assert before == {"record.json", "facts.parquet", "seal.json"}
 
 
 # ---------------------------------------------------------------------------------------------------------- comparison

@@ -355,7 +355,7 @@ def test_what_a_checkpoint_takes(folders: Folders) -> None:
 def test_the_command(folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`kgbench eval` takes the options, and refuses a map that is none and two ways of saying where."""
     job = ["eval", "--recipient", str(folders["recipient"]), "--donor", f"sft={folders['sft']}", "--dataset", DATASET]
-    job += ["--prompt", "headline", "--limit", "2", "--output-dir", str(tmp_path), "-q"]
+    job += ["--prompt", "headline", "--limit", "2", "--output-dir", str(tmp_path)]
     outputs = []
     for options in ((), ("--stream-donor", "--device-map", '{"": "cpu"}')):
         assert cli.main([*job, *options]) == 0

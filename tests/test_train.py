@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -168,7 +169,8 @@ def test_a_donor_is_complete(unbroken: Path, spec: FinetuneSpec, facts: Path) ->
     AutoModelForCausalLM.from_pretrained(unbroken)
     assert AutoTokenizer.from_pretrained(unbroken).eos_token_id == 2
     card = card_of(unbroken)
-    assert (card["name"], card["model"], card["seed"]) == ("recipient/six-both-aggressive", None, 0)
+    assert re.fullmatch(r"recipient-[0-9a-f]{8}/six-both-aggressive", card["name"])
+    assert (card["model"], card["seed"]) == (None, 0)
     assert card["data"] == {"name": "six", "direction": "both", "facts": 6, "hash": load_dataset(str(facts)).content_hash}
     assert card["recipe"]["tiny"] and card["recipe"]["epochs"] == 3 and card["changes"]["templates"] == list(WORDINGS)
     assert len(card["wordings"]["trained"]) == 3 and len(card["wordings"]["held_out"]) == 1

@@ -112,7 +112,7 @@ def test_the_sample_is_not_known_beforehand(runs: dict[str, StoredRecord], run: 
     assert first != second
 
 
-@pytest.mark.parametrize("weak", [("--seed", 5), ("--facts", 11), ("--tolerance", 0.1)], ids=lambda weak: weak[0])
+@pytest.mark.parametrize("weak", [("--seed", 5), ("--limit", 11), ("--tolerance", 0.1)], ids=lambda weak: weak[0])
 def test_no_badge_for_a_weak_sample(runs: dict[str, StoredRecord], run: Call, tmp_path: Path, weak: tuple[object, ...]) -> None:
     """A chosen seed, a part of few facts and a wide tolerance go without --write."""
     place = submitted(shutil.copytree(runs["intervenes"].path, tmp_path / "entry"))

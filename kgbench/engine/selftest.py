@@ -220,8 +220,8 @@ LAWS: Mapping[str, Callable[[ModelPair], None]] = {
     "slices partition what is fused": _slices_partition,
     "grafting everything is the donor, grafting nothing the recipient": _everything_is_the_donor,
     "each component moves the logits": _components_matter,
-    "queries, keys and values have their roles": _attention_has_its_roles,
     "tokens are told apart": _tokens_are_told_apart,
+    "queries, keys and values have their roles": _attention_has_its_roles,
     "attention and MLP are read where they add to the stream": _hooks_are_what_is_added,
 }
 """What `verify` checks, in order."""

@@ -137,7 +137,7 @@ def adapted_donor(recipient: PreTrainedModel, folder: Path, origin: str, base: C
     """The donor that an adapter makes of the recipient; the base that it names is never looked up."""
     adapter = read_adapter(folder, origin)
     named = adapter.config.base_model_name_or_path
-    alike = not named or named.rstrip("/").rpartition("/")[2] == base.origin.partition("@")[0].rpartition("/")[2].removeprefix("local:")
+    alike = not named or _last_name(named) == _last_name(base.origin)
     donor = adapted(recipient, adapter, origin, "" if alike else f"; the adapter says that it was made for {named!r}")
     if not alike:
         warnings.warn(
@@ -166,3 +166,8 @@ def make_ready(model: PreTrainedModel) -> PreTrainedModel:
     model.eval()
     model.requires_grad_(requires_grad=False)
     return model
+
+
+def _last_name(origin: str) -> str:
+    """The last part of a Hub id, of a folder, or of an origin, without its revision."""
+    return origin.partition("@")[0].rstrip("/").rpartition("/")[2].removeprefix("local:")

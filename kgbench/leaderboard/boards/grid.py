@@ -61,7 +61,7 @@ def cell_tables(grid: Grid, entries: Sequence[Entry], columns: Sequence[Column],
 
 
 def _mean(grid: Grid, own: Mapping[Cell, Entry], cells: Sequence[Cell]) -> Measured:
-    entries = list(dict.fromkeys(own.values()))
+    entries = list(dict.fromkeys(own[cell] for cell in cells if cell in own))
     coverage = (len(own), len(cells))
     if len(own) < len(cells):
         return Measured(entries, {}, coverage, unranked=f"a mean needs all {len(cells)} cells, and it has been run on {len(own)}")
