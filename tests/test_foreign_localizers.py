@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 
 from kgbench.cli import main
 from kgbench.errors import InputError, UnknownNameError
-from kgbench.records import read_record
+from kgbench.records import RecordStore, StoredRecord, read_record
 from kgbench.runner import Pairs, Settings, Spec, run_job
 from kgbench.runner.foreign import _json, _message, _parsed, method_of
 from kgbench.runner.run import compute_job
@@ -266,34 +265,51 @@ def test_an_interruption_ends_both_processes(tmp_path: Path, interrupted: str) -
 SPOILED = """\
 import torch
 import kgbench.runner.measure as measure
-from kgbench.localizers.dynamic_graft import DynamicGraft
+from kgbench.localizers.dynamic_graft import DynamicGraft as Base
+
+seen = []
 
 
-class Spoiling(DynamicGraft):
+class Spoiling(Base):
     name = "spoiling"
-    about = "leaves everything changed"
-
-    def variants(self):
-        score = measure.score_logits
-        measure.score_logits = lambda logits, *of: score(-logits, *of)
-        torch.autocast("cpu", torch.bfloat16).__enter__()
-        torch.backends.cuda.enable_flash_sdp(False)
-        return super().variants()
+    about = "leaves something changed"
 
     def treat(self, pair, prompts, sites):
-        pair.recipient.train()
-        pair.recipient.register_forward_hook(lambda module, given, out: setattr(out, "logits", -out.logits))
+        model = pair.recipient
+        if not seen:
+            seen.append(model)
+            {}
         return super().treat(pair, prompts, sites)
 """
 
+SPOILERS = {
+    "hook": "model.register_forward_hook(lambda module, given, out: setattr(out, 'logits', -out.logits))",
+    "inner hook": "model.model.layers[0].mlp.register_forward_hook(lambda module, given, out: -out)",
+    "eps": "next(module for module in model.modules() if hasattr(module, 'eps')).eps = 10.0",
+    "buffers": "[buffer.mul_(2) for buffer in model.buffers()]",
+    "the pair's cache": "a, b = [p for p in pair._encoded if not hasattr(p, 'ids')][:2]; pair._encoded[a] = pair._encoded[b]",
+    "autocast": "torch.autocast('cpu', torch.bfloat16).__enter__()",
+    "patched function": "score = measure.score_logits; measure.score_logits = lambda logits, *of: score(-logits, *of)",
+    "sdpa": "torch.backends.cuda.enable_flash_sdp(False)",
+    "train mode": "model.train()",
+}
 
-def test_a_record_does_not_depend_on_localizers_before(tmp_path: Path) -> None:
-    """Whatever somebody else's localizer leaves behind, the next record is row for row what it is by itself."""
-    (tmp_path / "spoiling.py").write_text(SPOILED)
-    spec = Spec(model="tiny-gpt2", prompts=("headline",), limit=4)
-    alone = run_job(spec, Settings(output_dir=tmp_path / "alone"))
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> StoredRecord:
+    """What dynamic_graft finds with nothing before it."""
+    spec = Spec(model="tiny-gemma", prompts=("headline",), limit=2)
+    return read_record(run_job(spec, Settings(output_dir=tmp_path_factory.mktemp("alone"))).path)
+
+
+@pytest.mark.parametrize("spoiler", SPOILERS)
+def test_a_record_does_not_depend_on_localizers_before(tmp_path: Path, alone: StoredRecord, spoiler: str) -> None:
+    """What somebody else's localizer leaves behind is refused, and the next record is row for row what it is by itself."""
+    (tmp_path / "spoiling.py").write_text(SPOILED.format(SPOILERS[spoiler]))
+    spec = Spec(model="tiny-gemma", prompts=("headline",), limit=2)
     pairs, settings = Pairs(), Settings(output_dir=tmp_path / "after")
-    with suppress(InputError):
+    with pytest.raises(InputError, match="'spoiling' changed "):
         run_job(replace(spec, localizer=f"{tmp_path / 'spoiling.py'}:Spoiling"), settings, pairs=pairs)
     after = run_job(spec, settings, pairs=pairs)
-    assert read_record(after.path).facts().equals(read_record(alone.path).facts())
+    assert [found.path for found in RecordStore(settings.output_dir).scan()] == [after.path]
+    assert read_record(after.path).facts().equals(alone.facts())
