@@ -4,13 +4,30 @@
   /** The column that is 0 where sufficiency and necessity add up to 1. */
   const LINE = "separation";
   const titled = (table, key) => table.head(key).querySelector("button, span").textContent.trim();
-  const columns = (table) => table.keys.filter((key) => key && !["rank", "name", "badge", "cells"].includes(key) && table.rows.some((r) => r.figure(key)));
-  const ranked = (table) => table.keys.find((key) => key && "ranked" in table.head(key).dataset);
+  const columns = (table) => table.keys.filter((key) => key && !["rank", "name", "cells"].includes(key) && table.rows.some((r) => r.figure(key)));
+  const having = (table, mark) => table.keys.find((key) => key && mark in table.head(key).dataset);
+  const firstOf = (table) => having(table, "first") ?? having(table, "ranked");
+  /** What the thin lines of a picture are, where there are some. */
+  const thin = (table, figures) => {
+    if (!figures.some((f) => f && f.low < f.high)) return "There are no intervals.";
+    return table.element.dataset.spread === "range" ? "Thin lines run from the smallest to the largest value, and are no intervals." : "Thin lines are 95 % intervals.";
+  };
+  /** Who says so, for all bars or points that are no baselines. */
+  const sources = (rows) => {
+    const given = new Set(rows.map((r) => r.badge));
+    const told = [];
+    if (given.has("self-reported")) told.push("Pale: self-reported, nobody else ran it.");
+    if (given.has("verified")) told.push("Full: verified, a sample was run again.");
+    return told.join(" ");
+  };
+  /** The reader's own methods stand in every picture, also where a mean needs more cells. */
+  const without = (r) => (kgbench.kind(r) === "yours" ? (/\d/.test(r.text("cells")) ? `no mean: ${r.text("cells")} cells` : "no such figure") : "");
+  const sentences = (...parts) => parts.filter(Boolean).join(" ");
 
   /** Pairs of a value and a title, the usual one first. */
   kgbench.pictures = (table, curves = false) => {
     const keys = columns(table);
-    const first = ranked(table);
+    const first = firstOf(table);
     const found = [];
     if (curves) found.push(["curves", "Budget curves"]);
     const weight = (key) => (key === first) * 2 + ("better" in table.head(key).dataset);
@@ -31,19 +48,21 @@
   };
 
   const scatter = (figure, table, all, title) => {
-    const rows = all.map((r) => ({ name: r.name, kind: kgbench.kind(r), x: r.figure("sufficiency"), y: r.figure("necessity") }));
+    const rows = all.map((r) => ({ name: r.name, kind: kgbench.kind(r), badge: r.badge, x: r.figure("sufficiency"), y: r.figure("necessity") }));
     const line = table.keys.includes(LINE);
     const told = line ? "On the dashed line it makes no difference which places are treated. " : "";
-    const caption = `Up and to the right is better. ${told}Squares are baselines; thin lines are 95 % intervals.`;
+    const lacking = all.filter((r) => without(r) && !(r.figure("sufficiency") && r.figure("necessity"))).map((r) => `${r.name}: ${without(r)}.`).join(" ");
+    const caption = sentences(lacking, `Up and to the right is better. ${told}Squares are baselines.`, sources(rows), thin(table, rows.map((r) => r.x)));
     kgbench.scatter(figure, rows, { line, label: `Sufficiency and necessity, ${title}`, axes: [titled(table, "sufficiency"), titled(table, "necessity")], caption });
   };
 
   const bars = (figure, table, key, all, title) => {
-    const rows = all.map((r) => ({ name: r.name, kind: kgbench.kind(r), figure: r.figure(key) }));
-    const grey = rows.some((r) => r.figure && r.kind === "reference") ? "Grey bars are baselines. " : "";
-    const thin = rows.some((r) => r.figure && r.figure.low < r.figure.high) ? "Thin lines are 95 % intervals." : "There are no intervals.";
-    const caption = grey + thin;
-    kgbench.bars(figure, rows, { label: `${titled(table, key)}, ${title}`, axis: titled(table, key), caption });
+    const rows = all.map((r) => ({ name: r.name, kind: kgbench.kind(r), badge: r.badge, figure: r.figure(key), without: without(r) }));
+    const shown = rows.filter((r) => r.figure);
+    const grey = shown.some((r) => r.kind === "reference") ? "Grey bars are baselines." : "";
+    const marks = JSON.parse(table.head(key).dataset.marks ?? "[]");
+    const caption = sentences(sources(shown.filter((r) => r.kind !== "reference")), grey, thin(table, shown.map((r) => r.figure)));
+    kgbench.bars(figure, rows, { label: `${titled(table, key)}, ${title}`, axis: titled(table, key), caption, marks });
   };
 
   const curves = (figure, { board, key, all, title }) => {
@@ -51,7 +70,7 @@
     kgbench.load("curves", name, `data/curves/${name}.js`).then((found) => {
       const by = new Map(found);
       const shown = all.filter((r) => by.has(r.name)).map((r) => [r.name, by.get(r.name), kgbench.kind(r)]);
-      const caption = "The first six methods of the table stand out, the others are grey and the baselines dotted; filter or sort the table to see others. A budget of 0 stands apart on the left.";
+      const caption = "The first six methods of the table stand out, the others are grey and the baselines dotted; filter or sort the table to see others. Upright lines are 95 % intervals. A budget of 0 stands apart on the left.";
       kgbench.lines(figure, shown, { label: `Budget curves, ${title}`, axis: "recovery", caption });
     });
   };

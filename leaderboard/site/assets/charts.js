@@ -16,7 +16,7 @@
     const found = exact ? exact.split(" ") : text(cell).replaceAll("−", "-").match(/-?[\d.]+/g);
     if (!found || cell.dataset.f) return null;
     const [value, low = value, high = value, n] = found.map(Number);
-    return Number.isFinite(value) ? { value, low, high, n } : null;
+    return Number.isFinite(value) ? { value, low, high, n, text: text(cell) } : null;
   };
 
   /** A row by the keys of its columns. */
@@ -31,7 +31,7 @@
       href: link ? link.getAttribute("href") : "",
       rank: at("rank") ? Number.parseInt(text(at("rank")), 10) || null : null,
       unranked: at("rank") ? !/\d/.test(text(at("rank"))) : false,
-      badge: at("badge") ? text(at("badge")) : "",
+      badge: element.dataset.badge ?? "",
       baseline: "base" in element.dataset,
       figure: (key) => (at(key) ? figure(at(key)) : null),
       text: (key) => (at(key) ? text(at(key)) : ""),
@@ -39,17 +39,19 @@
   };
 
   const order = (key, rows) => {
-    if (key === "name" || key === "badge") return (a) => a.text(key).toLowerCase();
+    if (key === "name") return (a) => a.text(key).toLowerCase();
     if (key === "rank") return (a) => a.rank;
     if (key === "cells") return (a) => Number.parseInt(a.text(key), 10);
     return (a) => a.figure(key)?.value ?? null;
   };
 
-  /** Sort rows; those without a value come last whichever way, equal ones stay as they were. */
+  /** Sort rows: the reader's own stay on top, those without a value come last whichever way, equal ones stay as they were. */
   const sorted = (rows, key, down) => {
     const of = order(key, rows);
     const keyed = rows.map((r) => [of(r), r]);
-    const compare = ([a], [b]) => {
+    const own = (r) => r.badge === "yours";
+    const compare = ([a, r], [b, s]) => {
+      if (own(r) !== own(s)) return own(s) - own(r);
       if (a === null || b === null) return (a === null) - (b === null);
       return (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1);
     };
@@ -111,13 +113,14 @@
 
   /** What a cell means, said when the pointer is there: the table would be twice as large if every cell said it. */
   const say = (element) => {
+    const what = element.dataset.spread === "range" ? "from" : "95 % interval";
     const reasons = element.closest("section, details, main").querySelectorAll(".reasons li");
     element.addEventListener("pointerover", ({ target }) => {
       const cell = target.closest("td");
       if (!cell || cell.title) return;
       const found = figure(cell);
       if (cell.dataset.f) cell.title = reasons[cell.dataset.f - 1]?.textContent ?? "";
-      else if (found?.n) cell.title = `${found.value}, 95 % interval ${found.low} to ${found.high}, n = ${found.n}`;
+      else if (found?.n) cell.title = `${found.value}${found.low < found.high ? `, ${what} ${found.low} to ${found.high}` : ""}, n = ${found.n}`;
     });
   };
 })();
@@ -127,7 +130,7 @@
 (() => {
   const kgbench = (window.kgbench = window.kgbench || {});
   const MOST = 40;
-  const INK = "var(--ink)", SOFT = "var(--soft)", LINE = "var(--line)", GREY = "var(--grey)", BLUE = "var(--blue)", ORANGE = "var(--orange)";
+  const INK = "var(--ink)", SOFT = "var(--soft)", LINE = "var(--line)", GREY = "var(--grey)", BLUE = "var(--blue)", OWN = "var(--own)", ORANGE = "var(--orange)";
   const SERIES = ["var(--blue)", "var(--orange)", "var(--green)", "var(--red)", "var(--purple)", "var(--sky)"];
   const number = (x) => {
     const digits = Math.abs(x) >= 99.95 ? 0 : Math.abs(x) >= 9.995 ? 1 : 2;
@@ -135,7 +138,9 @@
     return /^−?0\.0*$/.test(plain) ? "0" : plain.replace(/^(−?)0\./, "$1.");
   };
   const tick = (x) => String(Number(x.toPrecision(6))).replace("-", "−").replace(/^(−?)0\./, "$1.");
-  const interval = (f) => (f.low === f.high ? number(f.value) : `${number(f.value)} [${number(f.low)}, ${number(f.high)}]`);
+  /** Figures that stand in a table are written as there. */
+  const value = (f) => f.text?.split(" ")[0] ?? number(f.value);
+  const interval = (f) => f.text ?? (f.low === f.high ? number(f.value) : `${number(f.value)} [${number(f.low)}, ${number(f.high)}]`);
 
   /** Draw into a figure, and again whenever its width changes. */
   const draw = (figure, label, make, caption = "") => {
@@ -164,42 +169,63 @@
 
   const base = (width, height) => ({ width, height, style: { background: "transparent", color: INK, fontSize: "12px", fontFamily: "inherit", overflow: "visible" } });
 
-  const clipped = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
+  /** A name that is too long keeps its beginning and its end, since either may be what tells it from others. */
+  const clipped = (name, most) => (name.length > most ? `${name.slice(0, Math.ceil(most / 2) - 1)}…${name.slice(-Math.floor(most / 2))}` : name);
+  const named = (r) => (r.badge && r.kind !== "yours" ? `${r.name} (${r.badge})` : r.name);
+  const PALE = 0.35;
+  /** Self-reported figures are pale. */
+  const opacity = (r) => (r.kind === "method" && r.badge === "self-reported" ? PALE : 1);
 
-  /** Bars with intervals, one under another. Rows: {name, figure, kind}. */
-  kgbench.bars = (figure, rows, { label, axis, caption, unit = null }) => {
-    const all = rows.filter((r) => r.figure);
+  /**
+   * Bars with intervals, one under another. Rows: {name, figure, kind, badge, without}, where `without` says why there is no figure.
+   * Marks: pairs of a name and a value that has a line across all bars.
+   */
+  kgbench.bars = (figure, rows, { label, axis, caption, unit = null, marks = [] }) => {
+    const all = rows.filter((r) => r.figure || r.without);
     const shown = all.slice(0, MOST);
-    const told = all.length > MOST ? `The first ${MOST} of ${all.length} in the table’s order. ${caption || ""}` : caption;
-    draw(figure, `${label}: ${shown.map((r) => `${r.name} ${interval(r.figure)}`).join("; ")}`, (width) => {
+    const some = shown.filter((r) => r.figure);
+    const lines = marks.length ? `Dashed lines: ${marks.map(([name, value]) => `${name} ${number(value)}`).join("; ")}.` : "";
+    const first = all.length > MOST ? `The first ${MOST} of ${all.length} in the table’s order.` : "";
+    const told = [first, lines, caption].filter(Boolean).join(" ");
+    const said = shown.map((r) => `${named(r)} ${r.figure ? interval(r.figure) : r.without}`);
+    draw(figure, `${label}: ${said.join("; ")}${lines ? `. ${lines}` : ""}`, (width) => {
       const narrow = width < 480;
-      const most = narrow ? 18 : 52;
-      const left = 16 + 6.6 * Math.max(...shown.map((r) => Math.min(r.name.length, most)), 4);
-      const low = Math.min(0, ...shown.map((r) => r.figure.low));
-      const high = Math.max(unit ?? 0, ...shown.map((r) => r.figure.high));
+      const longest = Math.max(...shown.map((r) => r.name.length), 4);
+      // Where long names would take the room of the bars, each stands above its own.
+      const above = narrow && longest > 16;
+      const most = above ? Math.floor((width - 16) / 6.6) : 52;
+      const left = above ? 8 : 16 + 6.6 * Math.min(longest, most);
+      const low = Math.min(0, ...some.map((r) => r.figure.low), ...marks.map(([, x]) => x));
+      const high = Math.max(unit ?? 0, ...some.map((r) => r.figure.high), ...marks.map(([, x]) => x));
+      const titled = marks.length > 0 && !narrow;
+      const [row, top, down] = [above ? 38 : 22, titled ? 26 : 8, above ? 9 : 0];
       return Plot.plot({
-        ...base(width, 44 + 22 * shown.length), marginLeft: left, marginRight: narrow ? 36 : 48, marginTop: 8, marginBottom: 36,
+        ...base(width, 36 + top + row * shown.length), marginLeft: left, marginRight: narrow ? 36 : 48, marginTop: top, marginBottom: 36,
         x: { domain: [low, high], label: axis, grid: true, nice: true, ticks: 5, tickFormat: tick, labelArrow: "none" },
-        y: { domain: shown.map((r) => r.name), label: null, tickSize: 0, tickFormat: (name) => clipped(name, most) },
+        y: { domain: shown.map((r) => r.name), label: null, tickSize: 0, tickFormat: (name) => (above ? "" : clipped(name, most)) },
         marks: [
-          Plot.barX(shown, { x: (r) => r.figure.value, y: "name", fill: (r) => fill(r.kind), stroke: (r) => edge(r.kind), inset: 2, insetTop: 3, insetBottom: 3 }),
-          Plot.ruleY(shown.filter((r) => r.figure.low < r.figure.high), { y: "name", x1: (r) => r.figure.low, x2: (r) => r.figure.high, stroke: INK, strokeWidth: 1.2, marker: "tick" }),
-          Plot.text(shown, { x: (r) => Math.max(r.figure.high, 0), y: "name", text: (r) => number(r.figure.value), dx: 6, textAnchor: "start", fill: INK }),
+          Plot.barX(some, { x: (r) => r.figure.value, y: "name", fill: (r) => fill(r.kind), fillOpacity: opacity, stroke: (r) => edge(r.kind), inset: 2, insetTop: 3 + 2 * down, insetBottom: 3 }),
+          Plot.ruleY(some.filter((r) => r.figure.low < r.figure.high), { y: "name", dy: down, x1: (r) => r.figure.low, x2: (r) => r.figure.high, stroke: INK, strokeWidth: 1.2, marker: "tick" }),
+          Plot.text(some, { x: (r) => Math.max(r.figure.high, 0), y: "name", dy: down, text: (r) => value(r.figure), dx: 6, textAnchor: "start", fill: INK }),
+          Plot.text(shown.filter((r) => !r.figure), { x: 0, y: "name", dy: down, text: "without", dx: 6, textAnchor: "start", fill: OWN }),
+          above ? Plot.text(shown, { y: "name", text: (r) => clipped(r.name, most), frameAnchor: "left", dy: -8, textAnchor: "start", fill: INK, stroke: "var(--paper)", strokeWidth: 3 }) : null,
+          Plot.ruleX(marks, { x: ([, x]) => x, stroke: INK, strokeDasharray: "5 3" }),
+          titled ? marks.map((mark) => Plot.text([mark], { x: ([, x]) => x, text: ([name, x]) => `${name} ${number(x)}`, frameAnchor: "top", dy: -12, textAnchor: mark[1] > (low + high) / 2 ? "end" : "start", fill: INK })) : null,
           Plot.ruleX([0], { stroke: SOFT }),
-          Plot.tip(shown, Plot.pointerY({ x: (r) => r.figure.value, y: "name", title: (r) => `${r.name}\n${interval(r.figure)}`, fill: "var(--paper)", stroke: LINE })),
+          Plot.tip(some, Plot.pointerY({ x: (r) => r.figure.value, y: "name", title: (r) => `${named(r)}\n${interval(r.figure)}`, fill: "var(--paper)", stroke: LINE })),
         ],
       });
     }, told);
   };
-  const fill = (kind) => ({ reference: GREY, complement: ORANGE, yours: ORANGE, unranked: "none" })[kind] || BLUE;
-  const edge = (kind) => ({ complement: "var(--orange-edge)", yours: "var(--orange-edge)", reference: "var(--soft)", unranked: INK })[kind] || "none";
+  const fill = (kind) => ({ reference: GREY, complement: ORANGE, yours: OWN, unranked: "none" })[kind] || BLUE;
+  const edge = (kind) => ({ complement: "var(--orange-edge)", yours: OWN, reference: "var(--soft)", unranked: INK })[kind] || BLUE;
 
-  /** Two figures against each other, with both intervals. Rows: {name, x, y, kind}. */
+  /** Two figures against each other, with both intervals. Rows: {name, x, y, kind, badge}; the reader's own lie on top. */
   kgbench.scatter = (figure, rows, { label, axes, caption, line }) => {
     const all = rows.filter((r) => r.x && r.y);
-    const shown = all.slice(0, MOST);
+    const shown = all.slice(0, MOST).sort((a, b) => (a.kind === "yours") - (b.kind === "yours"));
     const told = all.length > MOST ? `The first ${MOST} of ${all.length} in the table’s order. ${caption}` : caption;
-    draw(figure, `${label}: ${shown.map((r) => `${r.name} ${number(r.x.value)}, ${number(r.y.value)}`).join("; ")}`, (width) => {
+    draw(figure, `${label}: ${shown.map((r) => `${named(r)} ${value(r.x)}, ${value(r.y)}`).join("; ")}`, (width) => {
       const height = Math.round(Math.min(520, Math.max(340, width * 0.62)));
       const ends = (of) => [Math.min(-0.05, ...shown.map((r) => of(r).low)), Math.max(1.05, ...shown.map((r) => of(r).high))];
       const plot = Plot.plot({
@@ -211,8 +237,8 @@
           Plot.link(line ? [0] : [], { x1: 0, y1: 1, x2: 1, y2: 0, stroke: SOFT, strokeDasharray: "4 4" }),
           Plot.ruleY(shown, { y: (r) => r.y.value, x1: (r) => r.x.low, x2: (r) => r.x.high, stroke: SOFT, strokeOpacity: 0.5 }),
           Plot.ruleX(shown, { x: (r) => r.x.value, y1: (r) => r.y.low, y2: (r) => r.y.high, stroke: SOFT, strokeOpacity: 0.5 }),
-          Plot.dot(shown, { x: (r) => r.x.value, y: (r) => r.y.value, symbol: "kind", fill: (r) => fill(r.kind), stroke: (r) => (r.kind === "unranked" ? INK : "var(--paper)"), r: 5.5 }),
-          Plot.tip(shown, Plot.pointer({ x: (r) => r.x.value, y: (r) => r.y.value, title: (r) => `${r.name}\n${axes[0]} ${interval(r.x)}\n${axes[1]} ${interval(r.y)}`, fill: "var(--paper)", stroke: LINE })),
+          Plot.dot(shown, { x: (r) => r.x.value, y: (r) => r.y.value, symbol: "kind", fill: (r) => fill(r.kind), fillOpacity: opacity, stroke: (r) => (opacity(r) < 1 || r.kind === "unranked" ? edge(r.kind) : "var(--paper)"), r: (r) => (r.kind === "yours" ? 7 : 5.5) }),
+          Plot.tip(shown, Plot.pointer({ x: (r) => r.x.value, y: (r) => r.y.value, title: (r) => `${named(r)}\n${axes[0]} ${interval(r.x)}\n${axes[1]} ${interval(r.y)}`, fill: "var(--paper)", stroke: LINE })),
         ],
       });
       name_points(plot, shown, width, height);
@@ -254,14 +280,18 @@
   /** Recovery over the logarithm of the budget. Curves: [name, [[budget, value, low, high], …], kind]; the first six stand out. */
   kgbench.lines = (figure, curves, { label, axis, caption }) => {
     const points = curves.flatMap(([name, found, kind], i) => found.map(([budget, value, low, high]) => ({ name, kind, i, x: budget || ZERO, zero: budget === 0, value, low, high })));
-    const strong = curves.filter(([, , kind]) => kind !== "reference").slice(0, SERIES.length).map(([name]) => name);
+    const chosen = curves.filter(([, , kind]) => kind !== "reference").slice(0, SERIES.length);
+    const strong = chosen.map(([name]) => name);
+    // Purple is too near to the colour of the reader's own runs.
+    const free = SERIES.filter((colour) => colour !== "var(--purple)" || chosen.every(([, , kind]) => kind !== "yours"));
+    const colours = chosen.map(([, , kind]) => (kind === "yours" ? OWN : free.shift()));
     const weak = points.filter((p) => !p.zero && !strong.includes(p.name));
-    const front = points.filter((p) => strong.includes(p.name));
+    const front = points.filter((p) => strong.includes(p.name)).sort((a, b) => (a.kind === "yours") - (b.kind === "yours"));
     draw(figure, label, (width) => Plot.plot({
       ...base(width, Math.round(Math.min(420, Math.max(300, width * 0.5)))), marginLeft: 44, marginTop: 24, marginBottom: 40,
       x: { type: "log", domain: [ZERO / 1.3, 130], ticks: [ZERO, 0.1, 1, 10, 100], tickFormat: (x) => (x === ZERO ? "0" : tick(x)), label: "best-ranked sites, per cent of weights × tokens", labelAnchor: "center", labelArrow: "none" },
       y: { label: `↑ ${axis}`, grid: true, ticks: 5, tickFormat: tick, labelArrow: "none" },
-      color: { domain: strong, range: SERIES.slice(0, strong.length), legend: false },
+      color: { domain: strong, range: colours, legend: false },
       symbol: { domain: strong, range: ["circle", "square", "triangle", "diamond", "star", "wye"], legend: strong.length > 0 },
       marks: [
         Plot.ruleY([0, 1], { stroke: SOFT, strokeDasharray: "4 4" }),

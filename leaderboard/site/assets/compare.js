@@ -8,7 +8,9 @@
   const STEPS = ["1", "2–5", "6–10", "11–20", "21–50", "51–100", "over 100"];
   const ABSENT = 7;
   const SHOWN = 200;
+  const RANKS = [1, 5, 10, 20, 50, 100];
   let index = [];
+  let first = [];
 
   const make = (tag, text, parts = {}) => Object.assign(document.createElement(tag), { textContent: text, ...parts });
   const named = (name) => index.find(([id]) => id === name);
@@ -18,7 +20,7 @@
     for (const run of index.filter(fits)) {
       const label = `${run[2]}, ${run[3]}`;
       if (!groups.has(label)) groups.set(label, Object.assign(document.createElement("optgroup"), { label }));
-      groups.get(label).append(new Option(`${run[1]} (${run[2]}, ${run[0].slice(0, 6)})`, run[0]));
+      groups.get(label).append(new Option(`${run[1]} (${run[5]}): ${run[3]} on ${run[2]}, ${run[6].join(" and ")}, ${run[0].slice(0, 6)}`, run[0]));
     }
     select.replaceChildren(...groups.values());
     select.value = kept;
@@ -28,8 +30,8 @@
   const read = () => {
     const asked = new URLSearchParams(location.hash.slice(1));
     const find = (id) => index.find(([name]) => id && (name === id || id.startsWith(name) || name.startsWith(id)))?.[0];
-    options(fields.a, () => true, find(asked.get("a")));
-    partners(find(asked.get("b")));
+    options(fields.a, () => true, find(asked.get("a")) ?? first[0]);
+    partners(find(asked.get("b")) ?? first[1]);
     if (asked.get("k")) fields.k.value = asked.get("k");
   };
 
@@ -67,11 +69,12 @@
     if (!nameA || !nameB) { status.textContent = nameA ? "There is no other run of the same facts." : "There are no runs."; result.replaceChildren(); return; }
     const [a, b] = [await load(nameA), await load(nameB)];
     if (nameA !== fields.a.value || nameB !== fields.b.value) return;
-    const k = Number(fields.k.value);
+    const k = RANKS.indexOf(Number(fields.k.value));
+    const told = ([, method, pair, suite, , source, prompts]) => `${method} (${source}), ${suite} on ${pair}, prompts ${prompts.join(" and ")}`;
     const shared = Object.keys(a.prompts).filter((p) => p in b.prompts).map((prompt) => [prompt, Object.keys(a.prompts[prompt]).filter((g) => g in b.prompts[prompt])]);
     const rows = shared.flatMap(([prompt, grafts]) => grafts.map((graft) => count(pairs(a, b, prompt, graft), prompt, graft, k)));
     const [x, y] = [named(nameA), named(nameB)];
-    status.textContent = rows.length ? `A is ${x[1]} on ${x[2]}, B is ${y[1]} on ${y[2]}. ${rows.reduce((sum, r) => sum + r.flips.length, 0)} flips in ${rows.length} rows.` : "The two runs have no prompt and configuration in common.";
+    status.textContent = rows.length ? `A is ${told(x)}. B is ${told(y)}. ${rows.reduce((sum, r) => sum + r.flips.length, 0)} flips in ${rows.length} rows.` : "The two runs have no prompt and configuration in common.";
     result.replaceChildren(...shared.filter(([, grafts]) => grafts.length).map(([prompt]) => part(prompt, rows.filter((r) => r.prompt === prompt))));
   };
 
@@ -126,5 +129,5 @@
   form.addEventListener("input", (event) => { if (event.target === fields.a) partners(fields.b.value); keep(); show(); });
   form.addEventListener("submit", (event) => event.preventDefault());
   addEventListener("hashchange", () => { if (location.hash.includes("=")) { read(); show(); } });
-  kgbench.load("index", "", "data/runs.js").then((found) => { index = found; read(); show(); });
+  kgbench.load("index", "", "data/runs.js").then((found) => { ({ runs: index, first } = found); read(); show(); });
 })();
