@@ -85,7 +85,7 @@ def _left_out(record: Record, names: Sequence[str]) -> str:
     """Which columns do not fit, and where they are."""
     if not names:
         return ""
-    told = f"columns left out for their width: {', '.join(names)}; `kgbench export {record.id[:12]}` has them, as has a wider terminal"
+    told = f"columns left out for their width: {', '.join(names)}; a wider terminal or `kgbench export {record.id[:12]}` shows them"
     return f"\n{wrapped(told, '  ')}"
 
 
