@@ -13,7 +13,7 @@ class TokenScore(tuple[float, bool]):
     """
 
     rank: int
-    """1 + number of tokens with strictly greater probability than the first token of the continuation."""
+    """1 + number of other tokens that are at least as probable as the first token of the continuation."""
     prob: float
     """Probability of the first token."""
     logprob: float
