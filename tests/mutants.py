@@ -308,11 +308,11 @@ MUTANTS = (
         "cuts counted from the prompt's first token", ("engine/sequential.py", "key - first for", "key for"), only="edits and mistral"
     ),
     families(
-        "the first slice as wide as the others",
+        "the widths of the first two slices exchanged",
         (
             "models/families/phi3.json",
-            '"part": 0, "of": ["num_attention_heads"',
-            '"part": 0, "of": ["num_key_value_heads"',
+            '"part": 0, "of": ["num_attention_heads", "num_key_value_heads"',
+            '"part": 0, "of": ["num_key_value_heads", "num_attention_heads"',
         ),
         only="phi3",
     ),
