@@ -393,7 +393,9 @@ def judged(mutant: Mutant) -> Outcome:
         environment = {**os.environ, "PYTHONPATH": name, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
         done = subprocess.run(line, cwd=name, env=environment, capture_output=True, text=True)
     red = re.search(r"^FAILED \S*?(test_\w+\.py::\S+)", done.stdout, re.MULTILINE)
-    if done.returncode not in (0, 1) or (done.returncode == 1) != bool(red):
+    if done.returncode == 2 and "kgbench.errors." in done.stdout:  # the package refused a model that the laws are collected from
+        red = re.search(r"^ERROR \S*?(test_\w+\.py)", done.stdout, re.MULTILINE)
+    if done.returncode not in (0, 1, 2) or bool(done.returncode) != bool(red):
         raise RuntimeError(f"mutant {mutant.name!r}: the laws could not be run\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return Outcome(mutant.name, red.group(1) if red else None, time.monotonic() - started, done.stdout[-2000:])
 

@@ -102,6 +102,22 @@ def hooked(pair: ModelPair, model: torch.nn.Module, prompt: Prompt, at: Hook, ch
         return model(input_ids=torch.tensor([pair.encode(prompt)])).logits[0, -1]  # type: ignore[no-any-return]
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.usefixtures("exact")
+def test_constants_are_told_apart(executor: str) -> None:
+    """Two configurations that write different constants at one place, asked together, are as each is alone."""
+    pair, prompt = pair_of("gpt2"), pool()[0]
+    (plain,) = graft_treatments(pair, [prompt], "PRE")
+
+    def written(seed: int) -> tuple[Treatment, ...]:
+        return (*plain[:-1], Treatment(plain[-1].weights, (Write(Hook(1, "resid_post"), values(seed, WIDTH)),)))
+
+    assert len({values(1, WIDTH), values(2, WIDTH), values(1, WIDTH)}) == 2
+    together = answers(pair, executor, [prompt], [[written(1)], [written(2)]])[0]
+    for got, seed in zip(together, (1, 2), strict=True):
+        assert distance(got, answers(pair, executor, [prompt], [[written(seed)]])[0, 0]) < EXACT
+
+
 @families
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("point", POINTS)
