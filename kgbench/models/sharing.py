@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from copy import deepcopy
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -43,16 +45,29 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def hold(model: nn.Module, *others: nn.Module) -> None:
-    """Copy weights on the processor into memory of their own, since they may be a file, mapped, that something else changes or truncates.
+    """Copy weights that are a mapped file, which something else may change or truncate, into memory of their own.
 
     Args:
         model: A model; its values do not change.
         others: Models whose storage it may go on using.
     """
     kept = {weight.data_ptr() for other in others for weight in other.parameters()}
+    mapped = _mapped_files()
     for weight in model.parameters():
-        if weight.device.type == "cpu" and weight.data_ptr() not in kept:
+        at = weight.data_ptr()
+        if weight.device.type == "cpu" and at not in kept and any(at in file for file in mapped):
             weight.data = weight.data.clone()
+
+
+def _mapped_files() -> list[range]:
+    """Addresses of this process at which files are mapped; all addresses where the system does not say."""
+    try:
+        lines = Path("/proc/self/maps").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return [range(sys.maxsize)]
+    rows = [line.split(maxsplit=5) for line in lines]
+    bounds = [row[0].split("-") for row in rows if row[4] != "0"]  # of memory without a file, the inode is 0
+    return [range(int(first, 16), int(last, 16)) for first, last in bounds]
 
 
 def refuse_non_finite(name: str, tensor: Tensor, origin: str) -> None:
