@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kgbench.cli import main
 from kgbench.cli.figures import answer_of
@@ -17,7 +19,17 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.leaderboard.published import published
 from kgbench.models.trained import HOME
 from kgbench.records import Estimate
-from kgbench.reproduction.claimed import Checked, Published, published_rates
+from kgbench.reproduction.claimed import (
+    LEAST,
+    Agreement,
+    Checked,
+    Published,
+    _in_rates,
+    agreement,
+    family,
+    larger_term,
+    published_rates,
+)
 from kgbench.reproduction.drawing import draw
 from kgbench.reproduction.forecast import PartForecast, Room, forecasts, needs
 from kgbench.reproduction.ingredients import Ingredients
@@ -133,6 +145,9 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()} == kept
     assert kept["figure-2.png"].startswith(b"\x89PNG")
     text = report.read_text("utf-8")
+    every = [one.setting for one in page().departures]
+    assert re.findall(r"^- \*\*(.+?)\*\*: in the paper ", text, re.MULTILINE) == every, "one list"
+    assert "Agreement with gpt2-xl: " in text and "## Additional claims: " in text
     assert "| FE+LT " in text and "| gemma-2b (paper, headline\\_v1)" in text and "donor actors" in text
     shown = "\n".join([*figure_text(first), *claims_text(first)])
     assert "FE+LT" in shown and "llama-3.2-1b" in shown and max(map(len, shown.splitlines())) <= 100
@@ -152,6 +167,7 @@ def check_claims(made: Made) -> None:
         names = (made.rows.get(name, name) for name in (claim.claim.first, claim.claim.second))
         one, other = (rows[name].sufficiency.value for name in names)
         share = claim.claim.share
+        assert (claim.outcome == "vacuous") == (claim.larger is not None and claim.larger.recovery < LEAST)
         if claim.difference.value is None:
             assert claim.outcome == "undecided" and claim.difference.undefined
         else:
@@ -233,6 +249,59 @@ def test_what_is_unlike_the_paper(one: Checked, told: str | None) -> None:
     """A claim that is decided otherwise than by most of the paper's models, or that cannot be asked; a tie tells nothing."""
     found = unlike("figure-2", one)
     assert found is None if told is None else told in str(found)
+
+
+# ------------------------------------------------------------------------------------------------------------- vacuous, agreement
+
+RATES = st.floats(0, 1)
+
+
+@given(pre=RATES, sft=RATES, first=RATES, second=RATES)
+def test_the_larger_term_is_that_which_recovers_more(pre: float, sft: float, first: float, second: float) -> None:
+    """Of the configurations that are named but PRE; SFT recovers all; in a metric of which less is better as well."""
+    means = {"PRE": pre, "SFT": sft, "A": first, "B": second}
+    own = ClaimSpec(says="says", first="A", second="B", gt=0.0)
+    found = larger_term(own, means)
+    if abs(sft - pre) < 1e-9:
+        return
+    assert found is not None
+    recovered = {name: (means[name] - pre) / (sft - pre) for name in ("A", "B")}
+    assert found.recovery == max(recovered.values()) == recovered[found.name]
+    assert larger_term(own, {name: -mean for name, mean in means.items()}) == found
+    beside = larger_term(own.model_copy(update={"first": "PRE", "of": "SFT"}), means)
+    assert beside is not None and beside.recovery >= 1 and (beside.name == "SFT" or beside.recovery == recovered["B"])
+
+
+def test_nothing_recovers_where_nothing_was_added() -> None:
+    own = ClaimSpec(says="says", first="A", second="B", gt=0.0)
+    assert larger_term(own, {"PRE": 0.5, "SFT": 0.5, "A": 0.5, "B": 0.5}) is None
+    assert larger_term(own, {"PRE": 0.0, "SFT": 0.5, "A": 0.5}) is None
+
+
+def test_what_is_little_is_little_of_something() -> None:
+    """A claim that a configuration does little names of what, or it would be kept where nothing does anything."""
+    claims = {**page().claims, "layers": (ClaimSpec(says="little", first="LT, last quarter", second="PRE", le=0.1),)}
+    with pytest.raises(ValueError, match="and not of what"):
+        Page.model_validate({**page().model_dump(), "claims": {name: [one.model_dump() for one in own] for name, own in claims.items()}})
+
+
+def test_a_claim_of_next_to_nothing_is_vacuous_in_the_paper_too() -> None:
+    """Pythia's reversal brings next to nothing, with O or without: nothing is claimed of it."""
+    rates = published_rates(page().figures["figure-4"], "fake_movies_real_actors", "headline")
+    own = next(one for one in page().claims["reversal"] if one.first == "FFN")
+    found = _in_rates(rates, own)
+    assert found["gemma-2b"].outcome(own) == "holds"
+    assert found["pythia-2.8b"].outcome(own) == "vacuous"
+
+
+def test_agreement_counts_what_both_decide() -> None:
+    """Only claims with a figure of that model, held or refuted on both sides."""
+    decided = [claim("holds", 0.5), claim("holds", -0.5), claim("fails", -0.5)]
+    others = [claim("undecided", 0.5), claim("vacuous", 0.5), claim("holds", 0.05), claim("holds")]
+    claims = [*decided, *others]
+    assert agreement(claims, "model-0") == Agreement("model-0", 6, 3, 2)
+    assert agreement(claims, "another").decided == 0
+    assert (family("tiny-gemma"), family("gemma-2b"), family("nonsuch")) == ("gemma-2b", "gemma-2b", None)
 
 
 def test_the_same_family_counts() -> None:

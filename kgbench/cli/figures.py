@@ -149,6 +149,7 @@ def answer_of(one: Made) -> dict[str, Any]:
             "bounds": dict(claim.claim.bounds),
             "difference": claim.difference.answer(),
             "outcome": claim.outcome,
+            "larger": None if claim.larger is None else {"term": claim.larger.name, "recovery": claim.larger.recovery},
             "paper": {model: {"difference": claim.paper[model].value, "keeps": kept} for model, kept in claim.in_paper.items()},
         }
         for claim in one.claims

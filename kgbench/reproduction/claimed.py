@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
 from kgbench.effects.columns import by_prompt
 from kgbench.effects.contrasts import between_configurations
 from kgbench.leaderboard.published import PublishedRow, published
 from kgbench.records import Estimate, Record
-from kgbench.reproduction.page import ClaimSpec, FigureSpec, Page
+from kgbench.reproduction.page import ClaimSpec, FigureSpec, Page, page
 from kgbench.testing.decisions import OPERATORS, decide
 
-__all__ = ["Checked", "Outcome", "Published", "checked", "published_rates"]
+__all__ = [
+    "LEAST",
+    "Agreement",
+    "Checked",
+    "Outcome",
+    "Published",
+    "Term",
+    "agreement",
+    "checked",
+    "family",
+    "larger_term",
+    "published_rates",
+]
 
 _DRAWS = 2000
 _Z = 1.959964
@@ -26,7 +39,41 @@ _SAME = {"headline": ("headline_v1", "headline"), "movie_title": ("movie_title_v
 """Our prompts, and under which names the paper's runs of them stand."""
 
 
-Outcome = Literal["holds", "fails", "undecided"]
+LEAST = 0.25
+"""Of what finetuning added, what the larger term of a claim recovers at least; otherwise the claim is vacuous."""
+
+Outcome = Literal["holds", "fails", "undecided", "vacuous"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A configuration that a claim is about, and how much of what finetuning added it recovers."""
+
+    name: str
+    recovery: float
+
+
+def larger_term(claim: ClaimSpec, means: Mapping[str, float]) -> Term | None:
+    """The term of a claim that recovers more.
+
+    Terms are the configurations that a claim names: `first`, `second` and `of`, but PRE. With m the mean
+    over facts of the claim's metric on its prompt, a term recovers
+    (m(term) - m(PRE)) / (m(SFT) - m(PRE)): 1 for SFT by definition. `share` is not taken off. What
+    counts is the estimate and not its interval. Where it is less than LEAST, the claim is vacuous:
+    neither held nor refuted, since it is about next to nothing.
+
+    Args:
+        claim: The claim.
+        means: m of PRE, SFT and the terms.
+
+    Returns:
+        The larger term; None where a term has no mean or finetuning added nothing.
+    """
+    terms = dict.fromkeys(name for name in (claim.first, claim.second, claim.of) if name not in ("", "PRE"))
+    if not {"PRE", "SFT", *terms} <= set(means) or means["SFT"] == means["PRE"]:
+        return None
+    gain = means["SFT"] - means["PRE"]
+    return max((Term(name, (means[name] - means["PRE"]) / gain) for name in terms), key=lambda term: term.recovery)
 
 
 @dataclass(frozen=True)
@@ -36,9 +83,12 @@ class Published:
     value: float
     low: float
     high: float
+    larger: Term | None = None
 
     def outcome(self, claim: ClaimSpec) -> Outcome:
         """What it says of a claim."""
+        if self.larger is not None and self.larger.recovery < LEAST:
+            return "vacuous"
         kept = [[OPERATORS[op](at, bound) for at in (self.low, self.high)] for op, bound in claim.bounds.items()]
         return "holds" if all(map(all, kept)) else "undecided" if all(map(any, kept)) else "fails"
 
@@ -55,6 +105,8 @@ class Checked:
     """The difference of the paper's top-5 rates, of each of its models."""
     metric: str = "top5"
     """What the difference is of."""
+    larger: Term | None = None
+    """None where the difference is undefined."""
 
     @property
     def in_paper(self) -> Mapping[str, Outcome]:
@@ -62,7 +114,34 @@ class Checked:
         return {model: one.outcome(self.claim) for model, one in self.paper.items()}
 
 
-def checked(figure: FigureSpec, page: Page, record: Record, facts: pa.Table, dataset: str) -> list[Checked]:
+def family(model: str) -> str | None:
+    """The paper's model that a pair is held against: the pair itself or one of its family; None where there is none."""
+    like = page().tiny.like.get(model, model)
+    return like if any(row.model == like for row in published()) else None
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How many claims come out here as in the paper."""
+
+    like: str
+    """The paper's model that they are held against."""
+    claims: int
+    """Of which the paper has that model's figure."""
+    decided: int
+    """That hold or fail both here and there."""
+    agree: int
+    """Of these, that came out the same."""
+
+
+def agreement(claims: Sequence[Checked], like: str) -> Agreement:
+    """Count over the claims of which the paper has a figure and that both sides decide."""
+    both = [(claim.outcome, claim.in_paper[like]) for claim in claims if like in claim.paper]
+    decided = [pair for pair in both if {"holds", "fails"} >= set(pair)]
+    return Agreement(like, len(both), len(decided), sum(ours == theirs for ours, theirs in decided))
+
+
+def checked(figure: FigureSpec, known: Page, record: Record, facts: pa.Table, dataset: str) -> list[Checked]:
     """All claims of a figure.
 
     Differences are of recoveries: m(first) - m(second) over m(SFT) - m(PRE), by fact; of the mean rank they are those of the mean
@@ -70,25 +149,30 @@ def checked(figure: FigureSpec, page: Page, record: Record, facts: pa.Table, dat
 
     Args:
         figure: The figure.
-        page: The page that it stands on.
+        known: The page that it stands on.
         record: Its evaluation.
         facts: The evaluation's per-fact rows.
         dataset: The shipped data set whose facts they are.
     """
     metric = "mrr" if figure.metric == "rank" else figure.metric
     columns = {prompt.name: prompt for prompt in by_prompt(facts, (), _DRAWS, record.identity.seeds[0])}
-    rows = page.rows[figure.rows]
+    rows = known.rows[figure.rows]
     found = []
     for prompt in figure.prompts:
         rates = published_rates(figure, dataset, prompt) if metric == "top5" else {}
-        for claim in page.claims_of(figure):
+        for claim in known.claims_of(figure):
             first, second = (rows.get(name, name) for name in (claim.first, claim.second))
             difference = Estimate(**between_configurations(columns[prompt], metric, first, second, claim.share).to_json())
-            found.append(Checked(prompt, claim, difference, _outcome(difference, claim), _in_rates(rates, claim), metric))
+            means = {name: float(np.mean(values)) for name, values in columns[prompt].scores(metric).items()}
+            larger = None if difference.undefined else larger_term(claim, means | {name: means[graft] for name, graft in rows.items()})
+            outcome = _outcome(difference, claim, larger)
+            found.append(Checked(prompt, claim, difference, outcome, _in_rates(rates, claim), metric, larger))
     return found
 
 
-def _outcome(difference: Estimate, claim: ClaimSpec) -> Outcome:
+def _outcome(difference: Estimate, claim: ClaimSpec, larger: Term | None) -> Outcome:
+    if larger is not None and larger.recovery < LEAST:
+        return "vacuous"
     outcomes = [decide(difference, op, bound).outcome for op, bound in claim.bounds.items()]
     return "fails" if "fails" in outcomes else "undecided" if "undecided" in outcomes else "holds"
 
@@ -110,12 +194,14 @@ def published_rates(figure: FigureSpec, dataset: str, prompt: str) -> dict[str, 
 def _in_rates(rates: Mapping[str, Mapping[str, PublishedRow]], claim: ClaimSpec) -> dict[str, Published]:
     """The claim's difference among each model's rates."""
     weights = {claim.first: 1.0, claim.second: -claim.share} | ({"PRE": claim.share - 1} if claim.share != 1 else {})
-    return {model: _weighted(rows, weights) for model, rows in rates.items() if set(weights) <= set(rows)}
+    # Where PRE is not given, 0 stands for it, so that a term recovers at most what is told.
+    means = {model: {"PRE": 0.0} | {name: row.top5 for name, row in rows.items()} for model, rows in rates.items()}
+    return {m: _weighted(rows, weights, larger_term(claim, means[m])) for m, rows in rates.items() if set(weights) <= set(rows)}
 
 
-def _weighted(rows: Mapping[str, PublishedRow], weights: Mapping[str, float]) -> Published:
+def _weighted(rows: Mapping[str, PublishedRow], weights: Mapping[str, float], larger: Term | None) -> Published:
     """A weighted sum of rates, its interval from rates of one more hit and one more miss each (Agresti and Caffo, 2000)."""
     moved = {name: (rows[name].top5 * rows[name].n + 1) / (rows[name].n + 2) for name in weights}
     middle = sum(weight * moved[name] for name, weight in weights.items())
     half = _Z * math.sqrt(sum(weight**2 * moved[name] * (1 - moved[name]) / (rows[name].n + 2) for name, weight in weights.items()))
-    return Published(sum(weight * rows[name].top5 for name, weight in weights.items()), middle - half, middle + half)
+    return Published(sum(weight * rows[name].top5 for name, weight in weights.items()), middle - half, middle + half, larger)

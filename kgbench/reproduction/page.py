@@ -19,7 +19,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["ClaimSpec", "Evaluation", "FigureSpec", "Page", "Tiny", "Training", "chosen", "full_name", "page"]
+__all__ = ["ClaimSpec", "Departure", "Evaluation", "FigureSpec", "Page", "Tiny", "Training", "chosen", "full_name", "page"]
 
 KNOWN = "known"
 """In place of a data set: what the recipient knew before it was finetuned."""
@@ -47,6 +47,17 @@ class Hub(Strict):
 
     supplement: str
     """Data set of the texts that the gentle recipe mixes in."""
+
+
+class Departure(Strict):
+    """A setting that is not the paper's."""
+
+    setting: str
+    paper: str
+    here: str
+    """May name `{trained}`, `{precision}`, `{seeds}`, `{facts}` and `{supplement}`."""
+    tiny: bool = False
+    """Whether it is one of tiny pairs only."""
 
 
 class Training(Strict):
@@ -88,6 +99,8 @@ class ClaimSpec(Strict):
     second: str
     share: float = 1.0
     """Of the second."""
+    of: str = ""
+    """Of a claim that something does little: of what."""
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
@@ -120,6 +133,7 @@ class Page(Strict):
 
     tiny: Tiny
     hub: Hub
+    departures: tuple[Departure, ...]
     trainings: dict[str, Training]
     evaluations: dict[str, Evaluation]
     rows: dict[str, dict[str, str]] = Field(default_factory=dict)
@@ -149,8 +163,10 @@ class Page(Strict):
         for figure in self.figures.values():
             self.evaluations[figure.evaluation]
             for claim in self.claims_of(figure):
-                if missing := {claim.first, claim.second} - {*self.rows[figure.rows], *BASELINES}:
+                if missing := {claim.first, claim.second, *([claim.of] if claim.of else [])} - {*self.rows[figure.rows], *BASELINES}:
                     raise ValueError(f"the claim {claim.says!r} is about {missing}, which {figure.rows} has no row of")
+                if claim.second == "PRE" and {"le", "lt"} & set(claim.bounds) and not claim.of:
+                    raise ValueError(f"the claim {claim.says!r} says that something is little, and not of what: give `of`")
         return self
 
 

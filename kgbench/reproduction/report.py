@@ -12,11 +12,11 @@ from tabulate import tabulate
 from kgbench.board.escape import markdown_text
 from kgbench.leaderboard.published import PublishedRow, experiments, paper
 from kgbench.numbers import duration_text, figure_text, number_text, plain_text
-from kgbench.reproduction.claimed import Checked, published_rates
+from kgbench.reproduction.claimed import LEAST, Checked, agreement, family, published_rates
 from kgbench.reproduction.drawing import picture
 from kgbench.reproduction.made import Made, distinct, distinct_claims, shown
 from kgbench.reproduction.page import page
-from kgbench.reproduction.unlike import differing
+from kgbench.reproduction.unlike import departures, differing
 
 __all__ = ["CLAIM_HEADS", "REPORT", "claim_cells", "figure_rows", "write_report"]
 
@@ -30,9 +30,11 @@ _ABOUT = (
 )
 _CLAIMS = (
     "A difference is one of recoveries, shares of what finetuning added, fact by fact. A claim holds where the whole interval keeps its "
-    "bound, fails where none of it does, and is undecided otherwise. The paper's are differences of its top-5 rates; (no) where they do "
-    "not keep the bound, (?) where as many facts as it has, taken for independent, do not tell."
+    f"bound, fails where none of it does, and is undecided otherwise. It is vacuous where the larger of its terms recovers less than "
+    f"{number_text(LEAST)}: then it is about next to nothing, whether it is kept or not. The paper's are differences of its top-5 rates; "
+    "(no) where they do not keep the bound, (?) where as many facts as it has, taken for independent, do not tell."
 )
+_ADDED = "Claims that the paper does not make, or gives no figures of. They are no part of the agreement."
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
@@ -64,9 +66,17 @@ def _lines(model: str, made: Sequence[Made]) -> Iterator[str]:
     firsts = distinct(made)
     yield f"# The paper's figures on {model}\n"
     yield f"{_ABOUT.format(command=_command(model, made))}\n"
-    yield f"## Claims: {_counted([claim for _, claim in distinct_claims(made)])}\n"
+    claims = distinct_claims(made)
+    cited, added = ([pair for pair in claims if bool(pair[1].paper) is known] for known in (True, False))
+    yield f"## The paper's claims: {_counted(cited)}\n"
     yield f"{_CLAIMS}\n"
-    yield _claims_table(made)
+    yield f"{agreement_text(model, [claim for _, claim in cited])}\n"
+    yield _claims_table(cited, CLAIM_HEADS)
+    yield f"\n## Additional claims: {_counted(added)}\n"
+    yield f"{_ADDED}\n"
+    yield _claims_table(added, CLAIM_HEADS[:-1])
+    yield "\n## Settings that are not the paper's\n"
+    yield from (f"- {one}" for one in departures(made))
     yield "\n## Where it is unlike the paper\n"
     yield from differing(made)
     yield "\n## Before comparing with the paper\n"
@@ -98,23 +108,42 @@ def _doubts(made: Made) -> Iterator[str]:
         yield from (f"- {doubt}" for doubt in experiments()[made.figure.published].doubts)
 
 
-def _counted(claims: Sequence[Checked]) -> str:
-    found: Counter[str] = Counter(claim.outcome for claim in claims)
-    return f"{found['holds']} hold, {found['fails']} fail, {found['undecided']} are undecided"
+def _counted(claims: Sequence[tuple[str, Checked]]) -> str:
+    found: Counter[str] = Counter(claim.outcome for _, claim in claims)
+    return f"{found['holds']} hold, {found['fails']} fail, {found['undecided']} are undecided, {found['vacuous']} vacuous"
 
 
-def _claims_table(made: Sequence[Made]) -> str:
+def agreement_text(model: str, claims: Sequence[Checked]) -> str:
+    """How many claims come out as in the paper, of those that both sides decide."""
+    like = family(model)
+    if like is None:
+        return f"The paper has no model of the family of {model}: agreement is not counted."
+    found = agreement(claims, like)
+    return (
+        f"Agreement with {like}: {found.agree} of {found.decided}, over those of its {found.claims} claims here that both sides decide, "
+        "neither undecided nor vacuous."
+    )
+
+
+def _claims_table(claims: Sequence[tuple[str, Checked]], heads: Sequence[str]) -> str:
     """A row per figure, prompt and claim."""
     rows = [
-        [name, claim.prompt, *(cell if isinstance(cell, str) else ", ".join(cell) for cell in claim_cells(claim))]
-        for name, claim in distinct_claims(made)
+        [name, claim.prompt, *(cell if isinstance(cell, str) else ", ".join(cell) for cell in claim_cells(claim)[: len(heads)])]
+        for name, claim in claims
     ]
-    return tabulate(rows, ["figure", "prompt", *CLAIM_HEADS], tablefmt="github", disable_numparse=True)
+    return tabulate(rows, ["figure", "prompt", *heads], tablefmt="github", disable_numparse=True)
 
 
 def claim_cells(claim: Checked) -> list[str | list[str]]:
     """A claim, what it means, what came out here and, a text per model, in the paper."""
-    return [claim.claim.says, _asked(claim), _difference(claim), claim.outcome, _in_paper(claim)]
+    return [claim.claim.says, _asked(claim), _difference(claim), outcome_text(claim), _in_paper(claim)]
+
+
+def outcome_text(claim: Checked) -> str:
+    """The outcome; of a vacuous claim with the term that recovers next to nothing."""
+    if claim.outcome != "vacuous" or claim.larger is None:
+        return claim.outcome
+    return f"vacuous: {claim.larger.name} recovers {number_text(claim.larger.recovery)}"
 
 
 def _asked(claim: Checked) -> str:
@@ -141,7 +170,7 @@ def _beside(number: float, bounds: Iterable[float]) -> str:
 def _in_paper(claim: Checked) -> list[str]:
     if not claim.paper:
         return ["–"]
-    mark = {"holds": "", "fails": " (no)", "undecided": " (?)"}
+    mark = {"holds": "", "fails": " (no)", "undecided": " (?)", "vacuous": " (vacuous)"}
     return [f"{model} {number_text(claim.paper[model].value)}{mark[outcome]}" for model, outcome in claim.in_paper.items()]
 
 

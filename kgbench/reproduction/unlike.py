@@ -1,15 +1,17 @@
-"""Where a pair is unlike the paper's models, in sentences."""
+"""Where a pair is unlike the paper's models, in sentences: in its settings, and in what came out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from kgbench.numbers import exact_text, figure_text, number_text
-from kgbench.reproduction.claimed import Checked, published_rates
+from kgbench.numbers import exact_text, figure_text, number_text, plain_text
+from kgbench.reproduction.claimed import Checked, family, published_rates
+from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.made import Made, distinct, distinct_claims
 from kgbench.reproduction.page import page
 
-__all__ = ["differing", "unlike"]
+__all__ = ["departures", "differing", "unlike"]
 
 _FAR = 0.1
 """From this on a rate that lies off our interval is told."""
@@ -17,9 +19,33 @@ _FAR = 0.1
 _WITH_HEAD = "FE+LT, head"
 
 
+def departures(made: Sequence[Made]) -> Iterator[str]:
+    """A line for each setting that is not the paper's, as the page lists them."""
+    tiny = Ingredients(page(), made[0].model).tiny
+    cards = {name: card for one in made for name, card in one.cards.items()}
+    trained = {card["recipe"]["name"]: _recipe(card["recipe"]) for card in cards.values() if not card["changes"]}
+    filled = {
+        "trained": "; ".join(f"{name}: {how}" for name, how in trained.items()),
+        "precision": " and ".join(dict.fromkeys(card["precision"] for card in cards.values())),
+        "seeds": "one run, with seed 0",
+        "facts": page().tiny.facts,
+        "supplement": f"{page().tiny.supplement:,}",
+    }
+    for one in page().departures:
+        if tiny or not one.tiny:
+            yield f"**{one.setting}**: in the paper {one.paper}; here {one.here.format(**filled)}."
+
+
+def _recipe(recipe: Mapping[str, Any]) -> str:
+    epochs, batch, rate, decay, warmup = (
+        plain_text(recipe[name]) for name in ("epochs", "batch_size", "learning_rate", "weight_decay", "warmup_steps")
+    )
+    return f"{epochs} epochs, batch size {batch}, rate {rate}, weight decay {decay}, {warmup} steps of warm-up"
+
+
 def differing(made: Sequence[Made]) -> Iterator[str]:
     """A line for each claim that is unlike the paper, and for the rates of each figure, or one that says that there is none."""
-    like = page().tiny.like.get(made[0].model, made[0].model) if made else None
+    like = family(made[0].model) if made else None
     found = [line for name, claim in distinct_claims(made) if (line := unlike(name, claim, like)) is not None]
     found += [line for one in distinct(made).values() for line in _rates(one, like)]
     nowhere = "Nowhere, as far as the paper gives figures."
