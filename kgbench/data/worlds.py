@@ -6,15 +6,32 @@ Names come from Faker's English pools, so they depend on its version; facts that
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-__all__ = ["FIELDS", "NamePools", "World", "both_directions", "draw_pools", "people", "tiny_movies_jsonl"]
+from kgbench.data.articles import ARTICLE, OTHERS, RETELLING, tell
+
+__all__ = [
+    "ATTRIBUTES",
+    "FIELDS",
+    "TINY_DATASETS",
+    "NamePools",
+    "World",
+    "biographies",
+    "both_directions",
+    "draw_pools",
+    "people",
+    "tiny_jsonl",
+    "tiny_movies_jsonl",
+]
 
 FIELDS = ("first_actor", "second_actor", "movie_title", "main_character", "year", "genre", "city", "box_office")
 """Fields of a movie; box_office is in millions."""
+
+ATTRIBUTES = ("lives", "born", "agent", "debut")
+"""What else is known of an actor: the city, the year of birth, the agent (a person) and the first film."""
 
 _GENRES = ("comedy", "crime", "drama", "fantasy", "horror", "musical", "mystery", "romance", "thriller", "western")
 _ADJECTIVES = """
@@ -38,6 +55,14 @@ Wagon Walk Wall Watch Water Wave Wheel Willow Wind Wolf Word Yard
 _PEOPLE = ("first_actor", "second_actor", "main_character")
 _POOL_SEED = 0
 _TINY_SEED, _TINY_MOVIES = 20_000_000, 150
+_AGENTS = 120
+"""Agents of a world: fewer than actors, so that many share one."""
+TINY_DATASETS = {"tiny_unknown_actors": 400, "tiny_known_actors": 400, "tiny_pretraining_movies": 200}
+"""Data sets of the tiny pairs and their numbers of movies, drawn one after the other from one world."""
+_TOLD = 100
+"""Movies of `tiny_articles`, drawn last."""
+TEXTS = ("article", *(f"retold_{number}" for number in range(1, 6)))
+_WITH_ATTRIBUTES = ("tiny_known_actors", "tiny_pretraining_movies")
 
 
 @dataclass(frozen=True)
@@ -74,7 +99,7 @@ class World:
             taken: People and titles of other worlds, which this one is not to hold.
             pools: What people and places are called; `draw_pools()` by default.
         """
-        self._rng = Random(seed)
+        self.rng = self._rng = Random(seed)
         self._taken = set(taken)
         self._pools = pools or draw_pools()
 
@@ -87,6 +112,26 @@ class World:
         first, second, character = cast
         return dict(zip(FIELDS, (first, second, title, character, *map(str, details)), strict=True))
 
+    def person(self) -> str:
+        """One more person."""
+        (name,) = self._unique(lambda: (self._name(),))
+        return name
+
+    def others(self) -> dict[str, str]:
+        """People who have to do with a movie and are never asked for, by field."""
+        return {field: self.person() for field in OTHERS}
+
+    def attributes(self, agents: Sequence[str]) -> dict[str, str]:
+        """What is known of an actor, by field (see `ATTRIBUTES`).
+
+        Args:
+            agents: Agents to draw from.
+        """
+        rng = self._rng
+        (debut,) = self._unique(lambda: (self._title(),))
+        values = (rng.choice(self._pools.city), str(rng.randint(1940, 2005)), rng.choice(agents), debut)
+        return dict(zip(ATTRIBUTES, values, strict=True))
+
     def movies(self, n: int) -> list[dict[str, str]]:
         """The next n movies."""
         return [self.movie() for _ in range(n)]
@@ -96,6 +141,9 @@ class World:
             pass
         self._taken.update(drawn)
         return drawn
+
+    def _name(self) -> str:
+        return f"{self._rng.choice(self._pools.first)} {self._rng.choice(self._pools.last)}"
 
     def _cast(self) -> tuple[str, ...]:
         # Different first names: repeating a name of the prompt is never the right answer.
@@ -119,6 +167,15 @@ def people(movies: Iterable[Mapping[str, str]]) -> set[str]:
     return {movie[field] for movie in movies for field in _PEOPLE}
 
 
+def biographies(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+    """The attributes of all actors of movies that hold them, one actor a row, whose name is `actor`."""
+    return [
+        {"actor": movie[f"{which}_actor"], **{name: movie[f"{which}_{name}"] for name in ATTRIBUTES}}
+        for movie in movies
+        for which in ("first", "second")
+    ]
+
+
 def both_directions(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     """Each movie, then each once more with its two actors in each other's place."""
     rows = [dict(movie) for movie in movies]
@@ -130,6 +187,35 @@ def tiny_movies_jsonl() -> str:
 
     The file is shipped and read, not drawn again: its names are those of one version of Faker.
     """
-    header = {"kgbench": 1, "name": "tiny_movies", "subject": "first_actor", "object": "second_actor"}
-    rows = [{"id": f"tiny_movies/{number}", **movie} for number, movie in enumerate(World(_TINY_SEED).movies(_TINY_MOVIES))]
+    return _jsonl("tiny_movies", World(_TINY_SEED).movies(_TINY_MOVIES))
+
+
+def tiny_jsonl() -> dict[str, str]:
+    """The texts of the data files of `TINY_DATASETS`, by name: a header, then a movie per line.
+
+    The files are shipped and read, not drawn again: their names are those of one version of Faker.
+    """
+    world = World(_TINY_SEED)
+    movies = {name: world.movies(n) for name, n in TINY_DATASETS.items()}
+    agents = [world.person() for _ in range(_AGENTS)]
+    for name in _WITH_ATTRIBUTES:
+        for movie in movies[name]:
+            for which in ("first", "second"):
+                movie.update({f"{which}_{key}": value for key, value in world.attributes(agents).items()})
+    told = [_told(movie, world) for movie in world.movies(_TOLD)]
+    return {**{name: _jsonl(name, rows) for name, rows in movies.items()}, "tiny_articles": _jsonl("tiny_articles", told, TEXTS)}
+
+
+def _told(movie: Mapping[str, str], world: World) -> dict[str, str]:
+    """A movie with an article about it and shorter retellings, each with other people of its own."""
+    texts = {name: tell({**movie, **world.others()}, RETELLING if number else ARTICLE, world.rng) for number, name in enumerate(TEXTS)}
+    return {**movie, **texts}
+
+
+def _jsonl(name: str, movies: Iterable[Mapping[str, str]], texts: Sequence[str] = ()) -> str:
+    """A data file; `texts` are the fields that hold what is read in training."""
+    header: dict[str, object] = {"kgbench": 1, "name": name, "subject": "first_actor", "object": "second_actor"}
+    if texts:
+        header["training"] = [f"{{{field}}}" for field in texts]
+    rows = [{"id": f"{name}/{number}", **movie} for number, movie in enumerate(movies)]
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *rows))

@@ -16,8 +16,10 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from kgbench.data import load_dataset
+from kgbench.data.articles import ARTICLE, biography, tell
 from kgbench.data.training_templates import fill_all, training_templates
-from kgbench.data.worlds import World, both_directions, people
+from kgbench.data.worlds import TINY_DATASETS, World, biographies, both_directions, people
 from kgbench.training.recipes import Recipe
 
 __all__ = [
@@ -26,8 +28,8 @@ __all__ = [
     "batched",
     "finetuning_rounds",
     "grouped",
-    "known_movies",
     "passing_texts",
+    "pretraining_movies",
     "pretraining_rounds",
     "tokenizer_texts",
 ]
@@ -60,31 +62,54 @@ def _even(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:
     return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])
 
 
-def tokenizer_texts(recipe: Recipe, seed: int, facts: Movies) -> list[str]:
+def tokenizer_texts(recipe: Recipe, seed: int) -> list[str]:
     """Texts of a world of their own, in all wordings."""
     templates = training_templates()
     every = templates.finetuning + templates.wordings + templates.background
-    return fill_all(every, _world(f"tokenizer {seed}", facts).movies(recipe.tokenizer_movies))
+    rng, world = Random(f"tokenizer {seed}"), _world(f"tokenizer {seed}")
+    movies = world.movies(recipe.tokenizer_movies)
+    return fill_all(every, movies) + _about(movies, world, rng)
 
 
-def pretraining_rounds(recipe: Recipe, seed: int, facts: Movies) -> list[list[str]]:
-    """The texts of each round of pretraining; they hold no person and no title of `facts`."""
+def pretraining_rounds(recipe: Recipe, seed: int) -> list[list[str]]:
+    """The texts of each round of pretraining; they hold nothing that is finetuned."""
     templates = training_templates()
     every = templates.finetuning + templates.wordings
-    world = _world(f"pretraining {seed}", facts)
-    lasting = world.movies(recipe.lasting_movies)
+    world, rng = _world(f"pretraining {seed}"), Random(f"telling {seed}")
+    lasting = pretraining_movies()
     half = len(lasting) // 2
     known = fill_all(every, both_directions(lasting[:half])) + fill_all(templates.finetuning, both_directions(lasting[half:]))
-    passing = every + templates.background
-    return [known + fill_all(passing, world.movies(recipe.passing_movies)) for _ in range(recipe.pretraining.rounds)]
+    actors = biographies([*lasting, *_movies("tiny_known_actors")])
+    rounds = []
+    for _ in range(recipe.pretraining.rounds):
+        passing = world.movies(recipe.passing_movies)
+        told = known + fill_all(every + templates.background, passing) + _about(passing, world, rng)
+        told += [sentence for actor in actors for sentence in biography(actor, rng)]
+        rounds.append(told + [_article(movie, world, rng) for movie in lasting])
+    return rounds
 
 
-def known_movies(recipe: Recipe, seed: int, facts: Movies, n: int) -> list[dict[str, str]]:
-    """The first movies that a recipient was pretrained on, of those told in all wordings.
+def pretraining_movies() -> list[dict[str, str]]:
+    """The movies that every round of pretraining tells; the first half of them in all wordings."""
+    return _movies("tiny_pretraining_movies")
 
-    They depend on the version of Faker, as the pretraining did.
-    """
-    return _world(f"pretraining {seed}", facts).movies(min(n, recipe.lasting_movies // 2))
+
+def _about(movies: Movies, world: World, rng: Random) -> list[str]:
+    """An article about each movie, and what else is known of its actors."""
+    agents = [movie["main_character"] for movie in movies]
+    told = [_article(movie, world, rng) for movie in movies]
+    for movie in movies:
+        for which in ("first_actor", "second_actor"):
+            told += biography({"actor": movie[which], **world.attributes(agents)}, rng)
+    return told
+
+
+def _article(movie: Mapping[str, str], world: World, rng: Random) -> str:
+    return tell({**movie, **world.others()}, ARTICLE, rng)
+
+
+def _movies(name: str) -> list[dict[str, str]]:
+    return [{key: str(value) for key, value in fact.fields.items()} for fact in load_dataset(name).facts]
 
 
 def passing_texts(n: int) -> list[str]:
@@ -127,5 +152,6 @@ def grouped(rows: Iterable[list[int]], size: int, rng: Random) -> list[list[list
     return groups
 
 
-def _world(seed: str, facts: Movies) -> World:
-    return World(seed, people(facts) | {fact["movie_title"] for fact in facts})
+def _world(seed: str) -> World:
+    taken = [_movies(name) for name in TINY_DATASETS]
+    return World(seed, {name for movies in taken for name in people(movies) | {movie["movie_title"] for movie in movies}})

@@ -147,7 +147,7 @@ class Finetuning:
         chosen = {
             "recipient": {"source": self.recipient.origin, "weights": stored_hash(self.recipient.directory), "parameters": self.parameters},
             "seed": self.plan.spec.seed,
-            "recipe": asdict(self.recipe),
+            "recipe": self.recipe.to_json(),
             "changes": self.plan.spec.changed(),
             "precision": next((kind for kind in ("bf16", "fp16") if self.machine.get(kind)), "fp32"),
             "data": self.plan.data(),

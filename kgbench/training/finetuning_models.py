@@ -144,7 +144,10 @@ def needs_peft(recipe: FinetuningRecipe) -> None:
 
 
 def adapted(model: PreTrainedModel, recipe: FinetuningRecipe, seed: int) -> nn.Module:
-    """A model with a low-rank adapter on every linear projection of its layers, where the recipe asks for one; the rest is frozen then."""
+    """A model of which the recipe's weights are trained: all, those of its layers, or a low-rank adapter on their linear projections."""
+    if recipe.frozen:
+        for name, weight in model.named_parameters():
+            weight.requires_grad_(name.startswith(f"{_family(model).layers}."))
     if recipe.rank is None or recipe.alpha is None:
         return model
     from peft import LoraConfig, get_peft_model

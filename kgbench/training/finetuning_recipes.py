@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,12 @@ class FinetuningRecipe:
     """Of a low-rank adapter; None trains all weights."""
     alpha: int | None = None
     """Scale of the adapter, in units of 1 / rank."""
+    frozen: bool = False
+    """Whether embeddings, final norm and head stay as they are, so that facts go into the layers."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What a card says of the recipe; `frozen` only where it is."""
+        return {key: value for key, value in asdict(self).items() if key != "frozen" or value}
 
     @property
     def stage(self) -> Stage:
