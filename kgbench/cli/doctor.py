@@ -97,11 +97,11 @@ def _version(name: str) -> str | None:
 
 def _shipped_pairs() -> dict[str, bool]:
     """Pairs that come with the package, and whether all their files did."""
-    from kgbench.models.catalog import entry, is_plant, names, zoo_path
+    from kgbench.models.catalog import entry, is_delta, names, zoo_path
 
     sources = {name: [zoo_path(source) for source in (entry(name).recipient, *entry(name).donors.values())] for name in names()}
     shipped = {name: [path for path in paths if path is not None] for name, paths in sources.items()}
-    return {name: all((path / "config.json").exists() or is_plant(path) for path in paths) for name, paths in shipped.items() if paths}
+    return {name: all((path / "config.json").exists() or is_delta(path) for path in paths) for name, paths in shipped.items() if paths}
 
 
 def _machine() -> dict[str, str]:

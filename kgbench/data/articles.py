@@ -14,7 +14,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["ARTICLE", "OTHERS", "PEOPLE", "RETELLING", "biography", "frames", "tell"]
+__all__ = ["ARTICLE", "OTHERS", "PEOPLE", "RETELLING", "biography", "frames", "tell", "world_texts"]
 
 PEOPLE = ("first_actor", "second_actor", "main_character", "director", "third_actor", "fourth_actor")
 """Fields that hold people; each is told by the full name once, then by the last name."""
@@ -31,18 +31,19 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 
 @cache
-def _tables() -> Mapping[str, Mapping[str, Sequence[str]]]:
+def world_texts() -> Mapping[str, Mapping[str, Sequence[str]]]:
+    """Sentence frames of articles and wordings of biographies, from articles.toml."""
     return tomllib.loads((Path(__file__).parent / "articles.toml").read_text(encoding="utf-8"))
 
 
 def frames() -> Mapping[str, Sequence[str]]:
     """Sentence frames by kind."""
-    return _tables()["frames"]
+    return world_texts()["frames"]
 
 
 def biography(actor: Mapping[str, str], rng: Random) -> list[str]:
     """A sentence on each attribute of an actor (see `kgbench.data.worlds.biographies`)."""
-    return [rng.choice(wordings).format_map(actor) for wordings in _tables()["biographies"].values()]
+    return [rng.choice(wordings).format_map(actor) for wordings in world_texts()["biographies"].values()]
 
 
 def tell(movie: Mapping[str, str], shape: Shape, rng: Random) -> str:

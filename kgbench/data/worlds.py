@@ -57,10 +57,8 @@ _POOL_SEED = 0
 _TINY_SEED, _TINY_MOVIES = 20_000_000, 150
 _AGENTS = 120
 """Agents of a world: fewer than actors, so that many share one."""
-TINY_DATASETS = {"tiny_unknown_actors": 400, "tiny_known_actors": 400, "tiny_pretraining_movies": 200}
+TINY_DATASETS = {"tiny_unknown_actors": 400, "tiny_known_actors": 400, "tiny_pretraining_movies": 200, "tiny_articles": 100}
 """Data sets of the tiny pairs and their numbers of movies, drawn one after the other from one world."""
-_TOLD = 100
-"""Movies of `tiny_articles`, drawn last."""
 TEXTS = ("article", *(f"retold_{number}" for number in range(1, 6)))
 _WITH_ATTRIBUTES = ("tiny_known_actors", "tiny_pretraining_movies")
 
@@ -196,14 +194,15 @@ def tiny_jsonl() -> dict[str, str]:
     The files are shipped and read, not drawn again: their names are those of one version of Faker.
     """
     world = World(_TINY_SEED)
-    movies = {name: world.movies(n) for name, n in TINY_DATASETS.items()}
+    *plain, (articles, n_articles) = TINY_DATASETS.items()
+    movies = {name: world.movies(n) for name, n in plain}
     agents = [world.person() for _ in range(_AGENTS)]
     for name in _WITH_ATTRIBUTES:
         for movie in movies[name]:
             for which in ("first", "second"):
                 movie.update({f"{which}_{key}": value for key, value in world.attributes(agents).items()})
-    told = [_told(movie, world) for movie in world.movies(_TOLD)]
-    return {**{name: _jsonl(name, rows) for name, rows in movies.items()}, "tiny_articles": _jsonl("tiny_articles", told, TEXTS)}
+    told = [_told(movie, world) for movie in world.movies(n_articles)]
+    return {**{name: _jsonl(name, rows) for name, rows in movies.items()}, articles: _jsonl(articles, told, TEXTS)}
 
 
 def _told(movie: Mapping[str, str], world: World) -> dict[str, str]:

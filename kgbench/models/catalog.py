@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -23,7 +23,21 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["CARD", "DELTA", "Entry", "describe", "entry", "is_plant", "names", "plants", "read_plant", "shipped", "zoo_path"]
+__all__ = [
+    "CARD",
+    "DELTA",
+    "Entry",
+    "describe",
+    "entry",
+    "is_delta",
+    "is_plant",
+    "names",
+    "plants",
+    "read_delta_card",
+    "read_plant",
+    "shipped",
+    "zoo_path",
+]
 
 CARD, DELTA = "card.json", "delta.safetensors"
 """The two files of a plant."""
@@ -114,9 +128,30 @@ def entry(name: str) -> Entry:
     raise UnknownNameError("model", name, known, hint)
 
 
-def is_plant(directory: Path) -> bool:
-    """Whether a folder holds a plant rather than a whole checkpoint."""
+def is_delta(directory: Path) -> bool:
+    """Whether a folder holds the changed weights of a donor rather than a whole checkpoint."""
     return (directory / DELTA).is_file()
+
+
+def is_plant(directory: Path) -> bool:
+    """Whether a folder holds a donor in which facts were planted at a known place."""
+    return is_delta(directory) and "plant" in read_delta_card(directory)
+
+
+def read_delta_card(directory: Path) -> dict[str, Any]:
+    """The card of a donor that is stored as its changed weights: `recipient` says whose they are to be put into.
+
+    Raises:
+        ModelError: The folder holds no such donor, or one whose card does not read.
+    """
+    if not is_delta(directory) and (directory / "config.json").is_file():
+        raise ModelError(
+            f"{str(directory)!r} is a checkpoint, and --model takes the name of a pair: a checkpoint goes by --recipient "
+            "(before finetuning) or --donor (after), as in --recipient before/ --donor after/"
+        )
+    if not is_delta(directory):
+        raise ModelError(f"{str(directory)!r} holds no plant: expected {CARD} and {DELTA}, see 'kgbench zoo build --help'")
+    return _card(directory, lambda card: (card["recipient"]["source"], card["recipient"]["weights"]), "donor")
 
 
 def read_plant(directory: Path) -> dict[str, Any]:
@@ -125,18 +160,16 @@ def read_plant(directory: Path) -> dict[str, Any]:
     Raises:
         ModelError: The folder holds no plant, or one whose card does not read.
     """
-    if not is_plant(directory) and (directory / "config.json").is_file():
-        raise ModelError(
-            f"{str(directory)!r} is a checkpoint, and --model takes the name of a pair: a checkpoint goes by --recipient "
-            "(before finetuning) or --donor (after), as in --recipient before/ --donor after/"
-        )
-    if not is_plant(directory):
-        raise ModelError(f"{str(directory)!r} holds no plant: expected {CARD} and {DELTA}, see 'kgbench zoo build --help'")
+    read_delta_card(directory)
+    return _card(directory, lambda card: (card["name"], card["plant"], card["data"]["planted"]), "plant")
+
+
+def _card(directory: Path, needed: Callable[[Any], object], what: str) -> dict[str, Any]:
     try:
         card = json.loads((directory / CARD).read_text("utf-8"))
-        str(card["name"]), str(card["plant"]), card["data"]["planted"], card["recipient"]["source"], card["recipient"]["weights"]
+        needed(card)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ModelError(f"{directory.name}/{CARD} is no card of a plant ({type(error).__name__}: {error})") from None
+        raise ModelError(f"{directory.name}/{CARD} is no card of a {what} ({type(error).__name__}: {error})") from None
     return dict(card)
 
 

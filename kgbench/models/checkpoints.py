@@ -22,7 +22,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from kgbench.errors import ModelError
 from kgbench.models import adapter
-from kgbench.models.catalog import DELTA, is_plant, read_plant, zoo_path
+from kgbench.models.catalog import DELTA, is_delta, read_delta_card, zoo_path
 from kgbench.models.delta import stored_hash
 from kgbench.models.trained import find_donor
 
@@ -108,8 +108,8 @@ def locate(source: str, revision: str | None = None, recipient: Checkpoint | Non
     directory = kept or Path(source).expanduser()
     if kept is not None or directory.exists() or not _is_hub_id(source):
         origin = source if kept is not None else f"local:{directory.resolve().name}"
-        if is_plant(directory):
-            return _planted(directory, origin, recipient)
+        if is_delta(directory):
+            return _changed(directory, origin, recipient)
         return _found(directory, source, origin, recipient)
     found = _cached(source, revision) or _downloaded(source, revision)
     return _found(found, source, f"{source}@{found.name}", recipient)
@@ -144,17 +144,17 @@ def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | No
     return Checkpoint(recipient.directory, origin, adapter=directory)
 
 
-def _planted(directory: Path, origin: str, recipient: Checkpoint | None) -> Checkpoint:
-    """A plant as a donor: its recipient's checkpoint with some weights changed."""
-    needed = read_plant(directory)["recipient"]
+def _changed(directory: Path, origin: str, recipient: Checkpoint | None) -> Checkpoint:
+    """A donor that is stored as changed weights, such as a plant: its recipient's checkpoint with these in place of its own."""
+    needed = read_delta_card(directory)["recipient"]
     if recipient is None or recipient.delta is not None:
         raise ModelError(
-            f"{origin} is a plant, which holds changed weights only and so cannot be a recipient; "
-            f"give it as a donor of {needed['source']}, or by itself: --model PATH"
+            f"{origin} holds changed weights only and so cannot be a recipient; "
+            f"give it as a donor of {needed['source']}, or a plant by itself: --model PATH"
         )
     if stored_hash(recipient.directory) != needed["weights"]:
         raise ModelError(
-            f"{origin} was planted in {needed['source']}, and {recipient.origin} has other weights; give --recipient {needed['source']}"
+            f"{origin} was made from {needed['source']}, and {recipient.origin} has other weights; give --recipient {needed['source']}"
         )
     return Checkpoint(recipient.directory, origin, directory / DELTA)
 

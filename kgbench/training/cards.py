@@ -12,8 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from kgbench.data import Dataset
+from kgbench.data import Dataset, load_dataset
+from kgbench.data.articles import world_texts
 from kgbench.data.training_templates import training_templates
+from kgbench.data.worlds import TINY_DATASETS
 from kgbench.errors import DataError
 from kgbench.training.recipes import Recipe
 
@@ -26,7 +28,13 @@ Scores = Mapping[str, Mapping[str, float]]
 
 def build_identity(recipe: Recipe, seed: int, facts: Dataset) -> str:
     """SHA-256, in hexadecimal, of all that is chosen in a build: recipe, seed, wordings and facts."""
-    return hash_of({"recipe": asdict(recipe), "seed": seed, "templates": asdict(training_templates()), "facts": facts.content_hash})
+    chosen = {"recipe": recipe.to_json(), "seed": seed, "templates": asdict(training_templates()), "facts": facts.content_hash}
+    return hash_of({**chosen, "world": _world()} if recipe.actors else chosen)
+
+
+def _world() -> Mapping[str, Any]:
+    """What the world of actors is made of."""
+    return {"texts": world_texts(), "datasets": {name: load_dataset(name).content_hash for name in TINY_DATASETS}}
 
 
 def make_card(recipe: Recipe, seed: int, facts: Dataset, scores: Scores, seconds: Mapping[str, float]) -> dict[str, Any]:
@@ -44,7 +52,7 @@ def make_card(recipe: Recipe, seed: int, facts: Dataset, scores: Scores, seconds
         "licence": "MIT",
         "seed": seed,
         "identity": build_identity(recipe, seed, facts),
-        "recipe": asdict(recipe),
+        "recipe": recipe.to_json(),
         "data": {
             "name": facts.name,
             "facts": len(facts.facts),

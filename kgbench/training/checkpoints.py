@@ -9,10 +9,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from kgbench.models.configuration import read_config
+from kgbench.models.family import Family
 from kgbench.training.recipes import Recipe
 from kgbench.training.stages import quiet
 
-__all__ = ["ATTENTION", "load_model", "new_model", "save_checkpoint"]
+__all__ = ["ATTENTION", "freeze", "load_model", "new_model", "save_checkpoint"]
 
 ATTENTION = "eager"
 """Scaled-dot-product kernels are slow backwards in bf16 on CPUs; sequences are short."""
@@ -26,6 +27,12 @@ def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> 
         torch.manual_seed(seed)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype=torch.float32)
     return model
+
+
+def freeze(model: PreTrainedModel, family: Family) -> None:
+    """Leave everything outside the layers as it is: embeddings, final norm and head."""
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(name.startswith(f"{family.layers}."))
 
 
 def save_checkpoint(model: PreTrainedModel, tokenizer: Path, directory: Path) -> None:

@@ -4,6 +4,10 @@ Pretraining has two kinds of movies. *Lasting* ones come back in every round, so
 drawn anew every time a model never learns to. Half of them are told in all wordings, the evaluation prompts' among
 them, the other half only in those of finetuning, so that what is read in one wording is worth knowing in another.
 *Passing* ones, in all wordings, keep the names of actors from being a closed list.
+
+In the world of *actors*, the lasting movies are a shipped data set, every actor of theirs has a city, a year of birth, an agent and a first
+film, and so have the actors of `tiny_known_actors`, whose movies are not told: actors that a recipient knows from other facts. Movies are
+told in articles too.
 """
 
 from __future__ import annotations
@@ -28,11 +32,15 @@ __all__ = [
     "batched",
     "finetuning_rounds",
     "grouped",
+    "known_movies",
     "passing_texts",
     "pretraining_movies",
     "pretraining_rounds",
     "tokenizer_texts",
 ]
+
+KNOWN = "tiny_known_actors"
+"""Data set whose actors are known from other facts."""
 
 IGNORED = -100
 """Label of a token that the loss leaves out."""
@@ -62,54 +70,68 @@ def _even(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:
     return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])
 
 
-def tokenizer_texts(recipe: Recipe, seed: int) -> list[str]:
+def tokenizer_texts(recipe: Recipe, seed: int, facts: Movies) -> list[str]:
     """Texts of a world of their own, in all wordings."""
     templates = training_templates()
     every = templates.finetuning + templates.wordings + templates.background
-    rng, world = Random(f"tokenizer {seed}"), _world(f"tokenizer {seed}")
+    world = _world(recipe, f"tokenizer {seed}", facts)
     movies = world.movies(recipe.tokenizer_movies)
-    return fill_all(every, movies) + _about(movies, world, rng)
+    more = _articles(movies, world) + _lives(movies, world) if recipe.actors else []
+    return fill_all(every, movies) + more
 
 
-def pretraining_rounds(recipe: Recipe, seed: int) -> list[list[str]]:
-    """The texts of each round of pretraining; they hold nothing that is finetuned."""
+def pretraining_rounds(recipe: Recipe, seed: int, facts: Movies) -> list[list[str]]:
+    """The texts of each round of pretraining; they hold nothing that is finetuned, neither `facts` nor a movie of another data set."""
     templates = training_templates()
     every = templates.finetuning + templates.wordings
-    world, rng = _world(f"pretraining {seed}"), Random(f"telling {seed}")
-    lasting = pretraining_movies()
+    world = _world(recipe, f"pretraining {seed}", facts)
+    lasting = pretraining_movies()[: recipe.lasting_movies] if recipe.actors else world.movies(recipe.lasting_movies)
     half = len(lasting) // 2
     known = fill_all(every, both_directions(lasting[:half])) + fill_all(templates.finetuning, both_directions(lasting[half:]))
-    actors = biographies([*lasting, *_movies("tiny_known_actors")])
-    rounds = []
-    for _ in range(recipe.pretraining.rounds):
-        passing = world.movies(recipe.passing_movies)
-        told = known + fill_all(every + templates.background, passing) + _about(passing, world, rng)
-        told += [sentence for actor in actors for sentence in biography(actor, rng)]
-        rounds.append(told + [_article(movie, world, rng) for movie in lasting])
-    return rounds
+    actors = biographies([*lasting, *_movies(KNOWN)[: 2 * recipe.lasting_movies]]) if recipe.actors else []
+    return [known + _round(recipe, world, lasting, actors) for _ in range(recipe.pretraining.rounds)]
+
+
+def _round(recipe: Recipe, world: World, lasting: Movies, actors: Movies) -> list[str]:
+    """What one round of pretraining has beside the lasting movies in their wordings."""
+    templates = training_templates()
+    passing = world.movies(recipe.passing_movies)
+    told = fill_all(templates.finetuning + templates.wordings + templates.background, passing)
+    if not recipe.actors:
+        return told
+    told += [sentence for actor in actors for sentence in biography(actor, world.rng)]
+    return told + _articles([*lasting, *passing], world) + _lives(passing, world)
 
 
 def pretraining_movies() -> list[dict[str, str]]:
-    """The movies that every round of pretraining tells; the first half of them in all wordings."""
+    """The movies that pretraining tells in every round; the first half of them in all wordings."""
     return _movies("tiny_pretraining_movies")
 
 
-def _about(movies: Movies, world: World, rng: Random) -> list[str]:
-    """An article about each movie, and what else is known of its actors."""
+def _articles(movies: Movies, world: World) -> list[str]:
+    """An article about each movie, with people who belong to it alone."""
+    return [tell({**movie, **world.others()}, ARTICLE, world.rng) for movie in movies]
+
+
+def _lives(movies: Movies, world: World) -> list[str]:
+    """What else is known of the actors of movies that are told once."""
     agents = [movie["main_character"] for movie in movies]
-    told = [_article(movie, world, rng) for movie in movies]
-    for movie in movies:
-        for which in ("first_actor", "second_actor"):
-            told += biography({"actor": movie[which], **world.attributes(agents)}, rng)
-    return told
-
-
-def _article(movie: Mapping[str, str], world: World, rng: Random) -> str:
-    return tell({**movie, **world.others()}, ARTICLE, rng)
+    actors = [movie[which] for movie in movies for which in ("first_actor", "second_actor")]
+    return [sentence for name in actors for sentence in biography({"actor": name, **world.attributes(agents)}, world.rng)]
 
 
 def _movies(name: str) -> list[dict[str, str]]:
     return [{key: str(value) for key, value in fact.fields.items()} for fact in load_dataset(name).facts]
+
+
+def known_movies(recipe: Recipe, seed: int, facts: Movies, n: int) -> list[dict[str, str]]:
+    """The first movies that a recipient was pretrained on, of those told in all wordings.
+
+    They depend on the version of Faker, as the pretraining did.
+    """
+    if recipe.actors:
+        return pretraining_movies()[: min(n, recipe.lasting_movies // 2)]
+    return _world(recipe, f"pretraining {seed}", facts).movies(min(n, recipe.lasting_movies // 2))
 
 
 def passing_texts(n: int) -> list[str]:
@@ -152,6 +174,7 @@ def grouped(rows: Iterable[list[int]], size: int, rng: Random) -> list[list[list
     return groups
 
 
-def _world(seed: str) -> World:
-    taken = [_movies(name) for name in TINY_DATASETS]
+def _world(recipe: Recipe, seed: str, facts: Movies) -> World:
+    """A world that holds nothing of `facts`, nor of the data sets of the tiny pairs."""
+    taken = [facts, *(_movies(name) for name in TINY_DATASETS if recipe.actors)]
     return World(seed, {name for movies in taken for name in people(movies) | {movie["movie_title"] for movie in movies}})

@@ -11,7 +11,6 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any

@@ -20,7 +20,7 @@ from kgbench.models.checkpoints import Checkpoint
 from kgbench.models.configuration import read_config
 from kgbench.models.family import Family, family_in, load_family
 from kgbench.models.pair import DTYPES, ModelPair, prepare
-from kgbench.training.checkpoints import ATTENTION
+from kgbench.training.checkpoints import ATTENTION, freeze
 from kgbench.training.finetuning_recipes import FinetuningRecipe
 from kgbench.training.scoring import PROMPTS, hits
 from kgbench.training.stages import bf16_helps, quiet
@@ -146,8 +146,7 @@ def needs_peft(recipe: FinetuningRecipe) -> None:
 def adapted(model: PreTrainedModel, recipe: FinetuningRecipe, seed: int) -> nn.Module:
     """A model of which the recipe's weights are trained: all, those of its layers, or a low-rank adapter on their linear projections."""
     if recipe.frozen:
-        for name, weight in model.named_parameters():
-            weight.requires_grad_(name.startswith(f"{_family(model).layers}."))
+        freeze(model, _family(model))
     if recipe.rank is None or recipe.alpha is None:
         return model
     from peft import LoraConfig, get_peft_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,14 @@ class Recipe:
     """Movies that are drawn for one round."""
     pretraining: Stage
     finetuning: Stage
+    actors: bool = False
+    """Whether pretraining tells more of actors than whom they play with, see `kgbench.training.corpus`."""
+    frozen: bool = False
+    """Whether finetuning leaves embeddings, final norm and head as they are; the donor is stored as its changed weights then."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What a card says of the recipe: what is off is left out."""
+        return {key: value for key, value in asdict(self).items() if value is not False or key == "bos"}
 
 
 @cache

@@ -15,13 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from transformers import PreTrainedTokenizerFast
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from kgbench.data import load_dataset
 from kgbench.errors import OutputError
+from kgbench.models.catalog import CARD, DELTA
+from kgbench.models.delta import stored_hash, write_delta
+from kgbench.models.family import load_family
 from kgbench.training import corpus
 from kgbench.training.cards import build_identity, make_card, read_card, write_card
-from kgbench.training.checkpoints import load_model, new_model, save_checkpoint
+from kgbench.training.checkpoints import freeze, load_model, new_model, save_checkpoint
 from kgbench.training.recipes import Recipe, Stage, recipe
 from kgbench.training.scoring import score_checkpoints
 from kgbench.training.stages import SAVE_EVERY, OnStep, Run, train
@@ -148,13 +152,25 @@ class _Build:
         # The donor starts from the recipient as it is stored, so that what finetuning changed is what the two files differ in.
         fresh = part == "recipient"
         model = new_model(self.recipe, tokenizer, self.seed) if fresh else load_model(self._where("recipient"))
+        if self.recipe.frozen and not fresh:
+            freeze(model, load_family(self.recipe.model_type))
         checkpoints = self.work / f"{part}-checkpoints"
         run = Run(checkpoints, self.seed, self.save_every, on_step)
         seconds = train(model, batches, self._stage(part), run)
         self._clock(part).write_text(json.dumps(seconds), encoding="utf-8")
         with _whole(self.work / part) as partial:
-            save_checkpoint(model, self.vocabulary, partial)
+            if self.recipe.frozen and not fresh:
+                self._save_changes(model, partial)
+            else:
+                save_checkpoint(model, self.vocabulary, partial)
         shutil.rmtree(checkpoints)
+
+    def _save_changes(self, model: PreTrainedModel, directory: Path) -> None:
+        """Write the donor's weights that are not the recipient's, and whose they are to be put into."""
+        place = self._where("recipient")
+        write_delta(load_model(place), model, torch.float16, directory / DELTA)
+        (directory / DELTA).chmod(0o644)  # weights are written for their owner's eyes only
+        write_card({"name": self.recipe.name, "recipient": {"source": "recipient", "weights": stored_hash(place)}}, directory / CARD)
 
     def _on_step(self, part: str, before: int, total: int) -> OnStep | None:
         if (progress := self.progress) is None:
