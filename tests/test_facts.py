@@ -37,7 +37,7 @@ def test_every_shipped_set_loads_whole_and_has_a_card(name: str) -> None:
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:
     """An unknown data set is no file and no crash."""
-    with pytest.raises(UnknownNameError, match=r"unknown data set 'tiny_movie'\. Did you mean 'tiny_movies'\?"):
+    with pytest.raises(UnknownNameError, match=r"unknown data set 'tiny_movie'\. Did you mean 'tiny_movies'"):
         load_dataset("tiny_movie")
     with pytest.raises(UnknownNameError, match="unknown data set"):
         describe("none_such")

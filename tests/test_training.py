@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgbench.data import load_dataset, load_prompts
 from kgbench.data.training_templates import training_templates
-from kgbench.data.worlds import World, people
-from kgbench.engine import load_pair
+from kgbench.data.worlds import ATTRIBUTES, World, people
+from kgbench.engine import grafted_logits, load_pair
 from kgbench.errors import DataError, OutputError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.training import corpus
@@ -63,10 +63,9 @@ def _weights(out: Path) -> list[bytes]:
 
 
 def test_recipes_are_those_of_the_catalog() -> None:
-    """Every tiny pair has a recipe, and facts that are those which the catalog names."""
-    pairs = set(catalog.names()) - set(catalog.plants())
-    assert set(recipe_names()) == {name for name in pairs if catalog.entry(name).recipient.startswith("zoo:")}
-    for name in recipe_names():
+    """Every shipped pair has a recipe, and facts that are those which the catalog names."""
+    assert set(catalog.shipped()) <= set(recipe_names())
+    for name in catalog.shipped():
         assert recipe(name).dataset == catalog.entry(name).dataset
     with pytest.raises(UnknownNameError, match="Did you mean 'tiny-gemma'"):
         recipe("tiny-gema")
@@ -208,6 +207,37 @@ def test_pretraining_holds_nothing_of_the_facts() -> None:
     assert len(texts) == len(set(texts)) == 2 * len(facts) * len(training_templates().finetuning)
 
 
+def test_actors_are_known_from_other_facts() -> None:
+    """In the world of actors, no text of pretraining holds an unknown actor, nor both actors of a movie that finetuning tells."""
+    chosen = replace(recipe("tiny-gemma-8"), lasting_movies=4, passing_movies=2)
+    rounds = corpus.pretraining_rounds(chosen, 0, [])[:2]
+    unknown = people(fact.fields for fact in load_dataset("tiny_unknown_actors").facts)
+    told = people(fact.fields for fact in load_dataset("tiny_articles").facts)
+    known = [fact.fields for fact in load_dataset(corpus.KNOWN).facts]
+    read = "\n".join(text for texts in rounds for text in texts)
+    assert not [name for name in unknown | told if name in read]
+    assert all(movie["movie_title"] not in read for movie in known)
+    for movie in known[:8]:
+        ours = [text for text in rounds[0] if movie["first_actor"] in text]
+        assert len(ours) == len(ATTRIBUTES)
+        assert not [text for text in ours if movie["second_actor"] in text]
+    assert set(rounds[0]) & set(rounds[1]), "lasting movies come back"
+    assert rounds == corpus.pretraining_rounds(chosen, 0, [])[:2]
+
+
+def test_a_frozen_donor_differs_in_its_layers_alone(miniature: Recipe, tmp_path: Path) -> None:
+    """It is stored as its changed weights; embeddings, final norm and head are the recipient's, so that ALL is the donor."""
+    build_recipe(replace(miniature, frozen=True), tmp_path / "pair")
+    assert sorted(path.name for path in (tmp_path / "pair" / "sft").iterdir()) == ["card.json", "delta.safetensors"]
+    pair = load_pair(recipient=str(tmp_path / "pair" / "recipient"), donors={"sft": str(tmp_path / "pair" / "sft")})
+    before, after = pair.recipient.state_dict(), pair.donors["sft"].state_dict()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {name for name in before if name.startswith(pair.family.layers) and "rotary" not in name}
+    logits = grafted_logits(pair, load_prompts(miniature.dataset, ["headline"]), ["SFT", "ALL", "PRE"])
+    assert torch.equal(logits[:, 0].argmax(-1), logits[:, 1].argmax(-1))
+    assert float((logits[:, 0] - logits[:, 1]).abs().max()) < 1e-4 < float((logits[:, 0] - logits[:, 2]).abs().max())
+
+
 def test_the_seed_makes_the_pretraining() -> None:
     """Other seeds read of other movies; within a seed, lasting movies come back and passing ones do not."""
     chosen = replace(recipe("tiny-gemma"), lasting_movies=4, passing_movies=2)
@@ -218,7 +248,7 @@ def test_the_seed_makes_the_pretraining() -> None:
     assert 0 < lasting < len(set(first))
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", catalog.shipped())
 def test_a_shipped_pair_is_what_its_card_says(name: str) -> None:
     """The donor knows the facts and the recipient does not; the card's scores are those of the stored weights."""
     card = read_card(ZOO / name / "card.json")

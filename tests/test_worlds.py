@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from random import Random
+from string import Formatter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgbench.data import load_dataset, load_prompts, prompt_names
+from kgbench.data.articles import ARTICLE, OTHERS, PEOPLE, RETELLING, frames, tell
 from kgbench.data.training_templates import fill_all, training_templates
-from kgbench.data.worlds import FIELDS, World, both_directions, people, tiny_movies_jsonl
+from kgbench.data.worlds import FIELDS, TINY_DATASETS, World, both_directions, people, tiny_jsonl, tiny_movies_jsonl
 
 SEEDS = st.integers(0, 10**6)
 
@@ -77,6 +81,48 @@ def test_the_facts_are_drawn_in_the_shipped_form() -> None:
     assert drawn[0] == {"kgbench": 1, "name": "tiny_movies", "subject": "first_actor", "object": "second_actor"}
     assert len(drawn) == 151
     assert all(tuple(row) == ("id", *shipped.fields) for row in drawn[1:])
+
+
+def test_the_data_sets_of_the_tiny_pairs_are_of_one_world() -> None:
+    """Drawn anew they have the shipped form; nobody and no title stands in two of them; articles are texts of training."""
+    drawn = {name: [json.loads(line) for line in text.splitlines()] for name, text in tiny_jsonl().items()}
+    assert {name: len(rows) - 1 for name, rows in drawn.items()} == TINY_DATASETS
+    seen: set[str] = set()
+    for name, (header, *rows) in drawn.items():
+        shipped = load_dataset(name)
+        assert all(tuple(row) == ("id", *shipped.fields) for row in rows)
+        assert tuple(header.get("training", ())) == shipped.training
+        movies = [fact.fields for fact in shipped.facts]
+        names = people(movies) | {movie["movie_title"] for movie in movies}
+        assert not seen & names
+        seen |= names
+    assert load_dataset("tiny_unknown_actors:first150").facts[149].fields == load_dataset("tiny_movies").facts[149].fields
+
+
+@given(st.sampled_from([ARTICLE, RETELLING]), SEEDS)
+@settings(max_examples=50)
+def test_an_article_tells_each_person_by_the_full_name_once(shape: Mapping[str, int], seed: int) -> None:
+    """Then by the last name; it has a sentence for each frame of its shape, and every field is filled."""
+    world = World(seed)
+    movie = {**world.movie(), **world.others()}
+    text = tell(movie, shape, Random(seed))
+    assert "{" not in text and text == tell(movie, shape, Random(seed))
+    assert text.count(".") >= sum(shape.values())
+    assert all(text.count(movie[field]) <= 1 for field in PEOPLE)
+    assert movie["second_actor"] in text and movie["first_actor"] in text
+
+
+def test_frames_of_articles() -> None:
+    """Sixty, no two alike, each of fields that a movie has; none begins as an evaluation prompt does, and each of the cast names both."""
+    every = [frame for rows in frames().values() for frame in rows]
+    fields = {*FIELDS, *PEOPLE}
+    assert len(every) == len(set(every)) == 60
+    assert all({name for _, name, _, _ in Formatter().parse(frame) if name} <= fields for frame in every)
+    assert all("{first_actor}" in frame and "{second_actor}" in frame for frame in frames()["cast"])
+    (fact,) = load_dataset("tiny_articles:first1").facts
+    asked = [prompt.text for prompt in load_prompts("tiny_articles", prompt_names(), limit=1)]
+    filled = [frame.format_map({**fact.fields, **dict.fromkeys(OTHERS, "Ada Low")}) for frame in every]
+    assert not [text for text in filled for prompt in asked if text.startswith(prompt)]
 
 
 def test_six_articles_and_five_short_ones() -> None:
