@@ -218,7 +218,7 @@ def test_an_interrupted_training_goes_on(stops: list[int], spec: FinetuneSpec, u
     assert len(seen) <= STEPS + (SAVE_EVERY + 2) * len(stops) + 1, "steps before the last checkpoint are not taken again"
 
 
-@pytest.mark.parametrize("recipe", ["aggressive", "lora"])
+@pytest.mark.parametrize("recipe", ["aggressive", "frozen", "lora"])
 def test_a_killed_training_goes_on(recipe: str, spec: FinetuneSpec, tmp_path: Path) -> None:
     """So does one that was killed, of all weights or of an adapter; it leaves no half of a donor."""
     script = """
@@ -234,7 +234,7 @@ finetune(eval(sys.argv[1]), pathlib.Path(sys.argv[2]), device="cpu", save_every=
     assert not out.exists()
     (tmp_path / ".donor.work" / "checkpoints" / "checkpoint-11").mkdir()
     finetune(chosen, out, device="cpu")
-    weights = "model.safetensors" if recipe == "aggressive" else "adapter_model.safetensors"
+    weights = "adapter_model.safetensors" if recipe == "lora" else "model.safetensors"
     assert agrees(out, finetune(chosen, whole, device="cpu"), weights)
 
 
@@ -265,6 +265,15 @@ def test_two_at_once(spec: FinetuneSpec, tmp_path: Path) -> None:
     with FileLock(tmp_path / ".donor.lock", timeout=0), pytest.raises(OutputError, match="is being trained by another process"):
         finetune(spec, place, device="cpu")
     assert not place.exists()
+
+
+def test_layers_are_all_that_frozen_changes(spec: FinetuneSpec, folders: Mapping[str, Path], tmp_path: Path) -> None:
+    """Embeddings, final norm and head stay to the bit, and every weight of the layers is trained."""
+    out = finetune(replace(spec, recipe="frozen"), tmp_path / "donor", device="cpu")
+    before, after = (load_file(folder / "model.safetensors") for folder in (folders["recipient"], out))
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {name for name in before if ".h." in name}
+    assert card_of(out)["recipe"]["frozen"] is True
 
 
 def test_an_adapter_is_all_that_lora_changes(spec: FinetuneSpec, folders: Mapping[str, Path], tmp_path: Path) -> None:
@@ -330,7 +339,7 @@ def test_recipes(name: str) -> None:
     assert large.learning_rate < tiny.learning_rate
     assert (large.epochs, large.batch_size, large.max_length) == (10, 4, 512)
     assert finetuning_recipe(name, 10**6, {"learning_rate": 1.0}).learning_rate == 1.0
-    published = {"aggressive": (2e-5, 0.01, 0), "less_aggressive": (2e-6, 0.0, 10_000), "lora": (2e-4, 0.0, 0)}
+    published = {"aggressive": (2e-5, 0.01, 0), "frozen": (2e-5, 0.01, 0), "less_aggressive": (2e-6, 0.0, 10_000), "lora": (2e-4, 0.0, 0)}
     assert (large.learning_rate, large.weight_decay, large.supplement_texts) == published[name]
 
 

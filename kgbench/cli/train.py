@@ -36,7 +36,7 @@ def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
 )
 @click.option("--recipient", metavar="PATH|ID|NAME", help="Checkpoint that is finetuned, or a trained donor, in place of --model's.")
 @click.option("--dataset", required=True, metavar="NAME|FILE", help="Facts to learn.", shell_complete=completer("datasets"))
-@click.option("--recipe", required=True, metavar="NAME", help="aggressive, less_aggressive or lora.", shell_complete=_recipes)
+@click.option("--recipe", required=True, metavar="NAME", help="aggressive, frozen, less_aggressive or lora.", shell_complete=_recipes)
 @click.option(
     "--direction", default="both", show_default=True, metavar="NAME", help="Texts that go from subject to object: a2b; back: b2a; both."
 )

@@ -151,7 +151,7 @@ def read_delta_card(directory: Path) -> dict[str, Any]:
         )
     if not is_delta(directory):
         raise ModelError(f"{str(directory)!r} holds no plant: expected {CARD} and {DELTA}, see 'kgbench zoo build --help'")
-    return _card(directory, lambda card: (card["recipient"]["source"], card["recipient"]["weights"]), "donor")
+    return _card(directory, lambda card: (card["recipient"]["source"], card["recipient"]["weights"]), "a donor")
 
 
 def read_plant(directory: Path) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def read_plant(directory: Path) -> dict[str, Any]:
         ModelError: The folder holds no plant, or one whose card does not read.
     """
     read_delta_card(directory)
-    return _card(directory, lambda card: (card["name"], card["plant"], card["data"]["planted"]), "plant")
+    return _card(directory, lambda card: (card["name"], card["plant"], card["data"]["planted"]), "a plant")
 
 
 def _card(directory: Path, needed: Callable[[Any], object], what: str) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _card(directory: Path, needed: Callable[[Any], object], what: str) -> dict[s
         card = json.loads((directory / CARD).read_text("utf-8"))
         needed(card)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ModelError(f"{directory.name}/{CARD} is no card of a {what} ({type(error).__name__}: {error})") from None
+        raise ModelError(f"{directory.name}/{CARD} is no card of {what} ({type(error).__name__}: {error})") from None
     return dict(card)
 
 
