@@ -44,7 +44,9 @@ def echo_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under headers; the last column wraps at the width of the terminal."""
     from tabulate import tabulate
 
+    from kgbench.board.wrap import wrapped
+
     before = sum(max(len(row[i]) for row in (headers, *rows)) + 2 for i in range(len(headers) - 1))
     room = max(shutil.get_terminal_size().columns - before, 30)
-    widths = [None] * (len(headers) - 1) + [room]
-    click.echo(tabulate(rows, headers=headers, tablefmt="simple", maxcolwidths=widths, disable_numparse=True))
+    fitted = [[*row[:-1], wrapped(row[-1], width=room)] for row in rows]
+    click.echo(tabulate(fitted, headers=headers, tablefmt="simple", disable_numparse=True))

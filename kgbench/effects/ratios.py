@@ -92,7 +92,8 @@ def synergy(scores: Scores, counts: Array, first: str = "FE", second: str = "LT"
     """
     n = len(scores["PRE"])
     if missing := [graft for graft in (first, second, both) if graft not in scores]:
-        return Figure.missing(f"{' and '.join(missing)} {'was' if len(missing) == 1 else 'were'} not run", n)
+        names = f"{', '.join(missing[:-1])} and {missing[-1]} were" if missing[1:] else f"{missing[0]} was"
+        return Figure.missing(f"{names} not run", n)
     if (reason := no_gain(scores, counts)) is not None:
         return reason
     pre, sft, one, two, union = (_number(scores[name]) for name in ("PRE", "SFT", first, second, both))
