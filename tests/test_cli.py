@@ -347,6 +347,7 @@ def _refused_without_hub(tmp_path: Path, endpoint: str) -> None:
     [
         ("--localizer", "dynamic_grafts"),
         ("--suite", "hybrid"),
+        ("--dtype", "flot16"),
         ("--graft", "M"),
         ("--donor", PRE),
         ("--dataset", "tiny_movie"),

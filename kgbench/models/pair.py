@@ -25,6 +25,7 @@ from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_de
 from kgbench.models.reading import DTYPES, adapted_donor, attention_backend, make_ready, prepare, read_empty, read_model
 from kgbench.models.sharing import hold, share_equal
 from kgbench.models.streaming import stream, streamed
+from kgbench.models.types import check_dtype
 from kgbench.sites import RECIPIENT
 
 __all__ = ["DTYPES", "ModelPair", "load_pair", "pair_sources", "prepare", "read_tokenizer", "weights_hash"]
@@ -168,8 +169,7 @@ def load_pair(
     label, sources = pair_sources(name, recipient, donors)
     main = torch.device(device) if asked.device_map is None else main_device(asked.device_map)
     stored = dtype or ("float32" if main.type == "cpu" else "auto")
-    if stored not in (*DTYPES, "auto"):
-        raise UnknownNameError("dtype", stored, DTYPES)
+    check_dtype(stored)
     recipient_place = locate(sources[RECIPIENT], asked.revision)
     places = {
         part: recipient_place if part == RECIPIENT else locate(source, asked.revision, recipient_place) for part, source in sources.items()

@@ -14,6 +14,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, PreT
 from transformers.utils import logging as transformers_logging
 
 from kgbench.errors import ModelError, UnknownNameError
+from kgbench.models import types
 from kgbench.models.adapter import read_adapter
 from kgbench.models.checkpoints import Checkpoint, refuse_unused, stored_tensors
 from kgbench.models.configuration import read_config
@@ -34,20 +35,10 @@ __all__ = [
     "read_model",
 ]
 
-WEIGHT_TYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+WEIGHT_TYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in types.NAMES}
 """Types of weights by the name that records have."""
 
-DTYPES = {
-    **WEIGHT_TYPES,
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-}
+DTYPES = WEIGHT_TYPES | {short: WEIGHT_TYPES[name] for short, name in types.SHORT_NAMES.items()}
 """The same, and by their short names."""
 
 

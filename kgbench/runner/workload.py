@@ -11,6 +11,7 @@ from kgbench.effects import METRICS
 from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.localizers import check_name
 from kgbench.models import catalog
+from kgbench.models.types import check_dtype
 from kgbench.runner.donors import donor_names, with_donor
 from kgbench.runner.prompts import job_dataset, job_prompts
 from kgbench.runner.spec import Spec
@@ -34,7 +35,7 @@ def check(spec: Spec) -> Workload:
     """Read what a specification names.
 
     Raises:
-        UnknownNameError: A model, data set, prompt, suite, metric or donor does not exist.
+        UnknownNameError: A model, data set, prompt, suite, metric, donor or type of weights does not exist.
         RegionError: A graft names a region that a prompt does not have.
         InputError: Something else is wrong with it.
     """
@@ -42,6 +43,8 @@ def check(spec: Spec) -> Workload:
         raise UnknownNameError("metric", spec.metric, (*METRICS, "mrr"))
     if spec.model is not None:
         catalog.entry(spec.model)
+    if spec.dtype is not None:
+        check_dtype(spec.dtype)
     check_name(spec.localizer)
     suite = load_suite(spec.suite)
     check_truth(spec)
