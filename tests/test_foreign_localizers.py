@@ -14,11 +14,14 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+from lm_eval.api.instance import Instance
+from sessions import counts, session, write
 
 from kgbench.cli import main
 from kgbench.errors import InputError, UnknownNameError
+from kgbench.harness.model import KgbenchLM
 from kgbench.records import RecordStore, StoredRecord, read_record
-from kgbench.runner import Pairs, Settings, Spec, run_job
+from kgbench.runner import Pairs, Settings, Spec, measure, run_job
 from kgbench.runner.foreign import _json, _message, _parsed, method_of
 from kgbench.runner.run import compute_job
 from kgbench.specificity.measured import Moved
@@ -104,6 +107,19 @@ def test_the_command_says_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert "raw" in told.err and "said" in told.err
     assert told.err.count("kgbench: error: localizer 'mine': treat raised KeyError: 'boom' (mine.py:12)") == 1
     assert not list(tmp_path.glob("runs/*"))
+
+
+@pytest.mark.parametrize("method", ["fitted", "scores"])
+def test_an_error_that_no_line_of_its_file_raised_is_a_line_too(tmp_path: Path, capfd: pytest.CaptureFixture[str], method: str) -> None:
+    """What comes of a spoilt pair in kgbench's own code is told in a line, which says where, as what the localizer raises is."""
+    name = written(tmp_path, method, f"pair.recipient = None\nreturn super().{method}(pair, prompts)")
+    where = ("--model", "tiny-gpt2", "--limit", "4", "--prompt", "headline", "--output-dir", str(tmp_path / "runs"), "--json")
+    assert main(["eval", "--localizer", name, *where]) == 2
+    told = capfd.readouterr()
+    assert told.out == "" and "Traceback" not in told.err
+    (line,) = [line for line in told.err.splitlines() if line.startswith("kgbench: error: ")]
+    assert line.startswith(f"kgbench: error: localizer {name!r}: AttributeError: 'NoneType' object has no attribute ")
+    assert line.endswith(f"; run `kgbench check-localizer {name}`")
 
 
 def test_check_does_not_end_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,6 +254,23 @@ def test_what_a_process_gives_is_what_it_computed() -> None:
     assert came["prompts"] == moved.prompts
 
 
+@pytest.mark.parametrize("there", ["in a finalizer", "in its code"])
+def test_a_child_that_is_interrupted_says_nothing(tmp_path: Path, there: str) -> None:
+    """Wherever the signal comes, the parent alone tells of it."""
+    spin = "open('there', 'w').close(); time.sleep(1e6)"
+    body = f"type('Held', (), {{'__del__': lambda self: exec({spin!r})}})()" if there == "in a finalizer" else spin
+    made(tmp_path, body)
+    code = "from kgbench.runner.foreign import method_of as m; from kgbench.runner import Spec; m(Spec(localizer='made.py:Made'))"
+    heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, preexec_fn=heard, start_new_session=True)
+    while not (tmp_path / "there").exists():
+        assert parent.poll() is None
+        time.sleep(0.05)
+    os.killpg(parent.pid, signal.SIGINT)
+    _, told = parent.communicate()
+    assert told.count(b"Traceback") == 1 and b"Exception ignored" not in told and b"Interrupted\n" not in told
+
+
 @pytest.mark.parametrize("interrupted", ["parent", "both", "killed"])
 def test_an_interruption_ends_both_processes(tmp_path: Path, interrupted: str) -> None:
     """A localizer that hangs is ended with the command, whether a terminal interrupts both or the parent alone ends."""
@@ -313,3 +346,80 @@ def test_a_record_does_not_depend_on_localizers_before(tmp_path: Path, alone: St
     after = run_job(spec, settings, pairs=pairs)
     assert [found.path for found in RecordStore(settings.output_dir).scan()] == [after.path]
     assert read_record(after.path).facts().equals(alone.facts())
+
+
+HONEST = "pass"
+BESIDE = {
+    "treat": SPOILED.format(SPOILERS["hook"]),
+    "weights": SPOILED.format("model.get_input_embeddings().weight.data[-1].add_(1.0)"),
+    "import": SPOILED.format(HONEST) + "\n\n" + "measure.score_logits = lambda logits, *of, was=measure.score_logits: was(-logits, *of)\n",
+}
+"""Code of a localizer that leaves something changed: in a forward's way, in weights that few forwards read, or when it is loaded."""
+CHANGED = {"treat": "the hooks of recipient", "weights": "the weights of recipient", "import": "functions of kgbench or torch"}
+
+
+def loaded(folder: Path, text: str) -> str:
+    """A localizer's file; gives what to name it by."""
+    (folder / "spoiling.py").write_text(text)
+    return f"{folder / 'spoiling.py'}:Spoiling"
+
+
+def said(name: str, spoiler: str) -> str:
+    return f"localizer {name!r}, or what was run with it, changed {CHANGED[spoiler]}"
+
+
+@pytest.fixture
+def restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a localizer patches in this process is put back."""
+    monkeypatch.setattr(measure, "score_logits", vars(measure)["score_logits"])
+
+
+@pytest.mark.parametrize("kind", ["loglikelihood", "generate_until"])
+@pytest.mark.parametrize("spoiler", [*BESIDE, ""])
+def test_a_model_of_lm_eval_refuses_to_answer_once_spoilt(tmp_path: Path, spoiler: str, kind: str, restored: None) -> None:
+    """No answer is given, then or later; with an honest one there are answers."""
+    name = loaded(tmp_path, BESIDE.get(spoiler, SPOILED.format(HONEST)))
+    lm = KgbenchLM(pair="tiny-gpt2", localizer=name, graft="LT", device="cpu")
+    arguments = ("The film", " stars" if kind == "loglikelihood" else {"until": [], "max_gen_toks": 1})
+    request = Instance(request_type=kind, doc={}, arguments=arguments, idx=0, metadata=("plain", 0, 1))
+    for _ in range(2):
+        if spoiler:
+            with pytest.raises(InputError) as caught:
+                getattr(lm, kind)([request], disable_tqdm=True)
+            assert said(name, spoiler) in str(caught.value)
+        else:
+            assert len(getattr(lm, kind)([request], disable_tqdm=True)) == 1
+
+
+TESTS = """
+def test_before(model_pair): pass
+def test_use(localizer, model_pair, prompts):
+    from kgbench.sites import parse_graft
+    localizer.treat(model_pair, prompts[:1], parse_graft("LT"))
+def test_after(): pass
+"""
+
+
+@pytest.mark.parametrize("spoiler", [*BESIDE, ""])
+def test_the_fixture_fails_the_test_that_spoils(tmp_path: Path, spoiler: str) -> None:
+    """The test fails, and no later one runs; changed weights that no short forward reads fail the session at its end."""
+    name = loaded(tmp_path, BESIDE.get(spoiler, SPOILED.format(HONEST)))
+    write(tmp_path, test_mine=TESTS)
+    options = ("--kgbench-model", "tiny-gpt2", "--kgbench-limit", "2", "--kgbench-prompt", "headline", "--kgbench-localizer", name)
+    done = session(tmp_path, *options)
+    found = {"": {"passed": 3}, "weights": {"passed": 3, "error": 1}}.get(spoiler, {"passed": 1, "failed": 1})
+    assert (done.returncode, counts(done)) == (int(bool(spoiler)), found), done.stdout
+    assert not spoiler or said(name, spoiler) in done.stdout
+
+
+@pytest.mark.parametrize("spoiler", ["treat", ""])
+def test_the_benchmark_fails_where_a_localizer_spoils(tmp_path: Path, spoiler: str) -> None:
+    """The test that timed it fails, and nothing else is timed."""
+    name = loaded(tmp_path, BESIDE.get(spoiler, SPOILED.format(HONEST)))
+    options = ("--kgbench-model", "tiny-gpt2", "--kgbench-limit", "2", "--kgbench-prompt", "headline,qa", "--kgbench-localizer", name)
+    times = ("--benchmark-min-rounds", "2", "--benchmark-disable-gc")
+    write(tmp_path)
+    done = session(tmp_path, "--pyargs", "kgbench.claims.bench", *options, *times, plugins=())
+    assert done.returncode == int(bool(spoiler)), done.stdout
+    assert (counts(done).get("failed", 0) == 1) is bool(spoiler)
+    assert not spoiler or said(name, spoiler) in done.stdout

@@ -8,13 +8,14 @@ its last version; `extra_info` says which it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kgbench.claims.session import running
+from kgbench.pytest_plugin.guard import guarding
 from kgbench.pytest_plugin.session import in_a_line
 
 if TYPE_CHECKING:
@@ -27,17 +28,18 @@ Work = Callable[[], object]
 
 
 @pytest.fixture(scope="module")
-def job(pytestconfig: pytest.Config) -> Job:
+def job(pytestconfig: pytest.Config) -> Iterator[Job]:
     """The localizer on the model pair."""
     from kgbench.runner import Settings
     from kgbench.runner.job import prepare_job
     from kgbench.runner.ready import warm_up
 
-    with in_a_line():
+    with in_a_line(), guarding(pytestconfig) as watch:
         session = running(pytestconfig)
         made = prepare_job(session.spec, Settings(), session.pairs)
-    warm_up(made)
-    return made
+        watch.add(made.pair)
+        warm_up(made)
+        yield made
 
 
 def test_plain_forward(prompt: str, job: Job, benchmark: BenchmarkFixture, pytestconfig: pytest.Config) -> None:

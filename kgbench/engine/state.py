@@ -19,7 +19,7 @@ from kgbench.models.pair import ModelPair
 from kgbench.models.streaming import streamed
 from kgbench.sites import RECIPIENT
 
-__all__ = ["changes", "state_of"]
+__all__ = ["changes", "process_state", "state_of"]
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _NO_ATTRIBUTES = (*_HOOKS, "_parameters", "_buffers", "_modules", "training", "max_seq_len_cached")
@@ -30,20 +30,24 @@ _PLAIN = "a plain forward"
 _METHODS = (FunctionType, classmethod, staticmethod, property)
 
 
+def process_state() -> dict[str, object]:
+    """What of the process later forwards depend on, by name, as values to compare."""
+    return {
+        "autocast": [(kind, torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda")],
+        "torch's settings": _settings(),
+        "torch's global hooks": _global_hooks(),
+        "functions of kgbench or torch": _functions(),
+    }
+
+
 def state_of(pair: ModelPair) -> dict[str, object]:
-    """Everything but weights that later forwards depend on, by name, as values to compare.
+    """The state of the process, and everything but weights that later forwards of a pair depend on.
 
     The plain forwards are of the pair's models on a few tokens. Of prompts that the pair has encoded,
     those whose encoding is not what the tokenizer gives now are named.
     """
     models = {RECIPIENT: pair.recipient, **pair.donors}
-    found: dict[str, object] = {
-        "autocast": [(kind, torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda")],
-        "torch's settings": _settings(),
-        "torch's global hooks": _global_hooks(),
-        "functions of kgbench or torch": _functions(),
-        "the pair's encoded prompts": _misread(pair),
-    }
+    found = {**process_state(), "the pair's encoded prompts": _misread(pair)}
     for name, model in models.items():
         modules = list(model.named_modules())
         found[f"the configuration of {name}"] = json.dumps(model.config.to_dict(), sort_keys=True, default=str)

@@ -29,6 +29,7 @@ from kgbench.harness.scores import TokenScore
 from kgbench.localizers import create, fingerprint
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Pairs, Settings, Spec
+from kgbench.runner.watch import Watch
 
 __all__ = ["KgbenchLM"]
 
@@ -46,15 +47,18 @@ class KgbenchLM(TemplateLM):
         **given: Model arguments, see `Arguments`.
 
     Raises:
-        InputError: An argument is wrong, or a checkpoint does not load.
+        InputError: An argument is wrong, or a checkpoint does not load; on answering, somebody else's localizer has changed the models
+            or the process.
     """
 
     def __init__(self, **given: Any) -> None:
         super().__init__()
         self.arguments = read_arguments(given)
+        self._watch = Watch(self.arguments.localizer)
         self.localizer = require_intervention(create(self.arguments.localizer, self.arguments.localizer_args, self.arguments.seed))
         settings = Settings(self.arguments.batch_size, self.arguments.device, self.arguments.executor, attention=self.arguments.attention)
         self.pair: ModelPair = Pairs().load(_spec(self.arguments), settings)
+        self._watch.add(self.pair)
         self.tokenizer = self.pair.tokenizer
         engine = Engine(self.pair, self.arguments.executor, Budget.on(self.pair.device, self.arguments.batch_size))
         self.answering = Answering(engine, self.localizer, self.arguments.continuation)
@@ -89,6 +93,7 @@ class KgbenchLM(TemplateLM):
             for numbers in _by_task([source for *_, source in asked]):
                 for i, text in zip(numbers, generation([asked[i] for i in numbers], bar.update), strict=True):
                     found[i] = text
+        self._watch.check()
         return found
 
     def _loglikelihood_tokens(self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any) -> list[TokenScore]:
@@ -192,6 +197,7 @@ class KgbenchLM(TemplateLM):
                 for label, scores in zip(asked, answering.scores(some, asked, bar.update), strict=True):
                     for i, score in zip(numbers, scores, strict=True):
                         found[i][label] = score
+        self._watch.check()
         return found
 
     def _ends(self) -> frozenset[int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
 
 from kgbench.errors import InputError
+from kgbench.pytest_plugin.guard import guarding
 from kgbench.pytest_plugin.session import in_a_line, session_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,11 @@ T = TypeVar("T")
 def model_pair(pytestconfig: pytest.Config) -> ModelPair:
     """The model pair that the options name, loaded once per process."""
     with in_a_line():
-        return _own(pytestconfig, "model_pair", session_of(pytestconfig).pair())
+        session = session_of(pytestconfig)
+        pair = _own(pytestconfig, "model_pair", session.pair())
+        if session.watch is not None:
+            session.watch.add(pair)
+        return pair
 
 
 @pytest.fixture(scope="session")
@@ -46,14 +51,18 @@ def prompts(pytestconfig: pytest.Config) -> list[Prompt]:
 
 
 @pytest.fixture(scope="session")
-def localizer(pytestconfig: pytest.Config) -> AbstractLocalizer:
-    """The localizer that the options name."""
+def localizer(pytestconfig: pytest.Config) -> Iterator[AbstractLocalizer]:
+    """The localizer that the options name; somebody else's must leave the models and the process as they were."""
     from kgbench.localizers import create
     from kgbench.runner.truth import localizer_arguments
 
-    with in_a_line():
-        spec = session_of(pytestconfig).spec
-        return _own(pytestconfig, "localizer", create(spec.localizer, localizer_arguments(spec), spec.seed))
+    with in_a_line(), guarding(pytestconfig) as watch:
+        session = session_of(pytestconfig)
+        spec, pair = session.spec, session.own.get("model_pair")
+        made = create(spec.localizer, localizer_arguments(spec), spec.seed)
+        if pair is not None:
+            watch.add(cast("ModelPair", pair))
+        yield _own(pytestconfig, "localizer", made)
 
 
 @pytest.fixture(scope="session")

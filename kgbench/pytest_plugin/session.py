@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kgbench.models.pair import ModelPair
     from kgbench.records import Record, StoredRecord
     from kgbench.runner import Pairs, Run, Settings, Spec
+    from kgbench.runner.watch import Watch
 
 __all__ = ["Session", "existing_session", "in_a_line", "in_pytest_words", "is_worker", "session_of"]
 
@@ -40,6 +41,8 @@ class Session:
     """Of records, by id, as far as it is known where they lie."""
     own: dict[str, object] = field(default_factory=dict)
     """What kgbench's own fixtures gave, by name."""
+    watch: Watch | None = None
+    """What the localizer must not change, as long as a fixture gives it."""
 
     @cached_property
     def given(self) -> Given:

@@ -110,7 +110,8 @@ def isolated(localizer: str, function: Callable[..., T], *arguments: object, pro
         request.write_text(_json(_arguments(function, len(arguments)), *arguments), encoding="utf-8")
         call = (function.__module__, function.__name__, len(arguments), progress is not None)
         code = (
-            f"import sys; sys.path[:] = {sys.path!r}; from kgbench.runner.foreign import _serve; "
+            "import signal, sys; signal.getsignal(2) is signal.SIG_IGN or signal.signal(2, signal.SIG_DFL); "
+            f"sys.path[:] = {sys.path!r}; from kgbench.runner.foreign import _serve; "
             f"_serve({call!r}, {str(request)!r}, {os.getpid()}, {localizer!r})"
         )
         # subprocess, not multiprocessing, which would run the caller's script again.
@@ -239,11 +240,16 @@ def _serve(call: tuple[str, str, int, bool], request: str, parent: int, localize
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
+        sys.unraisablehook = _unraisable
     threading.Thread(target=_outlive, args=(parent,), daemon=True).start()
 
     def send(format: type[BaseModel] = _Message, **message: object) -> None:
         channel.write(_json(format, **message).encode())
         channel.flush()
+
+    def fail(error: str, message: str, attributes: Mapping[str, Attribute]) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent interrupts a child as soon as it has its error
+        send(error=(error, message, attributes))
 
     def warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         send(warning=(category.__name__, str(message)))
@@ -257,11 +263,13 @@ def _serve(call: tuple[str, str, int, bool], request: str, parent: int, localize
         status = _INTERRUPTED
     except KgbenchError as error:
         kept = {name: value for name, value in vars(error).items() if _is_attribute(value)}
-        send(error=(type(error).__name__, str(error), kept))
-    except Exception:
-        traceback.print_exc()
+        fail(type(error).__name__, str(error), kept)
+    except Exception as error:  # of no line of the author's, as where a result cannot be used
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        fail("InputError", f"localizer {localizer!r}: {told(error)} ({where}); run `kgbench check-localizer {localizer}`", {})
     except BaseException as error:  # GeneratorExit, KeyboardInterrupt or SystemExit, which nothing of kgbench raises
-        send(error=("InputError", f"localizer {localizer!r} raised {told(error)}", {}))
+        fail("InputError", f"localizer {localizer!r} raised {told(error)}", {})
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -288,6 +296,13 @@ def _interrupt(number: int, frame: object) -> None:
     raise Interrupted
 
 
+def _unraisable(found: sys.UnraisableHookArgs) -> None:
+    """End where an interruption came in a finalizer, which passes on nothing; tell of any other error there as Python does."""
+    if found.exc_type is Interrupted:
+        os._exit(_INTERRUPTED)
+    sys.__unraisablehook__(found)
+
+
 def _outlive(parent: int) -> None:
     """End with the parent, however that ended."""
     while os.getppid() == parent:
@@ -310,16 +325,16 @@ def guarded(job: Job, journal: Journal, pairs: Pairs | None) -> Iterator[None]:
     if not _is_theirs(job.localizer):
         yield
         return
-    from kgbench.engine.state import changes, state_of
+    from kgbench.runner.watch import Watch
 
     changed: tuple[str, ...] = ()
-    before = state_of(job.pair)
+    watch = Watch(job.spec.localizer)
+    watch.add(job.pair)
     try:
         with blamed(job):
             yield
     finally:
-        weights = [f"the weights of {name}" for name in job.pair.changed()]
-        if changed := (*weights, *changes(before, state_of(job.pair))):
+        if changed := watch.changed():
             journal.discard()
             if pairs is not None:
                 pairs.forget()
