@@ -31,6 +31,8 @@ __all__ = [
 NAMES = {
     "rr": "mean reciprocal rank",
     "rank": "mean rank",
+    "median_rank": "median rank",
+    "log_rank": "mean log rank",
     "prob": "mean probability",
     "logprob": "mean log-probability",
 }

@@ -18,7 +18,7 @@ from kgbench.data import load_dataset, training_texts
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.leaderboard.published import published
 from kgbench.models.trained import HOME
-from kgbench.records import Estimate
+from kgbench.records import Estimate, RecordStore
 from kgbench.reproduction.claimed import (
     LEAST,
     Agreement,
@@ -33,7 +33,7 @@ from kgbench.reproduction.claimed import (
 from kgbench.reproduction.drawing import draw
 from kgbench.reproduction.forecast import PartForecast, Room, forecasts, needs
 from kgbench.reproduction.ingredients import Ingredients
-from kgbench.reproduction.made import Made, evaluations_of, make, trainings_of
+from kgbench.reproduction.made import Made, evaluations_of, figures_of, make, trainings_of
 from kgbench.reproduction.page import ClaimSpec, Page, chosen, page
 from kgbench.reproduction.report import write_report
 from kgbench.reproduction.terminal import claims_text, figure_text
@@ -135,14 +135,16 @@ def files(folder: Path) -> dict[str, float]:
 def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
     """A figure trains and runs what is missing; made again, nothing is computed and the report is the same to the byte."""
     results = tmp_path / "results"
-    (first,) = make(["figure-2"], ingredients, results, "cpu")
+    measured = make(["figure-2"], [ingredients], results, "cpu")
+    (first,) = figures_of(["figure-2"], measured, small())
     before = files(tmp_path / "home") | files(results)
-    report = write_report(MODEL, [first], tmp_path / "report")
+    report = write_report([first], tmp_path / "report")
     kept = {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()}
-    (second,) = make(["figure-2"], ingredients, results, "cpu")
+    (second,) = figures_of(["figure-2"], make(["figure-2"], [ingredients], results, "cpu"), small())
     assert files(tmp_path / "home") | files(results) == before
-    assert write_report(MODEL, [second], tmp_path / "report") == report
+    assert write_report([second], tmp_path / "report") == report
     assert {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()} == kept
+    check_records(first, RecordStore(results))
     assert kept["figure-2.png"].startswith(b"\x89PNG")
     text = report.read_text("utf-8")
     every = [one.setting for one in page().departures]
@@ -153,17 +155,18 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
     assert "FE+LT" in shown and "llama-3.2-1b" in shown and max(map(len, shown.splitlines())) <= 100
     paper = json.loads(json.dumps(answer_of(first)))["claims"][0]["paper"]
     assert paper["gemma-2b"] == {"difference": first.claims[0].paper["gemma-2b"].value, "keeps": first.claims[0].in_paper["gemma-2b"]}
-    check_claims(first)
     longest = max((figure.title for figure in page().figures.values()), key=len)
     for title in (longest, f"{longest}; {longest}"):
         check_title(first, title, 2)
         check_title(first, title, 9)
 
 
-def check_claims(made: Made) -> None:
-    """Each difference is that of the recoveries, each outcome that of its interval."""
+def check_records(made: Made, store: RecordStore) -> None:
+    """Figures of one seed are the record's; each difference is that of the recoveries, each outcome that of its interval."""
+    record = store.load(made.about.evaluations[0][made.figure.evaluation].record).record
     for claim in made.claims:
-        rows = {row.graft: row for row in made.record.rows if row.prompt == claim.prompt}
+        rows = {row.graft: row for row in record.rows if row.prompt == claim.prompt}
+        assert all(made.estimate(claim.prompt, graft) == rows[graft].top5 for graft in made.rows.values())
         names = (made.rows.get(name, name) for name in (claim.claim.first, claim.claim.second))
         one, other = (rows[name].sufficiency.value for name in names)
         share = claim.claim.share
@@ -192,10 +195,10 @@ def test_reversal(ingredients: Ingredients) -> None:
     spec = ingredients.job("reversal")
     assert spec.recipient == str(ingredients.place("actors_b2a"))
     assert dict(spec.donors) == {"sft": str(ingredients.place("actors"))}
-    assert trainings_of(["reversal"], ingredients) == ("actors_b2a", "actors")
+    assert trainings_of(["reversal"], page()) == ("actors_b2a", "actors")
     assert set(ingredients.job("hybrid").donors) == {"task", "relation"}
     assert ingredients.job("hybrid").dataset == ingredients.dataset("relation")
-    assert evaluations_of(["figure-2", "figure-3a", "figure-5"], ingredients) == ("actors", "hybrid")
+    assert evaluations_of(["figure-2", "figure-3a", "figure-5"], page()) == ("actors", "hybrid")
 
 
 def test_what_a_tiny_recipient_knew(ingredients: Ingredients) -> None:
@@ -239,7 +242,7 @@ def claim(outcome: str, *paper: float) -> Checked:
         (claim("undecided", 0.5, 0.5), None),
         (claim("fails", 0.5, 0.05, -0.05), "1 of the paper's 1 models that decide it"),
         (claim("fails", 0.05), None),
-        (replace(claim("fails"), metric="mrr"), "the paper gives mean ranks but no reciprocal ones"),
+        (replace(claim("fails"), metric="log_rank"), "the paper gives mean ranks but no mean log ranks"),
         (claim("fails"), "fails here, .50 [.40, .60]; the paper gives no figures"),
         (claim("holds"), None),
         (replace(claim("undecided"), difference=Estimate(n=9, undefined="no gain")), "nothing can be asked of it: undefined"),
@@ -349,7 +352,7 @@ def test_what_is_kept_adds_up(tmp_path: Path) -> None:
 def test_a_forecast_tells_of_its_progress(ingredients: Ingredients, tmp_path: Path) -> None:
     """Each part is told before it is measured."""
     told: list[tuple[int, int, str]] = []
-    parts = forecasts(["figure-2"], ingredients, tmp_path, "cpu", lambda *one: told.append(one))
+    parts = forecasts(["figure-2"], [ingredients], tmp_path, "cpu", lambda *one: told.append(one))
     assert (next(parts).part, told) == ("donor actors", [(0, 2, "donor actors")])
     assert (next(parts).part, told[1:]) == ("evaluation actors", [(1, 2, "evaluation actors")])
 
@@ -358,11 +361,11 @@ def test_a_donor_that_is_there_is_looked_at(ingredients: Ingredients, tmp_path: 
     """A forecast calls a donor there where it is the one that is wanted, and says what is other where it is not."""
     spec = ingredients.training("actors")
     place = finetune(replace(spec, changes={**spec.changes, "epochs": 1}), ingredients.place("actors"), device="cpu")
-    (donor, _) = forecasts(["figure-2"], ingredients, tmp_path, "cpu")
+    (donor, _) = forecasts(["figure-2"], [ingredients], tmp_path, "cpu")
     assert donor.work == "cannot be made: trained in another way is there (other: changes)" and donor.seconds is None
     card = json.loads((place / "card.json").read_text("utf-8"))
     (place / "card.json").write_text(json.dumps({**card, "changes": spec.changed()}), "utf-8")
-    (donor, _) = forecasts(["figure-2"], ingredients, tmp_path, "cpu")
+    (donor, _) = forecasts(["figure-2"], [ingredients], tmp_path, "cpu")
     assert (donor.work, donor.seconds) == ("there", 0.0)
 
 

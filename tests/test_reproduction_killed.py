@@ -12,7 +12,8 @@ import pytest
 
 from kgbench.models.trained import HOME
 from kgbench.reproduction.ingredients import Ingredients
-from kgbench.reproduction.made import Made, make
+from kgbench.reproduction.made import Made, figures_of, make
+from kgbench.reproduction.measured import Measured
 from kgbench.reproduction.page import Page, page
 from kgbench.reproduction.report import write_report
 
@@ -40,7 +41,7 @@ def told(done, total, what):
     if what.startswith(kind) and done >= int(last):
         os.kill(os.getpid(), signal.SIGKILL)
 
-list(make([figure], Ingredients(Page.model_validate_json(page), model), pathlib.Path(results), "cpu", told))
+make([figure], [Ingredients(Page.model_validate_json(page), model)], pathlib.Path(results), "cpu", told)
 """
 
 
@@ -52,10 +53,11 @@ def killed(results: Path, part: int, done: int) -> list[tuple[int, str]]:
     return [(done, what) for done, what in map(json.loads, child.stdout.splitlines())]
 
 
-def made(results: Path, told: Callable[[int, int, str], None] | None = None) -> Made:
-    """The figure, in this process."""
-    (found,) = make([FIGURE], Ingredients(small(), MODEL), results, "cpu", told)
-    return found
+def made(results: Path, told: Callable[[int, int, str], None] | None = None) -> tuple[Measured, Made]:
+    """Its rows and the figure, in this process."""
+    measured = make([FIGURE], [Ingredients(small(), MODEL)], results, "cpu", told)
+    (found,) = figures_of([FIGURE], measured, small())
+    return measured, found
 
 
 def test_killed_twice_it_ends_as_if_unbroken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,16 +73,16 @@ def test_killed_twice_it_ends_as_if_unbroken(tmp_path: Path, monkeypatch: pytest
     assert prompts[-1] > 0 and not list(results.glob("*/record.json"))
 
     told: list[tuple[int, str]] = []
-    broken = made(results, lambda done, _, what: told.append((done, what)))
+    rows, broken = made(results, lambda done, _, what: told.append((done, what)))
     assert all(what.startswith("2 of 2") for _, what in told), "the donor is not trained again"
     assert min(done for done, _ in told) == prompts[-1], "nor is a prompt asked again"
 
     monkeypatch.setenv(HOME, str(tmp_path / "unbroken"))
-    unbroken = made(tmp_path / "unbroken" / "results")
-    assert broken.record.id == unbroken.record.id, "the same weights"
-    assert broken.record.rows == unbroken.record.rows
-    assert broken.facts.equals(unbroken.facts)
+    other_rows, unbroken = made(tmp_path / "unbroken" / "results")
+    records = [[run.record for run in one.about.evaluations[0].values()] for one in (broken, unbroken)]
+    assert records[0] == records[1], "the same weights"
+    assert rows.table.equals(other_rows.table)
     assert broken.claims == unbroken.claims
     for found in (broken, unbroken):
-        write_report(MODEL, [found], tmp_path / ("first" if found is broken else "second"))
+        write_report([found], tmp_path / ("first" if found is broken else "second"))
     assert (tmp_path / "first" / f"{FIGURE}.png").read_bytes() == (tmp_path / "second" / f"{FIGURE}.png").read_bytes()

@@ -13,11 +13,13 @@ import click
 
 from kgbench.cli.output import echo_json, echo_table
 from kgbench.cli.progress import progress
+from kgbench.errors import InputError
 
 if TYPE_CHECKING:
     from kgbench.reproduction.forecast import Needs, PartForecast
     from kgbench.reproduction.ingredients import Ingredients
     from kgbench.reproduction.made import Made
+    from kgbench.reproduction.measured import Measured
 
 __all__ = ["answer_of", "is_figure", "reproduce_figures"]
 
@@ -38,25 +40,38 @@ def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
     Returns:
         The exit status, 0: a claim that fails is a result.
     """
-    from kgbench.reproduction.ingredients import Ingredients
+    from kgbench.reproduction.ingredients import SHIPPED, Ingredients
     from kgbench.reproduction.page import chosen, page
 
-    names, model = chosen(what), options["model"] or _MODEL
-    folder = options["report"] or Path("kgbench-reproduction") / model
+    names = chosen(what)
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
-        ingredients = Ingredients(page(), model, options["supplement"])
-        answer = _forecast(names, ingredients, options) if options["dry_run"] else _make(names, ingredients, {**options, "report": folder})
+        if options["rows"]:
+            answer = _again(names, options)
+        else:
+            model, seeds = options["model"] or _MODEL, options["seeds"] or (SHIPPED,)
+            pairs = [Ingredients(page(), model, options["supplement"], seed) for seed in seeds]
+            answer = _forecast(names, pairs, options) if options["dry_run"] else _make(names, pairs, options)
     if options["as_json"]:
         echo_json(answer)
     return 0
 
 
-def _forecast(names: Sequence[str], what: Ingredients, options: Mapping[str, Any]) -> dict[str, Any]:
+def _again(names: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures from rows that are there."""
+    from kgbench.reproduction.measured import read_measured
+
+    if given := [name for name in ("model", "supplement", "seeds", "dry_run") if options[name]]:
+        raise InputError(f"--rows computes figures from a file alone: leave out --{given[0].replace('_', '-')}")
+    return _report(names, read_measured(options["rows"]), options)
+
+
+def _forecast(names: Sequence[str], pairs: Sequence[Ingredients], options: Mapping[str, Any]) -> dict[str, Any]:
     from kgbench.reproduction.forecast import forecasts, needs, room
 
+    what = pairs[0]
     free = room(what, options["output_dir"], options["device"])
     with progress(shown=not options["quiet"]) as report:
-        parts = list(forecasts(names, what, options["output_dir"], options["device"], report))
+        parts = list(forecasts(names, pairs, options["output_dir"], options["device"], report))
     found = needs(parts, free)
     if not options["as_json"]:
         echo_table(["part", "time", "memory", "disk", "it takes"], [_row(part) for part in parts])
@@ -113,17 +128,30 @@ def _bases(parts: Sequence[PartForecast]) -> dict[str, str]:
     return {basis: some[0] if len(some) == 1 else f"{some[0]} and {len(some) - 1} more" for basis, some in found.items()}
 
 
-def _make(names: Sequence[str], what: Ingredients, options: Mapping[str, Any]) -> dict[str, Any]:
+def _make(names: Sequence[str], pairs: Sequence[Ingredients], options: Mapping[str, Any]) -> dict[str, Any]:
     from kgbench.reproduction.made import make
-    from kgbench.reproduction.report import write_report
 
     with progress(shown=not options["quiet"]) as report:
-        made = list(make(names, what, options["output_dir"], options["device"], report))
-    path = write_report(what.model, made, options["report"])
+        measured = make(names, pairs, options["output_dir"], options["device"], report)
+    return _report(names, measured, options)
+
+
+def _report(names: Sequence[str], measured: Measured, options: Mapping[str, Any]) -> dict[str, Any]:
+    from kgbench.reproduction.made import figures_of
+    from kgbench.reproduction.measured import ROWS, write_measured
+    from kgbench.reproduction.page import page
+    from kgbench.reproduction.report import write_report
+
+    made, model = figures_of(names, measured, page()), measured.about.model
+    folder = options["report"] or Path("kgbench-reproduction") / model
+    path, rows = write_report(made, folder), options["rows"] or folder / ROWS
+    if not options["rows"]:
+        write_measured(measured, rows)
     if not options["as_json"]:
         click.echo("\n".join(_lines(made)))
         click.echo(f"report   {path}")
-    return {"model": what.model, "report": str(path), "figures": [answer_of(one) for one in made]}
+        click.echo(f"rows     {rows}")
+    return {"model": model, "report": str(path), "rows": str(rows), "figures": [answer_of(one) for one in made]}
 
 
 def _lines(made: Sequence[Made]) -> Iterator[str]:
@@ -139,7 +167,7 @@ def _lines(made: Sequence[Made]) -> Iterator[str]:
 
 
 def answer_of(one: Made) -> dict[str, Any]:
-    """What `--json` tells of a figure: its record, and each claim here and in the paper."""
+    """What `--json` tells of a figure: its record under each training seed, and each claim here and in the paper."""
     claims = [
         {
             "prompt": claim.prompt,
@@ -154,4 +182,5 @@ def answer_of(one: Made) -> dict[str, Any]:
         }
         for claim in one.claims
     ]
-    return {"figure": one.name, "record": one.record.id, "claims": claims}
+    records = {str(seed): own[one.figure.evaluation].record for seed, own in one.about.evaluations.items()}
+    return {"figure": one.name, "records": records, "claims": claims}

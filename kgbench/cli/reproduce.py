@@ -13,7 +13,7 @@ from kgbench.cli.figures import is_figure, reproduce_figures
 from kgbench.cli.rerun import rerun
 from kgbench.errors import InputError
 
-OF_FIGURES = ("report", "supplement", "dry_run")
+OF_FIGURES = ("report", "supplement", "seeds", "rows", "dry_run")
 OF_RUNS = (
     *("localizer", "recipient", "donor", "revision", "chat_template", "dataset", "subject", "object", "column", "template"),
     *("batch_size", "tolerance"),
@@ -34,6 +34,18 @@ OF_RUNS = (
     help="Where the report goes.  [default: ./kgbench-reproduction/MODEL]",
 )
 @click.option("--supplement", metavar="FILE|ID", help="Other text for the gentle recipe; a tiny pair has its own.")
+@click.option(
+    "--seeds",
+    metavar="N,N,…",
+    callback=lambda _, __, text: _seeds(text),
+    help="Training seeds; a tiny pair of another than 0 is pretrained anew. Intervals of several are over facts and seeds.  [default: 0]",
+)
+@click.option(
+    "--rows",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Figures from the rows.parquet of a report, without a model.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what it would take: time, memory, disk.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
@@ -49,6 +61,8 @@ def command(what: str, output_dir: Path, as_json: bool, quiet: bool, **options: 
 
     \b
     kgbench reproduce figure-2 --model tiny-gemma
+    kgbench reproduce all --seeds 0,1,2,3,4            # over training seeds
+    kgbench reproduce all --rows kgbench-reproduction/tiny-gemma/rows.parquet
     kgbench reproduce all --model gemma-2b --supplement Skylion007/openwebtext --dry-run
     kgbench rerun RUN                                  # a recorded run again
     """  # noqa: D301 (click reads the character, not its escape)
@@ -66,6 +80,13 @@ for option in command.params:
     if option.name == "model":
         option.help = "The pair.  [default: tiny-gemma]"
     option.hidden = option.name in OF_RUNS  # type: ignore[attr-defined]  # arguments of this command are none of them
+
+
+def _seeds(text: str | None) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
+        raise InputError(f"--seeds {text}: expected different whole numbers, such as 0,1,2,3,4")
+    return tuple(map(int, parts))
 
 
 def _refuse(what: str, kind: str, given: list[str]) -> None:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from kgbench.effects.columns import PromptColumns
 from kgbench.effects.ratios import no_gain
-from kgbench.stats import Figure, ratio, resample
+from kgbench.stats import Figure, Parts, ratio, resample
 
-__all__ = ["between_configurations", "between_prompts"]
+__all__ = ["between_configurations", "between_prompts", "contrast"]
 
 Array = NDArray[Any]
 Scores = Mapping[str, Array]
@@ -32,15 +32,22 @@ def between_configurations(prompt: PromptColumns, metric: str, first: str, secon
         second: Another.
         share: How much of the second is taken off.
     """
-    scores = _numbers(prompt.scores(metric))
+    scores = prompt.scores(metric)
     if (missing := _missing(scores, (first, second), prompt.n)) is not None:
         return missing
-    if (reason := no_gain(prompt.scores(metric), prompt.counts)) is not None:
+    if (reason := no_gain(scores, prompt.counts)) is not None:
         return reason
-    if share == 1:
-        return ratio(scores[first] - scores[second], scores["SFT"] - scores["PRE"], prompt.counts, anchors=(-1, 0, 1))
-    contrasts = (scores[first] - scores["PRE"]) - share * (scores[second] - scores["PRE"])
-    return ratio(contrasts, scores["SFT"] - scores["PRE"], prompt.counts, anchors=(-1, 0, 1))
+    return ratio(*contrast(scores, first, second, share), prompt.counts, anchors=(-1, 0, 1))
+
+
+def contrast(scores: Scores, first: str, second: str, share: float = 1.0) -> Parts:
+    """Numerator and denominator of recovery(first) - share * recovery(second), of each fact.
+
+    Of hits they are integers where the share is 1.
+    """
+    numbers = _numbers(scores)
+    pre, one, other = numbers["PRE"], numbers[first], numbers[second]
+    return (one - other if share == 1 else (one - pre) - share * (other - pre)), numbers["SFT"] - pre
 
 
 def between_prompts(first: PromptColumns, second: PromptColumns, metric: str, graft: str) -> Figure:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import pyarrow as pa
 
-from kgbench.effects.columns import by_prompt
-from kgbench.effects.contrasts import between_configurations
+from kgbench.effects.columns import PromptColumns
+from kgbench.effects.training_seeds import difference_over
 from kgbench.leaderboard.published import PublishedRow, published
-from kgbench.records import Estimate, Record
+from kgbench.records import Estimate
 from kgbench.reproduction.page import ClaimSpec, FigureSpec, Page, page
 from kgbench.testing.decisions import OPERATORS, decide
 
@@ -31,7 +30,6 @@ __all__ = [
     "published_rates",
 ]
 
-_DRAWS = 2000
 _Z = 1.959964
 """Of a 95 % interval of a normal distribution."""
 
@@ -57,7 +55,7 @@ def larger_term(claim: ClaimSpec, means: Mapping[str, float]) -> Term | None:
     """The term of a claim that recovers more.
 
     Terms are the configurations that a claim names: `first`, `second` and `of`, but PRE. With m the mean
-    over facts of the claim's metric on its prompt, a term recovers
+    over facts (and training seeds) of the claim's metric on its prompt, a term recovers
     (m(term) - m(PRE)) / (m(SFT) - m(PRE)): 1 for SFT by definition. `share` is not taken off. What
     counts is the estimate and not its interval. Where it is less than LEAST, the claim is vacuous:
     neither held nor refuted, since it is about next to nothing.
@@ -141,33 +139,36 @@ def agreement(claims: Sequence[Checked], like: str) -> Agreement:
     return Agreement(like, len(both), len(decided), sum(ours == theirs for ours, theirs in decided))
 
 
-def checked(figure: FigureSpec, known: Page, record: Record, facts: pa.Table, dataset: str) -> list[Checked]:
+def checked(figure: FigureSpec, known: Page, prompts: Mapping[str, Sequence[PromptColumns]], dataset: str) -> list[Checked]:
     """All claims of a figure.
 
-    Differences are of recoveries: m(first) - m(second) over m(SFT) - m(PRE), by fact; of the mean rank they are those of the mean
-    reciprocal rank, since a mean rank is that of a few facts; the paper has none of that.
+    Differences are of recoveries: m(first) - m(second) over m(SFT) - m(PRE), by fact and seed; of ranks they are those of the
+    mean log rank, since a mean rank is that of a few facts; the paper has none of that.
 
     Args:
         figure: The figure.
         known: The page that it stands on.
-        record: Its evaluation.
-        facts: The evaluation's per-fact rows.
+        prompts: Each prompt's columns under each training seed.
         dataset: The shipped data set whose facts they are.
     """
-    metric = "mrr" if figure.metric == "rank" else figure.metric
-    columns = {prompt.name: prompt for prompt in by_prompt(facts, (), _DRAWS, record.identity.seeds[0])}
-    rows = known.rows[figure.rows]
+    metric, rows = figure.claimed, known.rows[figure.rows]
     found = []
     for prompt in figure.prompts:
         rates = published_rates(figure, dataset, prompt) if metric == "top5" else {}
         for claim in known.claims_of(figure):
             first, second = (rows.get(name, name) for name in (claim.first, claim.second))
-            difference = Estimate(**between_configurations(columns[prompt], metric, first, second, claim.share).to_json())
-            means = {name: float(np.mean(values)) for name, values in columns[prompt].scores(metric).items()}
-            larger = None if difference.undefined else larger_term(claim, means | {name: means[graft] for name, graft in rows.items()})
+            difference = Estimate(**difference_over(prompts[prompt], metric, first, second, claim.share).to_json())
+            larger = None if difference.undefined else larger_term(claim, _means(prompts[prompt], metric, rows))
             outcome = _outcome(difference, claim, larger)
             found.append(Checked(prompt, claim, difference, outcome, _in_rates(rates, claim), metric, larger))
     return found
+
+
+def _means(seeds: Sequence[PromptColumns], metric: str, rows: Mapping[str, str]) -> dict[str, float]:
+    """Means over facts and seeds, by the paper's name of a configuration."""
+    scores = [prompt.scores(metric) for prompt in seeds]
+    named = {"PRE": "PRE", "SFT": "SFT", **rows}
+    return {name: float(np.mean([own[graft] for own in scores])) for name, graft in named.items()}
 
 
 def _outcome(difference: Estimate, claim: ClaimSpec, larger: Term | None) -> Outcome:

@@ -11,6 +11,7 @@ from kgbench.board.files import FAINT, INK, picture_bytes, styled
 from kgbench.numbers import metric_name
 from kgbench.reproduction.claimed import published_rates
 from kgbench.reproduction.made import Made
+from kgbench.reproduction.page import MEDIAN_RANK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,26 +69,35 @@ def draw(made: Made) -> Figure:
 
 def _panel(axis: Axes, made: Made, prompt: str) -> None:
     metric = made.figure.metric
-    rows = {row.graft: row for row in made.record.rows if row.prompt == prompt}
     for x, graft in enumerate(made.rows.values()):
-        figure = rows[graft].estimate(metric)
+        figure = made.estimate(prompt, graft)
         if figure.value is None or figure.low is None or figure.high is None:
             continue
         axis.bar(x, figure.value, 0.7, color=_BAR, zorder=2)
         axis.errorbar(x, figure.value, [[figure.value - figure.low], [figure.high - figure.value]], color=INK, capsize=3, lw=1, zorder=3)
     rates = published_rates(made.figure, made.dataset, prompt)
+    mean = "" if made.figure.cited == metric else f", {metric_name(made.figure.cited)}"
     for step, (model, known) in enumerate(rates.items()):
         shape, colour = _MARKS[model]
-        at = [(x, getattr(known[name], metric)) for x, name in enumerate(made.rows) if name in known]
+        at = [(x, getattr(known[name], made.figure.cited)) for x, name in enumerate(made.rows) if name in known]
         across = [x + 0.12 * (step - (len(rates) - 1) / 2) for x, _ in at]
         axis.scatter(
-            across, [y for _, y in at], s=16, c=colour, marker=shape, label=f"{model} (paper)", zorder=4, edgecolors="white", linewidths=0.4
+            across,
+            [y for _, y in at],
+            s=16,
+            c=colour,
+            marker=shape,
+            label=f"{model} (paper{mean})",
+            zorder=4,
+            edgecolors="white",
+            linewidths=0.4,
         )
-    if metric == "rank":
+    if metric == MEDIAN_RANK:
         axis.set_yscale("log")
     else:
         axis.set_ylim(0, 1.05)
+    seeds = f", {len(made.about.seeds)} training seeds" if len(made.about.seeds) > 1 else ""
     axis.set_ylabel(metric_name(metric))
-    axis.set_title(f"{prompt}, {made.model}, {rows['SFT'].n} facts", fontsize=8, loc="left", color=INK)
+    axis.set_title(f"{prompt}, {made.model}, {made.n(prompt)} facts{seeds}", fontsize=8, loc="left", color=INK)
     axis.grid(axis="y", color=FAINT, lw=0.6, zorder=0)
     axis.spines[["top", "right"]].set_visible(False)

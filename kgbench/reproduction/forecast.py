@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kgbench.errors import InputError
 from kgbench.models.catalog import CARD
+from kgbench.models.checkpoints import locate
 from kgbench.models.trained import read_donor_card
-from kgbench.reproduction.ingredients import Ingredients
+from kgbench.reproduction.ingredients import SHIPPED, Ingredients
 from kgbench.reproduction.made import Progress, evaluations_of, trainings_of
 from kgbench.runner import Pairs, dry_run
 from kgbench.runner.memory import free_bytes
 from kgbench.runner.pairs import usable_device
+from kgbench.training.cards import read_card
 from kgbench.training.finetuning_forecast import forecast
 from kgbench.training.finetuning_plan import Plan, make_plan
 
@@ -127,13 +130,13 @@ def needs(parts: Sequence[PartForecast], free: Room) -> Needs:
 
 
 def forecasts(
-    figures: Sequence[str], what: Ingredients, output_dir: Path, device: str, progress: Progress | None = None
+    figures: Sequence[str], seeds: Sequence[Ingredients], output_dir: Path, device: str, progress: Progress | None = None
 ) -> Iterator[PartForecast]:
     """All parts of some figures, in the order in which they are made.
 
     Args:
         figures: Their names.
-        what: What they are made of.
+        seeds: What they are made of, under each training seed.
         output_dir: Where records would go.
         device: Where it would be computed.
         progress: Told of each part before it is measured.
@@ -141,20 +144,38 @@ def forecasts(
     Raises:
         InputError: Something is wrong that can be told beforehand.
     """
-    evaluations = evaluations_of(figures, what)
-    trainings, pairs = trainings_of(evaluations, what), Pairs()
-    parts = [(f"donor {name}", name) for name in trainings] + [(f"evaluation {name}", name) for name in evaluations]
-    for done, (part, name) in enumerate(parts):
+    page, pairs = seeds[0].page, Pairs()
+    evaluations = evaluations_of(figures, page)
+    measures: list[tuple[str, Callable[[str], PartForecast]]] = []
+    for what in seeds:
+        of = f", seed {what.seed}" if len(seeds) > 1 else ""
+        if what.builds:
+            measures.append((f"pair{of}", partial(_pair, what)))
+        measures += [(f"donor {name}{of}", partial(_training, name, what, device)) for name in trainings_of(evaluations, page)]
+        measures += [(f"evaluation {name}{of}", partial(_evaluation, name, what, (output_dir, device), pairs)) for name in evaluations]
+    for done, (part, measure) in enumerate(measures):
         if progress is not None:
-            progress(done, len(parts), part)
-        yield _training(part, name, what, device) if done < len(trainings) else _evaluation(part, name, what, (output_dir, device), pairs)
+            progress(done, len(measures), part)
+        yield measure(part)
 
 
-def _training(part: str, name: str, what: Ingredients, device: str) -> PartForecast:
+def _pair(what: Ingredients, part: str) -> PartForecast:
+    """The pretraining of a recipient, by what that of the shipped one took."""
+    if what.ready:
+        return PartForecast(part, "there", 0.0, 0, 0)
+    shipped = read_card(locate(what.entry.recipient).directory.parent / CARD)
+    size = sum(file.stat().st_size for file in locate(what.entry.recipient).directory.iterdir())
+    # A recipient and a donor, and while they are made gradients and two moments of each weight.
+    return PartForecast(part, "pretrained", sum(shipped["seconds"].values()), 4 * size, 2 * size, 2 * size, basis="the shipped pair's time")
+
+
+def _training(name: str, what: Ingredients, device: str, part: str) -> PartForecast:
     try:
         if (what.place(name) / CARD).is_file():
             return _there(part, read_donor_card(what.place(name)), make_plan(what.training(name)))
-        found = forecast(what.training(name), what.place(name), device=device)
+        # A recipient that is not there yet is as large as the shipped one.
+        spec = what.training(name) if what.ready else replace(what, seed=SHIPPED).training(name)
+        found = forecast(spec, what.place(name), device=device)
     except InputError as error:
         return PartForecast(part, f"cannot be made: {error}", None, None, 0)
     memory = found.weights_bytes + found.gradients_bytes + found.optimizer_bytes
@@ -172,7 +193,7 @@ def _there(part: str, card: Mapping[str, Any], plan: Plan) -> PartForecast:
     return PartForecast(part, "there", 0.0, 0, 0)
 
 
-def _evaluation(part: str, name: str, what: Ingredients, where: tuple[Path, str], pairs: Pairs) -> PartForecast:
+def _evaluation(name: str, what: Ingredients, where: tuple[Path, str], pairs: Pairs, part: str) -> PartForecast:
     # With the recipient as its own donor everything takes as long as with those that are not there yet.
     spec = what.job(name)
     stand_in = replace(spec, recipient=what.entry.recipient, donors=dict.fromkeys(spec.donors, what.entry.recipient))

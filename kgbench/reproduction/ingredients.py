@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from kgbench.data import is_shipped, load_dataset
 from kgbench.errors import InputError
 from kgbench.models import catalog
-from kgbench.models.catalog import Entry
+from kgbench.models.catalog import CARD, Entry
 from kgbench.models.trained import donors_folder
 from kgbench.reproduction.page import KNOWN, Page, Training
 from kgbench.runner import Settings, Spec
 from kgbench.training.corpus import known_movies, passing_texts
 from kgbench.training.finetuning_plan import FinetuneSpec
-from kgbench.training.recipes import recipe
+from kgbench.training.recipes import Recipe, recipe
+from kgbench.training.zoo import build_recipe
 
-__all__ = ["Ingredients"]
+__all__ = ["SHIPPED", "Ingredients"]
 
-_SHIPPED = "zoo:"
+SHIPPED = 0
+"""The training seed of the shipped pairs."""
+
+_ZOO = "zoo:"
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,10 @@ class Ingredients:
     model: str
     supplement: str | None = None
     """Texts that the gentle recipe mixes in, for a pair that is not tiny; by default the page's."""
+    seed: int = SHIPPED
+    """Of all trainings. A tiny pair of another than the shipped seed is pretrained anew; other pairs have one recipient."""
+    built: Recipe | None = None
+    """How a tiny pair of another seed is made; by default as the shipped one."""
 
     @property
     def entry(self) -> Entry:
@@ -42,12 +51,43 @@ class Ingredients:
     @property
     def tiny(self) -> bool:
         """Whether the pair is one of the shipped ones."""
-        return self.entry.recipient.startswith(_SHIPPED)
+        return self.entry.recipient.startswith(_ZOO)
 
     @property
     def made(self) -> Path:
-        """Where donors and files that are made go."""
-        return donors_folder().parent / "reproduction" / self.model
+        """Where donors and files that are made go: of each training seed a folder."""
+        folder = donors_folder().parent / "reproduction" / self.model
+        return folder if self.seed == SHIPPED else folder / f"seed{self.seed}"
+
+    @property
+    def builds(self) -> bool:
+        """Whether the recipient is pretrained here."""
+        return self.tiny and self.seed != SHIPPED
+
+    @property
+    def recipient(self) -> str:
+        """The checkpoint before finetuning."""
+        return str(self._pair / "recipient") if self.builds else self.entry.recipient
+
+    @property
+    def ready(self) -> bool:
+        """Whether the recipient is there."""
+        return not self.builds or (self._pair / CARD).is_file()
+
+    @property
+    def _pair(self) -> Path:
+        return self.made / "pair"
+
+    def build(self, progress: Callable[[int, int, str], None] | None = None) -> None:
+        """Pretrain the recipient of this seed, or finish that.
+
+        Args:
+            progress: Called after every step.
+
+        Raises:
+            OutputError: Its folder holds something else, or cannot be written.
+        """
+        build_recipe(self.built or recipe(self.model), self._pair, seed=self.seed, progress=progress)
 
     def dataset(self, name: str) -> str:
         """The facts of a training, as `load_dataset` takes them."""
@@ -64,8 +104,10 @@ class Ingredients:
         return FinetuneSpec(
             dataset=self.dataset(name),
             recipe=training.recipe,
-            model=self.model,
+            model=None if self.builds else self.model,
+            recipient=self.recipient if self.builds else None,
             direction=training.direction,
+            seed=self.seed,
             templates=training.tiny_wordings if self.tiny else (),
             supplement=self._supplement(training),
             changes=training.tiny_changes if self.tiny else {},
@@ -88,7 +130,7 @@ class Ingredients:
         return Spec(
             model=self.model,
             # Named, so that the donors of the catalog are not among those of the job.
-            recipient=str(self.place(evaluation.recipient)) if evaluation.recipient else self.entry.recipient,
+            recipient=str(self.place(evaluation.recipient)) if evaluation.recipient else self.recipient,
             donors={donor: str(self.place(training)) for donor, training in evaluation.donors.items()},
             dataset=self._known() if evaluation.facts == KNOWN else self.dataset(evaluation.learned),
             prompts=evaluation.prompts,
@@ -99,8 +141,8 @@ class Ingredients:
         """Facts that the recipient may know: of a tiny pair those it was pretrained on, otherwise real movies."""
         if not self.tiny:
             return "real_movies_real_actors"
-        made = recipe(self.model)
-        rows = known_movies(made, made.seed, [fact.fields for fact in load_dataset(made.dataset).facts], self.page.tiny.known)
+        made = self.built or recipe(self.model)
+        rows = known_movies(made, self.seed, [fact.fields for fact in load_dataset(made.dataset).facts], self.page.tiny.known)
         header = {"kgbench": 1, "name": "known", "subject": "first_actor", "object": "second_actor"}
         lines = [header, *({"id": f"known/{number}", **row} for number, row in enumerate(rows, 1))]
         return self._kept("known.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

@@ -9,6 +9,7 @@ from importlib.resources import files
 
 from pydantic import Field, field_validator, model_validator
 
+from kgbench.effects.scores import LOG_RANK
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Strict
 from kgbench.sites import BASELINES, parse_graft
@@ -19,10 +20,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["ClaimSpec", "Departure", "Evaluation", "FigureSpec", "Page", "Tiny", "Training", "chosen", "full_name", "page"]
+__all__ = ["MEDIAN_RANK", "ClaimSpec", "Departure", "Evaluation", "FigureSpec", "Page", "Tiny", "Training", "chosen", "full_name", "page"]
 
 KNOWN = "known"
 """In place of a data set: what the recipient knew before it was finetuned."""
+
+MEDIAN_RANK = "median_rank"
 
 _NUMBERED = "figure-"
 _DRAWINGS = ("figure-1", "figure-3b")
@@ -122,10 +125,26 @@ class FigureSpec(Strict):
     claims: str = ""
     """A set of claims; by default that of the rows."""
     metric: str = "top5"
+    """One of those of records, or `median_rank`."""
     published: str | None = None
     """The paper's experiment, see `kgbench.leaderboard.published`."""
     note: str = ""
     """What is to be known before it is read."""
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The metrics of its tables: a median says where most facts lie, a mean log rank where all do."""
+        return (MEDIAN_RANK, LOG_RANK) if self.metric == MEDIAN_RANK else (self.metric,)
+
+    @property
+    def claimed(self) -> str:
+        """The metric that claims are about: a mean over facts."""
+        return self.shown[-1]
+
+    @property
+    def cited(self) -> str:
+        """The metric of the paper's figures that stand beside."""
+        return "rank" if self.metric == MEDIAN_RANK else self.metric
 
 
 class Page(Strict):

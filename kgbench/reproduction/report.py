@@ -10,11 +10,14 @@ from pathlib import Path
 from tabulate import tabulate
 
 from kgbench.board.escape import markdown_text
+from kgbench.effects.scores import LOG_RANK
 from kgbench.leaderboard.published import PublishedRow, experiments, paper
-from kgbench.numbers import duration_text, figure_text, number_text, plain_text
+from kgbench.numbers import duration_text, figure_text, metric_name, number_text, plain_text
 from kgbench.reproduction.claimed import LEAST, Checked, agreement, family, published_rates
 from kgbench.reproduction.drawing import picture
+from kgbench.reproduction.ingredients import SHIPPED
 from kgbench.reproduction.made import Made, distinct, distinct_claims, shown
+from kgbench.reproduction.measured import ROWS, About
 from kgbench.reproduction.page import page
 from kgbench.reproduction.unlike import departures, differing
 
@@ -24,9 +27,17 @@ REPORT = "REPORT.md"
 CLAIM_HEADS = ("claim", "that is", "difference", "here", "in the paper")
 
 _ABOUT = (
-    "Built by `{command}`. Ours are means over facts with 95 % intervals, which are over facts: each donor was trained once, and another "
-    "seed would give other figures. The paper's figures (arXiv 2506.20746, v1, and the runs behind it) are those of its own four models "
-    "and have no intervals. They are no target: compare the claims."
+    "Built by `{command}`. {ours} The paper's figures (arXiv 2506.20746, v1, and the runs behind it) are those of its own four models "
+    "and have no intervals. They are no target: compare the claims. Every figure follows from the rows in `{rows}`: "
+    "`{command} --rows {rows}`."
+)
+_ONE_SEED = (
+    "Ours are means over facts with 95 % intervals, which are over facts: each donor was trained once, and another seed would give other "
+    "figures."
+)
+_SEEDS = (
+    "Ours are means over facts and {n} training seeds ({seeds}), with 95 % intervals over both: they speak of the recipe, and not of these "
+    "{n} pairs alone. Margins over facts and over seeds are squared and added."
 )
 _CLAIMS = (
     "A difference is one of recoveries, shares of what finetuning added, fact by fact. A claim holds where the whole interval keeps its "
@@ -38,11 +49,10 @@ _ADDED = "Claims that the paper does not make, or gives no figures of. They are 
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
-def write_report(model: str, made: Sequence[Made], folder: Path) -> Path:
-    """Write the report and its pictures; equal records and donors give equal bytes.
+def write_report(made: Sequence[Made], folder: Path) -> Path:
+    """Write the report and its pictures; equal rows give equal bytes.
 
     Args:
-        model: The pair.
         made: The figures, in order.
         folder: Where the report goes.
 
@@ -53,7 +63,7 @@ def write_report(model: str, made: Sequence[Made], folder: Path) -> Path:
     for one in distinct(made).values():
         (folder / f"{one.name}.png").write_bytes(picture(one))
     path = folder / REPORT
-    path.write_text("\n".join(map(_unpadded, _lines(model, made))) + "\n", encoding="utf-8")
+    path.write_text("\n".join(map(_unpadded, _lines(made))) + "\n", encoding="utf-8")
     return path
 
 
@@ -62,10 +72,10 @@ def _unpadded(text: str) -> str:
     return re.sub(r"-{4,}", "---", re.sub(r" {2,}", " ", text)) if text.startswith("|") else text
 
 
-def _lines(model: str, made: Sequence[Made]) -> Iterator[str]:
-    firsts = distinct(made)
+def _lines(made: Sequence[Made]) -> Iterator[str]:
+    firsts, model = distinct(made), made[0].model
     yield f"# The paper's figures on {model}\n"
-    yield f"{_ABOUT.format(command=_command(model, made))}\n"
+    yield f"{_ABOUT.format(command=_command(model, made), ours=_ours(made[0].about), rows=ROWS)}\n"
     claims = distinct_claims(made)
     cited, added = ([pair for pair in claims if bool(pair[1].paper) is known] for known in (True, False))
     yield f"## The paper's claims: {_counted(cited)}\n"
@@ -96,9 +106,17 @@ def _lines(model: str, made: Sequence[Made]) -> Iterator[str]:
         yield from _doubts(one)
 
 
+def _ours(about: About) -> str:
+    """What our intervals are over."""
+    n = len(about.seeds)
+    return _ONE_SEED if n == 1 else _SEEDS.format(n=n, seeds=", ".join(map(str, about.seeds)))
+
+
 def _command(model: str, made: Sequence[Made]) -> str:
     names = [one.name for one in made]
-    return f"kgbench reproduce {'all' if names == list(page().figures) else ' '.join(names)} --model {model}"
+    seeds = made[0].about.seeds
+    option = f" --seeds {','.join(map(str, seeds))}" if seeds != (SHIPPED,) else ""
+    return f"kgbench reproduce {'all' if names == list(page().figures) else ' '.join(names)} --model {model}{option}"
 
 
 def _doubts(made: Made) -> Iterator[str]:
@@ -149,7 +167,7 @@ def outcome_text(claim: Checked) -> str:
 def _asked(claim: Checked) -> str:
     share = "" if claim.claim.share == 1 else f"{number_text(claim.claim.share)} × "
     bounds = " and ".join(f"{_SIGNS[op]} {number_text(bound)}" for op, bound in claim.claim.bounds.items())
-    return f"{claim.claim.first} − {share}{claim.claim.second} {bounds}{' (reciprocal ranks)' if claim.metric == 'mrr' else ''}"
+    return f"{claim.claim.first} − {share}{claim.claim.second} {bounds}{' (log ranks)' if claim.metric == LOG_RANK else ''}"
 
 
 def _difference(claim: Checked) -> str:
@@ -175,20 +193,23 @@ def _in_paper(claim: Checked) -> list[str]:
 
 
 def _times(made: Sequence[Made]) -> Iterator[str]:
-    cards = {name: card for one in made for name, card in one.cards.items()}
-    records = {one.figure.evaluation: one.record for one in made}
-    seconds = [*(card["seconds"] for card in cards.values()), *(record.cost.seconds for record in records.values())]
+    origin = made[0].about
+    donors = {key: donor for one in made for key, donor in one.donors.items()}
+    names = dict.fromkeys(one.figure.evaluation for one in made)
+    runs = {(seed, name): own[name] for seed, own in origin.evaluations.items() for name in names}
     rows = [
-        [f"donor {name}", card["data"]["name"], card["texts"]["trained"], card["steps"], f"weights {card['weights'][:12]}"]
-        for name, card in cards.items()
+        [seed, f"donor {name}", one.data, one.texts, one.steps, duration_text(one.seconds), f"weights {one.weights[:12]}"]
+        for (seed, name), one in donors.items()
     ]
-    rows += [[f"evaluation {name}", record.identity.dataset.name, "", "", f"record {record.id[:12]}"] for name, record in records.items()]
-    table = [[*row[:-1], duration_text(spent), row[-1]] for row, spent in zip(rows, seconds, strict=True)]
-    yield tabulate(table, ["part", "facts", "texts", "steps", "time", "identity"], tablefmt="github", disable_numparse=True)
-    origin = next(iter(records.values())).provenance
+    rows += [
+        [seed, f"evaluation {name}", run.data, "", "", duration_text(run.seconds), f"record {run.record[:12]}"]
+        for (seed, name), run in runs.items()
+    ]
+    seconds = [one.seconds for one in donors.values()] + [one.seconds for one in runs.values()]
+    yield tabulate(rows, ["seed", "part", "facts", "texts", "steps", "time", "identity"], tablefmt="github", disable_numparse=True)
     yield (
         f"\n{duration_text(sum(seconds))} of training and evaluation in all, by the clock of the machine that they ran on: kgbench "
-        f"{origin.kgbench}, torch {origin.packages['torch']}, {origin.device}, {origin.platform}."
+        f"{origin.kgbench}, torch {origin.torch}, {origin.device}, {origin.platform}."
     )
 
 
@@ -203,19 +224,20 @@ def figure_rows(made: Made) -> Iterator[tuple[list[str], list[list[str]]]]:
     """Heads and rows of ours beside the paper's, per prompt."""
     for prompt in made.figure.prompts:
         rates = published_rates(made.figure, made.dataset, prompt)
-        own = {row.graft: row.estimate(made.figure.metric) for row in made.record.rows if row.prompt == prompt}
+        metrics, cited = made.figure.shown, made.figure.cited
         rows = [
             [
                 name,
-                figure_text(own[graft]),
-                *(_rate(known, name, made.figure.metric) for known in rates.values()),
+                *(figure_text(made.estimate(prompt, graft, metric)) for metric in metrics),
+                *(_rate(known, name, cited) for known in rates.values()),
             ]
             for name, graft in made.rows.items()
         ]
+        named, mean = ([f", {metric_name(metric)}" for metric in metrics], f", {metric_name(cited)}") if len(metrics) > 1 else ([""], "")
         heads = [
             prompt,
-            f"{made.model}, n = {own['SFT'].n}",
-            *(f"{model} (paper, {next(iter(known.values())).prompt})" for model, known in rates.items()),
+            *(f"{made.model}{name}, n = {made.n(prompt)}" for name in named),
+            *(f"{model} (paper{mean}, {next(iter(known.values())).prompt})" for model, known in rates.items()),
         ]
         yield heads, rows
 

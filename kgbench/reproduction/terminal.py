@@ -7,14 +7,17 @@ from itertools import groupby
 
 from tabulate import tabulate
 
+from kgbench.numbers import number_text
+from kgbench.reproduction.claimed import LEAST
 from kgbench.reproduction.made import Made
 from kgbench.reproduction.report import CLAIM_HEADS, claim_cells, figure_rows
 
 __all__ = ["CLAIMS_LEGEND", "claims_text", "figure_text"]
 
 CLAIMS_LEGEND = (
-    "difference: of shares of what finetuning added, with its 95 % interval over facts; in the paper, of top-5 rates: (no) where they "
-    "do not keep the bound, (?) where so many facts do not tell; vacuous: the larger term recovers less than .25"
+    "difference: of shares of what finetuning added, with its 95 % interval over facts (and training seeds, where "
+    "there are several); in the paper, of top-5 rates: (no) where they do not keep the bound, (?) where so many facts do "
+    f"not tell; vacuous: the larger term recovers less than {number_text(LEAST)}"
 )
 """What stands below claims."""
 

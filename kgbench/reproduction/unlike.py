@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kgbench.effects.scores import LOG_RANK
 from kgbench.numbers import exact_text, figure_text, number_text, plain_text
 from kgbench.reproduction.claimed import Checked, family, published_rates
-from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.made import Made, distinct, distinct_claims
+from kgbench.reproduction.measured import About
 from kgbench.reproduction.page import page
 
-__all__ = ["departures", "differing", "unlike"]
+__all__ = ["departures", "differing", "seeds_text", "unlike"]
 
 _FAR = 0.1
 """From this on a rate that lies off our interval is told."""
@@ -21,19 +22,28 @@ _WITH_HEAD = "FE+LT, head"
 
 def departures(made: Sequence[Made]) -> Iterator[str]:
     """A line for each setting that is not the paper's, as the page lists them."""
-    tiny = Ingredients(page(), made[0].model).tiny
-    cards = {name: card for one in made for name, card in one.cards.items()}
-    trained = {card["recipe"]["name"]: _recipe(card["recipe"]) for card in cards.values() if not card["changes"]}
+    about = made[0].about
+    donors = [donor for one in made for donor in one.donors.values()]
+    # Of each recipe one donor is told of, and one that is as the recipe has it before any other.
+    trained = {donor.recipe["name"]: _recipe(donor.recipe) for donor in sorted(donors, key=lambda one: one.changed, reverse=True)}
     filled = {
         "trained": "; ".join(f"{name}: {how}" for name, how in trained.items()),
-        "precision": " and ".join(dict.fromkeys(card["precision"] for card in cards.values())),
-        "seeds": "one run, with seed 0",
+        "precision": " and ".join(dict.fromkeys(donor.precision for donor in donors)),
+        "seeds": seeds_text(about),
         "facts": page().tiny.facts,
         "supplement": f"{page().tiny.supplement:,}",
     }
     for one in page().departures:
-        if tiny or not one.tiny:
+        if about.tiny or not one.tiny:
             yield f"**{one.setting}**: in the paper {one.paper}; here {one.here.format(**filled)}."
+
+
+def seeds_text(about: About) -> str:
+    """Which training seeds there are, and what else than the donors they are of."""
+    if len(about.seeds) == 1:
+        return f"one run, with seed {about.seeds[0]}"
+    what = "pretraining and finetuning" if about.tiny else "finetuning"
+    return f"{len(about.seeds)}, of {what}: {', '.join(map(str, about.seeds))}"
 
 
 def _recipe(recipe: Mapping[str, Any]) -> str:
@@ -72,11 +82,12 @@ def _rates(made: Made, like: str | None) -> Iterator[str]:
         known = published_rates(made.figure, made.dataset, prompt).get(like or "", {})
         if made.figure.metric != "top5" or not known:
             continue
-        own = {row.graft: row.top5 for row in made.record.rows if row.prompt == prompt}
         told = []
         for name, graft in made.rows.items():
-            ours = own[graft]
-            if name not in known or ours.value is None or ours.low is None or ours.high is None:
+            if name not in known:
+                continue
+            ours = made.estimate(prompt, graft)
+            if ours.value is None or ours.low is None or ours.high is None:
                 continue
             rate = known[name].top5
             if not ours.low <= rate <= ours.high and abs(rate - ours.value) >= _FAR:
@@ -99,7 +110,7 @@ def unlike(figure: str, claim: Checked, like: str | None = None) -> str | None:
         return f"{figure}, {claim.prompt}: nothing can be asked of it: {exact_text(claim.difference)}."
     about = f"{figure}, {claim.prompt}: “{claim.claim.says}” {claim.outcome} here, {figure_text(claim.difference)}"
     if not claim.in_paper:
-        missing = "no figures" if claim.metric == "top5" else "mean ranks but no reciprocal ones"
+        missing = "mean ranks but no mean log ranks" if claim.metric == LOG_RANK else "no figures"
         return f"{about}; the paper gives {missing}." if claim.outcome == "fails" else None
     if like is not None and like in claim.in_paper:
         its = claim.in_paper[like]

@@ -1,0 +1,119 @@
+"""Figures of a recipe: means over facts and over training seeds, each seed a pair of its own that learned the same facts.
+
+The design is crossed: every fact is asked of the pair of every seed. A mean over S seeds has two sources of error, the facts
+that were drawn and the seeds that were drawn, and its interval has both: the margin over facts (of the mean over these seeds,
+facts resampled whole) and that over seeds (Student's t on S - 1 degrees of freedom, of the seeds' own figures) are squared and
+added, end by end. What single facts do under single seeds is in both margins, so that the interval is rather too wide.
+
+Simulated coverage of nominal 95 %, hits over 400 facts, standard deviation of .03 to .07 between seeds: 95 to 98 % with five
+seeds, 96 to 98 % with three; that of the interval over facts alone is 50 to 90 %. Where seeds do not differ at all it is up
+to 99 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import hypot, inf, sqrt
+
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import t
+
+from kgbench.effects.columns import PromptColumns
+from kgbench.effects.contrasts import between_configurations, contrast
+from kgbench.effects.scores import median_rank
+from kgbench.effects.variance import linearised
+from kgbench.errors import DataError
+from kgbench.stats import LEVEL, Figure, mean
+
+__all__ = ["difference_over", "mean_over", "median_rank_over", "over_seeds"]
+
+Seeds = Sequence[PromptColumns]
+"""One prompt's columns under each training seed, over the same facts in the same order."""
+
+
+def over_seeds(facts: Figure, by_seed: Float[np.ndarray, " seeds"], support: tuple[float, float] = (-inf, inf)) -> Figure:
+    """A figure over facts, its interval widened to be one over facts and training seeds.
+
+    Args:
+        facts: The mean over seeds with its interval over facts.
+        by_seed: The figure of each seed.
+        support: Between what it lies.
+
+    Raises:
+        ValueError: There are fewer than two seeds.
+    """
+    n = len(by_seed)
+    if n < 2:
+        raise ValueError(f"an interval over seeds needs two of them, not {n}")
+    if facts.value is None or facts.low is None or facts.high is None:
+        return facts
+    margin = float(t.ppf((1 + LEVEL) / 2, n - 1) * np.std(by_seed, ddof=1)) / sqrt(n)
+    ends = facts.value - hypot(facts.value - facts.low, margin), facts.value + hypot(facts.high - facts.value, margin)
+    low, high = np.clip(ends, *support)
+    return Figure.hull(facts.value, facts.n, (float(low), float(high)))
+
+
+def mean_over(seeds: Seeds, metric: str, graft: str) -> Figure:
+    """The mean of a metric over facts and, where there are several, over seeds.
+
+    Raises:
+        DataError: Seeds were run over different facts.
+    """
+    _same_facts(seeds)
+    scores = [prompt.scores(metric) for prompt in seeds]
+    means = [float(np.mean(values)) for own in scores for values in own.values()]
+    hits = scores[0][graft].dtype == bool
+    support = (0.0, 1.0) if hits else (min(means), max(means))
+    if len(seeds) == 1:
+        return mean(scores[0][graft], seeds[0].counts, support)
+    values = np.array([own[graft] for own in scores], float)
+    facts = mean(values.mean(0), seeds[0].counts, support)
+    return over_seeds(facts, values.mean(1), support if hits else (-inf, inf))
+
+
+def median_rank_over(seeds: Seeds, graft: str) -> Figure:
+    """The median rank over facts, its mean over seeds; intervals over facts are averaged, as if all seeds erred together.
+
+    Raises:
+        DataError: Seeds were run over different facts.
+    """
+    _same_facts(seeds)
+    found = [median_rank(prompt.columns[graft]["rank"]) for prompt in seeds]
+    if len(found) == 1 or found[0].undefined:
+        return found[0]
+    by_seed = np.array([(one.value, one.low, one.high) for one in found], float)
+    value, low, high = map(float, by_seed.mean(0))
+    return over_seeds(Figure(value, low, high, found[0].n), by_seed[:, 0], (1.0, inf))
+
+
+def difference_over(seeds: Seeds, metric: str, first: str, second: str, share: float = 1.0) -> Figure:
+    """recovery(first) - share * recovery(second), each seed's with what its own finetuning added, over facts and seeds.
+
+    Args:
+        seeds: One prompt under each seed.
+        metric: The metric of the ratios.
+        first: A configuration.
+        second: Another.
+        share: How much of the second is taken off.
+
+    Raises:
+        DataError: Seeds were run over different facts.
+    """
+    _same_facts(seeds)
+    single = [between_configurations(prompt, metric, first, second, share) for prompt in seeds]
+    if len(seeds) == 1:
+        return single[0]
+    for figure in single:
+        if figure.undefined:
+            return Figure.missing(f"under one of {len(seeds)} training seeds: {figure.undefined}", figure.n)
+    values = np.array([linearised(*contrast(prompt.scores(metric), first, second, share)) for prompt in seeds])
+    middle = float(values.mean())
+    # Facts that all tie may lie one whole gap away, as in `stats.ratio`.
+    facts = mean(values.mean(0), seeds[0].counts, (middle - 1, middle + 1))
+    return over_seeds(facts, values.mean(1))
+
+
+def _same_facts(seeds: Seeds) -> None:
+    if any(not np.array_equal(prompt.facts, seeds[0].facts) for prompt in seeds):
+        raise DataError(f"per-fact rows: prompt {seeds[0].name} was run over different facts under different training seeds")

@@ -1,0 +1,259 @@
+"""Figures over facts and training seeds: what their intervals hold, and that they follow from rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import fake_reproduction
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, norm
+
+from kgbench.cli import main
+from kgbench.effects.columns import PromptColumns
+from kgbench.effects.contrasts import between_configurations
+from kgbench.effects.scores import median_rank
+from kgbench.effects.training_seeds import difference_over, mean_over, median_rank_over, over_seeds
+from kgbench.errors import DataError
+from kgbench.models.trained import HOME
+from kgbench.reproduction.forecast import forecasts
+from kgbench.reproduction.ingredients import Ingredients
+from kgbench.reproduction.made import figures_of, make
+from kgbench.reproduction.measured import ROWS, read_measured, write_measured
+from kgbench.reproduction.page import page
+from kgbench.reproduction.report import REPORT, write_report
+from kgbench.stats import Figure, mean, resample
+from kgbench.training.recipes import Recipe, recipe
+
+FIGURES = ["figure-2", "figure-8", "figure-4"]
+
+
+def seeds_of(rates: Sequence[float], n: int = 60, seed: int = 0) -> tuple[PromptColumns, ...]:
+    """A prompt under as many seeds as there are rates of LT; PRE misses and SFT hits nearly all."""
+    rng = np.random.default_rng(seed)
+    counts, ids = resample(n, 300).astype(float), np.array([f"f/{i:03}" for i in range(n)])
+
+    def column(rate: float) -> dict[str, np.ndarray]:
+        return {"fact": ids, "rank": np.where(rng.random(n) < rate, 1, rng.integers(6, 900, n))}
+
+    return tuple(PromptColumns("headline", {"PRE": column(0.02), "SFT": column(0.98), "LT": column(rate)}, counts) for rate in rates)
+
+
+# -------------------------------------------------------------------------------------------------------------- intervals
+
+
+@given(
+    low=st.floats(0, 0.5),
+    high=st.floats(0, 0.5),
+    by_seed=st.lists(st.floats(0, 1), min_size=2, max_size=6),
+)
+def test_seeds_only_widen(low: float, high: float, by_seed: list[float]) -> None:
+    """The value stays; both ends move outwards as far as seeds differ, whatever their order, and not at all where they do not."""
+    value = float(np.mean(by_seed))
+    facts = Figure(value, value - low, value + high, 50)
+    found = over_seeds(facts, np.array(by_seed))
+    assert found.value == value and found.n == 50
+    assert found.low is not None and found.high is not None
+    assert found.low <= value - low + 1e-12 and found.high >= value + high - 1e-12
+    again = over_seeds(facts, np.array(by_seed[::-1]))
+    assert (again.low, again.high) == pytest.approx((found.low, found.high))
+    alike = over_seeds(facts, np.full(len(by_seed), value))
+    assert (alike.low, alike.high) == pytest.approx((facts.low, facts.high))
+
+
+def test_one_seed_says_nothing_of_others() -> None:
+    with pytest.raises(ValueError, match="needs two of them, not 1"):
+        over_seeds(Figure(0.5, 0.4, 0.6, 9), np.array([0.5]))
+    missing = Figure.missing("why", 9)
+    assert over_seeds(missing, np.array([0.1, 0.2])) is missing
+
+
+def test_of_one_seed_figures_are_those_over_facts() -> None:
+    """To the digit those of a single run."""
+    (one,) = seeds_of([0.4])
+    assert mean_over([one], "top5", "LT") == mean(one.scores("top5")["LT"], one.counts)
+    assert difference_over([one], "top5", "LT", "PRE") == between_configurations(one, "top5", "LT", "PRE")
+    assert median_rank_over([one], "LT") == median_rank(one.columns["LT"]["rank"])
+
+
+def test_of_several_seeds_the_value_is_their_mean() -> None:
+    """Also of recoveries, each with what its own finetuning added; intervals hold the values of all seeds where these are two."""
+    seeds = seeds_of([0.3, 0.5])
+    for metric in ("top5", "log_rank"):
+        whole = difference_over(seeds, metric, "LT", "PRE")
+        parts = [between_configurations(one, metric, "LT", "PRE").value for one in seeds]
+        assert whole.value == pytest.approx(np.mean([part for part in parts if part is not None]))
+        assert whole.low is not None and whole.high is not None
+        assert all(part is not None and whole.low < part < whole.high for part in parts)
+        assert mean_over(seeds, metric, "LT").value == pytest.approx(np.mean([one.scores(metric)["LT"] for one in seeds]))
+    assert median_rank_over(seeds, "SFT").value == 1
+
+
+def test_seeds_without_a_gain_leave_nothing_to_ask() -> None:
+    one, other = seeds_of([0.3, 0.5])
+    none = replace(other, columns={**other.columns, "SFT": other.columns["PRE"]})
+    found = difference_over([one, none], "top5", "LT", "PRE")
+    assert "under one of 2 training seeds: m(SFT) - m(PRE)" in str(found.undefined)
+
+
+def test_seeds_are_of_the_same_facts() -> None:
+    one, other = seeds_of([0.3, 0.5])
+    columns = {graft: {**own, "fact": own["fact"][::-1]} for graft, own in other.columns.items()}
+    with pytest.raises(DataError, match="different facts under different training seeds"):
+        mean_over([one, replace(other, columns=columns)], "top5", "LT")
+
+
+@pytest.mark.parametrize("spread", [0.03, 0.07])
+def test_intervals_hold_the_recipe(spread: float) -> None:
+    """Of 400 facts and five seeds, the interval holds the mean over all facts and seeds in about 95 %; that over facts does not."""
+    rng, n, centre, repetitions = np.random.default_rng(1), 400, norm.ppf(0.35), 300
+    scale = spread / norm.pdf(centre)
+    truth = norm.cdf(centre / np.sqrt(1 + scale**2))
+    counts, held, facts_alone = resample(n, 300).astype(float), 0, 0
+    for _ in range(repetitions):
+        shifts, hard = rng.normal(0, scale, (5, 1)), rng.normal(0, 1, n)
+        hits = (rng.random((5, n)) < norm.cdf((centre + shifts) * np.sqrt(2) + hard)).astype(float)
+        facts = mean(hits.mean(0), counts, (0, 1))
+        both = over_seeds(facts, hits.mean(1), (0, 1))
+        for figure in (facts, both):
+            assert figure.low is not None and figure.high is not None
+        facts_alone += facts.low <= truth <= facts.high
+        held += both.low <= truth <= both.high
+    assert 0.93 <= held / repetitions <= 0.99
+    assert facts_alone / repetitions < 0.9
+
+
+@given(st.lists(st.integers(1, 3000), min_size=6, max_size=80))
+def test_a_median_keeps_its_order(ranks: list[int]) -> None:
+    """Its interval ends at ranks that are there, holds the median, and follows any change of scale; it covers 95 % at least."""
+    found = median_rank(np.array(ranks))
+    assert found.value == np.median(ranks) and found.low in ranks and found.high in ranks
+    squared = median_rank(np.array(ranks) ** 2)
+    assert (squared.low, squared.high) == (found.low**2, found.high**2)
+    end = sorted(ranks).index(int(found.low)) if len(set(ranks)) == len(ranks) else None
+    assert end is None or 1 - 2 * binom.cdf(end, len(ranks), 0.5) >= 0.95
+
+
+def test_few_facts_have_no_median() -> None:
+    assert "needs six" in str(median_rank(np.arange(1, 6)).undefined)
+
+
+# ------------------------------------------------------------------------------------------------------------------- rows
+
+
+def texts(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ROWS}
+
+
+def test_a_report_follows_from_its_rows(tmp_path: Path) -> None:
+    """Written and read back, rows are the same, and give the same report and pictures to the byte."""
+    rows = fake_reproduction.measured(FIGURES)
+    write_measured(rows, tmp_path / ROWS)
+    again = read_measured(tmp_path / ROWS)
+    assert again.about == rows.about and again.table.num_rows == rows.table.num_rows
+    write_measured(again, tmp_path / "again.parquet")
+    assert (tmp_path / ROWS).read_bytes() == (tmp_path / "again.parquet").read_bytes()
+    for name, one in (("first", rows), ("second", again)):
+        write_report(figures_of(FIGURES, one, page()), tmp_path / name)
+    assert texts(tmp_path / "first") == texts(tmp_path / "second")
+
+
+def test_a_report_says_what_its_intervals_are_over(tmp_path: Path) -> None:
+    """Over facts where there is one seed, over facts and seeds where there are several; ranks as medians and mean logs."""
+    said = {}
+    for seeds in ((0,), (0, 1, 2)):
+        made = figures_of(FIGURES, fake_reproduction.measured(FIGURES, seeds=seeds), page())
+        said[len(seeds)] = write_report(made, tmp_path / str(len(seeds))).read_text("utf-8")
+    assert "over facts and 3 training seeds (0, 1, 2), with 95 % intervals over both" in said[3] and "--seeds 0,1,2" in said[3]
+    assert "each donor was trained once" in said[1] and "--seeds" not in said[1]
+    assert "tiny-gemma, median rank, n = 40 | tiny-gemma, mean log rank, n = 40 | gemma-2b (paper, mean rank, " in said[3]
+    assert "here 3, of pretraining and finetuning: 0, 1, 2." in said[3] and "here one run, with seed 0." in said[1]
+
+
+def test_seeds_that_differ_more_decide_less(tmp_path: Path) -> None:
+    """Intervals over seeds grow with what seeds differ by."""
+    widths = []
+    for spread in (0.0, 1.5):
+        (made,) = figures_of(["figure-2"], fake_reproduction.measured(["figure-2"], spread=spread), page())
+        found = [claim.difference for claim in made.claims if claim.difference.value is not None]
+        widths.append(np.mean([one.high - one.low for one in found if one.high is not None and one.low is not None]))
+    assert widths[1] > 1.5 * widths[0]
+
+
+def test_rows_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Figures without a model; what is not in the file, and what does not go with it, is a line."""
+    path = tmp_path / "mine.parquet"
+    write_measured(fake_reproduction.measured(FIGURES), path)
+    report = tmp_path / "report"
+    assert main(["reproduce", "figure-4", "--rows", str(path), "--report", str(report)]) == 0
+    out = capsys.readouterr().out
+    assert f"report   {report / REPORT}" in out and f"rows     {path}" in out and not (report / ROWS).exists()
+    for asked, told in (
+        (["figure-5", "--rows", str(path)], "these rows hold nothing of the evaluation 'hybrid'"),
+        (["figure-2", "--rows", str(path), "--seeds", "0,1"], "leave out --seeds"),
+        (["figure-2", "--rows", __file__], "expected the rows.parquet that `kgbench reproduce` writes"),
+        (["figure-2", "--seeds", "0,0"], "expected different whole numbers"),
+        (["figure-2", "--seeds", "one"], "expected different whole numbers"),
+    ):
+        assert main(["reproduce", *asked]) == 2
+        error = capsys.readouterr().err
+        assert told in error and error.count("\n") == 1
+
+
+# ------------------------------------------------------------------------------------------------------------------ seeds
+
+MODEL = "tiny-gpt2"
+
+
+def pico() -> Recipe:
+    """The recipe of a pair that is made in seconds and knows next to nothing."""
+    whole = recipe(MODEL)
+    return replace(
+        whole,
+        config={**whole.config, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_inner": 32},
+        vocabulary=400,
+        tokenizer_movies=40,
+        lasting_movies=12,
+        passing_movies=2,
+        pretraining=replace(whole.pretraining, rounds=1, batch_size=16),
+        finetuning=replace(whole.finetuning, rounds=1, batch_size=16),
+    )
+
+
+def test_each_seed_is_a_pair_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretrained and finetuned under its seed in a folder of its own, once: made again, nothing is computed."""
+    monkeypatch.setenv(HOME, str(tmp_path / "home"))
+    short = {name: one.model_copy(update={"tiny_changes": {"epochs": 1}}) for name, one in page().trainings.items()}
+    small = page().model_copy(update={"tiny": page().tiny.model_copy(update={"facts": 12}), "trainings": short})
+    pairs = [Ingredients(small, MODEL, seed=seed, built=pico()) for seed in (1, 2)]
+    told: list[str] = []
+    measured = make(["figure-2"], pairs, tmp_path / "results", "cpu", lambda done, total, what: told.append(what))
+    assert dict.fromkeys(what.split(":")[0] for what in told).keys() == {f"{part} of 6" for part in range(1, 7)}
+    assert [what.made.name for what in pairs] == ["seed1", "seed2"]
+    assert measured.about.seeds == (1, 2)
+    weights = {own["actors"].weights for own in measured.about.donors.values()}
+    assert len(weights) == 2, "other weights under another seed"
+    before = {path: path.stat().st_mtime for path in tmp_path.rglob("*") if path.is_file()}
+    again = make(["figure-2"], pairs, tmp_path / "results", "cpu")
+    assert {path: path.stat().st_mtime for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert again.about == measured.about and again.table.equals(measured.table)
+    (made,) = figures_of(["figure-2"], again, small)
+    assert made.n("headline") == 12 and len(made.prompts["headline"]) == 2
+
+
+def test_a_forecast_of_seeds_is_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair that is not there yet is forecast by the shipped one; nothing of it is made."""
+    monkeypatch.setenv(HOME, str(tmp_path / "home"))
+    pairs = [Ingredients(page(), MODEL, seed=seed) for seed in (0, 1)]
+    found = {one.part: one for one in forecasts(["figure-2"], pairs, tmp_path, "cpu")}
+    assert list(found) == [
+        *("donor actors, seed 0", "evaluation actors, seed 0"),
+        *("pair, seed 1", "donor actors, seed 1", "evaluation actors, seed 1"),
+    ]
+    assert found["pair, seed 1"].basis == "the shipped pair's time" and (found["pair, seed 1"].seconds or 0) > 10
+    assert found["donor actors, seed 1"].memory_bytes == found["donor actors, seed 0"].memory_bytes
+    assert not pairs[1].ready and not (pairs[1].made / "pair").exists()
