@@ -14,7 +14,7 @@ from fake_runs import RATES, record, rows
 
 from kgbench.data import prompt_hash
 from kgbench.effects import rescored
-from kgbench.leaderboard.submission import Submission
+from kgbench.leaderboard.submission import Contract, Submission
 from kgbench.leaderboard.validate import Finding, validate
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Record, WeightHashes, facts_table
@@ -87,13 +87,19 @@ def result(what: Identity | None = None, rates: Mapping[str, float] = RATES, see
     return rescored(made, facts), facts
 
 
-def write_entry(folder: Path, made: tuple[Record, pa.Table], name: str | None = None, code: str | None = None) -> Path:
+KEPT = Contract(kgbench="0.1.0", laws=16)
+"""The claim that a method keeps all laws."""
+
+
+def write_entry(
+    folder: Path, made: tuple[Record, pa.Table], name: str | None = None, code: str | None = None, contract: Contract | None = KEPT
+) -> Path:
     """Write an entry's files."""
     what, facts = made
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(what.to_json(), encoding="utf-8")
     write_facts(facts, folder / "facts.parquet")
-    submission = Submission(record=what.id, name=name or what.identity.localizer.name, code=code or "kgbench==0.1.0")
+    submission = Submission(record=what.id, name=name or what.identity.localizer.name, code=code or "kgbench==0.1.0", contract=contract)
     (folder / "submission.json").write_text(submission.to_json(), encoding="utf-8")
     seal(folder)
     return folder

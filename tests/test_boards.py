@@ -9,25 +9,37 @@ from pathlib import Path
 import pytest
 
 from kgbench.errors import DataError, OutputError
+from kgbench.leaderboard.boards.grid import Grid, over_all
 from kgbench.leaderboard.build import build, differences, make_leaderboard, outputs
-from kgbench.leaderboard.entries import read_entries
+from kgbench.leaderboard.cells import Cell, core_cells
+from kgbench.leaderboard.contrasts import Contrast, contrast
+from kgbench.leaderboard.entries import Entry, read_entries, read_entry
 from kgbench.leaderboard.lines import lead
 from kgbench.leaderboard.markdown import render_markdown
 from kgbench.leaderboard.model import Badge, Board, Column, Leaderboard, Line, Table, spread_text
+from kgbench.leaderboard.submission import Contract, Verification
 from kgbench.records import Estimate, LocalizerRef
 from tests.fake_runs import RATES
-from tests.submissions import CODE, identity, result, write_entry
+from tests.submissions import CODE, KEPT, identity, result, write_entry
 
 PAIRS = ("tiny-gemma", "tiny-gpt2", "tiny-llama", "tiny-pythia")
 
 
-def submit(root: Path, method: str, rate: float, pairs: tuple[str, ...] = PAIRS, limit: int | None = None, seed: int = 0) -> None:
+def submit(
+    root: Path,
+    method: str,
+    rate: float,
+    pairs: tuple[str, ...] = PAIRS,
+    limit: int | None = None,
+    seed: int = 0,
+    contract: Contract | None = KEPT,
+) -> None:
     """Entries of one method that brings this share by FE and LT."""
     rates = {**RATES, "FE+LT": rate, "ALL": max(rate, 0.9)}
     for pair in pairs:
         what = identity(pair, LocalizerRef(name=method, version="1 Own 0123456789abcdef"), limit=limit, seeds=(seed,))
         made = result(what, rates, model=pair, seed=sum(map(ord, method)))
-        write_entry(root / "results" / f"{pair}-{method}-{limit}-{seed}", made, code=CODE)
+        write_entry(root / "results" / f"{pair}-{method}-{limit}-{seed}", made, code=CODE, contract=contract)
 
 
 @pytest.fixture(scope="module")
@@ -52,29 +64,89 @@ def lines(table: Table) -> dict[str, Line]:
     return {line.method: line for line in table.lines}
 
 
+def by_separation(place: Path) -> Table:
+    """The means over all cells, ranked by a figure."""
+
+    def measure(entry: Entry, cell: Cell) -> dict[str, Contrast | str]:
+        return {"separation": contrast(entry.hits[cell.prompt], {"FE+LT": 1, "(FE+LT)^C": -1})}
+
+    grid = Grid("separation", ("separation",), measure, lambda entry, cell: {}, "")
+    columns = [Column("separation", "separation", "FE+LT less its complement", "higher")]
+    return over_all(grid, list(read_entries(place / "results")), core_cells(planted=False), columns)
+
+
 def test_ranks_and_coverage(root: Path) -> None:
-    """Like methods share a rank, a worse one has the next; one that lacks cells has neither mean nor rank, and its cells are counted."""
-    overall = board(made(root), "pathways").tables[0]
+    """Like methods share a rank, a worse one counts both; one that lacks cells has neither mean nor rank, and its cells are counted."""
+    overall = by_separation(root)
     found = lines(overall)
-    assert {name: line.rank for name, line in found.items()} == {"good": 1, "like_it": 1, "worse": 2, "partial": None}
+    assert {name: line.rank for name, line in found.items()} == {"good": 1, "like_it": 1, "worse": 3, "partial": None}
     assert found["partial"].coverage == (2, 8) and not found["partial"].figures and "all 8 cells" in found["partial"].unranked
     assert found["good"].coverage == (8, 8) and found["good"].badge == "self-reported"
     assert [line.method for line in overall.lines][-2:] == ["worse", "partial"]
-    assert board(made(root), "pathways").lead.endswith("self-reported); like_it cannot be told apart from it.")
+    assert lead(overall).endswith("self-reported); like_it has rank 1 as well.")
+    assert any("for these 4 pairs" in note and "say nothing of other models" in note for note in overall.notes)
+
+
+def test_pathways_are_not_ranked(root: Path) -> None:
+    """Where nobody knows the truth the table stands, no method has a rank, and a sentence says why."""
+    pathways = board(made(root), "pathways")
+    assert "nobody knows the truth" in pathways.lead and "copies the donor" in pathways.lead
+    for table in pathways.tables:
+        assert table.ranked_by is None and table.lines
+        assert all(line.rank is None and line.unranked for line in table.lines)
+
+
+def test_a_rank_that_nobody_verified_is_in_brackets(tmp_path: Path) -> None:
+    """It does not push a verified one down, and a verified one has its number plain."""
+    submit(tmp_path, "claimed", 0.96)
+    submit(tmp_path, "checked", 0.7)
+    for folder in (tmp_path / "results").glob("*checked*"):
+        verify(folder)
+    found = lines(by_separation(tmp_path))
+    assert {name: line.rank_text for name, line in found.items()} == {"claimed": "(1)", "checked": "1"}
+    assert lead(by_separation(tmp_path)).startswith("checked leads with") and "claimed has rank 1 as well" in lead(by_separation(tmp_path))
+
+
+def verify(folder: Path) -> None:
+    """Write what a maintainer would, who ran all facts again."""
+    entry = read_entry(folder)
+    text = {"kgbench": "0.1.0", "platform": "Linux", "time": "2026-01-01T00:00:00+00:00", "facts_hash": "0" * 64}
+    numbers = {"seed": 0, "n": entry.record.identity.dataset.n, "rows": 9, "largest_difference": 0, "changed_hits": 0, "tolerance": 1e-3}
+    (folder / "verification.json").write_text(Verification(record=entry.record.id, **text, **numbers).to_json())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("contract", "words"),
+    [
+        (Contract(kgbench="0.1.0", laws=16, broken=("depends_on_the_sites",)), "breaks a law of localizers: depends on the sites"),
+        (None, "contract not run"),
+    ],
+)
+def test_a_method_that_breaks_a_law_has_no_rank(tmp_path: Path, contract: Contract | None, words: str) -> None:
+    """Nor has one on which nobody tried the laws; its line says so, and it changes no other's rank."""
+    submit(tmp_path, "honest", 0.7)
+    submit(tmp_path, "cheat", 0.99, contract=contract)
+    found = lines(by_separation(tmp_path))
+    assert found["honest"].rank == 1 and found["cheat"].rank is None and words in found["cheat"].unranked
+    assert found["cheat"].figures["separation"].value is not None
+    assert found["cheat"].broken == (contract.broken if contract else ())
+    text = dict(outputs(tmp_path))
+    law = "breaks a law: depends on the sites"
+    assert all(
+        (law in text[name].decode()) == bool(contract) for name in ("LEADERBOARD.md", "site/pathways.html", "site/methods/cheat.html")
+    )
+    assert ("contract not run" in text["LEADERBOARD.md"].decode()) == (contract is None)
 
 
 def test_who_says_so_stands_beside_every_figure_that_leads(root: Path) -> None:
     """Sentence and rank name the source, and nothing is called certain that nobody else ran."""
     leaderboard = made(root)
     text = render_markdown(leaderboard)
-    ours = [one for one in leaderboard.boards if one.key != "published"]
-    assert all("self-reported" in one.lead for one in ours if one.tables[0].lines)
     assert "certain" not in text
-    rows = [row for row in text.splitlines() if row.startswith("| 1 ") or row.startswith("| 2 ")]
-    assert rows and all(row.split("|")[3].strip() == "self-reported" for row in rows)
+    assert "self-reported" in lead(by_separation(root)) and all(line.rank_text[:1] in ("(", "") for line in by_separation(root).lines)
     apart = Table("t", "T", (Column("x", "x", "x"),), (ranked("a", 1, "verified"), ranked("b", 2)), ranked_by="x")
-    told = "a leads with .50 [.40, .60] (x, n = 9; verified); the 95 % interval of its difference"
-    assert lead(apart) == f"{told} from b (self-reported), the next, leaves out 0."
+    told = "a leads with .50 [.40, .60] (x, n = 9; verified), and is told to be better than every other method"
+    assert lead(apart).startswith(told)
 
 
 def ranked(name: str, rank: int, badge: Badge = "self-reported") -> Line:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,13 @@ import click
 from kgbench.cli.leaderboard import root_option
 from kgbench.cli.output import echo_json
 from kgbench.cli.runs import output_dir
+from kgbench.errors import InputError
 
 if TYPE_CHECKING:
+    from kgbench.leaderboard.submission import Contract
     from kgbench.leaderboard.submit import Standing
     from kgbench.leaderboard.validate import Checked, Finding
+    from kgbench.records import Record
 
 _ADVICE = {
     "id": "this result is on the board already: submit another run, or delete the old folder first",
@@ -38,17 +43,23 @@ _ANEW = "these figures are not those of the run's rows: record it again, with th
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 @click.option("--as", "name", metavar="NAME", help="The method's name on the board.  [default: the localizer's]")
 @click.option("--code", metavar="URL@COMMIT|PACKAGE==VERSION", help="Where the method's code is.  [default: its installed package]")
+@click.option("--localizer", metavar="FILE.py:CLASS", help="The method, where it is not installed: the laws are tried on it.")
 @click.option("--paper", metavar="URL", help="A paper about the method.")
 @root_option
 @output_dir
 @click.option("--dry-run", is_flag=True, help="Check and show, but copy nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(runs: tuple[str, ...], root: Path, output_dir: Path, dry_run: bool, as_json: bool, **said: str | None) -> int:
+def command(
+    runs: tuple[str, ...], root: Path, output_dir: Path, localizer: str | None, dry_run: bool, as_json: bool, **said: str | None
+) -> int:
     """Check recorded runs, copy them into the leaderboard, and show where they stand.
 
     RUN is a run's folder, or the start of its id or of its folder's name, as in
     `kgbench show`; give all runs of a method at once. Only results are copied:
     the method's code comes as an installed package or a pull request of its own.
+    The laws of `kgbench check-localizer` are tried on it, and what came of them
+    is part of the entry: a method that breaks one, or on which they were not
+    tried, has no rank.
 
     \b
     kgbench submit kgbench-results/*-my_method-* --as "my method" --code my-package==1.0
@@ -58,7 +69,9 @@ def command(runs: tuple[str, ...], root: Path, output_dir: Path, dry_run: bool, 
     from kgbench.records import load_record
 
     stored = {found.record.id: found for found in (load_record(run, output_dir) for run in runs)}
-    prepared = drafts(list(stored.values()), **said)
+    tried = {id: _tried(run.record, localizer, as_json) for id, run in stored.items()}
+    contracts = {id: outcome for id, outcome in tried.items() if not isinstance(outcome, str)}
+    prepared = drafts(list(stored.values()), contracts, **said)
     with staged(prepared) as stage:
         found = checked(stage, root)
         if refused := [finding for entry in found for finding in entry.findings if finding.refuses]:
@@ -67,10 +80,32 @@ def command(runs: tuple[str, ...], root: Path, output_dir: Path, dry_run: bool, 
         places = [] if dry_run else publish(stage, root)
     steps = next_steps(list(dict.fromkeys(draft.submission.name for draft in prepared)), root)
     if as_json:
-        echo_json(_answer(found, shown, places, steps))
+        echo_json({**_answer(found, shown, places, steps), "contracts": {id: _contract_answer(outcome) for id, outcome in tried.items()}})
     else:
-        click.echo("\n".join(_lines(found, shown, places, steps)))
+        told = dict.fromkeys(outcome if isinstance(outcome, str) else outcome.about for outcome in tried.values())
+        click.echo("\n".join(_lines(found, shown, [f"contract      {line}" for line in told], places, steps)))
     return 0
+
+
+def _tried(record: Record, localizer: str | None, as_json: bool) -> Contract | str:
+    """What came of trying the laws on the method of a run, or why they were not tried.
+
+    Raises:
+        InputError: The code that was given is not what ran.
+    """
+    from kgbench.testing.contract import contract_of
+
+    try:
+        with redirect_stdout(sys.stderr if as_json else sys.stdout):
+            return contract_of(record, localizer)
+    except InputError as error:
+        if localizer is not None:
+            raise
+        return f"not run: {error}"
+
+
+def _contract_answer(outcome: Contract | str) -> dict[str, Any]:
+    return {"not_run": outcome} if isinstance(outcome, str) else outcome.model_dump(mode="json")
 
 
 def _refuse(findings: list[Finding], as_json: bool) -> int:
@@ -106,10 +141,10 @@ def next_steps(names: Sequence[str], root: Path) -> list[str]:
     ]
 
 
-def _lines(found: list[Checked], shown: list[Standing], places: list[Path], steps: list[str]) -> list[str]:
+def _lines(found: list[Checked], shown: list[Standing], told: list[str], places: list[Path], steps: list[str]) -> list[str]:
     """What is printed of runs that are accepted."""
     lines = [text for standing in shown for text in (_table(standing), "")]
-    lines += [str(finding) for entry in found for finding in entry.findings]
+    lines += [str(finding) for entry in found for finding in entry.findings] + told
     if not places:
         return [*lines, f"{len(found)} {'run' if len(found) == 1 else 'runs'} in order; nothing was copied (--dry-run)"]
     lines += [f"copied        {place}" for place in places]
@@ -126,7 +161,7 @@ def _table(standing: Standing) -> str:
     heads = ["rank", "method", *(column.title for column in columns), "cells"]
     rows = [
         [
-            "–" if line.rank is None else str(line.rank),
+            line.rank_text or "–",
             f"{line.method}{' (new)' if line.method in standing.new else ''}",
             *(figure_text(line.figures[column.key]) if column.key in line.figures else "–" for column in columns),
             f"{line.coverage[0]} of {line.coverage[1]}",
@@ -147,6 +182,7 @@ def _answer(found: list[Checked], shown: list[Standing], places: list[Path], ste
                     "method": line.method,
                     "new": line.method in standing.new,
                     "rank": line.rank,
+                    "unranked": line.unranked or None,
                     "figures": {key: estimate.answer() for key, estimate in line.figures.items()},
                 }
                 for line in standing.lines

@@ -22,6 +22,7 @@ from kgbench.errors import InputError
 if TYPE_CHECKING:
     from kgbench.effects.repeated import Repeated
     from kgbench.leaderboard.entries import Entry
+    from kgbench.leaderboard.submission import Contract
     from kgbench.records import Record
 
 
@@ -57,8 +58,9 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
 
     What a method learns from all facts, such as a ranking of sites, it learns
     from all of them here too; its map is compared as well. A row agrees as in
-    `kgbench rerun`. With --write an entry of the leaderboard that agrees is
-    no longer self-reported but verified.
+    `kgbench rerun`. Of an entry of the leaderboard the laws of `kgbench
+    check-localizer` are tried too, and compared with what the submission says.
+    With --write an entry that agrees is no longer self-reported but verified.
 
     \b
     kgbench verify leaderboard/results/RUN --write
@@ -71,6 +73,7 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
     from kgbench.board.repeated import render_repeated, repeated_answer, repeated_sentence
     from kgbench.leaderboard.submission import SAMPLE
     from kgbench.runner.verify import Sample, verify
+    from kgbench.testing.contract import contract_of
 
     if write:
         _check_write(found.record, facts, seed, options["tolerance"])
@@ -78,18 +81,34 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
     sample = Sample(SAMPLE if facts is None else facts, seed, options["tolerance"])
     with redirect_stdout(sys.stderr if as_json else sys.stdout), progress(shown=not options["quiet"]) as report:
         again, chosen = verify(found.record, found.facts(), places_of(options), settings_of(options), sample, report)
+        contract = contract_of(found.record, options["localizer"]) if found.submission is not None else None
+    same = contract is None or _as_claimed(found, contract)
     what = f"{len(chosen)} of {max(row.n for row in found.record.rows)} facts (seed {seed})"
-    written = _write(found, again, (seed, len(chosen))) if write and again.agrees else None
+    written = _write(found, again, (seed, len(chosen)), contract) if write and again.agrees and same else None
     if as_json:
         about = {"id": found.record.id, "path": str(found.folder), "seed": seed, "facts": list(chosen)}
-        echo_json({**about, **repeated_answer(again, what), "written": written is not None})
+        laws = None if contract is None else {**contract.model_dump(mode="json"), "as_claimed": same}
+        echo_json({**about, **repeated_answer(again, what), "contract": laws, "written": written is not None})
     else:
         click.echo((repeated_sentence if options["quiet"] else render_repeated)(again, what))
+        if contract is not None:
+            click.echo(f"\ncontract      {contract.about}{'' if same else _claim(found)}")
         if write:
             click.echo(f"\nverification  {written or 'not written, since it differs'}")
             if written:
                 click.echo("the board says so after kgbench leaderboard build")
-    return 0 if again.agrees else 1
+    return 0 if again.agrees and same else 1
+
+
+def _as_claimed(entry: Entry, found: Contract) -> bool:
+    """Whether a submission says the same of the laws, or nothing."""
+    claimed = None if entry.submission is None else entry.submission.contract
+    return claimed is None or set(claimed.broken) == set(found.broken)
+
+
+def _claim(entry: Entry) -> str:
+    assert entry.submission is not None and entry.submission.contract is not None
+    return f"; the submission differs, and says: {entry.submission.contract.about}"
 
 
 def _check_write(record: Record, facts: int | None, seed: int | None, tolerance: float | None) -> None:
@@ -111,7 +130,7 @@ def _check_write(record: Record, facts: int | None, seed: int | None, tolerance:
         raise InputError(f"--tolerance {tolerance} is too large for --write: expected {most} or less")
 
 
-def _write(entry: Entry, again: Repeated, sample: tuple[int, int]) -> Path:
+def _write(entry: Entry, again: Repeated, sample: tuple[int, int], contract: Contract | None) -> Path:
     from kgbench import __version__
     from kgbench.leaderboard.submission import Verification
     from kgbench.records import collect_provenance
@@ -132,6 +151,7 @@ def _write(entry: Entry, again: Repeated, sample: tuple[int, int]) -> Path:
         largest_difference=again.largest,
         changed_hits=again.flipped,
         tolerance=again.tolerance,
+        contract=contract,
     )
     path = entry.folder / "verification.json"
     write_file(path, verification.to_json().encode())

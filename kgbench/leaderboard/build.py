@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,23 +32,26 @@ def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
     """All boards of some entries, whatever order these come in."""
     found = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.record.id))
     boards = (planted_board(found), pathways_board(found), budget_board(found), cost_board(found), published_board())
-    older = {entry.record.id for entry in found if entry.record.identity.ties_count_for_the_target}
-    return Leaderboard(tuple(_marked(board, older) for board in boards), tuple(found))
+    marks = {
+        "metric version 1: ties counted for the method": lambda entry: entry.record.identity.ties_count_for_the_target,
+        "contract not run: no record that the laws of localizers were tried": lambda entry: entry.submission and entry.contract is None,
+    }
+    about = {note: frozenset(entry.record.id for entry in found if marked(entry)) for note, marked in marks.items()}
+    return Leaderboard(tuple(_marked(board, about) for board in boards), tuple(found))
 
 
-def _marked(board: Board, older: AbstractSet[str]) -> Board:
-    """The board, with a footnote on each method that has figures of version 1 of the metrics.
+def _marked(board: Board, about: Mapping[str, AbstractSet[str]]) -> Board:
+    """The board, with footnotes on methods.
 
     Args:
         board: The board.
-        older: Ids of the records of that version.
+        about: By footnote, the ids of the records that it is about.
     """
     tables = []
     for table in board.tables:
-        names = [line.method for line in table.lines if not older.isdisjoint(line.runs)]
-        who = "all methods" if len(names) == len(table.lines) else ", ".join(names)
-        note = (f"metric version 1: ties counted for the method ({who})",) if names else ()
-        tables.append(replace(table, notes=(*table.notes, *note)))
+        names = {note: [line.method for line in table.lines if not ids.isdisjoint(line.runs)] for note, ids in about.items()}
+        who = {note: "all methods" if len(found) == len(table.lines) else ", ".join(found) for note, found in names.items() if found}
+        tables.append(replace(table, notes=(*table.notes, *(f"{note} ({found})" for note, found in who.items()))))
     return replace(board, tables=tuple(tables))
 
 

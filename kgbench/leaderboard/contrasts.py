@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from kgbench.effects.ratios import no_gain
 from kgbench.leaderboard.cells import Cell
 from kgbench.leaderboard.hits import PromptHits
-from kgbench.stats import Figure, Resampled, apart, discordance, mean_of, ratio_draws, ratio_floor, resample
+from kgbench.stats import Figure, Resampled, apart, mean_of, ratio_draws, ratio_floor, resample
 
-__all__ = ["Contrast", "Means", "contrast", "smallest_difference"]
+__all__ = ["Contrast", "Means", "contrast"]
 
 Array = NDArray[Any]
 
@@ -120,21 +120,6 @@ class Means:
         """The mean with its interval."""
         return mean_of([own.resampled for own in self.cells.values()], self.n).figure()
 
-    def difference(self, other: Means) -> Figure:
+    def minus(self, other: Means) -> Resampled:
         """Its paired difference from another method on the same cells."""
-        return mean_of([own.minus(other.cells[cell]) for cell, own in self.cells.items()], self.n).figure()
-
-
-@lru_cache(maxsize=256)
-def smallest_difference(n: int) -> float | None:
-    """The smallest difference of hit rates that n facts could show, in the best case: all facts that differ do so in one direction.
-
-    Returns:
-        k / n for the smallest k whose interval leaves out 0; None where even n of n would not.
-    """
-    facts = np.zeros(n, np.int64)
-    for k in range(1, n + 1):
-        facts[:k] = 1
-        if discordance(facts)[0] > 0:
-            return k / n
-    return None
+        return mean_of([own.minus(other.cells[cell]) for cell, own in self.cells.items()], self.n)

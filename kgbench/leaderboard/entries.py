@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from kgbench.errors import DataError
 from kgbench.leaderboard.hits import COLUMNS, PromptHits, hits_by_prompt
-from kgbench.leaderboard.submission import Submission, Verification
+from kgbench.leaderboard.submission import Contract, Submission, Verification
 from kgbench.records import Record, Strict, read_facts, read_record
 from kgbench.sites.configurations import parse_top
 
@@ -46,6 +46,12 @@ class Entry:
     def verified(self) -> bool:
         """Whether all facts, or enough that nobody knew beforehand, were run again."""
         return self.verification is not None and self.verification.counts(self.record)
+
+    @property
+    def contract(self) -> Contract | None:
+        """The laws of localizers as whoever verified found them, otherwise as the submitter says; None where they were not tried."""
+        parts = (self.verification, self.submission)
+        return next((part.contract for part in parts if part is not None and part.contract is not None), None)
 
     @property
     def pair(self) -> str:

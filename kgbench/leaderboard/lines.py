@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.model import Badge, Line, Table
-from kgbench.leaderboard.ranks import Comparable, dense_ranks
+from kgbench.leaderboard.ranks import Comparable, better
 from kgbench.leaderboard.validate.known import known
 from kgbench.numbers import figure_text
 from kgbench.records import Estimate
@@ -32,16 +32,28 @@ class Measured:
 
 
 def ordered(methods: Mapping[str, Measured]) -> tuple[Line, ...]:
-    """Lines, ranked ones first, then those without a rank by name."""
-    ranks = dense_ranks({name: own.standing for name, own in methods.items() if own.standing is not None})
-    lines = {name: replace(make_line(name, own), rank=ranks.get(name)) for name, own in methods.items()}
-    best = {name: -(own.standing.figure.value or 0.0) for name, own in methods.items() if own.standing is not None and name in ranks}
-    return tuple(lines[name] for name in sorted(lines, key=lambda name: (ranks.get(name, len(lines) + 1), best.get(name, 0.0), name)))
+    """Lines, ranked ones first, then those without a rank by name; a method that breaks a law has none."""
+    lines = {name: make_line(name, own) for name, own in methods.items()}
+    standing = {name: own.standing for name, own in methods.items() if own.standing is not None and not lines[name].unranked}
+    ranks = _ranks(better(standing), {name for name, line in lines.items() if line.badge == "verified"})
+    best = {name: -(standing[name].figure.value or 0.0) for name in ranks}
+    found = {name: replace(line, rank=ranks.get(name)) for name, line in lines.items()}
+    return tuple(found[name] for name in sorted(found, key=lambda name: (ranks.get(name, len(lines) + 1), best.get(name, 0.0), name)))
+
+
+def _ranks(above: Mapping[str, frozenset[str]], verified: Set[str]) -> dict[str, int]:
+    """1 + the number of better methods; a verified one is not put below what nobody has verified.
+
+    Args:
+        above: By method, those that are told to be better.
+        verified: Methods that somebody else ran again.
+    """
+    return {name: 1 + len(found & verified if name in verified else found) for name, found in above.items()}
 
 
 def make_line(name: str, own: Measured) -> Line:
     """A line without its rank."""
-    reason = own.unranked
+    reason = _unfit(own.entries) or own.unranked
     if not reason and own.standing is not None and own.standing.figure.undefined:
         reason = f"undefined: {own.standing.figure.undefined}"
     return Line(
@@ -52,7 +64,27 @@ def make_line(name: str, own: Measured) -> Line:
         badge=_badge(own.entries),
         unranked=reason,
         baseline=_baseline(own.entries),
+        broken=_broken(own.entries),
     )
+
+
+def _broken(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Names of the laws that a method breaks in any of its entries."""
+    return tuple(dict.fromkeys(law for entry in entries if entry.contract is not None for law in entry.contract.broken))
+
+
+def _unfit(entries: Sequence[Entry]) -> str:
+    """Why a method has no rank whatever its figures: it breaks a law of localizers, or nobody knows whether it does."""
+    if broken := _broken(entries):
+        return f"it breaks {'a law' if len(broken) == 1 else 'laws'} of localizers: {', '.join(law.replace('_', ' ') for law in broken)}"
+    if any(_untried(entry) for entry in entries):
+        return "contract not run: nobody has tried on it the laws of localizers"
+    return ""
+
+
+def _untried(entry: Entry) -> bool:
+    """Whether nobody has tried the laws on what was submitted; kgbench's own tests try them on its own methods."""
+    return entry.submission is not None and entry.contract is None and entry.record.identity.localizer.name not in known().localizers
 
 
 def _badge(entries: Sequence[Entry]) -> Badge:
@@ -77,15 +109,13 @@ def lead(table: Table) -> str:
     first = [line for line in table.lines if line.rank == 1]
     if column is None or not first:
         return "No method has been run on all cells."
-    best, others = first[0], [line.method for line in first[1:]]
+    best = next((line for line in first if line.badge == "verified"), first[0])
+    others = [line.method for line in first if line is not best]
     figure = best.figures[column.key]
-    shown = f"{figure_text(figure)} ({column.title}, n = {figure.n}; {best.badge})"
-    leads = f"{best.method} leads with {shown}"
+    leads = f"{best.method} leads with {figure_text(figure)} ({column.title}, n = {figure.n}; {best.badge})"
     if others:
         some = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-        return f"{leads}; {some} cannot be told apart from it."
-    rest = [line for line in table.lines if line.rank is not None and line.rank > 1]
-    if not rest:
+        return f"{leads}; {some} {'has' if len(others) == 1 else 'have'} rank 1 as well."
+    if all(line.rank is None or line is best for line in table.lines):
         return f"{leads}; there is no other method to compare with."
-    apart = f"the 95 % interval of its difference from {rest[0].method} ({rest[0].badge}), the next"
-    return f"{leads}; {apart}, leaves out 0."
+    return f"{leads}, and is told to be better than every other method that has a rank."

@@ -112,11 +112,6 @@ class PlantMaps:
     """The figure of a single plant, as its record has it."""
 
     @property
-    def smallest_difference(self) -> float:
-        """The smallest difference that so many planted places could show: see `_floor`."""
-        return self._floor
-
-    @property
     def _floor(self) -> float:
         """What planted places leave open: the share of them that so many without an exception allow might be ranked at random."""
         return 0.5 * unseen(sum(len(own.places[0]) for own in self.maps.values()))
@@ -129,9 +124,11 @@ class PlantMaps:
         value, share = float(np.mean([own.value for own in self.maps.values()])), 2 * self._floor
         # Places that are an exception could be ranked first or last, and no AUROC lies beyond 0 or 1.
         floor = (value - share * value, value + share * (1 - value))
-        return self._figure([own.value for own in self.maps.values()], [own.draws for own in self.maps.values()], floor)
+        return self._resampled(
+            [own.value for own in self.maps.values()], [own.draws for own in self.maps.values()], floor, len(self.maps)
+        ).figure()
 
-    def difference(self, other: PlantMaps) -> Figure:
+    def minus(self, other: PlantMaps) -> Resampled:
         """Its paired difference from another method on the same plants.
 
         Raises:
@@ -143,13 +140,15 @@ class PlantMaps:
         pairs = [(own, other.maps[plant]) for plant, own in self.maps.items()]
         values = [own.value - theirs.value for own, theirs in pairs]
         floor = (float(np.mean(values)) - self._floor, float(np.mean(values)) + self._floor)
-        return self._figure(values, [own.draws - theirs.draws for own, theirs in pairs], floor)
+        # Of a single plant, what is resampled is its places.
+        n = len(pairs) if len(pairs) > 1 else sum(map(len, pairs[0][0].places))
+        return self._resampled(values, [own.draws - theirs.draws for own, theirs in pairs], floor, n)
 
-    def _figure(self, values: Sequence[float], draws: Sequence[Array], floor: tuple[float, float]) -> Figure:
-        value, n = float(np.mean(values)), len(values)
-        weights = resample(n, DRAWS, 0) if n > 1 else np.ones((DRAWS, 1))
-        means = (np.stack(draws, axis=1) * weights).sum(axis=1) / n
-        return Resampled(value, means, floor, n).figure()
+    def _resampled(self, values: Sequence[float], draws: Sequence[Array], floor: tuple[float, float], n: int) -> Resampled:
+        value, plants = float(np.mean(values)), len(values)
+        weights = resample(plants, DRAWS, 0) if plants > 1 else np.ones((DRAWS, 1))
+        means = (np.stack(draws, axis=1) * weights).sum(axis=1) / plants
+        return Resampled(value, means, floor, n)
 
 
 def mean_over_plants(figures: Mapping[str, Estimate]) -> Estimate:

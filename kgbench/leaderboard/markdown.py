@@ -9,18 +9,20 @@ from tabulate import tabulate
 from kgbench.board.escape import markdown_text
 from kgbench.board.footnotes import Footnotes
 from kgbench.leaderboard.model import Board, Column, Leaderboard, Line, Table, spread_text
-from kgbench.numbers import number_text
 
 __all__ = ["render_markdown"]
 
 HEAD = """# Leaderboard
 
 Localizers say where a finetuned fact is retrieved from; these tables say how well they do. Every figure is over facts
-or plants that all methods share; what its brackets hold stands below each table. Ranks are dense: methods of one rank
-cannot be told apart from the first of it by a paired bootstrap. A figure over several cells is only given to a method
-that was run on all of them. *d* is the smallest difference that so many facts could show. A source is *verified* where
-a maintainer ran it again and it agreed, and *self-reported* where nobody else has run it. The pages with
-pictures, single cells and runs are in [`site/`](site/index.html); how to add a method is in [README.md](README.md).
+or plants that all methods share; what its brackets hold stands below each table. The rank of a method is 1 + the number
+of methods that are told to be better, by all paired differences of a table at once: on about 95 % of tables nothing is
+told that is not so. A shared rank does not mean that methods are equal, only that these facts do not put them in order;
+and methods of different ranks need not be told apart from each other. A rank in brackets is unverified: nobody but the
+submitter has run the method (its source is *self-reported*), and no verified rank counts it. *Verified* is what a
+maintainer ran again and it agreed. A method that breaks a law of localizers has no rank. A figure over several cells is
+only given to a method that was run on all of them. The pages with pictures, single cells and runs are in
+[`site/`](site/index.html); how to add a method is in [README.md](README.md).
 
 This file is written by `kgbench leaderboard build`.
 """
@@ -36,16 +38,11 @@ def _board(board: Board) -> str:
     columns = table.ordered_columns
     body = [_row(line, columns, notes) for line in table.lines]
     ranked = table.ranked_by is not None
-    heads = [*(["rank"] if ranked else []), "method", "source", "cells", *map(_head, columns)]
+    heads = [*(["rank"] if ranked else []), "method", "source", "cells", *(markdown_text(column.title) for column in columns)]
     rows = [row if ranked else row[1:] for row in body]
     text = tabulate(rows, heads, tablefmt="github", disable_numparse=True) if rows else "No entries yet."
     parts = [f"## {board.title}", board.about, f"**{markdown_text(board.lead)}**", f"{table.title}:", text, *_below(table, notes)]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _head(column: Column) -> str:
-    detectable = f" (*d* {number_text(column.detectable)})" if column.detectable is not None else ""
-    return f"{markdown_text(column.title)}{detectable}"
 
 
 def _row(line: Line, columns: Sequence[Column], notes: Footnotes) -> list[str]:
@@ -53,7 +50,8 @@ def _row(line: Line, columns: Sequence[Column], notes: Footnotes) -> list[str]:
     cells = [notes.cell(line.figures[column.key]) if column.key in line.figures else "–" for column in columns]
     name = markdown_text(line.method)
     name = f"*{name}*" if line.baseline else name
-    return ["–" if line.rank is None else str(line.rank), name, line.badge, f"{have} of {of}", *cells]
+    name += f" (breaks a law: {', '.join(law.replace('_', ' ') for law in line.broken)})" if line.broken else ""
+    return [line.rank_text or "–", name, line.badge, f"{have} of {of}", *cells]
 
 
 def _below(table: Table, notes: Footnotes) -> Iterator[str]:

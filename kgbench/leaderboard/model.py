@@ -28,8 +28,6 @@ class Column:
     """What it is, in a sentence."""
     better: Literal["higher", "lower"] | None = None
     """None where neither is."""
-    detectable: float | None = None
-    """The smallest difference between two methods that so many facts could show; None where that cannot be said."""
     marks: tuple[tuple[str, float], ...] = ()
     """Values that its picture marks by a line, such as chance, each with its name."""
 
@@ -48,10 +46,19 @@ class Line:
     """Of how many cells there are records, and of how many the table is."""
     badge: Badge = "self-reported"
     rank: int | None = None
-    """Dense; methods whose difference from the first of their group cannot be told from 0 share one."""
+    """1 + the number of methods that are told to be better (see `ranks`), of a verified one 1 + the number of verified ones."""
     unranked: str = ""
     """Why there is no rank."""
     baseline: bool = False
+    broken: tuple[str, ...] = ()
+    """Names of the laws of localizers that the method breaks."""
+
+    @property
+    def rank_text(self) -> str:
+        """The rank, in brackets where nobody verified it; empty where there is none."""
+        if self.rank is None:
+            return ""
+        return str(self.rank) if self.badge == "verified" else f"({self.rank})"
 
 
 @dataclass(frozen=True)

@@ -1,46 +1,120 @@
-"""Ranks: dense, with groups of methods that a paired bootstrap cannot tell apart."""
+"""Ranks with one error rate for a whole table of methods.
+
+The rank of a method is 1 + the number of methods that are told to be better than it. Better ones
+are told by all paired differences of the table at once: with d the difference of two methods and s
+its standard error, both from one bootstrap that all methods share,
+
+    told apart    |d| / s > c,    c the 95 % quantile of the largest |d* - d| / s among all pairs
+
+(J. P. Romano and M. Wolf, Econometrica 73, 2005; step-down: pairs that are told apart are left out,
+and c is taken again among the rest). A bootstrap of n facts or plants knows s no better than they
+do: c is taken from the normal to Student's t with n - 1 degrees of freedom. What follows from two
+such statements is told as well: a better than b and b better than c makes a better than c. So on
+about 95 % of tables nothing is told that is not so, and equal methods all share rank 1.
+
+A shared rank does not mean that methods are equal, only that these facts do not put them in order;
+more facts may. Two methods of one rank are never told apart. Two methods of different ranks need
+not be either: a rank says how many methods are told to be better, not which.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, TypeVar
+from math import inf, isfinite, sqrt
+from typing import Any, Protocol, TypeVar
 
-from kgbench.stats import Figure
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from scipy.stats import norm, t
 
-__all__ = ["Comparable", "dense_ranks"]
+from kgbench.stats import LEVEL, Figure, Resampled
+
+__all__ = ["Comparable", "better", "ranks"]
 
 _C = TypeVar("_C", bound="Comparable")
 
+_Z = float(norm.ppf((1 + LEVEL) / 2))
+"""Standard errors from the middle of a 95 % interval to its end."""
+
+_ONE_SIDED = float(norm.ppf(LEVEL))
+"""The same of an interval with one end."""
+
 
 class Comparable(Protocol):
-    """What methods are ranked by."""
+    """What methods are ranked by; higher is better."""
 
     @property
     def figure(self) -> Figure:
         """The figure with its interval."""
 
-    def difference(self: _C, other: _C) -> Figure:
-        """Its paired difference from another method's."""
+    def minus(self: _C, other: _C) -> Resampled:
+        """Its paired difference from another method's, in draws that all methods share."""
 
 
-def dense_ranks(methods: Mapping[str, _C]) -> dict[str, int]:
-    """The rank of each method whose figure is defined; higher is better.
-
-    Down from the best, a method opens a new group where the interval of its difference from the first of the group above holds no 0.
-    So it can share a rank with the first of a group and differ from another member of it, and the first is the one to compare with.
+def ranks(methods: Mapping[str, _C], level: float = LEVEL) -> dict[str, int]:
+    """The rank of each method whose figure is defined: 1 + the number of methods that are told to be better.
 
     Args:
         methods: By name, what they are ranked by; all on the same cells.
+        level: Share of tables without a wrong statement.
+    """
+    return {name: 1 + len(above) for name, above in better(methods, level).items()}
+
+
+def better(methods: Mapping[str, _C], level: float = LEVEL) -> dict[str, frozenset[str]]:
+    """For each method whose figure is defined, those that are told to be better.
+
+    Args:
+        methods: By name, what they are ranked by; all on the same cells.
+        level: Share of tables without a wrong statement.
     """
     defined = {name: value for name, own in methods.items() if (value := own.figure.value) is not None}
-    ranks: dict[str, int] = {}
-    first, rank = "", 0
-    for name in sorted(defined, key=lambda name: (-defined[name], name)):
-        if not rank or _told_apart(methods[name].difference(methods[first])):
-            first, rank = name, rank + 1
-        ranks[name] = rank
-    return ranks
+    names = sorted(defined, key=lambda name: (-defined[name], name))
+    first, second = np.triu_indices(len(names), 1)
+    apart = [methods[names[i]].minus(methods[names[k]]) for i, k in zip(first, second, strict=True)]
+    above = np.zeros((len(names), len(names)), bool)
+    if apart:
+        told, values = _told_apart(apart, level), np.array([own.value for own in apart])
+        above[first[told & (values > 0)], second[told & (values > 0)]] = True
+        above[second[told & (values < 0)], first[told & (values < 0)]] = True
+    for i in range(len(names)):  # what follows: whoever is above i is above all that i is above
+        above |= above[:, i : i + 1] & above[i : i + 1]
+    return {name: frozenset(names[i] for i in np.flatnonzero(above[:, k])) for k, name in enumerate(names)}
 
 
-def _told_apart(difference: Figure) -> bool:
-    return difference.low is not None and difference.high is not None and not difference.low <= 0 <= difference.high
+def _told_apart(apart: list[Resampled], level: float) -> Bool[np.ndarray, " pairs"]:
+    """Which differences are told from 0, all at once."""
+    values = np.array([own.value for own in apart])
+    draws: Float[np.ndarray, "pairs draws"] = np.stack([own.draws for own in apart])
+    spread = _standard_errors(apart, draws)
+    size = np.divide(np.abs(values), spread, out=np.zeros(len(values)), where=spread > 0)
+    drawn = np.divide(np.abs(draws - values[:, None]), spread[:, None], out=np.zeros_like(draws), where=spread[:, None] > 0)
+    drawn[np.isnan(drawn)] = np.inf  # a draw without a difference counts against all of them
+    n, many = min(own.n for own in apart), draws.shape[1]
+    # A quantile of some draws is itself uncertain: its upper end is taken.
+    share = min(1.0, level + _ONE_SIDED * sqrt(level * (1 - level) / many))
+    told = np.zeros(len(values), bool)
+    while not told.all():
+        largest = float(np.quantile(drawn[~told].max(axis=0), share, method="higher"))
+        found = ~told & (size > _with_n(largest, n))
+        if not found.any():
+            break
+        told |= found
+    return told
+
+
+def _with_n(bound: float, n: int) -> float:
+    """The bound with what a bootstrap of n leaves out.
+
+    Its variances are too small by (n - 1) / n, and themselves uncertain.
+    """
+    if n < 2 or not isfinite(bound):
+        return inf
+    return float(t.isf(norm.sf(bound), n - 1)) * sqrt(n / (n - 1))
+
+
+def _standard_errors(apart: list[Resampled], draws: NDArray[Any]) -> Float[np.ndarray, " pairs"]:
+    """Of each difference: that of its draws, and no less than what its floor, an interval of 95 %, amounts to."""
+    floors = np.array([max(own.value - own.floor[0], own.floor[1] - own.value) for own in apart]) / _Z
+    return np.maximum(np.nanstd(draws, axis=1), floors)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from kgbench.records import Record, Strict
 
-__all__ = ["CODE", "NAME", "SAMPLE", "Submission", "Verification"]
+__all__ = ["CODE", "LAW", "NAME", "SAMPLE", "Contract", "Submission", "Verification"]
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._+()=,-]{0,59}$"
 """Names that methods can have on the board: letters, digits and a few marks, so that they are fit for a page, a file and a table."""
@@ -16,9 +16,29 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._+()=,-]{0,59}$"
 CODE = r"^(https://[A-Za-z0-9.-]+/[A-Za-z0-9._~/-]+@[0-9a-f]{7,40}|[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+_-]+)$"
 """Where the code of a method is: `URL@COMMIT`, or `PACKAGE==VERSION`; never in the result itself."""
 
+LAW = r"^[a-z][a-z0-9_]{0,79}$"
+"""Names of laws."""
 
 SAMPLE = 200
 """Facts that a verification runs again; all of them where there are no more."""
+
+
+class Contract(Strict):
+    """What came of trying on a method the laws that localizers keep (`kgbench check-localizer`)."""
+
+    kgbench: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+){2}$", max_length=20)]
+    """Version that tried them."""
+    laws: int = Field(ge=1, le=1000)
+    """How many were tried, each on several families of models."""
+    broken: tuple[Annotated[str, Field(pattern=LAW)], ...] = Field(default=(), max_length=100)
+    """Names of those that do not hold."""
+
+    @property
+    def about(self) -> str:
+        """The outcome in words."""
+        if not self.broken:
+            return f"all {self.laws} laws hold"
+        return f"{len(self.broken)} of {self.laws} laws broken: {', '.join(law.replace('_', ' ') for law in self.broken)}"
 
 
 class Submission(Strict):
@@ -32,6 +52,8 @@ class Submission(Strict):
     name: Annotated[str, Field(pattern=NAME)]
     code: Annotated[str, Field(pattern=CODE, max_length=200)]
     paper: Annotated[str, Field(pattern=r"^https://[^\s<>\"']+$", max_length=200)] | None = None
+    contract: Contract | None = None
+    """The laws as the submitter's machine found them: a claim, until a verification finds the same; None where they were not tried."""
 
     def to_json(self) -> str:
         """The text of the file."""
@@ -67,6 +89,8 @@ class Verification(Strict):
     """Rows whose top-5 hit came out otherwise."""
     tolerance: float = Field(gt=0)
     """Largest difference at which a row counts as the same."""
+    contract: Contract | None = None
+    """The laws as whoever verified found them; None where only rows were compared."""
 
     def counts(self, record: Record) -> bool:
         """Whether it makes a record verified: all facts, or `SAMPLE` that nobody knew beforehand.

@@ -20,7 +20,7 @@ from kgbench.errors import InputError, OutputError
 from kgbench.leaderboard.build import RESULTS, make_leaderboard
 from kgbench.leaderboard.entries import FACTS, RECORD, SUBMISSION, Entry, read_entries, read_entry
 from kgbench.leaderboard.model import Board, Line, Table
-from kgbench.leaderboard.submission import Submission
+from kgbench.leaderboard.submission import Contract, Submission
 from kgbench.leaderboard.validate import Checked, Finding, validate_folders
 from kgbench.leaderboard.validate.folders import folders_below
 from kgbench.leaderboard.validate.known import known
@@ -67,11 +67,18 @@ class Standing:
     """Methods whose line is new or changed."""
 
 
-def drafts(runs: Sequence[StoredRecord], name: str | None = None, code: str | None = None, paper: str | None = None) -> tuple[Draft, ...]:
+def drafts(
+    runs: Sequence[StoredRecord],
+    contracts: Mapping[str, Contract],
+    name: str | None = None,
+    code: str | None = None,
+    paper: str | None = None,
+) -> tuple[Draft, ...]:
     """Runs with what is to be said of them.
 
     Args:
         runs: Recorded runs.
+        contracts: By id of a record, what came of trying the laws on its method; those that were not tried are left out.
         name: The method's name on the board; by default the localizer's.
         code: Where its code is; by default the kgbench that ran, or the installed package that holds the localizer.
         paper: Address of a paper.
@@ -79,7 +86,8 @@ def drafts(runs: Sequence[StoredRecord], name: str | None = None, code: str | No
     Raises:
         InputError: A name, code or address is not fit, or nobody knows where the code is.
     """
-    return tuple(Draft(run, _submission(run.record, name, code, paper)) for run in runs)
+    said = {run.record.id: _submission(run.record, name, code, paper) for run in runs}
+    return tuple(Draft(run, said[run.record.id].model_copy(update={"contract": contracts.get(run.record.id)})) for run in runs)
 
 
 def _submission(record: Record, name: str | None, code: str | None, paper: str | None) -> Submission:

@@ -20,7 +20,7 @@ from kgbench.runner.suites import load_suite, suites
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
 
-__all__ = ["Places", "job_of", "localizer_of", "specification"]
+__all__ = ["Places", "argument_text", "job_of", "localizer_of", "specification"]
 
 HINTS: Mapping[str, str] = {
     "weights": "other weights: give the checkpoints with --recipient and --donor",
@@ -91,7 +91,7 @@ def specification(record: Record, places: Places) -> Spec:
     what = record.identity
     spec = Spec(
         localizer=localizer_of(record, places),
-        localizer_args={name: _text(value) for name, value in what.localizer.parameters.items()},
+        localizer_args={name: argument_text(value) for name, value in what.localizer.parameters.items()},
         model=_model(record, places),
         recipient=places.recipient,
         donors=dict(places.donors),
@@ -166,10 +166,10 @@ def _with_configurations(spec: Spec, record: Record, localizer: AbstractLocalize
     raise InputError(f"no suite of this version of kgbench gives the configurations of the record: {', '.join(wanted)}")
 
 
-def _text(value: Any) -> str:
+def argument_text(value: Any) -> str:
     """A parameter as it is given on the command line."""
     if isinstance(value, list | tuple):
-        return ",".join(map(_text, value))
+        return ",".join(map(argument_text, value))
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return str(value)

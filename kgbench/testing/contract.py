@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from inspect import getdoc
 
-from kgbench.errors import LawError
-from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, check_name, create, is_foreign
+from kgbench import __version__
+from kgbench.errors import InputError, LawError
+from kgbench.leaderboard.submission import Contract
+from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, check_name, create, fingerprint, is_foreign
+from kgbench.records import Record
 from kgbench.runner.foreign import isolated
+from kgbench.runner.respec import Places, argument_text, localizer_of
 from kgbench.testing.declarations import DECLARATIONS
 from kgbench.testing.interventions import laws_of_intervention
 from kgbench.testing.pico import PICO_FAMILIES
 from kgbench.testing.scorers import SCORING
 from kgbench.testing.trial import Trial
 
-__all__ = ["Checked", "Law", "Verdict", "check_localizer", "check_named", "laws_of"]
+__all__ = ["Checked", "Law", "Verdict", "check_localizer", "check_named", "contract_of", "laws_of"]
 
 Law = Callable[[Trial], None]
 """Passes, or raises with the reason; its name says what holds, and the first line of its docstring says it in full."""
@@ -67,8 +72,17 @@ class Checked:
     """A localizer, and the verdict of each law on each family."""
 
     name: str
+    version: str
+    """As records have it."""
     kind: str
     verdicts: tuple[Verdict, ...]
+
+    @property
+    def contract(self) -> Contract:
+        """What a submission says of it."""
+        laws = dict.fromkeys(verdict.name for verdict in self.verdicts)
+        broken = {verdict.name for verdict in self.verdicts if not verdict.holds}
+        return Contract(kgbench=__version__, laws=len(laws), broken=tuple(law for law in laws if law in broken))
 
 
 def check_named(
@@ -107,7 +121,34 @@ def _check_here(
         verdicts.append(verdict)
         if progress is not None:
             progress(len(verdicts), total, f"{made.name} on {verdict.family}")
-    return Checked(made.name, made.kind, tuple(verdicts))
+    version = " ".join(filter(None, (made.version, fingerprint(target))))
+    return Checked(made.name, version, made.kind, tuple(verdicts))
+
+
+def contract_of(record: Record, localizer: str | None = None) -> Contract:
+    """Try every law on a record's method.
+
+    Args:
+        record: The record.
+        localizer: Its name or `path/to/file.py:Class`; by default the installed one of its name.
+
+    Raises:
+        InputError: The code is not at hand or is not what ran, or it ends its process.
+    """
+    what = record.identity.localizer
+    # A seed and what is told of a plant belong to a run, not to the method.
+    arguments = {key: argument_text(value) for key, value in what.parameters.items() if key not in ("seed", "truth")}
+    checked = _tried(localizer_of(record, Places(localizer=localizer)), tuple(arguments.items()))
+    ran = " ".join(part for part in what.version.split(" ") if part != "scan")
+    if (checked.name, checked.version) != (what.name, ran):
+        raise InputError(f"the code at hand is {checked.name} {checked.version}, and the run is of {what.name} {ran}: run it again")
+    return checked.contract
+
+
+@cache
+def _tried(target: str, arguments: tuple[tuple[str, str], ...]) -> Checked:
+    """The verdicts on a method; several runs of one share them."""
+    return check_named(target, dict(arguments))
 
 
 def _why_not(law: Law, trial: Trial) -> str | None:

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from kgbench.effects.curve import weights
+from kgbench.leaderboard.boards.cost import FORWARDS
 from kgbench.leaderboard.boards.grid import Grid, cell_tables, over_all
 from kgbench.leaderboard.cells import Cell, core_cells
 from kgbench.leaderboard.contrasts import Contrast, contrast
@@ -49,7 +50,8 @@ def budget_board(entries: Sequence[Entry]) -> Board:
 
 def _columns() -> tuple[Column, ...]:
     area = Column("area", "area", "Mean recovery over the logarithm of the budget, from .1 to 100 %", "higher")
-    return (area, *(Column(_key(b), f"recovery at {b:g} %", f"Where the best-ranked {b:g} % are grafted", "higher") for b in SHOWN))
+    shares = (Column(_key(b), f"recovery at {b:g} %", f"Where the best-ranked {b:g} % are grafted", "higher") for b in SHOWN)
+    return (area, *shares, FORWARDS)
 
 
 def _key(budget: float) -> str:

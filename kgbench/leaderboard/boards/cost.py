@@ -14,7 +14,14 @@ from kgbench.numbers import number_text
 from kgbench.records import Estimate
 from kgbench.sites.configurations import parse_top
 
-__all__ = ["cost_board"]
+__all__ = ["FORWARDS", "cost_board", "plain_forwards"]
+
+FORWARDS = Column(
+    "forwards",
+    "cost in plain forwards",
+    "Time of a run as a multiple of one plain forward pass of the same prompts, the geometric mean",
+    "lower",
+)
 
 SUITES = {"pathways": "the eight pathway configurations", "budget": "a ranking of all sites and its budgets", "planted": "a plant"}
 
@@ -93,6 +100,12 @@ def _spread(ratios: Sequence[Estimate]) -> Estimate:
     values = np.array([ratio.value for ratio in ratios], float)
     middle = float(np.exp(np.log(values).mean())) if np.all(values > 0) else float(values.mean())
     return Estimate(value=min(max(middle, values.min()), values.max()), low=values.min(), high=values.max(), n=len(values))
+
+
+def plain_forwards(entries: Sequence[Entry]) -> Estimate:
+    """What runs cost in plain forward passes: the geometric mean, which has no interval."""
+    found = _spread([_ratio(entry) for entry in entries])
+    return found if found.value is None else found.model_copy(update={"low": found.value, "high": found.value})
 
 
 def _lead(table: Table) -> str:

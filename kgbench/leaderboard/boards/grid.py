@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from kgbench.leaderboard.boards.cost import FORWARDS, plain_forwards
 from kgbench.leaderboard.cells import Cell, first_runs
-from kgbench.leaderboard.contrasts import Contrast, Means, smallest_difference
+from kgbench.leaderboard.contrasts import Contrast, Means
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.lines import Measured, ordered, store
 from kgbench.leaderboard.model import Column, Table
+from kgbench.numbers import count_text
 from kgbench.records import Estimate
 
 __all__ = ["Grid", "cell_tables", "over_all"]
@@ -22,8 +24,8 @@ Shares = Mapping[str, Contrast | str]
 class Grid:
     """What a board measures on each cell."""
 
-    ranked_by: str
-    """Key of a figure."""
+    ranked_by: str | None
+    """Key of a figure; None where methods are not ranked."""
     figures: tuple[str, ...]
     """Keys of all figures."""
     measure: Callable[[Entry, Cell], Shares]
@@ -31,6 +33,8 @@ class Grid:
     """Figures of the record that are shown as they are, on single cells."""
     why_not: str
     """Why a method that has none of the figures is not ranked."""
+    unranked: str = ""
+    """Why no method is, where none is ranked."""
 
 
 def over_all(grid: Grid, entries: Sequence[Entry], cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
@@ -40,15 +44,13 @@ def over_all(grid: Grid, entries: Sequence[Entry], cells: Sequence[Cell], column
         if cell in cells:
             methods.setdefault(method, {})[cell] = entry
     found = {name: _mean(grid, own, cells) for name, own in methods.items()}
-    lines = ordered(found)
-    n = max((figure.n for line in lines for figure in line.figures.values()), default=0)
     return Table(
         key="all",
         title=f"All {len(cells)} cells",
-        columns=tuple(_told(column, n) for column in columns),
-        lines=lines,
+        columns=tuple(columns),
+        lines=ordered(found),
         ranked_by=grid.ranked_by,
-        notes=_notes(entries, cells),
+        notes=(_about(cells), *_notes(entries, cells)),
     )
 
 
@@ -70,7 +72,7 @@ def _mean(grid: Grid, own: Mapping[Cell, Entry], cells: Sequence[Cell]) -> Measu
         return Measured(entries, {}, coverage, unranked=grid.why_not)
     means = {key: _means({cell: shares[key] for cell, shares in measured.items()}) for key in grid.figures}
     figures = {key: store(found.figure) if isinstance(found, Means) else Estimate(n=0, undefined=found) for key, found in means.items()}
-    return _ranked(entries, figures, coverage, means[grid.ranked_by])
+    return _ranked(grid, entries, {**figures, FORWARDS.key: plain_forwards(entries)}, coverage, means)
 
 
 def _means(parts: Mapping[Cell, Contrast | str]) -> Means | str:
@@ -79,7 +81,14 @@ def _means(parts: Mapping[Cell, Contrast | str]) -> Means | str:
     return reasons[0] if reasons else Means({cell: own for cell, own in parts.items() if isinstance(own, Contrast)})
 
 
-def _ranked(entries: Sequence[Entry], figures: Mapping[str, Estimate], coverage: tuple[int, int], by: Means | str) -> Measured:
+def _ranked(
+    grid: Grid,
+    entries: Sequence[Entry],
+    figures: Mapping[str, Estimate],
+    coverage: tuple[int, int],
+    means: Mapping[str, Means | str],
+) -> Measured:
+    by = grid.unranked if grid.ranked_by is None else means[grid.ranked_by]
     if isinstance(by, str):
         return Measured(entries, figures, coverage, unranked=by)
     return Measured(entries, figures, coverage, by)
@@ -92,7 +101,7 @@ def _table(grid: Grid, cell: Cell, own: Mapping[str, Entry], columns: Sequence[C
     return Table(
         key=cell.key,
         title=f"{cell.title}, {n} facts",
-        columns=tuple(_told(column, n) for column in columns),
+        columns=tuple(columns),
         lines=lines,
         scope={key: value for key, value in scope.items() if value},
         ranked_by=grid.ranked_by,
@@ -105,12 +114,14 @@ def _single(grid: Grid, cell: Cell, entry: Entry) -> Measured:
         return Measured([entry], shown, (1, 1), unranked=grid.why_not)
     means = {key: Means({cell: own}) if isinstance(own, Contrast) else own for key, own in shares.items()}
     figures = {key: store(own.figure) if isinstance(own, Means) else Estimate(n=0, undefined=own) for key, own in means.items()}
-    return _ranked([entry], {**figures, **shown}, (1, 1), means[grid.ranked_by])
+    return _ranked(grid, [entry], {**figures, **shown, FORWARDS.key: plain_forwards([entry])}, (1, 1), means)
 
 
-def _told(column: Column, n: int) -> Column:
-    """The column with the smallest difference that so many facts could show."""
-    return replace(column, detectable=smallest_difference(n) if n else None)
+def _about(cells: Sequence[Cell]) -> str:
+    """What means are over."""
+    pairs, prompts = (sorted({getattr(cell, part) for cell in cells}) for part in ("pair", "prompt"))
+    what = f"these {count_text(len(pairs), 'pair')} ({', '.join(pairs)}) and {count_text(len(prompts), 'prompt')} ({', '.join(prompts)})"
+    return f"Means, intervals and ranks are for {what}, each weighing the same; they say nothing of other models or wordings."
 
 
 def _notes(entries: Sequence[Entry], cells: Sequence[Cell]) -> tuple[str, ...]:

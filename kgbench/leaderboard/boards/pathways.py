@@ -9,7 +9,6 @@ from kgbench.leaderboard.boards.grid import Grid, cell_tables, over_all
 from kgbench.leaderboard.cells import Cell, core_cells
 from kgbench.leaderboard.contrasts import Contrast, contrast
 from kgbench.leaderboard.entries import Entry
-from kgbench.leaderboard.lines import lead
 from kgbench.leaderboard.model import Board, Column
 from kgbench.records import Estimate
 from kgbench.sites import BASELINES, PATHWAYS
@@ -38,6 +37,12 @@ ABOUT: Mapping[str, str] = {
     "sufficiency_lt": "Share of it that the last token brings by itself",
 }
 
+UNRANKED = (
+    "nobody knows the truth on these pairs, and no figure here tells a right answer from a wrong "
+    "one: a method that only copies the donor's output whenever the last token is named would have "
+    "a separation of 1"
+)
+
 HITS = (*BASELINES, "ALL", *PATHWAYS)
 """Configurations in the paper's order."""
 
@@ -49,11 +54,12 @@ def pathways_board(entries: Sequence[Entry]) -> Board:
         entries: All entries; those stand here that ran the pathways, and the baseline that ranks sites.
     """
     grid = Grid(
-        ranked_by="separation",
+        ranked_by=None,
         figures=tuple(RATIOS),
         measure=cache(_measure),
         shown=_hits,
         why_not="it ranks sites and makes no choice of tokens of its own: see the budget board",
+        unranked=UNRANKED,
     )
     found = [entry for entry in entries if entry.record.planted is None and _stands_here(entry)]
     cells = core_cells(planted=False)
@@ -63,9 +69,8 @@ def pathways_board(entries: Sequence[Entry]) -> Board:
         key="pathways",
         title="Pathways",
         about="Which tokens carry what finetuning added, as each method sees it: it is asked what the model says when only the first "
-        "entity (FE), the last token (LT), both, or all others carry the finetuned behaviour. Nobody knows the truth here, so a high "
-        "separation says that a method draws a sharp line, not that it draws the right one; the planted board tells that.",
-        lead=lead(overall),
+        "entity (FE), the last token (LT), both, or all others carry the finetuned behaviour.",
+        lead=f"Nothing here has a rank: {UNRANKED}.",
         tables=(overall, *cell_tables(grid, found, _columns(), hits)),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from kgbench.leaderboard.boards.cost import FORWARDS, plain_forwards
 from kgbench.leaderboard.cells import Cell, core_cells, first_runs
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import METRIC
@@ -38,6 +39,7 @@ COLUMNS = (
         "Prompts of position plants on which the method's intervals tell the planted pathway",
         "higher",
     ),
+    FORWARDS,
 )
 
 ABOUT = (
@@ -92,16 +94,17 @@ def _overall(found: Mapping[tuple[str, Cell], Entry], cells: Sequence[Cell]) -> 
         if cell in cells:
             methods.setdefault(method, {})[cell] = entry
     measured = {name: _mean(own, cells) for name, own in methods.items()}
-    known = [maps for own in measured.values() if isinstance(maps := own.standing, PlantMaps)]
-    detectable = known[0].smallest_difference if known else None
     return Table(
         key="all",
         title=f"All {len(cells)} plants",
-        columns=_told(detectable, [entry for (_, cell), entry in found.items() if cell in cells]),
+        columns=_told([entry for (_, cell), entry in found.items() if cell in cells]),
         lines=ordered(measured),
         ranked_by="auroc",
         shown_first=DECOY,
-        notes=("Intervals of means are from resampling plants, and of the AUROC also the layers and components of each.",),
+        notes=(
+            f"Means, intervals and ranks are for these {len(cells)} plants, and say nothing of other models. "
+            "Intervals are from resampling plants, and of the AUROC also the layers and components of each.",
+        ),
     )
 
 
@@ -113,9 +116,10 @@ def _mean(own: Mapping[Cell, Entry], cells: Sequence[Cell]) -> Measured:
     maps = {cell.pair: plant_map(own[cell].record) for cell in cells}
     reasons = [f"{reason} (on {pair})" for pair, reason in maps.items() if isinstance(reason, str)]
     standing = None if reasons else PlantMaps({pair: m for pair, m in maps.items() if isinstance(m, PlantMap)})
-    figures = {column.key: _mean_figure(judged, column.key) for column in COLUMNS if column.key not in ("auroc", "told")}
+    figures = {column.key: _mean_figure(judged, column.key) for column in COLUMNS if column.key not in ("auroc", "told", FORWARDS.key)}
     figures["auroc"] = store(standing.figure) if standing is not None else Estimate(n=0, undefined=reasons[0])
     figures["told"] = _told_right(judged.values())
+    figures[FORWARDS.key] = plain_forwards(entries)
     return _standing(entries, figures, coverage, standing, reasons)
 
 
@@ -133,7 +137,6 @@ def _standing(
 
 def _table(cell: Cell, own: Mapping[str, Entry]) -> Table:
     measured = {method: _single(entry) for method, entry in own.items()}
-    maps = [one.standing for one in measured.values() if isinstance(one.standing, PlantMaps)]
     planted = _planted(next(iter(own.values())))
     units = "(layer, component)" if planted.units == "layer and component" else "sites"
     decoy = f", decoy at {planted.decoy}" if planted.decoy else ""
@@ -142,7 +145,7 @@ def _table(cell: Cell, own: Mapping[str, Entry]) -> Table:
     return Table(
         key=cell.key,
         title=f"{cell.title}: planted at {planted.plant}{decoy}; {planted.n_true} of {planted.n_units} {units}",
-        columns=_told(maps[0].smallest_difference if maps else None, own.values()),
+        columns=_told(own.values()),
         lines=ordered(measured),
         scope={"pair": cell.pair},
         ranked_by="auroc",
@@ -155,6 +158,7 @@ def _single(entry: Entry) -> Measured:
     planted, found = _planted(entry), plant_map(entry.record)
     figures = {column.key: figure for column in COLUMNS if (figure := _figure(planted, column.key)) is not None}
     figures["told"] = _told_right([planted])
+    figures[FORWARDS.key] = plain_forwards([entry])
     maps = PlantMaps({entry.pair: found}, planted.auroc) if isinstance(found, PlantMap) else None
     return _standing([entry], figures, (1, 1), maps, [found] if isinstance(found, str) else [])
 
@@ -191,17 +195,10 @@ def _told_right(judged: Iterable[Planted]) -> Estimate:
     return store(wilson(answers.count("told"), len(answers)))
 
 
-def _told(detectable: float | None, entries: Iterable[Entry]) -> tuple[Column, ...]:
+def _told(entries: Iterable[Entry]) -> tuple[Column, ...]:
     """The columns of a table, with what its entries' plants are expected to give without a method."""
     by_plant = {entry.pair: _planted(entry).expected for entry in entries}
-    return tuple(
-        replace(
-            column,
-            detectable=detectable if column.key == "auroc" else None,
-            marks=_marks(column.key, list(by_plant.values())),
-        )
-        for column in COLUMNS
-    )
+    return tuple(replace(column, marks=_marks(column.key, list(by_plant.values()))) for column in COLUMNS)
 
 
 def _marks(key: str, expected: Sequence[Mapping[str, float]]) -> tuple[tuple[str, float], ...]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from kgbench.leaderboard.model import Board, Column, Line, Spread, Table
-from kgbench.leaderboard.site.cells import Cells, number
+from kgbench.leaderboard.site.cells import Cells
 from kgbench.leaderboard.site.links import method_slug, run_name
 from kgbench.leaderboard.site.pages import brief
 
@@ -23,8 +23,6 @@ class Head:
     key: str
     title: str
     better: str
-    detectable: str
-    """The smallest difference that could be told, as text; empty where that cannot be said."""
     ranked: bool = False
     first: bool = False
     """Whether it is shown first although another one ranks."""
@@ -40,8 +38,11 @@ class ShownLine:
     href: str
     """Where the name leads; empty where nowhere."""
     rank: str
+    """In brackets where nobody verified it."""
     tied: bool
     unranked: str
+    broken: str
+    """Laws of localizers that the method breaks, in words."""
     badge: str
     coverage: tuple[int, int]
     baseline: bool
@@ -72,6 +73,11 @@ class ShownTable:
     def ties(self) -> bool:
         """Whether methods share a rank."""
         return any(line.tied for line in self.lines)
+
+    @property
+    def unverified(self) -> bool:
+        """Whether a rank is one that nobody verified."""
+        return any(line.rank.startswith("(") for line in self.lines)
 
     @property
     def ranked(self) -> bool:
@@ -146,7 +152,7 @@ def shown_rows(board: Board, method: str, places: Places) -> ShownTable | None:
     ]
     if not lines:
         return None
-    heads = tuple(replace(_head(column, board.tables[0]), detectable="") for column in columns)
+    heads = tuple(_head(column, board.tables[0]) for column in columns)
     spread, reasons = board.tables[0].spread, tuple(cells.reasons)
     legend = cells.legend(spread)
     return ShownTable(board.key, board.title, heads, tuple(lines), legend, reasons, first="Where", spread=spread)
@@ -159,26 +165,26 @@ def shown_part(board: Board, places: Places, limit: int) -> ShownTable:
     return shown_table(table, places, limit, wanted if table.ranked_by else ())
 
 
-def _sharing(table: Table) -> Mapping[int | None, int]:
-    return Counter(line.rank for line in table.lines)
+def _sharing(table: Table) -> Mapping[str, int]:
+    return Counter(line.rank_text for line in table.lines)
 
 
 def _head(column: Column, table: Table) -> Head:
-    told = "" if column.detectable is None else number(column.detectable)
     ranks, leads = column.key == table.ranked_by, column.key == table.shown_first
-    return Head(column.key, column.title, column.better or "", told, ranks, leads, column.marks)
+    return Head(column.key, column.title, column.better or "", ranks, leads, column.marks)
 
 
 def _line(
-    line: Line, name: tuple[str, str], columns: Sequence[Column], cells: Cells, sharing: Mapping[int | None, int], places: Places
+    line: Line, name: tuple[str, str], columns: Sequence[Column], cells: Cells, sharing: Mapping[str, int], places: Places
 ) -> ShownLine:
     runs = tuple(run_name(id) for id in line.runs if run_name(id) in places.runs)
     return ShownLine(
         name=name[0],
         href=name[1],
-        rank="" if line.rank is None else str(line.rank),
-        tied=line.rank is not None and sharing[line.rank] > 1,
+        rank=line.rank_text,
+        tied=line.rank is not None and sharing[line.rank_text] > 1,
         unranked=line.unranked,
+        broken=", ".join(law.replace("_", " ") for law in line.broken),
         badge=line.badge,
         coverage=line.coverage,
         baseline=line.baseline,

@@ -23,7 +23,7 @@
       element,
       name: link ? text(link) : text(head.firstChild),
       href: link ? link.getAttribute("href") : "",
-      rank: at("rank") ? Number.parseInt(text(at("rank")), 10) || null : null,
+      rank: at("rank") ? Number.parseInt(text(at("rank")).replace("(", ""), 10) || null : null,
       unranked: at("rank") ? !/\d/.test(text(at("rank"))) : false,
       badge: element.dataset.badge ?? "",
       baseline: "base" in element.dataset,
