@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kgbench.leaderboard.boards.cost import FORWARDS
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.model import Board, Column, Leaderboard, Line, Table
 from kgbench.leaderboard.submission import Submission, Verification
@@ -18,15 +19,15 @@ Figures = Mapping[str, Estimate]
 
 PATHWAYS = (
     *(Column(f"top5_{g}", g, f"top-5 hit rate of {g}") for g in fake_runs.RATES),
-    Column("sufficiency", "Sufficiency", "Share of what finetuning added that FE+LT brings back.", "higher", 0.05),
-    Column("necessity", "Necessity", "Share that is lost without FE+LT.", "higher", 0.05),
-    Column("separation", "Separation", "Sufficiency + necessity - 1.", "higher", 0.03),
+    Column("sufficiency", "Sufficiency", "Share of what finetuning added that FE+LT brings back.", "higher"),
+    Column("necessity", "Necessity", "Share that is lost without FE+LT.", "higher"),
+    Column("separation", "Separation", "Sufficiency + necessity - 1.", "higher"),
 )
 PLANTED = (
-    Column("auroc", "AUROC", "Chance that a planted site is ranked above another.", "higher", 0.1),
+    Column("auroc", "AUROC", "Chance that a planted site is ranked above another.", "higher"),
     Column("average_precision", "Average precision", "Mean precision at the planted sites.", "higher"),
 )
-BUDGET = (Column("area", "Area", "Mean recovery over the logarithm of the budget.", "higher", 0.04),)
+BUDGET = (Column("area", "Area", "Mean recovery over the logarithm of the budget.", "higher"), FORWARDS)
 
 
 def figure(value: float, width: float = 0.05, n: int = 50) -> Estimate:
@@ -148,7 +149,8 @@ def _plant(record: Record) -> Figures:
 
 def _area(record: Record, prompt: str) -> Figures:
     assert record.curve is not None
-    return {"area": record.curve[prompt].area}
+    cost = 3 + sum(map(ord, record.identity.localizer.name)) % 90
+    return {"area": record.curve[prompt].area, FORWARDS.key: Estimate(value=cost, low=cost, high=cost, n=1)}
 
 
 def _combined(some: Sequence[Estimate], how: Callable[[list[float]], float]) -> Estimate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,9 +32,11 @@ def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
     """All boards of some entries, whatever order these come in."""
     found = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.record.id))
     boards = (planted_board(found), pathways_board(found), budget_board(found), cost_board(found), published_board())
-    marks = {
+    marks: Mapping[str, Callable[[Entry], bool]] = {
         "metric version 1: ties counted for the method": lambda entry: entry.record.identity.ties_count_for_the_target,
-        "contract not run: no record that the laws of localizers were tried": lambda entry: entry.submission and entry.contract is None,
+        "contract not run: no record that the laws of localizers were tried": lambda entry: (
+            entry.submission is not None and entry.contract is None
+        ),
     }
     about = {note: frozenset(entry.record.id for entry in found if marked(entry)) for note, marked in marks.items()}
     return Leaderboard(tuple(_marked(board, about) for board in boards), tuple(found))

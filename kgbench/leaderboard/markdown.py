@@ -61,7 +61,8 @@ def _below(table: Table, notes: Footnotes) -> Iterator[str]:
         if line.rank is None and line.unranked and table.ranked_by is not None:
             reasons.setdefault(line.unranked, []).append(line.method)
     yield "\n".join(f"- without a rank: {markdown_text(', '.join(names))}: {markdown_text(why)}" for why, names in reasons.items())
-    shown = (figure for line in table.lines for figure in line.figures.values())
+    keys = {column.key for column in table.columns}
+    shown = (figure for line in table.lines for key, figure in line.figures.items() if key in keys)
     spread = spread_text(shown, table.spread)
     notes_below = [*([f"{spread}."] if spread else []), *table.notes]
     yield "\n".join(f"- {markdown_text(note)}" for note in notes_below)

@@ -117,4 +117,5 @@ def _with_n(bound: float, n: int) -> float:
 def _standard_errors(apart: list[Resampled], draws: NDArray[Any]) -> Float[np.ndarray, " pairs"]:
     """Of each difference: that of its draws, and no less than what its floor, an interval of 95 %, amounts to."""
     floors = np.array([max(own.value - own.floor[0], own.floor[1] - own.value) for own in apart]) / _Z
-    return np.maximum(np.nanstd(draws, axis=1), floors)
+    spread: NDArray[Any] = np.maximum(np.nanstd(draws, axis=1), floors)
+    return spread

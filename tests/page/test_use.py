@@ -299,3 +299,33 @@ def test_print_has_the_tables_and_no_controls(page: Page, address: str) -> None:
     assert background(page) == "rgb(255, 255, 255)"
     assert not page.locator(".controls").is_visible()
     assert table(page).is_visible()
+
+
+def test_a_reader_sees_only_what_somebody_verified(page: Page, address: str) -> None:
+    """A rank that nobody verified stands in brackets, and the page can be filtered by it."""
+    page.goto(f"{address}/pathways.html")
+    rows = table(page).locator("tbody tr:visible")
+    ranks = {row.locator("th").inner_text().split()[0]: row.locator("td").first.inner_text() for row in rows.all()}
+    assert re.fullmatch(r"\d+( =)?", ranks["dynamic_graft"])
+    assert re.fullmatch(r"\(\d+\)( =)?", ranks["causal_trace"])
+    page.get_by_label("Source").select_option("verified")
+    assert [row.locator("th").inner_text().split()[0] for row in rows.all()] == ["dynamic_graft"]
+    assert "b=verified" in page.url
+
+
+def test_quality_stands_against_cost(page: Page, address: str) -> None:
+    """The picture names the front: those that no other is both cheaper and better than."""
+    page.goto(f"{address}/budget.html")
+    page.get_by_label("Picture").select_option("pareto")
+    values = {
+        row.locator("th").inner_text().split()[0]: [
+            float(row.locator("td[data-v]").nth(i).get_attribute("data-v").split()[0])  # type: ignore[union-attr]
+            for i in (0, 1)
+        ]
+        for row in table(page).locator("tbody tr:visible").all()
+    }
+    front = {n for n, (y, x) in values.items() if not any(b >= y and a <= x and (a, b) != (x, y) for b, a in values.values())}
+    told = page.locator("figure.chart figcaption").inner_text()
+    named = told.partition(": ")[2].partition(". ")[0].split(", ")
+    assert set(named) <= front and len(named) >= 1
+    expect(page.locator("figure.chart svg[role=img]")).to_have_attribute("aria-label", re.compile("On the front"))

@@ -38,7 +38,7 @@ def budget_board(entries: Sequence[Entry]) -> Board:
     keys = ("area", *(_key(budget) for budget in SHOWN))
     grid = Grid("area", keys, cache(_measure), lambda entry, cell: {}, "it cannot rank sites")
     found = [entry for entry in entries if entry.record.planted is None and _asked(entry)]
-    overall = over_all(grid, found, core_cells(planted=False), _columns())
+    overall = over_all(grid, found, core_cells(planted=False), (*_columns(), FORWARDS))
     return Board(
         key="budget",
         title="Budget",
@@ -51,7 +51,7 @@ def budget_board(entries: Sequence[Entry]) -> Board:
 def _columns() -> tuple[Column, ...]:
     area = Column("area", "area", "Mean recovery over the logarithm of the budget, from .1 to 100 %", "higher")
     shares = (Column(_key(b), f"recovery at {b:g} %", f"Where the best-ranked {b:g} % are grafted", "higher") for b in SHOWN)
-    return (area, *shares, FORWARDS)
+    return (area, *shares)
 
 
 def _key(budget: float) -> str:

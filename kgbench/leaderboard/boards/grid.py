@@ -114,7 +114,7 @@ def _single(grid: Grid, cell: Cell, entry: Entry) -> Measured:
         return Measured([entry], shown, (1, 1), unranked=grid.why_not)
     means = {key: Means({cell: own}) if isinstance(own, Contrast) else own for key, own in shares.items()}
     figures = {key: store(own.figure) if isinstance(own, Means) else Estimate(n=0, undefined=own) for key, own in means.items()}
-    return _ranked(grid, [entry], {**figures, **shown, FORWARDS.key: plain_forwards([entry])}, (1, 1), means)
+    return _ranked(grid, [entry], {**figures, **shown}, (1, 1), means)
 
 
 def _about(cells: Sequence[Cell]) -> str:

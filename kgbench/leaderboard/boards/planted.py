@@ -39,7 +39,6 @@ COLUMNS = (
         "Prompts of position plants on which the method's intervals tell the planted pathway",
         "higher",
     ),
-    FORWARDS,
 )
 
 ABOUT = (
@@ -97,7 +96,7 @@ def _overall(found: Mapping[tuple[str, Cell], Entry], cells: Sequence[Cell]) -> 
     return Table(
         key="all",
         title=f"All {len(cells)} plants",
-        columns=_told([entry for (_, cell), entry in found.items() if cell in cells]),
+        columns=(*_told([entry for (_, cell), entry in found.items() if cell in cells]), FORWARDS),
         lines=ordered(measured),
         ranked_by="auroc",
         shown_first=DECOY,
@@ -116,7 +115,7 @@ def _mean(own: Mapping[Cell, Entry], cells: Sequence[Cell]) -> Measured:
     maps = {cell.pair: plant_map(own[cell].record) for cell in cells}
     reasons = [f"{reason} (on {pair})" for pair, reason in maps.items() if isinstance(reason, str)]
     standing = None if reasons else PlantMaps({pair: m for pair, m in maps.items() if isinstance(m, PlantMap)})
-    figures = {column.key: _mean_figure(judged, column.key) for column in COLUMNS if column.key not in ("auroc", "told", FORWARDS.key)}
+    figures = {column.key: _mean_figure(judged, column.key) for column in COLUMNS if column.key not in ("auroc", "told")}
     figures["auroc"] = store(standing.figure) if standing is not None else Estimate(n=0, undefined=reasons[0])
     figures["told"] = _told_right(judged.values())
     figures[FORWARDS.key] = plain_forwards(entries)
@@ -158,7 +157,6 @@ def _single(entry: Entry) -> Measured:
     planted, found = _planted(entry), plant_map(entry.record)
     figures = {column.key: figure for column in COLUMNS if (figure := _figure(planted, column.key)) is not None}
     figures["told"] = _told_right([planted])
-    figures[FORWARDS.key] = plain_forwards([entry])
     maps = PlantMaps({entry.pair: found}, planted.auroc) if isinstance(found, PlantMap) else None
     return _standing([entry], figures, (1, 1), maps, [found] if isinstance(found, str) else [])
 

@@ -3,6 +3,9 @@
 (() => {
   /** The column that is 0 where sufficiency and necessity add up to 1. */
   const LINE = "separation";
+  /** The column of costs, and what they are drawn against. */
+  const COST = "forwards";
+  const quality = (table, keys) => (keys.includes("average_precision") ? "average_precision" : having(table, "ranked"));
   const titled = (table, key) => table.head(key).querySelector("button, span").textContent.trim();
   const columns = (table) => table.keys.filter((key) => key && !["rank", "name", "cells"].includes(key) && table.rows.some((r) => r.figure(key)));
   const having = (table, mark) => table.keys.find((key) => key && mark in table.head(key).dataset);
@@ -33,7 +36,9 @@
     const weight = (key) => (key === first) * 2 + ("better" in table.head(key).dataset);
     const bars = [...keys].sort((a, b) => weight(b) - weight(a)).map((key) => [key, `Bars: ${titled(table, key)}`]);
     const scatter = keys.includes("sufficiency") && keys.includes("necessity") ? [["scatter", "Sufficiency and necessity"]] : [];
-    return first === LINE ? [...found, ...scatter, ...bars] : [...found, ...bars.slice(0, 1), ...scatter, ...bars.slice(1)];
+    const cost = keys.includes(COST) && quality(table, keys) ? [["pareto", "Quality against cost"]] : [];
+    const pathways = first === LINE || (!first && keys.includes(LINE));
+    return pathways ? [...found, ...scatter, ...bars] : [...found, ...bars.slice(0, 1), ...cost, ...scatter, ...bars.slice(1)];
   };
 
   /** Draw one of them; the usual one where none is named. */
@@ -44,6 +49,7 @@
     const title = table.element.caption.textContent.trim();
     if (name === "curves") curves(figure, { board, key, all, title });
     else if (name === "scatter") scatter(figure, table, all, title);
+    else if (name === "pareto") pareto(figure, table, all, title);
     else bars(figure, table, name, all, title);
   };
 
@@ -54,6 +60,13 @@
     const lacking = all.filter((r) => without(r) && !(r.figure("sufficiency") && r.figure("necessity"))).map((r) => `${r.name}: ${without(r)}.`).join(" ");
     const caption = sentences(lacking, `Up and to the right is better. ${told}Squares are baselines.`, sources(rows), thin(table, rows.map((r) => r.x)));
     kgbench.scatter(figure, rows, { line, label: `Sufficiency and necessity, ${title}`, axes: [titled(table, "sufficiency"), titled(table, "necessity")], caption });
+  };
+
+  const pareto = (figure, table, all, title) => {
+    const key = quality(table, columns(table));
+    const rows = all.map((r) => ({ name: r.name, kind: kgbench.kind(r), badge: r.badge, x: r.figure(COST), y: r.figure(key) }));
+    const caption = sentences("The line joins them. Up and to the left is better. Squares are baselines; stars have no rank and are on no front.", sources(rows), thin(table, rows.map((r) => r.y)));
+    kgbench.pareto(figure, rows, { label: `Quality against cost, ${title}`, axes: [titled(table, COST), titled(table, key)], caption });
   };
 
   const bars = (figure, table, key, all, title) => {

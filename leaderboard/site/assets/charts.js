@@ -29,7 +29,7 @@
       element,
       name: link ? text(link) : text(head.firstChild),
       href: link ? link.getAttribute("href") : "",
-      rank: at("rank") ? Number.parseInt(text(at("rank")), 10) || null : null,
+      rank: at("rank") ? Number.parseInt(text(at("rank")).replace("(", ""), 10) || null : null,
       unranked: at("rank") ? !/\d/.test(text(at("rank"))) : false,
       badge: element.dataset.badge ?? "",
       baseline: "base" in element.dataset,
@@ -239,6 +239,40 @@
           Plot.ruleX(shown, { x: (r) => r.x.value, y1: (r) => r.y.low, y2: (r) => r.y.high, stroke: SOFT, strokeOpacity: 0.5 }),
           Plot.dot(shown, { x: (r) => r.x.value, y: (r) => r.y.value, symbol: "kind", fill: (r) => fill(r.kind), fillOpacity: opacity, stroke: (r) => (opacity(r) < 1 || r.kind === "unranked" ? edge(r.kind) : "var(--paper)"), r: (r) => (r.kind === "yours" ? 7 : 5.5) }),
           Plot.tip(shown, Plot.pointer({ x: (r) => r.x.value, y: (r) => r.y.value, title: (r) => `${named(r)}\n${axes[0]} ${interval(r.x)}\n${axes[1]} ${interval(r.y)}`, fill: "var(--paper)", stroke: LINE })),
+        ],
+      });
+      name_points(plot, shown, width, height);
+      return plot;
+    }, told);
+  };
+
+  /** Those that no other is both cheaper and better than, the cheapest first. */
+  const pareto_front = (rows) => {
+    const found = [];
+    for (const r of [...rows].sort((a, b) => a.x.value - b.x.value || b.y.value - a.y.value)) {
+      if (!found.length || r.y.value > found.at(-1).y.value) found.push(r);
+    }
+    return found;
+  };
+
+  /** Quality against cost on a logarithmic axis, with the front of those that no other beats in both. Rows as of `scatter`. */
+  kgbench.pareto = (figure, rows, { label, axes, caption }) => {
+    const shown = rows.filter((r) => r.x?.value > 0 && r.y).sort((a, b) => (a.kind === "yours") - (b.kind === "yours"));
+    const front = pareto_front(shown.filter((r) => r.kind !== "unranked"));
+    const told = `On the front, where no other is both cheaper and better: ${front.map((r) => r.name).join(", ")}. ${caption}`;
+    draw(figure, `${label}: ${shown.map((r) => `${named(r)} ${value(r.x)}, ${value(r.y)}`).join("; ")}. ${told}`, (width) => {
+      const height = Math.round(Math.min(520, Math.max(340, width * 0.62)));
+      const costs = shown.map((r) => r.x.value);
+      const plot = Plot.plot({
+        ...base(width, height), marginLeft: 44, marginRight: 16, marginTop: 24, marginBottom: 40,
+        x: { type: "log", domain: [Math.min(...costs) / 1.4, Math.max(...costs) * 1.4], label: `${axes[0]} →`, grid: true, ticks: 5, tickFormat: tick, labelArrow: "none" },
+        y: { domain: [Math.min(0, ...shown.map((r) => r.y.low)), Math.max(...shown.map((r) => r.y.high))], nice: true, label: `↑ ${axes[1]}`, grid: true, tickFormat: tick, ticks: 5, labelArrow: "none" },
+        symbol: { range: ["circle", "square", "diamond", "star"], domain: ["method", "reference", "yours", "unranked"] },
+        marks: [
+          Plot.line(front, { x: (r) => r.x.value, y: (r) => r.y.value, curve: "step-after", stroke: ORANGE, strokeWidth: 1.8 }),
+          Plot.ruleX(shown, { x: (r) => r.x.value, y1: (r) => r.y.low, y2: (r) => r.y.high, stroke: SOFT, strokeOpacity: 0.5 }),
+          Plot.dot(shown, { x: (r) => r.x.value, y: (r) => r.y.value, symbol: "kind", fill: (r) => fill(r.kind), fillOpacity: opacity, stroke: (r) => (opacity(r) < 1 || r.kind === "unranked" ? edge(r.kind) : "var(--paper)"), r: (r) => (r.kind === "yours" ? 7 : 5.5) }),
+          Plot.tip(shown, Plot.pointer({ x: (r) => r.x.value, y: (r) => r.y.value, title: (r) => `${named(r)}\n${axes[0]} ${value(r.x)}\n${axes[1]} ${interval(r.y)}`, fill: "var(--paper)", stroke: LINE })),
         ],
       });
       name_points(plot, shown, width, height);
