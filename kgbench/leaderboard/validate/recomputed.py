@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from math import isclose
@@ -88,6 +89,13 @@ def differences(own: Any, made: Any, where: str) -> Iterator[tuple[str, Any, Any
 
 
 def _same(own: Any, made: Any) -> bool:
+    if isinstance(own, str) and isinstance(made, str):
+        return _listed(own) == _listed(made)
     if isinstance(own, bool) or isinstance(made, bool) or not (isinstance(own, int | float) and isinstance(made, int | float)):
         return type(own) is type(made) and own == made
     return own == made if isinstance(made, int) else isclose(own, made, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+
+
+def _listed(text: str) -> list[str]:
+    """A sentence without what joins its lists, which was `and` throughout at first and is a comma now: `A, B and C`."""
+    return re.split(r" and |, ", text)
