@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,8 @@ from kgbench.errors import InputError, UnknownNameError
 
 CELL = 18
 """Columns of a cell of a list of runs."""
-
+USUAL = {"seed": {"0"}, "suite": {"", "–", "pathways", "budget"}}
+"""Values of a column that a list of runs leaves out where no run has another; of other columns, an empty one."""
 
 RUNS = "runs"
 
@@ -74,12 +76,15 @@ def _runs(folder: Path, as_json: bool) -> None:
     elif not rows:
         click.echo(f"no run in {folder}")
     else:
-        echo_table(list(rows[0]), [[_wrapped(key, text) for key, text in row.items()] for row in rows])
+        told = [key for key in rows[0] if {row[key] for row in rows} - USUAL.get(key, {"", "–"})]
+        echo_table(told, [[_wrapped(key, row[key]) for key in told] for row in rows])
 
 
 def _wrapped(column: str, text: str) -> str:
-    """Long cells in lines; the verdict, the last column, is wrapped by the table."""
-    if column == "verdict" or len(text) <= CELL:
+    """Long cells in lines; of the verdict, the last column, the first clause, which the table wraps."""
+    if column == "verdict":
+        return re.split("; (?=without|the )", text)[0]  # a graft has a semicolon too; `kgbench show` has the whole
+    if len(text) <= CELL:
         return text or "–"
     return "\n".join(textwrap.wrap(text, CELL, break_long_words=False, break_on_hyphens=False))
 
