@@ -250,7 +250,8 @@ def _entries(made: Mapping[str, Sequence[Template]]) -> Iterator[tuple[str, Reco
     variants, number = len(made["pathways"]), 0
     while True:
         method = ("none", "all", "random", "oracle")[number] if number < 4 else f"method-{number:03d}"
-        cells = [(kind, pair) for pair in pairs for kind in ("pathways", "budget")] if method != "oracle" else []
+        kinds = {"oracle": (), "random": ("budget",)}.get(method, ("pathways", "budget"))  # random ranks only
+        cells = [(kind, pair) for pair in pairs for kind in kinds]
         for place, (kind, pair) in enumerate([*cells, *((plant, plant) for plant in plants())]):
             template = made[kind][(number + place) % variants]
             yield method, _named(template.record, method, pair), template.facts
