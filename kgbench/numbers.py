@@ -97,8 +97,10 @@ def percent_text(share: float) -> str:
 
 def share_text(estimate: Estimate) -> str:
     """A share with its interval, in per cent: `97 % [94, 99]`."""
-    if estimate.value is None or estimate.low is None or estimate.high is None:
+    if estimate.value is None:
         return undefined_text(estimate)
+    if estimate.low is None or estimate.high is None:
+        return f"{percent_text(estimate.value)} %"
     value, low, high = map(percent_text, (estimate.value, estimate.low, estimate.high))
     return f"{value} % [{low}, {high}]"
 
@@ -110,9 +112,11 @@ def undefined_text(estimate: Estimate) -> str:
 
 
 def figure_text(estimate: Estimate) -> str:
-    """`.87 [.81, .92]`; a value without width, which holds by definition, as `1`."""
-    if estimate.value is None or estimate.low is None or estimate.high is None:
+    """`.87 [.81, .92]`; a value without an interval as it is; one without width, which holds by definition, as `1`."""
+    if estimate.value is None:
         return undefined_text(estimate)
+    if estimate.low is None or estimate.high is None:
+        return number_text(estimate.value)
     if estimate.low == estimate.high:
         return f"{estimate.value:g}" if estimate.value in (0, 1) else number_text(estimate.value)
     low, high = number_text(estimate.low), number_text(estimate.high)
@@ -121,8 +125,10 @@ def figure_text(estimate: Estimate) -> str:
 
 def exact_text(estimate: Estimate) -> str:
     """A figure in all digits, with its number of facts; where it is undefined, the reason."""
-    if estimate.value is None or estimate.low is None or estimate.high is None:
+    if estimate.value is None:
         return f"undefined: {reason_text(estimate.undefined or '')}"
+    if estimate.low is None or estimate.high is None:
+        return f"{plain_text(estimate.value)}, n = {estimate.n}, no interval: {reason_text(estimate.undefined or '')}"
     value, low, high = map(plain_text, (estimate.value, estimate.low, estimate.high))
     return f"{value} [{low}, {high}], n = {estimate.n}"
 

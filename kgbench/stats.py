@@ -1,20 +1,24 @@
 """Arrays in, estimates with intervals out.
 
 Every estimate is a `Figure`: a value with a 95 % interval and the number of facts behind it, or the reason why there is none.
-Facts are resampled whole, and one resample serves every configuration, so that differences and ratios are paired.
+
+One method gives the intervals. Few facts of which none is an exception say little of how often exceptions occur, and Student's interval
+of such a sample claims too much. So two imagined facts are added, one at each end of what a score can be, of the weight z²/4 (.96 facts
+at 95 %), and Student's interval is taken of them all:
+
+- the mean of hits, of reciprocal ranks and of probabilities has its imagined facts at 0 and 1, a paired difference of hits at -1 and 1
+  (as D. G. Bonett and R. M. Price do, 2012; of hits alone see A. Agresti and B. Caffo, 2000);
+- the ratio of two means has Fieller's interval: all r for which the interval of numerator - r * denominator holds 0, with imagined facts
+  at the four corners. It is wider where luck may have told the denominator from 0 (`SURE`), and then the
+  value may stand alone;
+- the median has the interval of its order statistics.
+
+`make coverage` simulates how often each holds the truth.
+
+What is a mean over several ratios (`Resampled`) is resampled instead: facts are drawn whole, and one resample serves every configuration.
+Percentiles are taken outwards to the next draw, never interpolated.
 
 Hits come as booleans and their per-fact contrasts as integers; every other score is floating-point. The dtype tells them apart.
-
-A bootstrap of equal values is a point and claims too much. What replaces it:
-
-- the mean of hits has Wilson's interval, and no bootstrap;
-- a contrast of hits has the hull of its bootstrap interval and of a Wilson-type bound on the discordant facts (`discordance`);
-- a mean or ratio of other scores that are tied but for fewer than five facts has the hull of its bootstrap interval and of what would
-  happen if the share of facts that n facts without an exception leave open (Wilson's upper bound at 0 of n, z²/(n+z²), 7 % of 50
-  facts) lay elsewhere in the support;
-- where no support is known and all values are equal, or with fewer than two facts, the figure is undefined and says so.
-
-Percentiles are taken outwards to the next draw, never interpolated.
 """
 
 from __future__ import annotations
@@ -22,12 +26,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isfinite, sqrt
+from math import erf, isfinite, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binomtest, norm
+from scipy.stats import binom, norm, t
 
 __all__ = [
     "LEVEL",
@@ -37,8 +41,13 @@ __all__ = [
     "apart",
     "difference",
     "discordance",
+    "divides",
+    "hit_rate",
+    "linearised",
     "mean",
     "mean_of",
+    "median",
+    "rate_interval",
     "ratio",
     "ratio_difference",
     "ratio_draws",
@@ -48,12 +57,13 @@ __all__ = [
     "resampled_means",
     "resampled_ratio",
     "unseen",
-    "wilson",
-    "wilson_interval",
 ]
 
 LEVEL = 0.95
 """Confidence of every interval."""
+
+SURE = 5.5
+"""Standard errors from 0 beyond which a denominator is taken to be told from it without luck; found by `make coverage`."""
 
 FEW = 5
 """Of fewer exceptions a bootstrap knows too little."""
@@ -68,7 +78,7 @@ class Figure:
     """An estimate with its interval, or the reason why there is none.
 
     Raises:
-        ValueError: If it is neither complete (finite, low <= value <= high) nor undefined with a reason and nothing else.
+        ValueError: If it is neither complete (finite, low <= value <= high) nor without an interval and with a reason.
     """
 
     value: float | None
@@ -80,13 +90,13 @@ class Figure:
     n: int
     """Number of facts."""
     undefined: str | None = None
-    """Why there is no estimate."""
+    """Why there is no estimate, or where there is one, why it has no interval."""
 
     def __post_init__(self) -> None:
         numbers = (self.value, self.low, self.high)
         if self.undefined:
-            if any(x is not None for x in numbers):
-                raise ValueError("an undefined figure holds no numbers")
+            if self.low is not None or self.high is not None or (self.value is not None and not isfinite(self.value)):
+                raise ValueError(f"a figure with a reason has no interval, and a finite value or none: {numbers}")
         elif self.value is None or self.low is None or self.high is None or not all(isfinite(x) for x in numbers if x is not None):
             raise ValueError(f"a figure needs three finite numbers or a reason: {numbers}")
         elif not self.low <= self.value <= self.high:
@@ -103,16 +113,23 @@ class Figure:
         """The figure that is undefined for this reason."""
         return cls(None, None, None, n, reason)
 
+    @classmethod
+    def alone(cls, value: float, n: int, reason: str) -> Figure:
+        """The value that has no interval for this reason."""
+        return cls(float(value), None, None, n, reason)
+
     def one_minus(self) -> Figure:
         """The figure of 1 - x; undefined stays undefined."""
-        if self.value is None or self.low is None or self.high is None:
+        if self.value is None:
             return self
+        if self.low is None or self.high is None:
+            return Figure(1 - self.value, None, None, self.n, self.undefined)
         return Figure(1 - self.value, 1 - self.high, 1 - self.low, self.n)
 
     def to_json(self) -> dict[str, Any]:
-        """`{"value", "low", "high", "n"}`, or `{"undefined": reason, "n"}`."""
+        """`{"value", "low", "high", "n"}`, or `{"undefined": reason, "n"}`, with a `"value"` where there is one without an interval."""
         if self.undefined:
-            return {"undefined": self.undefined, "n": self.n}
+            return {**({} if self.value is None else {"value": self.value}), "undefined": self.undefined, "n": self.n}
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
 
 
@@ -144,106 +161,165 @@ def resampled_means(values: Array, counts: Array) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=8192)
-def wilson(hits: int, n: int, level: float = LEVEL) -> Figure:
-    """The hit rate with Wilson's score interval (E. B. Wilson, 1927)."""
+def hit_rate(hits: int, n: int, level: float = LEVEL) -> Figure:
+    """The hit rate of n facts."""
     if n < 1:
         return Figure.missing("no facts", 0)
-    interval = binomtest(int(hits), int(n)).proportion_ci(level, method="wilson")
-    return Figure.hull(hits / n, n, (float(interval.low), float(interval.high)))
+    return Figure.hull(hits / n, n, rate_interval(hits / n, n, level))
 
 
-def wilson_interval(rate: float, n: float, level: float = LEVEL) -> tuple[float, float]:
-    """Wilson's score interval of a rate that need not be a whole number of n, such as an average precision over n items."""
-    z2 = float(norm.ppf((1 + level) / 2)) ** 2
-    centre, margin = (rate + z2 / (2 * n)) / (1 + z2 / n), sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    return max(0.0, centre - margin), min(1.0, centre + margin)
+def rate_interval(rate: float, n: float, level: float = LEVEL) -> tuple[float, float]:
+    """The interval of a hit rate, which need not be a whole number of n."""
+    low, high = _student(rate, n * rate * (1 - rate), n, (0.0, 1.0), level)
+    return max(0.0, low), min(1.0, high)
 
 
 def unseen(n: int, level: float = LEVEL) -> float:
-    """The largest share of exceptions that n facts without one leave open: Wilson's upper end at 0 of n."""
-    high = wilson(0, n, level).high
-    assert high is not None
-    return high
+    """The largest share of exceptions that n facts without one leave open: the upper end at 0 of n."""
+    return rate_interval(0.0, n, level)[1]
 
 
-def mean(values: Array, counts: Array, support: tuple[float, float] | None = None, level: float = LEVEL) -> Figure:
+def mean(values: Array, support: tuple[float, float] | None = None, level: float = LEVEL) -> Figure:
     """The mean over facts.
 
     Args:
-        values: Per-fact scores [n]; booleans are hits and get Wilson's interval, others a percentile bootstrap.
-        counts: Resample [draws, n].
-        support: Between what the mean could lie, for scores that are tied but for a few.
+        values: Per-fact scores [n]; booleans are hits.
+        support: Between what scores lie, or the means of other configurations: there are the imagined facts. Without it there are none.
         level: Confidence of the interval.
     """
     n = len(values)
     if values.dtype == bool:
-        return wilson(int(values.sum()), n, level)
-    if n < 2:
+        return hit_rate(int(values.sum()), n, level)
+    if n < 1 or (n < 2 and not np.issubdtype(values.dtype, np.integer)):
         return Figure.missing(f"{n} fact{'s' * (n == 0)}, and an interval needs two" + (f" (the value is {values[0]:.4g})" if n else ""), n)
     value = float(np.mean(values))
-    intervals = [_percentiles(resampled_means(values, counts), level)]
-    ties = int(np.unique(values, return_counts=True)[1].max())
-    if support is not None and min(support) < max(support) and _few(n - ties, n):
-        share = unseen(n, level)
-        intervals.append((value - share * max(0.0, value - min(support)), value + share * max(0.0, max(support) - value)))
-    elif np.ptp(values) == 0:
-        return Figure.missing(f"all {n} values are {value:.4g}, so that no interval can be resampled", n)
-    return Figure.hull(value, n, *intervals)
+    ends = (min(support), max(support)) if support is not None and min(support) < max(support) else None
+    if ends is None and np.ptp(values) == 0:
+        return Figure.missing(f"all {n} values are {value:.4g}, so that nothing is known of how far others may be", n)
+    low, high = _student(value, float(np.sum((values - value) ** 2)), n, ends, level)
+    if ends is not None and ends[0] <= values.min() and values.max() <= ends[1]:
+        low, high = max(ends[0], low), min(ends[1], high)
+    return Figure.hull(value, n, (low, high))
 
 
-def difference(first: Array, second: Array, counts: Array, level: float = LEVEL) -> Figure:
+def difference(first: Array, second: Array, level: float = LEVEL) -> Figure:
     """The paired difference of two means, first - second, over the same facts.
+
+    The imagined facts of hits differ by one hit, those of other scores by as much as the means do.
 
     Args:
         first: Per-fact scores [n]; booleans are hits.
         second: Per-fact scores [n] of the same facts in the same order.
-        counts: Resample [draws, n].
         level: Confidence of the interval.
     """
     contrast = _contrast(first) - _contrast(second)
-    n = len(contrast)
-    if n < 1:
-        return Figure.missing("no facts", 0)
-    value = float(np.mean(contrast))
-    if np.issubdtype(contrast.dtype, np.integer):
-        return Figure.hull(value, n, _percentiles(resampled_means(contrast, counts), level), discordance(contrast, level))
-    return mean(contrast, counts, level=level)
+    reach = _reach(contrast)
+    return mean(contrast, (-reach, reach), level)
 
 
-def ratio(numerator: Array, denominator: Array, counts: Array, anchors: Sequence[int] = (0, 1)) -> Figure:
-    """The ratio of two means of per-fact contrasts, with a percentile bootstrap that has a floor.
+def median(values: Array, level: float = LEVEL) -> Figure:
+    """The median over facts, between the order statistics that hold it at least so often, whatever the distribution.
 
-    A draw whose denominator has lost its sign counts against both ends. The caller has made sure that the interval of the denominator
-    leaves out 0, so that fewer such draws exist than either tail holds.
+    Args:
+        values: Per-fact scores [n].
+        level: Confidence of the interval.
+    """
+    n, tail = len(values), (1 - level) / 2
+    # Of n facts, below the median lie fewer than `below` with a probability of at most the tail.
+    below = int(binom.ppf(tail, n, 0.5)) if n else 0
+    below += int(below < n and binom.cdf(below, n, 0.5) <= tail)
+    if below < 1:
+        return Figure.missing(f"{n} fact{'s' * (n != 1)}, too few for an interval of the median", n)
+    ordered = np.sort(values)
+    return Figure.hull(float(np.median(values)), n, (float(ordered[below - 1]), float(ordered[n - below])))
 
-    The floor: where a graft hits just the facts that the donor hits, every draw gives exactly 1, yet the next fact might differ. At an
-    anchor r the mean of `numerator - r * denominator` is 0 if the ratio is r. For hits, the interval of that mean (`discordance`)
-    divided by the denominator is an interval of the ratio; it is taken at the anchor with the fewest discordant facts, where the
-    variance of the denominator does not enter to first order. For other scores, if all but a few facts tie exactly at an anchor, the
-    share of facts that n without an exception leave open may lie one whole gap away: value ± `unseen(n)`.
+
+def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Figure:
+    """The ratio of two means of per-fact contrasts, with Fieller's interval; undefined where the denominator is not told from 0.
+
+    Hits differ by one in the imagined facts, other scores by the mean of the denominator. They keep the interval from being a point where
+    a graft hits just the facts that the donor hits, yet the next fact might differ.
 
     Args:
         numerator: Contrasts [n]; integers where the scores are hits.
         denominator: Contrasts [n].
-        counts: Resample [draws, n].
-        anchors: Ratios that facts can take exactly: 0 (like the floor) and 1 (like the ceiling) for a recovery.
+        level: Confidence of the interval.
     """
-    return resampled_ratio(numerator, denominator, counts, anchors).figure()
+    n, (size, needed) = len(numerator), _size(denominator, level)
+    if not divides(denominator, level):
+        return Figure.missing(f"the denominator, {np.mean(denominator) if n else 0:.3g} on average of {n} facts, is not told from 0", n)
+    above, below = (np.asarray(values, float) for values in (numerator, denominator))
+    a, b = float(above.sum()), float(below.sum())
+    if size <= needed:
+        near = f"its denominator, {b / n:.3g} on average of {n} facts, is so near 0 that luck may have told it from 0"
+        return Figure.alone(a / b, n, near)
+    weight = _imagined(level)
+    count, added = n + 2 * weight, 2 * weight * _reach(denominator) ** 2
+    # (A - r B)² = c (N (Sxx - 2 r Sxy + r² Syy) - (A - r B)²) at the ends, c = t² / (N - 1)
+    c = needed**2 / (count - 1)
+    square = (1 + c) * b * b - c * count * (float(below @ below) + added)
+    middle = (1 + c) * a * b - c * count * float(above @ below)
+    rest = (1 + c) * a * a - c * count * (float(above @ above) + added)
+    root = sqrt(max(0.0, middle * middle - square * rest))
+    return Figure.hull(a / b, n, ((middle - root) / square, (middle + root) / square))
 
 
-def ratio_difference(first: tuple[Array, Array], second: tuple[Array, Array], counts: Array, anchors: Sequence[int] = (0, 1)) -> Figure:
+def divides(denominator: Array, level: float = LEVEL) -> bool:
+    """Whether a mean of contrasts [n] is told from 0, so that a ratio to it has a value; integers where the scores are hits."""
+    n = len(denominator)
+    return n > 1 and _size(denominator, level)[0] > _quantile(n + 2 * _imagined(level) - 1, level)
+
+
+def _size(denominator: Array, level: float) -> tuple[float, float]:
+    """How many standard errors a denominator is from 0, and how many an interval of a ratio to it takes: its quantile.
+
+    Of denominators near 0 those are divided by which luck made large, and ratios to them come out too small. So what an interval may err by
+    is lessened by the chance that a denominator of this size were told from 0 if it lay `SURE` standard errors lower.
+    """
+    n, weight = len(denominator), _imagined(level)
+    values, count = np.asarray(denominator, float), n + 2 * weight
+    centre = float(values.sum()) / count
+    squares = float(values @ values) + 2 * weight * _reach(denominator) ** 2 - count * centre**2
+    error = sqrt(max(0.0, squares) / ((count - 1) * count))
+    size = abs(centre) / error if error else 0.0
+    chance = (1 + erf((size - SURE) / sqrt(2))) / 2
+    return size, _quantile(count - 1, level if chance > 1 - 1e-6 else 1 - (1 - level) * chance)
+
+
+def ratio_difference(first: Parts, second: Parts, level: float = LEVEL) -> Figure:
     """The paired difference of two ratios of means, second - first, over the same facts.
 
-    A percentile bootstrap with the floor of `ratio`: what the facts that tell the two apart leave open, by the smaller denominator. Where
-    both have the same denominator, it is the ratio of the difference of the numerators to it.
+    Where both have the same denominator, it is the ratio of the difference of the numerators to it; else the mean of their linearised
+    values.
 
     Args:
         first: Contrasts [n] of numerator and denominator; integers where the scores are hits.
         second: Likewise, of the same facts in the same order.
-        counts: Resample [draws, n].
-        anchors: Ratios that facts can take exactly.
+        level: Confidence of the interval.
     """
-    return resampled_difference(first, second, counts, anchors).figure()
+    (top, bottom), (other_top, other_bottom) = first, second
+    if np.array_equal(bottom, other_bottom):
+        return ratio(other_top - top, bottom, level)
+    values = linearised(other_top, other_bottom) - linearised(top, bottom)
+    value, gap = float(np.mean(values)), min(abs(float(np.mean(part))) for part in (bottom, other_bottom))
+    reach = 1 / gap if np.issubdtype(top.dtype, np.integer) else 1.0
+    return mean(values, (value - reach, value + reach), level)
+
+
+def linearised(numerator: Array, denominator: Array) -> Array:
+    """Per-fact values [n] whose mean is the ratio of two means, and whose variance over n is that ratio's, to first order.
+
+    With R the ratio of the means and D the mean denominator, R + (numerator - R denominator) / D (the delta method: W. G. Cochran, Sampling
+    Techniques, 1977, chapter 6).
+
+    Args:
+        numerator: Contrasts [n].
+        denominator: Contrasts [n], with a mean that is not 0.
+    """
+    gap = float(np.mean(denominator))
+    ratio = float(np.mean(numerator)) / gap
+    values: Array = ratio + (np.asarray(numerator, float) - ratio * np.asarray(denominator, float)) / gap
+    return values
 
 
 @dataclass(frozen=True)
@@ -267,13 +343,29 @@ class Resampled:
 
 
 def resampled_ratio(numerator: Array, denominator: Array, counts: Array, anchors: Sequence[int] = (0, 1)) -> Resampled:
-    """What `ratio` is made of; the arguments are the same."""
+    """The ratio of two means under a resample of the facts.
+
+    A draw whose denominator has lost its sign counts against both ends.
+
+    Args:
+        numerator: Contrasts [n]; integers where the scores are hits.
+        denominator: Contrasts [n], told from 0.
+        counts: Resample [draws, n].
+        anchors: Ratios that facts can take exactly: 0 (like the floor) and 1 (like the ceiling) for a recovery.
+    """
     value, draws = float(np.mean(numerator)) / float(np.mean(denominator)), _ratios(numerator, denominator, counts)
     return Resampled(value, draws, ratio_floor(numerator, denominator, anchors), len(numerator))
 
 
 def ratio_floor(numerator: Array, denominator: Array, anchors: Sequence[int]) -> tuple[float, float]:
-    """The interval that a ratio's own holds at least: see `ratio`."""
+    """The interval that a ratio's own holds at least.
+
+    Where a graft hits just the facts that the donor hits, every draw gives exactly 1, yet the next fact might differ. At an anchor r the
+    mean of `numerator - r * denominator` is 0 if the ratio is r. For hits, the interval of that mean divided by the denominator is an
+    interval of the ratio; it is taken at the anchor with the fewest discordant facts, where the variance of the denominator does not enter
+    to first order. For other scores, if all but a few facts tie exactly at an anchor, the share of facts that n without an exception leave
+    open may lie one whole gap away.
+    """
     n, gap = len(numerator), float(np.mean(denominator))
     residuals = [numerator - r * denominator for r in anchors]
     nearest = int(np.argmin([np.count_nonzero(e) for e in residuals]))
@@ -287,7 +379,7 @@ def ratio_floor(numerator: Array, denominator: Array, anchors: Sequence[int]) ->
 def resampled_difference(
     first: tuple[Array, Array], second: tuple[Array, Array], counts: Array, anchors: Sequence[int] = (0, 1)
 ) -> Resampled:
-    """What `ratio_difference` is made of; the arguments are the same."""
+    """The paired difference of two ratios, second - first, under a resample of the facts."""
     return apart((first, resampled_ratio(*first, counts, anchors)), (second, resampled_ratio(*second, counts, anchors)), anchors)
 
 
@@ -325,27 +417,42 @@ def mean_of(parts: Sequence[Resampled], n: int) -> Resampled:
 
 
 def discordance(contrast: Array, level: float = LEVEL) -> tuple[float, float]:
-    """A Wilson-type interval of the mean of integer contrasts, never a point.
-
-    The mean is a sum of rates, of facts with a contrast of at least 1, 2, … less those of at most -1, -2, …; each rate has Wilson's
-    interval, and their margins are squared and added (Newcombe 1998; Zou and Donner 2008). Both signs always take part, so that n
-    facts without a discordant one give ± z²/(n+z²).
-    """
-    n, reach = len(contrast), max(1, int(np.abs(contrast).max()))
-    value, down, up = float(np.mean(contrast)), 0.0, 0.0
-    for k in range(1, reach + 1):
-        for sign in (1, -1):
-            rate = wilson(int(np.count_nonzero(sign * contrast >= k)), n, level)
-            assert rate.value is not None and rate.low is not None and rate.high is not None
-            inner, outer = rate.value - rate.low, rate.high - rate.value
-            down += (inner if sign > 0 else outer) ** 2
-            up += (outer if sign > 0 else inner) ** 2
-    return value - sqrt(down), value + sqrt(up)
+    """The interval of the mean of integer contrasts, which is never a point: see `difference`."""
+    found = mean(contrast, (-1.0, 1.0), level)
+    assert found.low is not None and found.high is not None
+    return found.low, found.high
 
 
 def _contrast(values: Array) -> Array:
     """Hits as integers, so that they can be subtracted; others as floats."""
     return values.astype(np.int64 if values.dtype == bool or np.issubdtype(values.dtype, np.integer) else np.float64)
+
+
+def _reach(contrast: Array) -> float:
+    """How far the imagined facts of a difference lie from 0."""
+    whole = np.issubdtype(contrast.dtype, np.integer)
+    return 1.0 if whole or not len(contrast) else abs(float(np.mean(contrast)))
+
+
+@lru_cache(maxsize=64)
+def _imagined(level: float) -> float:
+    """What each of the two imagined facts weighs."""
+    return float(norm.ppf((1 + level) / 2)) ** 2 / 4
+
+
+@lru_cache(maxsize=8192)
+def _quantile(freedom: float, level: float) -> float:
+    return float(t.ppf((1 + level) / 2, freedom))
+
+
+def _student(value: float, spread: float, n: float, ends: tuple[float, float] | None, level: float) -> tuple[float, float]:
+    """Student's interval of n facts, of which mean and sum of squares about it are given, and of the imagined ones at the ends."""
+    weight, (low, high) = (_imagined(level), ends) if ends is not None else (0.0, (value, value))
+    count = n + 2 * weight
+    centre = (n * value + weight * (low + high)) / count
+    squares = spread + n * (value - centre) ** 2 + weight * ((low - centre) ** 2 + (high - centre) ** 2)
+    margin = _quantile(count - 1, level) * sqrt(squares / ((count - 1) * count))
+    return centre - margin, centre + margin
 
 
 def _percentiles(draws: Array, level: float = LEVEL) -> tuple[float, float]:

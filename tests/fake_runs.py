@@ -67,7 +67,7 @@ def identity(**changes: object) -> Identity:
 
 def record(facts: pa.Table | None = None, metric: str = "top5", what: Identity | None = None, **changes: object) -> Record:
     """The record of such a run."""
-    found = summarize(rows() if facts is None else facts, metric=metric, dropped={"qa": 3}, draws=200)
+    found = summarize(rows() if facts is None else facts, metric=metric, dropped={"qa": 3})
     what = what or identity()
     parts: dict[str, object] = {
         "id": what.digest(),

@@ -20,9 +20,9 @@ from kgbench.audit import Asked, Part, audited, methods_of, render_audit, wordin
 from kgbench.cli import main
 from kgbench.data import load_dataset
 from kgbench.effects.detectable import Detectable, detectable_between, detectable_by_assumption, multiplier
-from kgbench.effects.variance import SOURCES, components, linearised
+from kgbench.effects.variance import SOURCES, components
 from kgbench.errors import InputError
-from kgbench.stats import resample
+from kgbench.stats import linearised, resample
 
 TRUE: Mapping[str, float] = dict(zip(SOURCES, (1.0, 0.25, 0.16, 0.5, 0.1, 0.04, 0.36), strict=True))
 """Components of the tables that are drawn."""

@@ -46,7 +46,7 @@ def test_bars_are_the_means() -> None:
         assert bars == [row.top5.value for row in made.rows if row.prompt == prompt]
 
 
-@pytest.mark.parametrize("metric", ["top5", "rank", "logprob"])
+@pytest.mark.parametrize("metric", ["top5", "log_rank", "logprob"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_nothing_is_clipped(world: str, metric: str) -> None:
     """Every text lies within the picture, and no two names beside a panel overlap."""
@@ -70,7 +70,7 @@ def test_colours_are_by_role() -> None:
     rest = f"ALL; {graft}=recipient"
     rates = {"PRE": 0.0, "SFT": 1.0, graft: 0.5, rest: 0.4}
     table = rows(rates=rates, prompts=["qa"])
-    found = summarize(table, complements={graft: rest, rest: graft}, draws=50)
+    found = summarize(table, complements={graft: rest, rest: graft})
     figure = draw_chart(record(table).model_copy(update={"rows": found.rows}))
     (axis,) = figure.axes
     names = [label.get_text().replace("\n", " ") for label in axis.get_yticklabels()]
@@ -83,5 +83,5 @@ def test_colours_are_by_role() -> None:
 
 def test_undefined_means_are_said() -> None:
     """A mean that is undefined has a word in place of a bar."""
-    figure: Figure = draw_chart(record(rows(n=1, prompts=["qa"]), metric="rank"))
+    figure: Figure = draw_chart(record(rows(n=1, prompts=["qa"]), metric="log_rank"))
     assert [t.get_text() for t in figure.axes[0].texts] == ["undefined"] * len(CONFIGURATIONS)

@@ -28,7 +28,7 @@ from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.effects.contrasts import between_configurations, between_prompts
 from kgbench.models import catalog
 from kgbench.records import Record
-from kgbench.stats import Figure, discordance, resample
+from kgbench.stats import Figure, discordance
 from kgbench.testing import PICO_FAMILIES, pico_pair
 from kgbench.testing.undecided import collecting
 
@@ -71,7 +71,7 @@ def known(rates: Rates, n: int) -> tuple[Record, dict[str, PromptColumns]]:
     """The record of an evaluation over n facts with these rates on each prompt, and its per-fact rows."""
     parts = [fake_runs.rows(n, dict(own), [prompt]).to_pydict() for prompt, own in rates]
     facts = fake_runs.facts_table({name: [value for part in parts for value in part[name]] for name in parts[0]})
-    return fake_runs.record(facts), {own.name: own for own in by_prompt(facts, (), 300, 0)}
+    return fake_runs.record(facts), {own.name: own for own in by_prompt(facts, ())}
 
 
 def columns(n: int = N) -> PromptColumns:
@@ -179,7 +179,7 @@ def test_a_part_is_more_than_the_papers_noise() -> None:
 
 
 @pytest.mark.parametrize("alone", ("FE", "LT"))
-@pytest.mark.parametrize(("n", "expected"), [(150, "undecided"), (200, "fails"), (N, "fails")])
+@pytest.mark.parametrize(("n", "expected"), [(60, "undecided"), (200, "fails"), (N, "fails")])
 def test_a_part_that_is_nothing_is_refuted(alone: str, n: int, expected: str) -> None:
     """Where FE or LT brings exactly nothing, the claim that it carries a part fails, given facts enough."""
     rates = {**fake_runs.RATES, "PRE": 0.0, "SFT": 1.0, alone: 0.0}
@@ -234,39 +234,39 @@ def test_between_prompts_is_over_the_facts_of_both() -> None:
 Hits = NDArray[np.bool_]
 
 
-def of_hits(name: str, hits: Mapping[str, Hits], counts: NDArray[np.float64]) -> PromptColumns:
+def of_hits(name: str, hits: Mapping[str, Hits]) -> PromptColumns:
     """The columns of a prompt on which each configuration hits these facts."""
-    facts = np.array([f"{i:04d}" for i in range(counts.shape[1])])
-    return PromptColumns(name, {graft: {"fact": facts, "rank": np.where(own, 1, 99)} for graft, own in hits.items()}, counts)
+    facts = np.array([f"{i:04d}" for i in range(len(hits["PRE"]))])
+    return PromptColumns(name, {graft: {"fact": facts, "rank": np.where(own, 1, 99)} for graft, own in hits.items()})
 
 
-def beside(here: Hits, there: Hits, counts: NDArray[np.float64]) -> Figure:
+def beside(here: Hits, there: Hits) -> Figure:
     """The difference between two prompts on which finetuning brought every fact, and FE+LT hits these."""
-    n = counts.shape[1]
+    n = len(here)
     edges = {"PRE": np.zeros(n, bool), "SFT": np.ones(n, bool)}
-    first, second = (of_hits(name, {**edges, "FE+LT": own}, counts) for name, own in (("qa", here), ("headline", there)))
+    first, second = (of_hits(name, {**edges, "FE+LT": own}) for name, own in (("qa", here), ("headline", there)))
     return between_prompts(first, second, "top5", "FE+LT")
 
 
 @pytest.mark.parametrize("n", (12, 150))
 @pytest.mark.parametrize("discordant", (0, 1, 3))
-def test_the_floor_between_prompts_is_that_of_the_paired_contrast(n: int, discordant: int) -> None:
-    """Where finetuning brought every fact on both, the difference is a paired one; with no discordant fact its interval is the floor."""
-    counts, there = resample(n, 300).astype(float), np.ones(n, bool)
+def test_the_difference_between_prompts_is_that_of_the_paired_contrast(n: int, discordant: int) -> None:
+    """Where finetuning brought every fact on both, the difference is a paired one; with no discordant fact its interval is no point."""
+    there = np.ones(n, bool)
     here = np.arange(n) >= discordant
-    found, (low, high) = beside(here, there, counts), discordance(here.astype(int) - there.astype(int))
+    found, (low, high) = beside(here, there), discordance(here.astype(int) - there.astype(int))
     assert found.value == pytest.approx(-discordant / n)
-    assert found.low is not None and found.high is not None and found.low <= low + 1e-12 and high - 1e-12 <= found.high
+    assert found.low is not None and found.high is not None
     if not discordant:
-        assert (found.low, found.high) == pytest.approx((low, high)) and found.high == pytest.approx(3.8415 / (n + 3.8415), rel=1e-3)
+        assert low - 0.2 < found.low < -1 / (2 * n) < 1 / (2 * n) < found.high < high + 0.2
 
 
 @pytest.mark.parametrize("n", (12, 20, 60))
 @pytest.mark.parametrize("lost", (0.0, 0.1, 0.3))
 def test_the_interval_between_prompts_covers(n: int, lost: float) -> None:
     """Of the intervals of worlds where FE+LT loses so many facts more on one prompt, nine in ten or more hold the true difference."""
-    rng, counts = np.random.default_rng(0), resample(n, 300).astype(float)
-    found = [beside(rng.random(n) >= lost, np.ones(n, bool), counts) for _ in range(150)]
+    rng = np.random.default_rng(0)
+    found = [beside(rng.random(n) >= lost, np.ones(n, bool)) for _ in range(150)]
     assert np.mean([each.low <= -lost <= each.high for each in found if each.low is not None and each.high is not None]) >= 0.9
 
 
@@ -274,11 +274,11 @@ def test_the_interval_between_prompts_covers(n: int, lost: float) -> None:
 @pytest.mark.parametrize(("first", "second"), [(0.3, 0.3), (0.2, 0.3), (0.15, 0.97), (0.9, 1.0)])
 def test_the_interval_between_configurations_covers(n: int, first: float, second: float) -> None:
     """So do the intervals of a difference between configurations."""
-    rng, counts, found = np.random.default_rng(0), resample(n, 300).astype(float), list[Figure]()
+    rng, found = np.random.default_rng(0), list[Figure]()
     for _ in range(150):
         rates = {"PRE": 0.01, "SFT": 0.99, "FE": first, "LT": second}
         hits = {graft: rng.random(n) < rate for graft, rate in rates.items()}
-        found.append(between_configurations(of_hits("qa", hits, counts), "top5", "FE", "LT"))
+        found.append(between_configurations(of_hits("qa", hits), "top5", "FE", "LT"))
     true = (first - second) / 0.98
     assert np.mean([each.low <= true <= each.high for each in found if each.low is not None and each.high is not None]) >= 0.9
 

@@ -43,13 +43,13 @@ def test_csv_gives_the_record_back() -> None:
     rows = rows_of(as_csv(records))
     assert tuple(rows[0]) == CSV_COLUMNS
     expected = [(record.id, named) for record in records for named in figures(record)]
-    assert len(rows) == len(expected) == 2 * (18 * 14 + 4)
+    assert len(rows) == len(expected) == 2 * (18 * 16 + 4)
     for row, (id, named) in zip(rows, expected, strict=True):
         assert (row["id"], row["prompt"], row["graft"], row["figure"]) == (id, named.prompt, named.graft, named.figure)
         numbers = [float(row[end]) if row[end] else None for end in ("value", "low", "high")]
         estimate = named.estimate
         assert (*numbers, int(row["n"])) == (estimate.value, estimate.low, estimate.high, estimate.n)
-        assert row["undefined"] == (estimate.undefined or "") and bool(row["undefined"]) == (row["value"] == "")
+        assert row["undefined"] == (estimate.undefined or "") and bool(row["undefined"]) == (row["low"] == "")
 
 
 def test_every_row_of_a_record_has_all_its_figures() -> None:

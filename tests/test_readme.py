@@ -103,6 +103,17 @@ def test_every_claim_is_told_of() -> None:
     assert all(re.match(r"(holds|undecided|\*\*fails\*\*): ", cell) for row in rows[1:] for cell in row[2:])
 
 
+def test_the_table_of_coverage_is_of_all_cases() -> None:
+    """The table has a row for every case, and none says that an interval holds the truth too seldom, or too often without a reason."""
+    from coverage_table import CASES, FACTS
+
+    rows = table("coverage")
+    assert rows[0][2:] == [f"n = {n}" for n in FACTS]
+    told = [(row[0], row[1]) for row in rows[1:]]
+    assert [(case.score, case.name) for case in CASES] == [cell for cell in told if cell in {(case.score, case.name) for case in CASES}]
+    assert not any("**" in cell for row in rows for cell in row)
+
+
 def test_pictures_are_there() -> None:
     """Every picture that the README shows is in the repository."""
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)

@@ -33,7 +33,7 @@ def test_a_fresh_record_is_as_its_rows_say(tmp_path: Path, run: Call) -> None:
     place = folder(tmp_path)
     before = {path.name: path.read_bytes() for path in place.iterdir()}
     status, out, _ = run("rescore", place)
-    assert (status, out) == (0, "all 256 figures of the rows are as stored (top5)\n")
+    assert (status, out) == (0, "all 292 figures of the rows are as stored (top5)\n")
     assert run("rescore", place, "--in-place")[0] == 0
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before
 
@@ -46,7 +46,7 @@ def test_an_edited_figure_is_told(tmp_path: Path, run: Call) -> None:
     numbers = [row.top5.value, row.top5.low, row.top5.high]
     edited(place, ",".join(map(repr, numbers)), "0.6,0.5,0.7")
     status, out, _ = run("rescore", place)
-    assert status == 1 and "headline, LT, top5" in out and ".6 [.5, .7]" in out and "1 of 256" in out
+    assert status == 1 and "headline, LT, top5" in out and ".6 [.5, .7]" in out and "1 of 292" in out
     answer = json.loads(run("rescore", place, "--json")[1])
     assert not answer["agrees"] and answer["differences"][0]["figure"] == "headline, LT, top5"
     assert answer["differences"][0]["stored"] == {"value": 0.6, "low": 0.5, "high": 0.7}

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
+from coverage_table import CASES, Case, lowest_of_hits, simulated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import t
 
-from kgbench.stats import Figure, difference, discordance, mean, ratio, resample, resampled_means, unseen, wilson
+from kgbench.stats import (
+    Figure,
+    difference,
+    discordance,
+    divides,
+    hit_rate,
+    mean,
+    median,
+    ratio,
+    resample,
+    resampled_means,
+    unseen,
+)
 
-Triple = tuple[np.ndarray, np.ndarray, np.ndarray]
 hits = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40)
 
 
@@ -68,38 +78,39 @@ def test_resampled_means_are_paired() -> None:
 
 
 @given(st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson(case: tuple[int, int]) -> None:
-    """It is scipy's, it is never a point, and turning hits into misses turns it round."""
+def test_hit_rate(case: tuple[int, int]) -> None:
+    """It lies within 0 and 1, it is never a point, and turning hits into misses turns it round."""
     h, n = case
-    figure, mirrored = wilson(h, n), wilson(n - h, n).one_minus()
-    expected = binomtest(h, n).proportion_ci(method="wilson")
-    assert figure.low == pytest.approx(expected.low) and figure.high == pytest.approx(expected.high)
-    assert figure.low < figure.high
+    figure, mirrored = hit_rate(h, n), hit_rate(n - h, n).one_minus()
+    assert 0 <= figure.low <= h / n <= figure.high <= 1 and figure.low < figure.high
     assert (figure.low, figure.high) == pytest.approx((mirrored.low, mirrored.high), abs=1e-12)
 
 
-def test_wilson_of_nothing() -> None:
+def test_hit_rate_of_nothing() -> None:
     """A missing number is undefined, never 0."""
-    assert wilson(0, 0).undefined
+    assert hit_rate(0, 0).undefined
 
 
-def test_unseen_has_its_closed_form() -> None:
-    """Wilson's upper bound at no exception is z²/(n+z²)."""
-    z2 = 1.959963984540054**2
-    assert unseen(50) == pytest.approx(z2 / (50 + z2))
+def test_the_imagined_facts_are_facts() -> None:
+    """The interval is Student's of the facts and of two more, a hit and a miss, which weigh z²/4 each."""
+    weight, n, h = 1.959964**2 / 4, 40, 31
+    count, total = n + 2 * weight, h + weight
+    error = np.sqrt((total - total**2 / count) / (count - 1) / count)
+    margin = t.ppf(0.975, count - 1) * error
+    assert (hit_rate(h, n).low, hit_rate(h, n).high) == pytest.approx((total / count - margin, total / count + margin), rel=1e-6)
 
 
-def test_mean_of_hits_is_wilsons() -> None:
+def test_mean_of_hits_is_their_rate() -> None:
     """Booleans are hits: all alike, they still have a width."""
-    assert mean(np.ones(50, bool), resample(50)) == wilson(50, 50)
+    assert mean(np.ones(50, bool)) == hit_rate(50, 50)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=30))
 def test_mean_holds_its_value(values: list[float]) -> None:
     """The interval holds the value; equal values without a known support are undefined, with the value in the reason."""
-    figure = mean(np.array(values), resample(len(values), 100))
+    figure = mean(np.array(values))
     if np.ptp(values) == 0:
-        assert figure.undefined and "no interval" in figure.undefined
+        assert figure.value is None and "nothing is known" in (figure.undefined or "")
     else:
         assert figure.low <= np.mean(values) <= figure.high
 
@@ -107,20 +118,38 @@ def test_mean_holds_its_value(values: list[float]) -> None:
 @pytest.mark.parametrize("n", [0, 1])
 def test_mean_of_too_few(n: int) -> None:
     """Of one fact there is no interval, and the reason says so."""
-    figure = mean(np.full(n, 3.0), np.ones((5, n)))
+    figure = mean(np.full(n, 3.0))
     assert figure.value is None and "an interval needs two" in (figure.undefined or "")
 
 
 def test_mean_of_ties_reaches_into_the_support() -> None:
-    """All ranks 1 where the recipient's mean rank is 301: as many as 50 facts do not rule out might be like the recipient's."""
-    figure = mean(np.ones(50), resample(50), (1.0, 301.0))
-    assert (figure.value, figure.low) == (1.0, 1.0) and figure.high == pytest.approx(1 + 300 * unseen(50))
+    """All scores 1 where others are 301 on average: facts that 50 do not rule out might be like those."""
+    figure = mean(np.ones(50), (1.0, 301.0))
+    assert (figure.value, figure.low) == (1.0, 1.0) and 1 + 300 / 50 < figure.high < 1 + 300 * 5 / 50
 
 
-def test_mean_of_many_different_values_ignores_the_support() -> None:
-    """Where a bootstrap has enough exceptions to go by, the support changes nothing."""
-    values = np.r_[np.ones(40), np.full(10, 2.0)]
-    assert mean(values, resample(50), (1.0, 900.0)) == mean(values, resample(50))
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=60), st.floats(0.1, 9), st.floats(-9, 9))
+def test_a_mean_knows_no_unit(values: list[float], scale: float, shift: float) -> None:
+    """Scores and their support in another unit give the same interval in that unit."""
+    one, other = mean(np.array(values), (0, 1)), mean(scale * np.array(values) + shift, (shift, scale + shift))
+    assert 0 <= one.low <= one.value <= one.high <= 1
+    assert (other.low, other.high) == pytest.approx((scale * one.low + shift, scale * one.high + shift), abs=1e-6)
+
+
+@given(st.lists(st.integers(1, 5000), min_size=6, max_size=80))
+def test_median(ranks: list[int]) -> None:
+    """Its ends are scores that occur; a rising map of the scores is one of the median's ends; doubled facts give no wider interval."""
+    values = np.array(ranks, float)
+    found, logs, doubled = median(values), median(np.log(values)), median(np.repeat(values, 2))
+    assert found.low in values and found.high in values and found.low <= np.median(values) <= found.high
+    assert (logs.low, logs.high) == pytest.approx((np.log(found.low), np.log(found.high)))
+    assert found.low <= doubled.low <= doubled.high <= found.high
+
+
+@pytest.mark.parametrize("n", range(6))
+def test_median_of_too_few(n: int) -> None:
+    """Of fewer than six facts not even the smallest and the largest hold it in 95 %."""
+    assert "too few" in (median(np.arange(float(n))).undefined or "")
 
 
 @given(hits)
@@ -136,34 +165,43 @@ def test_discordance(pairs: list[tuple[bool, bool]]) -> None:
 def test_difference(pairs: list[tuple[bool, bool]]) -> None:
     """A paired difference of hits is never a point and changes sign when its sides change places."""
     a, b = np.array(pairs).T
-    counts = resample(len(a), 100)
-    figure, turned = difference(a, b, counts), difference(b, a, counts)
+    figure, turned = difference(a, b), difference(b, a)
     assert figure.low <= figure.value <= figure.high and figure.low < figure.high
     assert (figure.low, figure.high) == pytest.approx((-turned.high, -turned.low))
 
 
 def test_difference_is_paired() -> None:
     """Two scores that differ by little on every fact have a narrow difference, however wide they are themselves."""
-    rng, counts = np.random.default_rng(0), resample(80)
+    rng = np.random.default_rng(0)
     a = rng.normal(0, 10, 80)
-    figure = difference(a, a + rng.normal(0.1, 0.01, 80), counts)
-    assert -0.11 < figure.low <= figure.high < -0.09
+    figure = difference(a, a + rng.normal(0.1, 0.01, 80))
+    assert -0.12 < figure.low <= figure.high < -0.08
 
 
 def test_ratio_of_equals_is_no_point() -> None:
     """A graft that hits just what the donor hits has 1, with the width that 50 facts leave open."""
-    counts, gained = resample(50), np.r_[np.ones(45, int), np.zeros(5, int)]
-    figure = ratio(gained, gained, counts)
-    assert figure.value == 1 and (figure.low, figure.high) == pytest.approx((1 - unseen(50) / 0.9, 1 + unseen(50) / 0.9))
-    smooth = ratio(gained * 1.5, gained * 1.5, counts)
-    assert (smooth.low, smooth.high) == pytest.approx((1 - unseen(50), 1 + unseen(50)))
+    gained = np.r_[np.ones(45, int), np.zeros(5, int)]
+    for figure in (ratio(gained, gained), ratio(gained * 1.5, gained * 1.5)):
+        assert figure.value == 1 and 0.01 < 1 - figure.low < 0.1 and 0.01 < figure.high - 1 < 0.1
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=10, max_size=60))
+def test_fiellers_ends(facts: list[tuple[bool, bool, bool]]) -> None:
+    """A ratio is there exactly where its denominator divides, its interval holds it, and it changes its sign with its numerator."""
+    pre, sft, own = (np.array(column, int) for column in zip(*facts, strict=True))
+    found = ratio(own - pre, sft - pre)
+    assert (found.value is not None) == divides(sft - pre)
+    if found.undefined is None:
+        assert found.low < found.value < found.high
+        back = ratio(pre - own, sft - pre)
+        assert (back.value, back.low, back.high) == pytest.approx((-found.value, -found.high, -found.low))
 
 
 def test_ratio_is_not_clamped() -> None:
     """Ratios below 0 and above 1 stay as they are."""
-    counts, gained = resample(60), np.r_[np.ones(30), np.zeros(30)] + np.linspace(0, 0.1, 60)
-    assert ratio(gained * 2, gained, counts).value == pytest.approx(2)
-    assert ratio(-gained, gained, counts).value == pytest.approx(-1)
+    gained = np.r_[np.ones(30), np.zeros(30)] + np.linspace(0, 0.1, 60)
+    assert ratio(gained * 2, gained).value == pytest.approx(2)
+    assert ratio(-gained, gained).value == pytest.approx(-1)
 
 
 @settings(max_examples=30)
@@ -171,91 +209,57 @@ def test_ratio_is_not_clamped() -> None:
 def test_ratio_knows_no_direction(pairs: list[tuple[float, float]]) -> None:
     """Numerator and denominator may both change sign, as for the rank, of which less is better."""
     a, b = np.array(pairs).T
-    counts = resample(len(a), 100)
-    up, down = ratio(a, b, counts), ratio(-a, -b, counts)
-    assert (up.low, up.value, up.high) == pytest.approx((down.low, down.value, down.high))
+    up, down = ratio(a, b), ratio(-a, -b)
+    assert up.value == pytest.approx(down.value) if up.value is not None else down.value is None
+    if up.low is not None:
+        assert (up.low, up.value, up.high) == pytest.approx((down.low, down.value, down.high))
 
 
 def test_ratio_whose_denominator_is_unsure_is_undefined() -> None:
-    """Where more draws than a tail holds lose the denominator's sign, there is no ratio."""
+    """Where the denominator is not told from 0, there is no ratio."""
     rng = np.random.default_rng(0)
     noise = rng.normal(0.05, 1, 40)
-    assert ratio(noise, noise, resample(40)).undefined
+    assert ratio(noise, noise).undefined
 
 
-def independent(pre: float, sft: float, graft: float) -> Callable[[np.random.Generator, int], Triple]:
-    return lambda rng, n: (rng.random(n) < pre, rng.random(n) < sft, rng.random(n) < graft)
+SEEN = ("PRE .02, SFT .97, r = .5", "PRE .30, SFT .50, r = 1.25", "p = 0.05", "0.5 won, 0.2 lost", "of two humps", "nine in ten at 1")
 
 
-def nearly(pre: float, sft: float, graft: float) -> Callable[[np.random.Generator, int], Triple]:
-    """The graft hits what the donor hits but for a few facts."""
-
-    def draw(rng: np.random.Generator, n: int) -> Triple:
-        donor = rng.random(n) < sft
-        return rng.random(n) < pre, donor, donor & (rng.random(n) < graft / sft)
-
-    return draw
+@pytest.mark.parametrize("n", [20, 150])
+@pytest.mark.parametrize("case", [case for case in CASES if case.name in SEEN], ids=lambda case: f"{case.score} {case.name}")
+def test_coverage(case: Case, n: int) -> None:
+    """Of 200 intervals of 95 % at least 89 in a hundred hold the truth: four standard errors below 95; `make coverage` draws more."""
+    held = simulated(case, n, 200)
+    assert held.printed < 0.2 or held.covered >= 0.89
 
 
-@pytest.mark.parametrize("n", [50, 150])
-@pytest.mark.parametrize(
-    ("world", "rates"),
-    [
-        (independent, (0.02, 0.97, 0.03)),
-        (independent, (0.02, 0.97, 0.5)),
-        (independent, (0.02, 0.97, 0.95)),
-        (independent, (0.0, 0.6, 0.3)),
-        (nearly, (0.0, 0.97, 0.97)),
-        (nearly, (0.02, 0.97, 0.965)),
-        (nearly, (0.02, 0.97, 0.95)),
-        (nearly, (0.02, 0.6, 0.59)),
-    ],
-)
-def test_coverage_of_ratios(world: Callable[..., Callable[[np.random.Generator, int], Triple]], rates: Triple, n: int) -> None:
-    """Intervals of 95 % hold the true ratio in at least 90 % of worlds, near 0, half, near 1 and where pairs hardly differ."""
-    rng, counts, (pre, sft, graft) = np.random.default_rng(7), resample(n, 500, 1).astype(float), rates
-    truth, held, worlds = (graft - pre) / (sft - pre), 0, 150
-    for _ in range(worlds):
-        p, s, g = (drawn.astype(int) for drawn in world(*rates)(rng, n))
-        figure = ratio(g - p, s - p, counts)
-        held += figure.value is not None and figure.low <= truth <= figure.high
-    assert held / worlds >= 0.9
-
-
-@pytest.mark.parametrize("n", [50, 150])
-@pytest.mark.parametrize("flips", [0.0, 0.01, 0.1])
-def test_coverage_of_differences(n: int, flips: float) -> None:
-    """Paired differences of hits hold the truth as often, also where hardly a pair differs."""
-    rng, counts, held, worlds = np.random.default_rng(8), resample(n, 500, 1).astype(float), 0, 150
-    for _ in range(worlds):
-        a = rng.random(n) < 0.9
-        figure = difference(a, a & (rng.random(n) >= flips), counts)
-        held += figure.low <= 0.9 * flips <= figure.high
-    assert held / worlds >= 0.9
+def test_coverage_of_hits_is_known() -> None:
+    """Whatever the rate, the interval holds it in 93 % or more of all cases."""
+    assert all(lowest_of_hits(n) >= 0.93 for n in (10, 20, 40, 150))
 
 
 def test_levels() -> None:
     """A higher level's interval holds a lower's, of hits and of other scores; 95 % is what is meant where none is named."""
-    rng, counts = np.random.default_rng(0), resample(80)
+    rng = np.random.default_rng(0)
     for values in (rng.random((2, 80)) < 0.4, rng.normal(size=(2, 80))):
-        inner, outer = difference(*values, counts), difference(*values, counts, level=0.999)
-        assert inner == difference(*values, counts, level=0.95)
+        inner, outer = difference(*values), difference(*values, level=0.999)
+        assert inner == difference(*values, level=0.95)
         assert outer.low < inner.low < inner.value < inner.high < outer.high  # type: ignore[operator]
     hit, zero = rng.random(80) < 0.4, np.zeros(80)
-    assert mean(hit, counts, level=0.99) == wilson(int(hit.sum()), 80, 0.99)
-    assert mean(zero, counts, (0, 1), 0.99).high == unseen(80, 0.99) > unseen(80)
+    assert mean(hit, level=0.99) == hit_rate(int(hit.sum()), 80, 0.99)
+    assert mean(zero, (0, 1), 0.99).high == unseen(80, 0.99) > unseen(80)
 
 
 def test_families() -> None:
     """Of twenty figures that have not moved, at the level 1 - .05 / 20 all intervals hold 0 in about 95 % of the cases, and not at .95."""
-    rng, counts = np.random.default_rng(0), resample(100)
+    rng = np.random.default_rng(0)
 
     def moved(level: float) -> int:
         """Of 40 families, how many seem to have moved."""
         found = 0
         for _ in range(40):
             hits = rng.random((20, 2, 100)) < 0.5
-            figures = (difference(a, b, counts, level) for a, b in hits)
+            figures = (difference(a, b, level) for a, b in hits)
             found += any(not f.low <= 0 <= f.high for f in figures if f.low is not None and f.high is not None)
         return found
 

@@ -16,7 +16,6 @@ from scipy.stats import binom, norm
 from kgbench.cli import main
 from kgbench.effects.columns import PromptColumns
 from kgbench.effects.contrasts import between_configurations
-from kgbench.effects.scores import median_rank
 from kgbench.effects.training_seeds import difference_over, mean_over, median_rank_over, over_seeds
 from kgbench.errors import DataError
 from kgbench.models.trained import HOME
@@ -26,7 +25,7 @@ from kgbench.reproduction.made import figures_of, make
 from kgbench.reproduction.measured import ROWS, read_measured, write_measured
 from kgbench.reproduction.page import page
 from kgbench.reproduction.report import REPORT, write_report
-from kgbench.stats import Figure, mean, resample
+from kgbench.stats import Figure, mean, median
 from kgbench.training.recipes import Recipe, recipe
 
 FIGURES = ["figure-2", "figure-8", "figure-4"]
@@ -35,12 +34,12 @@ FIGURES = ["figure-2", "figure-8", "figure-4"]
 def seeds_of(rates: Sequence[float], n: int = 60, seed: int = 0) -> tuple[PromptColumns, ...]:
     """A prompt under as many seeds as there are rates of LT; PRE misses and SFT hits nearly all."""
     rng = np.random.default_rng(seed)
-    counts, ids = resample(n, 300).astype(float), np.array([f"f/{i:03}" for i in range(n)])
+    ids = np.array([f"f/{i:03}" for i in range(n)])
 
     def column(rate: float) -> dict[str, np.ndarray]:
         return {"fact": ids, "rank": np.where(rng.random(n) < rate, 1, rng.integers(6, 900, n))}
 
-    return tuple(PromptColumns("headline", {"PRE": column(0.02), "SFT": column(0.98), "LT": column(rate)}, counts) for rate in rates)
+    return tuple(PromptColumns("headline", {"PRE": column(0.02), "SFT": column(0.98), "LT": column(rate)}) for rate in rates)
 
 
 # -------------------------------------------------------------------------------------------------------------- intervals
@@ -75,9 +74,9 @@ def test_one_seed_says_nothing_of_others() -> None:
 def test_of_one_seed_figures_are_those_over_facts() -> None:
     """To the digit those of a single run."""
     (one,) = seeds_of([0.4])
-    assert mean_over([one], "top5", "LT") == mean(one.scores("top5")["LT"], one.counts)
+    assert mean_over([one], "top5", "LT") == mean(one.scores("top5")["LT"])
     assert difference_over([one], "top5", "LT", "PRE") == between_configurations(one, "top5", "LT", "PRE")
-    assert median_rank_over([one], "LT") == median_rank(one.columns["LT"]["rank"])
+    assert median_rank_over([one], "LT") == median(one.columns["LT"]["rank"])
 
 
 def test_of_several_seeds_the_value_is_their_mean() -> None:
@@ -113,11 +112,11 @@ def test_intervals_hold_the_recipe(spread: float) -> None:
     rng, n, centre, repetitions = np.random.default_rng(1), 400, norm.ppf(0.35), 300
     scale = spread / norm.pdf(centre)
     truth = norm.cdf(centre / np.sqrt(1 + scale**2))
-    counts, held, facts_alone = resample(n, 300).astype(float), 0, 0
+    held, facts_alone = 0, 0
     for _ in range(repetitions):
         shifts, hard = rng.normal(0, scale, (5, 1)), rng.normal(0, 1, n)
         hits = (rng.random((5, n)) < norm.cdf((centre + shifts) * np.sqrt(2) + hard)).astype(float)
-        facts = mean(hits.mean(0), counts, (0, 1))
+        facts = mean(hits.mean(0), (0, 1))
         both = over_seeds(facts, hits.mean(1), (0, 1))
         for figure in (facts, both):
             assert figure.low is not None and figure.high is not None
@@ -130,16 +129,16 @@ def test_intervals_hold_the_recipe(spread: float) -> None:
 @given(st.lists(st.integers(1, 3000), min_size=6, max_size=80))
 def test_a_median_keeps_its_order(ranks: list[int]) -> None:
     """Its interval ends at ranks that are there, holds the median, and follows any change of scale; it covers 95 % at least."""
-    found = median_rank(np.array(ranks))
+    found = median(np.array(ranks))
     assert found.value == np.median(ranks) and found.low in ranks and found.high in ranks
-    squared = median_rank(np.array(ranks) ** 2)
+    squared = median(np.array(ranks) ** 2)
     assert (squared.low, squared.high) == (found.low**2, found.high**2)
     end = sorted(ranks).index(int(found.low)) if len(set(ranks)) == len(ranks) else None
     assert end is None or 1 - 2 * binom.cdf(end, len(ranks), 0.5) >= 0.95
 
 
 def test_few_facts_have_no_median() -> None:
-    assert "needs six" in str(median_rank(np.arange(1, 6)).undefined)
+    assert "too few" in str(median(np.arange(1, 6)).undefined)
 
 
 # ------------------------------------------------------------------------------------------------------------------- rows

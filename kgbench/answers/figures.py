@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kgbench.answers.scoring import ScoredAnswer
 from kgbench.effects import recovery
-from kgbench.stats import Figure, mean, resample, wilson
+from kgbench.stats import Figure, hit_rate, mean
 
 __all__ = ["FIGURES", "ConfigurationFigures", "PromptFigures", "figures_of"]
 
@@ -65,43 +65,40 @@ class PromptFigures:
     """Share of the candidates that had to be scored to their last token."""
 
 
-def figures_of(answers: Sequence[ScoredAnswer], n_candidates: int, draws: int = 2000, seed: int = 0) -> list[PromptFigures]:
+def figures_of(answers: Sequence[ScoredAnswer], n_candidates: int) -> list[PromptFigures]:
     """The figures of each prompt.
 
     Args:
         answers: Of the same facts under every configuration, in one order.
         n_candidates: Number of candidates.
-        draws: Bootstrap draws.
-        seed: Seed of the resample, one for all configurations of a prompt.
     """
     prompts = dict.fromkeys(row.prompt for row in answers)
-    return [_prompt_figures([row for row in answers if row.prompt == prompt], n_candidates, (draws, seed)) for prompt in prompts]
+    return [_prompt_figures([row for row in answers if row.prompt == prompt], n_candidates) for prompt in prompts]
 
 
-def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int, resampled: tuple[int, int]) -> PromptFigures:
+def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> PromptFigures:
     rows = {graft: [row for row in answers if row.graft == graft] for graft in dict.fromkeys(row.graft for row in answers)}
     facts = rows["PRE"]
-    counts = resample(len(facts), *resampled)
     figures: dict[str, dict[str, Figure]] = {graft: {} for graft in rows}
     for name, score in _SCORES.items():
         scores = {graft: np.array([score(row) for row in own]) for graft, own in rows.items()}
-        for graft, figure in _means(name, scores, counts).items():
+        for graft, figure in _means(name, scores).items():
             figures[graft][name] = figure
         for ratio in (ratio for ratio, metric in _RECOVERIES.items() if metric == name):
             for graft in rows:
-                figures[graft][ratio] = recovery(scores, graft, counts)
+                figures[graft][ratio] = recovery(scores, graft)
     return PromptFigures(
         facts[0].prompt,
         len(facts),
         tuple(ConfigurationFigures(graft, own) for graft, own in figures.items()),
-        wilson(sum(row.collisions > 0 for row in facts), len(facts)),
+        hit_rate(sum(row.collisions > 0 for row in facts), len(facts)),
         float(np.mean([row.collisions for row in facts])),
-        wilson(sum(len(row.alternatives) > 1 for row in facts), len(facts)),
+        hit_rate(sum(len(row.alternatives) > 1 for row in facts), len(facts)),
         float(np.mean([row.scored for row in answers])) / n_candidates,
     )
 
 
-def _means(name: str, scores: Mapping[str, NDArray[Any]], counts: NDArray[Any]) -> dict[str, Figure]:
+def _means(name: str, scores: Mapping[str, NDArray[Any]]) -> dict[str, Figure]:
     centres = [float(np.mean(values)) for values in scores.values()]
     support = _SUPPORT.get(name, (min(centres), max(centres)))
-    return {graft: mean(values, counts, support) for graft, values in scores.items()}
+    return {graft: mean(values, support) for graft, values in scores.items()}

@@ -15,8 +15,8 @@ from kgbench.effects import curve
 from kgbench.effects.detectable import ONE_SEED, SCOPES, Detectable, detectable_between, detectable_by_assumption
 from kgbench.effects.ratios import no_gain
 from kgbench.effects.scores import check_metric
-from kgbench.effects.variance import SOURCES, Components, components, linearised, spread
-from kgbench.stats import FEW, Figure, Resampled, mean_of, resample, resampled_difference, resampled_ratio
+from kgbench.effects.variance import SOURCES, Components, components, spread
+from kgbench.stats import FEW, Figure, Resampled, linearised, mean_of, resample, resampled_difference, resampled_ratio
 
 __all__ = ["CORRELATION", "DIFFERENCE", "Asked", "Audit", "Difference", "Quantity", "audited"]
 
@@ -172,7 +172,7 @@ class _View:
     def __init__(self, method: Method, metric: str, counts: Array) -> None:
         self.method, self.counts = method, counts
         self.scores = {cell: columns.scores(metric) for cell, columns in method.cells.items()}
-        self.no_gain = {cell: no_gain(scores, counts) for cell, scores in self.scores.items()}
+        self.no_gain = {cell: no_gain(scores) for cell, scores in self.scores.items()}
 
     def missing(self, label: str) -> dict[str, str]:
         """Wordings in which a configuration has no recovery, and why."""

@@ -123,7 +123,7 @@ def _method(name: str, parts: Sequence[Part]) -> Method:
     cells: dict[Cell, PromptColumns] = {}
     for part in parts:
         seed = _seed(part.record.identity)
-        for prompt in by_prompt(facts_table(part.facts), ORDER, 1, 0):
+        for prompt in by_prompt(facts_table(part.facts), ORDER):
             if (prompt.name, seed) in cells:
                 raise InputError(f"two runs of {name} have the prompt {prompt.name!r} under seed {seed}; give one of them")
             cells[prompt.name, seed] = prompt
@@ -164,4 +164,4 @@ def _shared(method: Method, facts: np.ndarray) -> Method:
 def _over(cell: PromptColumns, facts: np.ndarray) -> PromptColumns:
     where = np.isin(cell.facts, facts)
     columns = {graft: {name: column[where] for name, column in own.items()} for graft, own in cell.columns.items()}
-    return PromptColumns(cell.name, columns, np.ones((1, len(facts))))
+    return PromptColumns(cell.name, columns)

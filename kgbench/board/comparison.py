@@ -113,14 +113,13 @@ class Comparison:
         return f"{what} {'is' if len(apart) == 1 else 'are'} told from 0 at 95 %{chance}; {flips}."
 
 
-def compare_records(first: Stored, second: Stored, metric: str | None = None, draws: int = 2000) -> Comparison:
+def compare_records(first: Stored, second: Stored, metric: str | None = None) -> Comparison:
     """Compare what two records have in common.
 
     Args:
         first: A record and its rows.
         second: Another; differences are of the second from the first.
         metric: What is compared; by default the first record's.
-        draws: Bootstrap draws.
 
     Raises:
         InputError: The records have no prompt, fact or configuration in common.
@@ -130,7 +129,7 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None, dr
     chosen = check_metric(metric or one.metric)
     tables, notes = _same_facts(first, second)
     order = tuple(dict.fromkeys((*one.identity.configurations, *two.identity.configurations)))
-    prompts = list(paired_prompts(tables[0], tables[1], order, draws))
+    prompts = list(paired_prompts(tables[0], tables[1], order))
     if not prompts:
         raise InputError(f"{_told(one)} and {_told(two)} have no fact of one prompt in common: nothing can be compared")
     hits = chosen if chosen.startswith("top") else DEFAULT_METRIC
@@ -164,7 +163,7 @@ def _older_metric(first: Record, second: Record) -> tuple[str, ...]:
 def _rows(prompt: PairedPrompt, metric: str, hits: str, complements: Mapping[str, str]) -> list[Compared]:
     differences = mean_differences(prompt, metric)
     first, second = prompt.scores(metric)
-    recoveries = {graft: recovery_difference(first, second, graft, prompt.first.counts) for graft in prompt.shared}
+    recoveries = {graft: recovery_difference(first, second, graft) for graft in prompt.shared}
     return [
         Compared(
             prompt.name,
@@ -188,7 +187,7 @@ def _areas(prompts: Sequence[PairedPrompt], first: Record, second: Record, metri
         if mine is None or theirs is None or [p.budget for p in mine.points] != [p.budget for p in theirs.points]:
             continue
         budgets = {f"top {point.budget:g}%": point.budget for point in mine.points}
-        found[prompt.name] = _store(area_difference(*prompt.scores(metric), budgets, prompt.first.counts))
+        found[prompt.name] = _store(area_difference(*prompt.scores(metric), budgets))
     return found
 
 

@@ -11,7 +11,7 @@ from kgbench.records import Estimate, Planted, Record
 
 __all__ = ["Changed", "Named", "changed_figures", "figures", "from_rows"]
 
-OF_ROWS = (*("mrr" if metric == "rr" else metric for metric in METRICS), "sufficiency", "necessity", "gain")
+OF_ROWS = (*("mrr" if metric == "rr" else metric for metric in METRICS), "rank", "median_rank", "sufficiency", "necessity", "gain")
 ROUNDING = 2e-5
 """Two units in the last of the six digits that are stored, of each."""
 

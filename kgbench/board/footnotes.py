@@ -22,12 +22,12 @@ class Footnotes:
     """What a dash means, where there is one."""
 
     def cell(self, estimate: Estimate) -> str:
-        """A figure, or a word with the number of its footnote."""
+        """A figure; one that is undefined or has no interval with the number of its footnote."""
         if estimate.undefined is None:
             return figure_text(estimate)
         if estimate.undefined not in self.reasons:
             self.reasons.append(estimate.undefined)
-        word = "n/a" if estimate.undefined.startswith(NOT_APPLICABLE) else "undefined"
+        word = "n/a" if estimate.undefined.startswith(NOT_APPLICABLE) else figure_text(estimate)
         return f"{word} ({self.reasons.index(estimate.undefined) + 1})"
 
     def necessity(self, row: Row) -> str:

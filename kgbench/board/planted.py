@@ -20,9 +20,9 @@ NAME_WIDTH = 17
 
 PLANTS_LEGEND = wrapped(
     "AUROC, average precision and recall@k are of the k planted among n: of whole weights (layer, component), else (layer, component, "
-    "region). Decoy only: AUROC of the planted against the decoy's. At random an AUROC of .50 is expected, and the average precision / "
-    "recall@k shown; changed is the AUROC of knowing no more than which weights changed. Sufficiency and necessity are of as many "
-    "best-ranked sites as were planted, over all prompts; by prompt, their estimates."
+    "region); of the sites of one plant there is no interval. Decoy only: AUROC of the planted against the decoy's. At random an AUROC of "
+    ".50 is expected, and the average precision / recall@k shown; changed is the AUROC of knowing no more than which weights changed. "
+    "Sufficiency and necessity are of as many best-ranked sites as were planted, over all prompts; by prompt, their estimates."
 )
 """What the columns of `render_plants` are."""
 
@@ -61,7 +61,7 @@ def render_plants(records: Sequence[Record]) -> str:
     notes = Footnotes()
     first, second = zip(*(_rows(record, notes) for record in records), strict=True)
     name = records[0].identity.localizer.name
-    head = f"{name}: where facts were planted, and where this method looks for them; figures with 95 % intervals"
+    head = f"{name}: where facts were planted, and where this method looks for them; shares with 95 % intervals over facts"
     ranking = _table(["plant", "AUROC", "decoy only", "avg precision", "recall@k", "at random"], first)
     grafts = _table(["plant", "k of n", "changed", "sufficiency", "necessity", *_prompts(records), "facts"], second)
     paths = [line for record in records if record.planted for line in _found(record)]

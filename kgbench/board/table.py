@@ -22,7 +22,7 @@ GRAFT_WIDTH = 30
 TOP = 10
 """Sites of a ranking that are shown; the record holds all."""
 
-COLUMNS = ("top1", "top5", "mrr", "prob", "rank")
+COLUMNS = ("top1", "top5", "mrr", "prob", "median_rank")
 """Beside the metric of the ratios, as many of these as fit."""
 
 

@@ -24,7 +24,6 @@ COMPARED: Mapping[str, tuple[str, str]] = {"test_it_is_the_position_not_the_prep
 
 HERE, BENCH = Path(__file__).parent, "bench.py"
 
-DRAWS = 2000
 """Of the bootstrap, as in records."""
 
 _LEFT_OUT = pytest.StashKey[list[str]]()
@@ -111,7 +110,7 @@ def rows(pytestconfig: pytest.Config, evaluation: Record) -> Mapping[str, Prompt
     from kgbench.records.store import read_record
 
     facts = read_record(running(pytestconfig).folders[evaluation.id]).facts()
-    return {prompt.name: prompt for prompt in by_prompt(facts, (), DRAWS, evaluation.identity.seeds[0])}
+    return {prompt.name: prompt for prompt in by_prompt(facts, ())}
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def command(**options: Any) -> None:
     spec = Spec(**same, donors=donors_of(options["donor"]), imports=imports_of(options), prompts=listed(options["prompt"]), grafts=grafts)
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout), progress(shown=not options["quiet"]) as report:
         run = score_answers(spec, Settings(device=options["device"]), options["facts"], report)
-    prompts = figures_of(run.answers, len(run.candidates), seed=options["seed"])
+    prompts = figures_of(run.answers, len(run.candidates))
     if target is not None:
         write_file(target, answers_csv(run).encode())
     if options["as_json"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgbench.effects.against_truth import Ground, against_truth, told_apart
+from kgbench.effects.against_truth import Ground, against_truth
 from kgbench.effects.judged import best_effects, pathways_of, verdict_of, with_clause
 from kgbench.effects.pooled import effects_of
 from kgbench.effects.ranking import RankingFigures, agreement, rank_figures
@@ -34,7 +34,6 @@ __all__ = [
     "sufficiency",
     "summarize",
     "synergy",
-    "told_apart",
     "verdict",
     "verdict_of",
     "with_clause",

@@ -14,7 +14,7 @@ from kgbench.sites import Graft, Site, SiteScores, parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.stats import Figure
 
-__all__ = ["Ground", "against_truth", "told_apart"]
+__all__ = ["Ground", "against_truth"]
 
 Unit = tuple[object, ...]
 """A site, or a (layer, component)."""
@@ -57,7 +57,7 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
     everywhere = ground.everywhere
     true, decoy, units = (_units(sites, everywhere) for sites in (ground.planted, ground.decoys, ground.sites))
     by_unit = _by_unit(scores or {}, everywhere)
-    figures = _unranked(why_none) if scores is None else _figures(by_unit, true, 1.0 if everywhere else told_apart(scores))
+    figures = _unranked(why_none) if scores is None else _figures(by_unit, true)
     against = {unit: score for unit, score in by_unit.items() if ground.decoy and unit in true | decoy}
     return {
         "plant": ground.plant,
@@ -72,14 +72,6 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
         "expected": {**figures.expected, **_by_change(ground, units, true)},
         "auroc_decoy": _store(_figures(against, true).auroc) if against else None,
     }
-
-
-def told_apart(scores: SiteScores) -> float:
-    """Of the sites, how many a method scores by themselves: fewer than all where it scores a component alike in all regions."""
-    places: dict[tuple[int | None, str], set[float]] = {}
-    for site, score in scores.items():
-        places.setdefault((site.layer, site.component), set()).add(score)
-    return len(places) / len(scores) if all(len(alike) == 1 for alike in places.values()) else 1.0
 
 
 def _units(sites: Collection[Site], everywhere: bool) -> set[Unit]:
@@ -99,8 +91,8 @@ def _by_unit(scores: SiteScores, everywhere: bool) -> dict[Unit, float]:
     return found
 
 
-def _figures(scores: Mapping[Unit, float], true: Collection[Unit], share: float = 1.0) -> RankingFigures:
-    return rank_figures(np.array(list(scores.values())), np.array([unit in true for unit in scores]), share)
+def _figures(scores: Mapping[Unit, float], true: Collection[Unit]) -> RankingFigures:
+    return rank_figures(np.array(list(scores.values())), np.array([unit in true for unit in scores]))
 
 
 def _by_change(ground: Ground, units: Collection[Unit], true: Collection[Unit]) -> dict[str, float]:

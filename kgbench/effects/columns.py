@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from kgbench.effects.scores import score
 from kgbench.errors import DataError
-from kgbench.stats import resample
 
 __all__ = ["PromptColumns", "by_prompt", "naturally"]
 
@@ -29,13 +28,11 @@ class PromptColumns:
     name: str
     columns: Mapping[str, Columns]
     """By configuration."""
-    counts: Array
-    """Resample [draws, n], as floats."""
 
     @property
     def n(self) -> int:
         """Number of facts."""
-        return int(self.counts.shape[1])
+        return len(self.facts)
 
     @property
     def facts(self) -> Array:
@@ -47,14 +44,12 @@ class PromptColumns:
         return {graft: score(columns, metric) for graft, columns in self.columns.items()}
 
 
-def by_prompt(facts: pa.Table, order: Sequence[str], draws: int, seed: int) -> list[PromptColumns]:
+def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
     """Each prompt's columns, prompts by name.
 
     Args:
         facts: Per-fact rows, sorted. Where a prompt was read at several positions, the last counts.
         order: Configurations that come first; others follow by name.
-        draws: Bootstrap draws.
-        seed: Seed of the resample, one for all configurations of a prompt.
 
     Raises:
         DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the same facts.
@@ -70,7 +65,7 @@ def by_prompt(facts: pa.Table, order: Sequence[str], draws: int, seed: int) -> l
         for graft, own in columns.items():
             if not np.array_equal(own["fact"], ids):
                 raise DataError(f"per-fact rows: prompt {name} was run over {len(ids)} facts under PRE and over others under {graft}")
-        found.append(PromptColumns(name, columns, resample(len(ids), draws, seed).astype(float)))
+        found.append(PromptColumns(name, columns))
     return found
 
 

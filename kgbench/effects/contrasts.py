@@ -1,7 +1,6 @@
 """Paired differences between configurations and between prompts, in shares of what finetuning added.
 
-Each is one ratio of means of per-fact contrasts, so that its interval is that of the difference, fact by fact, and has the floor that
-ratios have.
+Each is one ratio of means of per-fact contrasts, so that its interval is that of the difference, fact by fact.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from kgbench.effects.columns import PromptColumns
 from kgbench.effects.ratios import no_gain
-from kgbench.stats import Figure, Parts, ratio, resample
+from kgbench.stats import Figure, Parts, ratio
 
 __all__ = ["between_configurations", "between_prompts", "contrast"]
 
@@ -35,9 +34,9 @@ def between_configurations(prompt: PromptColumns, metric: str, first: str, secon
     scores = prompt.scores(metric)
     if (missing := _missing(scores, (first, second), prompt.n)) is not None:
         return missing
-    if (reason := no_gain(scores, prompt.counts)) is not None:
+    if (reason := no_gain(scores)) is not None:
         return reason
-    return ratio(*contrast(scores, first, second, share), prompt.counts, anchors=(-1, 0, 1))
+    return ratio(*contrast(scores, first, second, share))
 
 
 def contrast(scores: Scores, first: str, second: str, share: float = 1.0) -> Parts:
@@ -69,14 +68,13 @@ def between_prompts(first: PromptColumns, second: PromptColumns, metric: str, gr
     for some in scores:
         if (missing := _missing(some, (graft,), len(shared))) is not None:
             return missing
-    counts = resample(len(shared), len(first.counts)).astype(float)
     for some in scores:
-        if (reason := no_gain(some, counts)) is not None:
+        if (reason := no_gain(some)) is not None:
             return reason
     here, there = (_numbers(some) for some in scores)
     nearer = (here[graft] - here["SFT"]) - (there[graft] - there["SFT"])
     added = ((here["SFT"] - here["PRE"]) + (there["SFT"] - there["PRE"])) / 2
-    return ratio(nearer, added, counts, anchors=(0,))  # not twice nearer: the floor knows a discordant fact by its 1
+    return ratio(nearer, added)
 
 
 def _missing(scores: Scores, grafts: tuple[str, ...], n: int) -> Figure | None:

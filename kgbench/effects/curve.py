@@ -43,28 +43,26 @@ def weights(budgets: Array) -> NDArray[np.float64]:
     return found
 
 
-def points(scores: Mapping[str, Array], budgets: Mapping[str, float], counts: Array) -> dict[str, Figure]:
+def points(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> dict[str, Figure]:
     """Recovery at each budget.
 
     Args:
         scores: Per-fact scores [n] of each configuration, `PRE` and `SFT` among them.
         budgets: Configurations and their budgets in per cent.
-        counts: Resample [draws, n], one for all configurations.
     """
-    return {label: recovery(scores, label, counts) for label in budgets}
+    return {label: recovery(scores, label) for label in budgets}
 
 
-def area(scores: Mapping[str, Array], budgets: Mapping[str, float], counts: Array) -> Figure:
-    """The area under the curve, as one ratio of means under the shared resample.
+def area(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> Figure:
+    """The area under the curve, as one ratio of means.
 
     Args:
         scores: Per-fact scores [n] of each configuration.
         budgets: Configurations and their budgets in per cent, ascending.
-        counts: Resample [draws, n].
     """
-    if (reason := no_gain(scores, counts)) is not None:
+    if (reason := no_gain(scores)) is not None:
         return reason
-    return ratio(*contrasts(scores, budgets), counts)
+    return ratio(*contrasts(scores, budgets))
 
 
 def contrasts(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ What the standard error holds depends on what the difference is to hold for:
     wordings  the mean over all W wordings, to hold for others    (MS_f + MS_w - MS_fw) / (n W)      mean squares of x1 - x2
     seeds     the same prompt and facts, each under one seed      var(x1 - x2) / n + var_s(x1) + var_s(x2)
 
-x are per-fact values whose mean is the figure (`variance.linearised`). Where only one method is at hand, the other is assumed to have the
+x are per-fact values whose mean is the figure (`stats.linearised`). Where only one method is at hand, the other is assumed to have the
 same variances, and of what both share (facts; facts and wordings) a given correlation: var(x1 - x2) = 2 (1 - correlation) var(x).
 """
 

@@ -36,7 +36,7 @@ def rejudged(record: Record, facts: pa.Table) -> Record:
 def best_effects(record: Record, facts: pa.Table) -> tuple[Effect, dict[str, Effect]]:
     """What the best-ranked sites carry, pooled over the prompts and on each."""
     if BEST not in record.not_applicable:
-        return effects_of(facts, BEST, REST, record.metric, seed=record.identity.seeds[0])
+        return effects_of(facts, BEST, REST, record.metric)
     nothing = Estimate(n=0, undefined=NOT_APPLICABLE + record.not_applicable[BEST])
     absent = Effect(sufficiency=nothing, necessity=nothing)
     return absent, {row.prompt: absent for row in record.rows}

@@ -59,15 +59,13 @@ def _tied(first: Array, second: Array, metric: str) -> tuple[Array, Array]:
     return np.where(near, middle, first), np.where(near, middle, second)
 
 
-def paired_prompts(first: pa.Table, second: pa.Table, order: Sequence[str], draws: int = 2000, seed: int = 0) -> Iterator[PairedPrompt]:
-    """Each prompt that both runs have, over the facts that both have, under one resample; a prompt without such facts is left out.
+def paired_prompts(first: pa.Table, second: pa.Table, order: Sequence[str]) -> Iterator[PairedPrompt]:
+    """Each prompt that both runs have, over the facts that both have; a prompt without such facts is left out.
 
     Args:
         first: Per-fact rows, sorted.
         second: Per-fact rows, sorted.
         order: Configurations that come first; others follow by name.
-        draws: Bootstrap draws.
-        seed: Of the resample.
 
     Raises:
         DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the same facts.
@@ -77,15 +75,15 @@ def paired_prompts(first: pa.Table, second: pa.Table, order: Sequence[str], draw
         ids = [set(part["fact"].to_pylist()) for part in parts]
         common = pa.array(sorted(ids[0] & ids[1]), pa.string())
         kept = [part.filter(pc.is_in(part["fact"], common)) for part in parts]
-        for mine, theirs in zip(*(by_prompt(part, order, draws, seed) for part in kept), strict=True):
+        for mine, theirs in zip(*(by_prompt(part, order) for part in kept), strict=True):
             yield PairedPrompt(name, mine, theirs, (len(ids[0] - ids[1]), len(ids[1] - ids[0])))
 
 
 def mean_differences(prompt: PairedPrompt, metric: str) -> dict[str, Figure]:
     """m(second) - m(first) of each configuration that both runs have.
 
-    Hits have the interval of `stats.difference`. A difference of other scores that is the same for all but a few facts is taken to lie
-    within the support of the metric, or where it has none, between the means of all configurations.
+    The imagined facts of a difference lie as far from 0 as two scores of the metric can be apart, or where these have no bounds, as the
+    means of the configurations are.
 
     Args:
         prompt: The prompt.
@@ -93,13 +91,13 @@ def mean_differences(prompt: PairedPrompt, metric: str) -> dict[str, Figure]:
     """
     first, second = prompt.scores(metric)
     reach = _reach(metric, (*first.values(), *second.values()))
-    return {graft: _difference(first[graft], second[graft], prompt.first.counts, reach) for graft in prompt.shared}
+    return {graft: _difference(first[graft], second[graft], reach) for graft in prompt.shared}
 
 
-def _difference(first: Array, second: Array, counts: Array, reach: float) -> Figure:
+def _difference(first: Array, second: Array, reach: float) -> Figure:
     if first.dtype == bool:
-        return difference(second, first, counts)
-    return mean(second - first, counts, (-reach, reach))
+        return difference(second, first)
+    return mean(second - first, (-reach, reach))
 
 
 def _reach(metric: str, scores: Sequence[Array]) -> float:
@@ -109,40 +107,38 @@ def _reach(metric: str, scores: Sequence[Array]) -> float:
     return high - low
 
 
-def recovery_difference(first: Scores, second: Scores, graft: str, counts: Array) -> Figure:
+def recovery_difference(first: Scores, second: Scores, graft: str) -> Figure:
     """recovery(second) - recovery(first) of a configuration that both runs have; PRE and SFT have 0 by definition.
 
     Args:
         first: Per-fact scores [n] of each configuration, `PRE` and `SFT` among them.
         second: Likewise, of the same facts in the same order.
         graft: The configuration.
-        counts: Resample [draws, n], one for both.
     """
-    if (reason := _no_gain(first, second, counts)) is not None:
+    if (reason := _no_gain(first, second)) is not None:
         return reason
     if graft in ("PRE", "SFT"):
         return Figure(0.0, 0.0, 0.0, len(first["PRE"]))
-    return ratio_difference(_contrasts(first, graft), _contrasts(second, graft), counts)
+    return ratio_difference(_contrasts(first, graft), _contrasts(second, graft))
 
 
-def area_difference(first: Scores, second: Scores, budgets: Mapping[str, float], counts: Array) -> Figure:
+def area_difference(first: Scores, second: Scores, budgets: Mapping[str, float]) -> Figure:
     """area(second) - area(first) under the curve of recovery over budgets that both runs have.
 
     Args:
         first: Per-fact scores [n] of each configuration.
         second: Likewise, of the same facts in the same order.
         budgets: Configurations and their budgets in per cent, ascending.
-        counts: Resample [draws, n], one for both.
     """
-    if (reason := _no_gain(first, second, counts)) is not None:
+    if (reason := _no_gain(first, second)) is not None:
         return reason
-    return ratio_difference(contrasts(first, budgets), contrasts(second, budgets), counts)
+    return ratio_difference(contrasts(first, budgets), contrasts(second, budgets))
 
 
-def _no_gain(first: Scores, second: Scores, counts: Array) -> Figure | None:
+def _no_gain(first: Scores, second: Scores) -> Figure | None:
     """The undefined figure where in one of the runs there is nothing to be recovered."""
     for which, scores in (("first", first), ("second", second)):
-        if (reason := no_gain(scores, counts)) is not None:
+        if (reason := no_gain(scores)) is not None:
             return Figure.missing(f"in the {which} run {reason.undefined}", reason.n)
     return None
 

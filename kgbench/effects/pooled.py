@@ -1,4 +1,4 @@
-"""Sufficiency and necessity over several prompts at once, facts resampled whole."""
+"""Sufficiency and necessity over several prompts at once, over whole facts."""
 
 from __future__ import annotations
 
@@ -13,34 +13,28 @@ from numpy.typing import NDArray
 from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.effects.ratios import necessity, sufficiency
 from kgbench.records import Effect, Estimate, facts_table
-from kgbench.stats import Figure, resample
+from kgbench.stats import Figure
 
 __all__ = ["effects_of"]
 
 Array = NDArray[Any]
 
 
-def effects_of(
-    facts: pa.Table, graft: str, complement: str, metric: str, draws: int = 2000, seed: int = 0
-) -> tuple[Effect, dict[str, Effect]]:
+def effects_of(facts: pa.Table, graft: str, complement: str, metric: str) -> tuple[Effect, dict[str, Effect]]:
     """What a configuration and its complement show: pooled over all prompts, and on each.
 
     Pooled, the score of a fact is its sum over the prompts, so that means and their ratios are those over all (fact, prompt) alike, while
-    the bootstrap draws facts.
+    intervals are over facts.
 
     Args:
         facts: Per-fact rows.
         graft: The configuration.
         complement: The configuration of all other sites.
         metric: The metric of the ratios.
-        draws: Bootstrap draws.
-        seed: Of the bootstrap.
     """
-    prompts = by_prompt(facts_table(facts), (), draws, seed)
-    single = {p.name: _effect(p.scores(metric), graft, complement, p.counts) for p in prompts}
-    scores = _summed(prompts, metric)
-    counts = resample(len(scores["PRE"]), draws, seed).astype(float)
-    return _effect(scores, graft, complement, counts), single
+    prompts = by_prompt(facts_table(facts), ())
+    single = {p.name: _effect(p.scores(metric), graft, complement) for p in prompts}
+    return _effect(_summed(prompts, metric), graft, complement), single
 
 
 def _summed(prompts: Sequence[PromptColumns], metric: str) -> dict[str, Array]:
@@ -55,10 +49,10 @@ def _number(values: Array) -> Array:
     return values.astype(np.int64 if values.dtype == bool else np.float64)
 
 
-def _effect(scores: dict[str, Array], graft: str, complement: str, counts: Array) -> Effect:
+def _effect(scores: dict[str, Array], graft: str, complement: str) -> Effect:
     return Effect(
-        sufficiency=_store(sufficiency(scores, graft, counts)),
-        necessity=_store(necessity(scores, graft, counts, {graft: complement})),
+        sufficiency=_store(sufficiency(scores, graft)),
+        necessity=_store(necessity(scores, graft, {graft: complement})),
     )
 
 

@@ -8,7 +8,7 @@ over facts,
     necessity(S)    = 1 - recovery(S^C)
     synergy(FE, LT) = sufficiency(FE+LT) - sufficiency(FE) - sufficiency(LT)        below 0: redundant
 
-All are ratios of means, and nothing is clamped. Where the interval of m(SFT) - m(PRE) holds 0, they are undefined. For metrics of
+All are ratios of means, and nothing is clamped. Where m(SFT) - m(PRE) is not told from 0, they are undefined. For metrics of
 which less is better, such as the rank, numerator and denominator change their signs together.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgbench.sites import PATHWAYS, complement
-from kgbench.stats import Figure, difference, ratio
+from kgbench.stats import Figure, difference, divides, ratio
 
 __all__ = ["COMPLEMENTS", "gain", "necessity", "no_gain", "recovery", "sufficiency", "synergy"]
 
@@ -32,12 +32,12 @@ COMPLEMENTS: Mapping[str, str] = {"ALL": "PRE", "NONE": "ALL", **{graft: complem
 """Of each pathway configuration, the one that treats all other tokens; nothing treated is the recipient."""
 
 
-def gain(scores: Scores, counts: Array) -> Figure:
+def gain(scores: Scores) -> Figure:
     """m(SFT) - m(PRE), what finetuning added: the denominator of every recovery."""
-    return difference(scores["SFT"], scores["PRE"], counts)
+    return difference(scores["SFT"], scores["PRE"])
 
 
-def recovery(scores: Scores, graft: str, counts: Array) -> Figure:
+def recovery(scores: Scores, graft: str) -> Figure:
     """The share of what finetuning added that the configuration brings.
 
     PRE has 0 and SFT has 1 by definition, without an interval's width.
@@ -45,31 +45,29 @@ def recovery(scores: Scores, graft: str, counts: Array) -> Figure:
     Args:
         scores: Per-fact scores [n] of each configuration, `PRE` and `SFT` among them.
         graft: The configuration.
-        counts: Resample [draws, n], one for all configurations.
     """
     if graft not in scores:
         return Figure.missing(f"{graft} was not run", len(scores["PRE"]))
-    if (reason := no_gain(scores, counts)) is not None:
+    if (reason := no_gain(scores)) is not None:
         return reason
     if graft in ("PRE", "SFT"):
         exact = float(graft == "SFT")
         return Figure(exact, exact, exact, len(scores["PRE"]))
     pre, sft, own = (_number(scores[name]) for name in ("PRE", "SFT", graft))
-    return ratio(own - pre, sft - pre, counts)
+    return ratio(own - pre, sft - pre)
 
 
-def sufficiency(scores: Scores, graft: str, counts: Array) -> Figure:
+def sufficiency(scores: Scores, graft: str) -> Figure:
     """recovery(S): what the sites bring by themselves."""
-    return recovery(scores, graft, counts)
+    return recovery(scores, graft)
 
 
-def necessity(scores: Scores, graft: str, counts: Array, complements: Mapping[str, str] = COMPLEMENTS) -> Figure:
+def necessity(scores: Scores, graft: str, complements: Mapping[str, str] = COMPLEMENTS) -> Figure:
     """1 - recovery(S^C): what is lost where only these sites lack the finetuned weights.
 
     Args:
         scores: Per-fact scores [n] of each configuration.
         graft: The configuration S.
-        counts: Resample [draws, n].
         complements: The configuration S^C of each S.
     """
     n = len(scores["PRE"])
@@ -77,15 +75,14 @@ def necessity(scores: Scores, graft: str, counts: Array, complements: Mapping[st
         return Figure.missing(f"{graft} is no graft, and necessity is asked of grafts", n)
     if complements.get(graft) not in scores:
         return Figure.missing("its complement was not run", n)
-    return recovery(scores, complements[graft], counts).one_minus()
+    return recovery(scores, complements[graft]).one_minus()
 
 
-def synergy(scores: Scores, counts: Array, first: str = "FE", second: str = "LT", both: str = "FE+LT") -> Figure:
+def synergy(scores: Scores, first: str = "FE", second: str = "LT", both: str = "FE+LT") -> Figure:
     """sufficiency(both) - sufficiency(first) - sufficiency(second), as one ratio of paired contrasts.
 
     Args:
         scores: Per-fact scores [n] of each configuration.
-        counts: Resample [draws, n].
         first: One configuration.
         second: Another.
         both: Their union.
@@ -94,20 +91,19 @@ def synergy(scores: Scores, counts: Array, first: str = "FE", second: str = "LT"
     if missing := [graft for graft in (first, second, both) if graft not in scores]:
         names = f"{', '.join(missing[:-1])} and {missing[-1]} were" if missing[1:] else f"{missing[0]} was"
         return Figure.missing(f"{names} not run", n)
-    if (reason := no_gain(scores, counts)) is not None:
+    if (reason := no_gain(scores)) is not None:
         return reason
     pre, sft, one, two, union = (_number(scores[name]) for name in ("PRE", "SFT", first, second, both))
-    return ratio(union - one - two + pre, sft - pre, counts, anchors=(-1, 0, 1))
+    return ratio(union - one - two + pre, sft - pre)
 
 
-def no_gain(scores: Scores, counts: Array) -> Figure | None:
-    """The undefined figure where the interval of the denominator holds 0."""
-    found = gain(scores, counts)
-    if found.value is None or found.low is None or found.high is None:
-        return Figure.missing(f"m(SFT) - m(PRE) is undefined: {found.undefined}", found.n)
-    if not found.low <= 0 <= found.high:
+def no_gain(scores: Scores) -> Figure | None:
+    """The undefined figure where the denominator is not told from 0."""
+    pre, sft = (_number(scores[name]) for name in ("PRE", "SFT"))
+    if divides(sft - pre):
         return None
-    interval = f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
+    found = gain(scores)
+    interval = f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]" if found.low is not None else f"undefined: {found.undefined}"
     return Figure.missing(f"m(SFT) - m(PRE) = {interval} over {found.n} facts is not told from 0, and a ratio to it means nothing", found.n)
 
 

@@ -67,7 +67,6 @@ def summary_of(run: Ran, facts: pa.Table, metric: str) -> Summary:
         dropped=dict.fromkeys(what.prompts, run.dropped),
         budgets=budgets if expressed else None,
         absent=run.absent,
-        seed=what.seeds[0],
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from kgbench.effects import curve
 from kgbench.effects.absent import with_absent
@@ -14,11 +16,13 @@ from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.effects.ratios import COMPLEMENTS, gain, necessity, recovery, synergy
 from kgbench.effects.scores import DEFAULT_METRIC, METRICS, check_metric, name_prior
 from kgbench.effects.verdict import verdict
-from kgbench.records import NOT_APPLICABLE, Curve, CurvePoint, Estimate, Row, facts_table
+from kgbench.records import NO_INTERVAL_OF_RANKS, NOT_APPLICABLE, Curve, CurvePoint, Estimate, Row, facts_table
 from kgbench.sites import BASELINES, PATHWAYS
-from kgbench.stats import Figure, mean
+from kgbench.stats import Figure, mean, median
 
-__all__ = ["Summary", "summarize"]
+__all__ = ["Summary", "means", "summarize"]
+
+Array = NDArray[Any]
 
 ORDER = (*BASELINES, "ALL", "NONE", *PATHWAYS)
 """The paper's order."""
@@ -53,8 +57,6 @@ def summarize(
     dropped: Mapping[str, int] | None = None,
     budgets: Mapping[str, float] | None = None,
     absent: Mapping[str, Mapping[str, str]] | None = None,
-    draws: int = 2000,
-    seed: int = 0,
 ) -> Summary:
     """All figures of a run.
 
@@ -66,8 +68,6 @@ def summarize(
         dropped: Facts left out of each prompt; the prompts follow this order, others come last, by name.
         budgets: Of configurations that graft the best-ranked sites, in per cent, ascending.
         absent: By prompt, configurations without rows that the method cannot express, and why.
-        draws: Bootstrap draws.
-        seed: Seed of the resample, one for all configurations of a prompt.
 
     Raises:
         DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the same facts.
@@ -76,7 +76,7 @@ def summarize(
     metric = check_metric(metric)
     known = {**COMPLEMENTS, **{graft: other for graft, other in (complements or {}).items() if other is not None}}
     absent, order = absent or {}, (*ORDER, *(complements or {}))
-    prompts = by_prompt(facts_table(facts), order, draws, seed)
+    prompts = by_prompt(facts_table(facts), order)
     asked = list(dropped or {})
     prompts.sort(key=lambda p: asked.index(p.name) if p.name in asked else len(asked))
     rows = [
@@ -93,23 +93,23 @@ def summarize(
 def _synergy(prompt: PromptColumns, metric: str, absent: Mapping[str, str]) -> Estimate:
     if unknown := [graft for graft in ("FE", "LT", "FE+LT") if graft in absent]:
         return Estimate(n=0, undefined=f"{NOT_APPLICABLE}the method cannot express {' and '.join(unknown)}")
-    return _store(synergy(prompt.scores(metric), prompt.counts))
+    return _store(synergy(prompt.scores(metric)))
 
 
 def _curve(prompt: PromptColumns, metric: str, budgets: Mapping[str, float]) -> Curve:
     scores = prompt.scores(metric)
-    recoveries = curve.points(scores, budgets, prompt.counts)
+    recoveries = curve.points(scores, budgets)
     points = [CurvePoint(budget=budgets[label], recovery=_store(figure)) for label, figure in recoveries.items()]
-    return Curve(points=tuple(points), area=_store(curve.area(scores, budgets, prompt.counts)))
+    return Curve(points=tuple(points), area=_store(curve.area(scores, budgets)))
 
 
 def _rows(prompt: PromptColumns, metric: str, complements: Mapping[str, str], dropped: int) -> list[Row]:
-    means = {m: _means(prompt, m) for m in METRICS}
+    found = {m: means(prompt.scores(m), m) for m in METRICS}
     scores = prompt.scores(metric)
-    added = _store(gain(scores, prompt.counts))
+    added = _store(gain(scores))
     rows = []
     for graft in prompt.columns:
-        named = {("mrr" if m == "rr" else m): means[m][graft] for m in METRICS}
+        named = {("mrr" if m == "rr" else m): _store(found[m][graft]) for m in METRICS}
         other = complements.get(graft)
         ran = other if other in prompt.columns else None
         rows.append(
@@ -119,8 +119,9 @@ def _rows(prompt: PromptColumns, metric: str, complements: Mapping[str, str], dr
                 n=prompt.n,
                 dropped=dropped,
                 **named,
-                sufficiency=_store(recovery(scores, graft, prompt.counts)),
-                necessity=_store(necessity(scores, graft, prompt.counts, complements)),
+                **_ranks(prompt.columns[graft]["rank"]),
+                sufficiency=_store(recovery(scores, graft)),
+                necessity=_store(necessity(scores, graft, complements)),
                 complement=ran,
                 gain=added,
             )
@@ -128,11 +129,22 @@ def _rows(prompt: PromptColumns, metric: str, complements: Mapping[str, str], dr
     return rows
 
 
-def _means(prompt: PromptColumns, metric: str) -> dict[str, Estimate]:
-    scores = prompt.scores(metric)
+def _ranks(ranks: Array) -> dict[str, Estimate]:
+    """The mean of ranks, which has no interval, and their median."""
+    alone = Figure.alone(float(np.mean(ranks)), len(ranks), NO_INTERVAL_OF_RANKS)
+    return {"rank": _store(alone), "median_rank": _store(median(ranks))}
+
+
+def means(scores: Mapping[str, Array], metric: str) -> dict[str, Figure]:
+    """The mean of each configuration.
+
+    Args:
+        scores: Per-fact scores [n] of each configuration of a prompt.
+        metric: One of METRICS.
+    """
     centres = [float(np.mean(values)) for values in scores.values()]
     support = SUPPORT.get(metric, (min(centres), max(centres)))
-    return {graft: _store(mean(values, prompt.counts, support)) for graft, values in scores.items()}
+    return {graft: mean(values, support) for graft, values in scores.items()}
 
 
 def _store(figure: Figure) -> Estimate:

@@ -2,7 +2,7 @@
 
 The design is crossed: every fact is asked of the pair of every seed. A mean over S seeds has two sources of error, the facts
 that were drawn and the seeds that were drawn, and its interval has both: the margin over facts (of the mean over these seeds,
-facts resampled whole) and that over seeds (Student's t on S - 1 degrees of freedom, of the seeds' own figures) are squared and
+see `stats.mean`) and that over seeds (Student's t on S - 1 degrees of freedom, of the seeds' own figures) are squared and
 added, end by end. What single facts do under single seeds is in both margins, so that the interval is rather too wide.
 
 Simulated coverage of nominal 95 %, hits over 400 facts, standard deviation of .03 to .07 between seeds: 95 to 98 % with five
@@ -21,10 +21,8 @@ from scipy.stats import t
 
 from kgbench.effects.columns import PromptColumns
 from kgbench.effects.contrasts import between_configurations, contrast
-from kgbench.effects.scores import median_rank
-from kgbench.effects.variance import linearised
 from kgbench.errors import DataError
-from kgbench.stats import LEVEL, Figure, mean
+from kgbench.stats import LEVEL, Figure, linearised, mean, median
 
 __all__ = ["difference_over", "mean_over", "median_rank_over", "over_seeds"]
 
@@ -66,9 +64,9 @@ def mean_over(seeds: Seeds, metric: str, graft: str) -> Figure:
     hits = scores[0][graft].dtype == bool
     support = (0.0, 1.0) if hits else (min(means), max(means))
     if len(seeds) == 1:
-        return mean(scores[0][graft], seeds[0].counts, support)
+        return mean(scores[0][graft], support)
     values = np.array([own[graft] for own in scores], float)
-    facts = mean(values.mean(0), seeds[0].counts, support)
+    facts = mean(values.mean(0), support)
     return over_seeds(facts, values.mean(1), support if hits else (-inf, inf))
 
 
@@ -79,7 +77,7 @@ def median_rank_over(seeds: Seeds, graft: str) -> Figure:
         DataError: Seeds were run over different facts.
     """
     _same_facts(seeds)
-    found = [median_rank(prompt.columns[graft]["rank"]) for prompt in seeds]
+    found = [median(prompt.columns[graft]["rank"]) for prompt in seeds]
     if len(found) == 1 or found[0].undefined:
         return found[0]
     by_seed = np.array([(one.value, one.low, one.high) for one in found], float)
@@ -109,8 +107,7 @@ def difference_over(seeds: Seeds, metric: str, first: str, second: str, share: f
             return Figure.missing(f"under one of {len(seeds)} training seeds: {figure.undefined}", figure.n)
     values = np.array([linearised(*contrast(prompt.scores(metric), first, second, share)) for prompt in seeds])
     middle = float(values.mean())
-    # Facts that all tie may lie one whole gap away, as in `stats.ratio`.
-    facts = mean(values.mean(0), seeds[0].counts, (middle - 1, middle + 1))
+    facts = mean(values.mean(0), (middle - 1, middle + 1))
     return over_seeds(facts, values.mean(1))
 
 

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from kgbench.stats import LEVEL, Figure
 
-__all__ = ["SOURCES", "Components", "components", "linearised", "spread"]
+__all__ = ["SOURCES", "Components", "components", "spread"]
 
 Array = NDArray[Any]
 Cube = Float[np.ndarray, "facts wordings seeds"]
@@ -113,22 +113,6 @@ def components(scores: Cube, counts: Array) -> Components:
     if wordings > 1 and seeds > 1:
         found["wordings:seeds"], found["facts:wordings:seeds"] = b["both"], v["both"]
     return Components(n, wordings, seeds, {source: found[source] for source in SOURCES if source in found})
-
-
-def linearised(numerator: Array, denominator: Array) -> Float[np.ndarray, " facts"]:
-    """Per-fact values whose mean is the ratio of two means, and whose variance over n is that ratio's, to first order.
-
-    With R the ratio of the means and D the mean denominator, R + (numerator - R denominator) / D (the delta method: W. G. Cochran, Sampling
-    Techniques, 1977, chapter 6).
-
-    Args:
-        numerator: Contrasts [facts].
-        denominator: Contrasts [facts], with a mean that is not 0.
-    """
-    gap = float(np.mean(denominator))
-    ratio = float(np.mean(numerator)) / gap
-    values: Array = ratio + (np.asarray(numerator, float) - ratio * np.asarray(denominator, float)) / gap
-    return values
 
 
 def spread(draws: Float[np.ndarray, "several draws"], values: Array, n: int) -> Figure:

@@ -76,7 +76,7 @@ def _of_one(graft: str, prompts: dict[str, dict[str, Row]], of: str) -> list[str
     if graft == BOTH and any(REST in own for own in prompts.values()):
         rest = _list(prompts, lambda own: own.get(REST), _with_interval)
         return [*clauses, f"without both, {rest}{left}"]
-    known = any(own[graft].necessity.undefined is None for own in prompts.values() if graft in own)
+    known = any(own[graft].necessity.value is not None for own in prompts.values() if graft in own)
     if known and graft != "ALL":
         rest = _list(prompts, lambda own: _rest(own, graft), _with_interval)
         clauses.append(f"without it, {rest}{left}")
@@ -151,7 +151,7 @@ def _list(
 def _gained(own: dict[str, Row], metric: str) -> bool:
     """Whether the donor is better than the recipient, not worse."""
     gain = own["SFT"].gain.value
-    return gain is not None and (gain < 0 if metric == "rank" else gain > 0)
+    return gain is not None and (gain < 0 if metric == "log_rank" else gain > 0)
 
 
 def _unsound(name: str, own: dict[str, Row], metric: str) -> str:

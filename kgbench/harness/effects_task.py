@@ -19,7 +19,7 @@ from kgbench.errors import UnknownNameError
 from kgbench.harness import REQUEST
 from kgbench.harness.scores import TokenScore
 from kgbench.sites import BASELINES, complement
-from kgbench.stats import LEVEL, Figure, resample
+from kgbench.stats import LEVEL, Figure
 
 __all__ = ["EffectsTask"]
 
@@ -77,7 +77,7 @@ class EffectsTask(ConfigurableTask):
 
     def higher_is_better(self) -> dict[str, bool]:
         """Whether more of a metric is better."""
-        means = {f"{self.metric}_{label}": self.metric != "rank" for label in CONFIGURATIONS}
+        means = {f"{self.metric}_{label}": self.metric != "log_rank" for label in CONFIGURATIONS}
         return {**means, **dict.fromkeys(_names(), True)}
 
     def _score(self, answer: TokenScore) -> float | bool:
@@ -113,12 +113,7 @@ def _figure(effect: str, path: str, hits: bool, documents: tuple[tuple[float | b
     labels = (*BASELINES, _measured(effect, path))
     kind = bool if hits else float  # told apart, since equal numbers of either kind are one key
     scores: dict[str, np.ndarray] = {label: np.array([document[i] for document in documents], kind) for i, label in enumerate(labels)}
-    return EFFECTS[effect](scores, path, _counts(len(documents)))
-
-
-@lru_cache(maxsize=1)
-def _counts(n: int) -> np.ndarray:
-    return resample(n)
+    return EFFECTS[effect](scores, path)
 
 
 def _unused(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Any]:

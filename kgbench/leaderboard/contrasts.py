@@ -100,7 +100,7 @@ def contrast(hits: PromptHits, weights: Mapping[str, float], anchors: tuple[int,
 def _no_gain(facts: tuple[str, ...], pre: bytes, sft: bytes) -> str | None:
     """Why there is no share of the gain; the same for all methods on a cell, and so asked once."""
     scores = {"PRE": np.frombuffer(pre, bool), "SFT": np.frombuffer(sft, bool)}
-    found = no_gain(scores, _counts(facts))
+    found = no_gain(scores)
     return None if found is None else found.undefined
 
 

@@ -54,7 +54,7 @@ def _ranks(above: Mapping[str, frozenset[str]], verified: Set[str]) -> dict[str,
 def make_line(name: str, own: Measured) -> Line:
     """A line without its rank."""
     reason = _unfit(own.entries) or own.unranked
-    if not reason and own.standing is not None and own.standing.figure.undefined:
+    if not reason and own.standing is not None and own.standing.figure.value is None:
         reason = f"undefined: {own.standing.figure.undefined}"
     return Line(
         method=name,

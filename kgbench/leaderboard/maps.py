@@ -152,11 +152,11 @@ class PlantMaps:
 
 
 def mean_over_plants(figures: Mapping[str, Estimate]) -> Estimate:
-    """The mean over plants, whose interval resamples plants; undefined where one of them is."""
+    """The mean over plants, whose interval is over plants; undefined where one of them is."""
     if not figures:
         return Estimate(n=0, undefined="no plant has such a figure")
     for plant, figure in figures.items():
-        if figure.undefined is not None:
+        if figure.value is None:
             return Estimate(n=0, undefined=f"{figure.undefined} (on {plant})")
     values = np.array([figure.value for figure in figures.values()], float)
-    return Estimate(**mean(values, resample(len(values), DRAWS, 0).astype(float), (0.0, 1.0)).to_json())
+    return Estimate(**mean(values, (0.0, 1.0)).to_json())

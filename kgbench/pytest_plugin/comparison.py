@@ -19,9 +19,6 @@ from kgbench.testing.decisions import FEWEST
 
 __all__ = ["Comparison", "compare", "saved_records"]
 
-DRAWS = 2000
-"""Of the bootstrap."""
-
 Array = NDArray[Any]
 
 
@@ -79,14 +76,14 @@ def compare(new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1) 
         InputError: None answers the question, or there is no fact that both have.
     """
     old, notes = _same_question(new.record, saved)
-    prompts = list(paired_prompts(new.facts(), old.facts(), new.record.identity.configurations, DRAWS, new.record.identity.seeds[0]))
+    prompts = list(paired_prompts(new.facts(), old.facts(), new.record.identity.configurations))
     if not prompts:
         raise InputError(f"--kgbench-compare-fail: {_told(new.record)} and the saved one in {str(old.path)!r} have no fact in common")
     left_out: dict[str, list[str]] = {}
     figures = list(_figures(prompts, new.record.metric, left_out))
     moved, compared = [], 0
-    for what, mine, theirs, counts in figures:
-        figure = difference(mine, theirs, counts, 1 - (1 - LEVEL) / (len(figures) * records))
+    for what, mine, theirs in figures:
+        figure = difference(mine, theirs, 1 - (1 - LEVEL) / (len(figures) * records))
         if figure.low is None or figure.high is None:
             left_out.setdefault(f"{figure.undefined}", []).append(what)
             continue
@@ -98,8 +95,8 @@ def compare(new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1) 
     return Comparison(str(old.path), tuple(moved), compared, absent, notes)
 
 
-def _figures(prompts: Sequence[PairedPrompt], metric: str, left_out: dict[str, list[str]]) -> Iterator[tuple[str, Array, Array, Array]]:
-    """What can be compared: its name, the scores in both records, and the resample; why other things cannot goes into `left_out`."""
+def _figures(prompts: Sequence[PairedPrompt], metric: str, left_out: dict[str, list[str]]) -> Iterator[tuple[str, Array, Array]]:
+    """What can be compared: its name and the scores in both records; why other things cannot goes into `left_out`."""
     for prompt in prompts:
         name, mine, theirs = prompt.name, prompt.first, prompt.second
         if mine.n < FEWEST:
@@ -108,7 +105,7 @@ def _figures(prompts: Sequence[PairedPrompt], metric: str, left_out: dict[str, l
         a, b = mine.scores(metric), theirs.scores(metric)
         for graft in dict.fromkeys((*a, *b)):
             if graft in a and graft in b:
-                yield f"{name}, {graft}", a[graft], b[graft], mine.counts
+                yield f"{name}, {graft}", a[graft], b[graft]
             else:
                 left_out.setdefault("only one of the records has it", []).append(f"{name}, {graft}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgbench.records.estimate import Estimate, rounded
+from kgbench.records.estimate import NO_INTERVAL_OF_RANKS, NO_INTERVAL_OF_SITES, Estimate, rounded
 from kgbench.records.facts import FACTS_SCHEMA, facts_table, read_facts
 from kgbench.records.identity import DatasetRef, Identity, LocalizerRef, Strict, Truth, WeightHashes, canonical_json
 from kgbench.records.journal import Journal
@@ -23,6 +23,8 @@ __all__ = [
     "FACTS_SCHEMA",
     "FIGURES",
     "NOT_APPLICABLE",
+    "NO_INTERVAL_OF_RANKS",
+    "NO_INTERVAL_OF_SITES",
     "SEAL",
     "Cost",
     "Curve",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import (
+    BeforeValidator,
     Field,
     GetJsonSchemaHandler,
     SerializationInfo,
@@ -17,7 +18,7 @@ from pydantic_core import CoreSchema
 
 from kgbench.records.identity import Strict
 
-__all__ = ["DIGITS", "Estimate", "rounded"]
+__all__ = ["DIGITS", "NO_INTERVAL_OF_RANKS", "NO_INTERVAL_OF_SITES", "Estimate", "MeanRank", "OverSites", "rounded"]
 
 DIGITS = 6
 """Significant digits of a stored figure: more than any interval knows."""
@@ -31,7 +32,8 @@ def rounded(number: float) -> float:
 class Estimate(Strict):
     """A figure as it is stored: value, low and high, or the reason why it is undefined.
 
-    In JSON it is `[value, low, high, n]` or `{"undefined": reason, "n": n}`.
+    A value may stand without an interval, with the reason. In JSON it is `[value, low, high, n]`, `{"undefined": reason, "n": n}` or
+    `{"value": value, "undefined": reason, "n": n}`.
     """
 
     value: float | None = None
@@ -57,18 +59,20 @@ class Estimate(Strict):
     @model_validator(mode="after")
     def _check(self) -> Estimate:
         if self.undefined is not None:
-            complete = bool(self.undefined) and self.value is None and self.low is None and self.high is None
+            complete = bool(self.undefined) and self.low is None and self.high is None
         else:
             complete = self.value is not None and self.low is not None and self.high is not None and self.low <= self.value <= self.high
         if not complete:
-            raise ValueError("an estimate holds low <= value <= high, or the reason why it is undefined, and not both")
+            raise ValueError("an estimate holds low <= value <= high, or the reason why it has no interval and no ends")
         return self
 
     @model_serializer(mode="wrap")
     def _short(self, whole: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
         if info.mode != "json":
             return whole(self)
-        return {"undefined": self.undefined, "n": self.n} if self.undefined is not None else [self.value, self.low, self.high, self.n]
+        if self.undefined is None:
+            return [self.value, self.low, self.high, self.n]
+        return {**({} if self.value is None else {"value": self.value}), "undefined": self.undefined, "n": self.n}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -76,7 +80,7 @@ class Estimate(Strict):
         figure = {"type": "array", "prefixItems": [number, number, number, count], "items": False, "minItems": 4}
         missing = {
             "type": "object",
-            "properties": {"undefined": {"type": "string", "minLength": 1}, "n": count},
+            "properties": {"value": number, "undefined": {"type": "string", "minLength": 1}, "n": count},
             "required": ["undefined", "n"],
             "additionalProperties": False,
         }
@@ -84,7 +88,28 @@ class Estimate(Strict):
         return {"title": "Estimate", "description": about, "anyOf": [figure, missing]}
 
     def answer(self) -> dict[str, Any]:
-        """`{"value", "low", "high"}` or `{"undefined": reason}`."""
+        """`{"value", "low", "high"}` or `{"undefined": reason}`, with a `"value"` where there is one without an interval."""
         if self.undefined is not None:
-            return {"undefined": self.undefined}
+            return {**({} if self.value is None else {"value": self.value}), "undefined": self.undefined}
         return {"value": self.value, "low": self.low, "high": self.high}
+
+
+NO_INTERVAL_OF_RANKS = "a mean of ranks is that of the few largest, which no interval knows of: see median_rank and log_rank"
+"""Why a mean rank stands alone."""
+
+NO_INTERVAL_OF_SITES = "these are all the sites that there are, and none was drawn: what has an interval is a mean over plants and seeds"
+"""Why a figure over sites stands alone."""
+
+
+def _alone(reason: str) -> BeforeValidator:
+    """Takes the interval off that records made before have."""
+
+    def value_only(data: Any) -> Any:
+        whole = isinstance(data, list | tuple) and len(data) == 4
+        return {"value": data[0], "undefined": reason, "n": data[3]} if whole else data
+
+    return BeforeValidator(value_only)
+
+
+MeanRank = Annotated[Estimate, _alone(NO_INTERVAL_OF_RANKS)]
+OverSites = Annotated[Estimate, _alone(NO_INTERVAL_OF_SITES)]

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from kgbench.records.estimate import Estimate
+from kgbench.records.estimate import Estimate, OverSites
 from kgbench.records.identity import Strict
 
 __all__ = ["Curve", "CurvePoint", "Effect", "Pathway", "Planted"]
@@ -72,13 +72,13 @@ class Planted(Strict):
     n_units: int
     n_true: int
     """How many of them were planted."""
-    auroc: Estimate
-    average_precision: Estimate
-    recall_at_k: Estimate
+    auroc: OverSites
+    average_precision: OverSites
+    recall_at_k: OverSites
     """k is the number of planted ones."""
     expected: dict[str, float]
     """What a ranking at random is expected to get; `changed`, the AUROC of knowing no more than which weights changed."""
-    auroc_decoy: Estimate | None = None
+    auroc_decoy: OverSites | None = None
     """Of the planted ones against those of the decoy only."""
     k: int
     """Sites of the truth: as many of the method's best are grafted for sufficiency and necessity."""

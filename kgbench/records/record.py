@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from kgbench.records.estimate import Estimate, rounded
+from kgbench.records.estimate import Estimate, MeanRank, OverSites, rounded
 from kgbench.records.identity import Identity, Strict, canonical_json, private_text
 from kgbench.records.planted import Curve, Planted
 from kgbench.records.provenance import Provenance
@@ -44,7 +44,10 @@ __all__ = [
 NOT_APPLICABLE = "not applicable: "
 """How the reason begins why a configuration has no figures that the method cannot express."""
 
-_ANSWERED = ("prompt", "graft", "n", "dropped", "top1", "top5", "mrr", "rank", "prob", "logprob", "sufficiency", "necessity")
+_ANSWERED = (
+    *("prompt", "graft", "n", "dropped", "top1", "top5", "mrr", "rank", "median_rank", "log_rank", "prob", "logprob"),
+    *("sufficiency", "necessity"),
+)
 
 
 class Row(Strict):
@@ -61,7 +64,11 @@ class Row(Strict):
     top50: Estimate
     top100: Estimate
     mrr: Estimate
-    rank: Estimate
+    rank: MeanRank
+    """The mean of the ranks."""
+    median_rank: Estimate
+    log_rank: Estimate
+    """Mean of the ranks' natural logarithms."""
     prob: Estimate
     logprob: Estimate
     logit_diff: Estimate
@@ -80,6 +87,15 @@ class Row(Strict):
             rest = {key: value for key, value in data.items() if key != "operands"}
             return {**rest, "gain": operands.get("gain")}
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_mean_rank(cls, data: Any) -> Any:
+        """Records made before had of the ranks their mean only."""
+        if not isinstance(data, dict) or "rank" not in data or "median_rank" in data:
+            return data
+        older = {"undefined": "the record was made before: `kgbench rescore` makes it from the rows", "n": data.get("n", 0)}
+        return {**data, "median_rank": older, "log_rank": older}
 
     @model_validator(mode="before")
     @classmethod
@@ -181,7 +197,7 @@ class Ranking(Strict):
 
     facts: tuple[int, int]
     """Facts of the halves."""
-    agreement: Estimate
+    agreement: OverSites
     """Spearman's correlation of the two halves' scores over all sites."""
     sites: dict[str, dict[str, tuple[int, int]]]
     """By prompt and configuration: how many of the prompt's sites got the donor's weights, by each half's ranking."""

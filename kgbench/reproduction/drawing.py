@@ -71,9 +71,11 @@ def _panel(axis: Axes, made: Made, prompt: str) -> None:
     metric = made.figure.metric
     for x, graft in enumerate(made.rows.values()):
         figure = made.estimate(prompt, graft)
-        if figure.value is None or figure.low is None or figure.high is None:
+        if figure.value is None:
             continue
         axis.bar(x, figure.value, 0.7, color=_BAR, zorder=2)
+        if figure.low is None or figure.high is None:
+            continue
         axis.errorbar(x, figure.value, [[figure.value - figure.low], [figure.high - figure.value]], color=INK, capsize=3, lw=1, zorder=3)
     rates = published_rates(made.figure, made.dataset, prompt)
     mean = "" if made.figure.cited == metric else f", {metric_name(made.figure.cited)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from kgbench.effects.columns import PromptColumns, by_prompt
@@ -40,7 +39,7 @@ SCHEMA = pa.schema(
 """Sorted by all columns but the last two."""
 
 _SORTED = [(name, "ascending") for name in ("seed", *_NAMES)]
-_DRAWS, _DRAW_SEED = 2000, 0
+
 _LEVEL = 9
 """Of zstd; higher ones take ten times as long and save a hundredth."""
 _ABOUT = b"kgbench_reproduction"
@@ -144,21 +143,19 @@ def kept_rows(seed: int, evaluation: str, figures: Sequence[FigureSpec], page: P
 
 
 def columns_of(measured: Measured, evaluation: str) -> dict[str, tuple[PromptColumns, ...]]:
-    """Each prompt's columns under each training seed, by prompt; one resample serves all prompts of as many facts.
+    """Each prompt's columns under each training seed, by prompt.
 
     Raises:
         InputError: The rows hold nothing of this evaluation.
     """
     found: dict[str, list[PromptColumns]] = {}
-    counts: dict[int, NDArray[Any]] = {}
     part = measured.table.filter(pc.equal(measured.table["evaluation"], evaluation))
     for seed in measured.about.seeds:
         own = part.filter(pc.equal(part["seed"], seed)).rename_columns([{"configuration": "graft"}.get(n, n) for n in SCHEMA.names])
         if not own.num_rows:
             raise InputError(f"these rows hold nothing of the evaluation {evaluation!r} under seed {seed}; make its figures first")
-        for prompt in by_prompt(own.drop_columns(["seed", "evaluation"]), (), _DRAWS, _DRAW_SEED):
-            shared = counts.setdefault(prompt.n, prompt.counts)
-            found.setdefault(prompt.name, []).append(replace(prompt, counts=shared))
+        for prompt in by_prompt(own.drop_columns(["seed", "evaluation"]), ()):
+            found.setdefault(prompt.name, []).append(prompt)
     return {name: tuple(seeds) for name, seeds in found.items()}
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from kgbench.data import Prompt
-from kgbench.effects import agreement, told_apart
+from kgbench.effects import agreement
 from kgbench.engine.site_sets import all_sites, site_costs, site_treatments
 from kgbench.errors import InputError
 from kgbench.localizers import Treatments
@@ -88,7 +88,7 @@ class SiteRanking:
         """Spearman's correlation of the halves' scores, over the sites that both have."""
         shared = [site for site in self.sites if all(site in scores for scores in self.scores)]
         first, second = (np.array([scores[site] for site in shared]) for scores in self.scores)
-        return agreement(first, second, told_apart(self.mean))
+        return agreement(first, second)
 
     def treatments(self, top: Top, prompts: Sequence[Prompt]) -> Treatments:
         """Treatments of some prompts of one template, each by the ranking of the half that its fact is not of."""

@@ -120,13 +120,14 @@ def _row(label: str, measured: Measured, target: Mapping[str, Moved], seeds: Map
     if label != _BASELINE and _BASELINE in measured.moved:
         of_sft = _share(moved, measured.moved[_BASELINE], seeds[kind])
     if measured.texts.answers:
-        logprob = _mean(_column(moved, moved.logprob, seeds[kind]))
+        changes = [float(other.logprob.mean()) for other in measured.moved.values()]
+        logprob = _mean(_column(moved, moved.logprob, seeds[kind]), (min(0.0, *changes), max(0.0, *changes)))
         hits = [_column(moved, hit, seeds[kind]) for hit in (moved.top5_before, moved.top5)]
         before, after = (_mean(column, (0.0, 1.0)) for column in hits)
-        change = difference(hits[1].values, hits[0].values, hits[0].counts)
+        change = difference(hits[1].values, hits[0].values)
     changed = _mean(_column(moved, moved.changed, seeds[kind]), (0.0, 1.0))
-    largest = float(moved.kl.max())
-    return Row(label, kind, len(moved.kl), lacking, _mean(kl), largest, changed, leak, of_sft, logprob, before, after, change)
+    largest, most = float(moved.kl.max()), max(float(other.kl.mean()) for other in measured.moved.values())
+    return Row(label, kind, len(moved.kl), lacking, _mean(kl, (0.0, most)), largest, changed, leak, of_sft, logprob, before, after, change)
 
 
 def _reason(label: str, measured: Measured) -> str:
@@ -143,7 +144,7 @@ def _column(moved: Moved, values: Array, seed: int) -> _Column:
 
 
 def _mean(column: _Column, support: tuple[float, float] | None = None) -> Figure:
-    return mean(column.values, column.counts, support)
+    return mean(column.values, support)
 
 
 def _share(part: Moved, whole: Moved, seed: int) -> Figure:
@@ -156,7 +157,7 @@ def _share(part: Moved, whole: Moved, seed: int) -> Figure:
         return Figure.missing("the whole donor moves none of these texts", n)
     if n < 2:
         return Figure.missing(f"{n} fact, and an interval needs two", n)
-    return ratio(own.values, donor.values, own.counts)
+    return ratio(own.values, donor.values)
 
 
 def _leak(near: _Column, target: _Column) -> Figure:
@@ -167,9 +168,9 @@ def _leak(near: _Column, target: _Column) -> Figure:
     if n < 2:
         return Figure.missing(f"{n} fact{'s' * (n != 1)} on one side, and an interval needs two", n)
     if near.facts == target.facts:
-        return ratio(near.values, target.values, near.counts)
+        return ratio(near.values, target.values)
     above, below = float(near.values.mean()), float(target.values.mean())
     draws = ratio_draws(resampled_means(near.values, near.counts), resampled_means(target.values, target.counts), below)
     moved, share = np.count_nonzero(near.values), above / below
-    open_to = unseen(len(near.facts)) if moved < FEW and 2 * moved < len(near.facts) else 0.0  # as in `ratio`
+    open_to = unseen(len(near.facts)) if moved < FEW and 2 * moved < len(near.facts) else 0.0  # as in `stats.ratio_floor`
     return Resampled(share, draws, (share - open_to, share + open_to), n).figure()

@@ -112,8 +112,7 @@ def assert_not_at(record: Record, at: str, *, prompt: str | None = None, **bound
 def assert_planted(record: Record, **bounds: float) -> None:
     """A method finds the sites where facts were planted.
 
-    Average precision and recall@k are over the planted units: fewer than ten of them do not decide. AUROC is over all that are ranked, and
-    its interval knows how few of them were planted.
+    AUROC, average precision and recall@k are over all sites that there are, so that their values decide by themselves, of this plant.
 
     Args:
         record: The record of an evaluation by a suite that knows the truth, such as `planted`.
@@ -142,11 +141,16 @@ def assert_planted(record: Record, **bounds: float) -> None:
 def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
     """By name, each figure on the truth and what its interval is over; nothing where that is facts."""
     units = "sites" if planted.units == "site" else "pairs of layer and component"
-    of_planted = {"average_precision": planted.average_precision, "recall_at_k": planted.recall_at_k}
-    found = {name: (e.model_copy(update={"n": planted.n_true}), f"{planted.n_true} planted {units}") for name, e in of_planted.items()}
-    of_all = {"auroc": planted.auroc, **({"auroc_decoy": planted.auroc_decoy} if planted.auroc_decoy is not None else {})}
-    found |= {name: (e, f"{planted.n_true} planted of {e.n} {units}") for name, e in of_all.items()}
+    of_sites = {"auroc": planted.auroc, "average_precision": planted.average_precision, "recall_at_k": planted.recall_at_k}
+    of_sites |= {"auroc_decoy": planted.auroc_decoy} if planted.auroc_decoy is not None else {}
+    found = {name: (_exact(e), f"{planted.n_true} planted of {e.n} {units}") for name, e in of_sites.items()}
     return found | {"sufficiency": (planted.effect.sufficiency, ""), "necessity": (planted.effect.necessity, "")}
+
+
+def _exact(estimate: Estimate) -> Estimate:
+    """A value without an interval as one that is known exactly."""
+    value = estimate.value
+    return estimate if value is None else Estimate(value=value, low=value, high=value, n=estimate.n)
 
 
 Found = tuple[Decision, str]
@@ -185,7 +189,7 @@ def _conclude(found: list[Found]) -> None:
 def _decided(estimate: Estimate, op: str, bound: float, what: str, over: str = "") -> Found:
     if (estimate.undefined or "").startswith(NOT_APPLICABLE):
         raise InputError(f"{what} is {estimate.undefined}; no number of facts decides that")
-    if estimate.value is not None and estimate.low == estimate.high:
+    if not over and estimate.value is not None and estimate.value == estimate.low == estimate.high:
         raise InputError(f"{what} is {plain_text(estimate.value)} by definition: bound a metric instead, such as top5__ge")
     decision = decide(estimate, op, bound)
     return decision, sentence(decision, what, over)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, isclose, isfinite
@@ -9,10 +10,8 @@ from numbers import Real
 from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Literal
 
-from scipy.stats import norm
-
 from kgbench.errors import InputError, UnknownNameError
-from kgbench.stats import LEVEL, wilson_interval
+from kgbench.stats import rate_interval
 
 if TYPE_CHECKING:
     from kgbench.records import Estimate
@@ -45,13 +44,13 @@ class Decision:
 
     @property
     def is_rate(self) -> bool:
-        """Whether the interval is Wilson's of a rate, as that of hits."""
+        """Whether the interval is that of a hit rate."""
         value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
         if value is None or low is None or high is None or not 0 <= value <= 1 or self.n < 1:
             return False
         exact = round(value * self.n) / self.n
         # What is stored has six digits.
-        pairs = zip((value, low, high), (exact, *wilson_interval(exact, self.n)), strict=True)
+        pairs = zip((value, low, high), (exact, *rate_interval(exact, self.n)), strict=True)
         return all(isclose(*ends, abs_tol=2e-6) for ends in pairs)
 
 
@@ -94,11 +93,18 @@ def _is_number(bound: object) -> bool:
 
 
 def _facts_of_a_rate(rate: float, bound: float) -> int | None:
-    """How many facts put an end of Wilson's interval on the bound: the n of |rate - bound| = z sqrt(bound (1 - bound) / n)."""
+    """The least number of facts whose interval of the rate leaves out the bound, or ends on it."""
     if isclose(rate, bound, abs_tol=1e-12):
         return None
-    spread = max(0.0, bound * (1 - bound))
-    return max(1, ceil(float(norm.ppf((1 + LEVEL) / 2)) ** 2 * spread / (rate - bound) ** 2))
+
+    def decided(n: int) -> bool:
+        low, high = rate_interval(rate, n)
+        return not low < bound < high
+
+    enough = 1
+    while not decided(enough):
+        enough *= 2
+    return bisect_left(range(enough), True, lo=enough // 2, key=decided)
 
 
 def _facts_needed(n: int, value: float, interval: tuple[float, float], bound: float) -> int | None:

@@ -25,7 +25,8 @@ def sentence(decision: Decision, what: str, over: str = "") -> str:
     """
     bound = f"the bound {plain_text(decision.bound)} ({decision.op})"
     if decision.estimate.undefined is not None:
-        return f"{what} is undefined, so that {bound} is undecided: {reason_text(decision.estimate.undefined)}"
+        lacking = "is undefined" if decision.estimate.value is None else f"{number_text(decision.estimate.value)} has no interval"
+        return f"{what} {lacking}, so that {bound} is undecided: {reason_text(decision.estimate.undefined)}"
     figure = f"{what} {_figure(decision.estimate, decision.bound)} over {over or _facts(decision.n)}"
     if decision.outcome == "holds":
         return f"{figure} keeps {bound}"

@@ -14,7 +14,7 @@ from kgbench.leaderboard.maps import PlantMap, PlantMaps, mean_over_plants, plan
 from kgbench.leaderboard.model import Board, Column, Line, Table
 from kgbench.numbers import figure_text, number_text
 from kgbench.records import Effect, Estimate, Planted
-from kgbench.stats import wilson
+from kgbench.stats import hit_rate
 
 __all__ = ["planted_board"]
 
@@ -190,7 +190,7 @@ def _told_right(judged: Iterable[Planted]) -> Estimate:
         return Estimate(n=0, undefined="no plant of positions, or a method that makes no grafts of tokens")
     if "not applicable" in answers:
         return Estimate(n=0, undefined="not applicable: the method cannot express the pathways")
-    return store(wilson(answers.count("told"), len(answers)))
+    return store(hit_rate(answers.count("told"), len(answers)))
 
 
 def _told(entries: Iterable[Entry]) -> tuple[Column, ...]:

@@ -10,14 +10,14 @@ from kgbench.leaderboard.published import PublishedRow, experiments, paper, publ
 from kgbench.numbers import percent_text
 from kgbench.records import Estimate
 from kgbench.sites import BASELINES
-from kgbench.stats import wilson_interval
+from kgbench.stats import rate_interval
 
 __all__ = ["published_board"]
 
 _UNRANKED = "published, not reproduced here"
 _NONE = "no interval was published"
 _FIGURES = {
-    "top5": f"Top-5 hit rate; the interval is Wilson's, computed by us from rate and n, for {_NONE}.",
+    "top5": f"Top-5 hit rate; the interval is computed by us from rate and n, for {_NONE}.",
     "rank": f"Mean rank of the target, from 1; {_NONE}.",
     "prob": f"Mean probability of the target; {_NONE}.",
 }
@@ -109,7 +109,7 @@ def _line(cell: Cell, figures: Mapping[str, Estimate]) -> Line:
 def _figure(row: PublishedRow, metric: str) -> Estimate:
     if metric != "top5":
         return _point(getattr(row, metric), row.n)
-    low, high = wilson_interval(row.top5, row.n)
+    low, high = rate_interval(row.top5, row.n)
     return Estimate(value=row.top5, low=min(low, row.top5), high=max(high, row.top5), n=row.n)
 
 

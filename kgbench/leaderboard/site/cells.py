@@ -39,8 +39,13 @@ class Cells:
         """A cell; what pictures and sorting need stands beside the text, undefined ones point to a footnote."""
         if estimate is None:
             return _MISSING
-        if estimate.value is None or estimate.low is None or estimate.high is None:
+        if estimate.value is None:
             return self._undefined(estimate.undefined or "")
+        if estimate.low is None or estimate.high is None:
+            value = _four(estimate.value)
+            return Markup('<td data-v="{} {} {} {}">{} ({})').format(
+                value, value, value, estimate.n, number(estimate.value), self._mark(estimate.undefined or "")
+            )
         self.shown.append(estimate)
         text = _text(number, estimate.value, estimate.low, estimate.high)
         if not self.exact:
@@ -59,11 +64,15 @@ class Cells:
         return self._undefined(estimate.undefined or "", Markup(" colspan={}").format(columns))
 
     def _undefined(self, reason: str, how: str = "") -> Markup:
+        mark = self._mark(reason)
+        word = "n/a" if reason.startswith(NOT_APPLICABLE) else "undefined"
+        return Markup("<td data-f={}{}>{} ({})").format(mark, how, word, mark)
+
+    def _mark(self, reason: str) -> int:
+        """The number of a reason's footnote."""
         if reason not in self.reasons:
             self.reasons.append(reason)
-        word = "n/a" if reason.startswith(NOT_APPLICABLE) else "undefined"
-        mark = self.reasons.index(reason) + 1
-        return Markup("<td data-f={}{}>{} ({})").format(mark, how, word, mark)
+        return self.reasons.index(reason) + 1
 
     def legend(self, spread: Spread) -> str:
         """What the brackets hold, and of how many the figures are."""

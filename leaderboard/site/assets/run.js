@@ -20,12 +20,18 @@
     return figure;
   };
 
-  /** A hit rate with Wilson's 95 % interval. */
+  /** A hit rate with the 95 % interval of `kgbench.stats.hit_rate`: Student's, with an imagined hit and an imagined miss. */
   const rate = (hits, n) => {
+    if (!n) return null;
     const z = 1.959964;
-    const [p, d] = [hits / n, 1 + z ** 2 / n];
-    const [middle, half] = [(p + z ** 2 / (2 * n)) / d, (z / d) * Math.sqrt((p * (1 - p)) / n + z ** 2 / (4 * n ** 2))];
-    return n ? { value: p, low: Math.max(0, middle - half), high: Math.min(1, middle + half), n } : null;
+    const [weight, value] = [z ** 2 / 4, hits / n];
+    const count = n + 2 * weight;
+    const freedom = count - 1;
+    // Cornish and Fisher's expansion of Student's quantile.
+    const t = z + (z ** 3 + z) / (4 * freedom) + (5 * z ** 5 + 16 * z ** 3 + 3 * z) / (96 * freedom ** 2) + (3 * z ** 7 + 19 * z ** 5 + 17 * z ** 3 - 15 * z) / (384 * freedom ** 3);
+    const middle = (hits + weight) / count;
+    const half = t * Math.sqrt((middle * (1 - middle)) / freedom);
+    return { value, low: Math.max(0, Math.min(value, middle - half)), high: Math.min(1, Math.max(value, middle + half)), n };
   };
 
   /** Hit rates within a rank, counted from the steps of the facts' ranks; the text of a column otherwise. */
