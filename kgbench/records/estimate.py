@@ -94,10 +94,10 @@ class Estimate(Strict):
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
-NO_INTERVAL_OF_RANKS = "a mean of ranks is that of the few largest, which no interval knows of: see median_rank and log_rank"
+NO_INTERVAL_OF_RANKS = "see median_rank"
 """Why a mean rank stands alone."""
 
-NO_INTERVAL_OF_SITES = "these are all the sites that there are, and none was drawn: what has an interval is a mean over plants and seeds"
+NO_INTERVAL_OF_SITES = "all sites there are, not a sample: see the mean over plants"
 """Why a figure over sites stands alone."""
 
 
