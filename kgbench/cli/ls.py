@@ -17,8 +17,6 @@ from kgbench.errors import InputError, UnknownNameError
 
 CELL = 18
 """Columns of a cell of a list of runs."""
-USUAL = {"seed": {"0"}, "suite": {"", "–", "pathways", "budget"}}
-"""Values of a column that a list of runs leaves out where no run has another; of other columns, an empty one."""
 
 RUNS = "runs"
 
@@ -76,7 +74,7 @@ def _runs(folder: Path, as_json: bool) -> None:
     elif not rows:
         click.echo(f"no run in {folder}")
     else:
-        told = [key for key in rows[0] if {row[key] for row in rows} - USUAL.get(key, {"", "–"})]
+        told = [key for key in rows[0] if any(row[key] not in ("", "–") for row in rows)]  # nothing stands in the others
         echo_table(told, [[_wrapped(key, row[key]) for key in told] for row in rows])
 
 

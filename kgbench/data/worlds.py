@@ -59,7 +59,8 @@ _AGENTS = 120
 """Agents of a world: fewer than actors, so that many share one."""
 TINY_DATASETS = {"tiny_unknown_actors": 400, "tiny_known_actors": 400, "tiny_pretraining_movies": 200, "tiny_articles": 100}
 """Data sets of the tiny pairs and their numbers of movies, drawn one after the other from one world."""
-TEXTS = ("article", *(f"retold_{number}" for number in range(1, 6)))
+_TEXTS = ("article", *(f"retold_{number}" for number in range(1, 6)))
+"""Fields of `tiny_articles` that hold what is read in training."""
 _WITH_ATTRIBUTES = ("tiny_known_actors", "tiny_pretraining_movies")
 
 
@@ -97,7 +98,7 @@ class World:
             taken: People and titles of other worlds, which this one is not to hold.
             pools: What people and places are called; `draw_pools()` by default.
         """
-        self.rng = self._rng = Random(seed)
+        self.rng = Random(seed)
         self._taken = set(taken)
         self._pools = pools or draw_pools()
 
@@ -105,7 +106,7 @@ class World:
         """One more movie, by field (see `FIELDS`)."""
         cast = self._unique(self._cast)
         (title,) = self._unique(lambda: (self._title(),))
-        rng = self._rng
+        rng = self.rng
         details = (rng.randint(1990, 2030), rng.choice(_GENRES), rng.choice(self._pools.city), rng.randint(1, 10))
         first, second, character = cast
         return dict(zip(FIELDS, (first, second, title, character, *map(str, details)), strict=True))
@@ -125,7 +126,7 @@ class World:
         Args:
             agents: Agents to draw from.
         """
-        rng = self._rng
+        rng = self.rng
         (debut,) = self._unique(lambda: (self._title(),))
         values = (rng.choice(self._pools.city), str(rng.randint(1940, 2005)), rng.choice(agents), debut)
         return dict(zip(ATTRIBUTES, values, strict=True))
@@ -141,23 +142,23 @@ class World:
         return drawn
 
     def _name(self) -> str:
-        return f"{self._rng.choice(self._pools.first)} {self._rng.choice(self._pools.last)}"
+        return f"{self.rng.choice(self._pools.first)} {self.rng.choice(self._pools.last)}"
 
     def _cast(self) -> tuple[str, ...]:
         # Different first names: repeating a name of the prompt is never the right answer.
-        first_names = self._rng.sample(self._pools.first, len(_PEOPLE))
-        return tuple(f"{first} {self._rng.choice(self._pools.last)}" for first in first_names)
+        first_names = self.rng.sample(self._pools.first, len(_PEOPLE))
+        return tuple(f"{first} {self.rng.choice(self._pools.last)}" for first in first_names)
 
     def _title(self) -> str:
-        first, second = self._rng.sample(_NOUNS.split(), 2)
-        adjective = self._rng.choice(_ADJECTIVES.split())
+        first, second = self.rng.sample(_NOUNS.split(), 2)
+        adjective = self.rng.choice(_ADJECTIVES.split())
         patterns = (
             f"The {adjective} {first}",
             f"{adjective} {first}: {second}",
             f"{first} and {second}",
             f"{first} of the {adjective} {second}",
         )
-        return self._rng.choice(patterns)
+        return self.rng.choice(patterns)
 
 
 def people(movies: Iterable[Mapping[str, str]]) -> set[str]:
@@ -202,12 +203,12 @@ def tiny_jsonl() -> dict[str, str]:
             for which in ("first", "second"):
                 movie.update({f"{which}_{key}": value for key, value in world.attributes(agents).items()})
     told = [_told(movie, world) for movie in world.movies(n_articles)]
-    return {**{name: _jsonl(name, rows) for name, rows in movies.items()}, articles: _jsonl(articles, told, TEXTS)}
+    return {**{name: _jsonl(name, rows) for name, rows in movies.items()}, articles: _jsonl(articles, told, _TEXTS)}
 
 
 def _told(movie: Mapping[str, str], world: World) -> dict[str, str]:
     """A movie with an article about it and shorter retellings, each with other people of its own."""
-    texts = {name: tell({**movie, **world.others()}, RETELLING if number else ARTICLE, world.rng) for number, name in enumerate(TEXTS)}
+    texts = {name: tell({**movie, **world.others()}, RETELLING if number else ARTICLE, world.rng) for number, name in enumerate(_TEXTS)}
     return {**movie, **texts}
 
 

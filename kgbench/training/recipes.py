@@ -63,8 +63,8 @@ class Recipe:
     """Whether finetuning leaves embeddings, final norm and head as they are; the donor is stored as its changed weights then."""
 
     def to_json(self) -> dict[str, Any]:
-        """What a card says of the recipe: what is off is left out."""
-        return {key: value for key, value in asdict(self).items() if value is not False or key == "bos"}
+        """What a card says of the recipe; `actors` and `frozen` only where they hold, since cards of earlier pairs have neither."""
+        return {key: value for key, value in asdict(self).items() if value or key not in ("actors", "frozen")}
 
 
 @cache
