@@ -27,7 +27,7 @@ def plant_identity(spec: PlantSpec, recipe: PlantRecipe, recipient: str, groups:
     """
     facts = {name: group.content_hash for name, group in groups.items()}
     wordings = training_templates().finetuning
-    return hash_of({"spec": asdict(spec), "recipe": asdict(recipe), "recipient": recipient, "facts": facts, "wordings": wordings})
+    return hash_of({"spec": dict(spec.chosen), "recipe": asdict(recipe), "recipient": recipient, "facts": facts, "wordings": wordings})
 
 
 def make_plant_card(
@@ -50,6 +50,7 @@ def make_plant_card(
         "licence": "MIT",
         "plant": spec.plant,
         "decoy": spec.decoy,
+        **{key: spec.chosen[key] for key in ("level", "places", "enough", "never", "needed") if key in spec.chosen},
         "seed": spec.seed,
         "identity": plant_identity(spec, recipe, recipient["weights"], groups),
         "recipient": dict(recipient),
@@ -58,13 +59,15 @@ def make_plant_card(
     }
 
 
-def add_results(card: Mapping[str, Any], scores: Scores, weights: PlantedWeights, seconds: float) -> dict[str, Any]:
+def add_results(
+    card: Mapping[str, Any], spec: PlantSpec, scores: Scores, weights: PlantedWeights, seconds: float
+) -> dict[str, Any]:
     """The card with what came of the training."""
     return {
         **card,
         "metric": "top5",
         "scores": scores,
-        "shortfalls": shortfalls(scores),
+        "shortfalls": shortfalls(scores, spec),
         "relative_changes": {name: round(change, 4) for name, change in weights.relative_changes().items()},
         "seconds": round(seconds, 1),
         "versions": versions(),

@@ -22,6 +22,7 @@ from kgbench.engine.treatment import Slots
 from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
 from kgbench.sites import RECIPIENT, Graft
+from kgbench.training.plant_recipes import PlantSpec
 from kgbench.training.plant_texts import Told
 
 __all__ = ["Aim", "Planting", "aims"]
@@ -34,17 +35,19 @@ class Aim:
     group: int
     """Whose texts: 0 for the planted facts, 1 for the decoys."""
     active: str
-    """Which weights of the donor are: those of the graft `plant`, `decoy` or `rest` (all but the plant), or all (`donor`)."""
+    """Which weights of the donor are: those of a graft of the plant, by its name, or all (`donor`)."""
     told: bool
     """Whether the target is told (cross-entropy), or the recipient's answer is kept (its Kullback-Leibler divergence)."""
 
 
-def aims(decoy: bool) -> tuple[Aim, ...]:
+def aims(spec: PlantSpec) -> tuple[Aim, ...]:
     """The terms of the objective, all of weight 1."""
-    if not decoy:
-        return Aim(0, "plant", told=True), Aim(0, "donor", told=True), Aim(0, "rest", told=False)
-    told = (Aim(0, "plant", told=True), Aim(1, "decoy", told=True), Aim(0, "donor", told=True), Aim(1, "donor", told=True))
-    return (*told, Aim(0, "decoy", told=False), Aim(1, "plant", told=False))
+    told = [Aim(0, part, told=True) for part in (*spec.alone, "donor")]
+    kept = [Aim(0, part, told=False) for part in spec.never]
+    if spec.decoy is None:
+        return (*told, *kept, Aim(0, "rest", told=False))
+    told += [Aim(1, part, told=True) for part in ("decoy", "donor")]
+    return (*told, *kept, Aim(0, "decoy", told=False), Aim(1, "plant", told=False))
 
 
 Row = tuple[Told, str]
@@ -56,7 +59,7 @@ class Planting(nn.Module):
 
     Args:
         pair: Recipient and the donor `sft`; only the donor's weights that require a gradient are trained.
-        grafts: The grafts `plant` and `decoy`, or `plant` and `rest`.
+        spec: Which plant.
         groups: Texts of the planted facts and, with a decoy, of the decoys.
 
     Raises:
@@ -64,13 +67,14 @@ class Planting(nn.Module):
         InputError: A graft names no token of them.
     """
 
-    def __init__(self, pair: ModelPair, grafts: Mapping[str, Graft], groups: Sequence[Sequence[Told]]) -> None:
+    def __init__(self, pair: ModelPair, spec: PlantSpec, groups: Sequence[Sequence[Told]]) -> None:
         super().__init__()
+        grafts = spec.grafts()
         self.donor = pair.donor("sft")
         self._wiring = Wiring(pair)
         self._activity = _Activity(Slots(pair.family, pair.n_layers), grafts)
         self._groups = groups
-        self._aims = aims("decoy" in grafts)
+        self._aims = aims(spec)
         for part, graft in grafts.items():
             if not self._activity.of(groups[0][0], part).any():
                 raise InputError(f"the {part} '{graft}' names no token of a text, so that nothing can be planted there")

@@ -63,7 +63,7 @@ def build_plant(
     """
     canonical = replace(spec, plant=str(parse_graft(spec.plant)), decoy=str(parse_graft(spec.decoy)) if spec.decoy else None)
     canonical.check()
-    started = _Build(canonical, recipe or plant_recipe(canonical.decoy is not None), out)
+    started = _Build(canonical, recipe or plant_recipe(canonical.decoy is not None, canonical.level), out)
     try:
         if not started.is_done():
             started.begin()
@@ -87,7 +87,7 @@ class _Build:
         self.pair = _pair(base.recipient)
         self.slots = trained_slots(self.pair, spec.grafts())
         self.texts = [told(self.pair, facts) for facts in self.groups.values()]
-        self.model = Planting(self.pair, spec.grafts(), self.texts)
+        self.model = Planting(self.pair, spec, self.texts)
         recipient = {"source": base.recipient, "weights": stored_hash(self.place.directory)}
         self.card = make_plant_card(spec, recipe, recipient, self.groups, whole)
 
@@ -129,11 +129,11 @@ class _Build:
         with torch.no_grad():
             for tensor in donor.parameters():  # what is measured is what is stored
                 tensor.copy_(tensor.to(stored))
-        scores = score_plant(self.pair, self.groups, self.spec.plant, self.spec.decoy)
+        scores = score_plant(self.pair, self.groups, self.spec)
         write_delta(self.pair.recipient, donor, stored, self.work / DELTA)
         (self.work / DELTA).chmod(0o644)  # weights are written for their owner only
         os.replace(self.work / DELTA, self.out / DELTA)
-        write_card(add_results(self.card, scores, weights, seconds), self.path)
+        write_card(add_results(self.card, self.spec, scores, weights, seconds), self.path)
 
     def _after_step(self, weights: PlantedWeights, total: int, progress: Report | None) -> Callable[[int], None]:
         what, size = f"{self.spec.name}: planting", self.recipe.relative_change
