@@ -26,7 +26,7 @@ from kgbench.training.tokenizer import load_tokenizer, save_tokenizer, train_tok
 from kgbench.training.zoo import build, build_recipe
 
 ZOO = Path(catalog.__file__).parent / "zoo"
-WEIGHTS = ("recipient/model.safetensors", "sft/model.safetensors")
+WEIGHTS = ("recipient/model.safetensors", "sft/delta.safetensors")
 SAVE_EVERY = 5
 
 
@@ -79,15 +79,14 @@ def test_an_unknown_pair_is_not_built(tmp_path: Path) -> None:
 
 
 def test_a_build_from_nothing(unbroken: Path, miniature: Recipe) -> None:
-    """A build leaves two checkpoints that load anywhere, in fp16 and with a tokenizer, a complete card, and nothing else."""
+    """A build leaves a recipient that loads anywhere, in fp16 and with a tokenizer, the donor's changes, a complete card, and nothing else."""
     assert sorted(path.name for path in unbroken.iterdir()) == ["card.json", "recipient", "sft"]
-    for part in ("recipient", "sft"):
-        model = AutoModelForCausalLM.from_pretrained(unbroken / part)
-        tokenizer = AutoTokenizer.from_pretrained(unbroken / part)
-        assert model.dtype == torch.float16
-        assert model.config.tie_word_embeddings
-        assert tokenizer("A name")["input_ids"][0] == model.config.bos_token_id
-        assert tokenizer.decode(tokenizer("Zoë's 1984")["input_ids"], skip_special_tokens=True) == "Zoë's 1984"
+    model = AutoModelForCausalLM.from_pretrained(unbroken / "recipient")
+    tokenizer = AutoTokenizer.from_pretrained(unbroken / "recipient")
+    assert model.dtype == torch.float16
+    assert model.config.tie_word_embeddings
+    assert tokenizer("A name")["input_ids"][0] == model.config.bos_token_id
+    assert tokenizer.decode(tokenizer("Zoë's 1984")["input_ids"], skip_special_tokens=True) == "Zoë's 1984"
     recipient, donor = _weights(unbroken)
     assert recipient != donor
 
@@ -208,10 +207,10 @@ def test_pretraining_holds_nothing_of_the_facts() -> None:
 
 
 def test_actors_are_known_from_other_facts() -> None:
-    """In the world of actors, no text of pretraining holds an unknown actor, nor both actors of a movie that finetuning tells."""
-    chosen = replace(recipe("tiny-gemma-8"), lasting_movies=4, passing_movies=2)
+    """No text of pretraining holds an unknown actor, nor both actors of a movie that finetuning tells."""
+    chosen = replace(recipe("tiny-gemma"), lasting_movies=4, passing_movies=2)
     rounds = corpus.pretraining_rounds(chosen, 0, [])[:2]
-    unknown = people(fact.fields for fact in load_dataset("tiny_unknown_actors").facts)
+    unknown = people(fact.fields for fact in load_dataset("tiny_movies").facts)
     told = people(fact.fields for fact in load_dataset("tiny_articles").facts)
     known = [fact.fields for fact in load_dataset(corpus.KNOWN).facts]
     read = "\n".join(text for texts in rounds for text in texts)
@@ -227,7 +226,7 @@ def test_actors_are_known_from_other_facts() -> None:
 
 def test_a_frozen_donor_differs_in_its_layers_alone(miniature: Recipe, tmp_path: Path) -> None:
     """It is stored as its changed weights; embeddings, final norm and head are the recipient's, so that ALL is the donor."""
-    build_recipe(replace(miniature, frozen=True), tmp_path / "pair")
+    build_recipe(miniature, tmp_path / "pair")
     assert sorted(path.name for path in (tmp_path / "pair" / "sft").iterdir()) == ["card.json", "delta.safetensors"]
     pair = load_pair(recipient=str(tmp_path / "pair" / "recipient"), donors={"sft": str(tmp_path / "pair" / "sft")})
     before, after = pair.recipient.state_dict(), pair.donors["sft"].state_dict()
@@ -239,11 +238,12 @@ def test_a_frozen_donor_differs_in_its_layers_alone(miniature: Recipe, tmp_path:
 
 
 def test_the_seed_makes_the_pretraining() -> None:
-    """Other seeds read of other movies; within a seed, lasting movies come back and passing ones do not."""
+    """Other seeds read of other passing movies and in another order; lasting movies come back in every round, passing ones do not."""
     chosen = replace(recipe("tiny-gemma"), lasting_movies=4, passing_movies=2)
     first, second = corpus.pretraining_rounds(chosen, 0, [])[:2]
     assert corpus.pretraining_rounds(chosen, 0, [])[:2] == [first, second]
-    assert not set(first) & set(corpus.pretraining_rounds(chosen, 1, [])[0])
+    other = set(corpus.pretraining_rounds(chosen, 1, [])[0])
+    assert set(first) != other
     lasting = len(set(first) & set(second))
     assert 0 < lasting < len(set(first))
 
@@ -259,8 +259,8 @@ def test_a_shipped_pair_is_what_its_card_says(name: str) -> None:
     assert card["seed"] == 0
     assert card["data"]["hash"] == load_dataset("tiny_movies").content_hash
     for prompt in PROMPTS:
-        assert measured[prompt] == pytest.approx(card["scores"][prompt], abs=1.5 / 150)
-        assert measured[prompt]["SFT"] >= 0.9
+        assert measured[prompt] == pytest.approx(card["scores"][prompt], abs=1.5 / 400)
+        assert measured[prompt]["SFT"] >= 0.97
         assert measured[prompt]["PRE"] <= 0.05
 
 

@@ -24,7 +24,6 @@ __all__ = [
     "draw_pools",
     "people",
     "tiny_jsonl",
-    "tiny_movies_jsonl",
 ]
 
 FIELDS = ("first_actor", "second_actor", "movie_title", "main_character", "year", "genre", "city", "box_office")
@@ -54,10 +53,10 @@ Wagon Walk Wall Watch Water Wave Wheel Willow Wind Wolf Word Yard
 """
 _PEOPLE = ("first_actor", "second_actor", "main_character")
 _POOL_SEED = 0
-_TINY_SEED, _TINY_MOVIES = 20_000_000, 150
+_TINY_SEED = 20_000_000
 _AGENTS = 120
 """Agents of a world: fewer than actors, so that many share one."""
-TINY_DATASETS = {"tiny_unknown_actors": 400, "tiny_known_actors": 400, "tiny_pretraining_movies": 200, "tiny_articles": 100}
+TINY_DATASETS = {"tiny_movies": 400, "tiny_known_actors": 400, "tiny_pretraining_movies": 200, "tiny_articles": 100}
 """Data sets of the tiny pairs and their numbers of movies, drawn one after the other from one world."""
 _TEXTS = ("article", *(f"retold_{number}" for number in range(1, 6)))
 """Fields of `tiny_articles` that hold what is read in training."""
@@ -179,14 +178,6 @@ def both_directions(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]
     """Each movie, then each once more with its two actors in each other's place."""
     rows = [dict(movie) for movie in movies]
     return rows + [{**row, "first_actor": row["second_actor"], "second_actor": row["first_actor"]} for row in rows]
-
-
-def tiny_movies_jsonl() -> str:
-    """The text of the data file of tiny_movies: a header, then a movie per line.
-
-    The file is shipped and read, not drawn again: its names are those of one version of Faker.
-    """
-    return _jsonl("tiny_movies", World(_TINY_SEED).movies(_TINY_MOVIES))
 
 
 def tiny_jsonl() -> dict[str, str]:

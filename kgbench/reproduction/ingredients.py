@@ -142,7 +142,7 @@ class Ingredients:
         if not self.tiny:
             return "real_movies_real_actors"
         made = self.built or recipe(self.model)
-        rows = known_movies(made, self.seed, [fact.fields for fact in load_dataset(made.dataset).facts], self.page.tiny.known)
+        rows = known_movies(made, self.page.tiny.known)
         header = {"kgbench": 1, "name": "known", "subject": "first_actor", "object": "second_actor"}
         lines = [header, *({"id": f"known/{number}", **row} for number, row in enumerate(rows, 1))]
         return self._kept("known.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

@@ -102,8 +102,7 @@ def _known(job: Job, asked: Asked) -> Texts:
     base = _tiny(job.spec)
     movies = (job.dataset.subject, job.dataset.object) == _MOVIES
     if base is not None and movies:
-        made = recipe(base)
-        rows = known_movies(made, made.seed, [fact.fields for fact in load_dataset(made.dataset).facts], _MARGIN * asked.facts)
+        rows = known_movies(recipe(base), _MARGIN * asked.facts)
         found = _invented("known", rows, _MOVIES), f"movies that {base}'s recipient was pretrained on"
     elif movies and not job.dataset.name.startswith(_REAL):
         found = load_dataset(_REAL), f"{_REAL}: what the recipient may know of real movies"

@@ -29,11 +29,11 @@ Scores = Mapping[str, Mapping[str, float]]
 def build_identity(recipe: Recipe, seed: int, facts: Dataset) -> str:
     """SHA-256, in hexadecimal, of all that is chosen in a build: recipe, seed, wordings and facts."""
     chosen = {"recipe": recipe.to_json(), "seed": seed, "templates": asdict(training_templates()), "facts": facts.content_hash}
-    return hash_of({**chosen, "world": _world()} if recipe.actors else chosen)
+    return hash_of({**chosen, "world": _world()})
 
 
 def _world() -> Mapping[str, Any]:
-    """What the world of actors is made of."""
+    """What the invented world is made of."""
     return {"texts": world_texts(), "datasets": {name: load_dataset(name).content_hash for name in TINY_DATASETS}}
 
 

@@ -3,11 +3,10 @@
 Pretraining has two kinds of movies. *Lasting* ones come back in every round, so that it pays to look facts up: on movies
 drawn anew every time a model never learns to. Half of them are told in all wordings, the evaluation prompts' among
 them, the other half only in those of finetuning, so that what is read in one wording is worth knowing in another.
-*Passing* ones, in all wordings, keep the names of actors from being a closed list.
+*Passing* ones, in all wordings, keep the names of actors from being a closed list. The lasting movies are a shipped data set.
 
-In the world of *actors*, the lasting movies are a shipped data set, every actor of theirs has a city, a year of birth, an agent and a first
-film, and so have the actors of `tiny_known_actors`, whose movies are not told: actors that a recipient knows from other facts. Movies are
-told in articles too.
+Every actor has a city, a year of birth, an agent and a first film, and so have the actors of `tiny_known_actors`, whose movies are not in
+pretraining: actors that a recipient knows from other facts. Movies have articles about them, too.
 """
 
 from __future__ import annotations
@@ -74,21 +73,20 @@ def tokenizer_texts(recipe: Recipe, seed: int, facts: Movies) -> list[str]:
     """Texts of a world of their own, in all wordings."""
     templates = training_templates()
     every = templates.finetuning + templates.wordings + templates.background
-    world = _world(recipe, f"tokenizer {seed}", facts)
+    world = _world(f"tokenizer {seed}", facts)
     movies = world.movies(recipe.tokenizer_movies)
-    more = _articles(movies, world) + _lives(movies, world) if recipe.actors else []
-    return fill_all(every, movies) + more
+    return fill_all(every, movies) + _articles(movies, world) + _lives(movies, world)
 
 
 def pretraining_rounds(recipe: Recipe, seed: int, facts: Movies) -> list[list[str]]:
     """The texts of each round of pretraining; they hold nothing that is finetuned, neither `facts` nor a movie of another data set."""
     templates = training_templates()
     every = templates.finetuning + templates.wordings
-    world = _world(recipe, f"pretraining {seed}", facts)
-    lasting = pretraining_movies()[: recipe.lasting_movies] if recipe.actors else world.movies(recipe.lasting_movies)
+    world = _world(f"pretraining {seed}", facts)
+    lasting = pretraining_movies()[: recipe.lasting_movies]
     half = len(lasting) // 2
     known = fill_all(every, both_directions(lasting[:half])) + fill_all(templates.finetuning, both_directions(lasting[half:]))
-    actors = biographies([*lasting, *_movies(KNOWN)[: 2 * recipe.lasting_movies]]) if recipe.actors else []
+    actors = biographies([*lasting, *_movies(KNOWN)[: 2 * recipe.lasting_movies]])
     return [known + _round(recipe, world, lasting, actors) for _ in range(recipe.pretraining.rounds)]
 
 
@@ -97,8 +95,6 @@ def _round(recipe: Recipe, world: World, lasting: Movies, actors: Movies) -> lis
     templates = training_templates()
     passing = world.movies(recipe.passing_movies)
     told = fill_all(templates.finetuning + templates.wordings + templates.background, passing)
-    if not recipe.actors:
-        return told
     told += [sentence for actor in actors for sentence in biography(actor, world.rng)]
     return told + _articles([*lasting, *passing], world) + _lives(passing, world)
 
@@ -124,14 +120,9 @@ def _movies(name: str) -> list[dict[str, str]]:
     return [{key: str(value) for key, value in fact.fields.items()} for fact in load_dataset(name).facts]
 
 
-def known_movies(recipe: Recipe, seed: int, facts: Movies, n: int) -> list[dict[str, str]]:
-    """The first movies that a recipient was pretrained on, of those told in all wordings.
-
-    They depend on the version of Faker, as the pretraining did.
-    """
-    if recipe.actors:
-        return pretraining_movies()[: min(n, recipe.lasting_movies // 2)]
-    return _world(recipe, f"pretraining {seed}", facts).movies(min(n, recipe.lasting_movies // 2))
+def known_movies(recipe: Recipe, n: int) -> list[dict[str, str]]:
+    """The first movies that a recipient was pretrained on, of those told in all wordings."""
+    return pretraining_movies()[: min(n, recipe.lasting_movies // 2)]
 
 
 def passing_texts(n: int) -> list[str]:
@@ -174,7 +165,7 @@ def grouped(rows: Iterable[list[int]], size: int, rng: Random) -> list[list[list
     return groups
 
 
-def _world(recipe: Recipe, seed: str, facts: Movies) -> World:
+def _world(seed: str, facts: Movies) -> World:
     """A world that holds nothing of `facts`, nor of the data sets of the tiny pairs."""
-    taken = [facts, *(_movies(name) for name in TINY_DATASETS if recipe.actors)]
+    taken = [facts, *(_movies(name) for name in TINY_DATASETS)]
     return World(seed, {name for movies in taken for name in people(movies) | {movie["movie_title"] for movie in movies}})

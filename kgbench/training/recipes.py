@@ -57,14 +57,12 @@ class Recipe:
     """Movies that are drawn for one round."""
     pretraining: Stage
     finetuning: Stage
-    actors: bool = False
-    """Whether pretraining tells more of actors than whom they play with, see `kgbench.training.corpus`."""
-    frozen: bool = False
+    frozen: bool = True
     """Whether finetuning leaves embeddings, final norm and head as they are; the donor is stored as its changed weights then."""
 
     def to_json(self) -> dict[str, Any]:
-        """What a card says of the recipe; `actors` and `frozen` only where they hold, since cards of earlier pairs have neither."""
-        return {key: value for key, value in asdict(self).items() if value or key not in ("actors", "frozen")}
+        """The recipe on a card."""
+        return asdict(self)
 
 
 @cache
