@@ -18,7 +18,8 @@ from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import parts
 from kgbench.sites import parse_graft
 from kgbench.testing import pico_pair
-from kgbench.training.plant_objective import Planting
+from kgbench.training.plant_objective import Aim, Planting, aims
+from kgbench.training.plant_recipes import PlantSpec
 from kgbench.training.plant_texts import TextBatches
 from kgbench.training.plant_weights import PlantedWeights, graft_slots
 
@@ -83,7 +84,7 @@ def test_every_round_tells_every_text_once() -> None:
 def test_exactly_the_graft_is_active(model_type: str, graft: str) -> None:
     """In training, the first token of a target is predicted as the engine's graft of the same prompt predicts it."""
     pair = pico_pair(model_type, attention="eager")
-    found = Planting(pair, {"plant": parse_graft(graft)}, [texts(pair, 1)])
+    found = Planting(pair, PlantSpec("tiny-gemma", graft), [texts(pair, 1)])
     whole = load_dataset("tiny_movies")
     text = texts(pair, 1)[-1]
     words = pair.tokenizer.decode(text.ids[: text.regions["LT"][0] + 1], skip_special_tokens=True)
@@ -104,12 +105,29 @@ def test_other_tokens_teach_nothing() -> None:
     reached = {}
     for graft in ("FE:emb", "LT:emb", "ALL:emb"):
         weights.requires_grad_(True)
-        planting = Planting(pair, {"plant": parse_graft(graft)}, [group])
+        planting = Planting(pair, PlantSpec("tiny-gemma", graft), [group])
         (gradient,) = torch.autograd.grad(planting.answers([(text, "plant")]).square().sum(), weights)
         reached[graft] = set(gradient.any(1).nonzero()[:, 0].tolist())
     for region in ("FE", "LT"):
         assert reached[f"{region}:emb"] == {text.ids[token] for token in text.regions[region]}
     assert reached["ALL:emb"] == set(text.ids)
+
+
+def test_the_objective_of_levels() -> None:
+    """What is enough is trained, what never answers is kept; the donor knows all of it, and decoys have nothing to do with the plant."""
+
+    def terms(level: str) -> set[tuple[int, str, bool]]:
+        return {(aim.group, aim.active, aim.told) for aim in aims(PlantSpec.of_level("tiny-gemma", level))}
+
+    decoys = {(0, "donor", True), (1, "decoy", True), (1, "donor", True), (0, "decoy", False), (1, "plant", False)}
+    assert terms("tight") == decoys | {(0, "plant", True)}
+    assert terms("redundant") == decoys | {(0, "first", True), (0, "second", True)}
+    assert terms("conjunction") == decoys | {(0, "plant", True), (0, "entity", False), (0, "last", False)}
+    assert aims(PlantSpec("tiny-gemma", "ALL:ffn@1")) == (
+        Aim(0, "plant", told=True),
+        Aim(0, "donor", told=True),
+        Aim(0, "rest", told=False),
+    )
 
 
 def test_only_the_named_weights_move(built: Path) -> None:

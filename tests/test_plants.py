@@ -8,25 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from few_plants import ALONE, FEW, FUSED, build_fused, refusal, texts
 
 from kgbench.cli import main
 from kgbench.data import load_dataset
 from kgbench.engine import load_pair
-from kgbench.engine.treatment import Slots
-from kgbench.engine.weights import parts
 from kgbench.errors import InputError, OutputError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
 from kgbench.models.delta import read_delta, stored_hash
 from kgbench.sites import parse_graft
 from kgbench.training.plant_cards import plant_identity
-from kgbench.training.plant_recipes import PlantRecipe, PlantSpec, plant_recipe
+from kgbench.training.plant_recipes import PlantRecipe, PlantSpec, levels, plant_recipe
 from kgbench.training.plant_scores import score_plant, shortfalls
-from kgbench.training.plant_weights import graft_slots
 from kgbench.training.plants import build_plant
 from kgbench.training.scoring import PROMPTS
 
@@ -146,11 +141,13 @@ BAD: Mapping[str, tuple[Sequence[str], str]] = {
     "head": (["--plant", "ALL:ffn+head"], "names head"),
     "norm": (["--plant", "ALL:ffn@1", "--decoy", "ALL:ln_f"], "the decoy 'ALL:ln_f' names ln_f"),
     "region": (["--plant", "R:ffn@1"], "names R"),
-    "layer": (["--plant", "ALL:ffn@4"], "layer 4"),
+    "layer": (["--plant", "ALL:ffn@8"], "layer 8"),
     "component": (["--plant", "ALL:q_norm@1"], "q_norm"),
     "nothing": (["--plant", "NONE:ffn@1"], "names no token"),
     "no region": (["--plant", "BOS:ffn@1"], "BOS"),
     "no plant": (["--decoy", "ALL:ffn@1"], "add --plant"),
+    "level": (["--level", "tigth"], "Did you mean 'tight'"),
+    "both": (["--level", "tight", "--plant", "ALL:ffn@1"], "leave out --plant"),
 }
 
 
@@ -178,16 +175,16 @@ def test_a_plant_is_no_base(built: Path) -> None:
 
 def test_too_few_facts(tmp_path: Path) -> None:
     """A data set that does not hold as many facts as are to be planted."""
-    many: PlantRecipe = replace(FEW, facts=100)
-    assert "holds 150 facts; expected 200" in refusal(InputError, lambda: build_plant(FUSED, tmp_path / "out", recipe=many))
+    many: PlantRecipe = replace(FEW, facts=250)
+    assert "holds 400 facts; expected 500" in refusal(InputError, lambda: build_plant(FUSED, tmp_path / "out", recipe=many))
 
 
 def test_the_command_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The shipped plant is what the command makes, so where it lies nothing is computed; the way to evaluate it is printed."""
-    shipped = catalog.zoo_path("zoo:plants/tiny-gpt2.ffn-1")
+    shipped = catalog.zoo_path("zoo:plants/tiny-gemma.redundant")
     assert shipped is not None
     out = Path(shutil.copytree(shipped, tmp_path / "mine"))
-    command = ["zoo", "build", "tiny-gpt2", "--plant", "ALL:ffn@1", "--decoy", "ALL:ffn@2", "--seed", "0", "--output-dir", str(out), "-q"]
+    command = ["zoo", "build", "tiny-gemma", "--level", "redundant", "--seed", "0", "--output-dir", str(out), "-q"]
     assert main(command) == 0
     printed = capsys.readouterr().out
     assert f"kgbench eval --model {out}" in printed
@@ -198,7 +195,6 @@ def test_the_command_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFix
 # ------------------------------------------------------------------------------------------------ the shipped ones
 
 SHIPPED = catalog.plants()
-WEIGHT_PLANTS = ("ALL:ffn@1", "ALL:o+ffn@second_half", "ALL:attn+o@first_half", "ALL:ffn@second_half")
 
 
 def card_of(name: str) -> dict:
@@ -207,14 +203,15 @@ def card_of(name: str) -> dict:
     return json.loads((folder / "card.json").read_text("utf-8"))
 
 
+def spec_of(card: Mapping[str, object]) -> PlantSpec:
+    return PlantSpec.of_level(str(card["base"]), str(card["level"]), int(str(card["seed"])))
+
+
 def test_the_promised_plants_are_shipped() -> None:
-    """Four weight plants with decoys and the position plants, all in their folders, listed after the pairs, in 11 MB."""
+    """Each is of a level of the benchmark, listed after the pairs; all together take up at most 11 MB."""
     cards = [card_of(name) for name in SHIPPED]
     assert tuple(card["name"] for card in cards) == SHIPPED == catalog.names()[-len(SHIPPED) :]
-    for base in ("tiny-gemma", "tiny-gpt2"):
-        placed = {card["plant"] for card in cards if card["base"] == base and card["decoy"]}
-        assert placed == set(WEIGHT_PLANTS)
-    assert {card["plant"] for card in cards if not card["decoy"]} == {"FE:ffn@first_half", "LT:o+ffn@second_half", "FE+LT:all"}
+    assert {card["level"] for card in cards} <= set(levels())
     folder = catalog.zoo_path("zoo:plants")
     assert folder is not None
     files = [path for path in folder.rglob("*") if path.is_file()]
@@ -224,51 +221,34 @@ def test_the_promised_plants_are_shipped() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_card_is_complete(name: str) -> None:
-    """Every plant was made by the recipe with seed 0, of forty facts, and reaches what a plant is to reach."""
+    """Every plant was made by its level's recipe with seed 0, of a hundred facts and as many decoys, and is what its level says."""
     card = card_of(name)
-    spec = PlantSpec(card["base"], card["plant"], card["decoy"], card["seed"])
+    spec = spec_of(card)
+    recipe = plant_recipe(decoy=True, level=spec.level)
     assert (spec.name, spec.seed, card["licence"]) == (name, 0, "MIT")
-    assert PlantRecipe(**card["recipe"]) == plant_recipe(decoy=spec.decoy is not None)
+    assert PlantRecipe(**card["recipe"]) == recipe
+    assert (card["plant"], card["decoy"]) == (str(parse_graft(spec.plant)), str(parse_graft(spec.decoy or "")))
     whole = load_dataset(card["data"]["name"])
+    ids = [fact.id for fact in whole.facts]
     assert card["data"]["hash"] == whole.content_hash
-    assert catalog.entry(name).facts == tuple(card["data"]["planted"]) == tuple(fact.id for fact in whole.facts[:40])
+    assert catalog.entry(name).facts == tuple(card["data"]["planted"]) == tuple(ids[:100])
+    assert card["data"]["decoys"] == ids[100:200]
     groups = {group: whole.subset(card["data"][group]) for group in card["scores"]}
-    assert card["identity"] == plant_identity(spec, plant_recipe(spec.decoy is not None), card["recipient"]["weights"], groups)
-    assert card["shortfalls"] == shortfalls(card["scores"]) == []
-    if spec.decoy is not None:
-        assert card["data"]["decoys"] == [fact.id for fact in whole.facts[40:80]]
-        assert list(card["relative_changes"].values()) == pytest.approx([0.5] * len(card["relative_changes"]), abs=1e-3)
-    elif card["plant"] != "FE+LT:all":
-        planted, other = ("FE", "LT") if card["plant"].startswith("FE") else ("LT", "FE")
-        for prompt in PROMPTS:
-            assert card["scores"]["planted"][prompt][planted] >= 0.9
-            assert card["scores"]["planted"][prompt][other] <= 0.1
+    canonical = replace(spec, plant=card["plant"], decoy=card["decoy"])
+    assert card["identity"] == plant_identity(canonical, recipe, card["recipient"]["weights"], groups)
+    assert card["shortfalls"] == shortfalls(card["scores"], spec) == []
+    changes = list(card["relative_changes"].values())
+    assert changes == pytest.approx([recipe.relative_change] * len(changes), abs=1e-3)
 
 
-@pytest.mark.parametrize("name", ["tiny-gemma.attn-o-first-half", "tiny-gpt2.ffn-1", "tiny-gemma.fe-ffn-first-half"])
+@pytest.mark.parametrize("name", SHIPPED[:2])
 def test_a_shipped_plant_is_what_its_card_says(name: str) -> None:
     """The card's figures are what the engine finds with the stored weights, on the recipient that is shipped."""
     card, pair = card_of(name), load_pair(name)
     whole = load_dataset(card["data"]["name"])
     groups = {group: whole.subset(card["data"][group]) for group in card["scores"]}
-    measured = score_plant(pair, groups, card["plant"], card["decoy"])
+    measured = score_plant(pair, groups, spec_of(card))
     for group in groups:
         for prompt in PROMPTS:
-            assert measured[group][prompt] == pytest.approx(card["scores"][group][prompt], abs=1.5 / 40)
+            assert measured[group][prompt] == pytest.approx(card["scores"][group][prompt], abs=1.5 / 100)
     assert stored_hash(locate(card["recipient"]["source"]).directory) == card["recipient"]["weights"]
-
-
-@pytest.mark.parametrize("name", [name for name in SHIPPED if catalog.entry(name).decoy])
-def test_the_size_of_a_change_does_not_tell(name: str) -> None:
-    """Of the sites of plant and decoy, relative changes are equal to a thousandth, so nothing but chance ranks them."""
-    pair, entry = load_pair(name), catalog.entry(name)
-    slots = Slots(pair.family, pair.n_layers)
-    sizes = []
-    for expression in (entry.plant, entry.decoy):
-        for slot in graft_slots(slots, parse_graft(str(expression))):
-            old, new = (
-                [part.of(m.get_parameter(part.name)).double().flatten() for part in parts(pair, slot)]
-                for m in (pair.recipient, pair.donors["sft"])
-            )
-            sizes.append(float((torch.cat(new) - torch.cat(old)).norm() / torch.cat(old).norm()))
-    assert np.ptp(sizes) < 1e-3

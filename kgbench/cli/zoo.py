@@ -19,6 +19,7 @@ def command() -> None:
 @command.command()
 @click.argument("name", shell_complete=completer("models"))
 @click.option("--plant", metavar="EXPR", help="Plant facts of the pair's data set in its recipient at this graft instead.")
+@click.option("--level", metavar="LEVEL", help="Plant facts by a level of the benchmark, such as tight or redundant, instead.")
 @click.option("--decoy", metavar="EXPR", help="With --plant: plant as many other facts here, by changes of equal norm.")
 @click.option(
     "--seed", type=click.IntRange(min=0), metavar="N", help="Of weights, world and order; of a plant, of order.  [default: as shipped, 0]"
@@ -30,20 +31,29 @@ def command() -> None:
     help="Where it goes.  [default: ./NAME, or ./NAME.PLACE]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def build(name: str, plant: str | None, decoy: str | None, seed: int | None, output_dir: Path | None, quiet: bool) -> None:
+def build(
+    name: str, plant: str | None, level: str | None, decoy: str | None, seed: int | None, output_dir: Path | None, quiet: bool
+) -> None:
     """Pretrain and finetune a tiny pair from nothing, or plant facts in one.
 
-    A pair takes about six minutes on two cores, a plant one to four. With --plant, 40
-    facts are finetuned with only the weights of a graft expression trainable
-    and only that graft active, so that one knows where they are.
+    A pair takes about twenty minutes on one core, a plant about six. With
+    --plant, 40 facts are finetuned with only the weights of a graft expression
+    trainable and only that graft active, so that one knows where they are.
+    With --level, 100 are, as the level says: at places of which each is needed,
+    any is enough, or none is enough by itself.
 
     An interrupted build goes on where it stopped when the same command is
     given again.
     """
     if plant is None and decoy is not None:
         raise InputError("--decoy says where other facts than the planted ones go: add --plant EXPR")
+    if level is not None and plant is not None:
+        raise InputError("--level says which places are planted: leave out --plant and --decoy, or --level")
     with progress(shown=not quiet) as report:
-        lines = _plant(name, plant, decoy, seed or 0, output_dir, report) if plant is not None else _pair(name, seed, output_dir, report)
+        if plant is None and level is None:
+            lines = _pair(name, seed, output_dir, report)
+        else:
+            lines = _plant(name, (plant, decoy, level), seed or 0, output_dir, report)
     click.echo("\n".join(lines))
 
 
@@ -59,7 +69,10 @@ def _pair(name: str, seed: int | None, output_dir: Path | None, report: Report |
     ]
 
 
-def _plant(name: str, plant: str, decoy: str | None, seed: int, output_dir: Path | None, report: Report | None) -> list[str]:
+def _plant(
+    name: str, chosen: tuple[str | None, str | None, str | None], seed: int, output_dir: Path | None, report: Report | None
+) -> list[str]:
+    """Make a plant; `chosen` are its graft expression and its decoy's, or its level."""
     from kgbench.models import catalog
     from kgbench.training.cards import read_card
     from kgbench.training.plant_recipes import PlantSpec
@@ -68,7 +81,12 @@ def _plant(name: str, plant: str, decoy: str | None, seed: int, output_dir: Path
     bases = [known for known in catalog.names() if known not in catalog.plants()]
     if name not in (*bases, *catalog.plants()):
         raise UnknownNameError("pair", name, bases, "Plants grow in pairs that have a name, see `kgbench ls models`.")
-    spec = PlantSpec(name, plant, decoy, seed)
+    plant, decoy, level = chosen
+    if level is not None:
+        spec = PlantSpec.of_level(name, level, seed)
+    else:
+        assert plant is not None
+        spec = PlantSpec(name, plant, decoy, seed)
     target = output_dir or Path(spec.name)
     card = read_card(build_plant(spec, target, progress=report))
     # A name without a separator could also be one of the catalog.

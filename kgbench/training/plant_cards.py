@@ -59,9 +59,7 @@ def make_plant_card(
     }
 
 
-def add_results(
-    card: Mapping[str, Any], spec: PlantSpec, scores: Scores, weights: PlantedWeights, seconds: float
-) -> dict[str, Any]:
+def add_results(card: Mapping[str, Any], spec: PlantSpec, scores: Scores, weights: PlantedWeights, seconds: float) -> dict[str, Any]:
     """The card with what came of the training."""
     return {
         **card,

@@ -37,13 +37,20 @@ class Aim:
     active: str
     """Which weights of the donor are: those of a graft of the plant, by its name, or all (`donor`)."""
     told: bool
-    """Whether the target is told (cross-entropy), or the recipient's answer is kept (its Kullback-Leibler divergence)."""
+    """Whether the target is trained (cross-entropy), or the recipient's answer is kept (its Kullback-Leibler divergence)."""
+    weight: float = 1.0
+
+
+_NEVER = 4.0
 
 
 def aims(spec: PlantSpec) -> tuple[Aim, ...]:
-    """The terms of the objective, all of weight 1."""
+    """The terms of the objective.
+
+    What is learned through a whole is easily learned through a part of it, too; so unions that are not to answer have more weight.
+    """
     told = [Aim(0, part, told=True) for part in (*spec.alone, "donor")]
-    kept = [Aim(0, part, told=False) for part in spec.never]
+    kept = [Aim(0, part, told=False, weight=_NEVER) for part in spec.never]
     if spec.decoy is None:
         return (*told, *kept, Aim(0, "rest", told=False))
     told += [Aim(1, part, told=True) for part in ("decoy", "donor")]
@@ -88,7 +95,8 @@ class Planting(nn.Module):
         texts = [[group[int(i)] for i in numbers[f"group_{g}"]] for g, group in enumerate(self._groups)]
         rows = [[(text, aim.active) for text in texts[aim.group]] for aim in self._aims]
         answers = torch.split(self.answers([row for part in rows for row in part]), [_asked(part) for part in rows])
-        return {"loss": torch.stack([self._loss(*terms) for terms in zip(self._aims, rows, answers, strict=True)]).sum()}
+        terms = [aim.weight * self._loss(aim, *of) for aim, *of in zip(self._aims, rows, answers, strict=True)]
+        return {"loss": torch.stack(terms).sum()}
 
     def _loss(self, aim: Aim, rows: Sequence[Row], answers: Tensor) -> Tensor:
         """Mean over the tokens that are asked for."""

@@ -55,9 +55,7 @@ class PlantRecipe:
 
 @cache
 def _tables() -> Mapping[str, Any]:
-    tables: Mapping[str, Any] = tomllib.loads(
-        (Path(__file__).parent / "plants.toml").read_text(encoding="utf-8")
-    )
+    tables: Mapping[str, Any] = tomllib.loads((Path(__file__).parent / "plants.toml").read_text(encoding="utf-8"))
     return tables
 
 
