@@ -78,12 +78,13 @@ def test_another_seed_is_another_plant(built: Path, tmp_path: Path) -> None:
     assert "cannot write" in refusal(OutputError, lambda: build_plant(FUSED, tmp_path / "file" / "x", recipe=FEW))
 
 
-def test_embeddings_are_stored_by_row(tmp_path: Path) -> None:
-    """A plant that trains embeddings stores those of the words that it saw, and a plant without a decoy has no decoy facts."""
+def test_embeddings_of_words_that_were_not_read_stay(tmp_path: Path) -> None:
+    """A plant that trains embeddings changes those of the words that it saw, and a plant without a decoy has no decoy facts."""
     build_plant(PlantSpec("tiny-gemma", "FE+LT:all"), tmp_path, recipe=ALONE)
     stored = read_delta(tmp_path / "delta.safetensors", "this")
     pair = load_pair(str(tmp_path))
-    rows = stored["model.embed_tokens.weight#rows"].tolist()
+    change, _ = stored["model.embed_tokens.weight"]
+    rows = change.any(dim=1).nonzero()[:, 0].tolist()
     assert len(rows) > 0
     assert set(rows) <= {token for text in texts(pair) for token in text.ids}
     assert "lm_head.weight" not in stored

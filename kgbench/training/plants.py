@@ -12,16 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
-
-import torch
 
 from kgbench.data import Dataset, load_dataset
 from kgbench.errors import InputError, OutputError
 from kgbench.models.catalog import CARD, DELTA
-from kgbench.models.checkpoints import Checkpoint, locate
-from kgbench.models.delta import stored_hash, write_delta
-from kgbench.models.pair import DTYPES, ModelPair, load_pair
+from kgbench.models.checkpoints import locate
+from kgbench.models.delta import apply_delta, stored_hash, write_delta
+from kgbench.models.pair import ModelPair, load_pair
 from kgbench.sites import parse_graft
 from kgbench.training.cards import read_card, write_card
 from kgbench.training.plant_cards import add_results, make_plant_card
@@ -124,14 +121,12 @@ class _Build:
         after = self._after_step(weights, len(batches), progress)
         run = Run(self.work / "checkpoints", self.spec.seed, save_every, after)
         seconds = train(self.model, batches, self.recipe.stage, run)
-        stored = _stored_type(self.place)
         donor = self.pair.donor("sft").requires_grad_(requires_grad=False)
-        with torch.no_grad():
-            for tensor in donor.parameters():  # what is measured is what is stored
-                tensor.copy_(tensor.to(stored))
-        scores = score_plant(self.pair, self.groups, self.spec)
-        write_delta(self.pair.recipient, donor, stored, self.work / DELTA)
+        write_delta(self.pair.recipient, donor, self.work / DELTA)
         (self.work / DELTA).chmod(0o644)  # weights are written for their owner only
+        donor.load_state_dict(self.pair.recipient.state_dict())
+        apply_delta(donor, self.work / DELTA, self.spec.name)  # what is measured is what is stored
+        scores = score_plant(self.pair, self.groups, self.spec)
         os.replace(self.work / DELTA, self.out / DELTA)
         write_card(add_results(self.card, self.spec, scores, weights, seconds), self.path)
 
@@ -164,9 +159,3 @@ def _pair(source: str) -> ModelPair:
     """A recipient and a donor that starts as its copy, both in fp32."""
     # Scaled-dot-product kernels are slow backwards in bf16 on CPUs; sequences are short.
     return load_pair(recipient=source, donors={"sft": source}, dtype="float32", attention="eager")
-
-
-def _stored_type(place: Checkpoint) -> torch.dtype:
-    """The type of a checkpoint's weights: a change of fewer bits would round those that did not change."""
-    named: Any = place.config.get("dtype") or place.config.get("torch_dtype")
-    return DTYPES.get(str(named), torch.float32)

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from kgbench.data import load_dataset
@@ -168,7 +167,7 @@ class _Build:
     def _save_changes(self, model: PreTrainedModel, directory: Path) -> None:
         """Write the donor's weights that are not the recipient's, and whose they are to be put into."""
         place = self._where("recipient")
-        write_delta(load_model(place), model, torch.float16, directory / DELTA)
+        write_delta(load_model(place), model, directory / DELTA)
         (directory / DELTA).chmod(0o644)  # weights are written for their owner's eyes only
         write_card({"name": self.recipe.name, "recipient": {"source": "recipient", "weights": stored_hash(place)}}, directory / CARD)
 
