@@ -29,6 +29,7 @@ KINDS = tuple(
         ("activation_patch", {"point": "mlp_out"}),
         ("directional_patch", {}),
         ("directional_patch", {"directions": "pca", "k": "2", "point": "mlp_out", "seed": "3"}),
+        ("directional_patch", {"directions": "fact"}),
         ("ablation", {"method": "zero"}),
         ("ablation", {"method": "mean"}),
         ("ablation", {"method": "resample", "seed": "3"}),

@@ -189,7 +189,7 @@ def directional_patch(case: Case, point: str, directions: Mapping[tuple[str, int
         def change(h: torch.Tensor) -> torch.Tensor:
             for token, cell in enumerate(case.cells()):
                 if case.kept(token, layer, point):
-                    for u in directions[cell, layer]:
+                    for u in directions.get((cell, layer), ()):
                         along = u.type(h.dtype)
                         h[token] += ((theirs[layer, point][token] - h[token]) @ along) * along
             return h

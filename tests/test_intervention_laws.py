@@ -128,6 +128,18 @@ def test_directions_are_of_other_facts(directions: str) -> None:
         assert [prompt in half for half in halves] == [False]
 
 
+def test_directions_of_a_fact() -> None:
+    """They are of its own other prompts alone: no other fact matters, and one prompt is too few."""
+    pair, prompts = pico("gpt2", facts=4)
+    made, graft = created("directional_patch", (("directions", "fact"),)), parse_graft("FE+LT")
+    own = [prompt for prompt in prompts if prompt.fact.id == prompts[0].fact.id]
+    assert len({prompt.name for prompt in own}) == len(own) == 2
+    alone = made.fitted(pair, own)
+    assert made.fitted(pair, prompts).treat(pair, own, graft) == alone.treat(pair, own, graft)
+    with pytest.raises(InputError, match="needs two prompts or more"):
+        made.fitted(pair, own[:1]).treat(pair, own[:1], graft)
+
+
 def test_means_are_of_other_facts() -> None:
     """An activation becomes what a method that never saw the prompt's own fact makes of it; a fact that it never saw leaves none out."""
     pair, prompts = pico("gpt2", facts=3)

@@ -38,7 +38,11 @@ def plainly(pair: ModelPair, made: InterventionLocalizer, prompts: Sequence[Prom
 
     def directional() -> torch.Tensor:
         k = has["k"] if has["directions"] == "pca" else None
-        found = plain.directions(pair.recipient, donor, plain.other_half(seen, own, has["seed"]), has["point"], k)
+        if has["directions"] == "fact":
+            fitted_on = [p for p in seen if p.fact == own.fact and p.template != own.template]
+        else:
+            fitted_on = plain.other_half(seen, own, has["seed"])
+        found = plain.directions(pair.recipient, donor, fitted_on, has["point"], k)
         return plain.directional_patch(case, has["point"], found)
 
     def ablated() -> torch.Tensor:

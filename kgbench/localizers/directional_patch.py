@@ -37,7 +37,9 @@ class DirectionalPatch(FittedLocalizer):
     not centred, so that they hold as much of the squared difference as k directions can.
 
     They are fitted on other facts than they are used on: the facts of a task, in a seeded order, fall alternately into two halves, and
-    the prompts of one half are patched along the directions of the other.
+    the prompts of one half are patched along the directions of the other. What facts with different answers have in common is their task
+    rather than their answers; so `fact` takes the mean of d over the task's other prompts of the same fact, in the same region; where
+    these have no such region, nothing is patched.
 
     What lies across the directions stays the recipient's, so that even `ALL:all+ln_f+head` is not quite the donor. A scan needs the point
     `resid_post`, as with activation_patch.
@@ -51,7 +53,7 @@ class DirectionalPatch(FittedLocalizer):
     point: str = "resid_post"
     """Where activations are copied: `resid_pre`, `attn_out`, `mlp_out` or `resid_post`."""
     directions: str = "mean"
-    """`mean` or `pca`."""
+    """`mean`, `pca` or `fact`."""
     k: int = 1
     """Number of principal directions."""
     facts: int = 64
@@ -67,11 +69,11 @@ class DirectionalPatch(FittedLocalizer):
             InputError: A number is out of range.
         """
         check_choice(f"hook point of {self.name}", self.point, POINTS)
-        check_choice(f"directions of {self.name}", self.directions, ("mean", "pca"))
+        check_choice(f"directions of {self.name}", self.directions, ("mean", "pca", "fact"))
         for what, given in (("k", self.k), ("facts", self.facts)):
             if given < 1:
                 raise InputError(f"{self.name} needs {what} of 1 or more, got {given}")
-        if self.directions == "mean" and self.k != 1:
+        if self.directions != "pca" and self.k != 1:
             raise InputError(f"{self.name} has one mean direction, so k={self.k} needs directions=pca")
 
     @property
@@ -83,7 +85,8 @@ class DirectionalPatch(FittedLocalizer):
         """Copies along directions, from the run of the donor that each term names.
 
         Raises:
-            InputError: There are fewer than two facts, or the method was fitted on prompts of other templates or regions.
+            InputError: There are fewer than two facts (or, of `fact`, prompts of one), or the method was fitted on prompts of other
+                templates or regions.
         """
         readings = read(self, pair, prompts, sites, (self.point,))
         corpus = self.corpus(prompts)
@@ -94,13 +97,13 @@ class DirectionalPatch(FittedLocalizer):
 
             def edits(token: int) -> Iterator[Edit]:
                 for hook, donor in reading.kept[token].items():
-                    basis = found_at(bases[donor], cells[token], hook)
+                    basis = self._basis_at(bases[donor], cells[token], hook)
                     if basis is not None:
                         yield Copy(hook, runs[donor], basis)
 
             return reading.edited(edits)
 
-        return treat_each(prompts, readings, patched, lambda prompt: (prompt.name, self._half(corpus, prompt)))
+        return treat_each(prompts, readings, patched, lambda prompt: self._fitted_on(corpus, prompt))
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
         """One hook at one region each."""
@@ -115,7 +118,36 @@ class DirectionalPatch(FittedLocalizer):
 
         return corpus.once(("halves", prompt.name), halves).get(prompt.fact.id)
 
+    def _basis_at(self, bases: Bases, region: str, hook: Hook) -> Values | None:
+        if self.directions == "fact":
+            return bases.get((region, hook))
+        return found_at(bases, region, hook)
+
+    def _fitted_on(self, corpus: Corpus, prompt: Prompt) -> tuple[str, str | int | None]:
+        """What prompts with the same directions have in common."""
+        return prompt.name, prompt.fact.id if self.directions == "fact" else self._half(corpus, prompt)
+
     def _bases(self, pair: ModelPair, corpus: Corpus, prompt: Prompt, donor: int) -> Bases:
+        """Directions for a prompt."""
+        if self.directions == "fact":
+            return self._bases_of_fact(pair, corpus, prompt, donor)
+        return self._bases_of_others(pair, corpus, prompt, donor)
+
+    def _bases_of_fact(self, pair: ModelPair, corpus: Corpus, prompt: Prompt, donor: int) -> Bases:
+        """Directions from other prompts of the same fact; those of one fact are kept at a time."""
+
+        def fit() -> Bases:
+            same = [p for p in corpus.prompts if p.fact.id == prompt.fact.id and p.name != prompt.name]
+            if not same:
+                raise InputError(
+                    f"{self.name} with directions=fact takes them from other prompts of the same fact, "
+                    "so it needs two prompts or more, such as --prompt headline,qa"
+                )
+            return self._fit(pair, same, donor)
+
+        return corpus.latest(f"fact {donor}", (prompt.name, prompt.fact.id), fit)
+
+    def _bases_of_others(self, pair: ModelPair, corpus: Corpus, prompt: Prompt, donor: int) -> Bases:
         """Directions for a prompt, from prompts of the same template and the other half of the facts."""
         half = self._half(corpus, prompt)
 
@@ -140,7 +172,7 @@ class DirectionalPatch(FittedLocalizer):
 
     def _basis(self, differences: Float[Tensor, "token width"]) -> Values | None:
         wide = differences.double()
-        if self.directions == "mean":
+        if self.directions != "pca":
             mean = wide.mean(0, keepdim=True)
             rows = mean / mean.norm() if mean.norm() > 0 else mean[:0]
         else:
