@@ -29,6 +29,7 @@ from kgbench.training.plant_objective import Planting
 from kgbench.training.plant_recipes import PlantRecipe, PlantSpec, plant_recipe, trained_slots
 from kgbench.training.plant_scores import score_plant
 from kgbench.training.plant_texts import TextBatches, told
+from kgbench.training.plant_truth import truth_card
 from kgbench.training.plant_weights import PlantedWeights
 from kgbench.training.stages import Run, train
 
@@ -133,7 +134,8 @@ class _Build:
         write_delta(self.pair.recipient, donor, stored, self.work / DELTA)
         (self.work / DELTA).chmod(0o644)  # weights are written for their owner only
         os.replace(self.work / DELTA, self.out / DELTA)
-        write_card(add_results(self.card, scores, weights, seconds), self.path)
+        truth = truth_card(self.pair, self.groups["planted"], self.spec.plant)
+        write_card({**add_results(self.card, scores, weights, seconds), "truth": truth}, self.path)
 
     def _after_step(self, weights: PlantedWeights, total: int, progress: Report | None) -> Callable[[int], None]:
         what, size = f"{self.spec.name}: planting", self.recipe.relative_change
