@@ -21,10 +21,11 @@ test: $(VENV)/.installed-dev  ## Install, run all tests
 test-page: $(VENV)/.installed-page  ## Test the leaderboard's pages in Chromium, which must be there
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/page
 
-check-board: $(VENV)/.installed  ## Check every entry of the leaderboard, and that the board is what they give
+check-board: $(VENV)/.installed  ## Check every entry of the leaderboard, and that LEADERBOARD.md is what they give
 	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard check
 
 screenshots: $(VENV)/.installed-page  ## Take the README's pictures of the leaderboard anew
+	$(BIN)/kgbench leaderboard build
 	$(BIN)/python tests/page/screenshots.py
 
 lint: $(VENV)/.installed-dev  ## Style, types and the order of imports

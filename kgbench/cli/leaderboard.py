@@ -25,7 +25,7 @@ def command() -> None:
 
     \b
     kgbench leaderboard build     # LEADERBOARD.md and site/ from results/
-    kgbench leaderboard check     # whether what is there is what results/ gives
+    kgbench leaderboard check     # every entry, and whether LEADERBOARD.md is what results/ gives
     kgbench leaderboard serve     # look at it, with your own runs beside
     """  # noqa: D301 (click reads the character, not its escape)
 
@@ -52,7 +52,7 @@ def build(root: Path, as_json: bool) -> int:
 @root_option
 @json_option
 def check(root: Path, as_json: bool) -> int:
-    """Check every entry, and whether the board is what they give."""
+    """Check every entry, and whether LEADERBOARD.md is what they give."""
     from kgbench.leaderboard.build import RESULTS as ENTRIES
     from kgbench.leaderboard.build import differences
     from kgbench.leaderboard.validate import validate
@@ -67,7 +67,7 @@ def check(root: Path, as_json: bool) -> int:
     if as_json:
         echo_json({"root": str(root), "entries": entries, "wrong": wrong})
     else:
-        click.echo("\n".join(wrong or [f"{entries} entries are in order, and the board is what they give"]))
+        click.echo("\n".join(wrong or [f"{entries} entries are in order, and LEADERBOARD.md is what they give"]))
     return 1 if wrong else 0
 
 

@@ -10,6 +10,9 @@ from kgbench.cli.progress import Report, progress
 from kgbench.cli.values import completer
 from kgbench.errors import InputError, UnknownNameError
 
+SHOWN = 12
+"""Places that are printed, the most relevant ones."""
+
 
 @click.group()
 def command() -> None:
@@ -55,6 +58,34 @@ def build(
         else:
             lines = _plant(name, (plant, decoy, level), seed or 0, output_dir, report)
     click.echo("\n".join(lines))
+
+
+@command.command()
+@click.argument("plants", metavar="PLANT...", nargs=-1, required=True, shell_complete=completer("models"))
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def truth(plants: tuple[str, ...], quiet: bool) -> None:
+    """Measure which places a plant uses, and store it on its card.
+
+    PLANT is a shipped plant or the folder of one. For each place whose weights
+    changed: the recovery where it is grafted alone, and the loss where the whole
+    donor lacks it, over the planted facts. A build does this at its end.
+    """
+    from kgbench.cli.output import echo_table
+    from kgbench.numbers import figure_text, number_text
+    from kgbench.training.plant_truth import store_truth
+
+    for plant in plants:
+        with progress(shown=not quiet) as report:
+            found = store_truth(plant, report)
+        first = sorted(found.places.items(), key=lambda item: -item[1].relevance)[:SHOWN]
+        rows = [[_place(where), figure_text(own.alone), figure_text(own.left_out), number_text(own.relevance)] for where, own in first]
+        click.echo(f"{plant}: {len(found.places)} places changed, n = {found.n} facts ({found.metric}, {', '.join(found.prompts)})")
+        echo_table(["place", "alone", "left out", "relevance"], rows)
+
+
+def _place(place: tuple[int | str | None, ...]) -> str:
+    layer, component, *region = place
+    return ":".join(map(str, [*region, component])) + ("" if layer is None else f"@{layer}")
 
 
 def _pair(name: str, seed: int | None, output_dir: Path | None, report: Report | None) -> list[str]:

@@ -138,18 +138,22 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def differences(root: Path) -> Iterator[str]:
-    """Where the files that are there differ from what the entries give, a line each."""
-    made = set()
-    yield from (f"{path}: it is a link" for path in _links(root))
+def differences(root: Path) -> list[str]:
+    """Where the Markdown differs from what the entries give; the pages are rendered too, and compared with nothing.
+
+    Raises:
+        DataError: If an entry does not read, or gives no page.
+        InputError: If the folder holds no results.
+    """
+    path, made = root / MARKDOWN, b""
     for name, content in outputs(root):
-        made.add(name)
-        path = root / name
-        if not path.is_file():
-            yield f"{path}: it is missing"
-        elif (found := path.read_bytes()) != content:
-            yield f"{path}: {_first_difference(found, content)}"
-    yield from (f"{root / name}: no entry gives such a file" for name in sorted(_there(root) - made))
+        made = content if name == MARKDOWN else made
+    if path.is_symlink():
+        return [f"{path}: it is a link"]
+    if not path.is_file():
+        return [f"{path}: it is missing; run kgbench leaderboard build"]
+    found = path.read_bytes()
+    return [] if found == made else [f"{path}: {_first_difference(found, made)}"]
 
 
 def _first_difference(found: bytes, expected: bytes) -> str:

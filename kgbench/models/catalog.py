@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.errors import ModelError, UnknownNameError
+from kgbench.models.plant_truth import GradedTruth, read_truth
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -60,6 +61,8 @@ class Entry:
     """The graft expression at which the facts were planted; None where nobody knows the place."""
     decoy: str | None = None
     """The graft expression at which other facts were planted, with changes of equal norm; None where there are none."""
+    truth: GradedTruth | None = None
+    """How far each place whose weights changed carries the planted facts; None where it was not measured."""
     parameters: int | None = None
     """Number of weights of the recipient, where that is not shipped."""
     layers: int | None = None
@@ -161,7 +164,7 @@ def read_plant(directory: Path) -> dict[str, Any]:
         ModelError: The folder holds no plant, or one whose card does not read.
     """
     read_delta_card(directory)
-    return _card(directory, lambda card: (card["name"], card["plant"], card["data"]["planted"]), "a plant")
+    return _card(directory, lambda card: (card["name"], card["plant"], card["data"]["planted"], read_truth(card)), "a plant")
 
 
 def _card(directory: Path, needed: Callable[[Any], object], what: str) -> dict[str, Any]:
@@ -190,4 +193,6 @@ def _plant_entry(directory: Path, source: str) -> Entry:
     planted = len(card["data"]["planted"])
     about = f"{planted} facts planted in {card['base']} at {plant}{f', as many decoys at {decoy}' if decoy else ''}"
     facts = tuple(map(str, card["data"]["planted"]))
-    return Entry(card["name"], about, card["recipient"]["source"], card["data"]["name"], {"sft": source}, facts, plant, decoy)
+    return Entry(
+        card["name"], about, card["recipient"]["source"], card["data"]["name"], {"sft": source}, facts, plant, decoy, read_truth(card)
+    )

@@ -84,8 +84,17 @@ def read_card(path: Path) -> dict[str, Any]:
 def write_card(card: Mapping[str, Any], path: Path) -> None:
     """Write a card, whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.write_text(_text(card) + "\n", encoding="utf-8")
     os.replace(partial, path)
+
+
+def _text(value: Any, indent: str = "") -> str:
+    """JSON with a line for each entry of an object, and lists on one line."""
+    if not isinstance(value, Mapping) or not value:
+        return json.dumps(value, ensure_ascii=False)
+    inner = indent + "  "
+    lines = [f"{inner}{json.dumps(str(key), ensure_ascii=False)}: {_text(own, inner)}" for key, own in value.items()]
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 
 def add_other_seeds(path: Path, others: Iterable[Path]) -> None:

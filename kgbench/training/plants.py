@@ -26,6 +26,7 @@ from kgbench.training.plant_objective import Planting
 from kgbench.training.plant_recipes import PlantRecipe, PlantSpec, plant_recipe, trained_slots
 from kgbench.training.plant_scores import score_plant
 from kgbench.training.plant_texts import TextBatches, told
+from kgbench.training.plant_truth import truth_card
 from kgbench.training.plant_weights import PlantedWeights
 from kgbench.training.stages import Run, train
 
@@ -128,7 +129,8 @@ class _Build:
         apply_delta(donor, self.work / DELTA, self.spec.name)  # what is measured is what is stored
         scores = score_plant(self.pair, self.groups, self.spec)
         os.replace(self.work / DELTA, self.out / DELTA)
-        write_card(add_results(self.card, self.spec, scores, weights, seconds), self.path)
+        truth = truth_card(self.pair, self.groups["planted"], self.spec.plant)
+        write_card({**add_results(self.card, self.spec, scores, weights, seconds), "truth": truth}, self.path)
 
     def _after_step(self, weights: PlantedWeights, total: int, progress: Report | None) -> Callable[[int], None]:
         what, size = f"{self.spec.name}: planting", self.recipe.relative_change

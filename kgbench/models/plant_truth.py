@@ -1,0 +1,126 @@
+"""Graded truth of a plant: how far each place whose weights changed carries the planted facts.
+
+A plant's card holds, for every such place, the share of the donor's gain that the place brings alone
+into the recipient, and the share that is lost where the whole donor lacks it. Both are measured, so
+that truth is what the model uses and not what was trainable. The relevance of a place is their mean,
+
+    relevance = (alone + left out) / 2,
+
+the mean of its first and its last marginal contribution, which are the two ends of the average over
+orders that L. S. Shapley's value is (1953). Two places of which either suffices have .5 each, and so
+have two places of which neither does; no relevance is clamped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kgbench.records import Estimate
+from kgbench.sites import Site
+
+__all__ = ["ALL_TOKENS", "Contribution", "GradedTruth", "Place", "read_truth"]
+
+Place = tuple[int | None, str] | tuple[int | None, str, str]
+"""A (layer, component), or a (layer, component, region)."""
+
+ALL_TOKENS = "ALL"
+"""In the place of a region, for a (layer, component) at all tokens."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one place adds to nothing, and to everything else."""
+
+    alone: Estimate
+    """Recovery where the place alone is grafted into the recipient."""
+    left_out: Estimate
+    """Share of the gain that is lost where the whole donor lacks the place."""
+
+    @property
+    def relevance(self) -> float:
+        """The mean of both."""
+        assert self.alone.value is not None and self.left_out.value is not None
+        return (self.alone.value + self.left_out.value) / 2
+
+
+@dataclass(frozen=True)
+class GradedTruth:
+    """What was measured of a plant, over its planted facts and some prompts together."""
+
+    metric: str
+    prompts: tuple[str, ...]
+    n: int
+    """Number of facts."""
+    places: Mapping[Place, Contribution]
+    """Every place whose weights changed."""
+    pathways: Mapping[str, Mapping[str, Estimate]]
+    """By prompt and graft (`FE`, `LT`, `FE+LT`), the recovery of the graft of all components."""
+
+    @property
+    def relevance(self) -> Mapping[Place, float]:
+        """Relevance of each place."""
+        return {place: found.relevance for place, found in self.places.items()}
+
+    @property
+    def by_region(self) -> bool:
+        """Whether places have a region."""
+        return any(len(place) == 3 for place in self.places)
+
+    def of_site(self, site: Site) -> float:
+        """Relevance of a site: that of its place, and 0 where its weights did not change."""
+        where = (site.layer, site.component)
+        place: Place = (*where, site.region) if self.by_region else where
+        return self.places[place].relevance if place in self.places else 0.0
+
+    def to_card(self) -> dict[str, Any]:
+        """As a card holds it: by region, component and layer (empty outside the layers), two estimates in a row."""
+        nested: dict[str, dict[str, dict[str, list[float | None]]]] = {}
+        for place, found in self.places.items():
+            layer, component, region = (*place, ALL_TOKENS)[:3]
+            row = [*_short(found.alone), *_short(found.left_out)]
+            nested.setdefault(region, {}).setdefault(component, {})["" if layer is None else str(layer)] = row
+        pathways = {prompt: {graft: _short(e) for graft, e in own.items()} for prompt, own in self.pathways.items()}
+        prompts = list(self.prompts)
+        return {
+            "metric": self.metric,
+            "prompts": prompts,
+            "n": self.n,
+            "places": nested,
+            "pathways": pathways,
+        }
+
+
+def read_truth(card: Mapping[str, Any]) -> GradedTruth | None:
+    """The graded truth on a plant's card; None where it was not measured.
+
+    Raises:
+        KeyError, TypeError, ValueError: The card's `truth` is none.
+    """
+    truth = card.get("truth")
+    if truth is None or "undefined" in truth:
+        return None
+    n, places = int(truth["n"]), {}
+    for region, components in truth["places"].items():
+        for component, layers in components.items():
+            for layer, row in layers.items():
+                where = (int(layer) if layer else None, component)
+                place: Place = where if region == ALL_TOKENS else (*where, region)
+                places[place] = Contribution(_estimate(row[:3], n), _estimate(row[3:], n))
+    pathways = {prompt: {graft: _estimate(row, n) for graft, row in own.items()} for prompt, own in truth["pathways"].items()}
+    return GradedTruth(truth["metric"], tuple(truth["prompts"]), n, places, pathways)
+
+
+def _short(estimate: Estimate) -> list[float | None]:
+    """Value, low and high end, to three decimals."""
+    return [None if x is None else round(x, 3) + 0.0 for x in (estimate.value, estimate.low, estimate.high)]
+
+
+def _estimate(row: list[float | None], n: int) -> Estimate:
+    value, low, high = row
+    if value is None:
+        raise ValueError("a recovery without a value")
+    if low is None or high is None:
+        return Estimate(value=value, n=n, undefined="the gain is so near 0 that luck may have told it from 0")
+    return Estimate(value=value, low=low, high=high, n=n)

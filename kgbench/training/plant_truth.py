@@ -1,0 +1,211 @@
+"""The graded truth of a plant, measured by the engine (see `kgbench.models.plant_truth`).
+
+All configurations of a prompt are one token tree: PRE, SFT, the pathways, and for each place whose
+weights changed the recipient with it alone and the whole donor without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from numpy.typing import NDArray
+
+from kgbench.data import Dataset, Prompt, load_dataset, load_prompts
+from kgbench.effects.ratios import no_gain
+from kgbench.engine import Engine, load_pair
+from kgbench.engine.site_sets import token_cells
+from kgbench.engine.treatment import (
+    Slots,
+    Treatment,
+    baseline_donor,
+    donor_index,
+    graft_treatments,
+    parse_configuration,
+)
+from kgbench.engine.weights import changed
+from kgbench.errors import InputError, OutputError
+from kgbench.metrics import worst_rank
+from kgbench.models import catalog
+from kgbench.models.pair import ModelPair
+from kgbench.models.plant_truth import Contribution, GradedTruth, Place
+from kgbench.records import Estimate
+from kgbench.sites import GROUPS, SCORED_REGIONS, parse_graft
+from kgbench.stats import ratio
+from kgbench.training.cards import read_card, write_card
+from kgbench.training.scoring import PROMPTS
+
+__all__ = [
+    "PATHWAYS",
+    "changed_places",
+    "graded_truth",
+    "measure_truth",
+    "store_truth",
+    "truth_card",
+]
+
+Report = Callable[[int, int, str], None]
+"""Called with the steps done, the steps in all, and what is being done."""
+
+PATHWAYS = ("FE", "LT", "FE+LT")
+"""Grafts of which the recoveries are measured."""
+
+_BASE = ("PRE", "SFT", *PATHWAYS)
+_TOP = 5
+_TREATED = 1 << 18
+"""Most treatments described at once: configurations × tokens."""
+
+Hits = Bool[np.ndarray, "configuration fact"]
+
+
+def store_truth(plant: str, progress: Report | None = None) -> GradedTruth:
+    """Measure the graded truth of a plant that was built, and put it on its card.
+
+    Args:
+        plant: Name of a shipped plant, or the path of one's folder.
+        progress: Progress callback.
+
+    Raises:
+        InputError: The pair is no plant, or there is no truth to measure.
+        OutputError: The card cannot be written.
+    """
+    entry = catalog.entry(plant)
+    if entry.plant is None or entry.facts is None:
+        raise InputError(f"{plant!r} is no plant: expected a folder that `kgbench zoo build NAME --plant EXPR` made")
+    found = measure_truth(load_pair(plant), load_dataset(entry.dataset).subset(entry.facts), entry.plant, progress)
+    if isinstance(found, str):
+        raise InputError(f"{plant}: there is no graded truth: {found}")
+    path = (catalog.zoo_path(entry.donors["sft"]) or Path(plant).expanduser()) / catalog.CARD
+    try:
+        write_card({**read_card(path), "truth": found.to_card()}, path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    return found
+
+
+def truth_card(pair: ModelPair, planted: Dataset, plant: str) -> dict[str, Any]:
+    """What a card says of the graded truth: it, or why there is none (`undefined`); arguments as of `measure_truth`."""
+    found = measure_truth(pair, planted, plant)
+    return {"undefined": found} if isinstance(found, str) else found.to_card()
+
+
+def measure_truth(pair: ModelPair, planted: Dataset, plant: str, progress: Report | None = None) -> GradedTruth | str:
+    """The graded truth of a plant, or why there is none.
+
+    Args:
+        pair: Recipient and donor.
+        planted: The planted facts.
+        plant: Where they were planted, a graft expression; where it names positions, places are regions of prompts too.
+        progress: Progress callback.
+    """
+    by_region = any(str(term.positions) != "ALL" for term in parse_graft(plant).terms)
+    return graded_truth(pair, {name: load_prompts(planted, [name]) for name in PROMPTS}, by_region, progress)
+
+
+def graded_truth(
+    pair: ModelPair,
+    prompts: Mapping[str, Sequence[Prompt]],
+    by_region: bool,
+    progress: Report | None = None,
+) -> GradedTruth | str:
+    """What each changed place brings alone and what is lost without it, over all prompts together; or why there is no such share.
+
+    Args:
+        pair: Recipient and donor.
+        prompts: By name, prompts of the same facts in the same order.
+        by_region: Whether a place is a (layer, component, region) or a (layer, component).
+        progress: Progress callback.
+    """
+    places = changed_places(pair, [prompt for some in prompts.values() for prompt in some], by_region)
+    if not places:
+        return "donor and recipient have equal weights"
+    hits: dict[str, Hits] = {}
+    for done, (name, some) in enumerate(prompts.items()):
+        if progress is not None:
+            progress(done, len(prompts), f"{pair.name}: truth, {name}")
+        hits[name] = _hits(pair, some, places)
+    pooled: NDArray[np.int64] = np.sum([own.astype(np.int64) for own in hits.values()], axis=0)
+    reasons = [no_gain({"PRE": own[0], "SFT": own[1]}) for own in (pooled, *hits.values())]
+    if undefined := next((reason.undefined for reason in reasons if reason is not None), None):
+        return undefined
+    single, without = np.split(pooled[len(_BASE) :], 2)
+    found = {place: _contribution(pooled, *both) for place, *both in zip(places, single, without, strict=True)}
+    pathways = {name: {graft: _recovery(own, _BASE.index(graft)) for graft in PATHWAYS} for name, own in hits.items()}
+    return GradedTruth("top5", tuple(prompts), pooled.shape[1], found, pathways)
+
+
+def changed_places(pair: ModelPair, prompts: Sequence[Prompt], by_region: bool) -> tuple[Place, ...]:
+    """The default components whose weights differ, in the order of computation; by region, in each region of the prompts."""
+    slots = Slots(pair.family, pair.n_layers)
+    moved = changed(pair)
+    where = [site for slot, site in enumerate(slots.sites) if slot in moved and site[1] in GROUPS["all"]]
+    if not by_region:
+        return tuple(where)
+    present = {cell for prompt in prompts for cell in token_cells(pair, prompt)}
+    return tuple((*place, region) for place in where for region in SCORED_REGIONS if region in present)
+
+
+def _contribution(pooled: NDArray[np.int64], single: NDArray[np.int64], without: NDArray[np.int64]) -> Contribution:
+    pre, sft = pooled[0], pooled[1]
+    return Contribution(_share(single - pre, sft - pre), _share(sft - without, sft - pre))
+
+
+def _recovery(hits: Hits, row: int) -> Estimate:
+    pre, sft, treated = (hits[i].astype(np.int64) for i in (0, 1, row))
+    return _share(treated - pre, sft - pre)
+
+
+def _share(part: NDArray[np.int64], gain: NDArray[np.int64]) -> Estimate:
+    return Estimate(**ratio(part, gain).to_json())
+
+
+def _hits(pair: ModelPair, prompts: Sequence[Prompt], places: Sequence[Place]) -> Hits:
+    """Top-5 hits: of `_BASE`, then of each place alone, then of the whole donor without each place."""
+    engine, known = Engine(pair), _Treatments(pair, places)
+    count = len(_BASE) + 2 * len(places)
+    step = max(1, _TREATED // (count * max(len(pair.encoded(prompt).ids) for prompt in prompts)))
+    hits = np.zeros((count, len(prompts)), bool)
+    for start in range(0, len(prompts), step):
+        some = prompts[start : start + step]
+        targets = torch.tensor([pair.encoded(prompt).target for prompt in some], device=pair.device)
+        for chunk in engine.run(engine.plan_treatments(some, known.of(some))):
+            own = chunk.logits.gather(1, targets[chunk.prompt.to(pair.device)][:, None])
+            rank = worst_rank(chunk.logits, own).cpu().numpy()
+            hits[chunk.configuration.cpu().numpy(), start + chunk.prompt.cpu().numpy()] = rank <= _TOP
+    return hits
+
+
+class _Treatments:
+    """Treatments of all configurations, described once for prompts whose regions lie alike."""
+
+    def __init__(self, pair: ModelPair, places: Sequence[Place]) -> None:
+        self.pair, self.places = pair, places
+        self.slots, self.donor = (
+            Slots(pair.family, pair.n_layers),
+            donor_index(pair, baseline_donor(pair)),
+        )
+        self.known: dict[tuple[str, ...], list[tuple[Treatment, ...]]] = {}
+
+    def of(self, prompts: Sequence[Prompt]) -> list[list[tuple[Treatment, ...]]]:
+        """Treatments [configuration][prompt][token]."""
+        base = [graft_treatments(self.pair, prompts, parse_configuration(label)) for label in _BASE]
+        by_prompt = [self._of_places(tuple(token_cells(self.pair, prompt))) for prompt in prompts]
+        return [*base, *(list(rows) for rows in zip(*by_prompt, strict=True))]
+
+    def _of_places(self, cells: tuple[str, ...]) -> list[tuple[Treatment, ...]]:
+        if cells not in self.known:
+            alone, without = ([self._row(place, cells, *sets) for place in self.places] for sets in ((self.donor, 0), (0, self.donor)))
+            self.known[cells] = [*alone, *without]
+        return self.known[cells]
+
+    def _row(self, place: Place, cells: tuple[str, ...], inside: int, outside: int) -> tuple[Treatment, ...]:
+        """One weight set at a place, another one everywhere else, final norm and head included."""
+        everywhere = bytes([outside]) * len(self.slots)
+        there = bytearray(everywhere)
+        there[self.slots.index[place[0], place[1]]] = inside
+        at, other = Treatment(bytes(there)), Treatment(everywhere)
+        return tuple(at if len(place) == 2 or place[2] == cell else other for cell in cells)

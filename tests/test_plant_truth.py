@@ -1,0 +1,135 @@
+"""Graded truth: what each changed place brings alone and what is lost without it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_plants import toy_pair
+
+from kgbench.cli import main
+from kgbench.data import load_dataset
+from kgbench.engine import load_pair
+from kgbench.models import catalog
+from kgbench.models.plant_truth import GradedTruth, Place, read_truth
+from kgbench.sites import Site
+from kgbench.training.plant_truth import graded_truth
+from kgbench.training.scoring import PROMPTS, hits
+
+# ------------------------------------------------------------------------------------------------ known by construction
+
+
+def relevance(pushes: dict[int, float], by_region: bool = False) -> dict[Place, float]:
+    """Of a toy with a change in layer 2 that nothing reads."""
+    pair, prompts = toy_pair(pushes, idle=[2])
+    found = graded_truth(pair, prompts, by_region)
+    assert isinstance(found, GradedTruth)
+    return dict(found.relevance)
+
+
+@pytest.mark.parametrize(
+    ("pushes", "expected"),
+    [
+        ({0: 2.0}, {0: 1.0}),
+        ({0: 2.0, 1: 2.0}, {0: 0.5, 1: 0.5}),
+        ({0: 0.6, 1: 0.6}, {0: 0.5, 1: 0.5}),
+        ({0: 2.0, 1: -0.5}, {0: 1.0, 1: 0.0}),
+        ({0: 1.2, 1: -1.5, 2: 1.5}, {0: 1.0, 1: 0.0, 2: 1.0}),
+    ],
+    ids=[
+        "one place",
+        "either suffices",
+        "both are needed",
+        "a brake that is too weak",
+        "a brake that makes both needed",
+    ],
+)
+def test_relevance(pushes: dict[int, float], expected: dict[int, float]) -> None:
+    """A place that does it by itself has 1, two of which either or only both do have .5 each; no effect is 0."""
+    found = relevance(pushes)
+    assert found == {**{(layer, "down"): value for layer, value in expected.items()}, (2, "v"): 0.0}
+
+
+def test_by_region() -> None:
+    """Where positions were planted, a place is a region too; these pushes are read at the last token only."""
+    found = relevance({0: 2.0, 1: 2.0}, by_region=True)
+    assert {place for place, value in found.items() if value} == {
+        (0, "down", "LT"),
+        (1, "down", "LT"),
+    }
+    assert {place[:2] for place in found} == {(0, "down"), (1, "down"), (2, "v")}
+    assert {place[2] for place in found} > {"FE", "LT", "REST"}
+
+
+def test_without_a_gain_there_is_no_truth() -> None:
+    """A donor that answers no better, and one with the recipient's weights, have a reason in place of a truth."""
+    for pushes in ({0: 0.5}, {}):
+        pair, prompts = toy_pair(pushes)
+        assert isinstance(graded_truth(pair, prompts, by_region=False), str)
+
+
+# ------------------------------------------------------------------------------------------------ plants
+
+
+def truth_of(name: str) -> GradedTruth:
+    truth = catalog.entry(name).truth
+    assert truth is not None
+    return truth
+
+
+def smallest(by_region: bool) -> str:
+    """The shipped plant with the fewest places."""
+    return min(
+        (n for n in catalog.plants() if truth_of(n).by_region == by_region),
+        key=lambda n: len(truth_of(n).places),
+    )
+
+
+@pytest.mark.parametrize("by_region", [False, True])
+def test_grafts_say_the_same(by_region: bool) -> None:
+    """Alone is the recovery of the graft of one place; left out is what a graft of all else, final norm and head included, lacks."""
+    name = smallest(by_region)
+    truth, entry, pair = truth_of(name), catalog.entry(name), load_pair(name)
+    planted = load_dataset(entry.dataset).subset(entry.facts or ())
+    place = max(truth.places, key=lambda p: truth.relevance[p])
+    layer, component, region = (*place, "ALL")[:3]
+    assert region in ("ALL", "FE", "LT")
+    alone = f"{region}:{component}" + ("" if layer is None else f"@{layer}")
+    asked = ("PRE", "SFT", alone, f"ALL:all+ln_f+head; {alone}=recipient")
+    shares = np.sum([list(hits(pair, planted, prompt, asked).values()) for prompt in PROMPTS], axis=0)
+    pre, sft, one, rest = shares
+    np.testing.assert_allclose(truth.places[place].alone.value, (one - pre) / (sft - pre), atol=1e-3)
+    np.testing.assert_allclose(truth.places[place].left_out.value, (sft - rest) / (sft - pre), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", catalog.plants())
+def test_shipped_plants_have_their_truth(name: str) -> None:
+    """Every place that changed and no other, read from the card as it was written; sites that did not change have 0."""
+    truth = truth_of(name)
+    assert truth.n == len(catalog.entry(name).facts or ())
+    card = json.loads((catalog.zoo_path(f"zoo:plants/{name}") / "card.json").read_text("utf-8"))  # type: ignore[operator]
+    assert truth.to_card() == card["truth"] and read_truth(card) == truth
+    assert truth.by_region == (not catalog.entry(name).plant.startswith("ALL"))  # type: ignore[union-attr]
+    place = next(iter(truth.places))
+    layer, component, region = (*place, "LT")[:3]
+    assert truth.of_site(Site(layer, component, region)) == truth.relevance[place]  # type: ignore[arg-type]
+    assert truth.of_site(Site(0, "ln_1", "LT")) == 0.0 or (0, "ln_1") in {place[:2] for place in truth.places}
+    assert set(truth.pathways) == set(PROMPTS) and all(set(own) == {"FE", "LT", "FE+LT"} for own in truth.pathways.values())
+
+
+def test_the_command_measures_what_is_shipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`kgbench zoo truth` puts it on the card of a plant that has none, as it is on the shipped one."""
+    name = smallest(by_region=False)
+    shutil.copytree(catalog.zoo_path(f"zoo:plants/{name}"), tmp_path / "plant")  # type: ignore[arg-type]
+    path = tmp_path / "plant" / "card.json"
+    card = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps({key: value for key, value in card.items() if key != "truth"}))
+    assert catalog.entry(str(path.parent)).truth is None
+    assert main(["zoo", "truth", str(path.parent), "-q"]) == 0
+    assert json.loads(path.read_text("utf-8")) == card
+    assert f"{len(truth_of(name).places)} places changed, n = {truth_of(name).n} facts" in capsys.readouterr().out
+    assert main(["zoo", "truth", "tiny-gemma", "-q"]) == 2
+    assert "is no plant" in capsys.readouterr().err
