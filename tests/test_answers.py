@@ -25,7 +25,7 @@ from kgbench.answers.scoring import ScoredAnswer, score_prompts
 from kgbench.answers.search import Search
 from kgbench.answers.table import render_answers
 from kgbench.cli import main
-from kgbench.data import Prompt
+from kgbench.data import Prompt, load_dataset
 from kgbench.effects import recovery
 from kgbench.engine import Engine
 from kgbench.errors import InputError, RegionError
@@ -208,7 +208,7 @@ def test_first_token_is_that_of_eval(tmp_path: Path) -> None:
     assert stored is not None
     rows = {(row["fact"], row["graft"]): row for row in stored.facts().to_pylist()}
     found = score_answers(spec, Settings(device="cpu"), 2)
-    assert len(found.candidates) == 150  # all answers of the data set, however few facts are scored
+    assert len(found.candidates) == len(load_dataset("tiny_movies").facts)  # all answers, however few facts are scored
     assert [row.graft for row in found.answers] == ["PRE", "SFT", "LT", "FE+LT"] * 2
     for row in found.answers:
         assert row.first_logprob == pytest.approx(rows[row.fact, row.graft]["logprob"], abs=1e-4)
@@ -283,14 +283,15 @@ def test_one_candidate_has_no_rank(tmp_path: Path) -> None:
 def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two tables per prompt, JSON and CSV say the same; nothing else is written."""
     monkeypatch.chdir(tmp_path)
-    asked = ["answers", "--model", "tiny-gpt2", "--prompt", "headline", "--graft", "FE+LT", "--facts", "2", "--seed", "3"]
+    asked = ["answers", "--model", "tiny-gpt2", "--dataset", "tiny_movies:first60", "--prompt", "headline", "--graft", "FE+LT"]
+    asked += ["--facts", "2", "--seed", "3"]
     assert main([*asked, "--csv", "rows.csv"]) == 0
     table = capsys.readouterr().out
     assert main([*asked, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [row["graft"] for row in found["rows"]] == ["PRE", "SFT", "FE+LT"] and found["candidates"] == 150
+    assert [row["graft"] for row in found["rows"]] == ["PRE", "SFT", "FE+LT"] and found["candidates"] == 60
     assert all(row["n"] == 2 and set(FIGURES) < set(row) for row in found["rows"])
-    assert "2 of 150 facts, seed 3" in table and table.count("FE+LT ") >= 2 and max(map(len, table.splitlines())) <= 100
+    assert "2 of 60 facts, seed 3" in table and table.count("FE+LT ") >= 2 and max(map(len, table.splitlines())) <= 100
     with Path("rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["fact"], row["graft"], int(row["rank"])) for row in rows] == [(r["fact"], r["graft"], r["rank"]) for r in found["facts"]]

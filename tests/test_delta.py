@@ -84,13 +84,39 @@ def test_stored_weights_are_hashed_wherever_they_lie(tmp_path: Path) -> None:
     assert stored_hash(tmp_path) != stored_hash(two)
 
 
-def test_a_plant_belongs_to_its_recipient(built: Path, tmp_path: Path) -> None:
-    """With another recipient, or as one, it is refused in one line that says what it needs."""
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint like the recipient of tiny-gpt2, with other weights."""
     shipped = catalog.zoo_path("zoo:tiny-gpt2/recipient")
     assert shipped is not None
-    wrong = Path(shutil.copytree(shipped, tmp_path / "wrong"))
-    weights = load_file(wrong / "model.safetensors")
-    save_file({name: tensor + 1 for name, tensor in weights.items()}, wrong / "model.safetensors", {"format": "pt"})
+    folder = Path(shutil.copytree(shipped, tmp_path_factory.mktemp("wrong") / "recipient"))
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: tensor + 1 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def test_a_donor_keeps_the_recipient_it_was_made_from(wrong: Path) -> None:
+    """With another recipient, the changed weights of a pair's donor go into the one that it was made from: the same donor."""
+    pair, own = load_pair(recipient=str(wrong), donors={"sft": "zoo:tiny-gpt2/sft"}), load_pair("tiny-gpt2")
+    assert pair.weight_hashes["sft"] == own.weight_hashes["sft"]
+    assert pair.weight_hashes["recipient"] not in own.weight_hashes.values()
+
+
+def test_a_donor_without_the_recipient_it_was_made_from(wrong: Path) -> None:
+    """Where that is missing or has other weights, one line says which it is."""
+    shipped = catalog.zoo_path("zoo:tiny-gpt2/sft")
+    assert shipped is not None
+    donor = Path(shutil.copytree(shipped, wrong.parent / "sft"))
+    alone = Path(shutil.copytree(shipped, wrong.parent / "alone" / "sft"))
+    for folder, expected in ((donor, "has other weights now"), (alone, "no such directory")):
+        message = refusal(ModelError, lambda folder=folder: load_pair(recipient=str(wrong), donors={"sft": str(folder)}))
+        assert str(folder.parent / "recipient") in message and expected in message
+    moved = load_pair(recipient="zoo:tiny-gpt2/recipient", donors={"sft": str(alone)})
+    assert moved.weight_hashes == load_pair("tiny-gpt2").weight_hashes
+
+
+def test_a_plant_belongs_to_its_recipient(built: Path, wrong: Path) -> None:
+    """With another recipient, or as one, it is refused in one line that says what it needs."""
     message = refusal(ModelError, lambda: load_pair(recipient=str(wrong), donors={"sft": str(built)}))
     assert "zoo:tiny-gpt2/recipient" in message
     assert "other weights" in message

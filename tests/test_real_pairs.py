@@ -210,7 +210,7 @@ def test_the_length_that_rotary_angles_follow_from(tmp_path: Path) -> None:
     folders = {}
     for length, kind in itertools.product((128, 256), ("default", "dynamic")):
         folder = folders[length, kind] = tmp_path / f"{kind}-{length}"
-        shutil.copytree(locate("zoo:tiny-llama/sft").directory, folder)
+        shutil.copytree(locate("zoo:tiny-llama/recipient").directory, folder)
         config = json.loads((folder / "config.json").read_text("utf-8"))
         rope = {**config["rope_parameters"], "rope_type": kind, "factor": 2.0}
         (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": length, "rope_parameters": rope}), "utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ from kgbench.data import load_dataset
 from kgbench.data.worlds import World
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
-from kgbench.models.checkpoints import locate
+from kgbench.models.checkpoints import locate, stored_tensors
 from kgbench.models.trained import DamagedDonorWarning, choose_donor, donors_folder, find_donor, read_donor_card, trained_donors
 from kgbench.runner import Spec
 from kgbench.runner.donors import with_donor
@@ -119,8 +120,8 @@ def test_a_recipient_of_ones_own(run: Run, home: Path, tmp_path: Path, monkeypat
     """Two projects' `before` have two folders of donors; `eval --recipient` finds its own, also where earlier versions put it."""
     monkeypatch.setenv("KGBENCH_HOME", str(tmp_path / "home"))
     about, names = ("--dataset", home / "eight.jsonl"), []
-    for project, part in (("a", "recipient"), ("b", "sft")):
-        source = catalog.zoo_path(f"zoo:tiny-gpt2/{part}")
+    for project, model in (("a", "tiny-gpt2"), ("b", "tiny-pythia")):
+        source = catalog.zoo_path(f"zoo:{model}/recipient")
         assert source is not None
         shutil.copytree(source, tmp_path / project / "before")
         training = ("train", "--recipient", tmp_path / project / "before", *about, "--recipe", "aggressive", *QUICK, "--json")
@@ -315,5 +316,7 @@ def test_the_catalog_counts_what_it_does_not_ship() -> None:
         entry = catalog.entry(name)
         shipped = catalog.zoo_path(entry.recipient) is not None
         assert shipped == (entry.parameters is None) == (entry.layers is None)
-    assert trainable(empty_model(locate("zoo:tiny-gemma/recipient"))) == 1_344_640
+    place = locate("zoo:tiny-gemma/recipient")
+    stored = stored_tensors(place.directory, place.origin).values()
+    assert trainable(empty_model(place)) == sum(math.prod(tensor.shape) for tensor in stored)
     assert os.environ["KGBENCH_HOME"]

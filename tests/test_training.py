@@ -79,7 +79,7 @@ def test_an_unknown_pair_is_not_built(tmp_path: Path) -> None:
 
 
 def test_a_build_from_nothing(unbroken: Path, miniature: Recipe) -> None:
-    """A build leaves a recipient that loads anywhere, in fp16 and with a tokenizer, the donor's changes, a complete card, and nothing else."""
+    """A build leaves a recipient in fp16 that loads anywhere, with a tokenizer, the donor's changes, a card, and nothing else."""
     assert sorted(path.name for path in unbroken.iterdir()) == ["card.json", "recipient", "sft"]
     model = AutoModelForCausalLM.from_pretrained(unbroken / "recipient")
     tokenizer = AutoTokenizer.from_pretrained(unbroken / "recipient")
@@ -264,15 +264,14 @@ def test_a_shipped_pair_is_what_its_card_says(name: str) -> None:
         assert measured[prompt]["PRE"] <= 0.05
 
 
-def test_tiny_gemma_shows_the_two_places() -> None:
-    """On tiny-gemma, with every seed, FE+LT carries what a graft can carry, and the other tokens carry nothing."""
-    card = read_card(ZOO / "tiny-gemma" / "card.json")
-    assert [row["seed"] for row in card["other_seeds"]] == [1, 2]
+@pytest.mark.parametrize("name", catalog.shipped())
+def test_a_shipped_pair_shows_the_two_places(name: str) -> None:
+    """With every seed, FE+LT carries at least .95 of what finetuning added, and the other tokens carry nothing."""
+    card = read_card(ZOO / name / "card.json")
     for scores in (card["scores"], *(row["scores"] for row in card["other_seeds"])):
         for row in scores.values():
-            gap = row["SFT"] - row["PRE"]
-            assert row["FE+LT"] - row["PRE"] >= 0.9 * (row["ALL"] - row["PRE"])
-            assert row["(FE+LT)^C"] - row["PRE"] <= 0.1 * gap
+            assert row["FE+LT"] - row["PRE"] >= 0.95 * (row["SFT"] - row["PRE"])
+            assert row["(FE+LT)^C"] <= row["PRE"] + 0.03
 
 
 def test_the_zoo_is_small() -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from huggingface_hub import HfApi, snapshot_download
@@ -109,7 +109,7 @@ def locate(source: str, revision: str | None = None, recipient: Checkpoint | Non
     if kept is not None or directory.exists() or not _is_hub_id(source):
         origin = source if kept is not None else f"local:{directory.resolve().name}"
         if is_delta(directory):
-            return _changed(directory, origin, recipient)
+            return _changed(directory, source, origin, recipient)
         return _found(directory, source, origin, recipient)
     found = _cached(source, revision) or _downloaded(source, revision)
     return _found(found, source, f"{source}@{found.name}", recipient)
@@ -144,19 +144,35 @@ def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | No
     return Checkpoint(recipient.directory, origin, adapter=directory)
 
 
-def _changed(directory: Path, origin: str, recipient: Checkpoint | None) -> Checkpoint:
-    """A donor that is stored as changed weights, such as a plant: its recipient's checkpoint with these in place of its own."""
-    needed = read_delta_card(directory)["recipient"]
+def _changed(directory: Path, source: str, origin: str, recipient: Checkpoint | None) -> Checkpoint:
+    """A donor that is stored as changed weights: the checkpoint that it was made from, with these in place of its own.
+
+    That checkpoint is the pair's recipient, or, where the recipient is another, the one that the card names. A plant has no
+    meaning with another recipient.
+    """
+    card = read_delta_card(directory)
+    needed, base = card["recipient"]["weights"], _made_from(card, source)
     if recipient is None or recipient.delta is not None:
         raise ModelError(
             f"{origin} holds changed weights only and so cannot be a recipient; "
-            f"give it as a donor of {needed['source']}, or a plant by itself: --model PATH"
+            f"give it as a donor of {base}, or a plant by itself: --model PATH"
         )
-    if stored_hash(recipient.directory) != needed["weights"]:
+    if stored_hash(recipient.directory) == needed:
+        return Checkpoint(recipient.directory, origin, directory / DELTA)
+    if "plant" in card:
+        raise ModelError(f"{origin} was made from {base}, and {recipient.origin} has other weights; give --recipient {base}")
+    own = locate(base)
+    if stored_hash(own.directory) != needed:
         raise ModelError(
-            f"{origin} was made from {needed['source']}, and {recipient.origin} has other weights; give --recipient {needed['source']}"
+            f"{origin} was made from {base}, which has other weights now; give a donor that is a whole checkpoint, or build the pair again"
         )
-    return Checkpoint(recipient.directory, origin, directory / DELTA)
+    return Checkpoint(own.directory, origin, directory / DELTA)
+
+
+def _made_from(card: Mapping[str, Any], source: str) -> str:
+    """The checkpoint that changed weights belong to: a shipped one, or a folder next to theirs."""
+    named = str(card["recipient"]["source"])
+    return named if zoo_path(named) else (PurePath(source).parent / PurePath(named).name).as_posix()
 
 
 def _is_hub_id(source: str) -> bool:
