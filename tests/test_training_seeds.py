@@ -192,7 +192,7 @@ def test_rows_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert f"report   {report / REPORT}" in out and f"rows     {path}" in out and not (report / ROWS).exists()
     for asked, told in (
-        (["figure-5", "--rows", str(path)], "these rows hold nothing of the evaluation 'hybrid'"),
+        (["figure-5", "--rows", str(path)], "these rows hold nothing of the evaluation 'hybrid'; make its figures first"),
         (["figure-2", "--rows", str(path), "--seeds", "0,1"], "leave out --seeds"),
         (["figure-2", "--rows", __file__], "expected the rows.parquet that `kgbench reproduce` writes"),
         (["figure-2", "--seeds", "0,0"], "expected different whole numbers"),
@@ -226,8 +226,7 @@ def pico() -> Recipe:
 def test_each_seed_is_a_pair_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretrained and finetuned under its seed in a folder of its own, once: made again, nothing is computed."""
     monkeypatch.setenv(HOME, str(tmp_path / "home"))
-    short = {name: one.model_copy(update={"tiny_changes": {"epochs": 1}}) for name, one in page().trainings.items()}
-    small = page().model_copy(update={"tiny": page().tiny.model_copy(update={"facts": 12}), "trainings": short})
+    small = fake_reproduction.small(12, {"epochs": 1})
     pairs = [Ingredients(small, MODEL, seed=seed, built=pico()) for seed in (1, 2)]
     told: list[str] = []
     measured = make(["figure-2"], pairs, tmp_path / "results", "cpu", lambda done, total, what: told.append(what))
