@@ -133,7 +133,7 @@ def _bases(parts: Sequence[PartForecast]) -> dict[str, str]:
 
 def _make(what: str, pairs: Sequence[Ingredients], options: Mapping[str, Any]) -> dict[str, Any]:
     from kgbench.reproduction.made import make
-    from kgbench.reproduction.measured import ROWS, Measured, write_measured
+    from kgbench.reproduction.measured import ROWS, write_measured
     from kgbench.reproduction.page import chosen
 
     folder = _folder(pairs[0].model, options)

@@ -22,7 +22,7 @@ from kgbench.reproduction.measured import ROWS, About
 from kgbench.reproduction.page import chosen, page
 from kgbench.reproduction.unlike import departures, differing
 
-__all__ = ["CLAIM_HEADS", "REPORT", "claim_cells", "figure_rows", "write_report"]
+__all__ = ["CLAIM_HEADS", "REPORT", "claim_cells", "figure_rows", "report_text", "write_report"]
 
 REPORT = "REPORT.md"
 CLAIM_HEADS = ("claim", "that is", "difference", "here", "in the paper")
@@ -80,8 +80,13 @@ def write_report(
     for one in distinct(made).values():
         (folder / f"{one.name}.png").write_bytes(picture(one))
     path = folder / REPORT
-    path.write_text("\n".join(map(_unpadded, _lines(made, left or {}, control))) + "\n", encoding="utf-8")
+    path.write_text(report_text(made, left, control), encoding="utf-8")
     return path
+
+
+def report_text(made: Sequence[Made], left: Mapping[str, Sequence[int]] | None = None, control: Sequence[Result] = ()) -> str:
+    """The report as Markdown, see `write_report`."""
+    return "\n".join(map(_unpadded, _lines(made, left or {}, control))) + "\n"
 
 
 def _unpadded(text: str) -> str:
