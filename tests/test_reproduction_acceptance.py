@@ -6,10 +6,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import control_table
 import fake_reproduction
 import numpy as np
 import pyarrow as pa
 import pytest
+from control_table import PUBLISHED
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +27,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PUBLISHED = Path(__file__).parents[1] / "leaderboard" / "reproductions"
 PAIRS = sorted(path.parent.name for path in PUBLISHED.glob(f"*/{ROWS}"))
 NEGATIVE: Mapping[str, Mapping[str, Mapping[str, str]]] = tomllib.loads((PUBLISHED / "negative.toml").read_text("utf-8"))
 """By pair and criterion, the figures of each seed where the pair does not show it."""
@@ -64,6 +65,13 @@ def test_a_published_report_follows_from_its_rows(pair: str) -> None:
     made = figures_of(figures_there(every, measured, page()), measured, page())
     text = report_text(made, lacking(every, measured, page()), results(measured, page()))
     assert text == (PUBLISHED / pair / REPORT).read_text("utf-8")
+
+
+def test_the_readme_has_the_control() -> None:
+    """The table in the README is that of the published rows (`python tests/control_table.py`)."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+    between = readme.partition("<!-- begin: control -->\n")[2].partition("\n<!-- end: control -->")[0]
+    assert between == control_table.table(control_table.published_results())
 
 
 # ------------------------------------------------------------------------------------------------------------ criteria
