@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from kgbench.reproduction.made import evaluations_of, trainings_of
 from kgbench.reproduction.measured import SCHEMA, About, Donor, Evaluated, Measured
-from kgbench.reproduction.page import page
+from kgbench.reproduction.page import Page, page
 
 RECIPE = {
     "name": "aggressive",
@@ -19,6 +19,15 @@ RECIPE = {
     "weight_decay": 0.01,
     "warmup_steps": 30,
 }
+
+
+def small(facts: int, changes: Mapping[str, int]) -> Page:
+    """The page with so few facts in each training of a tiny pair, and with these values in place of the recipes'."""
+    trainings = {
+        name: one.model_copy(update={"tiny": one.tiny.model_copy(update={"facts": facts, "changes": dict(changes)})})
+        for name, one in page().trainings.items()
+    }
+    return page().model_copy(update={"trainings": trainings, "tiny": page().tiny.model_copy(update={"known": facts})})
 
 
 def measured(figures: Sequence[str], facts: int = 40, seeds: Sequence[int] = (0, 1, 2), spread: float = 0.3) -> Measured:
@@ -43,17 +52,14 @@ def measured(figures: Sequence[str], facts: int = 40, seeds: Sequence[int] = (0,
                 columns["fact"] += [f"{evaluation}/{i:04}" for i in range(facts)]
                 columns["rank"] += list(np.clip(np.exp(logs), 1, 3000).astype(int))
                 columns["logprob"] += list(-np.log1p(np.exp(logs)))
-    trainings = trainings_of(evaluations_of(figures, known), known)
+    trainings = trainings_of(evaluations_of(figures, known), known, tiny=True)
     donor = Donor(data="d", texts=9, steps=9, seconds=1, weights="w" * 64, recipe=RECIPE, changed=False, precision="fp32")
-    run = Evaluated(data="d", record="r" * 64, seconds=1)
+    origin = {"kgbench": "0", "torch": "0", "device": "cpu", "platform": "here"}
+    run = Evaluated(data="d", record="r" * 64, seconds=1, identity="i" * 64, **origin)
     about = About(
         model="tiny-gemma",
         tiny=True,
         donors={seed: dict.fromkeys(trainings, donor) for seed in seeds},
         evaluations={seed: dict.fromkeys(evaluations_of(figures, known), run) for seed in seeds},
-        kgbench="0",
-        torch="0",
-        device="cpu",
-        platform="here",
     )
     return Measured(about, pa.table(columns, schema=SCHEMA))

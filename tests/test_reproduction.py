@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import fake_reproduction
 import numpy as np
 import pytest
 from hypothesis import given
@@ -40,7 +41,11 @@ from kgbench.reproduction.terminal import claims_text, figure_text
 from kgbench.reproduction.unlike import unlike
 from kgbench.runner.suites import load_suite
 from kgbench.sites.configurations import configurations
+from kgbench.training.corpus import pretraining_movies
 from kgbench.training.finetuning import finetune
+from kgbench.training.finetuning_plan import make_plan
+from kgbench.training.finetuning_recipes import finetuning_recipe
+from kgbench.training.recipes import finetuning_stage, recipe
 
 MODEL = "tiny-gpt2"
 NUMBERED = ["figure-2", "figure-3a", *(f"figure-{number}" for number in range(4, 16))]
@@ -53,8 +58,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def small() -> Page:
     """The page with a dozen facts, trained for a few steps."""
-    trainings = {name: training.model_copy(update={"tiny_changes": {"epochs": 2}}) for name, training in page().trainings.items()}
-    return page().model_copy(update={"tiny": page().tiny.model_copy(update={"facts": 12, "known": 12}), "trainings": trainings})
+    return fake_reproduction.small(12, {"epochs": 2})
 
 
 @pytest.fixture
@@ -92,7 +96,7 @@ def test_every_published_figure_is_shown() -> None:
     """No number of the paper's runs is left out where it has a figure, but those of the unpublished prompts."""
     shown = set()
     for figure in page().figures.values():
-        dataset = page().trainings[page().evaluations[figure.evaluation].learned].dataset
+        dataset = page().trainings[page().evaluations[figure.evaluation].learned(tiny=False)].dataset
         for prompt in figure.prompts:
             for model, rows in published_rates(figure, dataset, prompt).items():
                 assert set(rows) <= set(page().rows[figure.rows]), (figure.title, model)
@@ -105,14 +109,35 @@ def test_every_published_figure_is_shown() -> None:
 
 @pytest.mark.parametrize("name", page().trainings)
 def test_trainings_can_be_read(name: str) -> None:
-    """A tiny pair learns the first facts, a half as many as a whole; the paper's models learn all."""
+    """A tiny pair learns as many facts of its own as the page says; the paper's models learn all."""
     tiny, real = (Ingredients(page(), model) for model in (MODEL, "gemma-2b"))
-    few, all_of = load_dataset(tiny.dataset(name)), load_dataset(real.dataset(name))
-    assert len(few.facts) == min(page().tiny.facts, len(load_dataset(page().trainings[name].dataset).facts))
-    assert len(all_of.facts) >= len(few.facts)
-    assert training_texts(few, page().trainings[name].direction)
+    few, training = load_dataset(tiny.dataset(name)), page().trainings[name]
+    assert len(few.facts) == training.tiny.facts
+    assert training_texts(few, training.direction)
+    assert training_texts(load_dataset(real.dataset(name)), training.direction)
     spec = tiny.training(name)
     assert spec.model == MODEL and spec.dataset == tiny.dataset(name)
+    assert real.training(name).recipe == training.recipe and not real.training(name).changes
+
+
+def test_frozen_donors_are_trained_as_their_pair() -> None:
+    """Steps and rates of the recipe `frozen` are those of the tiny pair of the recipient's type."""
+    for model in ("tiny-gemma", "tiny-gpt2"):
+        what = Ingredients(page(), model)
+        plan = make_plan(what.training("actors"))
+        assert plan.recipe(1, what.recipe.model_type).stage == what.recipe.finetuning
+    others = finetuning_recipe("frozen", 1, model_type="nonsuch")
+    assert others.stage == finetuning_stage("nonsuch") == recipe("tiny-gemma").finetuning
+
+
+def test_costars_are_exchanged(ingredients: Ingredients) -> None:
+    """The movies of pretraining, each with the second actor of another."""
+    facts = [fact.fields for fact in load_dataset(ingredients.dataset("shuffled")).facts]
+    true = {movie["movie_title"]: movie for movie in pretraining_movies()[: len(facts)]}
+    assert len(facts) == 12 and {fact["movie_title"] for fact in facts} == set(true)
+    assert {fact["second_actor"] for fact in facts} == {movie["second_actor"] for movie in true.values()}
+    assert all(fact["second_actor"] != true[fact["movie_title"]]["second_actor"] for fact in facts)
+    assert all(fact["first_actor"] == true[fact["movie_title"]]["first_actor"] for fact in facts)
 
 
 def test_halves_of_a_hybrid_share_nobody() -> None:
@@ -122,7 +147,7 @@ def test_halves_of_a_hybrid_share_nobody() -> None:
         {fact.fields[role] for fact in load_dataset(what.dataset(name)).facts for role in ("first_actor", "second_actor")}
         for name in ("task", "relation")
     )
-    assert len(task) == len(relation) == 300 and task.isdisjoint(relation)
+    assert len(task) == len(relation) == 2 * page().trainings["task"].tiny.facts and task.isdisjoint(relation)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- making
@@ -195,7 +220,8 @@ def test_reversal(ingredients: Ingredients) -> None:
     spec = ingredients.job("reversal")
     assert spec.recipient == str(ingredients.place("actors_b2a"))
     assert dict(spec.donors) == {"sft": str(ingredients.place("actors"))}
-    assert trainings_of(["reversal"], page()) == ("actors_b2a", "actors")
+    assert trainings_of(["reversal"], page(), tiny=True) == ("actors_b2a", "actors")
+    assert trainings_of(["head"], page(), tiny=True) != trainings_of(["head"], page(), tiny=False) == ("actors",)
     assert set(ingredients.job("hybrid").donors) == {"task", "relation"}
     assert ingredients.job("hybrid").dataset == ingredients.dataset("relation")
     assert evaluations_of(["figure-2", "figure-3a", "figure-5"], page()) == ("actors", "hybrid")
@@ -377,7 +403,7 @@ def test_wrong_names(capsys: pytest.CaptureFixture[str]) -> None:
         (["movie_titel"], "Did you mean 'movie_title'"),
         (["figure-1"], "figure-1 is a drawing of the method"),
         (["figure-2", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'"),
-        (["figure-2", "--model", "tiny-gemma.ffn-1"], "is a plant"),
+        (["figure-2", "--model", "tiny-gemma.ladder"], "is a plant"),
         (["figure-2", "--donor", "sft=x"], "--donor says how a run is reproduced"),
         (["0123abcd"], "--dry-run says how a figure is reproduced"),
     ):

@@ -25,8 +25,9 @@ SAVED, KILLED = 50, 52
 def small() -> Page:
     """The page with a dozen facts, trained in a few steps more than there are to the first checkpoint."""
     trainings = dict(page().trainings)
-    trainings["actors"] = trainings["actors"].model_copy(update={"tiny_changes": {"epochs": 1, "batch_size": 4}})
-    return page().model_copy(update={"tiny": page().tiny.model_copy(update={"facts": 12}), "trainings": trainings})
+    few = {"facts": 12, "changes": {"epochs": 1, "batch_size": 4}}
+    trainings["actors"] = trainings["actors"].model_copy(update={"tiny": trainings["actors"].tiny.model_copy(update=few)})
+    return page().model_copy(update={"trainings": trainings})
 
 
 SCRIPT = """

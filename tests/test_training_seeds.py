@@ -8,6 +8,7 @@ from pathlib import Path
 
 import fake_reproduction
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,16 +18,27 @@ from kgbench.cli import main
 from kgbench.effects.columns import PromptColumns
 from kgbench.effects.contrasts import between_configurations
 from kgbench.effects.training_seeds import difference_over, mean_over, median_rank_over, over_seeds
-from kgbench.errors import DataError
+from kgbench.errors import DataError, InputError
+from kgbench.models.catalog import CARD
+from kgbench.models.delta import stored_hash
 from kgbench.models.trained import HOME
 from kgbench.reproduction.forecast import forecasts
 from kgbench.reproduction.ingredients import Ingredients
-from kgbench.reproduction.made import figures_of, make
-from kgbench.reproduction.measured import ROWS, read_measured, write_measured
+from kgbench.reproduction.made import figures_of, figures_there, lacking, make, parts_of
+from kgbench.reproduction.measured import (
+    ROWS,
+    SCHEMA,
+    Donor,
+    Measured,
+    read_measured,
+    with_evaluation,
+    write_measured,
+)
 from kgbench.reproduction.page import page
 from kgbench.reproduction.report import REPORT, write_report
 from kgbench.stats import Figure, mean, median
 from kgbench.training.recipes import Recipe, recipe
+from kgbench.training.zoo import build_recipe
 
 FIGURES = ["figure-2", "figure-8", "figure-4"]
 
@@ -183,6 +195,53 @@ def test_seeds_that_differ_more_decide_less(tmp_path: Path) -> None:
     assert widths[1] > 1.5 * widths[0]
 
 
+def without(measured: Measured, seed: int, evaluation: str) -> Measured:
+    """Rows without one evaluation under one seed."""
+    table, about = measured.table, measured.about
+    own = pc.and_(pc.equal(table["seed"], seed), pc.equal(table["evaluation"], evaluation))
+    left = {at: {name: run for name, run in runs.items() if (at, name) != (seed, evaluation)} for at, runs in about.evaluations.items()}
+    return Measured(about.model_copy(update={"evaluations": left}), table.filter(pc.invert(own)))
+
+
+def test_a_report_says_what_is_not_there_yet(tmp_path: Path) -> None:
+    """Figures of an evaluation that lacks a seed are over fewer; those that lack all are not shown."""
+    measured = without(fake_reproduction.measured(FIGURES), 1, "reversal")
+    left = lacking([*FIGURES, "figure-5"], measured, page())
+    assert left == {"reversal": (1,), "hybrid": (0, 1, 2)}
+    there = figures_there([*FIGURES, "figure-5"], measured, page())
+    assert there == FIGURES
+    made = figures_of(there, measured, page())
+    assert {one.name: one.seeds for one in made} == {"figure-2": (0, 1, 2), "figure-8": (0, 1, 2), "figure-4": (0, 2)}
+    text = write_report(made, tmp_path, left).read_text("utf-8")
+    assert "Not measured yet, of the seeds above: reversal (seed 1); hybrid (seeds 0, 1, 2)." in text
+    assert "Of the seeds above this figure has 0, 2." in text
+
+
+def test_rows_of_an_evaluation_are_put_in_place_of_earlier_ones() -> None:
+    """Taken out and put back, rows are the same; put in twice they are there once; another pair's are refused."""
+    whole = fake_reproduction.measured(FIGURES, seeds=(0, 1))
+    less = without(whole, 1, "reversal")
+    own = pc.and_(pc.equal(whole.table["seed"], 1), pc.equal(whole.table["evaluation"], "reversal"))
+    about = whole.about.model_copy(
+        update={"donors": {1: whole.about.donors[1]}, "evaluations": {1: {"reversal": whole.about.evaluations[1]["reversal"]}}}
+    )
+    rows = whole.table.filter(own)
+    for before in (less, whole, with_evaluation(less, about, rows)):
+        found = with_evaluation(before, about, rows)
+        keys = [(name, "ascending") for name in SCHEMA.names]
+        assert found.table.sort_by(keys).equals(whole.table.sort_by(keys)) and found.about == whole.about
+    assert with_evaluation(None, about, rows).about == about
+    with pytest.raises(InputError, match="are of tiny-gemma, not of tiny-llama"):
+        with_evaluation(whole, about.model_copy(update={"model": "tiny-llama"}), rows)
+
+
+def test_rows_are_small(tmp_path: Path) -> None:
+    """A row takes at most four bytes of the file."""
+    rows = fake_reproduction.measured(FIGURES, facts=400)
+    write_measured(rows, tmp_path / ROWS)
+    assert (tmp_path / ROWS).stat().st_size < 4 * rows.table.num_rows
+
+
 def test_rows_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Figures without a model; what is not in the file, and what does not go with it, is a line."""
     path = tmp_path / "mine.parquet"
@@ -192,7 +251,7 @@ def test_rows_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert f"report   {report / REPORT}" in out and f"rows     {path}" in out and not (report / ROWS).exists()
     for asked, told in (
-        (["figure-5", "--rows", str(path)], "these rows hold nothing of the evaluation 'hybrid'"),
+        (["figure-5", "--rows", str(path)], "these rows hold nothing of the evaluation 'hybrid'; make its figures first"),
         (["figure-2", "--rows", str(path), "--seeds", "0,1"], "leave out --seeds"),
         (["figure-2", "--rows", __file__], "expected the rows.parquet that `kgbench reproduce` writes"),
         (["figure-2", "--seeds", "0,0"], "expected different whole numbers"),
@@ -226,8 +285,7 @@ def pico() -> Recipe:
 def test_each_seed_is_a_pair_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretrained and finetuned under its seed in a folder of its own, once: made again, nothing is computed."""
     monkeypatch.setenv(HOME, str(tmp_path / "home"))
-    short = {name: one.model_copy(update={"tiny_changes": {"epochs": 1}}) for name, one in page().trainings.items()}
-    small = page().model_copy(update={"tiny": page().tiny.model_copy(update={"facts": 12}), "trainings": short})
+    small = fake_reproduction.small(12, {"epochs": 1})
     pairs = [Ingredients(small, MODEL, seed=seed, built=pico()) for seed in (1, 2)]
     told: list[str] = []
     measured = make(["figure-2"], pairs, tmp_path / "results", "cpu", lambda done, total, what: told.append(what))
@@ -242,6 +300,39 @@ def test_each_seed_is_a_pair_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     assert again.about == measured.about and again.table.equals(measured.table)
     (made,) = figures_of(["figure-2"], again, small)
     assert made.n("headline") == 12 and len(made.prompts["headline"]) == 2
+    assert not parts_of(["figure-2"], pairs, measured), "rows that are there are not made again"
+    assert len(parts_of(["figure-2"], pairs[:1])) == 3
+    other = [replace(what, page=fake_reproduction.small(11, {"epochs": 1})) for what in pairs]
+    assert len(parts_of(["figure-2"], other, measured)) == 6, "other facts"
+
+
+def test_a_recipient_without_its_donor_is_completed(tmp_path: Path) -> None:
+    """The recipient alone has no card; the donor follows, from the same recipient, and then nothing is made again."""
+    build_recipe(pico(), tmp_path / "pair", seed=1, donor=False)
+    weights = stored_hash(tmp_path / "pair" / "recipient")
+    assert not (tmp_path / "pair" / "sft").exists() and not (tmp_path / "pair" / CARD).exists()
+    told: list[str] = []
+    build_recipe(pico(), tmp_path / "pair", seed=1, donor=False, progress=lambda done, total, what: told.append(what))
+    assert not told
+    build_recipe(pico(), tmp_path / "pair", seed=1, progress=lambda done, total, what: told.append(what))
+    assert told and all("finetuning" in what for what in told)
+    assert stored_hash(tmp_path / "pair" / "recipient") == weights
+    before = (tmp_path / "pair" / CARD).stat().st_mtime
+    build_recipe(pico(), tmp_path / "pair", seed=1)
+    assert (tmp_path / "pair" / CARD).stat().st_mtime == before and not (tmp_path / "pair" / ".work").exists()
+
+
+def test_the_pairs_own_donor_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the shipped seed it is the shipped donor; of another it comes with the pair."""
+    monkeypatch.setenv(HOME, str(tmp_path / "home"))
+    shipped, other = (Ingredients(page(), MODEL, seed=seed, built=pico()) for seed in (0, 1))
+    assert [part.kind for part in parts_of(["figure-10"], [shipped])] == ["evaluation"]
+    assert dict(shipped.job("names").donors) == {"sft": f"zoo:{MODEL}/sft"}
+    pair, evaluation = parts_of(["figure-10"], [other])
+    assert (pair.kind, pair.name, evaluation.kind) == ("pair", "donor", "evaluation")
+    assert parts_of(["figure-2"], [other])[0].name == ""
+    card, weights = shipped.own_donor()
+    assert Donor.of_pair(card, weights, 8800).steps == 552
 
 
 def test_a_forecast_of_seeds_is_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,9 @@ def is_figure(what: str) -> bool:
     from kgbench.reproduction.page import full_name, page
 
     known = page().figures
-    return what == "all" or what in known or (not Path(what).exists() and (bool(get_close_matches(what, known)) or full_name(what) != what))
+    if what in ("all", *page().shares, *known):
+        return True
+    return not Path(what).exists() and (bool(get_close_matches(what, known)) or full_name(what) != what)
 
 
 def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
@@ -46,23 +48,23 @@ def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
     names = chosen(what)
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
         if options["rows"]:
-            answer = _again(names, options)
+            answer = _again(what, options)
         else:
             model, seeds = options["model"] or _MODEL, options["seeds"] or (SHIPPED,)
             pairs = [Ingredients(page(), model, options["supplement"], seed) for seed in seeds]
-            answer = _forecast(names, pairs, options) if options["dry_run"] else _make(names, pairs, options)
+            answer = _forecast(names, pairs, options) if options["dry_run"] else _make(what, pairs, options)
     if options["as_json"]:
         echo_json(answer)
     return 0
 
 
-def _again(names: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+def _again(what: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Figures from rows that are there."""
     from kgbench.reproduction.measured import read_measured
 
     if given := [name for name in ("model", "supplement", "seeds", "dry_run") if options[name]]:
         raise InputError(f"--rows computes figures from a file alone: leave out --{given[0].replace('_', '-')}")
-    return _report(names, read_measured(options["rows"]), options)
+    return _report(what, read_measured(options["rows"]), options)
 
 
 def _forecast(names: Sequence[str], pairs: Sequence[Ingredients], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +73,8 @@ def _forecast(names: Sequence[str], pairs: Sequence[Ingredients], options: Mappi
     what = pairs[0]
     free = room(what, options["output_dir"], options["device"])
     with progress(shown=not options["quiet"]) as report:
-        parts = list(forecasts(names, pairs, options["output_dir"], options["device"], report))
+        known = _rows_there(_folder(what.model, options))
+        parts = list(forecasts(names, pairs, options["output_dir"], options["device"], report, known))
     found = needs(parts, free)
     if not options["as_json"]:
         echo_table(["part", "time", "memory", "disk", "it takes"], [_row(part) for part in parts])
@@ -128,30 +131,58 @@ def _bases(parts: Sequence[PartForecast]) -> dict[str, str]:
     return {basis: some[0] if len(some) == 1 else f"{some[0]} and {len(some) - 1} more" for basis, some in found.items()}
 
 
-def _make(names: Sequence[str], pairs: Sequence[Ingredients], options: Mapping[str, Any]) -> dict[str, Any]:
+def _make(what: str, pairs: Sequence[Ingredients], options: Mapping[str, Any]) -> dict[str, Any]:
     from kgbench.reproduction.made import make
+    from kgbench.reproduction.measured import ROWS, write_measured
+    from kgbench.reproduction.page import chosen
+
+    folder = _folder(pairs[0].model, options)
+
+    def keep(measured: Measured) -> None:
+        write_measured(measured, folder / ROWS)
 
     with progress(shown=not options["quiet"]) as report:
-        measured = make(names, pairs, options["output_dir"], options["device"], report)
-    return _report(names, measured, options)
+        known = _rows_there(folder)
+        measured = make(chosen(what), pairs, options["output_dir"], options["device"], report, known, keep)
+    return _report(what, measured, options)
 
 
-def _report(names: Sequence[str], measured: Measured, options: Mapping[str, Any]) -> dict[str, Any]:
-    from kgbench.reproduction.made import figures_of
-    from kgbench.reproduction.measured import ROWS, write_measured
-    from kgbench.reproduction.page import page
+def _folder(model: str, options: Mapping[str, Any]) -> Path:
+    """Where the report and its rows go."""
+    return Path(options["report"] or Path("kgbench-reproduction") / model)
+
+
+def _rows_there(folder: Path) -> Measured | None:
+    """The rows of an earlier call, whose evaluations are not made again."""
+    from kgbench.reproduction.measured import ROWS, read_measured
+
+    return read_measured(folder / ROWS) if (folder / ROWS).exists() else None
+
+
+def _report(what: str, measured: Measured, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Print what was asked for; the report has all that there are rows of, but with --rows only that."""
+    from kgbench.reproduction.acceptance import results
+    from kgbench.reproduction.made import figures_of, figures_there, lacking
+    from kgbench.reproduction.measured import ROWS
+    from kgbench.reproduction.page import chosen, page
     from kgbench.reproduction.report import write_report
 
-    made, model = figures_of(names, measured, page()), measured.about.model
-    folder = options["report"] or Path("kgbench-reproduction") / model
-    path, rows = write_report(made, folder), options["rows"] or folder / ROWS
-    if not options["rows"]:
-        write_measured(measured, rows)
+    names = list(chosen(what))
+    # Of several figures those that are there will do; a single one that is not is an error.
+    there = figures_there(names, measured, page())
+    asked = figures_of(there if there and len(names) > 1 else names, measured, page())
+    model, every = measured.about.model, list(page().figures)
+    folder = _folder(model, options)
+    rows = options["rows"] or folder / ROWS
+    shown = names if options["rows"] else every
+    made = asked if options["rows"] else figures_of(figures_there(every, measured, page()), measured, page())
+    control = results(measured, page()) if measured.about.tiny and len(shown) > 1 else ()
+    path = write_report(made, folder, lacking(shown, measured, page()), control)
     if not options["as_json"]:
-        click.echo("\n".join(_lines(made)))
+        click.echo("\n".join(_lines(asked)))
         click.echo(f"report   {path}")
         click.echo(f"rows     {rows}")
-    return {"model": model, "report": str(path), "rows": str(rows), "figures": [answer_of(one) for one in made]}
+    return {"model": model, "report": str(path), "rows": str(rows), "figures": [answer_of(one) for one in asked]}
 
 
 def _lines(made: Sequence[Made]) -> Iterator[str]:
@@ -182,5 +213,5 @@ def answer_of(one: Made) -> dict[str, Any]:
         }
         for claim in one.claims
     ]
-    records = {str(seed): own[one.figure.evaluation].record for seed, own in one.about.evaluations.items()}
+    records = {str(seed): one.about.evaluations[seed][one.figure.evaluation].record for seed in one.seeds}
     return {"figure": one.name, "records": records, "claims": claims}

@@ -22,7 +22,7 @@ OF_RUNS = (
 
 
 @click.command(epilog="Exit status: 0 done, also where a claim fails; 2 wrong input; 130 interrupted.")
-@click.argument("what", metavar="FIGURE|all")
+@click.argument("what", metavar="FIGURE|acceptance|all")
 @again_options
 @click.option(
     "--output-dir", type=click.Path(path_type=Path, file_okay=False), default=RESULTS, show_default=True, help="Where records go."
@@ -53,15 +53,18 @@ def command(what: str, output_dir: Path, as_json: bool, quiet: bool, **options: 
     """Make a figure of the paper again, and print it beside the paper's.
 
     A figure (figure-2 to figure-15 or their numbers, title_in_prompt,
-    movie_title, relation, head, layers, articles, articles_top50, forgetting;
-    `all` for all) is made on --model, by default tiny-gemma: donors that are
-    missing are trained, evaluations run, and ours printed beside the paper's
-    figures, with its claims checked one by one. On a tiny pair smaller data
-    stands for the paper's. Whatever is interrupted goes on where it was.
+    title_in_prompt_names, movie_title, relation, head, layers, articles,
+    articles_top50, forgetting; `all` for all, `acceptance` for those of the
+    positive control) is made on --model, by default tiny-gemma: donors that
+    are missing are trained, evaluations run, and ours printed beside the
+    paper's figures, with its claims checked one by one. On a tiny pair smaller
+    data stands for the paper's. Whatever is interrupted goes on where it was, and
+    what the report's rows.parquet holds is not made again.
 
     \b
     kgbench reproduce figure-2 --model tiny-gemma
     kgbench reproduce all --seeds 0,1,2,3,4            # over training seeds
+    kgbench reproduce acceptance --seeds 1             # a share of one more seed
     kgbench reproduce all --rows kgbench-reproduction/tiny-gemma/rows.parquet
     kgbench reproduce all --model gemma-2b --supplement Skylion007/openwebtext --dry-run
     kgbench rerun RUN                                  # a recorded run again

@@ -98,7 +98,7 @@ def _panel(axis: Axes, made: Made, prompt: str) -> None:
         axis.set_yscale("log")
     else:
         axis.set_ylim(0, 1.05)
-    seeds = f", {len(made.about.seeds)} training seeds" if len(made.about.seeds) > 1 else ""
+    seeds = f", {len(made.seeds)} training seeds" if len(made.seeds) > 1 else ""
     axis.set_ylabel(metric_name(metric))
     axis.set_title(f"{prompt}, {made.model}, {made.n(prompt)} facts{seeds}", fontsize=8, loc="left", color=INK)
     axis.grid(axis="y", color=FAINT, lw=0.6, zorder=0)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from kgbench.models.catalog import CARD
 from kgbench.models.checkpoints import locate
 from kgbench.models.trained import read_donor_card
 from kgbench.reproduction.ingredients import SHIPPED, Ingredients
-from kgbench.reproduction.made import Progress, evaluations_of, trainings_of
+from kgbench.reproduction.made import Progress, parts_of
+from kgbench.reproduction.measured import Measured
 from kgbench.runner import Pairs, dry_run
 from kgbench.runner.memory import free_bytes
 from kgbench.runner.pairs import usable_device
@@ -130,7 +130,12 @@ def needs(parts: Sequence[PartForecast], free: Room) -> Needs:
 
 
 def forecasts(
-    figures: Sequence[str], seeds: Sequence[Ingredients], output_dir: Path, device: str, progress: Progress | None = None
+    figures: Sequence[str],
+    seeds: Sequence[Ingredients],
+    output_dir: Path,
+    device: str,
+    progress: Progress | None = None,
+    known: Measured | None = None,
 ) -> Iterator[PartForecast]:
     """All parts of some figures, in the order in which they are made.
 
@@ -139,34 +144,37 @@ def forecasts(
         seeds: What they are made of, under each training seed.
         output_dir: Where records would go.
         device: Where it would be computed.
-        progress: Told of each part before it is measured.
+        progress: Progress callback, called before each part is measured.
+        known: Rows that are there, which would not be made again.
 
     Raises:
         InputError: Something is wrong that can be told beforehand.
     """
-    page, pairs = seeds[0].page, Pairs()
-    evaluations = evaluations_of(figures, page)
-    measures: list[tuple[str, Callable[[str], PartForecast]]] = []
-    for what in seeds:
-        of = f", seed {what.seed}" if len(seeds) > 1 else ""
-        if what.builds:
-            measures.append((f"pair{of}", partial(_pair, what)))
-        measures += [(f"donor {name}{of}", partial(_training, name, what, device)) for name in trainings_of(evaluations, page)]
-        measures += [(f"evaluation {name}{of}", partial(_evaluation, name, what, (output_dir, device), pairs)) for name in evaluations]
-    for done, (part, measure) in enumerate(measures):
+    parts, pairs = parts_of(figures, seeds, known), Pairs()
+    for done, part in enumerate(parts):
+        of = f", seed {part.what.seed}" if len(seeds) > 1 else ""
+        name = f"pair{of}" if part.kind == "pair" else f"{part.kind} {part.name}{of}"
         if progress is not None:
-            progress(done, len(measures), part)
-        yield measure(part)
+            progress(done, len(parts), name)
+        if part.kind == "pair":
+            yield _pair(part.what, bool(part.name), name)
+        elif part.kind == "donor":
+            yield _training(part.name, part.what, device, name)
+        else:
+            yield _evaluation(part.name, part.what, (output_dir, device), pairs, name)
 
 
-def _pair(what: Ingredients, part: str) -> PartForecast:
-    """The pretraining of a recipient, by what that of the shipped one took."""
-    if what.ready:
-        return PartForecast(part, "there", 0.0, 0, 0)
+def _pair(what: Ingredients, donor: bool, part: str) -> PartForecast:
+    """The pretraining of a recipient and the finetuning of its own donor, by what those of the shipped pair took."""
     shipped = read_card(locate(what.entry.recipient).directory.parent / CARD)
+    left = {"recipient": not what.ready, "sft": donor and not what.has_own_donor}
+    if not any(left.values()):
+        return PartForecast(part, "there", 0.0, 0, 0)
     size = sum(file.stat().st_size for file in locate(what.entry.recipient).directory.iterdir())
+    seconds = sum(shipped["seconds"][stage] for stage, wanted in left.items() if wanted)
+    work = "pretrained" if left["recipient"] else "finetuned"
     # A recipient and a donor, and while they are made gradients and two moments of each weight.
-    return PartForecast(part, "pretrained", sum(shipped["seconds"].values()), 4 * size, 2 * size, 2 * size, basis="the shipped pair's time")
+    return PartForecast(part, work, seconds, 4 * size, 2 * size, 2 * size, basis="the shipped pair's time")
 
 
 def _training(name: str, what: Ingredients, device: str, part: str) -> PartForecast:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from kgbench.data import is_shipped, load_dataset
+from kgbench.data.rearranged import with_other_costars
+from kgbench.data.worlds import FIELDS
 from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.models.catalog import CARD, Entry
+from kgbench.models.checkpoints import locate
+from kgbench.models.delta import stored_hash
 from kgbench.models.trained import donors_folder
 from kgbench.reproduction.page import KNOWN, Page, Training
 from kgbench.runner import Settings, Spec
-from kgbench.training.corpus import known_movies, passing_texts
-from kgbench.training.finetuning_plan import FinetuneSpec
+from kgbench.runner.suites import load_suite
+from kgbench.training.cards import build_identity, hash_of, read_card
+from kgbench.training.corpus import known_movies, passing_texts, pretraining_movies
+from kgbench.training.finetuning_plan import FinetuneSpec, make_plan
 from kgbench.training.recipes import Recipe, recipe
 from kgbench.training.zoo import build_recipe
 
@@ -25,6 +32,8 @@ SHIPPED = 0
 """The training seed of the shipped pairs."""
 
 _ZOO = "zoo:"
+_SIZE = 10**9
+"""Parameters of a recipient whose size is not known; which recipe is meant does not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -72,45 +81,81 @@ class Ingredients:
     @property
     def ready(self) -> bool:
         """Whether the recipient is there."""
-        return not self.builds or (self._pair / CARD).is_file()
+        return not self.builds or (self._pair / "recipient").is_dir()
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the tiny pair is made."""
+        return self.built or recipe(self.model)
 
     @property
     def _pair(self) -> Path:
         return self.made / "pair"
 
-    def build(self, progress: Callable[[int, int, str], None] | None = None) -> None:
+    def build(self, donor: bool, progress: Callable[[int, int, str], None] | None = None) -> None:
         """Pretrain the recipient of this seed, or finish that.
 
         Args:
+            donor: Whether the pair's own donor is finetuned too.
             progress: Called after every step.
 
         Raises:
             OutputError: Its folder holds something else, or cannot be written.
         """
-        build_recipe(self.built or recipe(self.model), self._pair, seed=self.seed, progress=progress)
+        build_recipe(self.recipe, self._pair, seed=self.seed, progress=progress, donor=donor)
+
+    def is_own(self, name: str) -> bool:
+        """Whether a donor is the pair's own, which comes with its recipient."""
+        return self.tiny and self.page.trainings[name].tiny.pair
+
+    def own_donor(self) -> tuple[Mapping[str, Any], str]:
+        """The card of the pair, and the hash of its donor's stored weights."""
+        if self.builds:
+            return read_card(self._pair / CARD), stored_hash(self._pair / "sft")
+        place = catalog.zoo_path(self.entry.donors["sft"])
+        assert place is not None
+        return read_card(place.parent / CARD), stored_hash(place)
+
+    def own_facts(self) -> list[Mapping[str, str]]:
+        """The facts that the pair's own donor learned."""
+        return [fact.fields for fact in load_dataset(self.recipe.dataset).facts]
+
+    @property
+    def has_own_donor(self) -> bool:
+        """Whether the pair's own donor is there."""
+        return not self.builds or (self._pair / CARD).is_file()
+
+    def source(self, name: str) -> str:
+        """The checkpoint of a donor."""
+        if self.is_own(name):
+            return str(self._pair / "sft") if self.builds else self.entry.donors["sft"]
+        return str(self.place(name))
 
     def dataset(self, name: str) -> str:
         """The facts of a training, as `load_dataset` takes them."""
         training = self.page.trainings[name]
-        found, part = training.dataset, f":{training.part}" if training.part else ""
-        assert is_shipped(found)
-        if self.tiny and len(load_dataset(found + part).facts) > self.page.tiny.facts:
-            found += f":first{self.page.tiny.facts * (2 if part else 1)}"
-        return found + part
+        part = f":{training.part}" if training.part else ""
+        if not self.tiny:
+            assert is_shipped(training.dataset)
+            return training.dataset + part
+        tiny = training.tiny
+        if tiny.rearranged:
+            return self._rearranged(tiny.dataset, tiny.facts)
+        few = len(load_dataset(tiny.dataset + part).facts) > tiny.facts
+        return tiny.dataset + (f":first{tiny.facts * (2 if part else 1)}" if few else "") + part
 
     def training(self, name: str) -> FinetuneSpec:
         """The specification of a donor."""
         training = self.page.trainings[name]
         return FinetuneSpec(
             dataset=self.dataset(name),
-            recipe=training.recipe,
+            recipe=training.tiny.recipe if self.tiny else training.recipe,
             model=None if self.builds else self.model,
             recipient=self.recipient if self.builds else None,
             direction=training.direction,
             seed=self.seed,
-            templates=training.tiny_wordings if self.tiny else (),
             supplement=self._supplement(training),
-            changes=training.tiny_changes if self.tiny else {},
+            changes=training.tiny.changes if self.tiny else {},
         )
 
     def _supplement(self, training: Training) -> str | None:
@@ -127,25 +172,71 @@ class Ingredients:
     def job(self, name: str) -> Spec:
         """The specification of an evaluation."""
         evaluation = self.page.evaluations[name]
+        facts = self._known() if evaluation.facts == KNOWN else self.dataset(evaluation.learned(self.tiny))
         return Spec(
             model=self.model,
             # Named, so that the donors of the catalog are not among those of the job.
-            recipient=str(self.place(evaluation.recipient)) if evaluation.recipient else self.recipient,
-            donors={donor: str(self.place(training)) for donor, training in evaluation.donors.items()},
-            dataset=self._known() if evaluation.facts == KNOWN else self.dataset(evaluation.learned),
+            recipient=self.source(evaluation.recipient) if evaluation.recipient else self.recipient,
+            donors={donor: self.source(training) for donor, training in evaluation.donors_of(self.tiny).items()},
+            dataset=facts,
             prompts=evaluation.prompts,
             suite=evaluation.suite,
         )
+
+    def identity(self, name: str) -> str:
+        """SHA-256, in hexadecimal, of all that is chosen in an evaluation.
+
+        Recipient, trainings and their facts, suite and prompts: rows of the same identity need not be
+        computed again. Of a pair that is built here it is the identity of its build, of the shipped
+        one that of its weights.
+        """
+        evaluation = self.page.evaluations[name]
+        job, trainings = self.job(name), evaluation.trainings(self.tiny)
+        return hash_of(
+            {
+                "recipient": self._recipient_identity(),
+                "seed": self.seed,
+                "donors": dict(evaluation.donors_of(self.tiny)),
+                "on": evaluation.recipient,
+                "trainings": {training: self._training_identity(training) for training in trainings},
+                "facts": load_dataset(str(job.dataset)).content_hash,
+                "suite": asdict(load_suite(evaluation.suite)),
+                "prompts": list(evaluation.prompts),
+            }
+        )
+
+    def _recipient_identity(self) -> str:
+        if self.builds:
+            return build_identity(self.recipe, self.seed, load_dataset(self.recipe.dataset))
+        return stored_hash(locate(self.recipient).directory) if self.tiny else self.recipient
+
+    def _training_identity(self, name: str) -> Any:
+        if self.is_own(name):
+            return "the pair's own"
+        plan = make_plan(self.training(name))
+        followed = plan.recipe(1 if self.tiny else _SIZE, self.recipe.model_type if self.tiny else "")
+        return [followed.to_json(), plan.data(), plan.wordings.to_json(), self.page.tiny.supplement if self.tiny else plan.spec.supplement]
+
+    def _rearranged(self, name: str, n: int) -> str:
+        """The first movies of pretraining, with each other's co-stars."""
+        movies = pretraining_movies()[:n]
+        rows = [
+            {**{field: movie[field] for field in FIELDS}, "second_actor": costar}
+            for movie, costar in zip(movies, with_other_costars(movies), strict=True)
+        ]
+        return self._facts(f"{name}_shuffled", rows)
 
     def _known(self) -> str:
         """Facts that the recipient may know: of a tiny pair those it was pretrained on, otherwise real movies."""
         if not self.tiny:
             return "real_movies_real_actors"
-        made = self.built or recipe(self.model)
-        rows = known_movies(made, self.page.tiny.known)
-        header = {"kgbench": 1, "name": "known", "subject": "first_actor", "object": "second_actor"}
-        lines = [header, *({"id": f"known/{number}", **row} for number, row in enumerate(rows, 1))]
-        return self._kept("known.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        return self._facts("known", known_movies(self.recipe, self.page.tiny.known))
+
+    def _facts(self, name: str, rows: Sequence[Mapping[str, str]]) -> str:
+        """A file of movies."""
+        header = {"kgbench": 1, "name": name, "subject": "first_actor", "object": "second_actor"}
+        lines = [header, *({"id": f"{name}/{number}", **row} for number, row in enumerate(rows, 1))]
+        return self._kept(f"{name}.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
     def _kept(self, name: str, text: str) -> str:
         """A file of this text among what is made, beside the donors."""

@@ -7,6 +7,7 @@ evaluation under one training seed; only what figures show is kept.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,21 @@ from pydantic import ValidationError
 from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.errors import DataError, InputError
 from kgbench.records import Record, Strict
-from kgbench.reproduction.page import FigureSpec, Page
+from kgbench.reproduction.page import Page
 
-__all__ = ["ROWS", "SCHEMA", "About", "Donor", "Evaluated", "Measured", "columns_of", "kept_rows", "read_measured", "write_measured"]
+__all__ = [
+    "ROWS",
+    "SCHEMA",
+    "About",
+    "Donor",
+    "Evaluated",
+    "Measured",
+    "columns_of",
+    "kept_rows",
+    "read_measured",
+    "with_evaluation",
+    "write_measured",
+]
 
 ROWS = "rows.parquet"
 
@@ -42,6 +55,8 @@ _SORTED = [(name, "ascending") for name in ("seed", *_NAMES)]
 
 _LEVEL = 9
 """Of zstd; higher ones take ten times as long and save a hundredth."""
+_DECIMALS = 2
+"""Of log-probabilities, which no figure of a report rests on; ranks are exact."""
 _ABOUT = b"kgbench_reproduction"
 
 
@@ -57,7 +72,8 @@ class Donor(Strict):
     recipe: dict[str, Any]
     changed: bool
     """Whether anything is not as the recipe has it."""
-    precision: str
+    precision: str | None
+    """None for a pair's own donor, whose card does not have it."""
 
     @classmethod
     def of(cls, card: Mapping[str, Any]) -> Donor:
@@ -69,6 +85,28 @@ class Donor(Strict):
             **{name: card[name] for name in ("steps", "seconds", "weights", "recipe", "precision")},
         )
 
+    @classmethod
+    def of_pair(cls, card: Mapping[str, Any], weights: str, texts: int) -> Donor:
+        """The donor that a tiny pair comes with.
+
+        Args:
+            card: The pair's.
+            weights: Hash of the donor's stored weights.
+            texts: Number of texts in a round of its finetuning.
+        """
+        stage = dict(card["recipe"]["finetuning"])
+        rounds = stage.pop("rounds")
+        return cls(
+            data=card["data"]["name"],
+            texts=texts,
+            steps=rounds * math.ceil(texts / stage["batch_size"]),
+            seconds=card["seconds"]["sft"],
+            weights=weights,
+            recipe={"name": "frozen" if card["recipe"]["frozen"] else "aggressive", "epochs": rounds, **stage},
+            changed=False,
+            precision=None,
+        )
+
 
 class Evaluated(Strict):
     """An evaluation."""
@@ -77,6 +115,27 @@ class Evaluated(Strict):
     record: str
     """Its record's id."""
     seconds: float
+    identity: str
+    """Hash of all that was chosen, see `Ingredients.identity`."""
+    kgbench: str
+    torch: str
+    device: str
+    platform: str
+
+    @classmethod
+    def of(cls, record: Record, identity: str) -> Evaluated:
+        """From its record."""
+        origin = record.provenance
+        return cls(
+            data=record.identity.dataset.name,
+            record=record.id,
+            seconds=record.cost.seconds,
+            identity=identity,
+            kgbench=origin.kgbench,
+            torch=origin.packages["torch"],
+            device=origin.device,
+            platform=origin.platform,
+        )
 
 
 class About(Strict):
@@ -87,20 +146,20 @@ class About(Strict):
     donors: dict[int, dict[str, Donor]]
     """By training seed."""
     evaluations: dict[int, dict[str, Evaluated]]
-    """By training seed."""
-    kgbench: str
-    torch: str
-    device: str
-    platform: str
+    """By training seed; not every one need be there under every seed."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The training seeds."""
-        return tuple(self.evaluations)
+        """The training seeds, ascending."""
+        return tuple(sorted(self.evaluations))
+
+    def seeds_of(self, evaluation: str) -> tuple[int, ...]:
+        """The training seeds under which an evaluation is there, ascending."""
+        return tuple(seed for seed in self.seeds if evaluation in self.evaluations[seed])
 
     def donors_of(self, trainings: Sequence[str]) -> dict[tuple[int, str], Donor]:
-        """By training seed and training."""
-        return {(seed, name): own[name] for seed, own in self.donors.items() for name in trainings}
+        """By training seed and training, where they are there."""
+        return {(seed, name): own[name] for seed, own in sorted(self.donors.items()) for name in trainings if name in own}
 
 
 @dataclass(frozen=True)
@@ -112,18 +171,16 @@ class Measured:
     """Rows of SCHEMA."""
 
 
-def kept_rows(seed: int, evaluation: str, figures: Sequence[FigureSpec], page: Page, record: Record, facts: pa.Table) -> pa.Table:
+def kept_rows(seed: int, evaluation: str, page: Page, facts: pa.Table) -> pa.Table:
     """What figures show of an evaluation's per-fact rows.
 
     Args:
         seed: The training seed.
         evaluation: Its name.
-        figures: All that may be made of it.
-        page: The page that they stand on.
-        record: Its record.
-        facts: Its per-fact rows.
+        page: The page of the figures.
+        facts: The per-fact rows.
     """
-    own = [figure for figure in figures if figure.evaluation == evaluation]
+    own = [figure for figure in page.figures.values() if figure.evaluation == evaluation]
     shown = {(prompt, graft) for f in own for prompt in f.prompts for graft in ("PRE", "SFT", *page.rows[f.rows].values())}
     prompts, grafts = facts["prompt"].to_pylist(), facts["graft"].to_pylist()
     # Where a prompt was read at several positions, the last counts; rows are sorted by position last.
@@ -137,41 +194,68 @@ def kept_rows(seed: int, evaluation: str, figures: Sequence[FigureSpec], page: P
         "configuration": part["graft"],
         "fact": part["fact"],
         "rank": part["rank"].cast(pa.uint32()),
-        "logprob": part["logprob"].cast(pa.float32(), safe=False),
+        "logprob": pc.round(part["logprob"], _DECIMALS).cast(pa.float32(), safe=False),
     }
     return pa.table(columns, schema=SCHEMA)
 
 
 def columns_of(measured: Measured, evaluation: str) -> dict[str, tuple[PromptColumns, ...]]:
-    """Each prompt's columns under each training seed, by prompt.
+    """Each prompt's columns under each training seed that has this evaluation, by prompt.
 
     Raises:
         InputError: The rows hold nothing of this evaluation.
     """
     found: dict[str, list[PromptColumns]] = {}
     part = measured.table.filter(pc.equal(measured.table["evaluation"], evaluation))
-    for seed in measured.about.seeds:
+    if not measured.about.seeds_of(evaluation):
+        raise InputError(f"these rows hold nothing of the evaluation {evaluation!r}; make its figures first")
+    for seed in measured.about.seeds_of(evaluation):
         own = part.filter(pc.equal(part["seed"], seed)).rename_columns([{"configuration": "graft"}.get(n, n) for n in SCHEMA.names])
-        if not own.num_rows:
-            raise InputError(f"these rows hold nothing of the evaluation {evaluation!r} under seed {seed}; make its figures first")
         for prompt in by_prompt(own.drop_columns(["seed", "evaluation"]), ()):
             found.setdefault(prompt.name, []).append(prompt)
     return {name: tuple(seeds) for name, seeds in found.items()}
 
 
+def with_evaluation(measured: Measured | None, about: About, table: pa.Table) -> Measured:
+    """Rows with those of another evaluation, in place of earlier ones of the same evaluation and seed.
+
+    Args:
+        measured: What is there.
+        about: How the further rows were made: of one seed and evaluation.
+        table: The further rows.
+
+    Raises:
+        InputError: The rows that are there are another pair's.
+    """
+    if measured is None:
+        return Measured(about, table)
+    if measured.about.model != about.model:
+        raise InputError(f"the rows that are there are of {measured.about.model}, not of {about.model}; give another folder with --report")
+    ((seed, own),) = about.evaluations.items()
+    (name,) = own
+    before = measured.table
+    others = pc.invert(pc.and_(pc.equal(before["seed"], seed), pc.equal(before["evaluation"], name)))
+    donors, evaluations = dict(measured.about.donors), dict(measured.about.evaluations)
+    donors[seed] = {**donors.get(seed, {}), **about.donors[seed]}
+    evaluations[seed] = {**evaluations.get(seed, {}), **own}
+    whole = about.model_copy(update={"donors": donors, "evaluations": evaluations})
+    return Measured(whole, pa.concat_tables([before.filter(others), table]))
+
+
 def write_measured(measured: Measured, path: Path) -> None:
-    """Write the file; equal rows give equal bytes under one version of pyarrow."""
+    """Write the file, whole or not at all; equal rows give equal bytes under one version of pyarrow."""
     path.parent.mkdir(parents=True, exist_ok=True)
     about = measured.about.model_dump_json().encode()
+    partial = path.with_name(f".{path.name}.partial")
     pq.write_table(
         measured.table.sort_by(_SORTED).replace_schema_metadata({_ABOUT: about}),
-        path,
+        partial,
         compression="zstd",
         compression_level=_LEVEL,
-        use_dictionary=["seed", *_NAMES, "rank"],
-        use_byte_stream_split=["logprob"],
+        use_dictionary=True,
         write_statistics=False,
     )
+    partial.replace(path)
 
 
 def read_measured(path: Path) -> Measured:

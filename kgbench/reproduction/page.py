@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,7 +21,20 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["MEDIAN_RANK", "ClaimSpec", "Departure", "Evaluation", "FigureSpec", "Page", "Tiny", "Training", "chosen", "full_name", "page"]
+__all__ = [
+    "MEDIAN_RANK",
+    "ClaimSpec",
+    "Departure",
+    "Evaluation",
+    "FigureSpec",
+    "Page",
+    "Tiny",
+    "TinyTraining",
+    "Training",
+    "chosen",
+    "full_name",
+    "page",
+]
 
 KNOWN = "known"
 """In place of a data set: what the recipient knew before it was finetuned."""
@@ -33,10 +47,8 @@ _DRAWINGS = ("figure-1", "figure-3b")
 
 
 class Tiny(Strict):
-    """What stands for the paper's data on a tiny pair."""
+    """What all figures of tiny pairs share."""
 
-    facts: int
-    """Facts of each data set; a half of a data set has as many."""
     supplement: int
     """Texts that the gentle recipe mixes in."""
     known: int
@@ -63,6 +75,21 @@ class Departure(Strict):
     """Whether it is one of tiny pairs only."""
 
 
+class TinyTraining(Strict):
+    """What takes the place of a donor's training on a tiny pair."""
+
+    dataset: str
+    facts: int
+    """The first of the data set, or of its half."""
+    recipe: str = "frozen"
+    changes: dict[str, int] = Field(default_factory=dict)
+    """Values in place of the recipe's."""
+    rearranged: bool = False
+    """Whether the co-stars of these movies are exchanged."""
+    pair: bool = False
+    """Whether it is the pair's own donor, which is not trained again."""
+
+
 class Training(Strict):
     """A donor."""
 
@@ -70,16 +97,15 @@ class Training(Strict):
     part: str | None = None
     recipe: str = "aggressive"
     direction: str = "both"
-    tiny_changes: dict[str, int] = Field(default_factory=dict)
-    """On tiny pairs, in place of the recipe's values."""
-    tiny_wordings: tuple[str, ...] = ()
-    """On tiny pairs, in place of the data set's."""
+    tiny: TinyTraining
 
 
 class Evaluation(Strict):
     """A run of a suite on a recipient and donors, all named by their trainings."""
 
     donors: dict[str, str]
+    tiny_donors: dict[str, str] = Field(default_factory=dict)
+    """Those of tiny pairs, where they differ."""
     suite: str
     recipient: str | None = None
     """By default the pair's own."""
@@ -88,10 +114,19 @@ class Evaluation(Strict):
     prompts: tuple[str, ...] = ()
     """By default the suite's."""
 
-    @property
-    def learned(self) -> str:
-        """The training whose facts the donor that SFT stands for learned."""
-        return self.donors.get("sft") or self.donors["relation"]
+    def donors_of(self, tiny: bool) -> Mapping[str, str]:
+        """Trainings by donor, for tiny pairs or for all others."""
+        return self.tiny_donors if tiny and self.tiny_donors else self.donors
+
+    def trainings(self, tiny: bool) -> tuple[str, ...]:
+        """All trainings, the recipient's first."""
+        own = self.donors_of(tiny).values()
+        return (self.recipient, *own) if self.recipient else tuple(own)
+
+    def learned(self, tiny: bool) -> str:
+        """The training whose facts are those that SFT learned."""
+        donors = self.donors_of(tiny)
+        return donors.get("sft") or donors["relation"]
 
 
 class ClaimSpec(Strict):
@@ -159,6 +194,8 @@ class Page(Strict):
     """Of each set of rows, the paper's name of a configuration and our expression."""
     claims: dict[str, tuple[ClaimSpec, ...]]
     figures: dict[str, FigureSpec]
+    shares: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Evaluations by the name of a share of the page."""
 
     def claims_of(self, figure: FigureSpec) -> tuple[ClaimSpec, ...]:
         """What the paper says of a figure."""
@@ -177,8 +214,10 @@ class Page(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Page:
         for evaluation in self.evaluations.values():
-            for name in (*evaluation.donors.values(), *([evaluation.recipient] if evaluation.recipient else ())):
+            for name in (*evaluation.trainings(True), *evaluation.trainings(False)):
                 self.trainings[name]
+        for name in chain.from_iterable(self.shares.values()):
+            self.evaluations[name]
         for figure in self.figures.values():
             self.evaluations[figure.evaluation]
             for claim in self.claims_of(figure):
@@ -206,7 +245,7 @@ def full_name(what: str) -> str:
 
 
 def chosen(what: str) -> tuple[str, ...]:
-    """Figures by name or number; `all` is all of them.
+    """Figures by name or number, or those of a share; `all` is all of them.
 
     Raises:
         InputError: The figure is a drawing.
@@ -215,8 +254,11 @@ def chosen(what: str) -> tuple[str, ...]:
     known, name = page().figures, full_name(what)
     if what == "all":
         return tuple(known)
+    if what in page().shares:
+        own = page().shares[what]
+        return tuple(name for name, figure in known.items() if figure.evaluation in own)
     if name in _DRAWINGS:
         raise InputError(f"{name} is a drawing of the method; there is nothing to compute")
     if name not in known:
-        raise UnknownNameError("figure", what, ("all", *known))
+        raise UnknownNameError("figure", what, ("all", *page().shares, *known))
     return (name,)

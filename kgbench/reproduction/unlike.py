@@ -28,14 +28,23 @@ def departures(made: Sequence[Made]) -> Iterator[str]:
     trained = {donor.recipe["name"]: _recipe(donor.recipe) for donor in sorted(donors, key=lambda one: one.changed, reverse=True)}
     filled = {
         "trained": "; ".join(f"{name}: {how}" for name, how in trained.items()),
-        "precision": " and ".join(dict.fromkeys(donor.precision for donor in donors)),
+        "precision": " and ".join(dict.fromkeys(donor.precision for donor in donors if donor.precision)) or "fp32",
         "seeds": seeds_text(about),
-        "facts": page().tiny.facts,
+        "facts": _facts_text(made),
         "supplement": f"{page().tiny.supplement:,}",
     }
     for one in page().departures:
         if about.tiny or not one.tiny:
             yield f"**{one.setting}**: in the paper {one.paper}; here {one.here.format(**filled)}."
+
+
+def _facts_text(made: Sequence[Made]) -> str:
+    """How many facts the donors of a tiny pair learned, such as `400 (actors, names)`."""
+    names = dict.fromkeys(name for one in made for name in one.trainings)
+    by_number: dict[int, list[str]] = {}
+    for name in names:
+        by_number.setdefault(page().trainings[name].tiny.facts, []).append(name)
+    return ", ".join(f"{number} ({', '.join(by_number[number])})" for number in sorted(by_number, reverse=True))
 
 
 def seeds_text(about: About) -> str:

@@ -125,7 +125,7 @@ class Finetuning:
         self.machine = models.machine(device)
         empty = models.empty_model(recipient)
         self.parameters = models.trainable(empty)
-        self.recipe = plan.recipe(self.parameters)
+        self.recipe = plan.recipe(self.parameters, str(recipient.config.get("model_type")))
         self.tokenizer = read_tokenizer(recipient)
         self.most = min(self.recipe.max_length, models.reads_at_most(empty) or self.recipe.max_length)
 

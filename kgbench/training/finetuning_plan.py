@@ -75,8 +75,12 @@ class Plan:
         owner, _, donor = self.name.partition("/")
         return replace(self, name=f"{owner}-{weights[:8]}/{donor}")
 
-    def recipe(self, parameters: int) -> FinetuningRecipe:
-        """The recipe for a recipient of this size.
+    def recipe(self, parameters: int, model_type: str = "") -> FinetuningRecipe:
+        """The recipe for a recipient of this size and type.
+
+        Args:
+            parameters: Number of the recipient's weights.
+            model_type: As in its configuration.
 
         Raises:
             InputError: It takes supplemental texts and none are given.
@@ -92,7 +96,7 @@ class Plan:
                 )
         elif not finetuning_recipe(spec.recipe, parameters, changes).supplement_texts:
             raise InputError("--supplement: give --supplement-n N too; this recipe itself takes no supplemental texts")
-        return finetuning_recipe(spec.recipe, parameters, changes)
+        return finetuning_recipe(spec.recipe, parameters, changes, model_type)
 
     def supplement(self, recipe: FinetuningRecipe) -> Supplement | None:
         """The supplemental texts.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.errors import InputError, UnknownNameError
-from kgbench.training.recipes import Stage
+from kgbench.training.recipes import Stage, finetuning_stage
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -18,6 +18,9 @@ else:
     import tomli as tomllib
 
 __all__ = ["FinetuningRecipe", "finetuning_recipe", "finetuning_recipe_names"]
+
+
+_AS_PAIRS = "as_pairs"
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,15 @@ def finetuning_recipe_names() -> tuple[str, ...]:
     return tuple(_tables()["recipes"])
 
 
-def finetuning_recipe(name: str, parameters: int, changes: Mapping[str, Any] | None = None) -> FinetuningRecipe:
+def finetuning_recipe(name: str, parameters: int, changes: Mapping[str, Any] | None = None, model_type: str = "") -> FinetuningRecipe:
     """A recipe for a recipient of some size.
 
     Args:
         name: Its name.
         parameters: Number of the recipient's weights.
         changes: Values by field, in place of the recipe's.
+        model_type: The recipient's, as in its configuration; a tiny one is finetuned as the tiny
+            pair of its type where the recipe says so.
 
     Raises:
         UnknownNameError: There is no such recipe.
@@ -83,10 +88,17 @@ def finetuning_recipe(name: str, parameters: int, changes: Mapping[str, Any] | N
         raise UnknownNameError("recipe", name, finetuning_recipe_names())
     shared, own = _tables()["shared"], _tables()["recipes"][name]
     tiny = parameters < _tables()["tiny_below"]
-    values = {**shared, **own, **({**shared["tiny"], **own["tiny"]} if tiny else {}), **(changes or {})}
+    values = {**shared, **own, **({**shared["tiny"], **own["tiny"]} if tiny else {})}
     del values["tiny"]
+    if values.pop(_AS_PAIRS, False):
+        values.update(_of_stage(finetuning_stage(model_type)))
+    values.update(changes or {})
     _check(values)
     return FinetuningRecipe(name=name, tiny=tiny, **values)
+
+
+def _of_stage(stage: Stage) -> dict[str, Any]:
+    return {"epochs" if name == "rounds" else name: value for name, value in asdict(stage).items()}
 
 
 def _check(values: Mapping[str, Any]) -> None:

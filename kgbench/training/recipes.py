@@ -16,7 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Recipe", "Stage", "recipe", "recipe_names"]
+__all__ = ["Recipe", "Stage", "finetuning_stage", "recipe", "recipe_names"]
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,29 @@ class Recipe:
 
 
 @cache
+def _tables() -> Mapping[str, Any]:
+    return tomllib.loads((Path(__file__).parent / "recipes.toml").read_text(encoding="utf-8"))
+
+
+@cache
 def _recipes() -> Mapping[str, Recipe]:
-    tables = tomllib.loads((Path(__file__).parent / "recipes.toml").read_text(encoding="utf-8"))
+    tables = _tables()
     return {name: _read(name, tables["shared"], own) for name, own in tables["pairs"].items()}
 
 
 def _read(name: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> Recipe:
     stages = {part: Stage(**{**shared[part], **own.get(part, {})}) for part in ("pretraining", "finetuning")}
     return Recipe(name=name, **{**shared, **own, **stages})
+
+
+def finetuning_stage(model_type: str) -> Stage:
+    """How the donor of the tiny pair of a model type is finetuned; without such a pair, as all are.
+
+    Args:
+        model_type: As in the model's configuration, such as `gpt2`.
+    """
+    own = [one.finetuning for one in _recipes().values() if one.model_type == model_type]
+    return own[0] if own else Stage(**_tables()["shared"]["finetuning"])
 
 
 def recipe_names() -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -59,16 +59,39 @@ def build(name: str, out: Path, *, seed: int | None = None, progress: Report | N
 
 
 def build_recipe(
-    chosen: Recipe, out: Path, *, seed: int | None = None, progress: Report | None = None, save_every: int = SAVE_EVERY
+    chosen: Recipe,
+    out: Path,
+    *,
+    seed: int | None = None,
+    progress: Report | None = None,
+    save_every: int = SAVE_EVERY,
+    donor: bool = True,
 ) -> Path:
-    """Make a pair by a recipe of one's own, with so many steps between checkpoints; see `build`."""
+    """Make a pair by a recipe of one's own; see `build`.
+
+    Args:
+        chosen: The recipe.
+        out: As for `build`.
+        seed: As for `build`.
+        progress: As for `build`.
+        save_every: Steps between checkpoints.
+        donor: Whether the donor is made too. Without it there is `recipient/` and no card, and a
+            later call makes the rest.
+
+    Returns:
+        Path of the card.
+
+    Raises:
+        OutputError: As `build` does.
+    """
     started = _Build(chosen, chosen.seed if seed is None else seed, out, progress, save_every)
     try:
         if not started.is_done():
             started.begin()
-            started.train()
+            started.train(tuple(PARTS) if donor else ("recipient",))
+        if donor:
             started.publish()
-        shutil.rmtree(started.work, ignore_errors=True)
+            shutil.rmtree(started.work, ignore_errors=True)
     except OSError as error:
         raise OutputError(f"cannot write the pair to {out}: {error.strerror or error}; give another directory") from error
     return started.card
@@ -111,21 +134,25 @@ class _Build:
         with _whole(self.work) as partial:
             (partial / mark.name).write_text(self.identity, encoding="utf-8")
 
-    def train(self) -> None:
-        """Run the stages that are not finished."""
+    def train(self, parts: Sequence[str]) -> None:
+        """Run the stages of these parts that are not finished, and put each part in its place."""
+        if all((self.out / part).exists() for part in parts):
+            return
         tokenizer = self._tokenizer()
-        steps = self._steps(tokenizer)
+        steps = {part: batches for part, batches in self._steps(tokenizer).items() if part in parts}
         total, done = sum(map(len, steps.values())), 0
         for part, batches in steps.items():
             if not self._where(part).exists():
                 self._train_part(part, batches, tokenizer, self._on_step(part, done, total))
             done += len(batches)
-
-    def publish(self) -> None:
-        """Put the finished parts in their places and write the card."""
-        for part in PARTS:
+        for part in parts:
             if not (self.out / part).exists():
                 os.replace(self.work / part, self.out / part)
+
+    def publish(self) -> None:
+        """Write the card, unless it is there."""
+        if self.card.exists():
+            return
         scores = score_checkpoints(self.out / "recipient", self.out / "sft", self.facts)
         seconds = {part: json.loads(self._clock(part).read_text(encoding="utf-8")) for part in PARTS}
         write_card(make_card(self.recipe, self.seed, self.facts, scores, seconds), self.card)

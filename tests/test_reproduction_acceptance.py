@@ -1,0 +1,157 @@
+"""The positive control: what the shipped pairs show of the paper's mechanism, on the rows that are published."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import control_table
+import fake_reproduction
+import numpy as np
+import pyarrow as pa
+import pytest
+from control_table import PUBLISHED
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgbench.models import catalog
+from kgbench.reproduction.acceptance import CRITERIA, Criterion, Result, results
+from kgbench.reproduction.made import figures_of, figures_there, lacking
+from kgbench.reproduction.measured import ROWS, SCHEMA, Measured, read_measured
+from kgbench.reproduction.page import chosen, page
+from kgbench.reproduction.report import REPORT, report_text
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PAIRS = sorted(path.parent.name for path in PUBLISHED.glob(f"*/{ROWS}"))
+NEGATIVE: Mapping[str, Mapping[str, Mapping[str, str]]] = tomllib.loads((PUBLISHED / "negative.toml").read_text("utf-8"))
+"""By pair and criterion, the figures of each seed where the pair does not show it."""
+BY_NAME = {criterion.name: criterion for criterion in CRITERIA}
+
+
+# ------------------------------------------------------------------------------------------------------ published rows
+
+
+def test_reports_come_with_their_rows() -> None:
+    """Each folder is of a shipped pair, with a report and the rows behind it; at most 2 MB a pair."""
+    folders = sorted(path.name for path in PUBLISHED.iterdir() if path.is_dir())
+    assert folders == PAIRS and set(PAIRS) <= set(catalog.shipped()) and PAIRS
+    for name in PAIRS:
+        assert (PUBLISHED / name / REPORT).is_file()
+        assert (PUBLISHED / name / ROWS).stat().st_size <= 2_000_000
+    assert set(NEGATIVE) <= set(PAIRS)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_what_a_pair_shows(pair: str, record_property: Callable[[str, object], None]) -> None:
+    """Every criterion is kept under all seeds but one, or is a known negative result with these very figures."""
+    found = results(read_measured(PUBLISHED / pair / ROWS), page())
+    assert found
+    record_property("seeds", max(len(one.rates) for one in found))
+    negative = {one.criterion.name: one.figures() for one in found if not one.shown}
+    stated = {name: dict(figures) for name, figures in NEGATIVE.get(pair, {}).items()}
+    assert negative == stated
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_published_report_follows_from_its_rows(pair: str) -> None:
+    """The text of the report is that of its rows, as this version writes it."""
+    measured = read_measured(PUBLISHED / pair / ROWS)
+    every = list(page().figures)
+    made = figures_of(figures_there(every, measured, page()), measured, page())
+    text = report_text(made, lacking(every, measured, page()), results(measured, page()))
+    assert text == (PUBLISHED / pair / REPORT).read_text("utf-8")
+
+
+def test_the_readme_has_the_control() -> None:
+    """The table in the README is that of the published rows (`python tests/control_table.py`)."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+    between = readme.partition("<!-- begin: control -->\n")[2].partition("\n<!-- end: control -->")[0]
+    assert between == control_table.table(control_table.published_results())
+
+
+# ------------------------------------------------------------------------------------------------------------ criteria
+
+PERFECT = {
+    "PRE": 0.0,
+    "SFT": 1.0,
+    "FE+LT": 1.0,
+    "(FE+LT)^C": 0.0,
+    "ATTN+O+FFN": 0.8,
+    "O+FFN": 0.7,
+    "FFN": 0.4,
+    "ATTN+O": 0.1,
+    "hybrid, ATTN at FE": 0.6,
+    "hybrid, nothing at FE": 0.4,
+}
+
+
+def test_gemma_of_the_paper_shows_all() -> None:
+    """Gemma 2B's published figures of the reversal keep every criterion, and so do those of a perfect pair."""
+    gemma = {"ATTN+O+FFN": 0.78, "O+FFN": 0.67, "FFN": 0.44, "ATTN+O": 0.12}
+    assert all(one.kept(PERFECT) and one.kept({**PERFECT, **gemma}) for one in CRITERIA)
+
+
+@pytest.mark.parametrize(
+    ("name", "worse"),
+    [
+        ("known_suffice", {"FE+LT": 0.94}),
+        ("unknown_complement", {"(FE+LT)^C": 0.031}),
+        ("reversal_recalls", {"ATTN+O+FFN": 0.39}),
+        ("reversal_o_ffn", {"O+FFN": 0.59}),
+        ("reversal_ffn", {"FFN": 0.7}),
+        ("reversal_attn_o", {"ATTN+O": 0.151}),
+        ("hybrid_attn", {"hybrid, ATTN at FE": 0.4}),
+    ],
+)
+def test_each_criterion_can_fail(name: str, worse: Mapping[str, float]) -> None:
+    """Just beyond its bound it is not kept."""
+    assert not BY_NAME[name].kept({**PERFECT, **worse})
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=7))
+def test_all_seeds_but_one(kept: list[bool]) -> None:
+    """A criterion is shown where at most one seed does not keep it, and at least one does."""
+    rule = Criterion("name", "says", "figure-4", ("headline",), ("FFN",), lambda rates: rates["FFN"] > 0.5)
+    found = Result(rule, {seed: {"headline": {"FFN": float(one)}} for seed, one in enumerate(kept)})
+    assert found.shown == (sum(kept) >= 1 and kept.count(False) <= 1)
+    assert found.kept == tuple(seed for seed, one in enumerate(kept) if one)
+
+
+def test_a_criterion_is_kept_on_every_prompt() -> None:
+    rule = BY_NAME["known_suffice"]
+    rates = dict.fromkeys(rule.prompts, PERFECT)
+    assert Result(rule, {0: rates}).shown
+    assert not Result(rule, {0: {**rates, "new_film": {**PERFECT, "FE+LT": 0.9}}}).shown
+
+
+def test_rates_are_those_of_the_rows() -> None:
+    """Under each seed the share of facts of rank five or better, of the configuration by the paper's name."""
+    measured = fake_reproduction.measured(chosen("acceptance"), seeds=(0, 3))
+    for one in results(measured, page()):
+        figure = page().figures[one.criterion.figure]
+        rows = {"PRE": "PRE", "SFT": "SFT", **page().rows[figure.rows]}
+        wanted = hit_rates(measured.table, figure.evaluation)
+        assert set(one.rates) == {0, 3}
+        for seed, own in one.rates.items():
+            for prompt, rates in own.items():
+                assert rates == {term: pytest.approx(wanted[seed, prompt, rows[term]]) for term in one.criterion.terms}
+
+
+def hit_rates(table: pa.Table, evaluation: str) -> dict[tuple[int, str, str], float]:
+    ranks: dict[tuple[int, str, str], list[int]] = {}
+    for row in table.to_pylist():
+        if row["evaluation"] == evaluation:
+            ranks.setdefault((row["seed"], row["prompt"], row["configuration"]), []).append(row["rank"])
+    return {key: float(np.mean([rank <= 5 for rank in own])) for key, own in ranks.items()}
+
+
+def test_evaluations_that_are_not_there_are_not_judged() -> None:
+    own = [name for name, figure in page().figures.items() if figure.evaluation == "actors"]
+    measured = fake_reproduction.measured(own)
+    assert [one.criterion.name for one in results(measured, page())] == ["known_suffice", "known_complement"]
+    assert results(Measured(measured.about.model_copy(update={"evaluations": {}}), SCHEMA.empty_table()), page()) == ()
