@@ -16,7 +16,7 @@ from kgbench.engine import load_pair
 from kgbench.models import catalog
 from kgbench.models.plant_truth import GradedTruth, Place, read_truth
 from kgbench.sites import Site
-from kgbench.training.plant_truth import graded_truth
+from kgbench.training.plant_truth import graded_truth, orders
 from kgbench.training.scoring import PROMPTS, hits
 
 # ------------------------------------------------------------------------------------------------ known by construction
@@ -37,7 +37,7 @@ def relevance(pushes: dict[int, float], by_region: bool = False) -> dict[Place, 
         ({0: 2.0, 1: 2.0}, {0: 0.5, 1: 0.5}),
         ({0: 0.6, 1: 0.6}, {0: 0.5, 1: 0.5}),
         ({0: 2.0, 1: -0.5}, {0: 1.0, 1: 0.0}),
-        ({0: 1.2, 1: -1.5, 2: 1.5}, {0: 1.0, 1: 0.0, 2: 1.0}),
+        ({0: 1.2, 1: -1.5, 2: 1.5}, {0: 2 / 3, 1: -1 / 3, 2: 2 / 3}),
     ],
     ids=[
         "one place",
@@ -48,9 +48,18 @@ def relevance(pushes: dict[int, float], by_region: bool = False) -> dict[Place, 
     ],
 )
 def test_relevance(pushes: dict[int, float], expected: dict[int, float]) -> None:
-    """A place that does it by itself has 1, two of which either or only both do have .5 each; no effect is 0."""
+    """A place that does it by itself has 1, two of which either or only both do have .5 each; no effect is 0, all together are 1."""
     found = relevance(pushes)
-    assert found == {**{(layer, "down"): value for layer, value in expected.items()}, (2, "v"): 0.0}
+    assert found == pytest.approx({**{(layer, "down"): value for layer, value in expected.items()}, (2, "v"): 0.0})
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 30])
+def test_orders(count: int) -> None:
+    """Each is an order of all places, with each its reverse is there, and they are the same every time."""
+    found = [tuple(order) for order in orders(count)]
+    assert all(sorted(order) == list(range(count)) for order in found)
+    assert {order[::-1] for order in found} == set(found)
+    assert found == [tuple(order) for order in orders(count)]
 
 
 def test_by_region() -> None:

@@ -2,13 +2,14 @@
 
 A plant's card holds, for every such place, the share of the donor's gain that the place brings alone
 into the recipient, and the share that is lost where the whole donor lacks it. Both are measured, so
-that truth is what the model uses and not what was trainable. The relevance of a place is their mean,
+that truth is what the model uses and not what was trainable.
 
-    relevance = (alone + left out) / 2,
-
-the mean of its first and its last marginal contribution, which are the two ends of the average over
-orders that L. S. Shapley's value is (1953). Two places of which either suffices have .5 each, and so
-have two places of which neither does; no relevance is clamped.
+Neither is the relevance of a place. Alone, one of three matrices that are all needed brings nothing,
+and nothing is lost without it where the same facts are at a second place too. So the relevance is the
+mean of what a place adds over orders in which all places are grafted one after the other: the value
+of L. S. Shapley (1953), estimated from seeded orders, each with its reverse. Two places of which either
+suffices have .5 each, and so have two places of which neither does; all relevances together are the
+recovery of all places. None is clamped.
 """
 
 from __future__ import annotations
@@ -37,12 +38,8 @@ class Contribution:
     """Recovery where the place alone is grafted into the recipient."""
     left_out: Estimate
     """Share of the gain that is lost where the whole donor lacks the place."""
-
-    @property
-    def relevance(self) -> float:
-        """The mean of both."""
-        assert self.alone.value is not None and self.left_out.value is not None
-        return (self.alone.value + self.left_out.value) / 2
+    relevance: float
+    """Mean share that the place adds to those before it, over orders of all places."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +72,11 @@ class GradedTruth:
         return self.places[place].relevance if place in self.places else 0.0
 
     def to_card(self) -> dict[str, Any]:
-        """As a card holds it: by region, component and layer (empty outside the layers), two estimates in a row."""
+        """As a card holds it: by region, component and layer (empty outside the layers), two estimates and the relevance in a row."""
         nested: dict[str, dict[str, dict[str, list[float | None]]]] = {}
         for place, found in self.places.items():
             layer, component, region = (*place, ALL_TOKENS)[:3]
-            row = [*_short(found.alone), *_short(found.left_out)]
+            row = [*_short(found.alone), *_short(found.left_out), round(found.relevance, 4)]
             nested.setdefault(region, {}).setdefault(component, {})["" if layer is None else str(layer)] = row
         pathways = {prompt: {graft: _short(e) for graft, e in own.items()} for prompt, own in self.pathways.items()}
         prompts = list(self.prompts)
@@ -107,7 +104,7 @@ def read_truth(card: Mapping[str, Any]) -> GradedTruth | None:
             for layer, row in layers.items():
                 where = (int(layer) if layer else None, component)
                 place: Place = where if region == ALL_TOKENS else (*where, region)
-                places[place] = Contribution(_estimate(row[:3], n), _estimate(row[3:], n))
+                places[place] = Contribution(_estimate(row[:3], n), _estimate(row[3:6], n), float(row[6]))
     pathways = {prompt: {graft: _estimate(row, n) for graft, row in own.items()} for prompt, own in truth["pathways"].items()}
     return GradedTruth(truth["metric"], tuple(truth["prompts"]), n, places, pathways)
 

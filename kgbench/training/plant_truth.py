@@ -1,12 +1,13 @@
 """The graded truth of a plant, measured by the engine (see `kgbench.models.plant_truth`).
 
-All configurations of a prompt are one token tree: PRE, SFT, the pathways, and for each place whose
-weights changed the recipient with it alone and the whole donor without it.
+All configurations of a prompt are one token tree: PRE, SFT, the pathways, for each place whose weights changed
+the recipient with it alone and the whole donor without it, and the beginnings of some orders of all places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ __all__ = [
     "changed_places",
     "graded_truth",
     "measure_truth",
+    "orders",
     "store_truth",
     "truth_card",
 ]
@@ -53,6 +55,11 @@ Report = Callable[[int, int, str], None]
 
 PATHWAYS = ("FE", "LT", "FE+LT")
 """Grafts of which the recoveries are measured."""
+
+ORDERS = 4
+"""Orders of places over which relevance is averaged, each with its reverse."""
+_FEW = 4
+"""Most places of which all orders are taken."""
 
 _BASE = ("PRE", "SFT", *PATHWAYS)
 _TOP = 5
@@ -132,8 +139,9 @@ def graded_truth(
     reasons = [no_gain({"PRE": own[0], "SFT": own[1]}) for own in (pooled, *hits.values())]
     if undefined := next((reason.undefined for reason in reasons if reason is not None), None):
         return undefined
-    single, without = np.split(pooled[len(_BASE) :], 2)
-    found = {place: _contribution(pooled, *both) for place, *both in zip(places, single, without, strict=True)}
+    single, without, begun = np.split(pooled[len(_BASE) :], [len(places), 2 * len(places)])
+    relevance = _relevance(pooled, begun, len(places))
+    found = {place: _contribution(pooled, *both) for place, *both in zip(places, single, without, relevance, strict=True)}
     pathways = {name: {graft: _recovery(own, _BASE.index(graft)) for graft in PATHWAYS} for name, own in hits.items()}
     return GradedTruth("top5", tuple(prompts), pooled.shape[1], found, pathways)
 
@@ -149,9 +157,35 @@ def changed_places(pair: ModelPair, prompts: Sequence[Prompt], by_region: bool) 
     return tuple((*place, region) for place in where for region in SCORED_REGIONS if region in present)
 
 
-def _contribution(pooled: NDArray[np.int64], single: NDArray[np.int64], without: NDArray[np.int64]) -> Contribution:
+def orders(count: int) -> NDArray[np.int64]:
+    """Orders of places [order, place]: all of four places or fewer, else seeded ones, each followed by its reverse."""
+    if count <= _FEW:
+        return np.array(list(permutations(range(count))))
+    rng = np.random.default_rng(0)
+    drawn = [rng.permutation(count) for _ in range(ORDERS)]
+    return np.array([order for one in drawn for order in (one, one[::-1])])
+
+
+def _relevance(pooled: NDArray[np.int64], begun: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """What each place adds to those before it, as a share of the gain, over all orders.
+
+    Args:
+        pooled: Hits by configuration and fact, PRE and SFT first.
+        begun: Hits of the beginnings of the orders, 1 to `count` places long, order after order.
+        count: Number of places.
+    """
+    hits = begun.sum(axis=1).reshape(-1, count)
+    pre, sft = int(pooled[0].sum()), int(pooled[1].sum())
+    added = np.diff(hits, axis=1, prepend=pre) / (sft - pre)
+    found = np.zeros(count)
+    for order, steps in zip(orders(count), added, strict=True):
+        found[order] += steps / len(added)
+    return found
+
+
+def _contribution(pooled: NDArray[np.int64], single: NDArray[np.int64], without: NDArray[np.int64], relevance: float) -> Contribution:
     pre, sft = pooled[0], pooled[1]
-    return Contribution(_share(single - pre, sft - pre), _share(sft - without, sft - pre))
+    return Contribution(_share(single - pre, sft - pre), _share(sft - without, sft - pre), float(relevance))
 
 
 def _recovery(hits: Hits, row: int) -> Estimate:
@@ -164,9 +198,9 @@ def _share(part: NDArray[np.int64], gain: NDArray[np.int64]) -> Estimate:
 
 
 def _hits(pair: ModelPair, prompts: Sequence[Prompt], places: Sequence[Place]) -> Hits:
-    """Top-5 hits: of `_BASE`, then of each place alone, then of the whole donor without each place."""
+    """Top-5 hits: of `_BASE`, of each place alone, of the whole donor without each place, and of the beginnings of orders."""
     engine, known = Engine(pair), _Treatments(pair, places)
-    count = len(_BASE) + 2 * len(places)
+    count = len(_BASE) + (2 + len(orders(len(places)))) * len(places)
     step = max(1, _TREATED // (count * max(len(pair.encoded(prompt).ids) for prompt in prompts)))
     hits = np.zeros((count, len(prompts)), bool)
     for start in range(0, len(prompts), step):
@@ -198,14 +232,23 @@ class _Treatments:
 
     def _of_places(self, cells: tuple[str, ...]) -> list[tuple[Treatment, ...]]:
         if cells not in self.known:
-            alone, without = ([self._row(place, cells, *sets) for place in self.places] for sets in ((self.donor, 0), (0, self.donor)))
-            self.known[cells] = [*alone, *without]
+            alone, without = ([self._row([place], cells, *sets) for place in self.places] for sets in ((self.donor, 0), (0, self.donor)))
+            begun = [
+                self._row([self.places[i] for i in order[: length + 1]], cells, self.donor, 0)
+                for order in orders(len(self.places))
+                for length in range(len(order))
+            ]
+            self.known[cells] = [*alone, *without, *begun]
         return self.known[cells]
 
-    def _row(self, place: Place, cells: tuple[str, ...], inside: int, outside: int) -> tuple[Treatment, ...]:
-        """One weight set at a place, another one everywhere else, final norm and head included."""
-        everywhere = bytes([outside]) * len(self.slots)
-        there = bytearray(everywhere)
-        there[self.slots.index[place[0], place[1]]] = inside
-        at, other = Treatment(bytes(there)), Treatment(everywhere)
-        return tuple(at if len(place) == 2 or place[2] == cell else other for cell in cells)
+    def _row(self, places: Sequence[Place], cells: tuple[str, ...], inside: int, outside: int) -> tuple[Treatment, ...]:
+        """One weight set at some places, another one everywhere else, final norm and head included."""
+        known = {cell: self._at(places, cell, inside, outside) for cell in dict.fromkeys(cells)}
+        return tuple(known[cell] for cell in cells)
+
+    def _at(self, places: Sequence[Place], cell: str, inside: int, outside: int) -> Treatment:
+        sets = bytearray([outside]) * len(self.slots)
+        for place in places:
+            if len(place) == 2 or place[2] == cell:
+                sets[self.slots.index[place[0], place[1]]] = inside
+        return Treatment(bytes(sets))
