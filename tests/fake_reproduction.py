@@ -51,7 +51,7 @@ def measured(figures: Sequence[str], facts: int = 40, seeds: Sequence[int] = (0,
                 columns["configuration"] += [graft] * facts
                 columns["fact"] += [f"{evaluation}/{i:04}" for i in range(facts)]
                 columns["rank"] += list(np.clip(np.exp(logs), 1, 3000).astype(int))
-                columns["logprob"] += list(-np.log1p(np.exp(logs)))
+                columns["logprob"] += list(np.round(-np.log1p(np.exp(logs)), 2))
     trainings = trainings_of(evaluations_of(figures, known), known, tiny=True)
     donor = Donor(data="d", texts=9, steps=9, seconds=1, weights="w" * 64, recipe=RECIPE, changed=False, precision="fp32")
     origin = {"kgbench": "0", "torch": "0", "device": "cpu", "platform": "here"}
