@@ -261,7 +261,8 @@ def test_dry_run_reads_a_supplement_that_is_a_file(run: Run, home: Path, tmp_pat
     )
     assert some["texts"] == plain["texts"] + 40 and 40 * 4 < some["tokens"] - plain["tokens"] < 40 * 20
     assert "taken at" not in some["basis"]
-    assert hub["tokens"] - plain["tokens"] == 40 * min(256, 512) and "supplemental texts taken at" in hub["basis"]
+    longest = locate("zoo:tiny-gpt2/recipient").config["n_positions"]
+    assert hub["tokens"] - plain["tokens"] == 40 * min(longest, 512) and "supplemental texts taken at" in hub["basis"]
     missing = forecast(
         FinetuneSpec("fake_movies_fake_actors", "less_aggressive", model="gemma-2b", supplement=str(file), changes={"supplement_texts": 40})
     )
