@@ -53,7 +53,7 @@ def measured(figures: Sequence[str], facts: int = 40, seeds: Sequence[int] = (0,
                 columns["rank"] += list(np.clip(np.exp(logs), 1, 3000).astype(int))
                 columns["logprob"] += list(np.round(-np.log1p(np.exp(logs)), 2))
     trainings = trainings_of(evaluations_of(figures, known), known, tiny=True)
-    donor = Donor(data="d", texts=9, steps=9, seconds=1, weights="w" * 64, recipe=RECIPE, changed=False, precision="fp32")
+    donor = Donor(data="d", texts=9, steps=9, seconds=1, weights="w" * 64, recipe=RECIPE, precision="fp32")
     origin = {"kgbench": "0", "torch": "0", "device": "cpu", "platform": "here"}
     run = Evaluated(data="d", record="r" * 64, seconds=1, identity="i" * 64, **origin)
     about = About(

@@ -215,7 +215,8 @@ class Ingredients:
             return "the pair's own"
         plan = make_plan(self.training(name))
         followed = plan.recipe(1 if self.tiny else _SIZE, self.recipe.model_type if self.tiny else "")
-        return [followed.to_json(), plan.data(), plan.wordings.to_json(), self.page.tiny.supplement if self.tiny else plan.spec.supplement]
+        other = self.page.tiny.supplement if self.tiny else plan.spec.supplement
+        return [followed.to_json(), plan.data(), plan.wordings.to_json(), other if plan.spec.supplement else None]
 
     def _rearranged(self, name: str, n: int) -> str:
         """The first movies of pretraining, with each other's co-stars."""

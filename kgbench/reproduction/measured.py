@@ -70,8 +70,6 @@ class Donor(Strict):
     seconds: float
     weights: str
     recipe: dict[str, Any]
-    changed: bool
-    """Whether anything is not as the recipe has it."""
     precision: str | None
     """None for a pair's own donor, whose card does not have it."""
 
@@ -81,7 +79,6 @@ class Donor(Strict):
         return cls(
             data=card["data"]["name"],
             texts=card["texts"]["trained"],
-            changed=bool(card["changes"]),
             **{name: card[name] for name in ("steps", "seconds", "weights", "recipe", "precision")},
         )
 
@@ -103,7 +100,6 @@ class Donor(Strict):
             seconds=card["seconds"]["sft"],
             weights=weights,
             recipe={"name": "frozen" if card["recipe"]["frozen"] else "aggressive", "epochs": rounds, **stage},
-            changed=False,
             precision=None,
         )
 

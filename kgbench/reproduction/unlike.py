@@ -24,10 +24,8 @@ def departures(made: Sequence[Made]) -> Iterator[str]:
     """A line for each setting that is not the paper's, as the page lists them."""
     about = made[0].about
     donors = [donor for one in made for donor in one.donors.values()]
-    # Of each recipe one donor is told of, and one that is as the recipe has it before any other.
-    trained = {donor.recipe["name"]: _recipe(donor.recipe) for donor in sorted(donors, key=lambda one: one.changed, reverse=True)}
     filled = {
-        "trained": "; ".join(f"{name}: {how}" for name, how in trained.items()),
+        "trained": _trained_text(made),
         "precision": " and ".join(dict.fromkeys(donor.precision for donor in donors if donor.precision)) or "fp32",
         "seeds": seeds_text(about),
         "facts": _facts_text(made),
@@ -36,6 +34,15 @@ def departures(made: Sequence[Made]) -> Iterator[str]:
     for one in page().departures:
         if about.tiny or not one.tiny:
             yield f"**{one.setting}**: in the paper {one.paper}; here {one.here.format(**filled)}."
+
+
+def _trained_text(made: Sequence[Made]) -> str:
+    """How donors were trained, those of the same steps together."""
+    found: dict[str, dict[str, None]] = {}
+    for one in made:
+        for (_, name), donor in one.donors.items():
+            found.setdefault(f"{donor.recipe['name']}, {_recipe(donor.recipe)}", {})[name] = None
+    return "; ".join(f"{how} ({', '.join(names)})" for how, names in found.items())
 
 
 def _facts_text(made: Sequence[Made]) -> str:
