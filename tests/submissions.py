@@ -14,6 +14,7 @@ from fake_runs import RATES, record, rows
 
 from kgbench.data import prompt_hash
 from kgbench.effects import rescored
+from kgbench.leaderboard.packs import packs_below, read_pack
 from kgbench.leaderboard.submission import Contract, Submission
 from kgbench.leaderboard.validate import Finding, validate
 from kgbench.leaderboard.validate.known import known, own_facts
@@ -140,6 +141,17 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], object], file: str = "
 
 Change = Callable[[Path], object]
 """What somebody does to an entry's folder."""
+
+
+def unpack_all(results: Path) -> Path:
+    """Make the packed entries of a board folders again, as somebody who edits them would."""
+    for path in packs_below(results):
+        for name, files in read_pack(path).items():
+            (results / name).mkdir()
+            for file, content in files.items():
+                (results / name / file).write_bytes(content)
+        path.unlink()
+    return results
 
 
 def findings(path: Path, strict: bool = True, beside: Path | None = None) -> list[Finding]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from submissions import edit
+from submissions import edit, unpack_all
 
 from kgbench import evaluate
 from kgbench.cli import main
@@ -123,9 +123,8 @@ def test_a_copied_output_has_no_rank(cheated: Board) -> None:
 def test_a_false_claim_lifts_nothing_and_is_told(cheated: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Who writes by hand that all laws hold stands in brackets, not above `random`; verification tells the claim and writes nothing."""
     shutil.copytree(cheated.root, tmp_path / "board")
-    for folder in (tmp_path / "board" / "results").glob("donor_at_lt*"):
-        edit(folder, lambda said: said["contract"].update(broken=[]), "submission.json")
-        place = folder
+    place = next(unpack_all(tmp_path / "board" / "results").glob("donor_at_lt*"))
+    edit(place, lambda said: said["contract"].update(broken=[]), "submission.json")
     for _, lines in cheated.tables(tmp_path / "board"):
         rank, chance = lines["donor_at_lt"], lines["random"].rank
         assert rank.rank_text.startswith("(") and rank.rank is not None and chance is not None and rank.rank >= chance
@@ -139,17 +138,17 @@ def test_a_false_claim_lifts_nothing_and_is_told(cheated: Board, tmp_path: Path,
 
 def test_a_copied_record_is_refused(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
     """As it is under another name, and made out as the run of a method that keeps the contract."""
-    run = next(path.name[-12:] for path in (board.root / "results").glob("dynamic_graft*"))
+    (original,) = (e for e in read_entries(board.root / "results") if e.method == "dynamic_graft")
+    run = original.record.id[:12]
     assert board.submit(run, "--as", "my idea") == 1
     assert "the same result is in" in capsys.readouterr().out
     copy = board.stored(board.run(board.code("Honest")))
     assert (copy / "facts.parquet").is_file()
-    original = next((board.root / "results").glob("dynamic_graft*"))
     mine = json.loads((copy / "record.json").read_text("utf-8"))
-    content = json.loads((original / "record.json").read_text("utf-8"))
+    content = json.loads(original.content("record.json"))
     content["identity"]["localizer"], content["id"] = mine["identity"]["localizer"], mine["id"]
     (copy / "record.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    shutil.copy(original / "facts.parquet", copy / "facts.parquet")
+    (copy / "facts.parquet").write_bytes(original.content("facts.parquet"))
     (copy / "seal.json").unlink()
     assert board.submit(str(copy), "--as", "my idea", "--code", "mine==1.0", "--localizer", board.code("Honest")) == 1
     assert "all ranks are those of 'dynamic_graft'" in capsys.readouterr().out

@@ -22,6 +22,7 @@ import kgbench
 from kgbench.cli import command, main
 from kgbench.errors import ModelError
 from kgbench.harness.model import KgbenchLM
+from kgbench.leaderboard.packs import read_pack
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
 
@@ -192,9 +193,10 @@ def test_lm_eval_where_the_recipient_is_missing() -> None:
 @pytest.mark.parametrize("again", ["verify", "rerun"])
 def test_a_record_whose_checkpoints_are_missing(again: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A record of a real pair is not run again where its checkpoints cannot be had."""
-    shipped = next((ROOT / "leaderboard" / "results").glob("dynamic_graft-tiny-gemma-headline-qa-*"))
-    folder = tmp_path / "record"
-    shutil.copytree(shipped, folder)
+    shipped = read_pack(ROOT / "leaderboard" / "results" / "pathways" / "dynamic_graft.tar.xz")
+    (folder := tmp_path / "record").mkdir()
+    for name, content in next(iter(shipped.values())).items():
+        (folder / name).write_bytes(content)
     record = json.loads((folder / "record.json").read_text("utf-8"))
     (folder / "record.json").write_text(json.dumps({**record, "model": "gemma-2b"}), "utf-8")
     assert main([again, str(folder), "--donor", "sft=no-one/no-donor", "-q"]) == 2

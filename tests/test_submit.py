@@ -10,7 +10,9 @@ from fake_runs import RATES
 from submissions import OTHERS, edit, identity, result
 
 from kgbench.cli import main
-from kgbench.leaderboard.entries import FILES, read_entries
+from kgbench.leaderboard.entries import read_entries
+from kgbench.leaderboard.limits import FILES
+from kgbench.leaderboard.packs import read_pack
 from kgbench.leaderboard.validate import validate
 from kgbench.records import LocalizerRef, RecordStore
 
@@ -37,7 +39,7 @@ class Place:
         return main(["submit", *arguments, "--output-dir", str(self.store.root), "--root", str(self.root)])
 
     def entries(self) -> list[str]:
-        return sorted(path.name for path in self.results.iterdir()) if self.results.is_dir() else []
+        return sorted(entry.folder.name for entry in read_entries(self.results))
 
 
 @pytest.fixture
@@ -46,17 +48,18 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_an_entry_holds_its_files_and_nothing_else(place: Place) -> None:
-    """Record, rows and submission are copied; pictures are not, and what is copied passes the board's check."""
+    """Record, rows and submission are packed; pictures are not, and what is packed passes the board's check."""
     run = place.run()
     assert place.submit(run) == 0
     (entry,) = read_entries(place.results)
-    assert entry.folder.name == f"dynamic_graft-tiny-gemma-headline-qa-{run}"
-    assert {path.name for path in entry.folder.iterdir()} == set(FILES[:3])
+    pack = place.results / "pathways" / "dynamic_graft.tar.xz"
+    assert entry.folder == pack / f"dynamic_graft-tiny-gemma-headline-qa-{run}"
+    assert {name: set(files) for name, files in read_pack(pack).items()} == {entry.folder.name: set(FILES[:3])}
     assert entry.submission is not None
     assert entry.submission.name == "dynamic_graft"
     assert entry.submission.code.startswith("kgbench==")
     assert all(checked.accepted for checked in validate(place.results, strict=True))
-    assert [path.name for path in place.root.iterdir()] == ["results"]
+    assert {path for path in place.root.rglob("*") if path.is_file()} == {pack, place.root / ".lock"}
 
 
 def test_the_new_line_stands_among_those_to_compare_with(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +125,7 @@ def test_a_result_is_submitted_once(place: Place, capsys: pytest.CaptureFixture[
         assert place.submit(run, "--code", "mine==1.0", "--as", name) == 1
         text = capsys.readouterr().out
         assert "record.json: id: the same result is in my_method-tiny-gemma" in text
-        assert "delete the old folder first" in text
+        assert "delete the old pack first" in text
     assert len(place.entries()) == 1
 
 

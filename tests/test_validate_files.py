@@ -1,14 +1,9 @@
-"""Files, folders and archives that would lead elsewhere, hold too much or hold something else are refused, and nothing is unpacked."""
+"""Files and folders that would lead elsewhere, hold too much or hold something else are refused."""
 
 from __future__ import annotations
 
-import gzip
-import io
 import os
 import shutil
-import stat
-import tarfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,9 +11,10 @@ import pytest
 from submissions import result, write_entry
 
 from kgbench.cli import main
-from kgbench.errors import DataError, InputError
-from kgbench.leaderboard.entries import FILES
-from kgbench.leaderboard.validate import limits, validate
+from kgbench.errors import DataError
+from kgbench.leaderboard import limits
+from kgbench.leaderboard.limits import FILES
+from kgbench.leaderboard.validate import validate
 from kgbench.leaderboard.validate.footer import check_footer
 from kgbench.leaderboard.validate.tables import read_table
 from kgbench.leaderboard.validate.texts import bad_text, read_json
@@ -112,12 +108,11 @@ def test_a_leaderboard_stands_for_its_results(entry: Path) -> None:
 
 
 def test_a_run_s_own_pictures_and_seal_are_no_finding(entry: Path) -> None:
-    """What kgbench wrote beside a run is no finding, in an archive neither; with --strict each is refused."""
+    """What kgbench wrote beside a run is no finding; with --strict each is refused."""
     own = ["chart-top5.png", "chart-top5.svg", "curve-rr.png", "curve-rr.svg", "map.png", "map.svg", SEAL]
     for name in own:
         (entry / name).write_bytes(b"as kgbench wrote it")
-    packed = zipped(entry.parent.parent / "run.zip", members(entry))
-    for place in (entry, entry.parent, packed):
+    for place in (entry, entry.parent):
         assert [finding for checked in validate(place, strict=False) for finding in checked.findings] == []
         assert [text.split(":")[0] for text in refused(place)] == [f"entry/{name}" for name in own]
 
@@ -143,148 +138,6 @@ def test_the_line_that_counts_comes_first(entry: Path, capsys: pytest.CaptureFix
     assert main(["validate", str(entry.parent)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[0] for line in lines] == ["0 of 1 entry is in order (not --strict)", "entry/run.sh", "note"]
-
-
-# ------------------------------------------------------------------------------------------------ archives
-
-
-Members = list[tuple[str, bytes]]
-
-
-def members(entry: Path, prefix: str = "entry/") -> Members:
-    return [(f"{prefix}{path.name}", path.read_bytes()) for path in sorted(entry.iterdir())]
-
-
-def tarred(path: Path, files: Members, *others: tarfile.TarInfo) -> Path:
-    with tarfile.open(path, "w:gz" if path.suffix in (".gz", ".tgz") else "w") as archive:
-        for name, content in files:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-        for info in others:
-            archive.addfile(info)
-    return path
-
-
-def zipped(path: Path, files: Members, mode: int = 0) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files:
-            info = zipfile.ZipInfo(name)
-            info.external_attr = mode << 16
-            archive.writestr(info, content, zipfile.ZIP_DEFLATED)
-    return path
-
-
-def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, target
-    return info
-
-
-@pytest.mark.parametrize("name", ["sent.tar.gz", "sent.tgz", "sent.tar", "sent.zip"])
-@pytest.mark.parametrize("prefix", ["entry/", "leaderboard/results/entry/", "./entry/", ""])
-def test_archives_are_read_as_folders_are(name: str, prefix: str, entry: Path, tmp_path: Path) -> None:
-    """An entry in an archive is checked as it would be in a folder, wherever it lies within."""
-    make = zipped if name.endswith(".zip") else tarred
-    path = make(tmp_path / name, members(entry, prefix))
-    assert refused(path) == []
-    (entry / RECORD).write_text("{}")
-    path = make(tmp_path / name, members(entry, prefix))
-    where = "entry" if prefix else name
-    assert refused(path)[0].startswith(f"{where}/{RECORD}: schema_version: None is not known here")
-
-
-NAMES = [
-    "../entry/record.json",
-    "/etc/record.json",
-    "entry/../../record.json",
-    "C:\\record.json",
-    "entry\\record.json",
-    "a//record.json",
-    ".x/y",
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("make", [tarred, zipped])
-def test_names_that_lead_elsewhere(name: str, make: Callable[..., Path], entry: Path, tmp_path: Path) -> None:
-    """A name in an archive is made of plain parts; nothing is ever written by it."""
-    path = make(tmp_path / ("sent.zip" if make is zipped else "sent.tar.gz"), [*members(entry), (name, b"{}")])
-    before = sorted(tmp_path.rglob("*"))
-    assert [("such a name could lead elsewhere" in text) for text in refused(path)] == [True]
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-KINDS = {
-    "a symbolic link": special("entry/record.json", tarfile.SYMTYPE, "/etc/passwd"),
-    "a hard link": special("entry/record.json", tarfile.LNKTYPE, "entry/facts.parquet"),
-    "a device": special("entry/record.json", tarfile.CHRTYPE),
-    "a pipe": special("entry/record.json", tarfile.FIFOTYPE),
-    "a folder elsewhere": special("../../x", tarfile.DIRTYPE),
-}
-
-
-@pytest.mark.parametrize("what", KINDS)
-def test_archives_hold_files_only(what: str, entry: Path, tmp_path: Path) -> None:
-    """No links, devices or pipes."""
-    path = tarred(tmp_path / "sent.tar.gz", members(entry)[:1], KINDS[what])
-    assert any(("it is a" in text or "lead elsewhere" in text) and text.startswith("sent.tar.gz: ") for text in refused(path)), refused(
-        path
-    )
-
-
-def test_a_link_in_a_zip(entry: Path, tmp_path: Path) -> None:
-    """Zip archives have links too."""
-    path = zipped(tmp_path / "sent.zip", [("entry/record.json", b"/etc/passwd")], stat.S_IFLNK | 0o777)
-    assert any("it is a link" in text for text in refused(path))
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_names_that_stand_twice(entry: Path, tmp_path: Path) -> None:
-    """Which of two files of one name counts would depend on who unpacks."""
-    for files in (
-        [*members(entry), members(entry)[0]],
-        [*members(entry), ("ENTRY/record.json", b"{}")],
-        [*members(entry), ("entry/RECORD.json", b"{}")],
-    ):
-        for make, name in ((tarred, "sent.tar"), (zipped, "sent.zip")):
-            assert any("holds it twice, or in another spelling" in text for text in refused(make(tmp_path / name, files)))
-
-
-def test_bombs(entry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What unpacks to more than is allowed is refused before it is unpacked."""
-    huge = b"\0" * (limits.FILE[RECORD] + 1000)
-    for make, name in ((tarred, "sent.tar.gz"), (zipped, "sent.zip")):
-        assert any("size: it is too large" in text for text in refused(make(tmp_path / name, [("entry/record.json", huge)])))
-    monkeypatch.setattr(limits, "UNPACKED", 1_000_000)
-    other = tarred(tmp_path / "sent.tar.gz", [("entry/zeros", huge), ("entry/record.json", b"{}")])
-    assert any("more than 1000000 bytes, unpacked" in text for text in refused(other))
-    monkeypatch.setattr(limits, "FILES_IN_ARCHIVE", 5)
-    many = [(f"entry{i}/record.json", b"{}") for i in range(6)]
-    for make, name in ((tarred, "sent.tar"), (zipped, "sent.zip")):
-        assert any("more than 5 files" in text for text in refused(make(tmp_path / name, many)))
-    monkeypatch.setattr(limits, "ARCHIVE", 100)
-    assert any("sent.tar: size: it is too large" in text for text in refused(tmp_path / "sent.tar"))
-
-
-def test_archives_that_do_not_read(tmp_path: Path) -> None:
-    """Broken, empty and encrypted ones."""
-    for name, content in (
-        ("a.zip", b"PK\x03\x04 and more"),
-        ("a.tar.gz", gzip.compress(b"no tar")),
-        ("a.tgz", b"\x1f\x8b\x08"),
-        ("a.tar", b""),
-    ):
-        (tmp_path / name).write_bytes(content)
-        assert any(text.startswith(f"{name}: archive: ") for text in refused(tmp_path / name))
-    assert "it holds no entry" in refused(zipped(tmp_path / "b.zip", []))[0]
-    content = bytearray(zipped(tmp_path / "c.zip", [("entry/record.json", b"{}")]).read_bytes())
-    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        content[content.index(mark) + offset] |= 1
-    (tmp_path / "c.zip").write_bytes(content)
-    assert "is encrypted" in refused(tmp_path / "c.zip")[0]
-    with pytest.raises(InputError, match="no folder"):
-        list(validate(tmp_path / "none.zip"))
 
 
 # ------------------------------------------------------------------------------------------------ JSON and texts

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import tarfile
 import unicodedata
-import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -15,16 +13,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from submissions import result, write_entry
 
 from kgbench.errors import DataError
-from kgbench.leaderboard.entries import FILES
+from kgbench.leaderboard.limits import FILES
+from kgbench.leaderboard.packs import pack
 from kgbench.leaderboard.validate.across import Others
-from kgbench.leaderboard.validate.archives import folders_in
-from kgbench.leaderboard.validate.folders import Folder
+from kgbench.leaderboard.validate.folders import Folder, folders_below
 from kgbench.leaderboard.validate.tables import read_table
 from kgbench.leaderboard.validate.texts import read_json
 from kgbench.leaderboard.validate.validate import Checked, check_folder
@@ -222,30 +219,12 @@ def test_any_json(content: bytes) -> None:
         assert isinstance(read_json(content), dict)
 
 
-@cache
-def archive(kind: str) -> bytes:
-    """The entry as an archive."""
-    sink = io.BytesIO()
-    if kind == "zip":
-        with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as zipped:
-            for name, content in honest().items():
-                zipped.writestr(f"entry/{name}", content)
-    else:
-        with tarfile.open(fileobj=sink, mode="w:gz" if kind == "tar.gz" else "w") as tarred:
-            for name, content in honest().items():
-                info = tarfile.TarInfo(f"entry/{name}")
-                info.size = len(content)
-                tarred.addfile(info, io.BytesIO(content))
-    return sink.getvalue()
-
-
-@pytest.mark.parametrize("kind", ["zip", "tar.gz", "tar"])
 @quick
 @given(data=st.data())
-def test_spliced_archives(kind: str, data: st.DataObject) -> None:
-    """Archives with bytes replaced hold entries, or findings."""
+def test_spliced_packs(data: st.DataObject) -> None:
+    """Packs with bytes replaced hold entries, or findings."""
     with TemporaryDirectory() as place:
-        path = Path(place) / f"sent.{kind}"
-        path.write_bytes(data.draw(spliced(archive(kind))))
-        for folder in folders_in(path, strict=True):
+        path = Path(place) / "sent.tar.xz"
+        path.write_bytes(data.draw(spliced(pack({"entry": honest()}))))
+        for folder in folders_below(path, strict=True):
             assert folder.files or folder.findings

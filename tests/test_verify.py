@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_runs import Call, caller, submitted
 
-from kgbench.leaderboard.entries import read_entry
+from kgbench.leaderboard.entries import read_entries, read_entry
+from kgbench.leaderboard.submit import pack_loose
 from kgbench.records import StoredRecord
 from kgbench.runner.verify import Sample, sample_facts
 
@@ -103,6 +104,24 @@ def test_an_entry_becomes_verified(runs: dict[str, StoredRecord], run: Call, tmp
     assert "verified: 12 facts (seed " in run("show", place)[1]
     status, out, err = run("verify", runs["intervenes"].path, *SMALL, "--write")
     assert (status, out) == (2, "") and "no submission.json" in err
+
+
+def test_a_packed_entry_becomes_verified(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
+    """With --write the verification is in the pack, beside the bytes that it is of; the others stay."""
+    results = tmp_path / "board" / "results"
+    results.mkdir(parents=True)
+    for name in ("intervenes", "draws"):
+        submitted(shutil.copytree(runs[name].path, results / name))
+    pack_loose(results.parent)
+    before = {entry.record.id: entry for entry in read_entries(results)}
+    place = before[runs["intervenes"].record.id].folder
+    status, out, _ = run("verify", place, "--device", "cpu", "--write")
+    assert status == 0 and str(place / "verification.json") in "".join(out.split("\n"))
+    for entry in read_entries(results):
+        old, new = before[entry.record.id].packed, entry.packed
+        assert old is not None and new is not None and {**new, **old} == new
+        assert entry.verified == (entry.folder == place)
+        assert set(new) - set(old) == ({"verification.json"} if entry.verified else set())
 
 
 def test_the_sample_is_not_known_beforehand(runs: dict[str, StoredRecord], run: Call) -> None:

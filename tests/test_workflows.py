@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from submissions import edit, result, write_entry
-
-from kgbench.cli import main
-from kgbench.leaderboard.validate import validate
+from submissions import edit, refused, result, write_entry
 
 FOLDER = Path(__file__).parent.parent / ".github" / "workflows"
 FILES = sorted(FOLDER.glob("*.yml"))
@@ -73,30 +72,37 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def test_the_check_sees_what_would_be_merged(tmp_path: Path) -> None:
-    """The workflow's commands on a repository whose pull request adds a forged entry, a link, and a file that hides them."""
-    repository = tmp_path / "repository"
-    write_entry(repository / "leaderboard" / "results" / "a", result())
+    """The workflow's commands on a repository whose pull request adds a forged entry, a link, and filters of its own."""
+    repository, theirs = tmp_path / "repository", tmp_path / "theirs"
+    results = repository / "leaderboard" / "results"
+    write_entry(results / "a", result())
     git(tmp_path, "init", "-q", "repository")
     git(repository, "add", ".")
     git(repository, "commit", "-qm", "base")
-    (archive := tmp_path / "results.tar.gz").unlink(missing_ok=True)
-    (repository / ".git" / "info").mkdir(exist_ok=True)
-    (repository / ".git" / "info" / "attributes").write_text("* -export-ignore -export-subst\n")
+    git(repository, "config", "filter.hide.smudge", "echo hidden")
+    (checkout,) = [run for step in steps(FOLDER / "results.yml") if "worktree add" in (run := step.get("run", ""))]
+    variables = {**os.environ, "RUNNER_TEMP": str(tmp_path)}
 
-    def check(name: str) -> int:
-        git(repository, "archive", "--format=tar.gz", f"--output={archive}", name, "leaderboard/results")
-        return main(["validate", "--strict", "--beside", str(repository / "leaderboard" / "results"), str(archive)])
+    def check(name: str) -> list[str]:
+        shutil.rmtree(theirs, ignore_errors=True)
+        git(repository, "worktree", "prune")
+        script = ["bash", "-e", "-c", checkout]
+        subprocess.run(script, check=True, cwd=repository, env={**variables, "HEAD": name}, capture_output=True)
+        return refused(theirs / "leaderboard" / "results", beside=results)
 
-    assert check("main") == 0
+    assert check("main") == []
     git(repository, "switch", "-qc", "forged")
-    forged = write_entry(repository / "leaderboard" / "results" / "b", result(seed=1))
+    forged = write_entry(results / "b", result(seed=1))
     edit(forged, lambda record: record.update(verdict="The best."))
-    (repository / "leaderboard" / "results" / "c").symlink_to("/etc")
-    (repository / ".gitattributes").write_text("leaderboard/results/b export-ignore\nleaderboard/results/c export-ignore\n")
+    (results / "c").symlink_to("/etc")
+    (results / "pathways").mkdir()
+    (results / "pathways" / "x.tar.xz").write_bytes(b"no pack")
+    (repository / ".gitattributes").write_text("leaderboard/results/** filter=hide\nleaderboard/results/c export-ignore\n")
     git(repository, "add", ".")
     git(repository, "commit", "-qm", "forged")
     git(repository, "switch", "-q", "main")
-    assert check("forged") == 1
-    found = [str(finding) for entry in validate(archive, strict=True) for finding in entry.findings]
-    assert any("b/record.json: verdict" in text or "b/record.json: id" in text for text in found)
-    assert any("results.tar.gz: leaderboard/results/c: kind: it is a link" in text for text in found)
+    found = check("forged")
+    assert any("b/record.json: verdict" in text or "b/record.json: id" in text for text in found), found
+    assert any("c: kind: it is a file" in text for text in found), found
+    assert any("x.tar.xz: pack: it " in text for text in found), found
+    assert not (theirs / "leaderboard" / "results" / "c").is_symlink()

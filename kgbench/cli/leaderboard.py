@@ -27,6 +27,7 @@ def command() -> None:
     kgbench leaderboard build     # LEADERBOARD.md and site/ from results/
     kgbench leaderboard check     # every entry, and whether LEADERBOARD.md is what results/ gives
     kgbench leaderboard serve     # look at it, with your own runs beside
+    kgbench leaderboard pack      # entries that are folders into packs
     """  # noqa: D301 (click reads the character, not its escape)
 
 
@@ -80,4 +81,23 @@ def serve(root: Path, port: int, output_dir: Path) -> int:
     from kgbench.leaderboard.serve import serve as serve_site
 
     serve_site(root, port, output_dir if output_dir.is_dir() else None, click.echo)
+    return 0
+
+
+@command.command()
+@root_option
+@json_option
+def pack(root: Path, as_json: bool) -> int:
+    """Move entries that are folders into packs, one for each method and board.
+
+    The files of each entry stay as they are: `tar xf PACK` unpacks them. Run
+    `kgbench leaderboard check` first, for nothing is judged here.
+    """
+    from kgbench.leaderboard.submit import pack_loose
+
+    packs = pack_loose(root)
+    if as_json:
+        echo_json({"root": str(root), "packs": [str(path) for path in packs]})
+    else:
+        click.echo("\n".join(map(str, packs)) or "no entry is a folder")
     return 0

@@ -33,7 +33,7 @@ def command(run: str, **options: Any) -> int:
 
     \b
     kgbench rerun kgbench-results/RUN
-    kgbench rerun leaderboard/results/RUN --localizer my_method.py:Mine
+    kgbench rerun ENTRY --localizer my_method.py:Mine
     """  # noqa: D301 (click reads the character, not its escape)
     return rerun(run, options)
 

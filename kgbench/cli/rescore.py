@@ -45,6 +45,8 @@ def command(run: str, metric: str | None, in_place: bool, output_dir: Path | Non
     from kgbench.effects.rescored import rescored
 
     found = find_run(run, RESULTS)
+    if in_place and found.pack is not None:
+        raise InputError(f"{found.pack} is a pack, whose entries are never edited; give --output-dir DIR")
     facts = found.facts()
     again = rescored(found.record, facts)
     wanted = again if metric is None else rescored(found.record, facts, metric)

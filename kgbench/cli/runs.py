@@ -32,20 +32,25 @@ def find_run(run: str, output_dir: Path) -> Entry:
     """The run that a user means.
 
     Args:
-        run: Its folder, its `record.json`, or the start of its id or of its folder's name.
-        output_dir: Where it is looked up by its start; then among the entries of the leaderboard, where there are any.
+        run: Its folder, its `record.json`, a pack of the leaderboard with the entry's name after
+            it, or the start of its id or name.
+        output_dir: Where it is looked up by its start; then among the entries of the leaderboard,
+            where there are any.
 
     Raises:
         DataError: A path is given and no whole record lies there.
         InputError: Several runs start like this.
         UnknownNameError: None does.
     """
-    from kgbench.leaderboard.entries import read_entry
+    from kgbench.leaderboard.entries import find_entry, read_entry
+    from kgbench.leaderboard.packs import inside_pack
     from kgbench.records import load_record
 
+    if inside_pack(Path(run)) is not None:
+        return find_entry(run, ENTRIES)
     try:
         return read_entry(load_record(run, output_dir).path)
     except UnknownNameError:
         if not ENTRIES.is_dir():
             raise
-    return read_entry(load_record(run, ENTRIES).path)
+    return find_entry(run, ENTRIES)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from kgbench.records import Record
 
 _ADVICE = {
-    "id": "this result is on the board already: submit another run, or delete the old folder first",
-    "name": "choose another name by --as, or if the method has changed, delete the old entries of its name in the same pull request",
+    "id": "this result is on the board already: submit another run, or delete the old pack first",
+    "name": "choose another name by --as, or if the method has changed, delete the packs of its name in the same pull request",
     "code": "say by --code where the method's code is",
     "identity.localizer.version": "record the run with `kgbench eval --localizer NAME` or `FILE.py:CLASS`, so that it says which code ran",
     "identity.configurations": "run a whole suite: `kgbench eval --suite pathways`, `budget` or `planted`, without --graft",

@@ -28,7 +28,7 @@ SCHEMAS = ("record", "submission", "verification")
     "--withdraw",
     multiple=True,
     metavar="NAME",
-    help="An entry's folder, or a method, that is taken from --beside; may be repeated.",
+    help="An entry, or a method, that is taken from --beside; may be repeated.",
 )
 @click.option("--schema", type=click.Choice(SCHEMAS), help="Print the JSON Schema of a file instead.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -42,23 +42,25 @@ def command(
 ) -> int:
     """Check results: everything that needs no model.
 
-    PATH is a run's folder, its record.json, a folder of such folders, a .zip
-    or a .tar.gz, which is read and not unpacked. Every figure is computed anew
-    from the per-fact rows; data, prompts and weights are held against what is
-    shipped. The first line counts the entries in order; a line for each finding,
-    notes last, says file, field, what is wrong and what was expected. With --strict and --beside, a folder of entries or an archive
+    PATH is a run's folder, its record.json, a folder of such folders, or a pack
+    of the leaderboard, alone or with the name of one of its entries after it.
+    Every figure is computed anew from the per-fact rows; data, prompts and
+    weights are compared with what is shipped. The first line counts the entries
+    in order; then a line for each finding, notes last: file, field, what is
+    wrong and what was expected. With --strict and --beside, a folder of entries
     is the whole board as it is to be: what is changed or gone is refused.
 
     \b
     kgbench validate kgbench-results/tiny-gemma-tiny_movies-my_method-0123456789ab
     kgbench validate --strict leaderboard/results
+    kgbench validate --strict leaderboard/results/planted/snip.tar.xz
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.leaderboard.validate import validate
 
     if schema is not None:
         return _print_schema(schema)
     if path is None:
-        raise InputError("which results? Give a run's folder, a folder of such, a .zip or a .tar.gz")
+        raise InputError("which results? Give a run's folder, a folder of such, or a pack")
     if withdraw and beside is None:
         raise InputError("--withdraw is for --beside: give the results on the board")
     return _check(validate(path, strict, beside, withdraw), path, strict, as_json)

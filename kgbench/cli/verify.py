@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Of the sample; not with --write.  [default: drawn by this machine]",
 )
-@click.option("--write", is_flag=True, help="Put verification.json beside an entry of the leaderboard, if it agrees.")
+@click.option("--write", is_flag=True, help="Add verification.json to an entry of the leaderboard, if it agrees.")
 @again_options
 @output_dir
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -63,7 +63,7 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
     With --write an entry that agrees is no longer self-reported but verified.
 
     \b
-    kgbench verify leaderboard/results/RUN --write
+    kgbench verify ENTRY --write
     """  # noqa: D301 (click reads the character, not its escape)
     found, as_json = find_run(run, options["output_dir"]), options["as_json"]
     if write and found.submission is None:
@@ -132,6 +132,7 @@ def _check_write(record: Record, facts: int | None, seed: int | None, tolerance:
 
 def _write(entry: Entry, again: Repeated, sample: tuple[int, int], contract: Contract | None) -> Path:
     from kgbench import __version__
+    from kgbench.leaderboard.packs import add
     from kgbench.leaderboard.submission import Verification
     from kgbench.records import collect_provenance
 
@@ -139,8 +140,8 @@ def _write(entry: Entry, again: Repeated, sample: tuple[int, int], contract: Con
     seed, n = sample
     verification = Verification(
         record=entry.record.id,
-        record_hash=sha256((entry.folder / "record.json").read_bytes()).hexdigest(),
-        facts_hash=sha256((entry.folder / "facts.parquet").read_bytes()).hexdigest(),
+        record_hash=sha256(entry.content("record.json")).hexdigest(),
+        facts_hash=sha256(entry.content("facts.parquet")).hexdigest(),
         kgbench=now.kgbench,
         platform=now.platform,
         time=now.time,
@@ -153,6 +154,9 @@ def _write(entry: Entry, again: Repeated, sample: tuple[int, int], contract: Con
         tolerance=again.tolerance,
         contract=contract,
     )
-    path = entry.folder / "verification.json"
-    write_file(path, verification.to_json().encode())
+    path, content = entry.folder / "verification.json", verification.to_json().encode()
+    if entry.pack is None:
+        write_file(path, content)
+    else:
+        add(entry.pack, {entry.folder.name: {path.name: content}})
     return path

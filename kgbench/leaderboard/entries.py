@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,18 +12,38 @@ from typing import TypeVar
 import pyarrow as pa
 from pydantic import ValidationError
 
-from kgbench.errors import DataError
+from kgbench.errors import DataError, InputError
 from kgbench.leaderboard.hits import COLUMNS, PromptHits, hits_by_prompt
+from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFICATION
+from kgbench.leaderboard.packs import SUFFIX, inside_pack, packs_below, read_pack
 from kgbench.leaderboard.submission import Contract, Submission, Verification
-from kgbench.records import Record, Strict, read_facts, read_record
+from kgbench.records import (
+    Record,
+    Strict,
+    choose_run,
+    claimed_id,
+    parse_facts,
+    parse_record,
+    read_record,
+)
 from kgbench.sites.configurations import parse_top
 
-__all__ = ["FILES", "Entry", "read_entries", "read_entry", "suites_of"]
+__all__ = [
+    "BOARDS",
+    "FILES",
+    "Entry",
+    "entry_name",
+    "find_entry",
+    "loose_entries",
+    "pack_name",
+    "pack_of",
+    "read_entries",
+    "read_entry",
+    "suites_of",
+]
 
-RECORD, FACTS, SUBMISSION, VERIFICATION = "record.json", "facts.parquet", "submission.json", "verification.json"
-
-FILES = (RECORD, FACTS, SUBMISSION, VERIFICATION)
-"""All files that an entry may hold; the last may be missing."""
+BOARDS = ("planted", "pathways", "budget")
+"""Boards that records have figures for, each the name of a folder of packs."""
 
 _M = TypeVar("_M", bound=Strict)
 
@@ -32,10 +53,28 @@ class Entry:
     """A record on the leaderboard."""
 
     folder: Path
+    """Its folder; of a packed entry the path of the pack and the entry's name in it."""
     record: Record
     submission: Submission | None
     """None of a reader's own run, which was never submitted."""
     verification: Verification | None
+    packed: Mapping[str, bytes] | None = None
+    """The files of a packed entry."""
+
+    @property
+    def pack(self) -> Path | None:
+        """The pack that it is in."""
+        return None if self.packed is None else self.folder.parent
+
+    def content(self, name: str) -> bytes:
+        """The bytes of one of its files."""
+        return (self.folder / name).read_bytes() if self.packed is None else self.packed[name]
+
+    def files(self) -> Mapping[str, bytes]:
+        """Name and bytes of each of its files."""
+        if self.packed is not None:
+            return self.packed
+        return {name: self.content(name) for name in FILES if (self.folder / name).is_file()}
 
     @property
     def method(self) -> str:
@@ -61,11 +100,11 @@ class Entry:
     @cached_property
     def hits(self) -> Mapping[str, PromptHits]:
         """Per-fact hits of each prompt."""
-        return hits_by_prompt(read_facts(self.folder / FACTS, COLUMNS))
+        return hits_by_prompt(parse_facts(self.content(FACTS), self.folder / FACTS, COLUMNS))
 
     def facts(self) -> pa.Table:
         """Its per-fact rows."""
-        return read_facts(self.folder / FACTS)
+        return parse_facts(self.content(FACTS), self.folder / FACTS)
 
 
 def suites_of(record: Record) -> tuple[str, ...]:
@@ -77,36 +116,118 @@ def suites_of(record: Record) -> tuple[str, ...]:
     return (*pathways, *(("budget",) if any(map(parse_top, asked)) else ()))
 
 
+def entry_name(record: Record, method: str) -> str:
+    """The name of an entry: what it is of in words, and the first twelve digits of the id.
+
+    Args:
+        record: Its record.
+        method: The method's name on the board.
+    """
+    words = _slug("-".join((method, record.model, *record.identity.prompts)))
+    return f"{words[:80].strip('-._+')}-{record.id[:12]}"
+
+
+def pack_name(record: Record, method: str) -> str:
+    """The pack that an entry belongs into, as a path in the results; arguments as of `entry_name`.
+
+    Raises:
+        DataError: The record has figures for no board.
+    """
+    if not (boards := suites_of(record)):
+        raise DataError(f"{entry_name(record, method)}: its configurations are those of no board")
+    return pack_of(boards[0], method)
+
+
+def pack_of(board: str, method: str) -> str:
+    """The pack of a method's entries on a board, as a path in the results."""
+    return f"{board}/{_slug(method)}{SUFFIX}"
+
+
+def _slug(words: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+]+", "-", words).strip("-._+")
+
+
 def read_entries(results: Path) -> Iterator[Entry]:
-    """All entries below a folder, by folder name.
+    """All entries below a folder: those that are folders, by name, then those of each pack.
 
     Raises:
         DataError: If one does not read; it says which.
     """
-    for folder in sorted(path.parent for path in results.glob(f"*/{RECORD}")):
-        yield read_entry(folder)
+    yield from map(read_entry, loose_entries(results))
+    for pack in packs_below(results):
+        for name, files in read_pack(pack).items():
+            yield _entry(pack / name, files)
+
+
+def loose_entries(results: Path) -> list[Path]:
+    """The entries of a folder that are folders themselves."""
+    return sorted(path.parent for path in results.glob(f"*/{RECORD}"))
 
 
 def read_entry(folder: Path) -> Entry:
-    """One entry.
+    """One entry that is a folder.
 
     Raises:
         DataError: If a part of it does not read, or goes with another record.
     """
     record = read_record(folder).record
-    submission, verification = _read(folder / SUBMISSION, Submission), _read(folder / VERIFICATION, Verification)
+    parts = (SUBMISSION, VERIFICATION)
+    files = {name: (folder / name).read_bytes() for name in parts if (folder / name).is_file()}
+    return Entry(folder, record, *_beside(folder, record, files))
+
+
+def _entry(place: Path, files: Mapping[str, bytes]) -> Entry:
+    """A packed entry."""
+    for name in (RECORD, FACTS):
+        if name not in files:
+            raise DataError(f"{place / name}: it is missing")
+    record = parse_record(files[RECORD], place / RECORD)
+    return Entry(place, record, *_beside(place, record, files), files)
+
+
+def _beside(place: Path, record: Record, files: Mapping[str, bytes]) -> tuple[Submission | None, Verification | None]:
+    submission = _part(place / SUBMISSION, files, Submission)
+    verification = _part(place / VERIFICATION, files, Verification)
     for name, part in ((SUBMISSION, submission), (VERIFICATION, verification)):
         if part is not None and part.record != record.id:
-            raise DataError(f"{folder / name}: record: it goes with another record than the one beside it")
-    return Entry(folder, record, submission, verification)
+            raise DataError(f"{place / name}: record: it goes with another record than the one beside it")
+    return submission, verification
 
 
-def _read(path: Path, model: type[_M]) -> _M | None:
-    if not path.is_file():
+def _part(path: Path, files: Mapping[str, bytes], model: type[_M]) -> _M | None:
+    if path.name not in files:
         return None
     try:
-        return model.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else None
-        where = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}" if first else str(error)
-        raise DataError(f"{path}: {where}") from error
+        return model.model_validate_json(files[path.name])
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "content"
+        raise DataError(f"{path}: {where}: {first['msg']}") from error
+
+
+def find_entry(run: str, results: Path) -> Entry:
+    """The entry that a user means.
+
+    Args:
+        run: The start of its id or of its name, or the path of a pack, with the entry's name after
+            it unless it is the only one.
+        results: Where it is looked up by its start.
+
+    Raises:
+        DataError: A pack does not read.
+        InputError: Several entries start like this.
+        UnknownNameError: None does.
+    """
+    inside = inside_pack(Path(run))
+    packs, wanted = ([inside[0]], inside[1]) if inside is not None else (packs_below(results), run)
+    found = {pack / name: files for pack in packs for name, files in read_pack(pack).items()}
+    loose = [] if inside is not None else loose_entries(results)
+    ids = {place: claimed_id(files.get(RECORD, b"")) for place, files in found.items()}
+    ids |= {folder: claimed_id((folder / RECORD).read_bytes()) for folder in loose}
+    if inside is not None and not wanted:
+        first, *more = [place.name for place in ids]
+        if more:
+            raise InputError(f"{run} holds {len(ids)} entries: give one as {inside[0] / first}")
+        wanted = first
+    place = choose_run(wanted, ids, str(results if inside is None else inside[0]))
+    return _entry(place, found[place]) if place in found else read_entry(place)

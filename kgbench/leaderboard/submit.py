@@ -1,9 +1,7 @@
-"""From recorded runs to entries of the leaderboard: prepared, checked as the board's own check does it, and copied."""
+"""From recorded runs to entries of the leaderboard: prepared, checked as the board's own check does it, and packed."""
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,14 +10,22 @@ from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from uuid import uuid4
 
 from pydantic import ValidationError
 
-from kgbench.errors import InputError, OutputError
-from kgbench.leaderboard.build import RESULTS, make_leaderboard
-from kgbench.leaderboard.entries import FACTS, RECORD, SUBMISSION, Entry, read_entries, read_entry
+from kgbench.errors import DataError, InputError
+from kgbench.leaderboard.build import RESULTS, make_leaderboard, results_folder
+from kgbench.leaderboard.entries import (
+    Entry,
+    entry_name,
+    loose_entries,
+    pack_name,
+    read_entries,
+    read_entry,
+)
+from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION
 from kgbench.leaderboard.model import Board, Line, Table
+from kgbench.leaderboard.packs import add
 from kgbench.leaderboard.submission import Contract, Submission
 from kgbench.leaderboard.validate import Checked, Finding, validate_folders
 from kgbench.leaderboard.validate.folders import folders_below
@@ -27,7 +33,17 @@ from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, StoredRecord
 from kgbench.records.facts import write_facts
 
-__all__ = ["Draft", "Standing", "checked", "drafts", "publish", "staged", "standings"]
+__all__ = [
+    "Draft",
+    "Standing",
+    "checked",
+    "drafts",
+    "pack_loose",
+    "packed",
+    "publish",
+    "staged",
+    "standings",
+]
 
 _GROUP = "kgbench.localizers"
 """Entry points of installed packages that hold methods."""
@@ -48,11 +64,8 @@ class Draft:
 
     @property
     def folder(self) -> str:
-        """The entry's folder: what it is of in words, and the first twelve digits of the id."""
-        what = self.run.record
-        words = (self.submission.name, what.model, *what.identity.prompts)
-        slug = re.sub(r"[^A-Za-z0-9._+]+", "-", "-".join(words)).strip("-._+")[:80].strip("-._+")
-        return f"{slug}-{what.id[:12]}"
+        """The entry's folder."""
+        return entry_name(self.run.record, self.submission.name)
 
 
 @dataclass(frozen=True)
@@ -128,6 +141,12 @@ def staged(found: Sequence[Draft]) -> Iterator[Path]:
         yield Path(place)
 
 
+def packed(found: Sequence[Draft]) -> dict[str, dict[str, Mapping[str, bytes]]]:
+    """The files of the entries as they would be, by the name of their pack and their own."""
+    with staged(found) as stage:
+        return _packs(loose_entries(stage))
+
+
 def checked(stage: Path, root: Path) -> list[Checked]:
     """The staged entries, checked as strictly as the board's own check does it, beside those that are there.
 
@@ -136,39 +155,64 @@ def checked(stage: Path, root: Path) -> list[Checked]:
         root: The leaderboard's folder.
     """
     results = root / RESULTS
+    there = {entry.folder.name for entry in _entries(root)}
     staged = validate_folders(folders_below(stage, strict=True), strict=True, beside=results)
-    return [_once(entry, results) for entry in staged]
+    return [_once(entry) if entry.folder in there else entry for entry in staged]
 
 
-def _once(entry: Checked, results: Path) -> Checked:
-    """The entry, refused where its folder is there: what was submitted before is not replaced."""
-    if not (results / entry.folder).exists():
-        return entry
+def _once(entry: Checked) -> Checked:
+    """The entry, refused: what was submitted before is not replaced."""
     twice = Finding(f"{entry.folder}/{RECORD}", "id", f"the same result is in {entry.folder}", "each result once")
     return replace(entry, findings=(*entry.findings, twice))
 
 
 def publish(stage: Path, root: Path) -> list[Path]:
-    """Copy the staged entries into the leaderboard, each whole or not at all.
+    """Add the staged entries to the leaderboard's packs, each pack whole or not at all.
+
+    Returns:
+        The entries' places.
 
     Raises:
         OutputError: It cannot be written to.
     """
-    made = []
-    try:
-        (root / RESULTS).mkdir(parents=True, exist_ok=True)
-        for folder in sorted(stage.iterdir()):
-            target = root / RESULTS / folder.name
-            temporary = root / f".writing-{os.getpid()}-{uuid4().hex[:8]}"
-            try:
-                shutil.copytree(folder, temporary)
-                os.replace(temporary, target)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
-            made.append(target)
-    except OSError as error:
-        raise OutputError(f"cannot write to {str(root / RESULTS)!r}: {error.strerror or error}") from error
-    return made
+    results, packs = root / RESULTS, _packs(loose_entries(stage))
+    for name, entries in packs.items():
+        add(results / name, entries)
+    return [results / name / entry for name, entries in packs.items() for entry in entries]
+
+
+def pack_loose(root: Path) -> list[Path]:
+    """Move the entries that are folders into the leaderboard's packs.
+
+    Returns:
+        The packs that they are in now.
+
+    Raises:
+        DataError: An entry does not read, has no submission or is of no board.
+        InputError: There is no leaderboard, or a pack has another entry of this name.
+        OutputError: It cannot be written to.
+    """
+    results = results_folder(root)
+    loose = loose_entries(results)
+    packs = _packs(loose)
+    for name, entries in packs.items():
+        add(results / name, entries)
+    for folder in loose:
+        shutil.rmtree(folder)
+    return [results / name for name in packs]
+
+
+def _packs(folders: Sequence[Path]) -> dict[str, dict[str, Mapping[str, bytes]]]:
+    """The files of entries by the name of their pack and their own."""
+    packs: dict[str, dict[str, Mapping[str, bytes]]] = {}
+    for folder in folders:
+        entry = read_entry(folder)
+        if entry.submission is None:
+            raise DataError(f"{folder / SUBMISSION}: it is missing; kgbench submit writes it")
+        method = entry.submission.name
+        entries = packs.setdefault(pack_name(entry.record, method), {})
+        entries[entry_name(entry.record, method)] = entry.files()
+    return packs
 
 
 def standings(stage: Path, root: Path) -> list[Standing]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kgbench.records.estimate import NO_INTERVAL_OF_RANKS, NO_INTERVAL_OF_SITES, Estimate, rounded
-from kgbench.records.facts import FACTS_SCHEMA, facts_table, read_facts
+from kgbench.records.facts import FACTS_SCHEMA, facts_table, parse_facts, read_facts
 from kgbench.records.identity import DatasetRef, Identity, LocalizerRef, Strict, Truth, WeightHashes, canonical_json
 from kgbench.records.journal import Journal
 from kgbench.records.planted import Curve, CurvePoint, Effect, Pathway, Planted
@@ -14,7 +14,10 @@ from kgbench.records.store import (
     DamagedRecordWarning,
     RecordStore,
     StoredRecord,
+    choose_run,
+    claimed_id,
     load_record,
+    parse_record,
     read_record,
     renew_seal,
 )
@@ -51,12 +54,16 @@ __all__ = [
     "Truth",
     "WeightHashes",
     "canonical_json",
+    "choose_run",
+    "claimed_id",
     "code_stamp",
     "collect_provenance",
     "facts_table",
     "load_record",
     "measured_on",
     "other_versions",
+    "parse_facts",
+    "parse_record",
     "read_facts",
     "read_record",
     "renew_seal",

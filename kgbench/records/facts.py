@@ -140,18 +140,19 @@ def read_facts(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     return _table(path, path, columns)
 
 
-def parse_facts(content: bytes, path: Path) -> pa.Table:
+def parse_facts(content: bytes, path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """The table of a file whose bytes were read already.
 
     Args:
         content: The bytes.
         path: The file, for messages.
+        columns: As of `read_facts`.
 
     Raises:
         DataError: If they do not read or the columns are not the schema's.
     """
     _check_schema(pa.BufferReader(content), path)
-    return _table(pa.BufferReader(content), path, None)
+    return _table(pa.BufferReader(content), path, columns)
 
 
 def _table(source: Any, path: Path, columns: Sequence[str] | None) -> pa.Table:

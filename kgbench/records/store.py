@@ -31,7 +31,10 @@ __all__ = [
     "DamagedRecordWarning",
     "RecordStore",
     "StoredRecord",
+    "choose_run",
+    "claimed_id",
     "load_record",
+    "parse_record",
     "read_record",
     "renew_seal",
 ]
@@ -187,15 +190,8 @@ class RecordStore:
             InputError: If several do.
             UnknownNameError: If none does.
         """
-        found = [(folder, self._claimed(folder.name) or "") for folder in self._folders()]
-        exact = [folder for folder, id in found if prefix in (folder.name, id)]
-        near = exact or [folder for folder, id in found if prefix and (id.startswith(prefix) or folder.name.startswith(prefix))]
-        if len(near) > 1:
-            raise InputError(f"{prefix!r} could be any of {', '.join(f.name for f in near)}; give more of the name")
-        if not near:
-            hint = f"A run is a record's folder, its record.json, or the start of its id; looked in {str(self.root)!r}."
-            raise UnknownNameError("run", prefix, [folder.name for folder, _ in found], hint, most=_LISTED)
-        return read_record(near[0])
+        ids = {folder: self._claimed(folder.name) for folder in self._folders()}
+        return read_record(choose_run(prefix, ids, str(self.root)))
 
     def _folders(self) -> list[Path]:
         """Folders that look like records, by name."""
@@ -212,10 +208,9 @@ class RecordStore:
         """The id that a record claims, from the beginning of its file; None where that does not read."""
         try:
             with open(os.path.join(self.root, name, RECORD), "rb", buffering=0) as file:
-                begins = _HEAD.match(file.read(256))
+                return claimed_id(file.read(256))
         except OSError:
             return None
-        return None if begins is None else begins[1].decode()
 
     def _publish(self, temporary: Path, record: Record) -> Path:
         """Rename to the first free name, unless another run was faster; a damaged folder is not overwritten."""
@@ -245,6 +240,37 @@ class RecordStore:
             with suppress(FileNotFoundError):  # another process was faster
                 if now - folder.stat().st_mtime > _DEAD_AFTER_S:
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+def claimed_id(content: bytes) -> str | None:
+    """The id that a `record.json` claims at its beginning; None where that does not read."""
+    begins = _HEAD.match(content[:256])
+    return None if begins is None else begins[1].decode()
+
+
+def choose_run(prefix: str, ids: Mapping[Path, str | None], where: str) -> Path:
+    """The one of some records whose id, or whose folder's name, is or starts like this.
+
+    Args:
+        prefix: What the user gave.
+        ids: By folder, the id that the record claims.
+        where: Where they are, for messages.
+
+    Raises:
+        InputError: If several do.
+        UnknownNameError: If none does.
+    """
+    near = [folder for folder, id in ids.items() if prefix in (folder.name, id)]
+    for folder, id in ids.items() if prefix and not near else ():
+        if folder.name.startswith(prefix) or (id or "").startswith(prefix):
+            near.append(folder)
+    if not near:
+        hint = f"A run is a record's folder, its record.json, or the start of its id; looked in {where!r}."
+        raise UnknownNameError("run", prefix, [folder.name for folder in ids], hint, most=_LISTED)
+    if len(near) > 1:
+        names = ", ".join(folder.name for folder in near)
+        raise InputError(f"{prefix!r} could be any of {names}; give more of the name")
+    return near[0]
 
 
 def load_record(run: str, root: str | Path) -> StoredRecord:
@@ -284,16 +310,29 @@ def read_record(folder: Path) -> StoredRecord:
 def _read(folder: Path) -> StoredRecord:
     content = _content(folder / RECORD)
     _check_seal(folder, content)
-    try:
-        record = Record.model_validate(_parsed(folder / RECORD, content))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "record"
-        raise DataError(f"{folder / RECORD}: {where}: {first['msg']}") from error
+    record = parse_record(content, folder / RECORD)
     if not (folder / FACTS).is_file():
         raise DataError(f"{folder}: {FACTS} is missing")
     check_facts(folder / FACTS)
     return StoredRecord(record, folder)
+
+
+def parse_record(content: bytes, path: Path) -> Record:
+    """The record of a `record.json` whose bytes were read already.
+
+    Args:
+        content: The bytes.
+        path: The file, for messages.
+
+    Raises:
+        DataError: They do not read, or the id is not the hash of the identity.
+    """
+    try:
+        return Record.model_validate(_parsed(path, content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "record"
+        raise DataError(f"{path}: {where}: {first['msg']}") from error
 
 
 def renew_seal(folder: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from kgbench.errors import DataError
-from kgbench.leaderboard.entries import FACTS, Entry
+from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.limits import FACTS
 from kgbench.leaderboard.model import Badge, Board, Leaderboard
 from kgbench.leaderboard.site.curves import curve_files, has_curves
 from kgbench.leaderboard.site.environments import environment_facts, environment_name
@@ -163,7 +164,7 @@ def _compare(leaderboard: Leaderboard, pages: Pages) -> Iterator[tuple[str, byte
     lists: set[str] = set()
     for entry in leaderboard.entries:
         name, record = run_name(entry.record), entry.record
-        ranks = fact_ranks(read_ranks(entry.folder / FACTS), [row.graft for row in record.rows])
+        ranks = fact_ranks(read_ranks(entry.content(FACTS), entry.folder / FACTS), [row.graft for row in record.rows])
         what = record.identity
         index.append([name, entry.method, entry.pair, suite(entry), what.dataset.hash[:12], badge(entry), list(what.prompts)])
         if ranks.list_name not in lists:

@@ -178,5 +178,4 @@ def _hashes(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def _command(entry: Entry) -> str:
-    folder = entry.folder.name
-    return f"kgbench rerun leaderboard/results/{folder}" if entry.submission is not None else f"kgbench rerun {folder}"
+    return f"kgbench rerun {entry.folder.name}"

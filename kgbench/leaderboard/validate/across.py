@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench.leaderboard.entries import FILES, RECORD, VERIFICATION, suites_of
+from kgbench.leaderboard.entries import suites_of
+from kgbench.leaderboard.limits import FILES, RECORD, VERIFICATION
 from kgbench.leaderboard.submission import Submission
 from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.leaderboard.validate.folders import Folder

@@ -1,4 +1,4 @@
-"""Entries as they lie on a disk, read without following a link."""
+"""Entries as they lie on a disk, in folders or packed, read without following a link."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from kgbench.errors import DataError, InputError
-from kgbench.leaderboard.entries import FILES, RECORD
-from kgbench.leaderboard.validate import limits
+from kgbench.errors import DataError, InputError, UnknownNameError
+from kgbench.leaderboard import limits
+from kgbench.leaderboard.entries import BOARDS
+from kgbench.leaderboard.limits import FILES, RECORD
+from kgbench.leaderboard.packs import NAME, SUFFIX, inside_pack, unpack
 from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.records import SEAL
 
@@ -30,8 +32,6 @@ PICTURE = re.compile(r"[\w.-]+\.(png|svg)")
 RESULTS = "results"
 """The folder of a leaderboard that holds the entries."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}")
-
 
 @dataclass
 class Folder:
@@ -40,6 +40,8 @@ class Folder:
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    pack: Path | None = None
+    """The pack that it is in."""
 
     def at(self, file: str) -> str:
         """How a finding names one of its files."""
@@ -63,20 +65,22 @@ def folders_below(path: Path, strict: bool) -> Iterator[Folder]:
     """The entry that a path is, or those in it, by name.
 
     Args:
-        path: A folder with a record, its `record.json`, a folder of such folders, or a leaderboard's.
+        path: A folder with a record, its `record.json`, a pack, alone or with the name of an entry
+            after it, a folder of such folders and packs, or a leaderboard's.
         strict: Whether files beside the known ones are refused, also a run's own pictures.
 
     Raises:
         InputError: There is no such path, or nothing in it is an entry.
     """
+    if (place := inside_pack(path)) is not None:
+        yield from _named(*place)
+        return
     if path.name == RECORD and not path.is_dir():
         path = path.parent
     if (path / RESULTS).is_dir() and not (path / RECORD).exists():
         path = path / RESULTS
     if not path.is_dir():
-        raise InputError(
-            f"{str(path)!r}: no folder, {RECORD} or archive is there; give a run's folder, a folder of such, a .zip or a .tar.gz"
-        )
+        raise InputError(f"{str(path)!r}: no folder, {RECORD} or pack is there; give a run's folder, a folder of such, or a {SUFFIX}")
     try:
         inside = sorted(os.scandir(path), key=lambda item: item.name)
         if any(item.name in FILES for item in inside):
@@ -86,7 +90,7 @@ def folders_below(path: Path, strict: bool) -> Iterator[Folder]:
         if not found:
             raise InputError(f"{str(path)!r} holds no entry: expected {RECORD} in it, or in folders in it")
         for item in found:
-            yield _below(item, strict)
+            yield from _below(item, strict)
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}") from error
 
@@ -96,16 +100,70 @@ def _passed_over(item: os.DirEntry[str], strict: bool) -> bool:
     return item.name == ".gitkeep" or (item.name.startswith(".") and not strict)
 
 
-def _below(item: os.DirEntry[str], strict: bool) -> Folder:
-    folder = Folder(folder_name(item.name))
+def _below(item: os.DirEntry[str], strict: bool) -> Iterator[Folder]:
+    """The entries of a folder's item: itself, those of a pack, or those of a board's packs."""
+    folder, path = Folder(folder_name(item.name)), Path(item.path)
+    if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False):
+        yield from _packed(path)
+        return
     if item.is_symlink() or not item.is_dir(follow_symlinks=False):
         what = "it is a symbolic link" if item.is_symlink() else "it is a file"
-        folder.findings.append(Finding(folder.name, "kind", what, "nothing beside the entries' own folders"))
-    elif not _NAME.fullmatch(item.name):
+        expected = "nothing beside the entries' own folders and packs"
+        folder.findings.append(Finding(folder.name, "kind", what, expected))
+    elif not NAME.fullmatch(item.name):
         folder.findings.append(Finding(folder.name, "name", "it is not fit for a folder", "letters, digits and . _ + -, at most 120"))
+    elif item.name in BOARDS and not (path / RECORD).exists():
+        for below in sorted(os.scandir(path), key=lambda below: below.name):
+            yield from _of_board(below)
+        return
     else:
-        return _folder(Path(item.path), item.name, strict)
-    return folder
+        folder = _folder(path, item.name, strict)
+    yield folder
+
+
+def _of_board(item: os.DirEntry[str]) -> Iterator[Folder]:
+    """The entries of an item of a board's folder, which holds packs alone."""
+    if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False):
+        yield from _packed(Path(item.path))
+        return
+    folder = Folder(folder_name(item.name))
+    what = "it is a symbolic link" if item.is_symlink() else "it is no pack"
+    folder.findings.append(Finding(folder.name, "kind", what, f"packs, METHOD{SUFFIX}"))
+    yield folder
+
+
+def _packed(path: Path) -> list[Folder]:
+    """The entries of a pack; where it does not read, one folder that holds the finding."""
+    whole = Folder(folder_name(path.name))
+    try:
+        content = _content(path, limits.PACK)
+        if len(content) > limits.PACK:
+            raise DataError(f"it is too large: at most {limits.PACK} bytes")
+        entries = unpack(content)
+    except (DataError, OSError) as error:
+        wrong = error.strerror if isinstance(error, OSError) else str(error)
+        expected = "a pack as kgbench submit or kgbench leaderboard pack writes it"
+        whole.findings.append(Finding(whole.name, "pack", str(wrong), expected))
+        return [whole]
+    folders = [Folder(name, files, pack=path) for name, files in entries.items()]
+    for folder in folders:
+        folder.close()
+    return folders
+
+
+def _named(pack: Path, name: str) -> list[Folder]:
+    """The entries of a pack, or the one of a name.
+
+    Raises:
+        UnknownNameError: It holds none of this name.
+    """
+    found = _packed(pack)
+    if not name or any(folder.pack is None for folder in found):
+        return found
+    if not (named := [folder for folder in found if folder.name == name]):
+        names = [folder.name for folder in found]
+        raise UnknownNameError("entry", name, names, f"looked in {str(pack)!r}", most=5)
+    return named
 
 
 def _folder(path: Path, name: str, strict: bool) -> Folder:
@@ -122,7 +180,7 @@ def _folder(path: Path, name: str, strict: bool) -> Folder:
 def _take_up(path: Path, folder: Folder) -> None:
     """Read a file into its folder, or say why not."""
     try:
-        folder.files[path.name] = _content(path)
+        folder.files[path.name] = _content(path, limits.FILE[path.name])
     except DataError as error:
         folder.findings.append(Finding(folder.at(path.name), "file", str(error), "a regular file of its own"))
     except OSError as error:
@@ -133,8 +191,12 @@ def _take_up(path: Path, folder: Folder) -> None:
             folder.findings.append(too_large(folder, path.name))
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, most: int) -> bytes:
     """Bytes of a regular file, one more than allowed where there are more.
+
+    Args:
+        path: The file.
+        most: How many are allowed.
 
     Raises:
         DataError: It is a link, has another name elsewhere, or is no regular file.
@@ -149,7 +211,7 @@ def _content(path: Path) -> bytes:
     # Opened so that a link or a pipe put there meanwhile is not followed or waited for.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(handle, "rb") as file:
-        return file.read(limits.FILE[path.name] + 1)
+        return file.read(most + 1)
 
 
 def too_large(folder: Folder, name: str) -> Finding:

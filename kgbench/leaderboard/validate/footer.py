@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kgbench.errors import DataError
-from kgbench.leaderboard.validate import limits
+from kgbench.leaderboard import limits
 from kgbench.leaderboard.validate.findings import shown
 from kgbench.leaderboard.validate.thrift import Struct, count, listed, read_struct, structs, within
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from math import ceil
 
 from kgbench.effects.repeated import TIES, TOLERANCES
-from kgbench.leaderboard.entries import FACTS, RECORD
+from kgbench.leaderboard.limits import FACTS, RECORD
 from kgbench.leaderboard.submission import SAMPLE, Submission, Verification
 from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.leaderboard.validate.known import known

@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any, NoReturn
 
 from kgbench.errors import DataError
-from kgbench.leaderboard.validate import limits
+from kgbench.leaderboard import limits
 from kgbench.leaderboard.validate.findings import shown
 
 __all__ = ["bad_text", "read_json", "texts"]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from kgbench.errors import DataError, InputError
-from kgbench.leaderboard.entries import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.hits import METRIC
+from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
+from kgbench.leaderboard.packs import inside_pack
 from kgbench.leaderboard.submission import Submission, Verification
 from kgbench.leaderboard.validate.across import Others
-from kgbench.leaderboard.validate.archives import ARCHIVES, folders_in
 from kgbench.leaderboard.validate.findings import Finding, refusals, shown
 from kgbench.leaderboard.validate.folders import Folder, folders_below
 from kgbench.leaderboard.validate.identity import (
@@ -31,7 +31,7 @@ from kgbench.leaderboard.validate.plausible import check_cost, check_provenance,
 from kgbench.leaderboard.validate.recomputed import check_figures
 from kgbench.leaderboard.validate.rows import check_answers, check_configurations, check_rows, check_scores
 from kgbench.leaderboard.validate.schema import read_part, read_record
-from kgbench.leaderboard.validate.sealed import check_hashes, check_written
+from kgbench.leaderboard.validate.sealed import check_hashes, check_place, check_written
 from kgbench.leaderboard.validate.submitted import check_submission, check_verification
 from kgbench.leaderboard.validate.tables import read_table
 from kgbench.records import Record
@@ -56,14 +56,13 @@ class Checked:
 
 
 def validate(path: Path, strict: bool = False, beside: Path | None = None, withdrawn: Collection[str] = ()) -> Iterator[Checked]:
-    """Check an entry, a folder of entries or an archive, one entry after the other.
+    """Check an entry, a pack or a folder of entries, one entry after the other.
 
-    With `strict` and `beside`, a folder of entries or an archive is taken for the whole board as it
-    is to be: each entry that is gone from it is a finding.
+    With `strict` and `beside`, a folder of entries is taken for the whole board as it is to be:
+    each entry that is gone from it is a finding.
 
     Args:
-        path: A run's or entry's folder, its record.json, a folder of such folders, a .zip or a
-            .tar.gz.
+        path: As of `folders_below`.
         strict: Whether results are refused too that are of unknown data or models, or come without
             a submission.
         beside: Entries that are on the board already, which are believed.
@@ -73,9 +72,8 @@ def validate(path: Path, strict: bool = False, beside: Path | None = None, withd
         InputError: There is no such path, or it is none of these; nothing on the board has the name
             of what is withdrawn.
     """
-    packed = path.is_file() and path.name.lower().endswith(ARCHIVES)
-    folders = folders_in(path, strict) if packed else folders_below(path, strict)
-    single = not packed and (path.name == RECORD or (path / RECORD).exists())
+    single = inside_pack(path) is not None or path.name == RECORD or (path / RECORD).exists()
+    folders = folders_below(path, strict)
     yield from validate_folders(folders, strict, beside, withdrawn, whole=strict and not single)
 
 
@@ -103,8 +101,13 @@ def validate_folders(
     if unknown := sorted(set(withdrawn) - names):
         raise InputError(f"{unknown[0]!r} is neither an entry nor a method of {str(beside)!r}")
     left = dict.fromkeys(others.board or ())
+    met: set[str] = set()
     for folder in folders:
         left.pop(folder.name, None)
+        if folder.name.casefold() in met:
+            wrong = "another entry has this name"
+            folder.findings.append(Finding(folder.name, "name", wrong, "each entry once"))
+        met.add(folder.name.casefold())
         yield _guarded(folder, others, strict)
     for name in left if whole else ():
         expected = f"every entry of the board, or --withdraw {name} by those who keep it"
@@ -150,6 +153,7 @@ def check_folder(folder: Folder, others: Others, strict: bool) -> Checked:
     if record is not None:
         findings += _of_record(record, folder.at(RECORD), strict)
         findings += others.outdated(folder, record)
+        findings += check_place(folder, record, read.submission) if strict else ()
         findings += _of_both(record, table, folder, sound=not refusals(findings)) if table is not None else ()
         if not refusals(findings):
             findings += others.compare(folder.name, record, table, read.submission)

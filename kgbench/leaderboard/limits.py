@@ -1,0 +1,57 @@
+"""The files of an entry, and how large what is submitted may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = [
+    "ENTRY",
+    "FACTS",
+    "FILE",
+    "FILES",
+    "FILES_IN_PACK",
+    "MEMORY",
+    "PACK",
+    "RECORD",
+    "ROWS",
+    "SUBMISSION",
+    "TEXT",
+    "UNPACKED",
+    "VERIFICATION",
+]
+
+RECORD, FACTS = "record.json", "facts.parquet"
+SUBMISSION, VERIFICATION = "submission.json", "verification.json"
+
+FILES = (RECORD, FACTS, SUBMISSION, VERIFICATION)
+"""All files that an entry may hold; the last may be missing."""
+
+KB, MB = 1000, 1000 * 1000
+
+FILE: Mapping[str, int] = {
+    RECORD: 2 * MB,
+    FACTS: 20 * MB,
+    SUBMISSION: 20 * KB,
+    VERIFICATION: 20 * KB,
+}
+"""Bytes of each file; no others belong to an entry."""
+
+ENTRY = 20 * MB
+"""Bytes of an entry's files together."""
+
+PACK = 25 * MB
+"""Bytes of a pack as it comes."""
+
+UNPACKED = 200 * MB
+"""Bytes of all that a pack holds."""
+
+FILES_IN_PACK = 8000
+
+MEMORY = 32 * MB
+"""Bytes that unpacking may take beside what comes out; xz names its need in the head of a file."""
+
+ROWS = 2_000_000
+"""Per-fact rows of an entry."""
+
+TEXT = 4000
+"""Characters of a text in a JSON file."""
