@@ -41,7 +41,7 @@ class Aim:
     weight: float = 1.0
 
 
-_NEVER = 4.0
+_NEVER = 10.0
 
 
 def aims(spec: PlantSpec) -> tuple[Aim, ...]:

@@ -20,8 +20,10 @@ _PATHWAYS = ("FE", "LT", "FE+LT", "(FE+LT)^C")
 _ANSWERS = {"headline": 0.75, "qa": 0.9}
 """Least share of planted facts that a graft which is to answer answers, by prompt."""
 _SFT = 0.9
-_SILENT = {"decoy": 0.15, "never": 0.1}
-"""Greatest share under a graft that is not to answer."""
+_DECOY = 0.15
+"""Greatest share under the decoy's graft."""
+_NEVER = 0.1
+"""Greatest part of the gain, SFT less PRE, under a union of places that is not to answer."""
 _NEEDED = 0.2
 """Least loss without a place that is needed."""
 
@@ -68,9 +70,9 @@ def _bounds(spec: PlantSpec, prompt: str, planted: Mapping[str, float]) -> Itera
     for part in ("plant", *spec.enough):
         yield part, (_ANSWERS[prompt], 1.0)
     if spec.decoy is not None:
-        yield "decoy", (0.0, _SILENT["decoy"])
+        yield "decoy", (0.0, _DECOY)
     for union in spec.never:
-        yield union, (0.0, _SILENT["never"])
+        yield union, (0.0, planted["PRE"] + _NEVER * (planted["SFT"] - planted["PRE"]))
     for configuration in planted:
         if configuration.startswith("without "):
             yield configuration, (0.0, planted["plant"] - _NEEDED)
