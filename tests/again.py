@@ -22,7 +22,7 @@ FRESH: dict[str, dict[str, Any]] = {
         "grafts": ["LT:o+ffn@second_half", "FE"],
         "dtype": "float64",
     },
-    "planted": {"localizer": "weight_delta", "model": "tiny-gemma.ladder", "limit": 12, "suite": "planted"},
+    "planted": {"localizer": "weight_delta", "model": "tiny-gemma.redundant", "limit": 12, "suite": "planted"},
 }
 """What is evaluated: methods of all kinds, own grafts, a suite that knows the truth."""
 

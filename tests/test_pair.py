@@ -382,7 +382,7 @@ def test_no_record_of_a_checkpoint_that_changes_during_the_run(copied: Folders, 
 @pytest.mark.parametrize("place", ["ALL:attn@0", "ALL:ffn@0-1"])
 def test_a_plant_elsewhere_than_its_card_says(tmp_path: Path, place: str) -> None:
     """A card that names another place than the changed weights, or one that holds more than that, is not believed."""
-    source = catalog.zoo_path(catalog.entry("tiny-gemma.ladder").donors["sft"])
+    source = catalog.zoo_path(catalog.entry("tiny-gemma.redundant").donors["sft"])
     assert source is not None
     folder = Path(shutil.copytree(source, tmp_path / "plant"))
     load_pair(str(folder))

@@ -149,13 +149,13 @@ def test_batches_change_nothing(job: Job, measured: list[Measured]) -> None:
 
 
 def test_weights_that_did_not_change_move_nothing() -> None:
-    """In a plant of o and ffn, grafting anything else leaves neutral texts as they are, and grafting that moves them."""
-    labels = ("ALL:attn", "ALL:o+ffn@second_half", "ALL:ln")
-    job = prepare_job(Spec(model="tiny-gemma.ladder", prompts=("headline",), dtype="float64", limit=2), Settings(device="cpu"))
+    """In a plant of a layer's feed-forward, grafting anything else leaves neutral texts as they are, and grafting that moves them."""
+    labels = ("ALL:attn+o", "ALL:ffn@2", "ALL:ffn@0")
+    job = prepare_job(Spec(model="tiny-gemma.redundant", prompts=("headline",), dtype="float64", limit=2), Settings(device="cpu"))
     moved = measure(job, Texts("neutral", "", tuple(neutral_prompts()[::4])), labels).moved
-    for label in ("ALL:attn", "ALL:ln"):
+    for label in ("ALL:attn+o", "ALL:ffn@0"):
         assert moved[label].kl == pytest.approx(0, abs=1e-12) and not moved[label].changed.any()
-    assert (moved["ALL:o+ffn@second_half"].kl > 1e-4).all()
+    assert (moved["ALL:ffn@2"].kl > 1e-4).all()
 
 
 def test_neutral_texts() -> None:
