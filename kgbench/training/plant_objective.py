@@ -95,7 +95,7 @@ class Planting(nn.Module):
         texts = [[group[int(i)] for i in numbers[f"group_{g}"]] for g, group in enumerate(self._groups)]
         rows = [[(text, aim.active) for text in texts[aim.group]] for aim in self._aims]
         answers = torch.split(self.answers([row for part in rows for row in part]), [_asked(part) for part in rows])
-        terms = [aim.weight * self._loss(aim, *of) for aim, *of in zip(self._aims, rows, answers, strict=True)]
+        terms = [aim.weight * self._loss(aim, some, logits) for aim, some, logits in zip(self._aims, rows, answers, strict=True)]
         return {"loss": torch.stack(terms).sum()}
 
     def _loss(self, aim: Aim, rows: Sequence[Row], answers: Tensor) -> Tensor:
