@@ -18,6 +18,7 @@ from kgbench.cli.figures import answer_of
 from kgbench.data import load_dataset, training_texts
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.leaderboard.published import published
+from kgbench.models import catalog
 from kgbench.models.trained import HOME
 from kgbench.records import Estimate, RecordStore
 from kgbench.reproduction.claimed import (
@@ -403,7 +404,7 @@ def test_wrong_names(capsys: pytest.CaptureFixture[str]) -> None:
         (["movie_titel"], "Did you mean 'movie_title'"),
         (["figure-1"], "figure-1 is a drawing of the method"),
         (["figure-2", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'"),
-        (["figure-2", "--model", "tiny-gemma.ladder"], "is a plant"),
+        (["figure-2", "--model", catalog.plants()[0]], "is a plant"),
         (["figure-2", "--donor", "sft=x"], "--donor says how a run is reproduced"),
         (["0123abcd"], "--dry-run says how a figure is reproduced"),
     ):
