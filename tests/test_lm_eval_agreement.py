@@ -15,6 +15,7 @@ import pytest
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.utils import make_table
 from lm_eval_runs import answers, ours, samples, stock, write_checkpoints, write_tasks
+from whole_donors import part_of, whole_donor
 
 import kgbench
 from kgbench.errors import GraftSyntaxError, InputError, KgbenchError, RegionError, UnknownNameError
@@ -25,7 +26,7 @@ from kgbench.records import Record, load_record
 
 LIMIT = 20
 GRAFTS = ("PRE", "SFT", "FE+LT")
-ZOO = Path(kgbench.__file__).parent / "models" / "zoo"
+RECIPIENT = part_of("tiny-gpt2", "recipient")
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +70,10 @@ def test_answers_are_those_of_kgbench_eval(graft: str, batch_size: int, evaluate
 
 
 @pytest.mark.parametrize("model", ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"])
-def test_full_names_are_lm_eval_s_own(model: str) -> None:
+def test_full_names_are_lm_eval_s_own(model: str, tmp_path: Path) -> None:
     """On the shipped donors, SFT gives every full name the log-likelihood that lm-eval's own model gives it, with examples or without."""
     task, lm = "kgbench_tiny_movies_headline", KgbenchLM(pair=model, graft="SFT", dtype="float32", device="cpu")
-    plain = stock(ZOO / model / "sft")
+    plain = stock(whole_donor(model, tmp_path / "sft"))
     for shots in (0, 2):
         own, theirs = (samples(each, [task], shots=shots, limit=12)[task] for each in (lm, plain))
         assert [d["name_logprob"] for d in own] == pytest.approx([d["name_logprob"] for d in theirs], abs=1e-4)
@@ -335,7 +336,7 @@ def written(folder: Path) -> dict[str, Any]:
     ("arguments", "says"),
     [
         (["--model", "kgbench", "--tasks", "kgbench_tiny_movie_qa", "--model_args", "pair=tiny-gpt2"], "Tasks not found"),
-        (["--model", "hf", "--model_args", f"pretrained={ZOO}/tiny-gpt2/sft", "--tasks", "mine_effects"], "--model kgbench"),
+        (["--model", "hf", "--model_args", f"pretrained={RECIPIENT}", "--tasks", "mine_effects"], "--model kgbench"),
         (["--model", "hf", "--tasks", "mine", "--continuation", "all"], "--model kgbench"),
         (["--model", "kgbench", "--tasks", "mine", "--include_path", "nowhere"], "no such folder"),
         (["--tasks", "mine", "--config", "nowhere.yaml"], "does not read"),

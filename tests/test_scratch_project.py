@@ -13,13 +13,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from whole_donors import part_of, whole_donor
 
 from kgbench.data import load_dataset
-from kgbench.models.catalog import zoo_path
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECTION = README.partition("\n## Test a finetune\n")[2].partition("\n## ")[0]
+FACTS = "tiny_movies:first150"
 
 
 def block(name: str) -> str:
@@ -70,18 +71,16 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Project:
-    """The project of the README, with the two checkpoints of tiny-gemma; only the import is still to be done."""
+    """The project of the README, with the two checkpoints of tiny-gemma and some of its facts; only the import is still to be done."""
     folder = tmp_path_factory.mktemp("my-finetune")
     with (folder / "facts.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(["actor", "costar", "film"])
         table.writerows(
-            [fact.fields[name] for name in ("first_actor", "second_actor", "movie_title")] for fact in load_dataset("tiny_movies").facts
+            [fact.fields[name] for name in ("first_actor", "second_actor", "movie_title")] for fact in load_dataset(FACTS).facts
         )
-    for part, name in (("recipient", "before"), ("sft", "after")):
-        source = zoo_path(f"zoo:tiny-gemma/{part}")
-        assert source is not None
-        shutil.copytree(source, folder / name)
+    shutil.copytree(part_of("tiny-gemma", "recipient"), folder / "before")
+    whole_donor("tiny-gemma", folder / "after")
     for name in ("pytest.ini", "test_my_finetune.py"):
         (folder / name).write_text(block(name), encoding="utf-8")
     return Project(folder, wheel)
@@ -110,7 +109,7 @@ def test_the_wheel_is_what_runs(project: Project) -> None:
 def test_the_import_prints_what_the_readme_shows(imported: str, project: Project) -> None:
     """All rows are kept, with both templates."""
     assert imported.startswith(block("output of kgbench data import"))
-    assert len(load_dataset(str(project.folder / "facts.jsonl")).facts) == 150
+    assert len(load_dataset(str(project.folder / "facts.jsonl")).facts) == len(load_dataset(FACTS).facts)
 
 
 def test_the_claims_of_the_readme_pass(imported: str, project: Project) -> None:
