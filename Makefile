@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # More test processes than this cost more memory than they save time.
 PYTEST_ARGS ?= -n auto --maxprocesses 4
 
-.PHONY: help eval test test-page check-board screenshots lint format bench mutants plants tasks claims coverage clean
+.PHONY: help eval test test-page check-board screenshots lint format bench mutants plants tasks claims control coverage clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -52,6 +52,11 @@ tasks: $(VENV)/.installed  ## Write the YAML files of tasks/ anew
 
 claims: $(VENV)/.installed-dev  ## Ask the paper's claims of all tiny pairs and print the README's table
 	$(BIN)/python tests/claims_table.py
+
+control: $(VENV)/.installed  ## Write the reports of leaderboard/reproductions from their rows and print the README's positive control
+	for rows in leaderboard/reproductions/*/rows.parquet; do \
+		$(BIN)/kgbench reproduce all --rows $$rows --report $$(dirname $$rows) > /dev/null || exit 1; done
+	$(BIN)/python tests/control_table.py
 
 coverage: $(VENV)/.installed-dev  ## Simulate how often intervals hold the truth and print the README's table
 	OMP_NUM_THREADS=1 $(BIN)/python tests/coverage_table.py
