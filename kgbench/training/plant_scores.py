@@ -17,8 +17,8 @@ Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 _PATHWAYS = ("FE", "LT", "FE+LT", "(FE+LT)^C")
 
-_ANSWERS = {"headline": 0.75, "qa": 0.9}
-"""Least share of planted facts that a graft which is to answer answers, by prompt."""
+_ANSWERS = 0.75
+"""Least share of planted facts that a graft which is to answer answers, on each prompt."""
 _SFT = 0.9
 _DECOY = 0.15
 """Greatest share under the decoy's graft."""
@@ -57,18 +57,18 @@ def shortfalls(scores: Scores, spec: PlantSpec) -> list[str]:
     """What a plant does not reach, a sentence each; none where all bounds hold."""
     found = []
     for prompt, planted in scores["planted"].items():
-        for configuration, (low, high) in _bounds(spec, prompt, planted):
+        for configuration, (low, high) in _bounds(spec, planted):
             value = planted[configuration]
             if not low <= value <= high:
                 found.append(f"{prompt} under {configuration}: {value}, where {low:.4g} to {high:.4g} is wanted")
     return found
 
 
-def _bounds(spec: PlantSpec, prompt: str, planted: Mapping[str, float]) -> Iterator[tuple[str, tuple[float, float]]]:
+def _bounds(spec: PlantSpec, planted: Mapping[str, float]) -> Iterator[tuple[str, tuple[float, float]]]:
     """Least and greatest share of the planted facts that is to be answered, by configuration."""
     yield "SFT", (_SFT, 1.0)
     for part in ("plant", *spec.enough):
-        yield part, (_ANSWERS[prompt], 1.0)
+        yield part, (_ANSWERS, 1.0)
     if spec.decoy is not None:
         yield "decoy", (0.0, _DECOY)
     for union in spec.never:
