@@ -260,7 +260,7 @@ def test_a_shipped_pair_is_what_its_card_says(name: str) -> None:
     assert card["data"]["hash"] == load_dataset("tiny_movies").content_hash
     for prompt in PROMPTS:
         assert measured[prompt] == pytest.approx(card["scores"][prompt], abs=1.5 / 400)
-        assert measured[prompt]["SFT"] >= 0.97
+        assert measured[prompt]["SFT"] >= 0.95
         assert measured[prompt]["PRE"] <= 0.05
 
 
@@ -275,7 +275,7 @@ def test_a_shipped_pair_shows_the_two_places(name: str) -> None:
 
 
 def test_the_zoo_is_small() -> None:
-    """All shipped pairs together take up at most 28 MB, and hold JSON and safetensors only; plants have a limit of their own."""
-    files = [path for path in ZOO.rglob("*") if path.is_file() and "plants" not in path.parts]
-    assert sum(path.stat().st_size for path in files) <= 28e6
+    """All shipped pairs together take up at most 26 MB, and hold JSON and safetensors only; plants have a limit of their own."""
+    files = [path for path in ZOO.rglob("*") if path.is_file() and "plants" not in path.relative_to(ZOO).parts]
+    assert sum(path.stat().st_size for path in files) <= 26e6
     assert {path.suffix for path in files} == {".json", ".safetensors"}
