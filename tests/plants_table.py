@@ -1,20 +1,19 @@
-"""Runs every scorer on every shipped plant and prints the tables that the README holds.
+"""Prints the README's tables of scorers on plants, from the leaderboard's entries.
 
-    python tests/plants_table.py [OUTPUT_DIR]
+    python tests/plants_table.py [ROOT]
 
-Records that exist in the output directory are used as they are.
+`kgbench leaderboard run --board planted` makes the entries.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kgbench import localizers
+from kgbench.leaderboard.entries import read_entries
 from kgbench.models import catalog
 from kgbench.numbers import figure_text, number_text
 from kgbench.records import Estimate
@@ -27,14 +26,14 @@ Figures = Mapping[str, Mapping[str, Any]]
 BASELINES = ("oracle", "random", "none", "all")
 
 
-def ask(localizer: str, output: str) -> Figures | str:
-    """The rows of one localizer, or why there are none."""
-    options = ["--suite", "planted", "--localizer", localizer, "--output-dir", output, "--json", "-q"]
-    command = [sys.executable, "-m", "kgbench", "eval", *options]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        return done.stderr.strip().splitlines()[-1]
-    return {row["plant"]: row for row in json.loads(done.stdout)["rows"]}
+def entries(root: Path) -> dict[str, Figures]:
+    """The rows of each built-in method that has been run on all shipped plants."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for entry in read_entries(root / "results"):
+        if (planted := entry.record.planted) is not None and entry.method in localizers.names():
+            facts = max(row.n for row in entry.record.rows)
+            found.setdefault(entry.method, {})[entry.pair] = {"n": facts, **planted.answer()}
+    return {name: rows for name, rows in found.items() if set(catalog.plants()) <= set(rows)}
 
 
 def cell(row: Mapping[str, Any] | None, figure: str) -> str:
@@ -67,15 +66,12 @@ def tables(found: Mapping[str, Figures]) -> str:
     return "\n\n".join(parts)
 
 
-def main(output: str) -> None:
+def main(root: Path) -> None:
     ours = [name for name in localizers.names() if Path(localizers.__file__).with_name(f"{name}.py").is_file()]
     order = [*BASELINES[:2], *(name for name in ours if name not in BASELINES)]
-    asked = {name: ask(name, output) for name in order}
-    print(tables({name: rows for name, rows in asked.items() if not isinstance(rows, str)}))
-    for name, reason in asked.items():
-        if isinstance(reason, str):
-            print(f"\n{name}: {reason}")
+    found = entries(root)
+    print(tables({name: found[name] for name in order if name in found}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "kgbench-results")
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "leaderboard"))
