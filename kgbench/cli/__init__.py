@@ -69,7 +69,7 @@ ALIASES = {"check": "check-localizer"}
 
 _RUNS = "the same command goes on from what was finished; the ranking of a half of the facts starts again"
 _TRAININGS = "the same command goes on from the last checkpoint"
-KEPT = {"eval": _RUNS, "audit": _RUNS, "reproduce": _RUNS, "rerun": _RUNS, "train": _TRAININGS, "zoo": _TRAININGS}
+KEPT = {"eval": _RUNS, "audit": _RUNS, "reproduce": _RUNS, "rerun": _RUNS, "train": _TRAININGS, "zoo": _TRAININGS, "leaderboard run": _RUNS}
 """What of an interrupted command is not done again, by command; the others keep nothing."""
 
 
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _left(arguments: Sequence[str]) -> str:
-    kept = KEPT.get(arguments[0]) if arguments else None
+    kept = KEPT.get(" ".join(arguments[:2])) or KEPT.get(" ".join(arguments[:1]))
     return f"nothing half-written is left, and {kept}" if kept else "nothing half-written is left"
 
 

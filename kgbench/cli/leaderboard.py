@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.output import echo_json
+from kgbench.cli.output import echo_json, echo_table
+from kgbench.cli.progress import progress
 from kgbench.cli.runs import output_dir
+from kgbench.cli.values import listed
+from kgbench.errors import UnknownNameError
+from kgbench.numbers import count_text, duration_text
+
+if TYPE_CHECKING:
+    from kgbench.reproduction.board_runs import BoardRun, Campaign
 
 root_option = click.option(
     "--root",
@@ -28,6 +40,7 @@ def command() -> None:
     kgbench leaderboard check     # every entry, and whether LEADERBOARD.md is what results/ gives
     kgbench leaderboard serve     # look at it, with your own runs beside
     kgbench leaderboard pack      # entries that are folders into packs
+    kgbench leaderboard run       # all of the project's own entries anew
     """  # noqa: D301 (click reads the character, not its escape)
 
 
@@ -101,3 +114,104 @@ def pack(root: Path, as_json: bool) -> int:
     else:
         click.echo("\n".join(map(str, packs)) or "no entry is a folder")
     return 0
+
+
+@command.command(epilog="Exit status: 0 all entries are there; 1 some runs failed; 2 wrong input; 130 interrupted.")
+@click.option("--board", multiple=True, metavar="NAME", help="Only of this board; several with commas.")
+@click.option("--method", multiple=True, metavar="NAME", help="Only of this method; likewise.")
+@click.option(
+    "--model",
+    multiple=True,
+    metavar="PAIR",
+    help="Only on this pair and the plants in it, or on this plant; likewise.",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N facts, to try it out.")
+@click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")
+@root_option
+@output_dir
+@click.option("--dry-run", is_flag=True, help="Only count the entries, and estimate the time.")
+@json_option
+@click.option("-q", "--quiet", is_flag=True, help="The last lines only.")
+def run(root: Path, output_dir: Path, **options: Any) -> int:
+    """Make the project's own entries anew: every built-in method on every board.
+
+    A run of which there is an entry or a record is not computed again. Records
+    go to --results as they are finished, and into the packs at the end. After
+    Ctrl-C or a kill the same command goes on where it was. What a pack holds
+    of other weights, facts or versions of a method is replaced.
+
+    \b
+    kgbench leaderboard run --dry-run
+    kgbench leaderboard run --board planted --method snip,random --model tiny-gemma
+    """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.leaderboard.entries import BOARDS
+    from kgbench.reproduction.board_runs import Campaign, board_runs
+    from kgbench.runner import Settings
+
+    boards, methods, pairs = (listed(options[name]) for name in ("board", "method", "model"))
+    for name in boards:
+        if name not in BOARDS:
+            raise UnknownNameError("board", name, BOARDS)
+    began, runs = time.monotonic(), board_runs(boards, methods, pairs, options["limit"])
+    watched, as_json, dry = not options["quiet"], options["as_json"], options["dry_run"]
+    packs: list[Path] = []
+    with redirect_stdout(sys.stderr if as_json else sys.stdout):
+        campaign = Campaign(runs, root, Settings(output_dir=output_dir, device=options["device"]))
+        with progress(shown=watched) as report:
+            campaign.identify(report)
+        left = campaign.left()
+        if watched:
+            _print_campaign(campaign, left)
+        if not dry:
+            announce = click.echo if watched else lambda line: None
+            with progress(shown=watched) as report:
+                campaign.compute(announce, report)
+            packs = campaign.pack(announce)
+    seconds = time.monotonic() - began
+    if as_json:
+        forecast = {"to_run": len(left), "seconds_left": campaign.seconds_left(left)}
+        echo_json({"entries": len(runs), **(forecast if dry else _made(campaign, packs, seconds))})
+    else:
+        _print_end(campaign, packs, None if dry else seconds)
+    return 1 if campaign.failures else 0
+
+
+def _made(campaign: Campaign, packs: Sequence[Path], seconds: float) -> dict[str, Any]:
+    failed = [{"run": str(each.run), "reason": each.reason} for each in campaign.failures]
+    computed = {"computed": len(campaign.finished), "seconds": seconds}
+    cost = {"cost_seconds": campaign.seconds}
+    return {**computed, **cost, "packs": [str(path) for path in packs], "failed": failed}
+
+
+def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
+    """How many entries there are to be on each board, how many are there, and the time."""
+    boards = dict.fromkeys(run.board for run in campaign.runs)
+    rows = []
+    for board in boards:
+        runs = [run for run in campaign.runs if run.board == board]
+        methods, pairs = {run.method for run in runs}, {run.pair for run in runs}
+        counts = (methods, pairs, runs, [run for run in left if run.board == board])
+        rows.append([board, *(str(len(some)) for some in counts)])
+    echo_table(["board", "methods", "pairs", "entries", "to run"], rows)
+    seconds = campaign.seconds_left(left)
+    known = "nobody knows yet" if seconds is None else f"about {duration_text(seconds)}"
+    click.echo(f"\ntime      {known if left else 'none: every entry is there'}")
+    for line in campaign.other_versions():
+        click.echo(f"note      some entries were {line}; to run them again, delete their packs")
+    click.echo()
+
+
+def _print_end(campaign: Campaign, packs: Sequence[Path], seconds: float | None) -> None:
+    """What failed, and of a campaign that ran, what it took and what to do next."""
+    for each in campaign.failures:
+        click.echo(f"failed    {each.run}: {each.reason}")
+    if seconds is None:
+        return
+    computed = count_text(len(campaign.finished), "run")
+    written = f"{count_text(len(packs), 'pack')} written"
+    click.echo(f"computed  {computed} in {duration_text(seconds)}; {written}")
+    left = len(campaign.left())
+    there = f"{len(campaign.runs) - left} of {len(campaign.runs)} entries"
+    click.echo(f"in all    {there}, {duration_text(campaign.seconds)} of computing")
+    if packs:
+        click.echo("next      kgbench leaderboard build, then kgbench leaderboard check")

@@ -1,0 +1,296 @@
+"""The project's own entries of the leaderboard: which runs they are, and making them anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+from kgbench import __version__
+from kgbench.errors import InputError, KgbenchError, UnknownNameError
+from kgbench.leaderboard.build import RESULTS
+from kgbench.leaderboard.entries import BOARDS, Entry, pack_of, read_entries, suites_of
+from kgbench.leaderboard.packs import replace_pack
+from kgbench.leaderboard.submit import drafts, packed
+from kgbench.localizers import describe, is_foreign
+from kgbench.models.catalog import plants, shipped
+from kgbench.numbers import duration_text
+from kgbench.records import Record, RecordStore, other_versions
+from kgbench.runner import Pairs, Settings, Spec, run_job
+from kgbench.runner.job import prepare_job
+from kgbench.testing.contract import contract_of
+
+__all__ = ["BoardRun", "Campaign", "Failure", "board_runs", "pairs_of"]
+
+COSTLY = frozenset({"greedy_graft"})
+"""Methods that rank by hundreds of evaluations in turn; one pair shows what they do at a budget."""
+
+Progress = Callable[[int, int, str], None]
+"""Called with the steps done, the steps in all, and what is being done."""
+
+
+def pairs_of(board: str, method: str) -> tuple[str, ...]:
+    """The pairs on which a built-in method has an entry on a board.
+
+    This is the whole table of the project's entries. Every method ranks the sites of every plant.
+    Of the pairs without a plant, methods that intervene have pathways; budget curves have all but
+    those that must be given the truth. Prompts and configurations are those of the suite that is
+    called as the board is, the facts all of the pair's own, the seed 0.
+
+    Args:
+        board: One of `BOARDS`.
+        method: Name of a built-in localizer.
+    """
+    what = describe()[method]
+    if board == "planted":
+        return plants()
+    if "truth" in what["needs"] or (board == "pathways" and what["kind"] != "intervention"):
+        return ()
+    return shipped()[:1] if board == "budget" and method in COSTLY else shipped()
+
+
+@dataclass(frozen=True)
+class BoardRun:
+    """One run that gives an entry."""
+
+    board: str
+    method: str
+    pair: str
+    limit: int | None = None
+
+    @property
+    def spec(self) -> Spec:
+        """What is run."""
+        return Spec(localizer=self.method, model=self.pair, suite=self.board, limit=self.limit)
+
+    @property
+    def pack(self) -> str:
+        """The pack that its entry belongs into, as a path in the results."""
+        return pack_of(self.board, self.method)
+
+    def __str__(self) -> str:
+        """In words."""
+        return f"{self.board}: {self.method} on {self.pair}"
+
+
+def board_runs(
+    boards: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    pairs: Sequence[str] = (),
+    limit: int | None = None,
+) -> tuple[BoardRun, ...]:
+    """The runs that give the project's entries, those on one pair together.
+
+    Args:
+        boards: Only of these boards.
+        methods: Only of these methods.
+        pairs: Only on these pairs and on the plants in them, or on these plants.
+        limit: Only the first so many facts, to try it out.
+
+    Raises:
+        InputError: No entry is of these boards, methods and pairs.
+        UnknownNameError: There is no such method or pair.
+    """
+    built_in = tuple(name for name in describe() if not is_foreign(name))
+    known = (*shipped(), *plants())
+    for kind, given, names in (("localizer", methods, built_in), ("model", pairs, known)):
+        for name in given:
+            if name not in names:
+                raise UnknownNameError(kind, name, names)
+    asked = product(boards or BOARDS, methods or built_in)
+    table = {(board, method): pairs_of(board, method) for board, method in asked}
+    inside = tuple(f"{pair}." for pair in pairs)
+    found: list[BoardRun] = []
+    for pair in known:
+        if not pairs or f"{pair}.".startswith(inside):
+            wanted = (what for what, own in table.items() if pair in own)
+            found += [BoardRun(board, method, pair, limit) for board, method in wanted]
+    if not found:
+        raise InputError("no entry is of these boards, methods and pairs at once: leave one of them out")
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that gave no record."""
+
+    run: BoardRun
+    reason: str
+
+
+class Campaign:
+    """Makes entries anew: finds which are there, runs the others, and packs all of them.
+
+    A finished run is a record in the folder of records, an unfinished one its journal there, and
+    packs are replaced whole at the end. So whenever a campaign ends, by whatever signal, the next
+    one goes on where it was.
+    """
+
+    def __init__(self, runs: Sequence[BoardRun], root: Path, settings: Settings) -> None:
+        """Read what is there.
+
+        Args:
+            runs: Of `board_runs`.
+            root: The leaderboard's folder.
+            settings: How it is computed, and where records are kept.
+
+        Raises:
+            DataError: An entry on the board does not read.
+        """
+        self.runs, self.root, self.settings = tuple(runs), root, settings
+        self.store = RecordStore(settings.output_dir)
+        self.entries: dict[str, Entry] = {entry.record.id: entry for entry in read_entries(root / RESULTS)}
+        self.ids: dict[BoardRun, str] = {}
+        """Of the runs whose pair and method could be loaded."""
+        self.failures: list[Failure] = []
+        self.finished: dict[BoardRun, float] = {}
+        """Seconds of the runs that this campaign computed."""
+        self._usual = _usual_seconds(self.entries.values())
+
+    def identify(self, progress: Progress | None = None) -> None:
+        """Find the identity of each run, for which each pair is loaded once.
+
+        Args:
+            progress: Progress callback.
+        """
+        loaded = Pairs()
+        for i, run in enumerate(self.runs):
+            if progress is not None:
+                progress(i, len(self.runs), f"identity of {run}")
+            try:
+                job = prepare_job(run.spec, self.settings, loaded)
+            except KgbenchError as error:
+                self.failures.append(Failure(run, str(error)))
+            else:
+                self.ids[run] = job.identity.digest()
+
+    def left(self) -> list[BoardRun]:
+        """Runs of which there is neither an entry nor a record."""
+        return [run for run, id in self.ids.items() if self._record(id) is None]
+
+    def _record(self, id: str) -> Record | None:
+        if id in self.entries:
+            return self.entries[id].record
+        found = self.store.find(id)
+        return None if found is None else found.record
+
+    def seconds_left(self, runs: Sequence[BoardRun]) -> float | None:
+        """What runs will take; None where nothing is known.
+
+        A run counts as the median of the entries of its method and board. On other pairs it may
+        take longer or shorter, so that the sum is scaled by what the runs so far took.
+
+        Args:
+            runs: The runs.
+        """
+        if not self._usual and not self.finished:
+            return None
+        scale = 1.0
+        if self.finished:
+            scale = sum(self.finished.values()) / sum(map(self._expected, self.finished))
+        return scale * sum(map(self._expected, runs))
+
+    def _expected(self, run: BoardRun) -> float:
+        """Seconds by the entries that there are; where there are none, all runs count alike."""
+        typical = median(self._usual.values()) if self._usual else 1.0
+        return self._usual.get((run.board, run.method), typical)
+
+    def compute(self, announce: Callable[[str], None], progress: Progress | None = None) -> None:
+        """Run what is left; a run that fails is kept with its reason, and the next one follows.
+
+        Args:
+            announce: Callback for a line on each run.
+            progress: Progress callback, within a run.
+        """
+        runs, loaded = self.left(), Pairs()
+        for i, run in enumerate(runs):
+            name, began = f"[{i + 1}/{len(runs)}] {run}", time.monotonic()
+            try:
+                run_job(run.spec, self.settings, progress, loaded)
+            except KgbenchError as error:
+                self.failures.append(Failure(run, str(error)))
+                announce(f"{name}: failed: {error}")
+                continue
+            self.finished[run] = time.monotonic() - began
+            rest = self.seconds_left(runs[i + 1 :])
+            left = f"; about {duration_text(rest)} left" if rest else ""
+            announce(f"{name}: {duration_text(self.finished[run])}{left}")
+
+    def pack(self, announce: Callable[[str], None]) -> list[Path]:
+        """Replace the packs of the runs' methods by the entries that there are now.
+
+        An entry of a run that is on the board already stays byte for byte. Others of its pair are
+        taken away, and so are those on pairs that the table does not have.
+
+        Args:
+            announce: Callback for a line on each pack that changes.
+
+        Returns:
+            The packs that changed.
+
+        Raises:
+            InputError: The laws cannot be tried on a method.
+            OutputError: A pack cannot be written.
+        """
+        changed = []
+        by_pack: dict[Path, list[BoardRun]] = {}
+        for run in self.runs:
+            by_pack.setdefault(self.root / RESULTS / run.pack, []).append(run)
+        for path, runs in by_pack.items():
+            before = {entry.folder.name: entry for entry in self._packed(path)}
+            kept = {name: entry for name, entry in before.items() if self._stays(entry, runs)}
+            new = self._new(runs)
+            if new or kept != before:
+                replace_pack(path, {**{name: e.files() for name, e in kept.items()}, **new})
+                changed.append(path)
+                gone = f", {len(before) - len(kept)} taken away" if kept != before else ""
+                announce(f"{path}: {len(kept)} entries kept, {len(new)} new{gone}")
+        return changed
+
+    def _packed(self, path: Path) -> list[Entry]:
+        return [entry for entry in self.entries.values() if entry.pack == path]
+
+    def _stays(self, entry: Entry, runs: Sequence[BoardRun]) -> bool:
+        """Whether an entry of a pack is that of a run, or on a pair of the table that none is on."""
+        ran = {self.ids[run]: run for run in runs if run in self.ids}
+        if entry.record.id in ran:
+            return True
+        recorded = [run for id, run in ran.items() if self._record(id) is not None]
+        replaced = {(run.pair, run.limit) for run in recorded}
+        known = pairs_of(runs[0].board, runs[0].method)
+        return entry.pair in known and (entry.pair, entry.record.identity.limit) not in replaced
+
+    def _new(self, runs: Sequence[BoardRun]) -> Mapping[str, Mapping[str, bytes]]:
+        """The entries of runs that are recorded and not on the board yet."""
+        ids = [id for run in runs if (id := self.ids.get(run)) and id not in self.entries]
+        found = [stored for id in ids if (stored := self.store.find(id)) is not None]
+        contracts = {stored.record.id: contract_of(stored.record) for stored in found}
+        entries: dict[str, Mapping[str, bytes]] = {}
+        for some in packed(drafts(found, contracts)).values():
+            entries.update(some)
+        return entries
+
+    @property
+    def seconds(self) -> float:
+        """What all runs of which there is a record took, whenever they were computed."""
+        found = map(self._record, self.ids.values())
+        return sum(record.cost.seconds for record in found if record is not None)
+
+    def other_versions(self) -> list[str]:
+        """Which other versions computed entries that are there, each once, in words."""
+        found = (self._record(id) for run, id in self.ids.items() if run not in self.finished)
+        told = (other_versions(each.provenance, __version__) for each in found if each is not None)
+        return list(dict.fromkeys(line for line in told if line is not None))
+
+
+def _usual_seconds(entries: Iterable[Entry]) -> dict[tuple[str, str], float]:
+    """Seconds of a run by board and method, the median over the entries of both."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for entry in entries:
+        for board in suites_of(entry.record)[:1]:
+            key = (board, entry.record.identity.localizer.name)
+            found.setdefault(key, []).append(entry.record.cost.seconds)
+    return {key: median(some) for key, some in found.items()}

@@ -1,0 +1,188 @@
+"""The project's own entries follow from methods, pairs and plants, and are made in as many goes as it takes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from stored_runs import Call, caller
+from submissions import identity, result, write_entry
+
+from kgbench import localizers
+from kgbench.leaderboard.entries import Entry, read_entries
+from kgbench.leaderboard.packs import read_pack
+from kgbench.leaderboard.submit import pack_loose
+from kgbench.localizers import describe
+from kgbench.models.catalog import plants, shipped
+from kgbench.records import LocalizerRef
+from kgbench.reproduction.board_runs import Campaign, board_runs, pairs_of
+from kgbench.runner import Settings
+
+PLANT = "tiny-gpt2.ffn-1"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Call:
+    return caller(capsys)
+
+
+def test_the_table() -> None:
+    """Every built-in method is on every plant; what intervenes has pathways, and what needs the truth no budget."""
+    runs = board_runs()
+    assert len(set(runs)) == len(runs)
+    folder = Path(localizers.__file__).parent
+    for name in (path.stem for path in folder.glob("[a-z]*.py")):
+        own = {(run.board, run.pair) for run in runs if run.method == name}
+        assert {pair for board, pair in own if board == "planted"} == set(plants())
+        intervenes = describe()[name]["kind"] == "intervention"
+        assert {pair for board, pair in own if board == "pathways"} == set(shipped() * intervenes)
+        budget = {pair for board, pair in own if board == "budget"}
+        told = "truth" in describe()[name]["needs"]
+        assert budget <= set(shipped()) and bool(budget) == (not told)
+    assert not any(localizers.is_foreign(run.method) for run in runs)
+
+
+def test_runs_on_one_pair_follow_each_other() -> None:
+    """So that each pair is loaded once."""
+    pairs = [pair for pair, _ in groupby(board_runs(), key=lambda run: run.pair)]
+    assert len(pairs) == len(set(pairs)) == len(shipped()) + len(plants())
+
+
+def test_parts_of_the_table() -> None:
+    """By board, method and pair; a pair has its plants with it."""
+    runs = board_runs(["planted", "budget"], ["random", "oracle"], ["tiny-gpt2"])
+    assert {(run.board, run.method) for run in runs} == {
+        ("planted", "random"),
+        ("planted", "oracle"),
+        ("budget", "random"),
+    }
+    inside = [name for name in plants() if name.startswith("tiny-gpt2.")]
+    assert {run.pair for run in runs} == {"tiny-gpt2", *inside}
+    assert [run.pair for run in board_runs(["planted"], ["snip"], [PLANT])] == [PLANT]
+    assert set(board_runs(methods=["snip"])) == {run for run in board_runs() if run.method == "snip"}
+
+
+WRONG = {
+    "--board": ("plantd", "Did you mean 'planted'"),
+    "--method": ("rando", "Did you mean 'random'"),
+    "--model": ("tiny-gpt", "Did you mean 'tiny-gpt2'"),
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_unknown_names(option: str, run: Call, tmp_path: Path) -> None:
+    """A wrong name is wrong input, told before anything is loaded."""
+    name, words = WRONG[option]
+    status, out, err = run("leaderboard", "run", option, name, "--root", tmp_path)
+    assert (status, out) == (2, "") and words in err and err.count("\n") == 1
+
+
+def test_no_entry_of_this_kind(run: Call, tmp_path: Path) -> None:
+    """What the table has no entry of is wrong input too."""
+    asked = ("--board", "budget", "--method", "oracle")
+    status, _, err = run("leaderboard", "run", *asked, "--root", tmp_path)
+    assert status == 2 and "no entry is of these boards" in err
+
+
+def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
+    """What was finished before the kill is not computed again; at the end all entries are packed, and stay as they are."""
+    root = tmp_path / "board"
+    words = ["leaderboard", "run", "--board", "planted", "--method", "random,oracle", "--limit", "4"]
+    words += ["--model", PLANT, "--device", "cpu"]
+    words += ["--root", str(root), "--results", str(tmp_path / "runs")]
+    with subprocess.Popen([sys.executable, "-m", "kgbench", *words], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        next(line for line in child.stdout if line.startswith("[1/2]"))
+        child.send_signal(signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL and not (root / "results" / "planted").exists()
+    forecast = json.loads(run(*words, "--dry-run", "--json")[1])
+    assert forecast["entries"] == 2 and forecast["to_run"] < 2
+    status, out, _ = run(*words, "--json")
+    made = json.loads(out)
+    assert status == 0 and made["computed"] == forecast["to_run"] and made["failed"] == []
+    packs = [root / "results" / "planted" / f"{name}.tar.xz" for name in ("random", "oracle")]
+    assert sorted(made["packs"]) == sorted(map(str, packs))
+    entries = list(read_entries(root / "results"))
+    assert {(entry.method, entry.pair) for entry in entries} == {
+        ("random", PLANT),
+        ("oracle", PLANT),
+    }
+    assert all(entry.contract is not None and not entry.contract.broken for entry in entries)
+    assert run("validate", root)[0] == 0
+    before = [path.read_bytes() for path in packs]
+    again = json.loads(run(*words, "--results", tmp_path / "elsewhere", "--json")[1])
+    assert again["computed"] == 0 and again["packs"] == []
+    assert [path.read_bytes() for path in packs] == before
+
+
+def cell(entry: Entry) -> tuple[str, int | None]:
+    return entry.pair, entry.record.identity.limit
+
+
+def test_entries_of_before_are_replaced(tmp_path: Path) -> None:
+    """Of the pairs that were run; those of other pairs of the table stay, and those of pairs that it does not have go."""
+    method, results = LocalizerRef(name="none", version="0"), tmp_path / "results"
+    cells = [("tiny-gpt2", 4), ("tiny-gpt2", 9), ("tiny-llama", 4), ("tiny-pythia", 4)]
+    for i, (pair, n) in enumerate(cells):
+        model = "gone" if pair == "tiny-pythia" else pair
+        record, facts = result(identity(pair, method, n), model=pair)
+        write_entry(results / str(i), (record.model_copy(update={"model": model}), facts))
+    pack_loose(tmp_path)
+    path = results / "pathways" / "none.tar.xz"
+    before = read_pack(path)
+    settings = Settings(output_dir=tmp_path / "runs", device="cpu")
+    campaign = Campaign(board_runs(["pathways"], ["none"], ["tiny-gpt2"], limit=4), tmp_path, settings)
+    campaign.identify()
+    lines: list[str] = []
+    campaign.compute(lines.append)
+    assert len(lines) == 1 and lines[0].startswith("[1/1] pathways: none on tiny-gpt2: ")
+    assert campaign.pack(lines.append) == [path] and "2 taken away" in lines[-1]
+    after = {entry.folder.name: entry for entry in read_entries(results)}
+    assert sorted(map(cell, after.values())) == [("tiny-gpt2", 4), ("tiny-gpt2", 9), ("tiny-llama", 4)]
+    assert all(after[name].packed == files for name, files in before.items() if name in after)
+    (new,) = after.keys() - before.keys()
+    assert cell(after[new]) == ("tiny-gpt2", 4) and after[new].record.identity.localizer.version != "0"
+
+
+def test_a_run_that_fails_takes_nothing_away(tmp_path: Path) -> None:
+    """It is told with its reason, and the entry that there was stays."""
+    made = result(identity("tiny-gpt2", LocalizerRef(name="none", version="0"), 4), model="tiny-gpt2")
+    write_entry(tmp_path / "results" / "a", made)
+    pack_loose(tmp_path)
+    before = read_pack(path := tmp_path / "results" / "pathways" / "none.tar.xz")
+    settings = Settings(output_dir=tmp_path / "runs", device="no-such-device")
+    campaign = Campaign(board_runs(["pathways"], ["none"], ["tiny-gpt2"], limit=4), tmp_path, settings)
+    campaign.identify()
+    campaign.compute(print)
+    assert campaign.pack(print) == [] and read_pack(path) == before
+    assert ["no-such-device" in failure.reason for failure in campaign.failures] == [True]
+
+
+def test_the_estimate_follows_the_entries_and_the_runs(tmp_path: Path) -> None:
+    """By entries of the same method and board, scaled by what the runs so far took; None where nothing is known."""
+    runs = board_runs(["pathways"], ["none", "all"], ["tiny-gpt2", "tiny-llama"])
+    settings = Settings(output_dir=tmp_path / "runs")
+    campaign = Campaign(runs, tmp_path, settings)
+    assert campaign.seconds_left(runs) is None
+    for i, (name, seconds) in enumerate((("none", 2.0), ("all", 6.0))):
+        record, facts = result(identity(localizer=LocalizerRef(name=name, version="1")), seed=i)
+        cost = record.cost.model_copy(update={"seconds": seconds})
+        write_entry(tmp_path / "results" / name, (record.model_copy(update={"cost": cost}), facts))
+    campaign = Campaign(runs, tmp_path, settings)
+    assert campaign.seconds_left(runs) == pytest.approx(2 * (2 + 6))
+    first = next(run for run in runs if run.method == "none")
+    campaign.finished[first] = 20.0
+    left = [run for run in runs if run != first]
+    assert campaign.seconds_left(left) == pytest.approx(10 * (2 + 6 + 6))
+    assert campaign.seconds_left([]) == 0
+
+
+def test_the_costliest_budget_is_on_one_pair() -> None:
+    """A ranking by hundreds of evaluations in turn would take as long as all others together."""
+    assert pairs_of("budget", "greedy_graft") == shipped()[:1]
+    assert pairs_of("planted", "greedy_graft") == plants()
