@@ -14,17 +14,29 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from kgbench.cli import main
-from kgbench.data import load_dataset
+from kgbench.data import dataset_names, load_dataset
+from kgbench.harness import tasks_path
 from kgbench.harness.catalogue import shipped
+from kgbench.harness.folders import scan
 from kgbench.harness.validate import validate
 
 
-def test_every_shipped_task_is_right() -> None:
-    """Nothing is wrong with any document of any shipped task, under the tokenizers of the four tiny pairs."""
-    report = validate()
+@pytest.mark.parametrize("dataset", dataset_names())
+def test_every_shipped_row_is_right(dataset: str) -> None:
+    """Nothing is wrong with any row, under the tokenizers of the four tiny pairs: as choices, which hold the target, and once in all forms."""
+    own = [entry for entry in shipped() if entry.dataset == dataset]
+    chosen = [entry for entry in own if entry.form == "choices" or entry.prompt == own[0].prompt]
+    report = validate([entry.name for entry in chosen])
     assert [str(found) for found in report.findings] == []
     assert set(report.tokenizers) == {"tiny-gemma", "tiny-gpt2", "tiny-llama", "tiny-pythia"}
-    assert {task.name: task.documents for task in report.tasks} == {entry.name: entry.documents for entry in shipped()}
+    assert {task.name: task.documents for task in report.tasks} == {entry.name: entry.documents for entry in chosen}
+
+
+def test_all_shipped_tasks_are_looked_at() -> None:
+    """Every file of the folder reads, and all of its tasks are those that are shipped."""
+    folder = scan(tasks_path())
+    assert set(folder.tasks) == {entry.name for entry in shipped()}
+    assert not folder.findings
 
 
 @pytest.mark.parametrize("config", [TASK, CHOICES], ids=["loglikelihood", "choices"])
