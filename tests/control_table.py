@@ -50,6 +50,7 @@ def negative(found: Mapping[str, Sequence[Result]]) -> str:
         for one in own:
             if not one.shown:
                 lines += ["", f"[{pair}.{one.criterion.name}]"]
+                lines += ['tries = ""']
                 lines += [f"{seed} = {json.dumps(text, ensure_ascii=False)}" for seed, text in one.figures().items()]
     return "\n".join(lines)
 
