@@ -140,8 +140,8 @@ def _overall(found: Mapping[tuple[str, Cell], Entry], cells: Sequence[Cell], fla
         notes=(
             f"Means, intervals and ranks are over these {len(cells)} plants, each weighing the same, and say nothing of other models.",
             "Who knows no more than which weights changed has the graded average precision of chance: the line in the picture.",
-            "The truth is made of grafts of one place, alone and left out: methods that scan either are near "
-            "it where places do not interact.",
+            "The truth is made of grafts of places in several orders: methods that scan single grafts are near it "
+            "where places do not interact.",
             *out,
         ),
     )
