@@ -85,7 +85,7 @@ def test_what_is_not_at_hand_is_named(runs: dict[str, StoredRecord]) -> None:
     other_weights = what.weights.model_copy(update={"donors": {"sft": "f" * 64}})
     other_code = what.localizer.model_copy(update={"version": "0"})
     for parts, message in (
-        ({"weights": other_weights}, r"weights.donors.sft: f{12}… \| 16e8.*give the checkpoints"),
+        ({"weights": other_weights}, rf"weights.donors.sft: f{{12}}… \| {what.weights.donors['sft'][:12]}.*give the checkpoints"),
         ({"localizer": other_code}, r"localizer.version: 0 \| 1 \(another version of the method's code\)"),
         ({"prompts": {"qa": "e" * 64}}, "prompts.qa: .*another wording"),
         ({"configurations": ("PRE", "SFT", "ALL", "top 3%")}, "no suite of this version"),
