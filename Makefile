@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # More test processes than this cost more memory than they save time.
 PYTEST_ARGS ?= -n auto --maxprocesses 4
 
-.PHONY: help eval test test-page check-board screenshots lint format bench mutants board tasks claims control coverage clean
+.PHONY: help eval test test-page check-board screenshots lint format bench mutants board tasks cards claims control coverage clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -50,6 +50,10 @@ board: $(VENV)/.installed  ## Run the project's own entries of the leaderboard t
 
 tasks: $(VENV)/.installed  ## Write the YAML files of tasks/ anew
 	$(BIN)/python tests/write_tasks.py
+
+cards: $(VENV)/.installed  ## Print the README's tables of the shipped pairs and plants
+	$(BIN)/python tests/cards_table.py pairs
+	$(BIN)/python tests/cards_table.py plants
 
 claims: $(VENV)/.installed-dev  ## Ask the paper's claims of all tiny pairs and print the README's table
 	$(BIN)/python tests/claims_table.py

@@ -2,69 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
-import pytest
+from cards_table import pairs_table, plants_table
 from click.testing import CliRunner
 
 from kgbench import localizers
 from kgbench.cli import command
-from kgbench.models.catalog import entry, names, plants, read_plant, zoo_path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 
 
-def table(block: str) -> list[list[str]]:
+def block(name: str) -> str:
+    """What stands between the README's marks of this name."""
+    return README.partition(f"begin: {name} -->\n")[2].partition("\n<!-- end")[0]
+
+
+def table(name: str) -> list[list[str]]:
     """The cells of a marked block's table, its head first."""
-    lines = README.partition(f"begin: {block} -->")[2].partition("<!-- end")[0].splitlines()
+    lines = block(name).splitlines()
     return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines if line.startswith("|") and "---" not in line]
 
 
-HEAD, *CARDS = table("cards of the tiny pairs")
-PLANTED_HEAD, *PLANTED = table("cards of the plants")
-
-
-def test_every_shipped_pair_is_told_of() -> None:
-    """The table holds every tiny pair, on both prompts."""
-    shipped = {name for name in names() if name.startswith("tiny-") and name not in plants()}
-    assert {(row[0], row[1]) for row in CARDS if "seed" not in row[0]} == {
-        (name, prompt) for name in shipped for prompt in ("headline", "qa")
-    }
-
-
-@pytest.mark.parametrize("row", CARDS, ids=" ".join)
-def test_the_table_of_pairs_is_that_of_the_cards(row: list[str]) -> None:
-    """Each figure of the table stands on the pair's card, rounded to two digits."""
-    name, _, seed = row[0].partition(", seed ")
-    folder = zoo_path(f"zoo:{name}")
-    assert folder is not None
-    card = json.loads((folder / "card.json").read_text("utf-8"))
-    scores = next(other["scores"] for other in card["other_seeds"] if str(other["seed"]) == seed) if seed else card["scores"]
-    for configuration, told in zip(HEAD[2:], row[2:], strict=True):
-        assert float(told) == pytest.approx(scores[row[1]][configuration], abs=0.0051)
-
-
-def test_every_plant_is_told_of() -> None:
-    """The table holds every plant that is shipped, on both prompts."""
-    assert [(row[0], row[3]) for row in PLANTED] == [(name, prompt) for name in plants() for prompt in ("headline", "qa")]
-
-
-@pytest.mark.parametrize("row", PLANTED, ids=lambda row: f"{row[0]} {row[3]}")
-def test_the_table_of_plants_is_that_of_the_cards(row: list[str]) -> None:
-    """Expressions and figures stand on the plant's card."""
-    (source,) = entry(row[0]).donors.values()
-    folder = zoo_path(source)
-    assert folder is not None
-    card = read_plant(folder)
-    assert (row[1], row[2]) == (card["plant"], card.get("decoy") or "–")
-    scores = card["scores"]["planted"][row[3]]
-    for configuration, told in zip(PLANTED_HEAD[4:-1], row[4:-1], strict=True):
-        assert (told == "–") == (configuration not in scores)
-        assert told == "–" or float(told) == pytest.approx(scores[configuration], abs=0.0051)
-    assert row[-1] == "–" or float(row[-1]) == pytest.approx(card["scores"]["decoys"][row[3]]["decoy"], abs=0.0051)
+def test_the_tables_of_pairs_and_plants_are_those_of_their_cards() -> None:
+    """They hold every shipped pair and plant, with the figures of their cards, as `make cards` prints them."""
+    assert block("cards of the tiny pairs") == pairs_table()
+    assert block("cards of the plants") == plants_table()
 
 
 def test_the_table_of_localizers_is_what_is_listed() -> None:
