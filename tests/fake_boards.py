@@ -24,8 +24,8 @@ PATHWAYS = (
     Column("separation", "Separation", "Sufficiency + necessity - 1.", "higher"),
 )
 PLANTED = (
-    Column("auroc", "AUROC", "Chance that a planted site is ranked above another.", "higher"),
-    Column("average_precision", "Average precision", "Mean precision at the planted sites.", "higher"),
+    Column("graded_precision", "Graded average precision", "Mean precision at the places that facts use.", "higher"),
+    Column("auroc_decoy", "AUROC against the decoy", "Chance that a planted place is ranked above a decoy's.", "higher"),
 )
 BUDGET = (Column("area", "Area", "Mean recovery over the logarithm of the budget.", "higher"), FORWARDS)
 
@@ -95,10 +95,9 @@ def _planted(rate: float) -> dict[str, object]:
         units="layer and component",
         n_units=37,
         n_true=3,
-        auroc=figure(rate, 0.1, 37),
-        average_precision=figure(rate / 2, 0.1, 37),
-        recall_at_k=figure(rate / 2, 0.1, 37),
-        expected={"auroc": 0.5, "average_precision": 0.1},
+        graded_precision=figure(rate, 0.1, 37),
+        chance=0.1,
+        auroc_decoy=figure(rate / 2, 0.1, 37),
         k=3,
         effect=effect,
         prompts={"headline": effect, "qa": effect},
@@ -119,7 +118,7 @@ def leaderboard(entries: Iterable[Entry]) -> Leaderboard:
     paths = [e for e in found if not e.record.curve and e.record.planted is None]
     boards = (
         _board("pathways", PATHWAYS, "separation", _by_prompt(paths, _paths)),
-        _board("planted", PLANTED, "auroc", [(e.pair, {"plant": e.pair}, e, _plant(e.record)) for e in plants]),
+        _board("planted", PLANTED, "graded_precision", [(e.pair, {"plant": e.pair}, e, _plant(e.record)) for e in plants]),
         _board("budget", BUDGET, "area", _by_prompt(curves, _area)),
         _published(),
     )
@@ -144,7 +143,8 @@ def _paths(record: Record, prompt: str) -> Figures:
 
 def _plant(record: Record) -> Figures:
     assert record.planted is not None
-    return {"auroc": record.planted.auroc, "average_precision": record.planted.average_precision}
+    assert record.planted.auroc_decoy is not None
+    return {"graded_precision": record.planted.graded_precision, "auroc_decoy": record.planted.auroc_decoy}
 
 
 def _area(record: Record, prompt: str) -> Figures:

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
-from kgbench.data import load_dataset
+from kgbench.data import Dataset, load_dataset, load_prompts
+from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import parts
 from kgbench.models.catalog import CARD, DELTA, zoo_path
 from kgbench.models.delta import stored_hash
-from kgbench.models.pair import load_pair
-from kgbench.sites import parse_graft
+from kgbench.models.pair import ModelPair, load_pair
+from kgbench.models.plant_truth import Contribution, GradedTruth
+from kgbench.records import Estimate
+from kgbench.sites import Term, parse_graft
+from kgbench.training.scoring import PROMPTS
+
+
+def _truth(pair: ModelPair, planted: Dataset, terms: Sequence[Term], plant: str) -> GradedTruth:
+    """A truth that nobody measured: .5 at each planted place, 0 at all others that changed."""
+    prompts = load_prompts(planted, list(PROMPTS))
+    moved = {site for term in terms for site in term.sites(pair.n_layers)}
+    inside = graft_sites(pair, prompts, parse_graft(plant))
+    everywhere = plant.startswith("ALL")
+    places = {}
+    for site in all_sites(pair, prompts):
+        if (site.layer, site.component) in moved:
+            value = Estimate(value=0.5 * (site in inside), low=-1, high=1, n=len(planted.facts))
+            places[(site.layer, site.component) if everywhere else tuple(site)] = Contribution(value, value)
+    half = Estimate(value=0.5, low=0, high=1, n=len(planted.facts))
+    return GradedTruth("top5", PROMPTS, len(planted.facts), places, {p: dict.fromkeys(("FE", "LT", "FE+LT"), half) for p in PROMPTS})
 
 
 def write_plant(folder: Path, plant: str, decoy: str | None = None, facts: int = 6, base: str = "tiny-gemma") -> Path:
-    """A plant's folder: the donor's weights at the places of `plant`, and where there is a decoy at those too."""
+    """A plant's folder: the donor's weights at the places of `plant`, and where there is a decoy at those too; its truth is made up."""
     pair = load_pair(base)
     slots = Slots(pair.family, pair.n_layers)
     terms = [term for text in (plant, decoy) if text for term in parse_graft(text).terms]
@@ -37,6 +57,7 @@ def write_plant(folder: Path, plant: str, decoy: str | None = None, facts: int =
         "decoy": decoy,
         "recipient": {"source": source, "weights": stored_hash(recipient)},
         "data": {"name": "tiny_movies", "planted": [fact.id for fact in dataset.facts[:facts]]},
+        "truth": _truth(pair, dataset.subset(fact.id for fact in dataset.facts[:facts]), terms, plant).to_card(),
     }
     (folder / CARD).write_text(json.dumps(card))
     return folder

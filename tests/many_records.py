@@ -23,7 +23,7 @@ from fake_runs import identity
 from fake_runs import record as finished
 
 from kgbench.data.prompts import prompt_hash
-from kgbench.effects import best_effects, pathways_of, rank_figures, with_clause
+from kgbench.effects import best_effects, graded_precision, pathways_of, with_clause
 from kgbench.effects.rescored import Ran, summary_of
 from kgbench.leaderboard.submission import Submission
 from kgbench.leaderboard.validate.known import known, own_facts
@@ -199,7 +199,7 @@ def _judged(run: Record, effects: tuple[Effect, dict[str, Effect]], name: str) -
     truth = {site[:2] for site in true} if everywhere else true
     units = _unit_scores(run, everywhere)
     told = np.array([unit in truth for unit in units])
-    figures = rank_figures(np.array(list(units.values())), told)
+    figure = graded_precision(np.array(list(units.values())), 0.5 * told)
     effect, prompts = effects
     judgement = Planted(
         plant=planted.plant,
@@ -207,10 +207,8 @@ def _judged(run: Record, effects: tuple[Effect, dict[str, Effect]], name: str) -
         units="layer and component" if everywhere else "site",
         n_units=len(units),
         n_true=int(told.sum()),
-        auroc=Estimate(**figures.auroc.to_json()),
-        average_precision=Estimate(**figures.average_precision.to_json()),
-        recall_at_k=Estimate(**figures.recall_at_k.to_json()),
-        expected=figures.expected,
+        graded_precision=Estimate(**figure.to_json()),
+        chance=0.3,
         auroc_decoy=None,
         k=len(true),
         effect=effect,

@@ -23,7 +23,7 @@ __all__ = ["main"]
 Figures = Mapping[str, Mapping[str, Any]]
 """Row of a plant by its name, for one localizer."""
 
-BASELINES = ("oracle", "random", "none", "all")
+BASELINES = ("oracle", "random", "prior", "none", "all")
 
 
 def entries(root: Path) -> dict[str, Figures]:
@@ -48,27 +48,30 @@ def table(title: str, found: Mapping[str, Figures], plants: Sequence[str], figur
     return "\n".join(lines)
 
 
-def changed(found: Mapping[str, Figures], plants: Sequence[str]) -> str:
-    """What the AUROC would be if all that was known was which weights changed."""
+def chance(found: Mapping[str, Figures], plants: Sequence[str]) -> str:
+    """What a random order of the changed places is expected to get."""
     (rows, *_) = found.values()
-    return "| *which weights changed* | " + " | ".join(number_text(rows[plant]["random"]["changed"]) for plant in plants) + " |"
+    shares = (rows[plant]["chance"] for plant in plants)
+    return "| *chance, and which weights changed* | " + " | ".join("–" if share is None else number_text(share) for share in shares) + " |"
 
 
 def tables(found: Mapping[str, Figures]) -> str:
     """All tables, for the rows of each localizer."""
     weights = [plant for plant in catalog.plants() if str(catalog.entry(plant).plant).startswith("ALL:")]
     tokens = [plant for plant in catalog.plants() if plant not in weights]
+    what = "graded average precision among the"
+    everywhere = table(f"Plants at all tokens: {what} (layer, component) that changed", found, weights, "graded_precision")
     parts = [
-        f"{table('Weight plants: AUROC of the planted among all (layer, component)', found, weights, 'auroc')}\n{changed(found, weights)}",
-        table("Weight plants: AUROC of the planted against the decoy's alone", found, weights, "auroc_decoy"),
-        f"{table('Position plants: AUROC of the planted among all sites', found, tokens, 'auroc')}\n{changed(found, tokens)}",
+        f"{everywhere}\n{chance(found, weights)}",
+        table("Plants at all tokens: AUROC of the planted against the decoy's", found, weights, "auroc_decoy"),
+        f"{table(f'Position plants: {what} sites that changed', found, tokens, 'graded_precision')}\n{chance(found, tokens)}",
     ]
     return "\n\n".join(parts)
 
 
 def main(root: Path) -> None:
     ours = [name for name in localizers.names() if Path(localizers.__file__).with_name(f"{name}.py").is_file()]
-    order = [*BASELINES[:2], *(name for name in ours if name not in BASELINES)]
+    order = [*BASELINES[:3], *(name for name in ours if name not in BASELINES)]
     found = entries(root)
     print(tables({name: found[name] for name in order if name in found}))
 

@@ -165,7 +165,7 @@ def test_undefined_ratios() -> None:
 
 @pytest.fixture
 def planted(record: Record) -> Record:
-    """A record that finds planted sites with an AUROC of .97."""
+    """A record that finds the places that facts use with a graded average precision of .97."""
 
     def figure(value: float, n: int = 40) -> Estimate:
         return Estimate(value=value, low=value - 0.05, high=value + 0.02, n=n)
@@ -180,10 +180,8 @@ def planted(record: Record) -> Record:
         units="layer and component",
         n_units=40,
         n_true=4,
-        auroc=over_sites(0.97),
-        average_precision=over_sites(0.7),
-        recall_at_k=over_sites(0.5),
-        expected={},
+        graded_precision=over_sites(0.97),
+        chance=0.3,
         auroc_decoy=None,
         k=4,
         effect=effect,
@@ -197,18 +195,17 @@ def test_planted(planted: Record) -> None:
     """Figures of the ranking against the truth, and of its best sites."""
     assert found(lambda: assert_planted(planted)).undecided == []
     assert found(lambda: assert_planted(planted, sufficiency__ge=0.7)).undecided == []
-    text = raised(AssertionError, lambda: assert_planted(planted, necessity__ge=0.5, auroc__ge=0.95))
+    text = raised(AssertionError, lambda: assert_planted(planted, necessity__ge=0.5, graded_precision__ge=0.95))
     assert text.splitlines()[0] == "ALL:ffn@1: necessity .30 [.25, .32] over 150 facts is below the bound .5 (ge)"
     with pytest.raises(UnknownNameError, match="auroc_decoy"):
         assert_planted(planted, auroc_decoy__ge=0.9)
 
 
-@pytest.mark.parametrize("field", ["auroc", "recall_at_k", "average_precision"])
-def test_figures_over_sites_decide_by_their_value(planted: Record, field: str) -> None:
-    """All sites are there, so that the value is what it is."""
-    text = raised(AssertionError, lambda: assert_planted(planted, **{f"{field}__ge": 0.99}))
-    assert text.endswith("over 4 planted of 40 pairs of layer and component is below the bound .99 (ge)")
-    assert found(lambda: assert_planted(planted, **{f"{field}__le": 0.99})).undecided == []
+def test_figures_over_places_decide_by_their_value(planted: Record) -> None:
+    """All places are there, so that the value is what it is."""
+    text = raised(AssertionError, lambda: assert_planted(planted, graded_precision__ge=0.99))
+    assert text.endswith("over 40 pairs of layer and component of which 4 were planted is below the bound .99 (ge)")
+    assert found(lambda: assert_planted(planted, graded_precision__le=0.99)).undecided == []
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,9 @@ def ranked(name: str, rank: int, badge: Badge = "self-reported") -> Line:
 
 def test_each_table_says_what_its_own_brackets_hold(root: Path) -> None:
     """Smallest and largest of several pairs are called no interval; figures without brackets have none."""
-    parts = dict(zip(["head", "planted", "pathways", "budget", "cost", "published"], sections(root), strict=True))
+    parts = dict(
+        zip(["head", "planted", "positions", "plant pathways", "pathways", "budget", "cost", "published"], sections(root), strict=True)
+    )
     assert "95 % interval" not in parts["head"]
     assert "Brackets hold 95 % intervals." in parts["pathways"]
     assert "Figures here have no interval." in parts["cost"] and "95 % interval" not in parts["cost"]
@@ -294,4 +296,4 @@ def test_an_empty_board(tmp_path: Path) -> None:
     """Without entries there are the published figures, and the rest says that there are none."""
     (tmp_path / "results").mkdir()
     text = dict(outputs(tmp_path))["LEADERBOARD.md"].decode()
-    assert text.count("No entries yet.") == 4 and "Nothing here was reproduced" in text
+    assert text.count("No entries yet.") == 6 and "Nothing here was reproduced" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,8 @@ from fake_plants import write_plant
 
 from kgbench.board import heatmap_files, render_plants, render_table
 from kgbench.cli import main
-from kgbench.effects import rank_figures
 from kgbench.effects.judged import _pathway
-from kgbench.effects.ranking import auroc
+from kgbench.effects.ranking import auroc, chance_precision, graded_precision
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.errors import InputError
@@ -72,8 +72,8 @@ def test_the_oracle_is_perfect(runs: dict[tuple[str, str], Run], places: dict[st
     """Told the truth, a ranking has 1 everywhere; its best sites are the truth itself, so that what they carry is what the plant does."""
     record = runs[plant, "oracle"].record
     found = planted_of(record)
-    for figure in (found.auroc, found.average_precision, found.recall_at_k):
-        assert figure.value == 1 and figure.low is None
+    assert found.graded_precision.value == 1 and found.graded_precision.low is None
+    assert found.auroc_decoy is None or found.auroc_decoy.value == 1
     rows = {(r.prompt, r.graft): r for r in record.rows}
     spec = Spec(model=places[plant], grafts=(PLANTED[plant],), localizer="dynamic_graft")
     graft = {(r.prompt, r.graft): r for r in run_job(spec, settings).record.rows}
@@ -81,36 +81,43 @@ def test_the_oracle_is_perfect(runs: dict[tuple[str, str], Run], places: dict[st
         assert rows[prompt, "top k"].top5 == graft[prompt, PLANTED[plant]].top5
         np.testing.assert_allclose(rows[prompt, "top k"].logprob.value, graft[prompt, PLANTED[plant]].logprob.value, atol=1e-4)
         assert rows[prompt, "top k"].complement == "(top k)^C"
-    assert record.identity.localizer.parameters == {"truth": PLANTED[plant]}
+    graded = record.identity.localizer.parameters["graded"]
+    assert record.identity.localizer.parameters == {"truth": PLANTED[plant], "graded": graded}
     assert record.identity.truth is not None and record.identity.truth.plant == PLANTED[plant]
 
 
-def test_units(runs: dict[tuple[str, str], Run], weights: str, position: str) -> None:
-    """Whole weights are judged by (layer, component), each with the best score of its regions; positions by site."""
-    for place, name in ((weights, "weights"), (position, "position")):
+def test_places(runs: dict[tuple[str, str], Run], places: dict[str, str]) -> None:
+    """Whole weights are judged by (layer, component), each with the best score of its regions; positions by site; of what changed only."""
+    for name, plant in places.items():
         record = runs[name, "weight_delta"].record
-        found, pair = planted_of(record), load_pair(place)
+        found, pair = planted_of(record), load_pair(plant)
         prompts = load_prompts("tiny_movies", ["headline", "qa"], 6)
         sites, true = all_sites(pair, prompts), graft_sites(pair, prompts, parse_graft(found.plant))
         scores = {(s.layer, s.component, s.region): s.score for s in record.scores or ()}
         assert set(scores) == set(map(tuple, sites)) and found.k == len(true)
-        if name == "weights":
-            units = list(dict.fromkeys(site[:2] for site in sites))
-            values = np.array([max(v for s, v in scores.items() if s[:2] == unit) for unit in units])
-            truth = np.array([any(site[:2] == unit for site in true) for unit in units])
-            assert found.units == "layer and component" and found.n_true == 8
-        else:
-            values, truth = np.array([scores[tuple(site)] for site in sites]), np.array([site in true for site in sites])
-            assert found.units == "site" and found.n_true == len(true) == 8
-        expected = rank_figures(values, truth)
-        assert found.n_units == len(values)
-        assert found.auroc == Estimate(**expected.auroc.to_json())
-        assert found.average_precision == Estimate(**expected.average_precision.to_json())
-        places = units if name == "weights" else [site[:2] for site in sites]
-        moved = np.array([max(v for s, v in scores.items() if s[:2] == place) for place in places])  # as weight_delta has it
-        assert found.expected == {**expected.expected, "changed": auroc(moved > 0, truth).value}
-    assert planted_of(runs["position", "weight_delta"].record).auroc_decoy is None
-    assert planted_of(runs["weights", "weight_delta"].record).auroc_decoy is not None
+        moved = [site for site in sites if scores[site] > 0]  # as weight_delta has it
+        size = 2 if name == "weights" else 3
+        units = list(dict.fromkeys(site[:size] for site in moved))
+        values = np.array([max(v for s, v in scores.items() if s[:size] == unit) for unit in units])
+        truth = np.array([any(site[:size] == unit for site in true) for unit in units])
+        assert found.units == {2: "layer and component", 3: "site"}[size]
+        assert (found.n_units, found.n_true) == (len(units), 8)
+        assert found.graded_precision == Estimate(**graded_precision(values, 0.5 * truth).to_json())
+        assert found.chance == pytest.approx(chance_precision(0.5 * truth), rel=1e-5)
+        against = None if name == "position" else Estimate(**auroc(values, truth).to_json())
+        assert found.auroc_decoy == against
+
+
+def test_without_a_graded_truth(weights: str, settings: Settings, tmp_path: Path) -> None:
+    """A card that has none gives the ranking no figure, and says what measures it; the oracle has the places that were planted."""
+    shutil.copytree(weights, tmp_path / "older")
+    path = tmp_path / "older" / "card.json"
+    path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "truth"}))
+    record = run_job(Spec(model=str(path.parent), localizer="oracle", suite="planted"), settings).record
+    found = planted_of(record)
+    assert "kgbench zoo truth" in (found.graded_precision.undefined or "") and found.chance is None
+    assert found.auroc_decoy is not None and found.auroc_decoy.value == 1
+    assert "undefined" in record.verdict
 
 
 def test_sufficiency_is_pooled_by_fact(runs: dict[tuple[str, str], Run]) -> None:
@@ -167,8 +174,8 @@ def test_another_metric(runs: dict[tuple[str, str], Run], weights: str, settings
     after = run_job(Spec(model=weights, localizer="weight_delta", suite="planted", metric="logprob"), settings)
     assert after.reused
     found, was = planted_of(after.record), planted_of(before.record)
-    assert found.auroc == was.auroc and found.effect != was.effect and found.prompts != was.prompts
-    assert "AUROC" in after.record.verdict and after.record.verdict.count("AUROC") == 1 and after.record.verdict.endswith("(logprob).")
+    assert found.graded_precision == was.graded_precision and found.effect != was.effect and found.prompts != was.prompts
+    assert after.record.verdict.count("graded average precision") == 1 and after.record.verdict.endswith("(logprob).")
 
 
 def test_the_map_is_the_mean_of_the_halves(runs: dict[tuple[str, str], Run], position: str) -> None:
@@ -193,7 +200,7 @@ def test_tables(runs: dict[tuple[str, str], Run]) -> None:
         text = render_plants(records)
         assert max(map(len, text.splitlines())) <= 100
         assert [sum(line.startswith(f"{plant} ") for line in text.splitlines()) for plant in ("weights", "position")] == [2, 2]
-        assert "at random" in text
+        assert "chance" in text
         for record in records:
             own = render_table(record)
             assert max(map(len, own.splitlines())) <= 100 and f"planted at {planted_of(record).plant}" in own
@@ -207,9 +214,9 @@ def test_json(runs: dict[tuple[str, str], Run], weights: str, settings: Settings
     answer = json.loads(capsys.readouterr().out)
     assert (answer["localizer"], answer["suite"]) == ("oracle", "planted")
     (row,) = answer["rows"]
-    assert {"plant", "auroc", "average_precision", "recall_at_k", "sufficiency", "necessity", "n"} <= set(row)
+    assert {"plant", "graded_precision", "chance", "sufficiency", "necessity", "n"} <= set(row)
     assert (row["plant"], row["n"], row["expression"], row["decoy"]) == ("weights", 6, WEIGHTS, DECOY)
-    assert row["auroc"] == planted_of(runs["weights", "oracle"].record).auroc.answer()
+    assert row["graded_precision"] == planted_of(runs["weights", "oracle"].record).graded_precision.answer()
     assert set(row["prompts"]["qa"]) == {"sufficiency", "necessity"} and row["pathways"] is None
     assert RecordStore(settings.output_dir).load(Path(row["record"]).name).record.planted is not None
     assert main([*line, "--localizer", "oracle,weight_delta"]) == 0

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kgbench.effects import agreement, rank_figures
+from kgbench.effects import agreement
 from kgbench.effects.curve import area, points, weights
-from kgbench.effects.ranking import auroc, average_precision, expected_precision, recall_at_k
+from kgbench.effects.ranking import LEAST, auroc, average_precision, chance_precision, expected_precision, graded_precision
 
 cases = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=2, max_size=6)
-FIGURES = (auroc, average_precision, recall_at_k)
+FIGURES = (auroc, average_precision)
 
 
 def arrays(case: list[tuple[int, bool]]) -> tuple[np.ndarray, np.ndarray]:
@@ -23,13 +23,13 @@ def arrays(case: list[tuple[int, bool]]) -> tuple[np.ndarray, np.ndarray]:
     return scores.astype(float), truth
 
 
-def by_order(truth: np.ndarray) -> tuple[float, float, float]:
-    """AUROC, average precision and recall@k of an order without ties, the first the highest, by their definitions."""
+def by_order(truth: np.ndarray) -> tuple[float, float]:
+    """AUROC and average precision of an order without ties, the first the highest, by their definitions."""
     k, n = int(truth.sum()), len(truth)
     places = np.flatnonzero(truth)
     above = sum(int((~truth[place + 1 :]).sum()) for place in places)
     precision = float(np.mean([truth[: place + 1].mean() for place in places]))
-    return above / (k * (n - k)), precision, float(truth[:k].sum() / k)
+    return above / (k * (n - k)), precision
 
 
 @given(cases)
@@ -53,13 +53,11 @@ def test_only_the_order_counts(case: list[tuple[int, bool]]) -> None:
 
 
 def test_random_expectations() -> None:
-    """What a random order is expected to get is the mean over random orders."""
+    """What a random order is expected to get is the mean over random orders, and what equal scores get."""
     truth, rng = np.arange(12) < 3, np.random.default_rng(0)
     found = np.mean([by_order(rng.permutation(truth)) for _ in range(4000)], axis=0)
-    expected = rank_figures(np.zeros(12), truth)
-    np.testing.assert_allclose(found, list(expected.expected.values()), atol=0.02)
-    assert expected.average_precision.value == pytest.approx(expected_precision(12, 3))
-    assert (expected.auroc.value, expected.recall_at_k.value) == (0.5, 0.25)
+    np.testing.assert_allclose(found, [0.5, expected_precision(12, 3)], atol=0.02)
+    assert average_precision(np.zeros(12), truth).value == pytest.approx(expected_precision(12, 3))
 
 
 def test_sites_are_no_sample() -> None:
@@ -74,6 +72,67 @@ def test_nothing_to_separate(k: int) -> None:
     """Where all or none of the sites are planted there is no figure, and the reason says so."""
     for figure in FIGURES:
         assert "nothing to separate" in (figure(np.arange(5.0), np.arange(5) < k).undefined or "")
+
+
+# ------------------------------------------------------------------------------------------------ graded truth
+
+graded = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([-0.2, 0.0, 0.04, 0.1, 0.1, 0.5, 0.9, 1.3])), min_size=2, max_size=6)
+
+
+def graded_arrays(case: list[tuple[int, float]]) -> tuple[np.ndarray, np.ndarray]:
+    scores, relevance = (np.array(column, float) for column in zip(*case, strict=True))
+    assume(relevance.max() > LEAST and np.ptp(relevance) > 0)
+    return scores, relevance
+
+
+def over_thresholds(scores: np.ndarray, relevance: np.ndarray) -> float:
+    """The mean of average precision over a fine grid of thresholds, by its definition."""
+    low, high = max(LEAST, relevance.min()), relevance.max()
+    grid = low + (np.arange(2000) + 0.5) / 2000 * (high - low)
+    values = {t: average_precision(scores, relevance >= t).value for t in np.unique(relevance)}
+    return float(np.mean([values[relevance[relevance >= t].min()] for t in grid]))
+
+
+@given(graded)
+def test_graded_precision_is_the_mean_over_thresholds(case: list[tuple[int, float]]) -> None:
+    """Each threshold between the least and the largest relevance, from .05 up, weighs the same."""
+    scores, relevance = graded_arrays(case)
+    np.testing.assert_allclose(graded_precision(scores, relevance).value, over_thresholds(scores, relevance), atol=5e-3)
+
+
+@given(graded)
+def test_the_truth_has_1_and_equal_scores_have_chance(case: list[tuple[int, float]]) -> None:
+    """Ranked by relevance all is found; a map that scores all alike has the mean of all orders; nothing is above 1."""
+    scores, relevance = graded_arrays(case)
+    assert graded_precision(relevance, relevance).value == pytest.approx(1)
+    chance = chance_precision(relevance)
+    assert graded_precision(np.zeros(len(relevance)), relevance).value == pytest.approx(chance)
+    orders = [graded_precision(-np.array(order, float), relevance).value for order in permutations(range(len(relevance)))]
+    assert np.mean(orders) == pytest.approx(chance) and max(orders) <= 1
+    assert graded_precision(scores, relevance).value <= 1
+
+
+@given(graded)
+def test_graded_precision_is_of_the_order(case: list[tuple[int, float]]) -> None:
+    """A rising map of the scores and another order of the places change nothing."""
+    scores, relevance = graded_arrays(case)
+    found = graded_precision(np.exp(scores)[::-1], relevance[::-1]).value
+    assert found == pytest.approx(graded_precision(scores, relevance).value)
+
+
+def test_of_two_grades_it_is_average_precision() -> None:
+    """Where places are relevant or not, grades make no difference."""
+    scores, truth = np.array([3.0, 1.0, 2.0, 2.0, 0.0]), np.array([True, True, False, True, False])
+    assert graded_precision(scores, 0.7 * truth).value == pytest.approx(average_precision(scores, truth).value)
+
+
+@pytest.mark.parametrize(
+    ("relevance", "words"), [([0.04, -0.3, 0], "above 0.05"), ([0.5, 0.5], "equally relevant"), ([], "no weights changed")]
+)
+def test_without_grades_there_is_nothing_to_rank(relevance: list[float], words: str) -> None:
+    """No figure, a reason, and no chance."""
+    values = np.array(relevance)
+    assert words in (graded_precision(np.arange(float(len(values))), values).undefined or "") and chance_precision(values) is None
 
 
 def test_agreement() -> None:

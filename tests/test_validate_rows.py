@@ -171,15 +171,14 @@ def swapped(content: dict[str, Any]) -> None:
 
 
 PLANTED_TAMPERED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "the AUROC edited": (lambda c: c["planted"].update(auroc=[1.0, 0.9, 1.0, 37]), "planted.auroc"),
-    "recall edited": (lambda c: c["planted"].update(recall_at_k=[1.0, 0.9, 1.0, 37]), "planted.recall_at_k"),
+    "the precision edited": (lambda c: c["planted"].update(graded_precision=[1.0, 0.9, 1.0, 37]), "planted.graded_precision"),
     "fewer units": (lambda c: c["planted"].update(n_units=10), "planted.n_units"),
     "more planted ones": (lambda c: c["planted"].update(n_true=10), "planted.n_true"),
     "another k": (lambda c: c["planted"].update(k=1), "planted.k"),
-    "what chance gives": (lambda c: c["planted"]["expected"].update(changed=0.5), "planted.expected.changed"),
+    "what chance gives": (lambda c: c["planted"].update(chance=0.1), "planted.chance"),
     "another plant in the figures": (lambda c: c["planted"].update(plant="ALL:attn"), "planted.plant"),
     "another truth": (lambda c: c["identity"].update(truth={"plant": "ALL:ffn@0", "decoy": None}), "identity.truth"),
-    "the map replaced by the truth": (swapped, "planted.auroc"),
+    "the map replaced by the truth": (swapped, "planted.graded_precision"),
     "a site removed from the map": (lambda c: c["scores"]["FE"]["q"].pop("0"), "scores"),
     "a site added to the map": (lambda c: c["scores"]["FE"]["q"].update({"9": 1.0}), "scores"),
     "no map": (lambda c: c.pop("scores"), "scores"),

@@ -41,7 +41,7 @@ PACKAGE = Path(__file__).parent.parent / "kgbench" / "leaderboard"
 KNOWN = PACKAGE / "validate" / "known.json"
 SCHEMAS = PACKAGE / "schemas"
 
-REFERENCES = ("none", "all", "random", "oracle")
+REFERENCES = ("none", "all", "random", "prior", "oracle")
 
 
 def known() -> dict[str, Any]:
@@ -124,7 +124,7 @@ def localizer_facts(name: str) -> dict[str, Any]:
     made: AbstractLocalizer = create(name, needed, 0)
     about = {"version": made.version, "kind": made.kind, "floor": made.floor, "needs": sorted(made.needs)}
     described = {key: describe()[name][key] for key in ("about", "paper")}
-    return {**about, "baseline": name in REFERENCES, "parameters": sorted(made.parameters()), **described}
+    return {**about, "baseline": name in REFERENCES, "parameters": sorted(made.parameters()), "scan_of": made.scan_of, **described}
 
 
 def suite_configurations(name: str) -> dict[str, list[str]]:

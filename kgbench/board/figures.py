@@ -15,7 +15,7 @@ OF_ROWS = (*("mrr" if metric == "rr" else metric for metric in METRICS), "rank",
 ROUNDING = 2e-5
 """Two units in the last of the six digits that are stored, of each."""
 
-OF_TRUTH = ("auroc", "average_precision", "recall_at_k", "auroc_decoy")
+OF_TRUTH = ("graded_precision", "auroc_decoy")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Named:
     graft: str
     """Empty where it is of no single configuration."""
     figure: str
-    """A metric, `sufficiency`, `synergy`, `auroc`, …"""
+    """A metric, `sufficiency`, `synergy`, `graded_precision`, …"""
     estimate: Estimate
 
     @property

@@ -19,28 +19,28 @@ NAME_WIDTH = 17
 """Longer names of plants are wrapped."""
 
 PLANTS_LEGEND = wrapped(
-    "AUROC, average precision and recall@k are of the k planted among n: of whole weights (layer, component), else (layer, component, "
-    "region); of the sites of one plant there is no interval. Decoy only: AUROC of the planted against the decoy's. At random an AUROC of "
-    ".50 is expected, and the average precision / recall@k shown; changed is the AUROC of knowing no more than which weights changed. "
-    "Sufficiency and necessity are of as many best-ranked sites as were planted, over all prompts; by prompt, their estimates."
+    "Places are ranked among those n whose weights changed, k of them planted: of whole weights "
+    "(layer, component), else (layer, component, region). Graded AP: average precision, the mean over "
+    "thresholds of how far the facts use a place, as grafts of it alone and of all but it measure; chance "
+    "is what a random order gets, and knowing which weights changed. Decoy only: AUROC of the planted "
+    "against the decoy's, .50 by chance. Of one plant there is no interval. Sufficiency and necessity are "
+    "of as many best-ranked sites as were planted, over all prompts; by prompt, their estimates."
 )
 """What the columns of `render_plants` are."""
 
 
 def planted_block(planted: Planted, notes: Footnotes) -> str:
-    """How one ranking compares with the truth, beside what a random one is expected to get."""
-    expected = planted.expected
-    names = ("auroc", "average_precision", "recall_at_k")
-    rows = [[_WORDS[name], notes.cell(getattr(planted, name)), _expected(expected.get(name))] for name in names]
+    """How one ranking compares with the truth, with what chance gives."""
+    rows = [["graded average precision", notes.cell(planted.graded_precision), _expected(planted.chance)]]
     if planted.auroc_decoy is not None:
         rows.append(["AUROC against the decoy's", notes.cell(planted.auroc_decoy), ".50"])
     found = {"all prompts": planted.effect, **planted.prompts}
     shares = [[prompt, notes.cell(effect.sufficiency), notes.cell(effect.necessity)] for prompt, effect in found.items()]
     decoy = f", decoys at {planted.decoy}" if planted.decoy else ""
-    head = f"planted at {planted.plant}{decoy}: {planted.n_true} of {planted.n_units} {_units(planted)}"
+    head = f"planted at {planted.plant}{decoy}: {planted.n_true} of the {planted.n_units} {_units(planted)}"
     parts = [
         wrapped(head),
-        _table(["ranking against the truth", "value", "at random"], rows),
+        _table(["ranking against the truth", "value", "chance"], rows),
         f"\nthe {planted.k} best-ranked sites",
         _table(["", "sufficiency", "necessity"], shares),
         *_pathways(planted, notes),
@@ -59,11 +59,11 @@ def render_plants(records: Sequence[Record]) -> str:
         Text of at most 100 columns.
     """
     notes = Footnotes()
-    first, second = zip(*(_rows(record, notes) for record in records), strict=True)
     name = records[0].identity.localizer.name
     head = f"{name}: where facts were planted, and where this method looks for them; shares with 95 % intervals over facts"
-    ranking = _table(["plant", "AUROC", "decoy only", "avg precision", "recall@k", "at random"], first)
-    grafts = _table(["plant", "k of n", "changed", "sufficiency", "necessity", *_prompts(records), "facts"], second)
+    first, second = zip(*(_rows(record, notes) for record in records), strict=True)
+    ranking = _table(["plant", "k of n", "graded AP", "chance", "decoy only"], first)
+    grafts = _table(["plant", "sufficiency", "necessity", *_prompts(records), "facts"], second)
     paths = [line for record in records if record.planted for line in _found(record)]
     told = list(dict.fromkeys(note for record in records if record.planted for note in record.planted.notes))
     below = [
@@ -74,21 +74,14 @@ def render_plants(records: Sequence[Record]) -> str:
     return "\n\n".join([wrapped(head), ranking, grafts, *(["\n".join(below)] if below else [])])
 
 
-_WORDS = {"auroc": "AUROC", "average_precision": "average precision", "recall_at_k": "recall@k"}
-
-
 def _rows(record: Record, notes: Footnotes) -> tuple[list[str], list[str]]:
-    planted = _of(record)
+    planted, name = _of(record), _name(record.model)
     against = notes.cell(planted.auroc_decoy) if planted.auroc_decoy is not None else "–"
-    figures = [notes.cell(e) for e in (planted.auroc, planted.average_precision, planted.recall_at_k)]
-    name = _name(record.model)
-    at_random = " / ".join(_expected(planted.expected.get(figure)) for figure in ("average_precision", "recall_at_k"))
-    first = [name, figures[0], against, *figures[1:], at_random]
-    facts = max(row.n for row in record.rows)
+    count = f"{planted.n_true} of {planted.n_units}"
+    ranking = [name, count, notes.cell(planted.graded_precision), _expected(planted.chance), against]
     shares = [notes.cell(e) for e in (planted.effect.sufficiency, planted.effect.necessity)]
     single = [_short(planted.prompts[prompt]) if prompt in planted.prompts else "–" for prompt in _prompts([record])]
-    changed = _expected(planted.expected.get("changed"))
-    return first, [name, f"{planted.n_true} of {planted.n_units}", changed, *shares, *single, str(facts)]
+    return ranking, [name, *shares, *single, str(max(row.n for row in record.rows))]
 
 
 def _name(plant: str) -> str:
@@ -144,7 +137,7 @@ def _expected(value: float | None) -> str:
 
 
 def _units(planted: Planted) -> str:
-    return "sites" if planted.units == "site" else "(layer, component), each by the best of its regions"
+    return "sites whose weights changed" if planted.units == "site" else "(layer, component) that changed, each by the best of its regions"
 
 
 def _table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> str:

@@ -11,7 +11,7 @@ from kgbench.records import Record
 
 __all__ = ["Sheet", "common_name", "configurations_sheet", "distinct_names", "others_sheet", "run_names"]
 
-OTHERS = ("auroc", "average_precision", "recall_at_k", "auroc_decoy")
+OTHERS = {"graded_precision": "graded average precision", "auroc_decoy": "AUROC against the decoy"}
 
 
 @dataclass
@@ -54,7 +54,7 @@ def others_sheet(records: Sequence[Record]) -> Sheet:
         found += [("name prior (top5)", prompt, e) for prompt, e in record.baselines.get("name_prior", {}).items()]
         if (planted := record.planted) is not None:
             of_truth = {key: getattr(planted, key) for key in OTHERS}
-            found += [(key.replace("_", " "), "all", e) for key, e in of_truth.items() if e is not None]
+            found += [(OTHERS[key], "all", e) for key, e in of_truth.items() if e is not None]
             effect = {"sufficiency": planted.effect.sufficiency, "necessity": planted.effect.necessity}
             found += [(f"{key} of the {planted.k} best-ranked sites", "all", e) for key, e in effect.items()]
         sheet.body += [(name, prompt, what, sheet.notes.cell(estimate), str(estimate.n)) for what, prompt, estimate in found]

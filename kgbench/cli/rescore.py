@@ -43,13 +43,14 @@ def command(run: str, metric: str | None, in_place: bool, output_dir: Path | Non
         raise click.UsageError("--in-place and --output-dir are two places for one record: give one of them")
     from kgbench.board.figures import changed_figures
     from kgbench.effects.rescored import rescored
+    from kgbench.leaderboard.validate.planted import judged_anew
 
     found = find_run(run, RESULTS)
     if in_place and found.pack is not None:
         raise InputError(f"{found.pack} is a pack, whose entries are never edited; give --output-dir DIR")
     facts = found.facts()
-    again = rescored(found.record, facts)
-    wanted = again if metric is None else rescored(found.record, facts, metric)
+    again = judged_anew(rescored(found.record, facts))
+    wanted = again if metric is None else judged_anew(rescored(found.record, facts, metric))
     changes = changed_figures(found.record, again)
     written = _in_place(found, wanted) if in_place else _written(found, wanted, output_dir) if output_dir is not None else None
     if as_json:

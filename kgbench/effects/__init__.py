@@ -5,7 +5,7 @@ from __future__ import annotations
 from kgbench.effects.against_truth import Ground, against_truth
 from kgbench.effects.judged import best_effects, pathways_of, verdict_of, with_clause
 from kgbench.effects.pooled import effects_of
-from kgbench.effects.ranking import RankingFigures, agreement, rank_figures
+from kgbench.effects.ranking import agreement, graded_precision
 from kgbench.effects.ratios import COMPLEMENTS, gain, necessity, recovery, sufficiency, synergy
 from kgbench.effects.rescored import rescored
 from kgbench.effects.scores import DEFAULT_METRIC, METRICS, name_prior, score
@@ -17,17 +17,16 @@ __all__ = [
     "DEFAULT_METRIC",
     "METRICS",
     "Ground",
-    "RankingFigures",
     "Summary",
     "against_truth",
     "agreement",
     "best_effects",
     "effects_of",
     "gain",
+    "graded_precision",
     "name_prior",
     "necessity",
     "pathways_of",
-    "rank_figures",
     "recovery",
     "rescored",
     "score",

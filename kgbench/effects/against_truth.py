@@ -1,4 +1,4 @@
-"""A localization map against where the facts were planted."""
+"""A localization map against where the facts were planted, and against what they use."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kgbench.effects.ranking import RankingFigures, rank_figures
-from kgbench.records import NOT_APPLICABLE, Estimate
+from kgbench.effects.ranking import auroc, chance_precision, graded_precision
+from kgbench.records import NOT_APPLICABLE, Estimate, rounded
 from kgbench.sites import Graft, Site, SiteScores, parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.stats import Figure
 
-__all__ = ["Ground", "against_truth"]
+__all__ = ["Ground", "against_truth", "by_place"]
 
-Unit = tuple[object, ...]
+Place = tuple[object, ...]
 """A site, or a (layer, component)."""
+
+UNMEASURED = "the plant's card has no graded truth: `kgbench zoo truth PLANT` measures it"
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,9 @@ class Ground:
     decoys: Collection[Site]
     changed: Collection[tuple[int | None, str]]
     """(layer, component) whose weights differ between recipient and donor."""
+    relevance: Mapping[Any, float] | None = None
+    """Relevance of changed places, as on the plant's card; None where it was not measured. Those in regions that the prompts lack are
+    left out."""
 
     @property
     def graft(self) -> Graft:
@@ -47,7 +53,7 @@ class Ground:
 
 
 def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "") -> dict[str, Any]:
-    """The fields of `Planted` that a map of scores gives, by name.
+    """The fields of `Planted` that a map of scores gives, by name; all are among places whose weights changed.
 
     Args:
         ground: What is known of the plant.
@@ -55,55 +61,58 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
         why_none: Why it does not.
     """
     everywhere = ground.everywhere
-    true, decoy, units = (_units(sites, everywhere) for sites in (ground.planted, ground.decoys, ground.sites))
-    by_unit = _by_unit(scores or {}, everywhere)
-    figures = _unranked(why_none) if scores is None else _figures(by_unit, true)
-    against = {unit: score for unit, score in by_unit.items() if ground.decoy and unit in true | decoy}
+    changed = set(ground.changed)
+    moved, true, decoy = (
+        {_place(site, everywhere) for site in sites if (site.layer, site.component) in changed}
+        for sites in (ground.sites, ground.planted, ground.decoys)
+    )
+    known = None if ground.relevance is None else {place: r for place, r in ground.relevance.items() if place in moved}
+    found = by_place(scores or {}, everywhere)
+    against = [place for place in found if place in true | decoy] if ground.decoy and scores is not None else []
+    planted = np.array([place in true for place in against])
+    chance = None if known is None else chance_precision(_values(known))
     return {
         "plant": ground.plant,
         "decoy": ground.decoy,
         "units": "layer and component" if everywhere else "site",
-        "n_units": len(units),
+        "n_units": len(moved),
         "n_true": len(true),
         "k": len(ground.planted),
-        "auroc": _store(figures.auroc),
-        "average_precision": _store(figures.average_precision),
-        "recall_at_k": _store(figures.recall_at_k),
-        "expected": {**figures.expected, **_by_change(ground, units, true)},
-        "auroc_decoy": _store(_figures(against, true).auroc) if against else None,
+        "graded_precision": _store(_graded(found if scores is not None else None, known, why_none)),
+        "chance": None if chance is None else rounded(chance),
+        "auroc_decoy": _store(auroc(np.array([found[place] for place in against]), planted)) if against else None,
     }
 
 
-def _units(sites: Collection[Site], everywhere: bool) -> set[Unit]:
-    return {_unit(site, everywhere) for site in sites}
+def _graded(found: Mapping[Place, float] | None, relevance: Mapping[Place, float] | None, why_none: str) -> Figure:
+    if found is None:
+        return Figure.missing(NOT_APPLICABLE + why_none, 0)
+    if relevance is None:
+        return Figure.missing(UNMEASURED, 0)
+    return graded_precision(np.array([found[place] for place in relevance]), _values(relevance))
 
 
-def _unit(site: Site, everywhere: bool) -> Unit:
-    return (site.layer, site.component) if everywhere else tuple(site)
+def _values(relevance: Mapping[Place, float]) -> NDArray[np.float64]:
+    """Rounded, so that what is equal on the card ties."""
+    return np.array([rounded(value) for value in relevance.values()])
 
 
-def _by_unit(scores: SiteScores, everywhere: bool) -> dict[Unit, float]:
-    """Where whole weights were planted, a (layer, component) takes the largest score of its regions."""
-    found: dict[Unit, float] = {}
+def by_place(scores: SiteScores, everywhere: bool) -> dict[Place, float]:
+    """Where whole weights were planted, a (layer, component) takes the largest score of its regions.
+
+    Args:
+        scores: The map.
+        everywhere: Whether whole weights were planted.
+    """
+    found: dict[Place, float] = {}
     for site, score in scores.items():
-        unit = _unit(site, everywhere)
-        found[unit] = max(score, found.get(unit, -np.inf))
+        place = _place(site, everywhere)
+        found[place] = max(score, found.get(place, -np.inf))
     return found
 
 
-def _figures(scores: Mapping[Unit, float], true: Collection[Unit]) -> RankingFigures:
-    return rank_figures(np.array(list(scores.values())), np.array([unit in true for unit in scores]))
-
-
-def _by_change(ground: Ground, units: Collection[Unit], true: Collection[Unit]) -> dict[str, float]:
-    """The AUROC of knowing no more than which weights changed."""
-    found = _figures({unit: float((unit[0], unit[1]) in ground.changed) for unit in units}, true).auroc.value
-    return {} if found is None else {"changed": found}
-
-
-def _unranked(why: str) -> RankingFigures:
-    nothing = Figure.missing(NOT_APPLICABLE + why, 0)
-    return RankingFigures(nothing, nothing, nothing, {})
+def _place(site: Site, everywhere: bool) -> Place:
+    return (site.layer, site.component) if everywhere else tuple(site)
 
 
 def _store(figure: Figure) -> Estimate:

@@ -84,12 +84,14 @@ def verdict_of(record: Record) -> str:
 
 
 def _clause(planted: Planted) -> str:
-    auroc = planted.auroc
-    if auroc.value is None:
-        return f"how well the planted sites are found is undefined: {reason_text(auroc.undefined or '')}"
+    found = planted.graded_precision
+    if found.value is None:
+        return f"how well the places are found that the facts use is undefined: {reason_text(found.undefined or '')}"
     kind = "(layer, component)" if planted.units == "layer and component" else "sites"
-    which = f"the {planted.n_true} planted of {planted.n_units} {kind}"
-    knowing = f", knowing only which weights changed {number_text(planted.expected['changed'])}" if "changed" in planted.expected else ""
     decoy = planted.auroc_decoy
-    against = f"; from the decoy's alone with {figure_text(decoy)}" if decoy is not None and decoy.value is not None else ""
-    return f"the ranking tells {which} from the others with an AUROC of {figure_text(auroc)}, at random .50{knowing}{against}"
+    against = f"; it tells planted ones from the decoy's with an AUROC of {figure_text(decoy)}" if decoy and decoy.value is not None else ""
+    chance = "" if planted.chance is None else f", where chance has {number_text(planted.chance)}"
+    return (
+        f"among the {planted.n_units} {kind} whose weights changed the ranking finds those that the facts use with a graded average "
+        f"precision of {figure_text(found)}{chance}{against}"
+    )

@@ -1,16 +1,35 @@
-"""How well a ranking of sites separates those where facts were planted from the others.
+"""How well a ranking of places agrees with what the planted facts use.
 
-Tied scores leave the order open. AUROC gives ties a half, which is what mid-ranks do; average precision and recall@k are their
-expectations over all orders of what is tied (McSherry and Najork, ECIR 2008).
+Places are ranked among those whose weights changed: which these are, anybody sees. A place counts as
+relevant at a threshold t where its relevance r is at least t, and the average precision AP(t) is the mean,
+over relevant places, of the precision down to each of them. The graded average precision is the mean of
+AP(t) over the thresholds from a to b, each distinct relevance r(1) > r(2) > ... weighing its gap to the
+next one:
 
-They have no intervals, nor has the agreement of two maps: all sites of a pair are there, and none was drawn. What could come out
-otherwise is the plant, so that intervals are those of a mean over plants and seeds.
+    graded AP = sum over i of (r(i) - max(r(i+1), a)) AP(r(i)) / (b - a)
+
+with b the largest relevance and a the larger of .05 and the least one, since at lower thresholds all
+places are relevant and no order is wrong. Any order by relevance has 1, whatever order equal ones have.
+
+This is the expected average precision of somebody who does not say how relevant a place must be, like
+the graded average precision of S. E. Robertson, E. Kanoulas and E. Yilmaz (SIGIR 2010). Theirs weighs
+grades by chosen probabilities and is one ratio, of the expected sum of precisions and the expected
+number of relevant documents; this one weighs thresholds by the relevances themselves and is the
+expectation of the ratio (M. Ferrante, N. Ferro and M. Maistro, ICTIR 2014, compare such variants).
+
+Tied scores leave the order open. AUROC gives ties a half, which is what mid-ranks do; average precision,
+and so the graded one, is the expectation over all orders of what is tied (F. McSherry and M. Najork,
+ECIR 2008). A map that scores all places alike has what a random order is expected to have: chance.
+
+They have no intervals, nor has the agreement of two maps: all sites of a pair are there, and none was
+drawn. What could come out otherwise is the plant, so that intervals are those of a mean over plants and
+seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,33 +39,59 @@ from scipy.stats import rankdata, spearmanr
 from kgbench.records import NO_INTERVAL_OF_SITES
 from kgbench.stats import Figure
 
-__all__ = ["RankingFigures", "agreement", "auroc", "average_precision", "expected_precision", "rank_figures", "recall_at_k"]
+__all__ = ["LEAST", "agreement", "auroc", "average_precision", "chance_precision", "expected_precision", "graded_precision"]
 
 Array = NDArray[Any]
 
-
-@dataclass(frozen=True)
-class RankingFigures:
-    """A ranking against the truth."""
-
-    auroc: Figure
-    average_precision: Figure
-    recall_at_k: Figure
-    expected: dict[str, float]
-    """What a ranking at random is expected to get."""
+LEAST = 0.05
+"""Relevance below which a place never counts as relevant."""
 
 
-def rank_figures(scores: Array, truth: Array) -> RankingFigures:
-    """All figures of a ranking.
+def graded_precision(scores: Array, relevance: Array) -> Figure:
+    """The mean of average precision over thresholds of relevance.
 
     Args:
-        scores: Score of each site [n]; higher is more responsible.
-        truth: Whether the facts were planted there [n].
+        scores: Score of each place [n]; higher is more responsible.
+        relevance: Relevance of each place [n], not clamped.
     """
-    n, k = len(truth), int(np.count_nonzero(truth))
-    expected = {"auroc": 0.5, "average_precision": expected_precision(n, k), "recall_at_k": k / n} if k else {}
-    area, precision, recall = (figure(scores, truth) for figure in (auroc, average_precision, recall_at_k))
-    return RankingFigures(area, precision, recall, expected)
+    weighed = list(_thresholds(relevance))
+    if not weighed:
+        return Figure.missing(_nothing_to_rank(relevance), len(relevance))
+    value = sum(weight * _precision(scores, relevance >= threshold) for threshold, weight in weighed)
+    return Figure.alone(min(float(value), 1.0), len(relevance), NO_INTERVAL_OF_SITES)
+
+
+def chance_precision(relevance: Array) -> float | None:
+    """The graded average precision that a random order is expected to have; None where there is nothing to rank.
+
+    Args:
+        relevance: Relevance of each place [n].
+    """
+    weighed = list(_thresholds(relevance))
+    counts = [int(np.count_nonzero(relevance >= threshold)) for threshold, _ in weighed]
+    if not weighed:
+        return None
+    return float(sum(w * expected_precision(len(relevance), k) for (_, w), k in zip(weighed, counts, strict=True)))
+
+
+def _thresholds(relevance: Array) -> Iterator[tuple[float, float]]:
+    """Distinct relevances that divide the places, each with its share of the thresholds; none where nothing divides them."""
+    levels = np.unique(relevance)[::-1] if len(relevance) else np.zeros(0)
+    if len(levels) < 2 or levels[0] <= LEAST:
+        return
+    end = max(LEAST, float(levels[-1]))
+    for level, following in pairwise(levels):
+        if level > end:
+            yield float(level), float(level - max(following, end)) / float(levels[0] - end)
+
+
+def _nothing_to_rank(relevance: Array) -> str:
+    n = len(relevance)
+    if not n:
+        return "no weights changed"
+    if np.ptp(relevance) == 0 and relevance[0] > LEAST:
+        return f"all {n} places are equally relevant, so that no order is wrong"
+    return f"no place has a relevance above {LEAST:g}, so that there is nothing to find among {n} places"
 
 
 def auroc(scores: Array, truth: Array) -> Figure:
@@ -66,23 +111,27 @@ def auroc(scores: Array, truth: Array) -> Figure:
 
 
 def average_precision(scores: Array, truth: Array) -> Figure:
-    """The mean, over planted sites, of the precision down to each of them.
+    """The mean, over relevant places, of the precision down to each of them.
 
     Args:
-        scores: Score of each site [n].
-        truth: Whether the facts were planted there [n].
+        scores: Score of each place [n].
+        truth: Whether it is relevant [n].
     """
     n, k = len(truth), int(np.count_nonzero(truth))
     if not 0 < k < n:
         return Figure.missing(_one_kind(n, k), n)
+    return Figure.alone(_precision(scores, truth), n, NO_INTERVAL_OF_SITES)
+
+
+def _precision(scores: Array, truth: Array) -> float:
+    """The expectation of the average precision over the orders that the scores leave open."""
     found, before, hits = 0.0, 0, 0
-    for size, planted in _ties(scores, truth):
+    for size, relevant in _ties(scores, truth):
         within = np.arange(size)
-        expected = hits + 1 + within * ((planted - 1) / (size - 1) if size > 1 else 0.0)
-        found += planted / size * float(np.sum(expected / (before + within + 1)))
-        before, hits = before + size, hits + planted
-    value = min(found / k, 1.0)
-    return Figure.alone(value, n, NO_INTERVAL_OF_SITES)
+        expected = hits + 1 + within * ((relevant - 1) / (size - 1) if size > 1 else 0.0)
+        found += relevant / size * float(np.sum(expected / (before + within + 1)))
+        before, hits = before + size, hits + relevant
+    return min(found / hits, 1.0)
 
 
 def expected_precision(n: int, k: int) -> float:
@@ -92,26 +141,8 @@ def expected_precision(n: int, k: int) -> float:
     return slope + (1 - slope) * harmonic / n
 
 
-def recall_at_k(scores: Array, truth: Array) -> Figure:
-    """The share of the k planted sites that are among the k best.
-
-    Args:
-        scores: Score of each site [n].
-        truth: Whether the facts were planted there [n].
-    """
-    n, k = len(truth), int(np.count_nonzero(truth))
-    if not 0 < k < n:
-        return Figure.missing(_one_kind(n, k), n)
-    hits, left = 0.0, k
-    for size, planted in _ties(scores, truth):
-        taken = min(size, left)
-        hits, left = hits + planted * taken / size, left - taken
-    value = min(hits / k, 1.0)
-    return Figure.alone(value, n, NO_INTERVAL_OF_SITES)
-
-
 def _ties(scores: Array, truth: Array) -> Iterator[tuple[int, int]]:
-    """Groups of equal scores, the highest first: how many sites, and how many of them planted."""
+    """Groups of equal scores, the highest first: how many places, and how many of them relevant."""
     values, group = np.unique(np.asarray(scores, float), return_inverse=True)
     sizes, planted = np.bincount(group), np.bincount(group, weights=np.asarray(truth, float))
     for i in reversed(range(len(values))):

@@ -16,7 +16,8 @@ from kgbench.errors import InputError, OutputError
 from kgbench.leaderboard.boards.budget import budget_board
 from kgbench.leaderboard.boards.cost import cost_board
 from kgbench.leaderboard.boards.pathways import pathways_board
-from kgbench.leaderboard.boards.planted import planted_board
+from kgbench.leaderboard.boards.plant_pathways import plant_pathways_board
+from kgbench.leaderboard.boards.planted import components_board, positions_board
 from kgbench.leaderboard.boards.published import published_board
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.markdown import render_markdown
@@ -31,7 +32,15 @@ RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
 def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
     """All boards of some entries, whatever order these come in."""
     found = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.record.id))
-    boards = (planted_board(found), pathways_board(found), budget_board(found), cost_board(found), published_board())
+    boards = (
+        components_board(found),
+        positions_board(found),
+        plant_pathways_board(found),
+        pathways_board(found),
+        budget_board(found),
+        cost_board(found),
+        published_board(),
+    )
     marks: Mapping[str, Callable[[Entry], bool]] = {
         "metric version 1: ties counted for the method": lambda entry: entry.record.identity.ties_count_for_the_target,
         "contract not run: no record that the laws of localizers were tried": lambda entry: (

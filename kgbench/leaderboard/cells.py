@@ -14,7 +14,7 @@ from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.models import catalog
 from kgbench.records import canonical_json
 
-__all__ = ["PROMPTS", "Cell", "cell_of", "core_cells", "first_runs"]
+__all__ = ["PROMPTS", "Cell", "cell_of", "core_cells", "first_runs", "without_scans"]
 
 PROMPTS = ("headline", "qa")
 """Evaluation prompts of the cells that means are taken over."""
@@ -88,6 +88,14 @@ def core_cells(planted: bool, prompts: tuple[str, ...] = PROMPTS) -> tuple[Cell,
     """The cells that means are taken over: shipped pairs, or shipped plants."""
     pairs = [name for name in known().pairs if (name in catalog.plants()) == planted]
     return tuple(Cell(True, pair, prompt) for pair in pairs for prompt in prompts)
+
+
+def without_scans(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries without those of a method whose map is the scan of another one, where that one is among them."""
+    found = list(entries)
+    names = {entry.record.identity.localizer.name for entry in found}
+    scan_of = {name: own.scan_of for name, own in known().localizers.items()}
+    return [entry for entry in found if scan_of.get(entry.record.identity.localizer.name) not in names]
 
 
 def first_runs(entries: Iterable[Entry], by_prompt: bool = False) -> dict[tuple[str, Cell], Entry]:

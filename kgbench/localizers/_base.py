@@ -56,6 +56,8 @@ class AbstractLocalizer(ABC):
     """What the model outputs when no site carries the finetuned behaviour: one of `FLOORS`."""
     cost: ClassVar[str] = "forward"
     """What an answer takes: one of `COSTS`."""
+    scan_of: ClassVar[str] = ""
+    """The intervention whose scan is this method's map; on boards that one has the line. Empty for a map of its own."""
     paper: ClassVar[str] = ""
     """Where the method is from, such as `arXiv 2506.20746`."""
     about: ClassVar[str]

@@ -24,6 +24,7 @@ class GraftScan(ScoringLocalizer):
 
     name = "graft_scan"
     cost = "scan"
+    scan_of = "dynamic_graft"
     about = "exact effect of grafting each site alone"
     score_meaning = "log-probability gained by grafting the site (nats)"
 

@@ -10,6 +10,7 @@ from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.errors import NotApplicableError
 from kgbench.localizers._base import ScoringLocalizer
 from kgbench.models.pair import ModelPair
+from kgbench.models.plant_truth import parse_relevance
 from kgbench.sites import SiteScores, parse_graft
 
 __all__ = ["Oracle"]
@@ -17,23 +18,33 @@ __all__ = ["Oracle"]
 
 @dataclass(frozen=True)
 class Oracle(ScoringLocalizer):
-    """1 for the sites at which the facts were planted, 0 for all others: what a ranking can reach at best, and no competitor."""
+    """How far the planted facts use each site: what a ranking can reach at best, and no competitor.
+
+    Without a graded truth, 1 for the sites at which the facts were planted and 0 for all others.
+    """
 
     name = "oracle"
+    version = "2"
     needs = frozenset({"truth"})
     cost = "none"
-    about = "privileged: the sites at which the facts were planted"
-    score_meaning = "1 at planted sites, 0 elsewhere (no unit)"
+    about = "privileged: how far the planted facts use each site"
+    score_meaning = "relevance of the site, 0 where nothing changed (no unit)"
 
     truth: str = ""
     """The plant, a graft expression; the runner fills it in from the catalog."""
+    graded: str = ""
+    """Relevances from the plant's card, such as `LT:down@3=0.25 LT:up@3=0.1`; the runner fills them in, where the card has them."""
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        """1 for each site whose tokens all have the plant's weights, 0 for the others."""
+        """The relevance of each site's place, or where there is none whether all of its tokens have the plant's weights."""
+        sites = all_sites(pair, prompts)
+        if self.graded:
+            known = parse_relevance(self.graded)
+            return {site: known.get(site, known.get((site.layer, site.component), 0.0)) for site in sites}
         if not self.truth:
             raise NotApplicableError(
                 f"oracle needs to be told where the facts were planted, and nothing was planted in {pair.name}: choose a planted pair, or "
                 "give the place as a graft expression (--localizer-arg truth=GRAFT)"
             )
         planted = graft_sites(pair, prompts, parse_graft(self.truth))
-        return {site: float(site in planted) for site in all_sites(pair, prompts)}
+        return {site: float(site in planted) for site in sites}

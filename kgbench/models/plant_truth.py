@@ -13,17 +13,23 @@ have two places of which neither does; no relevance is clamped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kgbench.records import Estimate
-from kgbench.sites import Site
+import numpy as np
 
-__all__ = ["ALL_TOKENS", "Contribution", "GradedTruth", "Place", "read_truth"]
+from kgbench.effects.ranking import chance_precision
+from kgbench.errors import InputError
+from kgbench.records import Estimate
+
+__all__ = ["ALL_TOKENS", "Contribution", "GradedTruth", "Place", "parse_relevance", "read_truth"]
 
 Place = tuple[int | None, str] | tuple[int | None, str, str]
 """A (layer, component), or a (layer, component, region)."""
+
+_ITEM = re.compile(r"(?P<region>[A-Z]+):(?P<component>\w+)(@(?P<layer>\d+))?=(?P<value>-?[\d.]+(e-?\d+)?)")
 
 ALL_TOKENS = "ALL"
 """In the place of a region, for a (layer, component) at all tokens."""
@@ -64,15 +70,20 @@ class GradedTruth:
         return {place: found.relevance for place, found in self.places.items()}
 
     @property
+    def chance(self) -> float | None:
+        """The graded average precision that a random order is expected to have; None where all orders are as good."""
+        return chance_precision(np.array(list(self.relevance.values())))
+
+    @property
     def by_region(self) -> bool:
         """Whether places have a region."""
         return any(len(place) == 3 for place in self.places)
 
-    def of_site(self, site: Site) -> float:
-        """Relevance of a site: that of its place, and 0 where its weights did not change."""
-        where = (site.layer, site.component)
-        place: Place = (*where, site.region) if self.by_region else where
-        return self.places[place].relevance if place in self.places else 0.0
+    @property
+    def relevance_text(self) -> str:
+        """The relevances that are not 0, for `parse_relevance`: `ALL:down@1=0.181 ALL:gate@1=0.156`."""
+        named = {_name(place): round(value, 4) for place, value in self.relevance.items()}
+        return " ".join(f"{name}={value}" for name, value in named.items() if value)
 
     def to_card(self) -> dict[str, Any]:
         """As a card holds it: by region, component and layer (empty outside the layers), two estimates in a row."""
@@ -110,6 +121,28 @@ def read_truth(card: Mapping[str, Any]) -> GradedTruth | None:
                 places[place] = Contribution(_estimate(row[:3], n), _estimate(row[3:], n))
     pathways = {prompt: {graft: _estimate(row, n) for graft, row in own.items()} for prompt, own in truth["pathways"].items()}
     return GradedTruth(truth["metric"], tuple(truth["prompts"]), n, places, pathways)
+
+
+def parse_relevance(text: str) -> dict[Place, float]:
+    """Relevance of each place, from `GradedTruth.relevance_text`.
+
+    Raises:
+        InputError: The text is none.
+    """
+    found: dict[Place, float] = {}
+    for item in text.split():
+        match = _ITEM.fullmatch(item)
+        if match is None:
+            raise InputError(f"{item!r} is no place with its relevance: expected such as LT:down@3=0.25")
+        layer, region = match["layer"], match["region"]
+        where = (None if layer is None else int(layer), match["component"])
+        found[where if region == ALL_TOKENS else (*where, region)] = float(match["value"])
+    return found
+
+
+def _name(place: Place) -> str:
+    layer, component, region = (*place, ALL_TOKENS)[:3]
+    return f"{region}:{component}" + ("" if layer is None else f"@{layer}")
 
 
 def _short(estimate: Estimate) -> list[float | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kgbench.records.estimate import Estimate, OverSites
 from kgbench.records.identity import Strict
@@ -70,16 +70,15 @@ class Planted(Strict):
     units: Literal["site", "layer and component"]
     """What is ranked: where whole weights were planted, a (layer, component) takes the largest score of its regions."""
     n_units: int
+    """How many there are whose weights changed: places are ranked among these."""
     n_true: int
     """How many of them were planted."""
-    auroc: OverSites
-    average_precision: OverSites
-    recall_at_k: OverSites
-    """k is the number of planted ones."""
-    expected: dict[str, float]
-    """What a ranking at random is expected to get; `changed`, the AUROC of knowing no more than which weights changed."""
+    graded_precision: OverSites
+    """Graded average precision: the mean of average precision over thresholds of relevance."""
+    chance: float | None = None
+    """What a random order is expected to get, and one that knows no more than which weights changed; None without a graded truth."""
     auroc_decoy: OverSites | None = None
-    """Of the planted ones against those of the decoy only."""
+    """Chance that a planted place is ranked above one of the decoy's."""
     k: int
     """Sites of the truth: as many of the method's best are grafted for sufficiency and necessity."""
     effect: Effect
@@ -89,17 +88,25 @@ class Planted(Strict):
     """By prompt, for intervening methods where positions were planted."""
     notes: tuple[str, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_all_places(cls, data: Any) -> Any:
+        """Records made before were judged among all places, changed or not."""
+        if not isinstance(data, dict) or "auroc" not in data:
+            return data
+        older = {"undefined": "the record was made before: `kgbench rescore` makes it from the map", "n": 0}
+        gone = ("auroc", "average_precision", "recall_at_k", "expected")
+        return {"graded_precision": older, **{key: value for key, value in data.items() if key not in gone}}
+
     def answer(self) -> dict[str, Any]:
         """The figures as `--json` prints them."""
         return {
-            "auroc": self.auroc.answer(),
-            "average_precision": self.average_precision.answer(),
-            "recall_at_k": self.recall_at_k.answer(),
+            "graded_precision": self.graded_precision.answer(),
+            "chance": self.chance,
             **self.effect.answer(),
             "expression": self.plant,
             "decoy": self.decoy,
             "auroc_decoy": self.auroc_decoy.answer() if self.auroc_decoy is not None else None,
-            "random": self.expected,
             "units": self.units,
             "n_units": self.n_units,
             "n_true": self.n_true,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
 from kgbench.effects import Ground, against_truth, best_effects, pathways_of, with_clause
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed
+from kgbench.models import catalog
 from kgbench.models.pair import ModelPair
+from kgbench.models.plant_truth import Place
 from kgbench.records import Planted, Record
 from kgbench.runner.job import Job
 from kgbench.runner.measure import Measurement
@@ -51,7 +55,15 @@ def _ground(job: Job) -> Ground:
         planted=graft_sites(job.pair, prompts, canonical(parse_graft(truth.plant))),
         decoys=graft_sites(job.pair, prompts, parse_graft(truth.decoy)) if truth.decoy else (),
         changed=_changed(job.pair),
+        relevance=_relevance(job),
     )
+
+
+def _relevance(job: Job) -> Mapping[Place, float] | None:
+    """Of each changed place, as on the plant's card."""
+    assert job.spec.model is not None
+    truth = catalog.entry(job.spec.model).truth
+    return None if truth is None else truth.relevance
 
 
 def _changed(pair: ModelPair) -> frozenset[tuple[int | None, str]]:

@@ -69,7 +69,8 @@ def localizer_arguments(spec: Spec) -> Mapping[str, str]:
         raise InputError(
             f"localizer {spec.localizer!r} must know where the facts were planted, and in {_name(spec)} none were; {_instead()}"
         )
-    return {**spec.localizer_args, "truth": truth.plant}
+    graded = catalog.entry(spec.model).truth if spec.model is not None else None
+    return {**spec.localizer_args, "truth": truth.plant, **({"graded": graded.relevance_text} if graded is not None else {})}
 
 
 def _name(spec: Spec) -> str:

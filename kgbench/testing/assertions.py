@@ -112,12 +112,12 @@ def assert_not_at(record: Record, at: str, *, prompt: str | None = None, **bound
 def assert_planted(record: Record, **bounds: float) -> None:
     """A method finds the sites where facts were planted.
 
-    AUROC, average precision and recall@k are over all sites that there are, so that their values decide by themselves, of this plant.
+    Graded average precision and AUROC are over all places whose weights changed, so that their values decide by themselves, of this plant.
 
     Args:
         record: The record of an evaluation by a suite that knows the truth, such as `planted`.
-        **bounds: `FIELD__OP=NUMBER`. FIELD is `auroc`, `average_precision`, `recall_at_k`, `auroc_decoy`, or of as many best-ranked
-            sites as were planted `sufficiency` or `necessity`. By default `auroc__ge=.9`.
+        **bounds: `FIELD__OP=NUMBER`. FIELD is `graded_precision`, `auroc_decoy`, or of as many best-ranked sites as were planted
+            `sufficiency` or `necessity`. By default `graded_precision__ge=.9`.
 
     Raises:
         AssertionError: A whole interval breaks a bound.
@@ -133,7 +133,7 @@ def assert_planted(record: Record, **bounds: float) -> None:
         )
     known = _of_planted(record.planted)
     found = []
-    for (field, op), bound in _read(bounds or {"auroc__ge": 0.9}, known).items():
+    for (field, op), bound in _read(bounds or {"graded_precision__ge": 0.9}, known).items():
         found.append(_decided(known[field][0], op, bound, f"{record.planted.plant}: {field}", known[field][1]))
     _conclude(found)
 
@@ -141,9 +141,9 @@ def assert_planted(record: Record, **bounds: float) -> None:
 def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
     """By name, each figure on the truth and what its interval is over; nothing where that is facts."""
     units = "sites" if planted.units == "site" else "pairs of layer and component"
-    of_sites = {"auroc": planted.auroc, "average_precision": planted.average_precision, "recall_at_k": planted.recall_at_k}
+    of_sites = {"graded_precision": planted.graded_precision}
     of_sites |= {"auroc_decoy": planted.auroc_decoy} if planted.auroc_decoy is not None else {}
-    found = {name: (_exact(e), f"{planted.n_true} planted of {e.n} {units}") for name, e in of_sites.items()}
+    found = {name: (_exact(e), f"{e.n} {units} of which {planted.n_true} were planted") for name, e in of_sites.items()}
     return found | {"sufficiency": (planted.effect.sufficiency, ""), "necessity": (planted.effect.necessity, "")}
 
 

@@ -137,7 +137,7 @@ def contract_of(record: Record, localizer: str | None = None) -> Contract:
     """
     what = record.identity.localizer
     # A seed and what is told of a plant belong to a run, not to the method.
-    arguments = {key: argument_text(value) for key, value in what.parameters.items() if key not in ("seed", "truth")}
+    arguments = {key: argument_text(value) for key, value in what.parameters.items() if key not in ("seed", "truth", "graded")}
     checked = _tried(localizer_of(record, Places(localizer=localizer)), tuple(arguments.items()))
     ran = " ".join(part for part in what.version.split(" ") if part != "scan")
     if (checked.name, checked.version) != (what.name, ran):

@@ -10,7 +10,7 @@ import numpy as np
 from kgbench.effects.curve import weights
 from kgbench.leaderboard.boards.cost import FORWARDS
 from kgbench.leaderboard.boards.grid import Grid, cell_tables, over_all
-from kgbench.leaderboard.cells import Cell, core_cells
+from kgbench.leaderboard.cells import Cell, core_cells, without_scans
 from kgbench.leaderboard.contrasts import Contrast, contrast
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.lines import lead
@@ -37,7 +37,7 @@ def budget_board(entries: Sequence[Entry]) -> Board:
     """
     keys = ("area", *(_key(budget) for budget in SHOWN))
     grid = Grid("area", keys, cache(_measure), lambda entry, cell: {}, "it cannot rank sites")
-    found = [entry for entry in entries if entry.record.planted is None and _asked(entry)]
+    found = without_scans(entry for entry in entries if entry.record.planted is None and _asked(entry))
     overall = over_all(grid, found, core_cells(planted=False), (*_columns(), FORWARDS))
     return Board(
         key="budget",

@@ -1,31 +1,42 @@
-"""The board of plants: how well each method finds where facts were put on purpose."""
+"""The boards of plants: how well each method finds the places that facts use which were put there on purpose.
+
+Plants at all tokens ask for a (layer, component), position plants for a (layer, component, region): two questions, two boards.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kgbench.leaderboard.boards.cost import FORWARDS, plain_forwards
-from kgbench.leaderboard.cells import Cell, core_cells, first_runs
+from kgbench.leaderboard.cells import Cell, core_cells, first_runs, without_scans
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import METRIC
 from kgbench.leaderboard.lines import PRIVILEGED, Measured, lead, ordered, store
-from kgbench.leaderboard.maps import PlantMap, PlantMaps, mean_over_plants, plant_map
-from kgbench.leaderboard.model import Board, Column, Line, Table
-from kgbench.numbers import figure_text, number_text
+from kgbench.leaderboard.maps import PlantScores, mean_over_plants
+from kgbench.leaderboard.model import Board, Column, Table
+from kgbench.models import catalog
 from kgbench.records import Effect, Estimate, Planted
 from kgbench.stats import hit_rate
 
-__all__ = ["planted_board"]
+__all__ = ["Kind", "components_board", "plant_cells", "positions_board"]
 
-DECOY = "auroc_decoy"
-CHANCE = 0.5
+RANKED, ABOVE, TOLD = "graded_precision", "above_chance", "told"
+
+ROUNDING = 1e-6
+"""Of stored figures, so that one at the end of what it can be is not beyond it."""
 
 COLUMNS = (
-    Column("auroc", "AUROC", "Chance that a planted place is ranked above another; .5 at random", "higher"),
-    Column(DECOY, "AUROC against the decoy", "The same among the planted places and those of the decoy only", "higher"),
-    Column("average_precision", "average precision", "Mean precision of the ranking down to each planted place", "higher"),
-    Column("recall_at_k", "recall@k", "Share of the k planted places among the k ranked highest", "higher"),
+    Column(
+        RANKED,
+        "graded average precision",
+        "Average precision among the places whose weights changed, the mean over thresholds of how far the facts use a place",
+        "higher",
+    ),
+    Column(ABOVE, "above chance", "The same less what a random order of these places is expected to have, plant by plant", "higher"),
+    Column(
+        "auroc_decoy", "AUROC against the decoy", "Chance that a planted place is ranked above one of the decoy's; .5 at random", "higher"
+    ),
     Column(
         "sufficiency",
         "sufficiency of the best sites",
@@ -34,75 +45,104 @@ COLUMNS = (
     ),
     Column("necessity", "necessity of the best sites", "What is lost where all sites but these are grafted", "higher"),
     Column(
-        "told",
-        "position plants told right",
-        "Prompts of position plants on which the method's intervals tell the planted pathway",
+        TOLD,
+        "plants told right",
+        "Prompts on which the method's intervals tell the planted pathway",
         "higher",
     ),
 )
 
 ABOUT = (
-    "Facts were finetuned with only the weights of a known place trainable, and that place active in the forward pass, so that here the "
-    "truth is known; decoy facts were planted elsewhere with changes of like norm, so that looking for changed weights is not enough. "
-    "Weight plants are judged by (layer, component), position plants by (layer, component, region)."
+    "Facts were finetuned with only the weights of a known place trainable, and that place active in the forward pass; decoy facts were "
+    "planted elsewhere with changes of like norm. How far the facts use each place is measured: what a graft of it alone brings, and what "
+    "is lost where the whole donor lacks it. Places are ranked among those whose weights changed, since which these are anybody sees. "
 )
 
 
-def planted_board(entries: Sequence[Entry]) -> Board:
-    """The board.
+@dataclass(frozen=True)
+class Kind:
+    """What is asked of a ranking."""
+
+    key: str
+    title: str
+    by_region: bool
+    """Whether places have a region."""
+    about: str
+
+
+COMPONENTS = Kind(
+    "planted", "Planted: layer and component", False, "Here facts were planted at all tokens, and a place is a (layer, component)."
+)
+POSITIONS = Kind(
+    "planted-positions", "Planted: positions", True, "Here facts were planted at some tokens, and a place is a (layer, component, region)."
+)
+
+
+def components_board(entries: Sequence[Entry]) -> Board:
+    """The board of plants at all tokens; its entries are those that were judged by one."""
+    return _board(entries, COMPONENTS)
+
+
+def positions_board(entries: Sequence[Entry]) -> Board:
+    """The board of position plants; its entries are those that were judged by one."""
+    return _board(entries, POSITIONS)
+
+
+def plant_cells(by_region: bool) -> tuple[list[Cell], list[Cell]]:
+    """Shipped plants whose truth puts places in an order, and those in which it does not.
 
     Args:
-        entries: All entries; those stand here that were judged by a plant.
+        by_region: Position plants, or those at all tokens.
     """
-    found = {key: entry for key, entry in first_runs(e for e in entries if e.record.planted is not None).items()}
-    cells = core_cells(planted=True, prompts=("",))
-    overall = _overall(found, cells)
+    ranked: list[Cell] = []
+    flat: list[Cell] = []
+    for cell in core_cells(planted=True, prompts=("",)):
+        truth = catalog.entry(cell.pair).truth
+        if truth is not None and truth.by_region == by_region:
+            (ranked if truth.chance is not None else flat).append(cell)
+    return ranked, flat
+
+
+def _board(entries: Sequence[Entry], kind: Kind) -> Board:
+    own = [entry for entry in entries if entry.record.planted is not None and (entry.record.planted.units == "site") == kind.by_region]
+    found = first_runs(without_scans(own))
+    cells, flat = plant_cells(kind.by_region)
+    overall = _overall(found, cells, flat)
     by_cell: dict[Cell, dict[str, Entry]] = {}
     for (method, cell), entry in found.items():
         by_cell.setdefault(cell, {})[method] = entry
     singles = [_table(cell, by_cell[cell]) for cell in sorted(by_cell, key=lambda c: (not c.core, c))]
-    return Board("planted", "Planted knowledge", ABOUT, _lead(overall), (overall, *singles))
+    return Board(kind.key, kind.title, ABOUT + kind.about, _lead(overall), (overall, *singles))
 
 
 def _lead(table: Table) -> str:
-    """Who tells plants from decoys best; then who leads by rank."""
-    known = [(f.value, line) for line in table.lines if (f := _decoy(line)) is not None and f.value is not None]
-    if not known:
-        return lead(table)
-    highest = max(value for value, _ in known)
-    first, *tied = [line for value, line in known if value == highest]
-    figure = first.figures[DECOY]
-    above = sum((line.figures[DECOY].low or 0.0) > CHANCE for _, line in known)
-    names = " and ".join([first.method, *(line.method for line in tied)])
-    shown = f"{figure_text(figure)} (AUROC against the decoy, n = {figure.n}; {first.badge})"
-    return (
-        f"Plants are told from decoys best by {names}: {shown}; "
-        f"{above} of {len(known)} methods do better than chance, {number_text(CHANCE)}. "
-        f"Ranks go by AUROC among all places: {lead(table)}"
-    )
+    """Who leads by rank, and how many methods are told from chance."""
+    above = [line.figures[ABOVE] for line in table.lines if line.rank is not None and not line.baseline and ABOVE in line.figures]
+    told = sum((figure.low or 0.0) > 0 for figure in above)
+    count = f" {told} of {len(above)} methods are told to be better than chance, by intervals of 95 % each." if above else ""
+    return lead(table) + count
 
 
-def _decoy(line: Line) -> Estimate | None:
-    """A method's AUROC against the decoy; None of baselines and of those without a rank."""
-    return None if line.baseline or line.rank is None else line.figures.get(DECOY)
-
-
-def _overall(found: Mapping[tuple[str, Cell], Entry], cells: Sequence[Cell]) -> Table:
+def _overall(found: Mapping[tuple[str, Cell], Entry], cells: Sequence[Cell], flat: Sequence[Cell]) -> Table:
     methods: dict[str, dict[Cell, Entry]] = {}
     for (method, cell), entry in found.items():
         if cell in cells:
             methods.setdefault(method, {})[cell] = entry
     measured = {name: _mean(own, cells) for name, own in methods.items()}
+    left = ", ".join(cell.pair for cell in flat)
+    out = (f"Without {left}: no place there is used by itself so much that an order of places could be wrong.",) if flat else ()
     return Table(
         key="all",
         title=f"All {len(cells)} plants",
-        columns=(*_told([entry for (_, cell), entry in found.items() if cell in cells]), FORWARDS),
+        columns=(*_columns([entry for (_, cell), entry in found.items() if cell in cells]), FORWARDS),
         lines=ordered(measured),
-        ranked_by="auroc",
-        shown_first=DECOY,
+        ranked_by=RANKED,
         notes=(
-            f"Means, intervals and ranks are for these {len(cells)} plants, and say nothing of other models. "
-            "Intervals are from resampling plants, and of the AUROC also the layers and components of each.",
+            f"Means, intervals and ranks are over these {len(cells)} plants, each weighing the same, and say nothing of other models.",
+            "Who knows no more than which weights changed has the graded average precision of chance: the line in the picture.",
+            "The truth is made of grafts of one place, alone and left out: methods that scan either are near "
+            "it where places do not interact.",
+            *out,
         ),
     )
 
@@ -112,53 +152,34 @@ def _mean(own: Mapping[Cell, Entry], cells: Sequence[Cell]) -> Measured:
     if len(own) < len(cells):
         return Measured(entries, {}, coverage, unranked=f"a mean needs all {len(cells)} plants, and it has been run on {len(own)}")
     judged = {cell.pair: _planted(own[cell]) for cell in cells}
-    maps = {cell.pair: plant_map(own[cell].record) for cell in cells}
-    reasons = [f"{reason} (on {pair})" for pair, reason in maps.items() if isinstance(reason, str)]
-    standing = None if reasons else PlantMaps({pair: m for pair, m in maps.items() if isinstance(m, PlantMap)})
-    figures = {column.key: _mean_figure(judged, column.key) for column in COLUMNS if column.key not in ("auroc", "told")}
-    figures["auroc"] = store(standing.figure) if standing is not None else Estimate(n=0, undefined=reasons[0])
-    figures["told"] = _told_right(judged.values())
-    figures[FORWARDS.key] = plain_forwards(entries)
-    return _standing(entries, figures, coverage, standing, reasons)
-
-
-def _standing(
-    entries: Sequence[Entry],
-    figures: Mapping[str, Estimate],
-    coverage: tuple[int, int],
-    standing: PlantMaps | None,
-    reasons: Sequence[str],
-) -> Measured:
-    if any(entry.record.identity.localizer.name == "oracle" for entry in entries):
-        return Measured(entries, figures, coverage, unranked=PRIVILEGED)
-    return Measured(entries, figures, coverage, standing, reasons[0] if reasons else "")
+    return _measured(entries, judged, coverage, {FORWARDS.key: plain_forwards(entries)})
 
 
 def _table(cell: Cell, own: Mapping[str, Entry]) -> Table:
-    measured = {method: _single(entry) for method, entry in own.items()}
+    measured = {method: _measured([entry], {entry.pair: _planted(entry)}, (1, 1), {}) for method, entry in own.items()}
     planted = _planted(next(iter(own.values())))
-    units = "(layer, component)" if planted.units == "layer and component" else "sites"
+    places = "sites" if planted.units == "site" else "(layer, component)"
     decoy = f", decoy at {planted.decoy}" if planted.decoy else ""
-    changed = planted.expected.get("changed")
-    notes = () if changed is None else (f"Knowing no more than which weights changed has an AUROC of {number_text(changed)}.",)
     return Table(
         key=cell.key,
-        title=f"{cell.title}: planted at {planted.plant}{decoy}; {planted.n_true} of {planted.n_units} {units}",
-        columns=_told(own.values()),
+        title=f"{cell.title}: planted at {planted.plant}{decoy}; {planted.n_true} of {planted.n_units} {places} whose weights changed",
+        columns=_columns(own.values()),
         lines=ordered(measured),
         scope={"pair": cell.pair},
-        ranked_by="auroc",
-        shown_first=DECOY if planted.decoy else None,
-        notes=notes,
+        ranked_by=RANKED,
+        notes=("On one plant no method is told from another: ranks are over plants.",),
     )
 
 
-def _single(entry: Entry) -> Measured:
-    planted, found = _planted(entry), plant_map(entry.record)
-    figures = {column.key: figure for column in COLUMNS if (figure := _figure(planted, column.key)) is not None}
-    figures["told"] = _told_right([planted])
-    maps = PlantMaps({entry.pair: found}, planted.auroc) if isinstance(found, PlantMap) else None
-    return _standing([entry], figures, (1, 1), maps, [found] if isinstance(found, str) else [])
+def _measured(entries: Sequence[Entry], judged: Mapping[str, Planted], coverage: tuple[int, int], more: Mapping[str, Estimate]) -> Measured:
+    """A method's figures over some plants, and what it is ranked by."""
+    figures = {column.key: figure for column in COLUMNS if (figure := _figure(judged, column.key)) is not None}
+    ranked = figures[RANKED]
+    privileged = any(entry.record.identity.localizer.name == "oracle" for entry in entries)
+    if privileged or ranked.value is None:
+        return Measured(entries, {**figures, **more}, coverage, unranked=PRIVILEGED if privileged else ranked.undefined or "")
+    values = {plant: own.graded_precision.value or 0.0 for plant, own in judged.items()}
+    return Measured(entries, {**figures, **more}, coverage, PlantScores(values))
 
 
 def _planted(entry: Entry) -> Planted:
@@ -173,39 +194,47 @@ def _planted(entry: Entry) -> Planted:
     return found.model_copy(update={"effect": effect, "pathways": None})
 
 
-def _figure(planted: Planted, key: str) -> Estimate | None:
-    found = getattr(planted.effect if key in ("sufficiency", "necessity") else planted, key, None)
-    return found if isinstance(found, Estimate) else None
+def _figure(judged: Mapping[str, Planted], key: str) -> Estimate | None:
+    """A figure of one plant, or the mean over several; None where no plant has one by its nature."""
+    if key == TOLD:
+        return _told_right(judged.values()) if any(own.units == "site" for own in judged.values()) else None
+    if key == ABOVE:
+        return _above(judged)
+    own = {plant: getattr(p.effect if key in ("sufficiency", "necessity") else p, key) for plant, p in judged.items()}
+    known = {plant: figure for plant, figure in own.items() if isinstance(figure, Estimate)}
+    if not known:
+        return None
+    return next(iter(known.values())) if len(judged) == 1 else mean_over_plants(known)
 
 
-def _mean_figure(judged: Mapping[str, Planted], key: str) -> Estimate:
-    """The mean over plants that have such a figure by their nature; undefined if one that should have it has not."""
-    figures = {pair: _figure(planted, key) for pair, planted in judged.items()}
-    return mean_over_plants({pair: figure for pair, figure in figures.items() if figure is not None})
+def _above(judged: Mapping[str, Planted]) -> Estimate | None:
+    """The mean difference from chance; None of a single plant, or without a graded truth."""
+    chance = {plant: own.chance for plant, own in judged.items() if own.chance is not None}
+    if len(judged) == 1 or len(chance) < len(judged):
+        return None
+    apart = {
+        plant: own.graded_precision
+        if (value := own.graded_precision.value) is None
+        else Estimate(value=value - chance[plant], n=own.graded_precision.n, undefined="one plant")
+        for plant, own in judged.items()
+    }
+    return mean_over_plants(apart, (-max(chance.values()) - ROUNDING, 1 - min(chance.values()) + ROUNDING))
 
 
 def _told_right(judged: Iterable[Planted]) -> Estimate:
     answers = [found.told for planted in judged for found in (planted.pathways or {}).values()]
     if not answers:
-        return Estimate(n=0, undefined="no plant of positions, or a method that makes no grafts of tokens")
+        return Estimate(n=0, undefined="a method that makes no grafts of tokens")
     if "not applicable" in answers:
         return Estimate(n=0, undefined="not applicable: the method cannot express the pathways")
     return store(hit_rate(answers.count("told"), len(answers)))
 
 
-def _told(entries: Iterable[Entry]) -> tuple[Column, ...]:
-    """The columns of a table, with what its entries' plants are expected to give without a method."""
-    by_plant = {entry.pair: _planted(entry).expected for entry in entries}
-    return tuple(replace(column, marks=_marks(column.key, list(by_plant.values()))) for column in COLUMNS)
-
-
-def _marks(key: str, expected: Sequence[Mapping[str, float]]) -> tuple[tuple[str, float], ...]:
-    """What chance gives, and what knowing the changed weights gives: means over plants."""
-    if not expected:
-        return ()
-    if key == DECOY:
-        # The decoy's weights changed as the plant's did, so that knowing which changed ties all of them.
-        return (("chance, and knowing which weights changed", CHANCE),)
-    known = (("chance", key), ("knowing which weights changed", "changed" if key == "auroc" else ""))
-    found = ((name, [own[part] for own in expected if part in own]) for name, part in known)
-    return tuple((name, sum(values) / len(values)) for name, values in found if len(values) == len(expected))
+def _columns(entries: Iterable[Entry]) -> tuple[Column, ...]:
+    """The columns of a table that some entry has, with what chance gives."""
+    judged = {entry.pair: _planted(entry) for entry in entries}
+    chance = [own.chance for own in judged.values() if own.chance is not None]
+    marks = (("chance, and knowing which weights changed", sum(chance) / len(chance)),) if chance else ()
+    known = {RANKED: marks, ABOVE: (("chance", 0.0),), "auroc_decoy": (("chance, and knowing which weights changed", 0.5),)}
+    shown = [column for column in COLUMNS if not judged or _figure(judged, column.key) is not None]
+    return tuple(replace(column, marks=known.get(column.key, ())) for column in shown)

@@ -120,9 +120,8 @@ def _planted(record: Record) -> Iterator[tuple[str, Estimate]]:
     planted = record.planted
     if planted is None:
         return
-    for key, title in (("auroc", "AUROC"), ("average_precision", "Average precision"), ("recall_at_k", f"Recall@{planted.n_true}")):
-        expected = planted.expected.get(key)
-        yield title + ("" if expected is None else f" (at random {number(expected)})"), getattr(planted, key)
+    chance = "" if planted.chance is None else f" (chance {number(planted.chance)})"
+    yield f"Graded average precision{chance}", planted.graded_precision
     if planted.auroc_decoy is not None:
         yield "AUROC against the decoy’s sites", planted.auroc_decoy
     yield f"Sufficiency of the best {planted.k} sites", planted.effect.sufficiency
@@ -143,7 +142,10 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
     yield "Method", f"{what.localizer.name} {what.localizer.version}{_parameters(record)}, {record.kind}"
     if record.planted is not None:
         decoy = f", decoys at {record.planted.decoy}" if record.planted.decoy else ""
-        yield "Planted at", f"{record.planted.plant}{decoy}: {record.planted.n_true} of {record.planted.n_units} ({record.planted.units})"
+        yield (
+            "Planted at",
+            f"{record.planted.plant}{decoy}: {record.planted.n_true} of {record.planted.n_units} changed ({record.planted.units})",
+        )
     limit = "" if what.limit is None else f", the first {what.limit}"
     yield "Facts", f"{what.dataset.name}, {what.dataset.n}{limit}"
     if record.dropped:

@@ -53,6 +53,8 @@ class KnownLocalizer:
     parameters: tuple[str, ...]
     about: str
     """What it does, in a line."""
+    scan_of: str
+    """The intervention whose scan is its map, which has the line on boards; empty for a map of its own."""
     paper: str
     """Where it is described, such as `arXiv 2202.05262`; empty where nowhere."""
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from kgbench.effects import Ground, against_truth, pathways_of
+from kgbench.effects import Ground, against_truth, pathways_of, with_clause
 from kgbench.leaderboard.validate.findings import Finding, shown
+from kgbench.leaderboard.validate.identity import pair_of
 from kgbench.leaderboard.validate.known import KnownPair
 from kgbench.leaderboard.validate.recomputed import differences
+from kgbench.models import catalog
 from kgbench.records import Estimate, Planted, Record
 from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
 from kgbench.sites.configurations import BEST, canonical
 
-__all__ = ["check_planted", "check_sites", "planted_sites", "shipped_sites"]
+__all__ = ["check_planted", "check_sites", "judged_anew", "planted_sites", "shipped_sites"]
 
 
 def shipped_sites(pair: KnownPair, prompts: Collection[str]) -> tuple[Site, ...] | None:
@@ -65,6 +67,15 @@ def _named(site: Site) -> str:
     return f"{site.region}:{site.component}" + ("" if site.layer is None else f"@{site.layer}")
 
 
+def judged_anew(record: Record) -> Record:
+    """The record with what its map says of the truth made anew, where its plant is a shipped one; otherwise as it is."""
+    pair = pair_of(record)
+    sites = shipped_sites(pair, record.identity.prompts) if pair is not None else None
+    if record.planted is None or pair is None or sites is None:
+        return record
+    return with_clause(record.model_copy(update={"planted": record.planted.model_copy(update=_judged(record, pair, sites))}))
+
+
 def check_planted(record: Record, pair: KnownPair, sites: Collection[Site], at: str) -> Iterator[Finding]:
     """Every figure of the comparison with the truth that does not come from per-fact rows.
 
@@ -90,7 +101,7 @@ def _plain(value: object) -> object:
 
 def _judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[str, object]:
     """Fields of `Planted` by name."""
-    truth = record.identity.truth
+    truth, graded = record.identity.truth, catalog.entry(record.model).truth
     assert truth is not None
     ground = Ground(
         truth.plant,
@@ -99,6 +110,7 @@ def _judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[st
         planted=planted_sites(sites, canonical(parse_graft(truth.plant)), pair.n_layers),
         decoys=planted_sites(sites, parse_graft(truth.decoy), pair.n_layers) if truth.decoy else (),
         changed=pair.changed,
+        relevance=None if graded is None else graded.relevance,
     )
     scores = {Site(s.layer, s.component, s.region): s.score for s in record.scores} if record.scores is not None else None
     made = against_truth(ground, scores, record.not_applicable.get(BEST, ""))

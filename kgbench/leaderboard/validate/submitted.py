@@ -91,7 +91,7 @@ def _told(record: Record) -> str | None:
     """The parameter by which a method knows the truth."""
     truth, parameters = record.identity.truth, record.identity.localizer.parameters
     secrets = [text for text in (truth.plant, truth.decoy) if text is not None] if truth is not None else []
-    return next((key for key, value in parameters.items() if key == "truth" or value in secrets), None)
+    return next((key for key, value in parameters.items() if key in ("truth", "graded") or value in secrets), None)
 
 
 def check_verification(record: Record, verification: Verification, files: Mapping[str, bytes], at: str) -> Iterator[Finding]:
@@ -161,5 +161,5 @@ def method_key(record: Record) -> tuple[object, ...]:
     """What one name on the board stands for: a method and its parameters, but for seeds and what it is told of a plant."""
     method = record.identity.localizer
     version = " ".join(part for part in method.version.split(" ") if part != "scan")
-    kept = {key: value for key, value in method.parameters.items() if key not in ("seed", "truth")}
+    kept = {key: value for key, value in method.parameters.items() if key not in ("seed", "truth", "graded")}
     return method.name, version, canonical_json(kept)

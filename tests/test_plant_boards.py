@@ -1,0 +1,187 @@
+"""Boards of plants: what is ranked by what, and answers that do not look at the plant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import fake_runs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from many_records import PROMPTS, _shipped
+from submissions import CODE, KEPT
+
+from kgbench.leaderboard.boards.plant_pathways import (
+    FIXED,
+    GRAFTS,
+    SAME,
+    distance,
+    fixed_answer,
+    plant_pathways_board,
+)
+from kgbench.leaderboard.boards.planted import components_board, plant_cells, positions_board
+from kgbench.leaderboard.cells import Cell
+from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.maps import PlantScores
+from kgbench.leaderboard.model import Board, Line
+from kgbench.leaderboard.ranks import ranks
+from kgbench.leaderboard.submission import Submission
+from kgbench.models import catalog
+from kgbench.records import NO_INTERVAL_OF_SITES, Effect, Estimate, LocalizerRef, Planted, Record, Truth
+
+Claims = Mapping[str, float]
+"""What a method says of each pathway, on every prompt."""
+
+DONOR: Claims = dict.fromkeys(GRAFTS, 1.0)
+DONOR_AT_LT: Claims = {"FE": 0.0, "LT": 1.0, "FE+LT": 1.0}
+
+
+@cache
+def template() -> Record:
+    rates = {"PRE": 0.0, "SFT": 1.0, **dict.fromkeys((*GRAFTS, "(FE+LT)^C"), 0.5)}
+    return fake_runs.record(fake_runs.rows(n=10, rates=rates), kind="intervention")
+
+
+def truth_of(plant: str) -> dict[str, Claims]:
+    """True recoveries by prompt."""
+    truth = catalog.entry(plant).truth
+    assert truth is not None
+    return {prompt: {graft: e.value or 0.0 for graft, e in own.items()} for prompt, own in truth.pathways.items()}
+
+
+def entry(method: str, plant: str, found: float, claims: Mapping[str, Claims], localizer: str = "") -> Entry:
+    """A run of a method on a shipped plant.
+
+    Args:
+        method: Its name on the board.
+        plant: The plant.
+        found: Its graded average precision above chance, as a share of what is left to 1.
+        claims: By prompt, what it says of the pathways.
+        localizer: Name of the localizer; by default that of the method.
+    """
+    known = catalog.entry(plant)
+    truth = known.truth
+    assert truth is not None and known.plant is not None
+    base, chance = template(), truth.chance
+    half = Estimate(value=0.5, low=0.4, high=0.6, n=40)
+    undefined = Estimate(n=0, undefined="nothing to rank")
+    value = undefined if chance is None else Estimate(value=chance + found * (1 - chance), n=9, undefined=NO_INTERVAL_OF_SITES)
+    planted = Planted(
+        plant=known.plant,
+        units="site" if truth.by_region else "layer and component",
+        n_units=len(truth.places),
+        n_true=1,
+        graded_precision=value,
+        chance=chance,
+        k=1,
+        effect=Effect(sufficiency=half, necessity=half),
+        prompts={},
+    )
+    what = fake_runs.identity(
+        **_shipped(plant, len(known.facts or ())),
+        localizer=LocalizerRef(name=localizer or method, version="1", parameters={}),
+        configurations=base.identity.configurations,
+        truth=Truth(plant=known.plant, decoy=known.decoy),
+    )
+    rows = tuple(
+        row.model_copy(update={"sufficiency": Estimate(value=said, low=said - 1, high=said + 1, n=40)})
+        if (said := claims[row.prompt].get(row.graft)) is not None
+        else row
+        for row in base.rows
+    )
+    record = base.model_copy(update={"id": what.digest(), "model": plant, "identity": what, "planted": planted, "rows": rows})
+    submission = Submission(record=record.id, name=method, code=CODE, contract=KEPT)
+    return Entry(Path(method), record, submission, None)
+
+
+def everywhere(method: str, found: float, claims: Claims | None, localizer: str = "") -> list[Entry]:
+    """Runs on all plants; without claims, it says the truth."""
+    said = {plant: truth_of(plant) if claims is None else dict.fromkeys(PROMPTS, claims) for plant in catalog.plants()}
+    return [entry(method, plant, found, said[plant], localizer) for plant in catalog.plants()]
+
+
+@pytest.fixture(scope="module")
+def entries() -> list[Entry]:
+    half = dict.fromkeys(GRAFTS, 0.5)
+    return [
+        *everywhere("good", 0.9, None),
+        *everywhere("random", 0.0, half),
+        *everywhere("oracle", 1.0, half),
+        *everywhere("donor", 0.0, DONOR),
+        *everywhere("donor_at_lt", 0.0, DONOR_AT_LT),
+        *everywhere("dynamic_graft", 0.8, None),
+        *everywhere("graft_scan", 0.8, half),
+    ]
+
+
+def lines(board: Board) -> dict[str, Line]:
+    return {line.method: line for line in board.tables[0].lines}
+
+
+def test_two_questions_two_boards(entries: list[Entry]) -> None:
+    """Plants at all tokens and position plants have a table and ranks each, by the same figure; the oracle has no rank, and 1."""
+    for made, by_region in ((components_board(entries), False), (positions_board(entries), True)):
+        cells, _ = plant_cells(by_region)
+        found, table = lines(made), made.tables[0]
+        assert table.ranked_by == "graded_precision" and {line.coverage for line in table.lines} == {(len(cells),) * 2}
+        assert found["good"].rank == 1
+        assert found["oracle"].rank is None and found["oracle"].figures["graded_precision"].value == pytest.approx(1)
+        assert found["good"].figures["graded_precision"].n == len(cells)
+        assert found["random"].figures["above_chance"].value == pytest.approx(0, abs=1e-6)
+        assert found["donor"].rank == found["donor_at_lt"].rank == found["random"].rank
+        chance = dict(table.ordered_columns[0].marks)["chance, and knowing which weights changed"]
+        assert found["random"].figures["graded_precision"].value == pytest.approx(chance, rel=1e-5)
+        assert ("told" in {column.key for column in table.columns}) == by_region
+    assert {cell for by_region in (False, True) for part in plant_cells(by_region) for cell in part} == {
+        Cell(True, plant, "") for plant in catalog.plants()
+    }
+
+
+def test_a_scan_has_one_line(entries: list[Entry]) -> None:
+    """A method whose map is the scan of another one has no line where that one has; by itself it has."""
+    assert "graft_scan" not in lines(components_board(entries))
+    alone = [e for e in entries if e.method != "dynamic_graft"]
+    assert "graft_scan" in lines(components_board(alone))
+
+
+def test_the_arbiter_has_no_rank(entries: list[Entry]) -> None:
+    """Whoever makes the very grafts by which the truth is made is 0 from it, under whatever name, and is not ranked."""
+    found = lines(plant_pathways_board(entries))
+    for name in ("dynamic_graft", "good"):
+        assert found[name].rank is None and "arbiter" in found[name].unranked
+        assert found[name].figures["distance"].value == pytest.approx(0, abs=SAME)
+
+
+def test_an_answer_that_looks_at_no_plant_is_not_above_the_fixed_one(entries: list[Entry]) -> None:
+    """Neither the donor whatever is asked, nor the donor where LT is named; who is nearer to the truth is told to be."""
+    near = {plant: {p: {g: v + 0.02 for g, v in own.items()} for p, own in truth_of(plant).items()} for plant in catalog.plants()}
+    made = plant_pathways_board([*entries, *(entry("near", plant, 0.5, near[plant]) for plant in catalog.plants())])
+    found = lines(made)
+    fixed, cells = found[FIXED], found["near"].coverage[1]
+    for name in ("donor", "donor_at_lt", "random"):
+        assert (found[name].rank or 0) >= (fixed.rank or 0) and found[name].figures["distance"].value >= fixed.figures["distance"].value
+    assert found["near"].figures["distance"].value == pytest.approx(0.02, abs=1e-3) and found["near"].figures["distance"].n == cells
+    assert [line.method for line in made.tables[0].lines][0] == "near" and not made.lead.startswith(FIXED)
+    assert {table.scope["pair"] for table in made.tables[1:]} == {p for p in catalog.plants() if catalog.entry(p).truth.by_region}  # type: ignore[union-attr]
+
+
+recoveries = st.fixed_dictionaries({("qa", graft): st.floats(-0.2, 1.2) for graft in GRAFTS})
+
+
+@given(st.lists(recoveries, min_size=1, max_size=8), recoveries)
+def test_no_fixed_answer_is_nearer_than_the_medians(truths: list[dict[tuple[str, str], float]], said: dict[tuple[str, str], float]) -> None:
+    """Whatever is said of every plant alike has no smaller mean distance and no better rank; the truth itself has 0."""
+    fixed = fixed_answer(truths)
+    own, others = ([distance(answer, truth) for truth in truths] for answer in (said, fixed))
+    assert sum(own) >= sum(others) - 1e-9
+    scores = {name: PlantScores({str(i): -d for i, d in enumerate(ds)}, (-1, 0)) for name, ds in (("said", own), ("fixed", others))}
+    found = ranks(scores)
+    assert found["said"] >= found["fixed"]
+    assert all(distance(truth, truth) == 0 for truth in truths)
+
+
+def test_a_truth_is_far_from_another(entries: list[Entry]) -> None:
+    """The distance is the mean absolute difference over pathways and prompts."""
+    assert distance({("a", "FE"): 0.5, ("b", "FE"): 0.0}, {("a", "FE"): 0.0, ("b", "FE"): 1.0}) == 0.75
