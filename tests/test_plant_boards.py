@@ -163,7 +163,7 @@ def test_an_answer_that_looks_at_no_plant_is_not_above_the_fixed_one(entries: li
     for name in ("donor", "donor_at_lt", "random"):
         assert (found[name].rank or 0) >= (fixed.rank or 0) and found[name].figures["distance"].value >= fixed.figures["distance"].value
     assert found["near"].figures["distance"].value == pytest.approx(0.02, abs=1e-3) and found["near"].figures["distance"].n == cells
-    assert [line.method for line in made.tables[0].lines][0] == "near" and not made.lead.startswith(FIXED)
+    assert made.tables[0].lines[0].method == "near" and not made.lead.startswith(FIXED)
     assert {table.scope["pair"] for table in made.tables[1:]} == {p for p in catalog.plants() if catalog.entry(p).truth.by_region}  # type: ignore[union-attr]
 
 
