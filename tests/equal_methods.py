@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import norm
 
+from kgbench.leaderboard.maps import PlantScores
 from kgbench.leaderboard.ranks import ranks
 from kgbench.stats import Figure, Resampled, resample
 
@@ -68,9 +69,35 @@ def wrong(boards: int, methods: int, first: int = 0, **how: int) -> int:
     return sum(len(set(ranks(board(seed, [0.5] * methods, **how)).values())) > 1 for seed in range(first, first + boards))
 
 
+def over_plants(seed: int, levels: Sequence[float], plants: int) -> dict[str, PlantScores]:
+    """Methods of these true levels on the same plants, each of its own difficulty; scores lie between 0 and 1, and some at the ends.
+
+    Args:
+        seed: Of the board.
+        levels: Of each method, in standard deviations; 0 is a median score of .75.
+        plants: Number of plants.
+    """
+    rng = np.random.default_rng(seed)
+    hard = rng.normal(size=plants)
+    found = {}
+    for i, level in enumerate(levels):
+        latent = level + np.sqrt(0.5) * hard + np.sqrt(0.5) * rng.normal(size=plants)
+        values = np.minimum(1.0, 0.75 + 0.25 * latent).clip(0)
+        found[f"m{i:02d}"] = PlantScores({str(p): float(value) for p, value in enumerate(values)})
+    return found
+
+
+def wrong_over_plants(boards: int, methods: int, plants: int, level: float = 0.0) -> int:
+    """How many boards of equal methods have more than one rank where plants are the unit."""
+    return sum(len(set(ranks(over_plants(seed, [level] * methods, plants)).values())) > 1 for seed in range(boards))
+
+
 if __name__ == "__main__":
     many = int(sys.argv[1])
     for methods in (3, 6, 12, 20):
         for cells, budgets in ((8, 8), (8, 1), (1, 1)):
             found = wrong(many, methods, cells=cells, budgets=budgets)
             print(f"{methods} methods, {cells} cells, {budgets} budgets: {found} of {many} boards ({found / many:.3f})", flush=True)
+        for plants in (4, 8, 12, 40):
+            found = wrong_over_plants(many, methods, plants)
+            print(f"{methods} methods, {plants} plants: {found} of {many} boards ({found / many:.3f})", flush=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,13 @@ class PlantScores:
             raise DataError("two methods have figures of other plants, and cannot be compared")
         apart: NDArray[Any] = np.array([own - other.values[plant] for plant, own in self.values.items()])
         value, n = float(apart.mean()), len(apart)
-        return Resampled(value, resample(n, DRAWS, 0) @ apart / n, (value, value), n)
+        return Resampled(value, _counts(n) @ apart / n, (value, value), n)
+
+
+@lru_cache(maxsize=16)
+def _counts(n: int) -> NDArray[np.int64]:
+    """The resample of so many plants [draws, n]: the same for every method."""
+    return resample(n, DRAWS, 0)
 
 
 def mean_over_plants(figures: Mapping[str, Estimate], support: tuple[float, float] = (0.0, 1.0)) -> Estimate:
