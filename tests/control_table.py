@@ -40,7 +40,8 @@ def _cell(result: Result | None) -> str:
         return "not measured yet"
     seed, figures = next(iter(result.figures().items()))
     shown = "shown" if result.shown else "**not shown**"
-    return f"{shown}, {len(result.kept)} of {len(result.rates)} seeds; seed {seed}: {figures}"
+    n = len(result.rates)
+    return f"{shown}, {len(result.kept)} of {n} {'seeds' if n > 1 else 'seed'}; seed {seed}: {figures}"
 
 
 def negative(found: Mapping[str, Sequence[Result]]) -> str:
