@@ -220,6 +220,6 @@ def several(folder: Path, own: str = "own_idea") -> Iterator[Entry]:
         pairs = ("tiny-gemma",) if method == "path_patch" else ("tiny-gemma", "tiny-gpt2")
         for pair in pairs:
             yield entry(folder, method, pair, rate, verified=method == "dynamic_graft")
-        yield entry(folder, method, "tiny-gemma.ffn-1", rate, "planted", verified=method == "dynamic_graft")
+        yield entry(folder, method, "tiny-gemma.redundant", rate, "planted", verified=method == "dynamic_graft")
         yield entry(folder, method, "tiny-gemma", rate, "budget")
     yield entry(folder, own, rate=0.7, submitted=False)

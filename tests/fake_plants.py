@@ -32,7 +32,7 @@ def _truth(pair: ModelPair, planted: Dataset, terms: Sequence[Term], plant: str)
     for site in all_sites(pair, prompts):
         if (site.layer, site.component) in moved:
             value = Estimate(value=0.5 * (site in inside), low=-1, high=1, n=len(planted.facts))
-            places[(site.layer, site.component) if everywhere else tuple(site)] = Contribution(value, value)
+            places[(site.layer, site.component) if everywhere else tuple(site)] = Contribution(value, value, 0.5 * (site in inside))
     half = Estimate(value=0.5, low=0, high=1, n=len(planted.facts))
     return GradedTruth("top5", PROMPTS, len(planted.facts), places, {p: dict.fromkeys(("FE", "LT", "FE+LT"), half) for p in PROMPTS})
 

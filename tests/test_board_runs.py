@@ -23,7 +23,7 @@ from kgbench.records import LocalizerRef
 from kgbench.reproduction.board_runs import Campaign, board_runs, pairs_of
 from kgbench.runner import Settings
 
-PLANT = "tiny-gpt2.ffn-1"
+PLANT = "tiny-gemma.redundant"
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def test_runs_on_one_pair_follow_each_other() -> None:
 
 def test_parts_of_the_table() -> None:
     """By board, method and pair; a pair has its plants with it."""
-    runs = board_runs(["planted", "budget"], ["random", "oracle"], ["tiny-gpt2"])
+    runs = board_runs(["planted", "budget"], ["random", "oracle"], ["tiny-gemma"])
     assert {(run.board, run.method) for run in runs} == {
         ("planted", "random"),
         ("planted", "oracle"),
         ("budget", "random"),
     }
-    inside = [name for name in plants() if name.startswith("tiny-gpt2.")]
-    assert {run.pair for run in runs} == {"tiny-gpt2", *inside}
+    inside = [name for name in plants() if name.startswith("tiny-gemma.")]
+    assert {run.pair for run in runs} == {"tiny-gemma", *inside}
     assert [run.pair for run in board_runs(["planted"], ["snip"], [PLANT])] == [PLANT]
     assert set(board_runs(methods=["snip"])) == {run for run in board_runs() if run.method == "snip"}
 

@@ -236,7 +236,7 @@ def test_the_first_word_of_the_answer_is_told(run) -> None:
 @pytest.mark.parametrize(("many", "told"), [(12, True), (2, True), (1, False), (0, False)])
 def test_many_first_tokens_in_the_prompt_are_told(run, many: int, told: bool) -> None:
     """Though no word of the answers stands there; in less than one fact of ten it is chance."""
-    rows = [f"Pat {'Jo' if number < many else 'Al'}{number},Joanne" for number in range(12)]
+    rows = [f"Pat {'Jo' if number < many else 'Al'}{number},Joquin" for number in range(12)]
     Path("own.csv").write_text("\n".join(["subject,object", *rows]))
     answer = run("own.csv", "--template", "ask=So {subject} has", "--tokenizer", "tiny-gemma")
     assert answer.status == 0

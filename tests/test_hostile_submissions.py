@@ -18,7 +18,7 @@ from kgbench.leaderboard.entries import read_entries
 from kgbench.leaderboard.model import Line, Table
 from kgbench.records import RecordStore
 
-PLANT = "tiny-gpt2.ffn-1"
+PLANT = "tiny-gemma.redundant"
 
 CODE = '''
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ import numpy as np
 import plain
 import pytest
 import torch
-from interventions import created, kinds, logits, pico
+from interventions import KINDS, created, logits, pico
 
 from kgbench.data import Prompt
 from kgbench.engine.site_sets import all_sites, site_treatments
@@ -49,7 +49,7 @@ def test_every_site_has_a_score(family: str, name: str) -> None:
     assert max(abs(turned[site] - score) for site, score in scores.items()) < 1e-9
 
 
-@kinds
+@pytest.mark.parametrize(("name", "arguments"), [kind for kind in KINDS if ("directions", "fact") not in kind[1]])
 def test_what_a_scan_measures(name: str, arguments: tuple[tuple[str, str], ...]) -> None:
     """Each unit is a set of sites that the method takes and is credited to sites, whatever the parameters; no site has two."""
     units_of_a_scan_fit(Trial(created(name, arguments), "gpt2"))

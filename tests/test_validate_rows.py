@@ -36,8 +36,8 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     kgbench.evaluate("tiny-gemma", localizer="dynamic_graft", limit=6, output_dir=root)
     kgbench.evaluate("tiny-gemma", localizer="weight_delta", prompts=["headline"], limit=6, output_dir=root)
-    kgbench.evaluate("tiny-gemma.ffn-1", localizer="weight_delta", suite="planted", limit=8, output_dir=root)
-    kgbench.evaluate("tiny-gpt2.fe-lt-all", localizer="oracle", suite="planted", prompts=["headline"], limit=8, output_dir=root)
+    kgbench.evaluate("tiny-gemma.redundant", localizer="weight_delta", suite="planted", limit=8, output_dir=root)
+    kgbench.evaluate("tiny-gemma.superposed", localizer="oracle", suite="planted", prompts=["headline"], limit=8, output_dir=root)
     return root
 
 
@@ -148,7 +148,7 @@ def test_rows_exchanged_between_records_give_other_figures(honest: Path, tmp_pat
 # ------------------------------------------------------------------------------------------------ tampered: plants
 
 
-def planted_entry(computed: Path, tmp_path: Path, of: str = "ffn-1") -> Path:
+def planted_entry(computed: Path, tmp_path: Path, of: str = "redundant") -> Path:
     (found,) = computed.glob(f"*{of}*")
     folder = tmp_path / "entry"
     folder.mkdir()
@@ -199,7 +199,7 @@ def test_tampered_rankings_are_refused(what: str, computed: Path, tmp_path: Path
 
 def test_the_oracle_has_its_own_name_only(computed: Path, tmp_path: Path) -> None:
     """A baseline is a point of reference, and whoever is told the truth is an oracle."""
-    entry = planted_entry(computed, tmp_path, "fe-lt-all")
+    entry = planted_entry(computed, tmp_path, "superposed")
     edit(entry, lambda content: content.update(name="my method"), SUBMISSION)
     assert any(text.startswith(f"entry/{SUBMISSION}: name") for text in refused(entry))
 
