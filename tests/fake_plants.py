@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-
-import torch
-from safetensors.torch import save_file
+from types import SimpleNamespace
 
 from kgbench.data import Dataset, load_dataset, load_prompts
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import parts
 from kgbench.models.catalog import CARD, DELTA, zoo_path
-from kgbench.models.delta import stored_hash
+from kgbench.models.delta import stored_hash, write_delta
 from kgbench.models.pair import ModelPair, load_pair
 from kgbench.models.plant_truth import Contribution, GradedTruth
 from kgbench.records import Estimate
@@ -43,13 +41,14 @@ def write_plant(folder: Path, plant: str, decoy: str | None = None, facts: int =
     slots = Slots(pair.family, pair.n_layers)
     terms = [term for text in (plant, decoy) if text for term in parse_graft(text).terms]
     changed = {part.name for term in terms for site in term.sites(pair.n_layers) for part in parts(pair, slots.index[site])}
-    donor = pair.donors["sft"].state_dict()
+    before, after = pair.recipient.state_dict(), pair.donors["sft"].state_dict()
+    donor = {name: after[name] if name in changed else tensor for name, tensor in before.items()}
     dataset = load_dataset("tiny_movies")
     source = f"zoo:{base}/recipient"
     recipient = zoo_path(source)
     assert recipient is not None
     folder.mkdir(parents=True)
-    save_file({name: donor[name].to(torch.float16).contiguous() for name in sorted(changed)}, folder / DELTA)
+    write_delta(pair.recipient, SimpleNamespace(state_dict=lambda: donor), folder / DELTA)  # type: ignore[arg-type]
     card = {
         "name": folder.name,
         "base": base,

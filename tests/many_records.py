@@ -49,7 +49,7 @@ from kgbench.sites.configurations import BEST, REST, budget_labels, canonical
 VARIANTS = 4
 """Different runs of each kind."""
 PROMPTS = ("headline", "qa")
-LAYERS = 4
+LAYERS = 8
 PARTS = ("ln_1", "q", "k", "v", "o", "ln_2", "gate", "up", "down")
 BUDGETS = (0, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 

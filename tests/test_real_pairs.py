@@ -107,7 +107,7 @@ def dry_commands(group: click.Group) -> Iterator[str]:
 
 
 def test_no_forecast_is_left_out() -> None:
-    """Every command that has --dry-run is tried below, but for `submit`, which is about records alone, and `leaderboard run`, which is about shipped pairs."""
+    """Every command that has --dry-run is tried below, but for `submit` (of records) and `leaderboard run` (of shipped pairs)."""
     assert {line[0] for line in forecasts("gemma-2b").values()} == set(dry_commands(command)) - {"submit", "run"}
 
 

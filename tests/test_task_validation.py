@@ -23,7 +23,7 @@ from kgbench.harness.validate import validate
 
 @pytest.mark.parametrize("dataset", dataset_names())
 def test_every_shipped_row_is_right(dataset: str) -> None:
-    """Nothing is wrong with any row, under the tokenizers of the four tiny pairs: as choices, which hold the target, and once in all forms."""
+    """Nothing is wrong with any row, under the four tiny tokenizers: as choices, which hold the target, and once in all forms."""
     own = [entry for entry in shipped() if entry.dataset == dataset]
     chosen = [entry for entry in own if entry.form == "choices" or entry.prompt == own[0].prompt]
     report = validate([entry.name for entry in chosen])
