@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kgbench.board.files import FAINT, INK, picture_bytes, styled
 from kgbench.numbers import metric_name
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw", "picture"]
+__all__ = ["draw", "picture", "small_png"]
+
+_Shown = TypeVar("_Shown")
 
 _COLOURS = 64
 """In the file, which is an eighth of its size with all of them."""
@@ -37,10 +39,15 @@ _MARKS: Mapping[str, tuple[str, str]] = {
 
 def picture(made: Made) -> bytes:
     """A figure as a PNG file; equal figures give equal bytes under one version of matplotlib and of Pillow."""
+    return small_png(draw, made)
+
+
+def small_png(drawing: Callable[[_Shown], Figure], shown: _Shown) -> bytes:
+    """A drawing as a PNG file of half the usual size, in few colours."""
     from PIL import Image
 
     buffer = BytesIO()
-    with Image.open(BytesIO(picture_bytes(draw, made, "png"))) as drawn:
+    with Image.open(BytesIO(picture_bytes(drawing, shown, "png"))) as drawn:
         small = drawn.convert("RGB").resize((drawn.width // 2, drawn.height // 2), Image.Resampling.LANCZOS)
         small.quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
     return buffer.getvalue()

@@ -1,0 +1,226 @@
+"""The study's design: factors, cells, runs and recipe, from design.toml.
+
+With four factors and the defining relation I = ABCD, eight of the sixteen cells are run. It has
+resolution IV: a main effect is aliased with an interaction of three factors alone, and the
+interactions of two are aliased in pairs (G. E. P. Box, W. G. Hunter and J. S. Hunter, Statistics
+for Experimenters, 1978, chapter 12).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.training.recipes import Recipe, Stage
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Cell", "Criteria", "Factor", "Shape", "Study", "StudyRun", "Training", "study"]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Factor(_Table):
+    """A feature of the architecture with two levels."""
+
+    name: str
+    levels: tuple[str, str]
+    """The level that counts as -1 and the one that counts as +1."""
+    title: str
+
+
+class Shape(_Table):
+    """Sizes of models of one depth."""
+
+    width: int
+    inner: Mapping[str, int]
+    """Inner width of the FFN, by the level of the factor `ffn`."""
+
+
+class ModelSettings(_Table):
+    """What all models have in common."""
+
+    heads: int
+    positions: int
+    """Longest text, in tokens."""
+    tied: bool
+    """Whether head and embeddings are one matrix."""
+
+
+class Criteria(_Table):
+    """What a run should reach for its pathways to mean much; one that does not is marked."""
+
+    sft: float
+    """Share of the facts that the donor answers, on every prompt."""
+    known: float
+    """Share of the movies of pretraining that the recipient answers, on the first prompt."""
+
+
+class Training(_Table):
+    """World and training, the same in all cells."""
+
+    vocabulary: int
+    tokenizer_movies: int
+    lasting_movies: int
+    passing_movies: int
+    finetunings: int
+    """Most trainings of the donor, one after the other, while it is below its criterion."""
+    pretraining: Stage
+    finetuning: Stage
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of levels."""
+
+    factors: tuple[Factor, ...]
+    signs: tuple[int, ...]
+    """-1 or +1 by factor."""
+
+    @property
+    def levels(self) -> dict[str, str]:
+        """Level by factor."""
+        return {f.name: f.levels[sign > 0] for f, sign in zip(self.factors, self.signs, strict=True)}
+
+    @property
+    def name(self) -> str:
+        """The levels in words."""
+        return "-".join(self.levels.values())
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A cell under a training seed."""
+
+    cell: Cell
+    seed: int
+    """Of initial weights, of the world of pretraining and of the order of texts."""
+
+    @property
+    def name(self) -> str:
+        """Cell and seed."""
+        return f"{self.cell.name}.seed{self.seed}"
+
+
+class Study(_Table):
+    """The whole design."""
+
+    seeds: tuple[int, ...]
+    dataset: str
+    """The facts that are finetuned."""
+    known: int
+    """Movies of pretraining that the recipient is asked, of those in all wordings."""
+    prompts: tuple[str, ...]
+    factors: tuple[Factor, ...]
+    shapes: Mapping[str, Shape]
+    """By the level of the factor `layers`."""
+    model: ModelSettings
+    criteria: Criteria
+    training: Training
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """All combinations of the first factors; the last factor's sign is the product of theirs."""
+        free = product((-1, 1), repeat=len(self.factors) - 1)
+        return tuple(Cell(self.factors, (*signs, prod(signs))) for signs in free)
+
+    @property
+    def runs(self) -> tuple[StudyRun, ...]:
+        """All cells of the first seed, then of the next: balanced as early as can be."""
+        return tuple(StudyRun(cell, seed) for seed in self.seeds for cell in self.cells)
+
+    def chosen(self, names: Sequence[str], seeds: Sequence[int] = ()) -> tuple[StudyRun, ...]:
+        """Runs by name, or those of a cell by its name; all of them where none is given.
+
+        Args:
+            names: Of runs or cells.
+            seeds: Only runs of these; by default of all.
+
+        Raises:
+            UnknownNameError: There is no such run or cell.
+            InputError: A seed is none of the design's.
+        """
+        cells = {cell.name for cell in self.cells}
+        for name in names:
+            if name not in cells | {run.name for run in self.runs}:
+                raise UnknownNameError("run of the study", name, [run.name for run in self.runs])
+        if unknown := [seed for seed in seeds if seed not in self.seeds]:
+            known = ", ".join(map(str, self.seeds))
+            raise InputError(f"the study has no seed {unknown[0]}; its seeds are {known}")
+        wanted = [run for run in self.runs if not seeds or run.seed in seeds]
+        return tuple(r for r in wanted if not names or r.name in names or r.cell.name in names)
+
+    def recipe(self) -> Recipe:
+        """World and training as a recipe of the tiny pairs has them; the model is another."""
+        training = self.training
+        return Recipe(
+            name="study",
+            model_type="kgbench_switched",
+            config={},
+            bos=False,
+            dataset=self.dataset,
+            seed=self.seeds[0],
+            vocabulary=training.vocabulary,
+            tokenizer_movies=training.tokenizer_movies,
+            lasting_movies=training.lasting_movies,
+            passing_movies=training.passing_movies,
+            pretraining=training.pretraining,
+            finetuning=training.finetuning,
+            actors=True,
+            frozen=True,
+        )
+
+    def config(self, cell: Cell) -> dict[str, Any]:
+        """Arguments of a cell's configuration, but those that follow from the tokenizer."""
+        levels = cell.levels
+        shape = self.shapes[levels["layers"]]
+        return {
+            "hidden_size": shape.width,
+            "num_hidden_layers": int(levels["layers"]),
+            "num_attention_heads": self.model.heads,
+            "intermediate_size": shape.inner[levels["ffn"]],
+            "max_position_embeddings": self.model.positions,
+            "parallel": levels["blocks"] == "parallel",
+            "rotary": levels["positions"] == "rotary",
+            "gated": levels["ffn"] == "gated",
+            "tie_word_embeddings": self.model.tied,
+        }
+
+    def identity(self, run: StudyRun, facts: str) -> str:
+        """SHA-256 of all that a run's rows follow from.
+
+        Args:
+            run: The run.
+            facts: Content hash of the facts.
+        """
+        content = {
+            "config": self.config(run.cell),
+            "seed": run.seed,
+            "training": self.model_dump(mode="json", include={"training", "known", "prompts", "criteria"}),
+            "facts": facts,
+        }
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def study() -> Study:
+    """The design as it is shipped."""
+    text = (Path(__file__).parent / "design.toml").read_text(encoding="utf-8")
+    return Study.model_validate(tomllib.loads(text))

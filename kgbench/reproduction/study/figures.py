@@ -1,0 +1,187 @@
+"""Figures of the study, from the rows of its runs; no model is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from kgbench.effects.factorial import Contrast, contrasts, effects, log_odds, seed_deviation
+from kgbench.effects.ratios import recovery
+from kgbench.reproduction.study.design import Criteria, Study
+from kgbench.reproduction.study.rows import BOTH, KNOWN, PATHWAYS, RunRows, cut_from, cut_in
+from kgbench.stats import LEVEL, Figure, difference, hit_rate, resample
+
+__all__ = ["OUTCOMES", "Findings", "RunFigures", "findings", "run_figures"]
+
+_TOP = 5
+
+OUTCOMES: Mapping[str, str] = {
+    "LT − FE": "log-odds of LT less those of FE",
+    "LT": "log-odds of LT",
+    "FE": "log-odds of FE",
+    "FE+LT": "log-odds of FE+LT",
+    "depth": "depth at which half is read, 0 the first layer and 1 the last",
+}
+"""What effects are computed of: the study's outcome first, then its parts and the depth of reading."""
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """Figures of one run."""
+
+    rows: RunRows
+    prompts: tuple[str, ...]
+    criteria: Criteria
+
+    def hits(self, prompt: str, configuration: str) -> np.ndarray:
+        """Whether the target is among the five likeliest tokens [fact]."""
+        hits: np.ndarray = self.rows.ranks(prompt, configuration) <= _TOP
+        return hits
+
+    def rate(self, prompt: str, configuration: str) -> Figure:
+        """Share of hits."""
+        hits = self.hits(prompt, configuration)
+        return hit_rate(int(hits.sum()), len(hits))
+
+    def recovery(self, prompt: str, configuration: str) -> Figure:
+        """Share of what finetuning added that a configuration brings."""
+        return recovery({name: self.hits(prompt, name) for name in PATHWAYS}, configuration)
+
+    def odds(self, prompt: str, configuration: str) -> float | None:
+        """Log-odds of a configuration's recovery, in counts.
+
+        Counted are the facts that the donor answers and the recipient does not; None where there are none.
+        """
+        gained = self.hits(prompt, "SFT") & ~self.hits(prompt, "PRE")
+        if not gained.any():
+            return None
+        return log_odds(int(self.hits(prompt, configuration)[gained].sum()), int(gained.sum()))
+
+    def outcome(self, name: str, prompts: Sequence[str] = ()) -> float | None:
+        """One of `OUTCOMES`, the mean over prompts; None where it is undefined."""
+        if name == "depth":
+            layer = self.half_read.value
+            return None if layer is None else layer / (self.layers - 1)
+        plus, _, minus = name.partition(" − ")
+        values = []
+        for prompt in prompts or self.prompts:
+            odds = self.odds(prompt, plus), self.odds(prompt, minus) if minus else 0.0
+            if odds[0] is None or odds[1] is None:
+                return None
+            values.append(odds[0] - odds[1])
+        return float(np.mean(values))
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return self.rows.about.layers
+
+    @property
+    def shortfalls(self) -> tuple[str, ...]:
+        """Which criteria the run does not reach."""
+        sft = min(self.hits(prompt, "SFT").mean() for prompt in self.prompts)
+        known = self.hits(self.prompts[0], KNOWN).mean()
+        found = {"SFT": sft < self.criteria.sft, "known": known < self.criteria.known}
+        return tuple(name for name, short in found.items() if short)
+
+    @cached_property
+    def losses(self) -> np.ndarray:
+        """Hits that cutting LT's attention to FE in one layer costs [layer, fact], means over prompts."""
+        return self._less(cut_in)
+
+    @cached_property
+    def reading(self) -> np.ndarray:
+        """Hits that cutting it from a layer on costs [layer, fact], means over prompts."""
+        return self._less(cut_from)
+
+    def _less(self, cut: Callable[[int], str]) -> np.ndarray:
+        per_prompt = [[self.hits(p, BOTH).astype(float) - self.hits(p, cut(n)) for n in range(self.layers)] for p in self.prompts]
+        less: np.ndarray = np.mean(per_prompt, axis=0)
+        return less
+
+    @cached_property
+    def read_layer(self) -> Figure:
+        """The layer whose cut costs most; undefined where that cost may be 0."""
+        n = self.losses.shape[1]
+        most = int(self.losses.mean(1).argmax())
+        loss = difference(self.losses[most], np.zeros(n))
+        if loss.low is None or loss.low <= 0:
+            return Figure.missing("no single layer's cut has a cost whose interval excludes 0", n)
+        drawn = (resample(n) @ self.losses.T).argmax(1)
+        return Figure.hull(most, n, _outer(drawn))
+
+    @cached_property
+    def half_read(self) -> Figure:
+        """The last layer from which on a cut costs half of what cutting all layers costs."""
+        n = self.reading.shape[1]
+        whole = difference(self.reading[0], np.zeros(n))
+        if whole.low is None or whole.low <= 0:
+            return Figure.missing("the cost of cutting all attention from LT to FE may be 0", n)
+        drawn = _half(resample(n) @ self.reading.T)
+        return Figure.hull(int(_half(self.reading.mean(1)[None])[0]), n, _outer(drawn))
+
+
+def _half(costs: np.ndarray) -> np.ndarray:
+    """The last layer that costs at least half of what the first does, of each row [draw, layer]."""
+    enough = costs >= costs[:, :1] / 2
+    layers: np.ndarray = costs.shape[1] - 1 - enough[:, ::-1].argmax(1)
+    return layers
+
+
+def _outer(drawn: np.ndarray) -> tuple[float, float]:
+    """Percentiles of layers, to the next draw outwards."""
+    tail = (1 - LEVEL) / 2
+    low = np.quantile(drawn, tail, method="lower")
+    return float(low), float(np.quantile(drawn, 1 - tail, method="higher"))
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the runs that are in say together."""
+
+    study: Study
+    runs: tuple[RunFigures, ...]
+    contrasts: tuple[Contrast, ...]
+
+    def effects(self, outcome: str, prompts: Sequence[str] = (), complete: bool = False, level: float = LEVEL) -> list[Figure]:
+        """The effect of each contrast on one of `OUTCOMES`.
+
+        Args:
+            outcome: Its name.
+            prompts: By default all.
+            complete: Only runs that reach all criteria.
+            level: Confidence of each interval.
+        """
+        values, signs, seeds = self._columns(outcome, prompts, complete)
+        return effects(values, signs, seeds, self.contrasts, level)
+
+    def deviations(self, outcome: str) -> tuple[float, float] | None:
+        """Standard deviations between seeds and of the error."""
+        return seed_deviation(*self._columns(outcome, (), False), self.contrasts)
+
+    def _columns(self, outcome: str, prompts: Sequence[str], complete: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        cells = {cell.name: cell.signs for cell in self.study.cells}
+        kept = []
+        for run in self.runs:
+            value = None if complete and run.shortfalls else run.outcome(outcome, prompts)
+            if value is not None:
+                about = run.rows.about
+                kept.append((value, cells["-".join(about.levels.values())], about.seed))
+        values, signs, seeds = ([row[i] for row in kept] for i in range(3))
+        shape = (len(kept), len(self.study.factors))
+        return np.array(values), np.array(signs, int).reshape(shape), np.array(seeds, int)
+
+
+def run_figures(study: Study, rows: RunRows) -> RunFigures:
+    """Figures of a run."""
+    return RunFigures(rows, study.prompts, study.criteria)
+
+
+def findings(study: Study, rows: Sequence[RunRows]) -> Findings:
+    """Figures of all runs that are in."""
+    signs = np.array([cell.signs for cell in study.cells])
+    columns = contrasts([factor.name for factor in study.factors], signs)
+    return Findings(study, tuple(run_figures(study, one) for one in rows), columns)

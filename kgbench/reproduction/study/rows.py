@@ -1,0 +1,163 @@
+"""Rows of a run of the study: ranks of single facts and their provenance, one small file a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from kgbench.errors import DataError
+from kgbench.records import Strict
+
+__all__ = [
+    "BOTH",
+    "KNOWN",
+    "PATHWAYS",
+    "SCHEMA",
+    "About",
+    "RunRows",
+    "cut_from",
+    "cut_in",
+    "read_rows",
+    "rows_path",
+    "table_of",
+    "write_rows",
+]
+
+BOTH = "FE+LT"
+
+PATHWAYS = ("PRE", "SFT", "FE", "LT", BOTH, "(FE+LT)^C")
+"""Configurations of every run; those with cuts follow."""
+
+KNOWN = "KNOWN"
+"""Configuration of the recipient's rows about movies of pretraining."""
+
+SCHEMA = pa.schema(
+    [
+        pa.field("prompt", pa.string(), nullable=False),
+        pa.field("configuration", pa.string(), nullable=False),
+        pa.field("fact", pa.uint16(), nullable=False),
+        pa.field("rank", pa.uint16(), nullable=False),
+    ]
+)
+"""`fact` counts the facts of the data set or the movies of pretraining; `rank` 1 is the best."""
+
+_ABOUT = b"kgbench_study"
+_LEVEL = 9
+
+
+def cut_in(layer: int) -> str:
+    """Name of FE+LT where LT does not attend to FE in one layer."""
+    return f"{BOTH}, cut in {layer}"
+
+
+def cut_from(layer: int) -> str:
+    """Name of FE+LT where LT does not attend to FE from one layer on."""
+    return f"{BOTH}, cut from {layer}"
+
+
+class About(Strict):
+    """Provenance of the rows of a run."""
+
+    run: str
+    levels: dict[str, str]
+    """Level by factor."""
+    seed: int
+    identity: str
+    """Hash of design, recipe and facts."""
+    layers: int
+    layer_weights: int
+    """Weights inside the layers, which are what finetuning changes."""
+    weights: int
+    """All weights."""
+    finetunings: int
+    """Trainings of the donor, one after the other."""
+    steps: dict[str, int]
+    """By stage."""
+    seconds: dict[str, float]
+    """By stage."""
+    kgbench: str
+    packages: dict[str, str]
+    platform: str
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """The rows of a run."""
+
+    about: About
+    table: pa.Table
+
+    def ranks(self, prompt: str, configuration: str) -> np.ndarray:
+        """Ranks [fact] of one configuration on one prompt, facts in order.
+
+        Raises:
+            DataError: The run holds no such rows.
+        """
+        names = (self.table["prompt"].to_numpy(), self.table["configuration"].to_numpy())
+        chosen = (names[0] == prompt) & (names[1] == configuration)
+        facts = self.table["fact"].to_numpy()[chosen]
+        if not np.array_equal(facts, np.arange(len(facts))) or not len(facts):
+            raise DataError(
+                f"{self.about.run}: the rows of {configuration} on {prompt} are not one per fact; "
+                "remove the file, and kgbench reproduce study makes it again"
+            )
+        ranks: np.ndarray = self.table["rank"].to_numpy()[chosen]
+        return ranks
+
+
+def rows_path(folder: Path, run: str) -> Path:
+    """The file of a run."""
+    return folder / "runs" / f"{run}.parquet"
+
+
+def write_rows(rows: RunRows, path: Path) -> None:
+    """Write the file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    about = rows.about.model_dump_json().encode()
+    pq.write_table(
+        rows.table.replace_schema_metadata({_ABOUT: about}),
+        partial,
+        compression="zstd",
+        compression_level=_LEVEL,
+        write_statistics=False,
+    )
+    os.replace(partial, path)
+
+
+def read_rows(path: Path) -> RunRows:
+    """Read the file of a run.
+
+    Raises:
+        DataError: It is no such file.
+    """
+    try:
+        table = pq.read_table(path)
+        about = About.model_validate_json((table.schema.metadata or {})[_ABOUT])
+    except (OSError, pa.ArrowException, KeyError, ValidationError) as error:
+        raise DataError(
+            f"{path}: expected the rows that `kgbench reproduce study` writes "
+            f"({type(error).__name__}); remove the file to have the run made again"
+        ) from error
+    if table.schema.remove_metadata() != SCHEMA:
+        raise DataError(f"{path}: the columns are {table.column_names}, expected {SCHEMA.names}")
+    return RunRows(about, table.replace_schema_metadata(None))
+
+
+def table_of(blocks: Sequence[tuple[str, str, np.ndarray]]) -> pa.Table:
+    """Rows from (prompt, configuration, ranks [fact])."""
+    largest = np.iinfo(np.uint16).max
+    columns = {
+        "prompt": np.concatenate([[prompt] * len(ranks) for prompt, _, ranks in blocks]),
+        "configuration": np.concatenate([[name] * len(ranks) for _, name, ranks in blocks]),
+        "fact": np.concatenate([np.arange(len(ranks)) for _, _, ranks in blocks]).astype(np.uint16),
+        "rank": np.concatenate([np.minimum(ranks, largest) for _, _, ranks in blocks]),
+    }
+    return pa.table({name: pa.array(c, SCHEMA.field(name).type) for name, c in columns.items()}, schema=SCHEMA)

@@ -1,0 +1,269 @@
+"""One run of the study: pretrain, finetune what is inside the layers, and ask the pair.
+
+Between interruptions nothing but the run's folder is remembered: inside a stage training goes on from
+the last checkpoint, between stages from the last one finished.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerFast
+
+import kgbench
+from kgbench.data import Fact, Prompt, hash_facts, load_dataset, load_prompts
+from kgbench.engine import Engine
+from kgbench.engine.edits import Cut
+from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
+from kgbench.metrics import score_logits
+from kgbench.models.pair import ModelPair, prepare
+from kgbench.reproduction.study.design import Study, StudyRun
+from kgbench.reproduction.study.model import (
+    SwitchedConfig,
+    SwitchedModel,
+    new_model,
+    switched_family,
+)
+from kgbench.reproduction.study.rows import (
+    BOTH,
+    KNOWN,
+    PATHWAYS,
+    About,
+    RunRows,
+    cut_from,
+    cut_in,
+    table_of,
+)
+from kgbench.training import corpus
+from kgbench.training.checkpoints import freeze
+from kgbench.training.stages import SAVE_EVERY, Run, train
+from kgbench.training.tokenizer import train_tokenizer
+
+__all__ = ["Progress", "cut_reading", "make_run"]
+
+Progress = Callable[[int, int, str], None]
+"""Called with the steps done, the steps in all, and what is being done."""
+
+_TOP = 5
+
+
+def make_run(
+    study: Study,
+    run: StudyRun,
+    folder: Path,
+    progress: Progress | None = None,
+    save_every: int = SAVE_EVERY,
+) -> RunRows:
+    """Make a run, or finish it.
+
+    Args:
+        study: The design.
+        run: Which of its runs.
+        folder: For weights and checkpoints of this run alone.
+        progress: Progress callback.
+        save_every: Steps between checkpoints.
+
+    Returns:
+        Its rows; the finished weights stay in the folder.
+    """
+    return _Making(study, run, folder, progress, save_every).rows()
+
+
+class _Making:
+    def __init__(self, study: Study, run: StudyRun, folder: Path, progress: Progress | None, save_every: int) -> None:
+        self.study, self.run, self.folder = study, run, folder
+        self.progress, self.save_every = progress, save_every
+        self.recipe = study.recipe()
+        self.dataset = load_dataset(study.dataset)
+        self.facts: list[Mapping[str, str]] = [fact.fields for fact in self.dataset.facts]
+        self.prompts = {name: load_prompts(self.dataset, [name]) for name in study.prompts}
+
+    def rows(self) -> RunRows:
+        """Train what is not trained, then ask."""
+        self._begin()
+        recipient = self._stage("recipient", None)
+        for count in range(1, self.study.training.finetunings + 1):
+            before = "recipient" if count == 1 else f"sft-{count - 1}"
+            pair = self._pair(recipient, self._stage(f"sft-{count}", before))
+            if self._answers(pair) >= self.study.criteria.sft:
+                break
+        started = time.monotonic()
+        table = table_of([*self._known(pair), *self._pathways(pair)])
+        return RunRows(self._about(pair, count, time.monotonic() - started), table)
+
+    @cached_property
+    def _tokenizer(self) -> PreTrainedTokenizerFast:
+        texts = corpus.tokenizer_texts(self.recipe, self.run.seed, self.facts)
+        return train_tokenizer(texts, self.recipe.vocabulary, self.recipe.bos)
+
+    @cached_property
+    def _config(self) -> SwitchedConfig:
+        names = ("pad", "bos", "eos")
+        special = {f"{name}_token_id": getattr(self._tokenizer, f"{name}_token_id") for name in names}
+        settings = self.study.config(self.run.cell)
+        return SwitchedConfig(vocab_size=len(self._tokenizer), **special, **settings)
+
+    def _begin(self) -> None:
+        """Take the folder; what is of another design in it is removed."""
+        identity = self.study.identity(self.run, self.dataset.content_hash)
+        mark = self.folder / "identity"
+        if mark.is_file() and mark.read_text(encoding="utf-8", errors="replace") == identity:
+            return
+        for path in self.folder.glob("*") if self.folder.is_dir() else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        mark.write_text(identity, encoding="utf-8")
+
+    def _stage(self, name: str, start: str | None) -> SwitchedModel:
+        """The weights after a stage, trained where they are not there.
+
+        Args:
+            name: Of the stage.
+            start: The stage before; None for random weights.
+        """
+        seed = self.run.seed if start is None else 0
+        model = new_model(self._config, seed)
+        done = self.folder / f"{name}.safetensors"
+        if not done.is_file():
+            if start is not None:
+                _load(model, self.folder / f"{start}.safetensors")
+                freeze(model, switched_family())
+            self._train(model, name, done)
+        _load(model, done)
+        return model
+
+    def _train(self, model: SwitchedModel, name: str, done: Path) -> None:
+        fresh = name == "recipient"
+        training = self.study.training
+        stage = training.pretraining if fresh else training.finetuning
+        rounds = (
+            corpus.pretraining_rounds(self.recipe, self.run.seed, self.facts)
+            if fresh
+            else corpus.finetuning_rounds(self.recipe, self.facts)
+        )
+        order = Random(f"{name} {self.run.seed}")
+        batches = corpus.batched(rounds, self._tokenizer, stage.batch_size, order)
+        work, total = self.folder / f"{name}-checkpoints", len(batches)
+        progress, what = self.progress, f"{self.run.name}: {name}"
+        on_step = None if progress is None else lambda step: progress(step, total, what)
+        seconds = train(model, batches, stage, Run(work, self.run.seed, self.save_every, on_step))
+        clock = self.folder / f"{name}.json"
+        clock.write_text(json.dumps({"steps": total, "seconds": seconds}), encoding="utf-8")
+        _save(model, done)
+        shutil.rmtree(work)
+
+    def _pair(self, recipient: SwitchedModel, donor: SwitchedModel) -> ModelPair:
+        """Recipient and donor, whose own heads and embeddings are untied."""
+        donors = {"sft": prepare(donor)}
+        return ModelPair(self.run.name, prepare(recipient), donors, self._tokenizer, switched_family())
+
+    def _answers(self, pair: ModelPair) -> float:
+        """Share of the facts that the donor answers, of the prompt with the least."""
+        shares = []
+        for prompts in self.prompts.values():
+            (ranks,) = _ranks(pair, prompts, _treatments(pair, prompts, ["SFT"]))
+            shares.append(float(np.mean(ranks <= _TOP)))
+        return min(shares)
+
+    def _known(self, pair: ModelPair) -> Iterator[tuple[str, str, np.ndarray]]:
+        """Answers of the recipient on movies that pretraining had in all wordings."""
+        movies = corpus.known_movies(self.recipe, self.run.seed, self.facts, self.study.known)
+        facts = tuple(Fact(f"known/{number}", movie) for number, movie in enumerate(movies))
+        subject, answer = self.dataset.subject, self.dataset.object
+        hashed = hash_facts(facts, subject, answer)
+        dataset = replace(self.dataset, name="known", facts=facts, content_hash=hashed, dropped={})
+        for name in self.study.prompts:
+            prompts = load_prompts(dataset, [name])
+            (ranks,) = _ranks(pair, prompts, _treatments(pair, prompts, ["PRE"]))
+            yield name, KNOWN, ranks
+
+    def _pathways(self, pair: ModelPair) -> Iterator[tuple[str, str, np.ndarray]]:
+        """Pathways, and FE+LT with the attention of LT to FE cut in one layer, or from one on."""
+        layers = range(pair.n_layers)
+        for name, prompts in self.prompts.items():
+            treatments = dict(zip(PATHWAYS, _treatments(pair, prompts, PATHWAYS), strict=True))
+            both = treatments[BOTH]
+            treatments |= {cut_in(n): cut_reading(pair, prompts, both, [n]) for n in layers}
+            treatments |= {cut_from(n): cut_reading(pair, prompts, both, layers[n:]) for n in layers}
+            ranks = _ranks(pair, prompts, list(treatments.values()))
+            for configuration, own in zip(treatments, ranks, strict=True):
+                yield name, configuration, own
+
+    def _about(self, pair: ModelPair, finetunings: int, asking: float) -> About:
+        stages = ["recipient", *(f"sft-{n}" for n in range(1, finetunings + 1))]
+        clocks = {name: json.loads((self.folder / f"{name}.json").read_text("utf-8")) for name in stages}
+        # The library ties nothing in a pair: the weights are counted in a model as it is trained.
+        model = new_model(self._config, 0)
+        packages = ("torch", "transformers", "tokenizers", "faker")
+        return About(
+            run=self.run.name,
+            levels=self.run.cell.levels,
+            seed=self.run.seed,
+            identity=self.study.identity(self.run, self.dataset.content_hash),
+            layers=pair.n_layers,
+            layer_weights=sum(weight.numel() for weight in model.layers.parameters()),
+            weights=sum(weight.numel() for weight in model.parameters()),
+            finetunings=finetunings,
+            steps={name: clock["steps"] for name, clock in clocks.items()},
+            seconds={name: round(clock["seconds"], 1) for name, clock in clocks.items()} | {"asking": round(asking, 1)},
+            kgbench=kgbench.__version__,
+            packages={name: version(name) for name in packages},
+            platform=platform.platform(),
+        )
+
+
+Treated = list[tuple[Treatment, ...]]
+"""For each prompt, the treatment of each token."""
+
+
+def _treatments(pair: ModelPair, prompts: Sequence[Prompt], configurations: Sequence[str]) -> list[Treated]:
+    return [graft_treatments(pair, prompts, parse_configuration(c)) for c in configurations]
+
+
+def cut_reading(pair: ModelPair, prompts: Sequence[Prompt], treatments: Treated, layers: Sequence[int]) -> Treated:
+    """The same with the attention of the last token to the first entity cut in some layers."""
+    found = []
+    for prompt, treated in zip(prompts, treatments, strict=True):
+        entity = frozenset(pair.encoded(prompt).regions["FE"])
+        cuts = tuple(Cut(layer, entity) for layer in layers)
+        found.append((*treated[:-1], replace(treated[-1], cuts=cuts)))
+    return found
+
+
+def _ranks(pair: ModelPair, prompts: Sequence[Prompt], treatments: Sequence[Treated]) -> Int[np.ndarray, "configuration fact"]:
+    """Ranks of the targets under some configurations."""
+    engine = Engine(pair)
+    logits = engine.logits(engine.plan_treatments(prompts, treatments))[:, :, 0]
+    targets = torch.tensor([pair.encoded(prompt).target for prompt in prompts])
+    several = targets[:, None].expand(-1, len(treatments)).reshape(-1)
+    ranks: np.ndarray = score_logits(logits.flatten(0, 1), several)["rank"]
+    return ranks.reshape(len(prompts), len(treatments)).T
+
+
+def _save(model: SwitchedModel, path: Path) -> None:
+    """Write a model's weights, each tensor once, whole or not at all."""
+    partial = path.with_suffix(".partial")
+    save_file({name: weight.detach() for name, weight in model.named_parameters()}, partial)
+    os.replace(partial, path)
+
+
+def _load(model: SwitchedModel, path: Path) -> None:
+    """Read a model's weights."""
+    stored = load_file(path)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(stored[name])
