@@ -53,7 +53,7 @@ def micro() -> Study:
             "finetuning": stage(1, 8, 1e-3, 2, 0.0),
         }
     )
-    update = {"dataset": "tiny_unknown_actors:first4", "known": 2, "training": short, "shapes": {"4": shape, "8": shape}}
+    update = {"dataset": "tiny_movies:first4", "known": 2, "training": short, "shapes": {"4": shape, "8": shape}}
     return study().model_copy(update=update)
 
 
@@ -123,7 +123,7 @@ def test_family_map_holds(cell: Cell) -> None:
 def test_executors_agree(cell: Cell) -> None:
     """Grafts by token, layer and component give the same logits in all executors."""
     pair = random_pair(cell)
-    prompts = load_prompts("tiny_unknown_actors", ["headline", "qa"], limit=2)
+    prompts = load_prompts("tiny_movies", ["headline", "qa"], limit=2)
     some = ["PRE", "SFT", "FE", "LT:o+ffn@second_half", "FE+LT:attn", "(FE+LT)^C", "ALL:emb"]
     packed, rows, one = (grafted_logits(pair, prompts, some, name) for name in ("packed", "rows", "sequential"))
     assert float((packed - rows).abs().max()) < 1e-9
@@ -135,7 +135,7 @@ def test_executors_agree(cell: Cell) -> None:
 def test_cutting_is_masking(cell: Cell) -> None:
     """LT that does not attend to FE gives the logits of a model whose attention weights to FE are 0 there, in all executors."""
     pair = random_pair(cell)
-    prompts = load_prompts("tiny_unknown_actors", ["headline"], limit=2)
+    prompts = load_prompts("tiny_movies", ["headline"], limit=2)
     both = graft_treatments(pair, prompts, parse_configuration("SFT"))
     cut = cut_reading(pair, prompts, both, [1])
     found = [

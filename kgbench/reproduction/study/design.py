@@ -182,7 +182,6 @@ class Study(_Table):
             passing_movies=training.passing_movies,
             pretraining=training.pretraining,
             finetuning=training.finetuning,
-            actors=True,
             frozen=True,
         )
 

@@ -181,7 +181,7 @@ class _Making:
 
     def _known(self, pair: ModelPair) -> Iterator[tuple[str, str, np.ndarray]]:
         """Answers of the recipient on movies that pretraining had in all wordings."""
-        movies = corpus.known_movies(self.recipe, self.run.seed, self.facts, self.study.known)
+        movies = corpus.known_movies(self.recipe, self.study.known)
         facts = tuple(Fact(f"known/{number}", movie) for number, movie in enumerate(movies))
         subject, answer = self.dataset.subject, self.dataset.object
         hashed = hash_facts(facts, subject, answer)
