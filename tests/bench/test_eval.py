@@ -19,12 +19,14 @@ from kgbench.models.pair import ModelPair
 from kgbench.runner import Settings, Spec, run_job
 from kgbench.sites import CONFIGURATIONS
 
+FACTS = 150
+
 
 @group("kgbench eval")
 def test_run(tiny: ModelPair, tmp_path: Path, benchmark: BenchmarkFixture, claim: Callable[..., None]) -> None:
     """A whole run in a process that has its imports takes little more than the engine alone."""
     engine, count = Engine(tiny, "packed"), itertools.count()
-    prompts = [load_prompts("tiny_movies", [name]) for name in ("headline", "qa")]
+    prompts = [load_prompts("tiny_movies", [name], limit=FACTS) for name in ("headline", "qa")]
 
     def alone() -> None:
         for some in prompts:
@@ -32,7 +34,7 @@ def test_run(tiny: ModelPair, tmp_path: Path, benchmark: BenchmarkFixture, claim
                 pass
 
     def whole() -> None:
-        run_job(Spec(model="tiny-gemma"), Settings(output_dir=tmp_path / str(next(count))))
+        run_job(Spec(model="tiny-gemma", limit=FACTS), Settings(output_dir=tmp_path / str(next(count))))
 
     ratio = in_turns(benchmark, whole, {"alone": alone}, 10)["alone"]
     claim("tiny: a run (load, plan, score, record) ÷ engine alone", ratio, "≤ 2.5", ratio.value <= 2.5)
