@@ -47,7 +47,9 @@ class InputError(KgbenchError):
 class UnknownNameError(InputError):
     """A name that nothing is registered under."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "", most: int | None = None) -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], hint: str = "", most: int | None = None
+    ) -> None:
         """Compose the message.
 
         Args:
@@ -58,7 +60,9 @@ class UnknownNameError(InputError):
             most: How many names are listed at most, where there can be hundreds; the start of a name counts as near then.
         """
         names = sorted(set(known))
-        near = get_close_matches(name, names, n=2, cutoff=0.6) or [k for k in names if k.lower() == name.lower()]
+        near = get_close_matches(name, names, n=2, cutoff=0.6) or [
+            k for k in names if k.lower() == name.lower()
+        ]
         if most is not None and not near:
             starts = {known[: len(name)]: known for known in reversed(names)}
             near = [starts[start] for start in get_close_matches(name, starts, n=2, cutoff=0.8)]

@@ -19,7 +19,9 @@ Version 2: a tie counts against the target. In version 1 it counted for it, see 
 """
 
 
-def worst_rank(logits: Float[torch.Tensor, "*answer vocabulary"], target: Float[torch.Tensor, ...]) -> Int[torch.Tensor, "*answer"]:
+def worst_rank(
+    logits: Float[torch.Tensor, "*answer vocabulary"], target: Float[torch.Tensor, ...]
+) -> Int[torch.Tensor, "*answer"]:
     """Rank of the target's logit among all tokens, the worst of those that share it.
 
     Args:

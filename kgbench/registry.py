@@ -50,7 +50,10 @@ class Registry:
 
     def names(self) -> tuple[str, ...]:
         """All names: built-in ones, then those of installed packages."""
-        return (*self._builtin, *(name for name in sorted(self._plugins) if name not in self._builtin))
+        return (
+            *self._builtin,
+            *(name for name in sorted(self._plugins) if name not in self._builtin),
+        )
 
     def is_builtin(self, name: str) -> bool:
         """Whether a name is one of the package's own classes; nothing is loaded."""
@@ -71,7 +74,9 @@ class Registry:
         if _is_file(name):
             _check_source(*self._place(name))
         elif name not in self.names():
-            raise UnknownNameError(self.kind, name, self.names(), "Or give a file: path/to/file.py:Class.")
+            raise UnknownNameError(
+                self.kind, name, self.names(), "Or give a file: path/to/file.py:Class."
+            )
 
     def load(self, name: str) -> type:
         """The class of this name, of `path.py:Class`, or the only one in `path.py`.
@@ -85,11 +90,19 @@ class Registry:
             return self._checked(self._from_file(name), name)
         if name in self._builtin:
             members = vars(importlib.import_module(f"{self.package}.{name}")).values()
-            return self._checked(next((m for m in members if getattr(m, "name", None) == name), None), name)
+            return self._checked(
+                next((m for m in members if getattr(m, "name", None) == name), None), name
+            )
         try:
             found = self._plugins[name].load()
-        except (Exception, SystemExit, GeneratorExit) as error:  # whatever a package raises at import
-            raise InputError(f"the {self.kind} {name!r} of an installed package does not load: {told(error)}") from error
+        except (
+            Exception,
+            SystemExit,
+            GeneratorExit,
+        ) as error:  # whatever a package raises at import
+            raise InputError(
+                f"the {self.kind} {name!r} of an installed package does not load: {told(error)}"
+            ) from error
         return self._checked(found, name)
 
     def fingerprint(self, name: str) -> str:
@@ -114,21 +127,31 @@ class Registry:
             frames = frames_in(error, path)
             where = f" ({path.name}:{frames[-1].lineno})" if frames else ""
             raise InputError(f"{path} does not load: {told(error)}{where}") from error
-        classes = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
+        classes = [
+            v
+            for v in vars(module).values()
+            if isinstance(v, type) and v.__module__ == module.__name__
+        ]
         if not attribute:
             return self._only([found for found in classes if issubclass(found, self.base)], path)
         if not hasattr(module, attribute):
-            raise UnknownNameError(f"class in {path}:", attribute, [found.__name__ for found in classes])
+            raise UnknownNameError(
+                f"class in {path}:", attribute, [found.__name__ for found in classes]
+            )
         return getattr(module, attribute)
 
     def _place(self, name: str) -> tuple[Path, str]:
         """The file of `path.py:Class` or `path.py`, and the class, if one is named."""
         place, _, attribute = (name, "", "") if name.endswith(".py") else name.rpartition(":")
         if not place.endswith(".py") or not (attribute.isidentifier() or place == name):
-            raise InputError(f"{name!r} does not name a {self.kind}: expected path/to/file.py:Class")
+            raise InputError(
+                f"{name!r} does not name a {self.kind}: expected path/to/file.py:Class"
+            )
         path = Path(place).expanduser()
         if not path.is_file():
-            raise InputError(f"no file {str(path)!r} to take the {self.kind} {attribute} from".replace("  ", " "))
+            raise InputError(
+                f"no file {str(path)!r} to take the {self.kind} {attribute} from".replace("  ", " ")
+            )
         return path, attribute
 
     def _only(self, classes: Sequence[type], path: Path) -> type:
@@ -136,20 +159,32 @@ class Registry:
         found = [each for each in classes if not inspect.isabstract(each)] or list(classes)
         if not found:
             base = f"{self.base.__module__}.{self.base.__name__}"
-            raise InputError(f"{path} defines no {self.kind}: expected a class that derives from {base}")
+            raise InputError(
+                f"{path} defines no {self.kind}: expected a class that derives from {base}"
+            )
         if len(found) > 1:
             names = ", ".join(each.__name__ for each in found)
-            raise InputError(f"{path} defines several {self.kind}s, {names}: give one of them, such as {path}:{found[0].__name__}")
+            raise InputError(
+                f"{path} defines several {self.kind}s, {names}: give one of them, such as {path}:{found[0].__name__}"
+            )
         return found[0]
 
     def _checked(self, found: object, name: str) -> type:
         if not (isinstance(found, type) and issubclass(found, self.base)):
             base = f"{self.base.__module__}.{self.base.__name__}"
-            raise InputError(f"{name!r} is not a {self.kind}: expected a class that derives from {base}")
+            raise InputError(
+                f"{name!r} is not a {self.kind}: expected a class that derives from {base}"
+            )
         if inspect.isabstract(found):
-            raise InputError(f"the {self.kind} {name!r} does not define {', '.join(sorted(getattr(found, '__abstractmethods__', ())))}")
-        if missing := [a for a in ("name", "about") if not isinstance(getattr(found, a, None), str)]:
-            raise InputError(f'the {self.kind} {name!r} has no {missing[0]}: set {missing[0]} = "..." in the class')
+            raise InputError(
+                f"the {self.kind} {name!r} does not define {', '.join(sorted(getattr(found, '__abstractmethods__', ())))}"
+            )
+        if missing := [
+            a for a in ("name", "about") if not isinstance(getattr(found, a, None), str)
+        ]:
+            raise InputError(
+                f'the {self.kind} {name!r} has no {missing[0]}: set {missing[0]} = "..." in the class'
+            )
         return found
 
 
@@ -164,7 +199,9 @@ def _check_source(path: Path, attribute: str) -> None:
         source = path.read_bytes()
         tree = ast.parse(source, str(path))
     except SyntaxError as error:
-        raise InputError(f"{path} does not load: {type(error).__name__}: {error.msg} ({path.name}:{error.lineno})") from error
+        raise InputError(
+            f"{path} does not load: {type(error).__name__}: {error.msg} ({path.name}:{error.lineno})"
+        ) from error
     except (OSError, ValueError) as error:
         raise InputError(f"{path} does not load: {told(error)}") from error
     for statement in tree.body:  # those in a `try` or an `if` may be made for what is not there
@@ -194,7 +231,11 @@ def _is_installed(package: str) -> bool:
 
 def frames_in(error: BaseException, file: Path) -> list[traceback.FrameSummary]:
     """Where an error passed through a file or a folder, from the outermost call to the innermost."""
-    return [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve().is_relative_to(file.resolve())]
+    return [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).resolve().is_relative_to(file.resolve())
+    ]
 
 
 def told(error: BaseException) -> str:

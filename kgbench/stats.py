@@ -95,9 +95,20 @@ class Figure:
     def __post_init__(self) -> None:
         numbers = (self.value, self.low, self.high)
         if self.undefined:
-            if self.low is not None or self.high is not None or (self.value is not None and not isfinite(self.value)):
-                raise ValueError(f"a figure with a reason has no interval, and a finite value or none: {numbers}")
-        elif self.value is None or self.low is None or self.high is None or not all(isfinite(x) for x in numbers if x is not None):
+            if (
+                self.low is not None
+                or self.high is not None
+                or (self.value is not None and not isfinite(self.value))
+            ):
+                raise ValueError(
+                    f"a figure with a reason has no interval, and a finite value or none: {numbers}"
+                )
+        elif (
+            self.value is None
+            or self.low is None
+            or self.high is None
+            or not all(isfinite(x) for x in numbers if x is not None)
+        ):
             raise ValueError(f"a figure needs three finite numbers or a reason: {numbers}")
         elif not self.low <= self.value <= self.high:
             raise ValueError(f"a figure's value lies within its interval: {numbers}")
@@ -129,7 +140,11 @@ class Figure:
     def to_json(self) -> dict[str, Any]:
         """`{"value", "low", "high", "n"}`, or `{"undefined": reason, "n"}`, with a `"value"` where there is one without an interval."""
         if self.undefined:
-            return {**({} if self.value is None else {"value": self.value}), "undefined": self.undefined, "n": self.n}
+            return {
+                **({} if self.value is None else {"value": self.value}),
+                "undefined": self.undefined,
+                "n": self.n,
+            }
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
 
 
@@ -148,14 +163,20 @@ def resample(n: int, draws: int = 2000, seed: int = 0) -> NDArray[np.int64]:
         ValueError: If n or draws is below 1.
     """
     if n < 1 or draws < 1:
-        raise ValueError(f"a resample needs at least one fact and one draw, not n={n}, draws={draws}")
-    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws).astype(np.int64)
+        raise ValueError(
+            f"a resample needs at least one fact and one draw, not n={n}, draws={draws}"
+        )
+    return (
+        np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws).astype(np.int64)
+    )
 
 
 def resampled_means(values: Array, counts: Array) -> NDArray[np.float64]:
     """The mean of values [n] in each draw: [draws]."""
     if counts.shape[1] != len(values):
-        raise ValueError(f"the resample is of {counts.shape[1]} facts, the values are of {len(values)}")
+        raise ValueError(
+            f"the resample is of {counts.shape[1]} facts, the values are of {len(values)}"
+        )
     means: NDArray[np.float64] = np.asarray(counts, float) @ np.asarray(values, float) / len(values)
     return means
 
@@ -191,11 +212,21 @@ def mean(values: Array, support: tuple[float, float] | None = None, level: float
     if values.dtype == bool:
         return hit_rate(int(values.sum()), n, level)
     if n < 1 or (n < 2 and not np.issubdtype(values.dtype, np.integer)):
-        return Figure.missing(f"{n} fact{'s' * (n == 0)}, and an interval needs two" + (f" (the value is {values[0]:.4g})" if n else ""), n)
+        return Figure.missing(
+            f"{n} fact{'s' * (n == 0)}, and an interval needs two"
+            + (f" (the value is {values[0]:.4g})" if n else ""),
+            n,
+        )
     value = float(np.mean(values))
-    ends = (min(support), max(support)) if support is not None and min(support) < max(support) else None
+    ends = (
+        (min(support), max(support))
+        if support is not None and min(support) < max(support)
+        else None
+    )
     if ends is None and np.ptp(values) == 0:
-        return Figure.missing(f"all {n} values are {value:.4g}, so that nothing is known of how far others may be", n)
+        return Figure.missing(
+            f"all {n} values are {value:.4g}, so that nothing is known of how far others may be", n
+        )
     low, high = _student(value, float(np.sum((values - value) ** 2)), n, ends, level)
     if ends is not None and ends[0] <= values.min() and values.max() <= ends[1]:
         low, high = max(ends[0], low), min(ends[1], high)
@@ -231,7 +262,9 @@ def median(values: Array, level: float = LEVEL) -> Figure:
     if below < 1:
         return Figure.missing(f"{n} fact{'s' * (n != 1)}, too few for an interval of the median", n)
     ordered = np.sort(values)
-    return Figure.hull(float(np.median(values)), n, (float(ordered[below - 1]), float(ordered[n - below])))
+    return Figure.hull(
+        float(np.median(values)), n, (float(ordered[below - 1]), float(ordered[n - below]))
+    )
 
 
 def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Figure:
@@ -247,7 +280,10 @@ def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Figure:
     """
     n, (size, needed) = len(numerator), _size(denominator, level)
     if not divides(denominator, level):
-        return Figure.missing(f"the denominator, {np.mean(denominator) if n else 0:.3g} on average of {n} facts, is not told from 0", n)
+        return Figure.missing(
+            f"the denominator, {np.mean(denominator) if n else 0:.3g} on average of {n} facts, is not told from 0",
+            n,
+        )
     above, below = (np.asarray(values, float) for values in (numerator, denominator))
     a, b = float(above.sum()), float(below.sum())
     if size <= needed:
@@ -301,7 +337,10 @@ def ratio_difference(first: Parts, second: Parts, level: float = LEVEL) -> Figur
     if np.array_equal(bottom, other_bottom):
         return ratio(other_top - top, bottom, level)
     values = linearised(other_top, other_bottom) - linearised(top, bottom)
-    value, gap = float(np.mean(values)), min(abs(float(np.mean(part))) for part in (bottom, other_bottom))
+    value, gap = (
+        float(np.mean(values)),
+        min(abs(float(np.mean(part))) for part in (bottom, other_bottom)),
+    )
     reach = 1 / gap if np.issubdtype(top.dtype, np.integer) else 1.0
     return mean(values, (value - reach, value + reach), level)
 
@@ -318,7 +357,9 @@ def linearised(numerator: Array, denominator: Array) -> Array:
     """
     gap = float(np.mean(denominator))
     ratio = float(np.mean(numerator)) / gap
-    values: Array = ratio + (np.asarray(numerator, float) - ratio * np.asarray(denominator, float)) / gap
+    values: Array = (
+        ratio + (np.asarray(numerator, float) - ratio * np.asarray(denominator, float)) / gap
+    )
     return values
 
 
@@ -338,11 +379,16 @@ class Resampled:
         """The estimate with its interval."""
         bootstrap = _outwards(self.draws)
         if not all(map(isfinite, bootstrap)):
-            return Figure.missing(f"the denominator loses its sign in {np.mean(np.isnan(self.draws)):.1%} of the draws", self.n)
+            return Figure.missing(
+                f"the denominator loses its sign in {np.mean(np.isnan(self.draws)):.1%} of the draws",
+                self.n,
+            )
         return Figure.hull(self.value, self.n, bootstrap, self.floor)
 
 
-def resampled_ratio(numerator: Array, denominator: Array, counts: Array, anchors: Sequence[int] = (0, 1)) -> Resampled:
+def resampled_ratio(
+    numerator: Array, denominator: Array, counts: Array, anchors: Sequence[int] = (0, 1)
+) -> Resampled:
     """The ratio of two means under a resample of the facts.
 
     A draw whose denominator has lost its sign counts against both ends.
@@ -353,11 +399,16 @@ def resampled_ratio(numerator: Array, denominator: Array, counts: Array, anchors
         counts: Resample [draws, n].
         anchors: Ratios that facts can take exactly: 0 (like the floor) and 1 (like the ceiling) for a recovery.
     """
-    value, draws = float(np.mean(numerator)) / float(np.mean(denominator)), _ratios(numerator, denominator, counts)
+    value, draws = (
+        float(np.mean(numerator)) / float(np.mean(denominator)),
+        _ratios(numerator, denominator, counts),
+    )
     return Resampled(value, draws, ratio_floor(numerator, denominator, anchors), len(numerator))
 
 
-def ratio_floor(numerator: Array, denominator: Array, anchors: Sequence[int]) -> tuple[float, float]:
+def ratio_floor(
+    numerator: Array, denominator: Array, anchors: Sequence[int]
+) -> tuple[float, float]:
     """The interval that a ratio's own holds at least.
 
     Where a graft hits just the facts that the donor hits, every draw gives exactly 1, yet the next fact might differ. At an anchor r the
@@ -372,18 +423,30 @@ def ratio_floor(numerator: Array, denominator: Array, anchors: Sequence[int]) ->
     if np.issubdtype(numerator.dtype, np.integer):
         ends = sorted(anchors[nearest] + end / gap for end in discordance(residuals[nearest]))
         return ends[0], ends[1]
-    value, share = float(np.mean(numerator)) / gap, unseen(n) if _few(int(np.count_nonzero(residuals[nearest])), n) else 0.0
+    value, share = (
+        float(np.mean(numerator)) / gap,
+        unseen(n) if _few(int(np.count_nonzero(residuals[nearest])), n) else 0.0,
+    )
     return value - share, value + share
 
 
 def resampled_difference(
-    first: tuple[Array, Array], second: tuple[Array, Array], counts: Array, anchors: Sequence[int] = (0, 1)
+    first: tuple[Array, Array],
+    second: tuple[Array, Array],
+    counts: Array,
+    anchors: Sequence[int] = (0, 1),
 ) -> Resampled:
     """The paired difference of two ratios, second - first, under a resample of the facts."""
-    return apart((first, resampled_ratio(*first, counts, anchors)), (second, resampled_ratio(*second, counts, anchors)), anchors)
+    return apart(
+        (first, resampled_ratio(*first, counts, anchors)),
+        (second, resampled_ratio(*second, counts, anchors)),
+        anchors,
+    )
 
 
-def apart(first: tuple[Parts, Resampled], second: tuple[Parts, Resampled], anchors: Sequence[int] = (0, 1)) -> Resampled:
+def apart(
+    first: tuple[Parts, Resampled], second: tuple[Parts, Resampled], anchors: Sequence[int] = (0, 1)
+) -> Resampled:
     """The paired difference, second - first, of two ratios that are resampled already.
 
     Args:
@@ -412,7 +475,10 @@ def mean_of(parts: Sequence[Resampled], n: int) -> Resampled:
         n: Number of facts behind them.
     """
     floors = np.mean([part.floor for part in parts], axis=0)
-    value, draws = float(np.mean([part.value for part in parts])), np.mean([part.draws for part in parts], axis=0)
+    value, draws = (
+        float(np.mean([part.value for part in parts])),
+        np.mean([part.draws for part in parts], axis=0),
+    )
     return Resampled(value, draws, (float(floors[0]), float(floors[1])), n)
 
 
@@ -425,7 +491,9 @@ def discordance(contrast: Array, level: float = LEVEL) -> tuple[float, float]:
 
 def _contrast(values: Array) -> Array:
     """Hits as integers, so that they can be subtracted; others as floats."""
-    return values.astype(np.int64 if values.dtype == bool or np.issubdtype(values.dtype, np.integer) else np.float64)
+    return values.astype(
+        np.int64 if values.dtype == bool or np.issubdtype(values.dtype, np.integer) else np.float64
+    )
 
 
 def _reach(contrast: Array) -> float:
@@ -445,38 +513,52 @@ def _quantile(freedom: float, level: float) -> float:
     return float(t.ppf((1 + level) / 2, freedom))
 
 
-def _student(value: float, spread: float, n: float, ends: tuple[float, float] | None, level: float) -> tuple[float, float]:
+def _student(
+    value: float, spread: float, n: float, ends: tuple[float, float] | None, level: float
+) -> tuple[float, float]:
     """Student's interval of n facts, of which mean and sum of squares about it are given, and of the imagined ones at the ends."""
     weight, (low, high) = (_imagined(level), ends) if ends is not None else (0.0, (value, value))
     count = n + 2 * weight
     centre = (n * value + weight * (low + high)) / count
-    squares = spread + n * (value - centre) ** 2 + weight * ((low - centre) ** 2 + (high - centre) ** 2)
+    squares = (
+        spread + n * (value - centre) ** 2 + weight * ((low - centre) ** 2 + (high - centre) ** 2)
+    )
     margin = _quantile(count - 1, level) * sqrt(squares / ((count - 1) * count))
     return centre - margin, centre + margin
 
 
 def _percentiles(draws: Array, level: float = LEVEL) -> tuple[float, float]:
     tail = (1 - level) / 2
-    return float(np.quantile(draws, tail, method="lower")), float(np.quantile(draws, 1 - tail, method="higher"))
+    return float(np.quantile(draws, tail, method="lower")), float(
+        np.quantile(draws, 1 - tail, method="higher")
+    )
 
 
 def _ratios(numerator: Array, denominator: Array, counts: Array) -> Array:
     """The ratio of the two means in each draw [draws]; NaN where the denominator has lost its sign."""
-    return ratio_draws(resampled_means(numerator, counts), resampled_means(denominator, counts), float(np.mean(denominator)))
+    return ratio_draws(
+        resampled_means(numerator, counts),
+        resampled_means(denominator, counts),
+        float(np.mean(denominator)),
+    )
 
 
 def ratio_draws(numerators: Array, denominators: Array, gap: float) -> Array:
     """Ratios of sums or means in each draw [draws]; NaN where the denominator has not the sign of the gap."""
     sign = np.sign(gap)
     below = denominators * sign
-    ratios: Array = np.divide(numerators * sign, below, out=np.full(len(below), np.nan), where=below > 0)
+    ratios: Array = np.divide(
+        numerators * sign, below, out=np.full(len(below), np.nan), where=below > 0
+    )
     return ratios
 
 
 def _outwards(draws: Array) -> tuple[float, float]:
     """The percentiles, draws that are NaN counting against both ends."""
     missing = np.isnan(draws)
-    return _percentiles(np.where(missing, -np.inf, draws))[0], _percentiles(np.where(missing, np.inf, draws))[1]
+    return _percentiles(np.where(missing, -np.inf, draws))[0], _percentiles(
+        np.where(missing, np.inf, draws)
+    )[1]
 
 
 def _few(exceptions: int, n: int) -> bool:

@@ -35,7 +35,10 @@ ADAPTERS: Mapping[str, Mapping[str, Any]] = {
         "layers_to_transform": [0, 2],
         "layers_pattern": "layers",
     },
-    "gemma": {"target_modules": ["k_proj", "o_proj", "gate_proj", "lm_head"], "modules_to_save": ["norm", "embed_tokens"]},
+    "gemma": {
+        "target_modules": ["k_proj", "o_proj", "gate_proj", "lm_head"],
+        "modules_to_save": ["norm", "embed_tokens"],
+    },
 }
 """One adapter for each family; together they make use of all that a configuration can say."""
 
@@ -60,7 +63,10 @@ def write_adapter(recipient: nn.Module, folder: Path, seed: int = 0, **said: Any
     """An adapter of random rows, and where it replaces modules as a whole, of other random weights."""
     generator = torch.Generator().manual_seed(seed)
     with quiet():
-        model = get_peft_model(copy.deepcopy(recipient), LoraConfig(**{"r": 4, "lora_alpha": 8, "task_type": "CAUSAL_LM", **said}))
+        model = get_peft_model(
+            copy.deepcopy(recipient),
+            LoraConfig(**{"r": 4, "lora_alpha": 8, "task_type": "CAUSAL_LM", **said}),
+        )
         for name, weights in model.named_parameters():
             if "lora_" in name or "modules_to_save" in name:
                 noise = 0.3 * torch.randn(weights.shape, generator=generator, dtype=torch.float64)
@@ -72,7 +78,9 @@ def write_adapter(recipient: nn.Module, folder: Path, seed: int = 0, **said: Any
 def merged(recipient: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """The whole model that PEFT makes of a recipient and an adapter."""
     with quiet():
-        return prepare(PeftModel.from_pretrained(copy.deepcopy(recipient), folder).merge_and_unload())
+        return prepare(
+            PeftModel.from_pretrained(copy.deepcopy(recipient), folder).merge_and_unload()
+        )
 
 
 def adapter_pair(recipient: Path, adapter: Path, **options: Any) -> ModelPair:
@@ -82,7 +90,13 @@ def adapter_pair(recipient: Path, adapter: Path, **options: Any) -> ModelPair:
 
 def merged_pair(pair: ModelPair, adapter: Path) -> ModelPair:
     """The same pair with PEFT's merged model for a donor."""
-    return ModelPair(pair.name, pair.recipient, {"sft": merged(pair.recipient, adapter)}, pair.tokenizer, pair.family)
+    return ModelPair(
+        pair.name,
+        pair.recipient,
+        {"sft": merged(pair.recipient, adapter)},
+        pair.tokenizer,
+        pair.family,
+    )
 
 
 Made = tuple[ModelPair, ModelPair, Path, Path]

@@ -11,9 +11,22 @@ from kgbench.records.facts import write_facts
 
 FRESH: dict[str, dict[str, Any]] = {
     "intervenes": {"localizer": "dynamic_graft", "model": "tiny-gemma", "limit": 12},
-    "draws": {"localizer": "causal_trace", "model": "tiny-gemma", "limit": 12, "prompts": ["headline"], "localizer_args": {"draws": "2"}},
+    "draws": {
+        "localizer": "causal_trace",
+        "model": "tiny-gemma",
+        "limit": 12,
+        "prompts": ["headline"],
+        "localizer_args": {"draws": "2"},
+    },
     "scores": {"localizer": "weight_delta", "model": "tiny-gemma", "limit": 12, "prompts": ["qa"]},
-    "at random": {"localizer": "random", "model": "tiny-gemma", "limit": 12, "prompts": ["qa"], "seed": 3, "metric": "logprob"},
+    "at random": {
+        "localizer": "random",
+        "model": "tiny-gemma",
+        "limit": 12,
+        "prompts": ["qa"],
+        "seed": 3,
+        "metric": "logprob",
+    },
     "custom": {
         "localizer": "dynamic_graft",
         "model": "tiny-gemma",
@@ -22,7 +35,12 @@ FRESH: dict[str, dict[str, Any]] = {
         "grafts": ["LT:o+ffn@second_half", "FE"],
         "dtype": "float64",
     },
-    "planted": {"localizer": "weight_delta", "model": "tiny-gemma.redundant", "limit": 12, "suite": "planted"},
+    "planted": {
+        "localizer": "weight_delta",
+        "model": "tiny-gemma.redundant",
+        "limit": 12,
+        "suite": "planted",
+    },
 }
 """What is evaluated: methods of all kinds, own grafts, a suite that knows the truth."""
 
@@ -39,7 +57,11 @@ def edited(run: StoredRecord, root: Path, where: dict[str, str], **changes: Any)
     """A copy of a run, without its seal, in which some columns of the rows that are at a place have other values."""
     shutil.copytree(run.path, place := root / run.path.name)
     columns = run.facts().to_pydict()
-    rows = [i for i in range(len(columns["fact"])) if all(columns[key][i] == value for key, value in where.items())]
+    rows = [
+        i
+        for i in range(len(columns["fact"]))
+        if all(columns[key][i] == value for key, value in where.items())
+    ]
     assert rows
     for i in rows:
         for name, value in changes.items():

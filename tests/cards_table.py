@@ -18,7 +18,12 @@ from kgbench.training.scoring import PROMPTS
 
 __all__ = ["pairs_table", "plants_table"]
 
-PAIR_COLUMNS = ("PRE", "SFT", "ALL", *(name for name in CONFIGURATIONS if name not in ("PRE", "SFT", "ALL")))
+PAIR_COLUMNS = (
+    "PRE",
+    "SFT",
+    "ALL",
+    *(name for name in CONFIGURATIONS if name not in ("PRE", "SFT", "ALL")),
+)
 PLANT_COLUMNS = ("PRE", "SFT", "plant", "decoy", "FE", "LT", "FE+LT", "(FE+LT)^C")
 
 
@@ -27,7 +32,10 @@ def pairs_table() -> str:
     rows = []
     for name in shipped():
         card = json.loads((zoo_folder(f"zoo:{name}") / CARD).read_text("utf-8"))
-        seeds = {name: card["scores"], **{f"{name}, seed {other['seed']}": other["scores"] for other in card["other_seeds"]}}
+        seeds = {
+            name: card["scores"],
+            **{f"{name}, seed {other['seed']}": other["scores"] for other in card["other_seeds"]},
+        }
         for label, scores in seeds.items():
             rows += [[label, prompt, *figures(scores[prompt], PAIR_COLUMNS)] for prompt in PROMPTS]
     return markdown(["pair", "prompt", *code(PAIR_COLUMNS)], rows)
@@ -42,9 +50,27 @@ def plants_table() -> str:
         for prompt in PROMPTS:
             planted, decoys = (card["scores"][group][prompt] for group in ("planted", "decoys"))
             places = [name, *code([card["plant"], card["decoy"]]), prompt]
-            rows.append([*places, *figures(planted, PLANT_COLUMNS), parts(card, planted), number_text(decoys["decoy"])])
+            rows.append(
+                [
+                    *places,
+                    *figures(planted, PLANT_COLUMNS),
+                    parts(card, planted),
+                    number_text(decoys["decoy"]),
+                ]
+            )
     plain = [column if column in ("plant", "decoy") else f"`{column}`" for column in PLANT_COLUMNS]
-    return markdown(["plant", "planted at", "decoys at", "prompt", *plain, "parts of the plant", "decoys under decoy"], rows)
+    return markdown(
+        [
+            "plant",
+            "planted at",
+            "decoys at",
+            "prompt",
+            *plain,
+            "parts of the plant",
+            "decoys under decoy",
+        ],
+        rows,
+    )
 
 
 def parts(card: Mapping[str, Any], planted: Mapping[str, float]) -> str:
@@ -73,7 +99,9 @@ def code(words: Iterable[str]) -> list[str]:
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of Markdown."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, *rows)).replace("\n", f"\n{'|---' * len(head)}|\n", 1)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, *rows)).replace(
+        "\n", f"\n{'|---' * len(head)}|\n", 1
+    )
 
 
 if __name__ == "__main__":

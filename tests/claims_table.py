@@ -39,8 +39,19 @@ def ask(pair: str) -> dict[tuple[str, str], Outcome]:
     """What became of each claim on each prompt."""
     with TemporaryDirectory() as folder:
         report = Path(folder, "claims.xml")
-        command = ["--pyargs", "kgbench.claims", "--kgbench-model", pair, f"--junitxml={report}", "-p", "no:cacheprovider", "-q"]
-        done = subprocess.run([sys.executable, "-m", "pytest", *command], cwd=folder, capture_output=True, text=True)
+        command = [
+            "--pyargs",
+            "kgbench.claims",
+            "--kgbench-model",
+            pair,
+            f"--junitxml={report}",
+            "-p",
+            "no:cacheprovider",
+            "-q",
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *command], cwd=folder, capture_output=True, text=True
+        )
         if done.returncode not in (0, 1):
             raise SystemExit(f"{pair}: the claims did not run\n{done.stdout}{done.stderr}")
         return dict(_outcome(case) for case in ElementTree.parse(report).iter("testcase"))
@@ -52,22 +63,32 @@ def _outcome(case: ElementTree.Element) -> tuple[tuple[str, str], Outcome]:
     if case.find("error") is not None:
         raise SystemExit(f"{claim} on {prompt} did not run: {case.find('error').attrib['message']}")  # type: ignore[union-attr]
     undecided = any(name == "kgbench_undecided" for name, _ in noted)
-    outcome = "**fails**" if case.find("failure") is not None else "undecided" if undecided else "holds"
+    outcome = (
+        "**fails**" if case.find("failure") is not None else "undecided" if undecided else "holds"
+    )
     return (claim, prompt), (outcome, [value for name, value in noted if name == "figure"])
 
 
 def table(found: Mapping[str, Mapping[tuple[str, str], Outcome]]) -> str:
     """The table, for the outcomes on each pair."""
     claims = sorted(next(iter(found.values())), key=lambda claim: list(TITLES).index(claim[0]))
-    lines = ["| claim | prompt | " + " | ".join(f"`{pair}`" for pair in found) + " |", "|---" * (len(found) + 2) + "|"]
+    lines = [
+        "| claim | prompt | " + " | ".join(f"`{pair}`" for pair in found) + " |",
+        "|---" * (len(found) + 2) + "|",
+    ]
     for claim in claims:
-        cells = [f"{outcome}: {'; '.join(figures)}" for outcome, figures in (rows[claim] for rows in found.values())]
+        cells = [
+            f"{outcome}: {'; '.join(figures)}"
+            for outcome, figures in (rows[claim] for rows in found.values())
+        ]
         lines.append(f"| {TITLES[claim[0]]} | {claim[1]} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def main(pairs: Sequence[str]) -> None:
-    print(f"<!-- begin: claims -->\n{table({pair: ask(pair) for pair in pairs})}\n<!-- end: claims -->")
+    print(
+        f"<!-- begin: claims -->\n{table({pair: ask(pair) for pair in pairs})}\n<!-- end: claims -->"
+    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ from jaxtyping import install_import_hook
 # Shapes and types of what goes in and out are checked against the annotations, here only. Not in forward.py and treatment.py: the one
 # defines functions within functions, for each of which the checks would be built anew at every call, the other is called once per token.
 CHECKED = ("engine", "packed", "plan", "rows", "selftest", "sequential", "tree")
-install_import_hook([*(f"kgbench.engine.{name}" for name in CHECKED), "kgbench.metrics"], "beartype.beartype")
+install_import_hook(
+    [*(f"kgbench.engine.{name}" for name in CHECKED), "kgbench.metrics"], "beartype.beartype"
+)
 
 # The same examples on every machine, so that a red test stays red until it is mended; `--hypothesis-profile explore` looks for new ones.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
@@ -41,7 +43,12 @@ def exact() -> Iterator[None]:
 
     plain, to, single = torch.nn.functional.softmax, torch.Tensor.to, torch.Tensor.float
 
-    def softmax(x: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> torch.Tensor:
+    def softmax(
+        x: torch.Tensor,
+        dim: int | None = None,
+        _stacklevel: int = 3,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
         return plain(x, dim=dim, dtype=torch.float64 if x.dtype == torch.float64 else dtype)
 
     def kept(x: torch.Tensor, *wanted: Any, **options: Any) -> torch.Tensor:
@@ -51,7 +58,13 @@ def exact() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.functional, "softmax", softmax)
         patch.setattr(torch.Tensor, "to", kept)
-        patch.setattr(torch.Tensor, "float", lambda x, *options, **more: x if x.dtype == torch.float64 else single(x, *options, **more))
+        patch.setattr(
+            torch.Tensor,
+            "float",
+            lambda x, *options, **more: (
+                x if x.dtype == torch.float64 else single(x, *options, **more)
+            ),
+        )
         yield
 
 

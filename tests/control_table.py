@@ -22,12 +22,18 @@ PUBLISHED = Path(__file__).parents[1] / "leaderboard" / "reproductions"
 
 def published_results() -> dict[str, tuple[Result, ...]]:
     """The criteria of each pair with published rows."""
-    return {path.parent.name: results(read_measured(path), page()) for path in sorted(PUBLISHED.glob(f"*/{ROWS}"))}
+    return {
+        path.parent.name: results(read_measured(path), page())
+        for path in sorted(PUBLISHED.glob(f"*/{ROWS}"))
+    }
 
 
 def table(found: Mapping[str, Sequence[Result]]) -> str:
     """A row per criterion: shown or not, on how many seeds, and the figures of the first seed."""
-    lines = ["| criterion | " + " | ".join(f"`{pair}`" for pair in found) + " |", "|---" * (len(found) + 1) + "|"]
+    lines = [
+        "| criterion | " + " | ".join(f"`{pair}`" for pair in found) + " |",
+        "|---" * (len(found) + 1) + "|",
+    ]
     by_name = {pair: {one.criterion.name: one for one in own} for pair, own in found.items()}
     for criterion in CRITERIA:
         cells = [_cell(own.get(criterion.name)) for own in by_name.values()]
@@ -41,7 +47,9 @@ def _cell(result: Result | None) -> str:
     seed, figures = next(iter(result.figures().items()))
     shown = "shown" if result.shown else "**not shown**"
     n = len(result.rates)
-    return f"{shown}, {len(result.kept)} of {n} {'seeds' if n > 1 else 'seed'}; seed {seed}: {figures}"
+    return (
+        f"{shown}, {len(result.kept)} of {n} {'seeds' if n > 1 else 'seed'}; seed {seed}: {figures}"
+    )
 
 
 def negative(found: Mapping[str, Sequence[Result]]) -> str:
@@ -52,7 +60,10 @@ def negative(found: Mapping[str, Sequence[Result]]) -> str:
             if not one.shown:
                 lines += ["", f"[{pair}.{one.criterion.name}]"]
                 lines += ['tries = ""']
-                lines += [f"{seed} = {json.dumps(text, ensure_ascii=False)}" for seed, text in one.figures().items()]
+                lines += [
+                    f"{seed} = {json.dumps(text, ensure_ascii=False)}"
+                    for seed, text in one.figures().items()
+                ]
     return "\n".join(lines)
 
 

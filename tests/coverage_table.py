@@ -74,7 +74,9 @@ class Held:
         if self.printed < SHOWN:
             return f"({100 * self.covered:.0f}{shown})"
         why = f" {wide}" if self.covered > HIGHEST + 2 * self.error and wide else ""
-        bad = self.covered < LOWEST - 2 * self.error or (self.covered > HIGHEST + 2 * self.error and not wide)
+        bad = self.covered < LOWEST - 2 * self.error or (
+            self.covered > HIGHEST + 2 * self.error and not wide
+        )
         return f"{'**' if bad else ''}{100 * self.covered:.1f}{shown}{'**' if bad else ''}{why}"
 
 
@@ -145,12 +147,21 @@ def ranked(*parts: tuple[float, float, float]) -> Callable[[np.random.Generator,
     def draw(rng: np.random.Generator, n: int) -> Array:
         which = np.minimum(np.searchsorted(shares, rng.random(n)), len(parts) - 1)
         middle, spread = (np.array([part[i] for part in parts])[which] for i in (1, 2))
-        return np.minimum(np.ceil(np.exp(middle + spread * rng.standard_normal(n)) * (spread > 0) + (spread == 0)), 256_000.0)
+        return np.minimum(
+            np.ceil(
+                np.exp(middle + spread * rng.standard_normal(n)) * (spread > 0) + (spread == 0)
+            ),
+            256_000.0,
+        )
 
     return draw
 
 
-RECIPIENT, HALF, DONOR = ranked((1, 6.0, 1.6)), ranked((0.3, 0, 0), (0.7, 3.5, 1.8)), ranked((0.9, 0, 0), (0.1, 1.5, 1.5))
+RECIPIENT, HALF, DONOR = (
+    ranked((1, 6.0, 1.6)),
+    ranked((0.3, 0, 0), (0.7, 3.5, 1.8)),
+    ranked((0.9, 0, 0), (0.1, 1.5, 1.5)),
+)
 
 
 def ranks(score: Callable[[Array], Array]) -> Draw:
@@ -172,7 +183,11 @@ def probable(rng: np.random.Generator, n: int) -> Scores:
 
 def logarithms(rng: np.random.Generator, n: int) -> Scores:
     """Log-probabilities."""
-    return {name: np.log(np.maximum(values, 1e-12)) for name, values in probable(rng, n).items() if name != "U"}
+    return {
+        name: np.log(np.maximum(values, 1e-12))
+        for name, values in probable(rng, n).items()
+        if name != "U"
+    }
 
 
 def areas(draw: Callable[[np.random.Generator, int], Array]) -> Draw:
@@ -221,7 +236,15 @@ def _cases() -> list[Case]:
             won - lost,
             "discrete",
         )
-        for won, lost in ((0.01, 0.0), (0.05, 0.01), (0.1, 0.1), (0.3, 0.05), (0.5, 0.2), (0.9, 0.02), (0.97, 0.0))
+        for won, lost in (
+            (0.01, 0.0),
+            (0.05, 0.01),
+            (0.1, 0.1),
+            (0.3, 0.05),
+            (0.5, 0.2),
+            (0.9, 0.02),
+            (0.97, 0.0),
+        )
     ]
 
     def recovered(name: str, draw: Draw, truth: float, wide: str = "discrete") -> Case:
@@ -241,10 +264,26 @@ def _cases() -> list[Case]:
         recovered("PRE .01, SFT .08, r = 1, alike", alike(0.01, 0.08, 0.08), 1.0),
     ]
     together = hits(PRE=0.02, SFT=0.97, FE=0.2, LT=0.4, **{"FE+LT": 0.9})
-    found.append(Case("synergy of hits", "FE .2, LT .4, both .9", together, synergy, (0.9 - 0.2 - 0.4 + 0.02) / 0.95, "discrete"))
+    found.append(
+        Case(
+            "synergy of hits",
+            "FE .2, LT .4, both .9",
+            together,
+            synergy,
+            (0.9 - 0.2 - 0.4 + 0.02) / 0.95,
+            "discrete",
+        )
+    )
     sample = np.random.default_rng(1)
 
-    def over(score: str, name: str, draw: Draw, figure: Callable[[Scores], Figure], truth: Callable[[Scores], float], wide: str) -> None:
+    def over(
+        score: str,
+        name: str,
+        draw: Draw,
+        figure: Callable[[Scores], Figure],
+        truth: Callable[[Scores], float],
+        wide: str,
+    ) -> None:
         found.append(Case(score, name, draw, figure, truth(draw(sample, MANY)), wide))
 
     kinds = {"PRE": "of the recipient", "LT": "of a part", "SFT": "nine in ten at 1"}
@@ -253,19 +292,46 @@ def _cases() -> list[Case]:
     for graft, name in kinds.items():
         over("mean log rank", name, ranks(np.log), _of("log_rank", graft), _mean(graft), "bounded")
     for graft, name in kinds.items():
-        over("mean reciprocal rank", name, ranks(lambda r: 1 / r), _of("rr", graft), _mean(graft), "bounded")
-    humps = {"PRE": "all but 0", "LT": "widespread near 0", "U": "of two humps", "SFT": "of the donor", "ALL": "near 1"}
+        over(
+            "mean reciprocal rank",
+            name,
+            ranks(lambda r: 1 / r),
+            _of("rr", graft),
+            _mean(graft),
+            "bounded",
+        )
+    humps = {
+        "PRE": "all but 0",
+        "LT": "widespread near 0",
+        "U": "of two humps",
+        "SFT": "of the donor",
+        "ALL": "near 1",
+    }
     for graft, name in humps.items():
         over("mean probability", name, probable, _of("prob", graft), _mean(graft), "bounded")
     for graft in ("PRE", "LT", "SFT", "ALL"):
-        over("mean log-probability", humps[graft], logarithms, _of("logprob", graft), _mean(graft), "bounded")
+        over(
+            "mean log-probability",
+            humps[graft],
+            logarithms,
+            _of("logprob", graft),
+            _mean(graft),
+            "bounded",
+        )
     for score, draw in (
         ("log rank", ranks(np.log)),
         ("reciprocal rank", ranks(lambda r: 1 / r)),
         ("probability", probable),
         ("log-probability", logarithms),
     ):
-        over(f"recovery of {score}", "of a part", draw, lambda s: recovery(s, "LT"), _recovered, "bounded")
+        over(
+            f"recovery of {score}",
+            "of a part",
+            draw,
+            lambda s: recovery(s, "LT"),
+            _recovered,
+            "bounded",
+        )
     for name, draw in (
         ("Beta(8, 1)", areas(lambda rng, n: rng.beta(8, 1, n))),
         ("Beta(2, 2)", areas(lambda rng, n: rng.beta(2, 2, n))),
@@ -293,8 +359,12 @@ CASES: Sequence[Case] = _cases()
 def lowest_of_hits(n: int) -> float:
     """The lowest coverage of a hit rate, of all p from .001 to .999: exact."""
     p, k = np.linspace(0.001, 0.999, 1997), np.arange(n + 1)
-    low, high = np.array([(found.low, found.high) for found in (hit_rate(int(hits), n) for hits in k)], float).T[:, :, None]
-    return float((binom.pmf(k[:, None], n, p) * ((low - 1e-9 <= p) & (p <= high + 1e-9))).sum(axis=0).min())
+    low, high = np.array(
+        [(found.low, found.high) for found in (hit_rate(int(hits), n) for hits in k)], float
+    ).T[:, :, None]
+    return float(
+        (binom.pmf(k[:, None], n, p) * ((low - 1e-9 <= p) & (p <= high + 1e-9))).sum(axis=0).min()
+    )
 
 
 def _job(place: tuple[int, int, int]) -> Held:
@@ -307,14 +377,20 @@ def table(repetitions: int) -> str:
     places = [(case, n, repetitions) for case in range(len(CASES)) for n in FACTS]
     with ProcessPoolExecutor(2) as pool:
         held = dict(zip(places, pool.map(_job, places, chunksize=4), strict=True))
-    lines = ["| interval of | where | " + " | ".join(f"n = {n}" for n in FACTS) + " |", "|---" * (len(FACTS) + 2) + "|"]
+    lines = [
+        "| interval of | where | " + " | ".join(f"n = {n}" for n in FACTS) + " |",
+        "|---" * (len(FACTS) + 2) + "|",
+    ]
     lowest = " | ".join(f"{100 * lowest_of_hits(n):.1f}" for n in FACTS)
     lines.append(f"| hits | the worst p of .001 to .999 (exact) | {lowest} |")
     for i, case in enumerate(CASES):
         cells = (held[i, n, repetitions].text(case.wide) for n in FACTS)
         lines.append(f"| {case.score} | {case.name} | {' | '.join(cells)} |")
     none = " | ".join("no interval" for _ in FACTS)
-    lines += [f"| mean rank | everywhere | {none} |", f"| AUROC and AP of one plant | over its sites | {none} |"]
+    lines += [
+        f"| mean rank | everywhere | {none} |",
+        f"| AUROC and AP of one plant | over its sites | {none} |",
+    ]
     errors = [one.error for one in held.values() if one.printed >= SHOWN]
     told = (
         f"{repetitions:,} repetitions a cell; standard error of a cell {100 * float(np.median(errors)):.1f} points at the median, "

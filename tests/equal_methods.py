@@ -43,7 +43,9 @@ class Scored:
         return Resampled(value, counts(len(apart)) @ apart / len(apart), (value, value), len(apart))
 
 
-def board(seed: int, rates: Sequence[float], facts: int = 150, cells: int = 8, budgets: int = 8) -> dict[str, Scored]:
+def board(
+    seed: int, rates: Sequence[float], facts: int = 150, cells: int = 8, budgets: int = 8
+) -> dict[str, Scored]:
     """Methods of these hit rates on the same facts, each of its own difficulty, which all methods and cells share in part.
 
     Args:
@@ -66,7 +68,10 @@ def board(seed: int, rates: Sequence[float], facts: int = 150, cells: int = 8, b
 
 def wrong(boards: int, methods: int, first: int = 0, **how: int) -> int:
     """How many boards of equal methods have more than one rank."""
-    return sum(len(set(ranks(board(seed, [0.5] * methods, **how)).values())) > 1 for seed in range(first, first + boards))
+    return sum(
+        len(set(ranks(board(seed, [0.5] * methods, **how)).values())) > 1
+        for seed in range(first, first + boards)
+    )
 
 
 def over_plants(seed: int, levels: Sequence[float], plants: int) -> dict[str, PlantScores]:
@@ -89,7 +94,10 @@ def over_plants(seed: int, levels: Sequence[float], plants: int) -> dict[str, Pl
 
 def wrong_over_plants(boards: int, methods: int, plants: int, level: float = 0.0) -> int:
     """How many boards of equal methods have more than one rank where plants are the unit."""
-    return sum(len(set(ranks(over_plants(seed, [level] * methods, plants)).values())) > 1 for seed in range(boards))
+    return sum(
+        len(set(ranks(over_plants(seed, [level] * methods, plants)).values())) > 1
+        for seed in range(boards)
+    )
 
 
 if __name__ == "__main__":
@@ -97,7 +105,13 @@ if __name__ == "__main__":
     for methods in (3, 6, 12, 20):
         for cells, budgets in ((8, 8), (8, 1), (1, 1)):
             found = wrong(many, methods, cells=cells, budgets=budgets)
-            print(f"{methods} methods, {cells} cells, {budgets} budgets: {found} of {many} boards ({found / many:.3f})", flush=True)
+            print(
+                f"{methods} methods, {cells} cells, {budgets} budgets: {found} of {many} boards ({found / many:.3f})",
+                flush=True,
+            )
         for plants in (4, 8, 12, 40):
             found = wrong_over_plants(many, methods, plants)
-            print(f"{methods} methods, {plants} plants: {found} of {many} boards ({found / many:.3f})", flush=True)
+            print(
+                f"{methods} methods, {plants} plants: {found} of {many} boards ({found / many:.3f})",
+                flush=True,
+            )

@@ -11,7 +11,16 @@ from kgbench.leaderboard.boards.cost import FORWARDS
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.model import Board, Column, Leaderboard, Line, Table
 from kgbench.leaderboard.submission import Submission, Verification
-from kgbench.records import Curve, CurvePoint, Effect, Estimate, LocalizerRef, Planted, Record, SiteScore
+from kgbench.records import (
+    Curve,
+    CurvePoint,
+    Effect,
+    Estimate,
+    LocalizerRef,
+    Planted,
+    Record,
+    SiteScore,
+)
 from kgbench.records.facts import write_facts
 from tests import fake_runs
 
@@ -19,15 +28,33 @@ Figures = Mapping[str, Estimate]
 
 PATHWAYS = (
     *(Column(f"top5_{g}", g, f"top-5 hit rate of {g}") for g in fake_runs.RATES),
-    Column("sufficiency", "Sufficiency", "Share of what finetuning added that FE+LT brings back.", "higher"),
+    Column(
+        "sufficiency",
+        "Sufficiency",
+        "Share of what finetuning added that FE+LT brings back.",
+        "higher",
+    ),
     Column("necessity", "Necessity", "Share that is lost without FE+LT.", "higher"),
     Column("separation", "Separation", "Sufficiency + necessity - 1.", "higher"),
 )
 PLANTED = (
-    Column("graded_precision", "Graded average precision", "Mean precision at the places that facts use.", "higher"),
-    Column("auroc_decoy", "AUROC against the decoy", "Chance that a planted place is ranked above a decoy's.", "higher"),
+    Column(
+        "graded_precision",
+        "Graded average precision",
+        "Mean precision at the places that facts use.",
+        "higher",
+    ),
+    Column(
+        "auroc_decoy",
+        "AUROC against the decoy",
+        "Chance that a planted place is ranked above a decoy's.",
+        "higher",
+    ),
 )
-BUDGET = (Column("area", "Area", "Mean recovery over the logarithm of the budget.", "higher"), FORWARDS)
+BUDGET = (
+    Column("area", "Area", "Mean recovery over the logarithm of the budget.", "higher"),
+    FORWARDS,
+)
 
 
 def figure(value: float, width: float = 0.05, n: int = 50) -> Estimate:
@@ -35,7 +62,14 @@ def figure(value: float, width: float = 0.05, n: int = 50) -> Estimate:
     return Estimate(value=value, low=value - width, high=value + width, n=n)
 
 
-def entry(folder: Path, method: str, pair: str = "tiny-gemma", rate: float = 0.9, kind: str = "pathways", **how: object) -> Entry:
+def entry(
+    folder: Path,
+    method: str,
+    pair: str = "tiny-gemma",
+    rate: float = 0.9,
+    kind: str = "pathways",
+    **how: object,
+) -> Entry:
     """An entry of a run that never happened, with its rows on the disk.
 
     Args:
@@ -48,13 +82,17 @@ def entry(folder: Path, method: str, pair: str = "tiny-gemma", rate: float = 0.9
     """
     rates = {**fake_runs.RATES, "FE+LT": rate, "(FE+LT)^C": (1 - rate) / 2}
     rows = fake_runs.rows(n=int(str(how.get("facts", 20))), rates=rates)
-    what = fake_runs.identity(localizer=LocalizerRef(name=method, version="1", parameters={"pair": pair, "kind": kind}))
+    what = fake_runs.identity(
+        localizer=LocalizerRef(name=method, version="1", parameters={"pair": pair, "kind": kind})
+    )
     extra = {"pathways": {}, "budget": _budget(rate), "planted": _planted(rate)}[kind]
     record = fake_runs.record(rows, what=what, model=pair, **extra)
     return _stored(folder, record, method, rows, how)
 
 
-def _stored(folder: Path, record: Record, method: str, rows: object, how: Mapping[str, object]) -> Entry:
+def _stored(
+    folder: Path, record: Record, method: str, rows: object, how: Mapping[str, object]
+) -> Entry:
     place = folder / f"{record.model}-{record.id[:12]}"
     place.mkdir(parents=True)
     write_facts(rows, place / "facts.parquet")
@@ -64,7 +102,12 @@ def _stored(folder: Path, record: Record, method: str, rows: object, how: Mappin
 
 
 def _beside(record: Record, method: str) -> tuple[Submission, Verification]:
-    submission = Submission(record=record.id, name=method, code="https://example.org/code@0123456", paper="https://example.org/paper")
+    submission = Submission(
+        record=record.id,
+        name=method,
+        code="https://example.org/code@0123456",
+        paper="https://example.org/paper",
+    )
     checked = Verification(
         record=record.id,
         facts_hash="f" * 64,
@@ -83,13 +126,18 @@ def _beside(record: Record, method: str) -> tuple[Submission, Verification]:
 
 def _budget(rate: float) -> dict[str, object]:
     budgets = (0.0, 0.1, 1.0, 10.0, 100.0)
-    points = tuple(CurvePoint(budget=b, recovery=figure(rate * np.log10(1 + b) / 2)) for b in budgets)
+    points = tuple(
+        CurvePoint(budget=b, recovery=figure(rate * np.log10(1 + b) / 2)) for b in budgets
+    )
     curve = Curve(points=points, area=figure(rate / 2))
     return {"curve": {"headline": curve, "qa": curve}, "scores": _scores(), "kind": "scoring"}
 
 
 def _planted(rate: float) -> dict[str, object]:
-    effect = Effect(sufficiency=figure(rate), necessity=Estimate(undefined="the denominator's interval holds 0", n=50))
+    effect = Effect(
+        sufficiency=figure(rate),
+        necessity=Estimate(undefined="the denominator's interval holds 0", n=50),
+    )
     planted = Planted(
         plant="ALL:ffn@1",
         units="layer and component",
@@ -106,8 +154,19 @@ def _planted(rate: float) -> dict[str, object]:
 
 
 def _scores() -> tuple[SiteScore, ...]:
-    found = [(None, "emb"), *((layer, name) for layer in range(4) for name in ("ln_1", "q", "k", "v", "o", "gate", "up", "down"))]
-    return tuple(SiteScore(layer=k, component=c, region=r, score=i * 0.01 - 0.5) for i, (k, c) in enumerate(found) for r in ("LT", "FE"))
+    found = [
+        (None, "emb"),
+        *(
+            (layer, name)
+            for layer in range(4)
+            for name in ("ln_1", "q", "k", "v", "o", "gate", "up", "down")
+        ),
+    ]
+    return tuple(
+        SiteScore(layer=k, component=c, region=r, score=i * 0.01 - 0.5)
+        for i, (k, c) in enumerate(found)
+        for r in ("LT", "FE")
+    )
 
 
 def leaderboard(entries: Iterable[Entry]) -> Leaderboard:
@@ -118,7 +177,12 @@ def leaderboard(entries: Iterable[Entry]) -> Leaderboard:
     paths = [e for e in found if not e.record.curve and e.record.planted is None]
     boards = (
         _board("pathways", PATHWAYS, "separation", _by_prompt(paths, _paths)),
-        _board("planted", PLANTED, "graded_precision", [(e.pair, {"plant": e.pair}, e, _plant(e.record)) for e in plants]),
+        _board(
+            "planted",
+            PLANTED,
+            "graded_precision",
+            [(e.pair, {"plant": e.pair}, e, _plant(e.record)) for e in plants],
+        ),
         _board("budget", BUDGET, "area", _by_prompt(curves, _area)),
         _published(),
     )
@@ -129,7 +193,11 @@ Cell = tuple[str, Mapping[str, str], Entry, Figures]
 
 
 def _by_prompt(entries: Sequence[Entry], figures: Callable[[Record, str], Figures]) -> list[Cell]:
-    return [(f"{e.pair}-{p}", {"pair": e.pair, "prompt": p}, e, figures(e.record, p)) for e in entries for p in ("headline", "qa")]
+    return [
+        (f"{e.pair}-{p}", {"pair": e.pair, "prompt": p}, e, figures(e.record, p))
+        for e in entries
+        for p in ("headline", "qa")
+    ]
 
 
 def _paths(record: Record, prompt: str) -> Figures:
@@ -144,34 +212,57 @@ def _paths(record: Record, prompt: str) -> Figures:
 def _plant(record: Record) -> Figures:
     assert record.planted is not None
     assert record.planted.auroc_decoy is not None
-    return {"graded_precision": record.planted.graded_precision, "auroc_decoy": record.planted.auroc_decoy}
+    return {
+        "graded_precision": record.planted.graded_precision,
+        "auroc_decoy": record.planted.auroc_decoy,
+    }
 
 
 def _area(record: Record, prompt: str) -> Figures:
     assert record.curve is not None
     cost = 3 + sum(map(ord, record.identity.localizer.name)) % 90
-    return {"area": record.curve[prompt].area, FORWARDS.key: Estimate(value=cost, low=cost, high=cost, n=1)}
+    return {
+        "area": record.curve[prompt].area,
+        FORWARDS.key: Estimate(value=cost, low=cost, high=cost, n=1),
+    }
 
 
 def _combined(some: Sequence[Estimate], how: Callable[[list[float]], float]) -> Estimate:
     if missing := [e for e in some if e.value is None]:
         return missing[0]
     value, low, high = (how([getattr(e, part) for e in some]) for part in ("value", "low", "high"))
-    return Estimate(value=value, low=min(low, value), high=max(high, value), n=sum(e.n for e in some))
+    return Estimate(
+        value=value, low=min(low, value), high=max(high, value), n=sum(e.n for e in some)
+    )
 
 
 def _board(key: str, columns: tuple[Column, ...], ranked_by: str, cells: Sequence[Cell]) -> Board:
     keys = list(dict.fromkeys(cell[0] for cell in cells))
-    tables = [_table(name, columns, ranked_by, [cell for cell in cells if cell[0] == name]) for name in keys]
+    tables = [
+        _table(name, columns, ranked_by, [cell for cell in cells if cell[0] == name])
+        for name in keys
+    ]
     whole = _whole(columns, ranked_by, cells, len(keys))
-    lead = f"{whole.lines[0].method} leads; {whole.lines[1].method} cannot be told from it." if len(whole.lines) > 1 else "One method."
-    return Board(key, key.capitalize(), f"What {key} measures, in a sentence or two.", lead, (whole, *tables) if tables else ())
+    lead = (
+        f"{whole.lines[0].method} leads; {whole.lines[1].method} cannot be told from it."
+        if len(whole.lines) > 1
+        else "One method."
+    )
+    return Board(
+        key,
+        key.capitalize(),
+        f"What {key} measures, in a sentence or two.",
+        lead,
+        (whole, *tables) if tables else (),
+    )
 
 
 def _table(name: str, columns: tuple[Column, ...], ranked_by: str, cells: Sequence[Cell]) -> Table:
     lines = [_line(e, figures, (e.record.id,), (1, 1)) for _, _, e, figures in cells]
     scope = cells[0][1]
-    return Table(name, ", ".join(scope.values()), columns, tuple(_ranked(lines, ranked_by)), scope, ranked_by)
+    return Table(
+        name, ", ".join(scope.values()), columns, tuple(_ranked(lines, ranked_by)), scope, ranked_by
+    )
 
 
 def _whole(columns: tuple[Column, ...], ranked_by: str, cells: Sequence[Cell], total: int) -> Table:
@@ -180,22 +271,55 @@ def _whole(columns: tuple[Column, ...], ranked_by: str, cells: Sequence[Cell], t
         found = [(e, figures) for _, _, e, figures in cells if e.method == method]
         whole = len(found) == total
         means = {
-            c.key: _combined([f[c.key] for _, f in found], lambda x: sum(x) / len(x)) for c in columns if whole and c.key in found[0][1]
+            c.key: _combined([f[c.key] for _, f in found], lambda x: sum(x) / len(x))
+            for c in columns
+            if whole and c.key in found[0][1]
         }
-        lines.append(_line(found[0][0], means, tuple(dict.fromkeys(e.record.id for e, _ in found)), (len(found), total)))
-    return Table("all", "All cells", columns, tuple(_ranked(lines, ranked_by)), {}, ranked_by, ("Means over all cells.",))
+        lines.append(
+            _line(
+                found[0][0],
+                means,
+                tuple(dict.fromkeys(e.record.id for e, _ in found)),
+                (len(found), total),
+            )
+        )
+    return Table(
+        "all",
+        "All cells",
+        columns,
+        tuple(_ranked(lines, ranked_by)),
+        {},
+        ranked_by,
+        ("Means over all cells.",),
+    )
 
 
 def _line(found: Entry, figures: Figures, runs: tuple[str, ...], coverage: tuple[int, int]) -> Line:
-    badge = "yours" if found.submission is None else "verified" if found.verification is not None else "self-reported"
-    return Line(found.method, figures, runs, coverage, badge, baseline=found.method in ("none", "all", "random"))
+    badge = (
+        "yours"
+        if found.submission is None
+        else "verified"
+        if found.verification is not None
+        else "self-reported"
+    )
+    return Line(
+        found.method,
+        figures,
+        runs,
+        coverage,
+        badge,
+        baseline=found.method in ("none", "all", "random"),
+    )
 
 
 def _ranked(lines: Iterable[Line], key: str) -> Iterator[Line]:
     def value(line: Line) -> float | None:
         return line.figures[key].value if key in line.figures else None
 
-    best = sorted((line for line in lines if value(line) is not None), key=lambda line: -float(value(line) or 0))
+    best = sorted(
+        (line for line in lines if value(line) is not None),
+        key=lambda line: -float(value(line) or 0),
+    )
     rank, first = 0, None
     for line in best:
         if first is None or float(value(first) or 0) - float(value(line) or 0) > 0.05:
@@ -208,18 +332,41 @@ def _ranked(lines: Iterable[Line], key: str) -> Iterator[Line]:
 
 def _published() -> Board:
     columns = (Column("top5", "Top-5 hit rate", "As the paper gives it.", "higher"),)
-    lines = tuple(Line(f"gemma, {g}", {"top5": figure(0.5, 0.03, 999)}, (), (1, 1), "published") for g in ("FE", "LT"))
+    lines = tuple(
+        Line(f"gemma, {g}", {"top5": figure(0.5, 0.03, 999)}, (), (1, 1), "published")
+        for g in ("FE", "LT")
+    )
     about = "Figures of the paper, cited; not reproduced here."
-    return Board("published", "Published", about, "Never ranked with ours.", (Table("paper", "The paper", columns, lines),))
+    return Board(
+        "published",
+        "Published",
+        about,
+        "Never ranked with ours.",
+        (Table("paper", "The paper", columns, lines),),
+    )
 
 
 def several(folder: Path, own: str = "own_idea") -> Iterator[Entry]:
     """Methods of all kinds: baselines, one that ran only one pair, one that a maintainer ran again, and one of the reader's own."""
-    rates = {"none": 0.02, "all": 0.5, "random": 0.3, "dynamic_graft": 0.96, "path_patch": 0.9, "causal_trace": 0.94}
+    rates = {
+        "none": 0.02,
+        "all": 0.5,
+        "random": 0.3,
+        "dynamic_graft": 0.96,
+        "path_patch": 0.9,
+        "causal_trace": 0.94,
+    }
     for method, rate in rates.items():
         pairs = ("tiny-gemma",) if method == "path_patch" else ("tiny-gemma", "tiny-gpt2")
         for pair in pairs:
             yield entry(folder, method, pair, rate, verified=method == "dynamic_graft")
-        yield entry(folder, method, "tiny-gemma.redundant", rate, "planted", verified=method == "dynamic_graft")
+        yield entry(
+            folder,
+            method,
+            "tiny-gemma.redundant",
+            rate,
+            "planted",
+            verified=method == "dynamic_graft",
+        )
         yield entry(folder, method, "tiny-gemma", rate, "budget")
     yield entry(folder, own, rate=0.7, submitted=False)

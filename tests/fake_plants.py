@@ -30,17 +30,32 @@ def _truth(pair: ModelPair, planted: Dataset, terms: Sequence[Term], plant: str)
     for site in all_sites(pair, prompts):
         if (site.layer, site.component) in moved:
             value = Estimate(value=0.5 * (site in inside), low=-1, high=1, n=len(planted.facts))
-            places[(site.layer, site.component) if everywhere else tuple(site)] = Contribution(value, value, 0.5 * (site in inside))
+            places[(site.layer, site.component) if everywhere else tuple(site)] = Contribution(
+                value, value, 0.5 * (site in inside)
+            )
     half = Estimate(value=0.5, low=0, high=1, n=len(planted.facts))
-    return GradedTruth("top5", PROMPTS, len(planted.facts), places, {p: dict.fromkeys(("FE", "LT", "FE+LT"), half) for p in PROMPTS})
+    return GradedTruth(
+        "top5",
+        PROMPTS,
+        len(planted.facts),
+        places,
+        {p: dict.fromkeys(("FE", "LT", "FE+LT"), half) for p in PROMPTS},
+    )
 
 
-def write_plant(folder: Path, plant: str, decoy: str | None = None, facts: int = 6, base: str = "tiny-gemma") -> Path:
+def write_plant(
+    folder: Path, plant: str, decoy: str | None = None, facts: int = 6, base: str = "tiny-gemma"
+) -> Path:
     """A plant's folder: the donor's weights at the places of `plant`, and where there is a decoy at those too; its truth is made up."""
     pair = load_pair(base)
     slots = Slots(pair.family, pair.n_layers)
     terms = [term for text in (plant, decoy) if text for term in parse_graft(text).terms]
-    changed = {part.name for term in terms for site in term.sites(pair.n_layers) for part in parts(pair, slots.index[site])}
+    changed = {
+        part.name
+        for term in terms
+        for site in term.sites(pair.n_layers)
+        for part in parts(pair, slots.index[site])
+    }
     before, after = pair.recipient.state_dict(), pair.donors["sft"].state_dict()
     donor = {name: after[name] if name in changed else tensor for name, tensor in before.items()}
     dataset = load_dataset("tiny_movies")
@@ -56,7 +71,9 @@ def write_plant(folder: Path, plant: str, decoy: str | None = None, facts: int =
         "decoy": decoy,
         "recipient": {"source": source, "weights": stored_hash(recipient)},
         "data": {"name": "tiny_movies", "planted": [fact.id for fact in dataset.facts[:facts]]},
-        "truth": _truth(pair, dataset.subset(fact.id for fact in dataset.facts[:facts]), terms, plant).to_card(),
+        "truth": _truth(
+            pair, dataset.subset(fact.id for fact in dataset.facts[:facts]), terms, plant
+        ).to_card(),
     }
     (folder / CARD).write_text(json.dumps(card))
     return folder

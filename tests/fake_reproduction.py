@@ -24,20 +24,31 @@ RECIPE = {
 def small(facts: int, changes: Mapping[str, int]) -> Page:
     """The page with so few facts in each training of a tiny pair, and with these values in place of the recipes'."""
     trainings = {
-        name: one.model_copy(update={"tiny": one.tiny.model_copy(update={"facts": facts, "changes": dict(changes)})})
+        name: one.model_copy(
+            update={"tiny": one.tiny.model_copy(update={"facts": facts, "changes": dict(changes)})}
+        )
         for name, one in page().trainings.items()
     }
-    return page().model_copy(update={"trainings": trainings, "tiny": page().tiny.model_copy(update={"known": facts})})
+    return page().model_copy(
+        update={"trainings": trainings, "tiny": page().tiny.model_copy(update={"known": facts})}
+    )
 
 
-def measured(figures: Sequence[str], facts: int = 40, seeds: Sequence[int] = (0, 1, 2), spread: float = 0.3) -> Measured:
+def measured(
+    figures: Sequence[str], facts: int = 40, seeds: Sequence[int] = (0, 1, 2), spread: float = 0.3
+) -> Measured:
     """Rows of figures; SFT is best, PRE worst, and seeds differ by this much on the scale of log ranks."""
     known, rng = page(), np.random.default_rng(0)
     columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
     for evaluation in evaluations_of(figures, known):
-        own = [known.figures[name] for name in figures if known.figures[name].evaluation == evaluation]
+        own = [
+            known.figures[name] for name in figures if known.figures[name].evaluation == evaluation
+        ]
         cells = dict.fromkeys(
-            (prompt, graft) for one in own for prompt in one.prompts for graft in ("PRE", "SFT", *known.rows[one.rows].values())
+            (prompt, graft)
+            for one in own
+            for prompt in one.prompts
+            for graft in ("PRE", "SFT", *known.rows[one.rows].values())
         )
         hard = rng.normal(0, 1, facts)
         for prompt, graft in sorted(cells):
@@ -53,7 +64,9 @@ def measured(figures: Sequence[str], facts: int = 40, seeds: Sequence[int] = (0,
                 columns["rank"] += list(np.clip(np.exp(logs), 1, 3000).astype(int))
                 columns["logprob"] += list(np.round(-np.log1p(np.exp(logs)), 2))
     trainings = trainings_of(evaluations_of(figures, known), known, tiny=True)
-    donor = Donor(data="d", texts=9, steps=9, seconds=1, weights="w" * 64, recipe=RECIPE, precision="fp32")
+    donor = Donor(
+        data="d", texts=9, steps=9, seconds=1, weights="w" * 64, recipe=RECIPE, precision="fp32"
+    )
     origin = {"kgbench": "0", "torch": "0", "device": "cpu", "platform": "here"}
     run = Evaluated(data="d", record="r" * 64, seconds=1, identity="i" * 64, **origin)
     about = About(

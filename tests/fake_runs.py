@@ -23,10 +23,25 @@ from kgbench.records import (
     measured_on,
 )
 
-RATES = {"PRE": 0.01, "SFT": 0.99, "ALL": 0.98, "FE": 0.17, "LT": 0.29, "FE+LT": 0.97, "(FE+LT)^C": 0.01, "FE^C": 0.3, "LT^C": 0.2}
+RATES = {
+    "PRE": 0.01,
+    "SFT": 0.99,
+    "ALL": 0.98,
+    "FE": 0.17,
+    "LT": 0.29,
+    "FE+LT": 0.97,
+    "(FE+LT)^C": 0.01,
+    "FE^C": 0.3,
+    "LT^C": 0.2,
+}
 
 
-def rows(n: int = 50, rates: Mapping[str, float] = RATES, prompts: Sequence[str] = ("headline", "qa"), seed: int = 0) -> pa.Table:
+def rows(
+    n: int = 50,
+    rates: Mapping[str, float] = RATES,
+    prompts: Sequence[str] = ("headline", "qa"),
+    seed: int = 0,
+) -> pa.Table:
     """Per-fact rows whose top-5 hit rates are the rates, exactly up to rounding; a fact that one graft hits, better ones hit too."""
     rng = np.random.default_rng(seed)
     columns: dict[str, list[object]] = {name: [] for name in FACTS_SCHEMA.names}
@@ -55,7 +70,9 @@ def identity(**changes: object) -> Identity:
         "prompts": {"headline": "h" * 64, "qa": "q" * 64},
         "weights": WeightHashes(recipient="r" * 64, donors={"sft": "s" * 64}),
         "tokenizer": "t" * 64,
-        "localizer": LocalizerRef(name="dynamic_graft", version="1", parameters={"grafts": ["FE", "LT"]}),
+        "localizer": LocalizerRef(
+            name="dynamic_graft", version="1", parameters={"grafts": ["FE", "LT"]}
+        ),
         "configurations": tuple(RATES),
         "metric_version": "1",
         "dtype": "float32",
@@ -65,7 +82,12 @@ def identity(**changes: object) -> Identity:
     return Identity.model_validate({**parts, **changes})
 
 
-def record(facts: pa.Table | None = None, metric: str = "top5", what: Identity | None = None, **changes: object) -> Record:
+def record(
+    facts: pa.Table | None = None,
+    metric: str = "top5",
+    what: Identity | None = None,
+    **changes: object,
+) -> Record:
     """The record of such a run."""
     found = summarize(rows() if facts is None else facts, metric=metric, dropped={"qa": 3})
     what = what or identity()

@@ -53,22 +53,34 @@ GRAFTS = {
     "other": ("FE", "FE+LT@1-2; LT@1=recipient", "(FE+LT)^C:all+ln_f", "NONE"),
 }
 """Expressions that each method can express."""
-PARTS = {"attn_out": "LT:attn+o+ln_1@0,2", "mlp_out": "LT+FE:ffn+ln_2@first_half", "emb": "FE+LT:emb+pos"}
+PARTS = {
+    "attn_out": "LT:attn+o+ln_1@0,2",
+    "mlp_out": "LT+FE:ffn+ln_2@first_half",
+    "emb": "FE+LT:emb+pos",
+}
 
-kinds = pytest.mark.parametrize(("name", "arguments"), KINDS, ids=[" ".join((n, *(f"{k}={v}" for k, v in a))) for n, a in KINDS])
+kinds = pytest.mark.parametrize(
+    ("name", "arguments"), KINDS, ids=[" ".join((n, *(f"{k}={v}" for k, v in a))) for n, a in KINDS]
+)
 
 
 def grafts(made: InterventionLocalizer) -> tuple[str, ...]:
     """Expressions that a method can express, the hooks' own components among them."""
-    points = {"path_patch": "emb attn_out mlp_out", "causal_trace": f"emb {made.parameters().get('point')}"}.get(
-        made.name, made.parameters().get("point", "")
+    points = {
+        "path_patch": "emb attn_out mlp_out",
+        "causal_trace": f"emb {made.parameters().get('point')}",
+    }.get(made.name, made.parameters().get("point", ""))
+    return (
+        *GRAFTS.get(made.name, GRAFTS["other"]),
+        *(text for point, text in PARTS.items() if point in points),
     )
-    return (*GRAFTS.get(made.name, GRAFTS["other"]), *(text for point, text in PARTS.items() if point in points))
 
 
 @cache
 def pico(family: str, facts: int = 3) -> tuple[ModelPair, tuple[Prompt, ...]]:
-    return pair_of(family), tuple(load_prompts("fake_movies_fake_actors", ["headline", "qa"], limit=facts))
+    return pair_of(family), tuple(
+        load_prompts("fake_movies_fake_actors", ["headline", "qa"], limit=facts)
+    )
 
 
 @cache
@@ -90,19 +102,32 @@ class Zero(InterventionLocalizer):
         found = graft_treatments(pair, prompts, sites)
         if str(sites) != "FE+LT":
             return found
-        zeros = Values(torch.full((pair.recipient.config.hidden_size,), self.value, dtype=pair.dtype, device=pair.device))
+        zeros = Values(
+            torch.full(
+                (pair.recipient.config.hidden_size,),
+                self.value,
+                dtype=pair.dtype,
+                device=pair.device,
+            )
+        )
         write = Write(Hook(pair.n_layers - 1, "resid_post"), zeros)
         return [(*row[:-1], Treatment(row[-1].weights, edits=(write,))) for row in found]
 
 
-def created(name: str, arguments: Sequence[tuple[str, str]] = (), seed: int = 7) -> InterventionLocalizer:
+def created(
+    name: str, arguments: Sequence[tuple[str, str]] = (), seed: int = 7
+) -> InterventionLocalizer:
     made = create(name, dict(arguments), seed)
     assert isinstance(made, InterventionLocalizer)
     return made
 
 
 def logits(
-    pair: ModelPair, made: InterventionLocalizer, prompts: Sequence[Prompt], expressions: Sequence[str], executor: str = "packed"
+    pair: ModelPair,
+    made: InterventionLocalizer,
+    prompts: Sequence[Prompt],
+    expressions: Sequence[str],
+    executor: str = "packed",
 ) -> torch.Tensor:
     """Next-token logits [prompt, expression, vocabulary]."""
     engine = Engine(pair, executor)

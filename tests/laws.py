@@ -25,14 +25,17 @@ EVERYTHING = "ALL:all+ln_f+head"
 EXACT = 1e-10
 
 kinds = pytest.mark.parametrize(
-    ("family", "attention", "tied"), [(f, a, t) for f in FAMILIES for a in ("sdpa", "eager") for t in (True, False)]
+    ("family", "attention", "tied"),
+    [(f, a, t) for f in FAMILIES for a in ("sdpa", "eager") for t in (True, False)],
 )
 families = pytest.mark.parametrize("family", FAMILIES)
 executors = pytest.mark.parametrize("executor", EXECUTORS)
 
 
 @cache
-def pair_of(family: str, attention: str = "sdpa", tied: bool = True, dtype: torch.dtype = torch.float64) -> ModelPair:
+def pair_of(
+    family: str, attention: str = "sdpa", tied: bool = True, dtype: torch.dtype = torch.float64
+) -> ModelPair:
     """A recipient and two donors; every test leaves them as they are."""
     return pico_pair(family, attention=attention, tied=tied, dtype=dtype, donors=("sft", "task"))
 
@@ -40,7 +43,9 @@ def pair_of(family: str, attention: str = "sdpa", tied: bool = True, dtype: torc
 @cache
 def pool(*names: str) -> tuple[Prompt, ...]:
     """Prompts of 24 to 45 tokens."""
-    return tuple(load_prompts("fake_movies_fake_actors", names or ("headline", "qa", "control"), limit=3))
+    return tuple(
+        load_prompts("fake_movies_fake_actors", names or ("headline", "qa", "control"), limit=3)
+    )
 
 
 @cache
@@ -48,7 +53,9 @@ def copies(*pair: str | bool | torch.dtype) -> Callable[..., nn.Module]:
     """The oracle's models of a pair, each made once: what a token's copy holds does not depend on the token."""
     made: dict[oracle.Assignment, nn.Module] = {}
 
-    def make(recipient: nn.Module, donors: Mapping[str, nn.Module], assignment: oracle.Assignment) -> nn.Module:
+    def make(
+        recipient: nn.Module, donors: Mapping[str, nn.Module], assignment: oracle.Assignment
+    ) -> nn.Module:
         if assignment not in made:
             made[assignment] = oracle.hybrid(recipient, donors, assignment)
         return made[assignment]
@@ -56,15 +63,31 @@ def copies(*pair: str | bool | torch.dtype) -> Callable[..., nn.Module]:
     return make
 
 
-def audited(pair: ModelPair, prompt: Prompt, graft: str, readouts: Sequence[int] | None = None, make: Any = None) -> torch.Tensor:
+def audited(
+    pair: ModelPair,
+    prompt: Prompt,
+    graft: str,
+    readouts: Sequence[int] | None = None,
+    make: Any = None,
+) -> torch.Tensor:
     """The oracle's logits [readout, vocabulary]."""
-    return oracle.graft_logits(pair.recipient, pair.donors, pair.encode(prompt), pair.regions(prompt), graft, readouts, make)
+    return oracle.graft_logits(
+        pair.recipient,
+        pair.donors,
+        pair.encode(prompt),
+        pair.regions(prompt),
+        graft,
+        readouts,
+        make,
+    )
 
 
 def alone(model: nn.Module, pair: ModelPair, prompts: Sequence[Prompt]) -> torch.Tensor:
     """Logits [prompt, vocabulary] of a model by itself, one prompt at a time."""
     with torch.no_grad():
-        return torch.stack([model(input_ids=torch.tensor([pair.encode(p)])).logits[0, -1] for p in prompts])
+        return torch.stack(
+            [model(input_ids=torch.tensor([pair.encode(p)])).logits[0, -1] for p in prompts]
+        )
 
 
 def examples(n: int, *kind: object) -> Callable[[Any], Any]:
@@ -83,9 +106,13 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 @st.composite
-def cases(draw: st.DrawFn, pair: ModelPair, prompts: int = 2, configurations: int = 2) -> tuple[list[Prompt], list[str]]:
+def cases(
+    draw: st.DrawFn, pair: ModelPair, prompts: int = 2, configurations: int = 2
+) -> tuple[list[Prompt], list[str]]:
     """Some prompts, and grafts that name regions which all of them have."""
-    some = draw(st.lists(st.sampled_from(pool()), min_size=1, max_size=prompts, unique_by=lambda p: p.text))
+    some = draw(
+        st.lists(st.sampled_from(pool()), min_size=1, max_size=prompts, unique_by=lambda p: p.text)
+    )
     shared = sorted(set.intersection(*({*pair.regions(p)} for p in some)))
     graft = grafts(shared, pair.family.components, ("sft", "task", "recipient"), pair.n_layers)
     return some, draw(st.lists(graft, min_size=1, max_size=configurations))

@@ -31,7 +31,10 @@ NAMES = (
 TOKENIZERS = {"gpt2": "bytes", "llama": "bytes with BOS", "gemma": "unigram with BOS"}
 """Per family of models, its tokenizer's."""
 
-TEMPLATES = {"mine": "{first_actor} {R:stars} {RP:in} a movie {P:alongside}", "question": "Q: Who is with {first_actor}? A: {P:It is}"}
+TEMPLATES = {
+    "mine": "{first_actor} {R:stars} {RP:in} a movie {P:alongside}",
+    "question": "Q: Who is with {first_actor}? A: {P:It is}",
+}
 
 
 def unigram_tokenizer() -> PreTrainedTokenizerFast:
@@ -39,13 +42,27 @@ def unigram_tokenizer() -> PreTrainedTokenizerFast:
     inner = Tokenizer(models.Unigram())
     inner.pre_tokenizer = pre_tokenizers.Metaspace()
     inner.decoder = decoders.Metaspace()
-    corpus = [f"{text} stars in a movie alongside {other}. Q: Who is with {text}? A: It is {other}." for text, other in NAMES]
+    corpus = [
+        f"{text} stars in a movie alongside {other}. Q: Who is with {text}? A: It is {other}."
+        for text, other in NAMES
+    ]
     trainer = trainers.UnigramTrainer(
-        vocab_size=250, special_tokens=["<pad>", "<bos>", "<eos>", "<unk>"], unk_token="<unk>", show_progress=False
+        vocab_size=250,
+        special_tokens=["<pad>", "<bos>", "<eos>", "<unk>"],
+        unk_token="<unk>",
+        show_progress=False,
     )
     inner.train_from_iterator(corpus * 3, trainer)
-    inner.post_processor = processors.TemplateProcessing(single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", 1)])
-    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", unk_token="<unk>")
+    inner.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", 1)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+    )
 
 
 def tokenizer_of(family: str) -> PreTrainedTokenizerBase:
@@ -68,10 +85,21 @@ def write_checkpoints(root: Path, family: str) -> dict[str, Path]:
 
 def write_tasks(root: Path) -> Path:
     """A folder of tasks on facts with difficult names, in two prompts and all forms."""
-    rows = [{"id": f"odd/{i}", "first_actor": a, "second_actor": b} for i, (a, b) in enumerate(NAMES)]
-    head = {"kgbench": 1, "name": "odd", "subject": "first_actor", "object": "second_actor", "templates": TEMPLATES}
+    rows = [
+        {"id": f"odd/{i}", "first_actor": a, "second_actor": b} for i, (a, b) in enumerate(NAMES)
+    ]
+    head = {
+        "kgbench": 1,
+        "name": "odd",
+        "subject": "first_actor",
+        "object": "second_actor",
+        "templates": TEMPLATES,
+    }
     facts = root / "odd.jsonl"
-    facts.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in [head, *rows]), encoding="utf-8")
+    facts.write_text(
+        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in [head, *rows]),
+        encoding="utf-8",
+    )
     for name, form in {
         "mine": "loglikelihood",
         "question": "loglikelihood",
@@ -80,7 +108,9 @@ def write_tasks(root: Path) -> Path:
         "question_effects": "effects",
     }.items():
         kwargs = {"kgbench_dataset": "odd.jsonl", "kgbench_prompt": name.partition("_")[0]}
-        (root / f"{name}.yaml").write_text(f"include: {tasks_path()}/_{form}.yaml\ntask: {name}\ndataset_kwargs: {json.dumps(kwargs)}\n")
+        (root / f"{name}.yaml").write_text(
+            f"include: {tasks_path()}/_{form}.yaml\ntask: {name}\ndataset_kwargs: {json.dumps(kwargs)}\n"
+        )
     return root
 
 
@@ -96,19 +126,35 @@ def stock(place: Path, batch_size: int = 16) -> HFLM:
 
 
 def samples(
-    lm: Any, tasks: Sequence[str], folder: Path | None = None, shots: int = 0, limit: int | None = None, **options: Any
+    lm: Any,
+    tasks: Sequence[str],
+    folder: Path | None = None,
+    shots: int = 0,
+    limit: int | None = None,
+    **options: Any,
 ) -> dict[str, list[dict[str, Any]]]:
     """What lm-eval keeps of each document of each task."""
     return answers(lm, tasks, folder, shots, limit, **options)["samples"]  # type: ignore[no-any-return]
 
 
 def answers(
-    lm: Any, tasks: Sequence[str], folder: Path | None = None, shots: int = 0, limit: int | None = None, **options: Any
+    lm: Any,
+    tasks: Sequence[str],
+    folder: Path | None = None,
+    shots: int = 0,
+    limit: int | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """lm-eval's results, few-shot examples drawn by one seed; `metadata` goes to the tasks, `more` is a further folder of them."""
-    folders = [str(path) for path in (tasks_path(), folder, options.pop("more", None)) if path is not None]
-    loaded = TaskManager(include_path=folders, include_defaults=False, metadata=options.pop("metadata", None)).load(list(tasks))
+    folders = [
+        str(path) for path in (tasks_path(), folder, options.pop("more", None)) if path is not None
+    ]
+    loaded = TaskManager(
+        include_path=folders, include_defaults=False, metadata=options.pop("metadata", None)
+    ).load(list(tasks))
     for task in loaded["tasks"].values():
         task.set_config(key="num_fewshot", value=shots)
         task.set_fewshot_seed(seed=1234)
-    return evaluate(lm=lm, task_dict=loaded, limit=limit, bootstrap_iters=0, log_samples=True, **options)  # type: ignore[no-any-return]
+    return evaluate(
+        lm=lm, task_dict=loaded, limit=limit, bootstrap_iters=0, log_samples=True, **options
+    )  # type: ignore[no-any-return]

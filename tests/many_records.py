@@ -69,7 +69,9 @@ class Template:
     facts: Path
 
 
-def write_many(results: Path, n: int = 1000, facts: int = 2000, variants: int = VARIANTS) -> list[Path]:
+def write_many(
+    results: Path, n: int = 1000, facts: int = 2000, variants: int = VARIANTS
+) -> list[Path]:
     """Write entries below a folder, in the order of methods, each on all its pairs and plants.
 
     Args:
@@ -83,7 +85,10 @@ def write_many(results: Path, n: int = 1000, facts: int = 2000, variants: int = 
     """
     with TemporaryDirectory() as scratch:
         made = templates(Path(scratch), facts, variants)
-        return [_write(results, name, record, source) for name, record, source in islice(_entries(made), n)]
+        return [
+            _write(results, name, record, source)
+            for name, record, source in islice(_entries(made), n)
+        ]
 
 
 def templates(scratch: Path, facts: int, variants: int) -> dict[str, list[Template]]:
@@ -91,7 +96,10 @@ def templates(scratch: Path, facts: int, variants: int) -> dict[str, list[Templa
     found: dict[str, list[Template]] = {}
     for kind, labels in CONFIGURATIONS.items():
         for variant in range(variants):
-            table, path = rows(facts, rates(kind, variant), seed=variant), scratch / f"{kind}-{variant}.parquet"
+            table, path = (
+                rows(facts, rates(kind, variant), seed=variant),
+                scratch / f"{kind}-{variant}.parquet",
+            )
             write_facts(table, path)
             run = _summarized(kind, labels, table, variant)
             if kind != "planted":
@@ -106,8 +114,18 @@ def templates(scratch: Path, facts: int, variants: int) -> dict[str, list[Templa
 def rates(kind: str, variant: int) -> dict[str, float]:
     """Hit rates of a run's configurations; higher variants do better."""
     good = 0.2 + 0.6 * variant / VARIANTS
-    inner = {"FE": 0.3 * good, "LT": 0.5 * good, "FE+LT": good, "(FE+LT)^C": 0.1 * (1 - good), "FE^C": 0.6 * good, "LT^C": 0.35 * good}
-    shares = {label: good ** (2 - share / 100) * share / 100 for label, share in budget_labels(BUDGETS).items()}
+    inner = {
+        "FE": 0.3 * good,
+        "LT": 0.5 * good,
+        "FE+LT": good,
+        "(FE+LT)^C": 0.1 * (1 - good),
+        "FE^C": 0.6 * good,
+        "LT^C": 0.35 * good,
+    }
+    shares = {
+        label: good ** (2 - share / 100) * share / 100
+        for label, share in budget_labels(BUDGETS).items()
+    }
     all_of = {"PRE": 0.01, "SFT": 0.99, "ALL": 0.93, **inner, **shares, BEST: good, REST: 1 - good}
     return {label: all_of[label] for label in CONFIGURATIONS[kind]}
 
@@ -116,13 +134,27 @@ def rows(n: int, wanted: Mapping[str, float], seed: int) -> pa.Table:
     """Per-fact rows of these hit rates up to noise; a fact that is hard in one configuration is hard in the others."""
     rng = np.random.default_rng(seed)
     columns: dict[str, list[object]] = {
-        name: [] for name in ("prompt", "fact", "graft", "position", "target", "rank", "logprob", "logit_diff")
+        name: []
+        for name in (
+            "prompt",
+            "fact",
+            "graft",
+            "position",
+            "target",
+            "rank",
+            "logprob",
+            "logit_diff",
+        )
     }
     facts = np.array([f"tiny_movies/{i}" for i in range(n)], object)
     for prompt in PROMPTS:
         hardness = rng.random(n)
         for graft, rate in wanted.items():
-            rank = np.where(hardness + 0.1 * rng.normal(size=n) < rate, rng.integers(1, 6, n), rng.integers(6, 900, n))
+            rank = np.where(
+                hardness + 0.1 * rng.normal(size=n) < rate,
+                rng.integers(1, 6, n),
+                rng.integers(6, 900, n),
+            )
             logprob = np.float32(-np.log(rank + rng.random(n)) - 0.1).astype(float)
             columns["prompt"].append(np.full(n, prompt, object))
             columns["fact"].append(facts)
@@ -131,7 +163,9 @@ def rows(n: int, wanted: Mapping[str, float], seed: int) -> pa.Table:
             columns["target"].append(np.arange(n) % 30)
             columns["rank"].append(rank)
             columns["logprob"].append(logprob)
-            columns["logit_diff"].append(np.float32(3 - np.log(rank) + rng.normal(size=n)).astype(float))
+            columns["logit_diff"].append(
+                np.float32(3 - np.log(rank) + rng.normal(size=n)).astype(float)
+            )
     whole = {name: np.concatenate(parts) for name, parts in columns.items()}  # type: ignore[arg-type]
     return facts_table({**whole, "prob": np.exp(whole["logprob"])})
 
@@ -139,12 +173,29 @@ def rows(n: int, wanted: Mapping[str, float], seed: int) -> pa.Table:
 def _summarized(kind: str, labels: Sequence[str], table: pa.Table, variant: int) -> Record:
     """A run of a kind with every figure that its rows give."""
     ranked = kind != "pathways"
-    what = _identity(labels, len(table) // len(PROMPTS) // len(labels), "method", "tiny-gemma", ranked)
+    what = _identity(
+        labels, len(table) // len(PROMPTS) // len(labels), "method", "tiny-gemma", ranked
+    )
     found = summary_of(Ran(what, "recipient", 0, {}), table, "top5")
-    more = {"scores": _scores(variant), "ranking": _ranking(labels, what.dataset.n)} if ranked else {}
-    fields = {"rows": found.rows, "synergy": found.synergy, "baselines": found.baselines, "curve": found.curve, "verdict": found.verdict}
+    more = (
+        {"scores": _scores(variant), "ranking": _ranking(labels, what.dataset.n)} if ranked else {}
+    )
+    fields = {
+        "rows": found.rows,
+        "synergy": found.synergy,
+        "baselines": found.baselines,
+        "curve": found.curve,
+        "verdict": found.verdict,
+    }
     few = rows(5, rates("pathways", variant), seed=0)  # what only rows can say is replaced
-    return finished(few, what=what, dropped={}, kind="intervention" if kind == "pathways" else "scoring", **more, **fields)
+    return finished(
+        few,
+        what=what,
+        dropped={},
+        kind="intervention" if kind == "pathways" else "scoring",
+        **more,
+        **fields,
+    )
 
 
 @cache
@@ -160,7 +211,14 @@ def _shipped(pair: str, facts: int) -> dict[str, object]:
     }
 
 
-def _identity(labels: Sequence[str], facts: int, method: str, pair: str, ranked: bool, truth: Truth | None = None) -> Identity:
+def _identity(
+    labels: Sequence[str],
+    facts: int,
+    method: str,
+    pair: str,
+    ranked: bool,
+    truth: Truth | None = None,
+) -> Identity:
     return identity(
         **_shipped(pair, facts),
         localizer=LocalizerRef(name=method, version="1", parameters={}),
@@ -173,7 +231,12 @@ def _identity(labels: Sequence[str], facts: int, method: str, pair: str, ranked:
 def _scores(variant: int) -> tuple[SiteScore, ...]:
     """A score for every site, which knows less and less of the last layers with the variant."""
     rng = np.random.default_rng(variant)
-    sites = [(layer, part, region) for region in SCORED_REGIONS for layer in range(LAYERS) for part in PARTS]
+    sites = [
+        (layer, part, region)
+        for region in SCORED_REGIONS
+        for layer in range(LAYERS)
+        for part in PARTS
+    ]
     values = rng.gamma(2.0, size=len(sites)) + [variant * layer / LAYERS for layer, _, _ in sites]
     return tuple(
         SiteScore(layer=layer, component=part, region=region, score=float(f"{value:.6g}"))
@@ -185,7 +248,12 @@ def _ranking(labels: Sequence[str], facts: int) -> Ranking:
     tops = [label for label in labels if label.startswith("top ")]
     agreement = Estimate(value=0.8, low=0.7, high=0.9, n=len(SCORED_REGIONS) * LAYERS * len(PARTS))
     half = (facts // 2, facts - facts // 2)
-    return Ranking(facts=half, agreement=agreement, sites={prompt: dict.fromkeys(tops, (8, 8)) for prompt in PROMPTS}, scan=True)
+    return Ranking(
+        facts=half,
+        agreement=agreement,
+        sites={prompt: dict.fromkeys(tops, (8, 8)) for prompt in PROMPTS},
+        scan=True,
+    )
 
 
 def _judged(run: Record, effects: tuple[Effect, dict[str, Effect]], name: str) -> Record:
@@ -222,14 +290,24 @@ def _planted_sites(plant: Graft) -> set[tuple[object, ...]]:
     """(layer, component, region) of everything planted, on a prompt with all regions."""
     regions = {"ALL": SCORED_REGIONS, "FE+LT": ("FE", "LT")}
     places = ((term.sites(LAYERS), str(term.positions)) for term in plant.terms)
-    return {(*site, region) for sites, at in places for site in sites for region in regions.get(at, (at,)) if site[1] in PARTS}
+    return {
+        (*site, region)
+        for sites, at in places
+        for site in sites
+        for region in regions.get(at, (at,))
+        if site[1] in PARTS
+    }
 
 
 def _unit_scores(run: Record, everywhere: bool) -> dict[tuple[object, ...], float]:
     """The score of each site, or of each (layer, component) the largest of its regions."""
     found: dict[tuple[object, ...], float] = {}
     for site in run.scores or ():
-        unit = (site.layer, site.component) if everywhere else (site.layer, site.component, site.region)
+        unit = (
+            (site.layer, site.component)
+            if everywhere
+            else (site.layer, site.component, site.region)
+        )
         found[unit] = max(site.score, found.get(unit, -np.inf))
     return found
 
@@ -247,8 +325,12 @@ def _entries(made: Mapping[str, Sequence[Template]]) -> Iterator[tuple[str, Reco
     pairs = [name for name in names() if name.startswith("tiny-") and name not in plants()]
     variants, number = len(made["pathways"]), 0
     while True:
-        method = ("none", "all", "random", "oracle")[number] if number < 4 else f"method-{number:03d}"
-        kinds = {"oracle": (), "random": ("budget",)}.get(method, ("pathways", "budget"))  # random ranks only
+        method = (
+            ("none", "all", "random", "oracle")[number] if number < 4 else f"method-{number:03d}"
+        )
+        kinds = {"oracle": (), "random": ("budget",)}.get(
+            method, ("pathways", "budget")
+        )  # random ranks only
         cells = [(kind, pair) for pair in pairs for kind in kinds]
         for place, (kind, pair) in enumerate([*cells, *((plant, plant) for plant in plants())]):
             template = made[kind][(number + place) % variants]
@@ -261,8 +343,13 @@ def _write(results: Path, name: str, record: Record, facts: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(record.to_json(), "utf-8")
     shutil.copyfile(facts, folder / "facts.parquet")
-    hashes = {file: sha256((folder / file).read_bytes()).hexdigest() for file in ("record.json", "facts.parquet")}
-    submission = Submission(record=record.id, files=hashes, name=name, code="https://example.org/methods@0123abc")
+    hashes = {
+        file: sha256((folder / file).read_bytes()).hexdigest()
+        for file in ("record.json", "facts.parquet")
+    }
+    submission = Submission(
+        record=record.id, files=hashes, name=name, code="https://example.org/methods@0123abc"
+    )
     (folder / "submission.json").write_text(submission.to_json(), "utf-8")
     return folder
 

@@ -44,13 +44,18 @@ class Mutant:
     test: str = "test_laws.py"
 
 
-def mutant(name: str, *patches: tuple[str, str, str], only: str = "", test: str = "test_laws.py") -> Mutant:
+def mutant(
+    name: str, *patches: tuple[str, str, str], only: str = "", test: str = "test_laws.py"
+) -> Mutant:
     return Mutant(name, tuple(Patch(*p) for p in patches), only, test)
 
 
 families = partial(mutant, test="test_all_families.py")
 _ORACLE = "every_component or paper_s_algorithm"
-_FUSED_K, _FUSED_V = ('"{}": {{"module": "attn.c_attn", "part": {}, "of": 3}}'.format(*of) for of in (("k", 1), ("v", 2)))
+_FUSED_K, _FUSED_V = (
+    '"{}": {{"module": "attn.c_attn", "part": {}, "of": 3}}'.format(*of)
+    for of in (("k", 1), ("v", 2))
+)
 _COLUMNS = "return torch.arange(width).reshape(blocks, -1)[:, first:last].reshape(-1)"
 _RESTORE = "        yield\n    finally:\n        for module, own in reversed(before):"
 
@@ -69,7 +74,11 @@ MUTANTS = (
     ),
     mutant(
         "a fused slice shifted by one head",
-        ("models/family.py", _COLUMNS, f"{_COLUMNS}.add(config.hidden_size // config.num_attention_heads) % width"),
+        (
+            "models/family.py",
+            _COLUMNS,
+            f"{_COLUMNS}.add(config.hidden_size // config.num_attention_heads) % width",
+        ),
         only=_ORACLE,
     ),
     mutant(
@@ -83,12 +92,20 @@ MUTANTS = (
     ),
     mutant(
         "BOS left out of complements",
-        ("sites/graft.py", "return everything - inside if", 'return everything - inside - set(regions.get("BOS", ())) if'),
+        (
+            "sites/graft.py",
+            "return everything - inside if",
+            'return everything - inside - set(regions.get("BOS", ())) if',
+        ),
         only="paper_s_algorithm and llama",
     ),
     mutant(
         "default components hold the donor's head",
-        ("sites/vocabulary.py", '"all": (*OUTSIDE[:2], *PER_LAYER)', '"all": (*OUTSIDE, *PER_LAYER)'),
+        (
+            "sites/vocabulary.py",
+            '"all": (*OUTSIDE[:2], *PER_LAYER)',
+            '"all": (*OUTSIDE, *PER_LAYER)',
+        ),
         only=_ORACLE,
     ),
     mutant(
@@ -100,38 +117,84 @@ MUTANTS = (
         ("sites/graft.py", "int(last or first) + 1)", "int(last or first) + (not last))"),
         only=_ORACLE,
     ),
-    mutant("fractions of layers rounded up", ("sites/graft.py", "range(int(ends[0] * n)", "range(-int(-ends[0] * n // 1)"), only=_ORACLE),
     mutant(
-        "weights taken one layer off", ("models/family.py", 'f"{self.layers}.{layer}.', 'f"{self.layers}.{(layer + 1) % 3}.'), only=_ORACLE
-    ),
-    mutant("ancestor mask shifted by one", ("engine/tree.py", "|= ancestors[parent]", "|= ancestors[max(parent - 1, 0)]")),
-    mutant(
-        "branches share nodes of other branches",
-        ("engine/tree.py", "at = self.nodes.setdefault((at, treatment)", "at = self.nodes.setdefault((len(path), treatment)"),
+        "fractions of layers rounded up",
+        ("sites/graft.py", "range(int(ends[0] * n)", "range(-int(-ends[0] * n // 1)"),
         only=_ORACLE,
     ),
-    mutant("position ids shifted by one", ("engine/packed.py", ", rooted.tree.depths\n", ", rooted.tree.depths + 1\n")),
+    mutant(
+        "weights taken one layer off",
+        ("models/family.py", 'f"{self.layers}.{layer}.', 'f"{self.layers}.{(layer + 1) % 3}.'),
+        only=_ORACLE,
+    ),
+    mutant(
+        "ancestor mask shifted by one",
+        ("engine/tree.py", "|= ancestors[parent]", "|= ancestors[max(parent - 1, 0)]"),
+    ),
+    mutant(
+        "branches share nodes of other branches",
+        (
+            "engine/tree.py",
+            "at = self.nodes.setdefault((at, treatment)",
+            "at = self.nodes.setdefault((len(path), treatment)",
+        ),
+        only=_ORACLE,
+    ),
+    mutant(
+        "position ids shifted by one",
+        ("engine/packed.py", ", rooted.tree.depths\n", ", rooted.tree.depths + 1\n"),
+    ),
     mutant(
         "position ids by row instead of depth",
-        ("engine/packed.py", "position_ids=torch.from_numpy(depths)", "position_ids=torch.arange(width).repeat(len(chunk), 1)"),
+        (
+            "engine/packed.py",
+            "position_ids=torch.from_numpy(depths)",
+            "position_ids=torch.arange(width).repeat(len(chunk), 1)",
+        ),
     ),
-    mutant("readout one token early, packed", ("engine/packed.py", "t.tree.leaves.reshape(-1) for", "t.tree.leaves.reshape(-1) - 1 for")),
-    mutant("readout in the padding, rows", ("engine/rows.py", "[row * width + readout for", "[row * width + width - 1 for")),
     mutant(
-        "padding seen by the tokens", ("engine/packed.py", "numbers[row, n:] =", "ancestors[row, :, n:] = True\n        numbers[row, n:] =")
+        "readout one token early, packed",
+        ("engine/packed.py", "t.tree.leaves.reshape(-1) for", "t.tree.leaves.reshape(-1) - 1 for"),
+    ),
+    mutant(
+        "readout in the padding, rows",
+        ("engine/rows.py", "[row * width + readout for", "[row * width + width - 1 for"),
+    ),
+    mutant(
+        "padding seen by the tokens",
+        (
+            "engine/packed.py",
+            "numbers[row, n:] =",
+            "ancestors[row, :, n:] = True\n        numbers[row, n:] =",
+        ),
     ),
     mutant(
         "answers of a chunk in another order",
-        ("engine/packed.py", "sorted(trees, key=lambda t: len(t.tree))", "sorted(trees, key=lambda t: -t.prompt)"),
+        (
+            "engine/packed.py",
+            "sorted(trees, key=lambda t: len(t.tree))",
+            "sorted(trees, key=lambda t: -t.prompt)",
+        ),
         ("engine/packed.py", "t.prompt) for t in chunk", "t.prompt) for t in reversed(chunk)"),
     ),
-    mutant("earlier terms win", ("engine/treatment.py", "weight_set in sets.terms:", "weight_set in reversed(sets.terms):"), only="later"),
     mutant(
-        "`recipient` does not put back",
-        ("engine/treatment.py", "        terms.append((term", "        if term.donor != RECIPIENT:\n            terms.append((term"),
+        "earlier terms win",
+        ("engine/treatment.py", "weight_set in sets.terms:", "weight_set in reversed(sets.terms):"),
         only="later",
     ),
-    mutant("a second donor taken for the first", ("engine/treatment.py", "return names.index(name)", "return min(names.index(name), 1)")),
+    mutant(
+        "`recipient` does not put back",
+        (
+            "engine/treatment.py",
+            "        terms.append((term",
+            "        if term.donor != RECIPIENT:\n            terms.append((term",
+        ),
+        only="later",
+    ),
+    mutant(
+        "a second donor taken for the first",
+        ("engine/treatment.py", "return names.index(name)", "return min(names.index(name), 1)"),
+    ),
     mutant(
         "the donor's head used though not named",
         (
@@ -141,35 +204,68 @@ MUTANTS = (
         ),
         only=_ORACLE,
     ),
-    mutant("the recipient's head used though the donor's is named", ("engine/plan.py", "if token in readouts:", "if token in ():")),
+    mutant(
+        "the recipient's head used though the donor's is named",
+        ("engine/plan.py", "if token in readouts:", "if token in ():"),
+    ),
     mutant(
         "final norm and head divided as all tokens are",
-        ("engine/forward.py", "bytes([len(socket.slots), socket.is_head])", "bytes([len(socket.slots)])"),
+        (
+            "engine/forward.py",
+            "bytes([len(socket.slots), socket.is_head])",
+            "bytes([len(socket.slots)])",
+        ),
     ),
     mutant(
         "the recipient's rows of a fused projection forgotten",
-        ("engine/forward.py", "for s in present if s != most)", "for s in present if s not in (0, most))"),
+        (
+            "engine/forward.py",
+            "for s in present if s != most)",
+            "for s in present if s not in (0, most))",
+        ),
     ),
     mutant(
         "the fewer rows of a plain module forgotten",
-        ("engine/forward.py", "for part in parts if part[0] != most)", "for part in parts if part[0] == -1)"),
+        (
+            "engine/forward.py",
+            "for part in parts if part[0] != most)",
+            "for part in parts if part[0] == -1)",
+        ),
     ),
     mutant(
         "the rows of a plain module in another order",
-        ("engine/forward.py", "np.argsort(np.concatenate(list(rows.values())))", "np.arange(len(sets))"),
+        (
+            "engine/forward.py",
+            "np.argsort(np.concatenate(list(rows.values())))",
+            "np.arange(len(sets))",
+        ),
     ),
     mutant(
         "slices of the sequential executor left out",
-        ("engine/sequential.py", "self.plan.table[number],", "self.plan.table[number][:1].repeat(len(self.wiring.slots)),"),
+        (
+            "engine/sequential.py",
+            "self.plan.table[number],",
+            "self.plan.table[number][:1].repeat(len(self.wiring.slots)),",
+        ),
         only=_ORACLE,
     ),
     mutant(
-        "a forward left on its module", ("engine/forward.py", 'module.__dict__.pop("forward", None)', "pass"), test="test_restoration.py"
+        "a forward left on its module",
+        ("engine/forward.py", 'module.__dict__.pop("forward", None)', "pass"),
+        test="test_restoration.py",
     ),
-    mutant("a module's own forward not put back", ("engine/forward.py", "module.__dict__.update(own)", "pass"), test="test_restoration.py"),
+    mutant(
+        "a module's own forward not put back",
+        ("engine/forward.py", "module.__dict__.update(own)", "pass"),
+        test="test_restoration.py",
+    ),
     mutant(
         "nothing restored after an exception",
-        ("engine/forward.py", _RESTORE, _RESTORE.replace("finally:", "except BaseException:\n        raise\n    else:")),
+        (
+            "engine/forward.py",
+            _RESTORE,
+            _RESTORE.replace("finally:", "except BaseException:\n        raise\n    else:"),
+        ),
         test="test_restoration.py",
     ),
     mutant(
@@ -183,15 +279,27 @@ MUTANTS = (
     ),
     mutant(
         "trees larger than their limit",
-        ("engine/tree.py", "if group and (len(group) == most or", "if group and (len(group) == most and"),
+        (
+            "engine/tree.py",
+            "if group and (len(group) == most or",
+            "if group and (len(group) == most and",
+        ),
         test="test_tree.py",
     ),
     mutant(
         "a tie counts for the target",
-        ("metrics.py", "torch.logical_not(logits < target).sum(dim=-1)", "1 + (logits > target).sum(dim=-1)"),
+        (
+            "metrics.py",
+            "torch.logical_not(logits < target).sum(dim=-1)",
+            "1 + (logits > target).sum(dim=-1)",
+        ),
         test="test_metrics.py",
     ),
-    mutant("the target is its own rival", ("metrics.py", "exact.scatter(1, index, -torch.inf).amax", "exact.amax"), test="test_metrics.py"),
+    mutant(
+        "the target is its own rival",
+        ("metrics.py", "exact.scatter(1, index, -torch.inf).amax", "exact.amax"),
+        test="test_metrics.py",
+    ),
     mutant(
         "copies from the token before",
         (
@@ -203,18 +311,38 @@ MUTANTS = (
     ),
     mutant(
         "a copy does not wait for its source",
-        ("engine/schedule.py", "return max(before, self._final(self.runs[edit.source], token, edit.hook)) + 1", "return before + 1"),
+        (
+            "engine/schedule.py",
+            "return max(before, self._final(self.runs[edit.source], token, edit.hook)) + 1",
+            "return before + 1",
+        ),
         test="test_edits.py",
     ),
-    mutant("edits at one hook in any order", ("engine/schedule.py", "item[0][1])", "-item[0][1])"), test="test_edits.py"),
+    mutant(
+        "edits at one hook in any order",
+        ("engine/schedule.py", "item[0][1])", "-item[0][1])"),
+        test="test_edits.py",
+    ),
     mutant(
         "whole activations copied whatever the basis",
         ("engine/schedule.py", "    if basis is not None:", "    if False:"),
         test="test_edits.py",
     ),
-    mutant("constants added, not written", ("engine/schedule.py", "_added if kind is Add else _written", "_added"), test="test_edits.py"),
-    mutant("cuts forgotten", ("engine/schedule.py", "            if pairs:", "            if False:"), test="test_edits.py"),
-    mutant("cuts in the layer below", ("engine/schedule.py", "cuts[cut.layer] +=", "cuts[max(cut.layer - 1, 0)] +="), test="test_edits.py"),
+    mutant(
+        "constants added, not written",
+        ("engine/schedule.py", "_added if kind is Add else _written", "_added"),
+        test="test_edits.py",
+    ),
+    mutant(
+        "cuts forgotten",
+        ("engine/schedule.py", "            if pairs:", "            if False:"),
+        test="test_edits.py",
+    ),
+    mutant(
+        "cuts in the layer below",
+        ("engine/schedule.py", "cuts[cut.layer] +=", "cuts[max(cut.layer - 1, 0)] +="),
+        test="test_edits.py",
+    ),
     mutant(
         "tokens cut off from themselves",
         ("engine/schedule.py", "(cut.keys) if key < token", "(cut.keys) if key <= token"),
@@ -229,14 +357,26 @@ MUTANTS = (
         ),
         test="test_edits.py",
     ),
-    mutant("scales forgotten", ("engine/forward.py", "y + self.scale * difference", "y + difference"), test="test_edits.py"),
+    mutant(
+        "scales forgotten",
+        ("engine/forward.py", "y + self.scale * difference", "y + difference"),
+        test="test_edits.py",
+    ),
     mutant(
         "constants told apart by nothing",
-        ("engine/edits.py", "isinstance(other, Values) and self._key == other._key", "isinstance(other, Values)"),
+        (
+            "engine/edits.py",
+            "isinstance(other, Values) and self._key == other._key",
+            "isinstance(other, Values)",
+        ),
         ("engine/edits.py", "return hash(self._key)", "return 0"),
         test="test_edits.py",
     ),
-    mutant("runs left out of divided trees", ("engine/tree.py", "if beside and configuration in beside", "if False"), test="test_edits.py"),
+    mutant(
+        "runs left out of divided trees",
+        ("engine/tree.py", "if beside and configuration in beside", "if False"),
+        test="test_edits.py",
+    ),
     mutant(
         "spans taken where the query does not stand",
         ("harness/reader.py", "(span[0] + start, span[1] + start)", "(span[0], span[1])"),
@@ -251,7 +391,11 @@ MUTANTS = (
     ),
     mutant(
         "the first of the later tokens treated as LT",
-        ("harness/answering.py", "(*a[: p.lead + 1], *b[p.lead + 1 :])", "(*a[: p.lead + 2], *b[p.lead + 2 :])"),
+        (
+            "harness/answering.py",
+            "(*a[: p.lead + 1], *b[p.lead + 1 :])",
+            "(*a[: p.lead + 2], *b[p.lead + 2 :])",
+        ),
         test="test_lm_eval_model.py",
         only="audited",
     ),
@@ -263,7 +407,11 @@ MUTANTS = (
     ),
     mutant(
         "blanks of the context left out of the score",
-        ("harness/passages.py", "range(self.lead - len(self.before), self.lead", "range(self.lead, self.lead"),
+        (
+            "harness/passages.py",
+            "range(self.lead - len(self.before), self.lead",
+            "range(self.lead, self.lead",
+        ),
         ("harness/answering.py", "(*passage.before, *passage.targets)", "passage.targets"),
         ("harness/answering.py", "_score(scored, len(passage.before))", "_score(scored, 0)"),
         test="test_lm_eval_model.py",
@@ -276,7 +424,11 @@ MUTANTS = (
     ),
     mutant(
         "methods that look for the last token asked once for all tokens",
-        ("localizers/_base.py", "reads_any_token: ClassVar[bool] = False", "reads_any_token: ClassVar[bool] = True"),
+        (
+            "localizers/_base.py",
+            "reads_any_token: ClassVar[bool] = False",
+            "reads_any_token: ClassVar[bool] = True",
+        ),
         test="test_lm_eval_methods.py",
     ),
     mutant(
@@ -284,7 +436,11 @@ MUTANTS = (
         ("harness/model.py", "found.setdefault(source.task, [])", 'found.setdefault("", [])'),
         test="test_lm_eval_methods.py",
     ),
-    mutant("empty contexts learned from", ("harness/answering.py", "if prompt.text} or bare", "} or bare"), test="test_lm_eval_methods.py"),
+    mutant(
+        "empty contexts learned from",
+        ("harness/answering.py", "if prompt.text} or bare", "} or bare"),
+        test="test_lm_eval_methods.py",
+    ),
     mutant(
         "the first query of a context taken",
         ("harness/reader.py", "context.rfind(query)", "context.find(query)"),
@@ -295,17 +451,35 @@ MUTANTS = (
         ("harness/passages.py", "context, continuation, spans)", "context, continuation, {})"),
         test="test_lm_eval_requests.py",
     ),
-    mutant("a written BOS taken for a word", ("harness/reader.py", "special[0] = True", "pass"), test="test_lm_eval_requests.py"),
-    families(
-        "windows one token longer", ("engine/masks.py", "- depths[:, None, :] < found", "- depths[:, None, :] <= found"), only="agree"
-    ),
-    families("windows in all layers", ("engine/masks.py", "size and kind == _WINDOWED", "size"), only="agree and qwen2"),
-    families("windows by row, not by depth", ("engine/masks.py", "near = depths[", "near = np.sort(depths)["), only="agree and mistral"),
-    families(
-        "windows forgotten where attention is cut", ("engine/schedule.py", "masks.of(layer).clone()", "masks.whole.clone()"), only="edits"
+    mutant(
+        "a written BOS taken for a word",
+        ("harness/reader.py", "special[0] = True", "pass"),
+        test="test_lm_eval_requests.py",
     ),
     families(
-        "cuts counted from the prompt's first token", ("engine/sequential.py", "key - first for", "key for"), only="edits and mistral"
+        "windows one token longer",
+        ("engine/masks.py", "- depths[:, None, :] < found", "- depths[:, None, :] <= found"),
+        only="agree",
+    ),
+    families(
+        "windows in all layers",
+        ("engine/masks.py", "size and kind == _WINDOWED", "size"),
+        only="agree and qwen2",
+    ),
+    families(
+        "windows by row, not by depth",
+        ("engine/masks.py", "near = depths[", "near = np.sort(depths)["),
+        only="agree and mistral",
+    ),
+    families(
+        "windows forgotten where attention is cut",
+        ("engine/schedule.py", "masks.of(layer).clone()", "masks.whole.clone()"),
+        only="edits",
+    ),
+    families(
+        "cuts counted from the prompt's first token",
+        ("engine/sequential.py", "key - first for", "key for"),
+        only="edits and mistral",
     ),
     families(
         "the widths of the first two slices exchanged",
@@ -318,20 +492,37 @@ MUTANTS = (
     ),
     families(
         "gate and up exchanged",
-        *(("models/families/phi3.json", f'"part": {i}, "of": 2', f'"part": {1 - i}, "of":  2') for i in (0, 1)),
+        *(
+            ("models/families/phi3.json", f'"part": {i}, "of": 2', f'"part": {1 - i}, "of":  2')
+            for i in (0, 1)
+        ),
         only="names_say and phi3",
     ),
-    families("edits put in the place of a module's weights", ("engine/forward.py", "plans.get(module) or module", "module"), only="edits"),
     families(
-        "tokens of normed heads counted in the first dimension", ("engine/forward.py", "x.movedim(self.place.tokens, 1)", "x"), only="agree"
+        "edits put in the place of a module's weights",
+        ("engine/forward.py", "plans.get(module) or module", "module"),
+        only="edits",
     ),
-    families("gates of normed heads laid over heads", ("engine/gated.py", ".movedim(1, self.tokens)", ""), only="gates and gemma3"),
+    families(
+        "tokens of normed heads counted in the first dimension",
+        ("engine/forward.py", "x.movedim(self.place.tokens, 1)", "x"),
+        only="agree",
+    ),
+    families(
+        "gates of normed heads laid over heads",
+        ("engine/gated.py", ".movedim(1, self.tokens)", ""),
+        only="gates and gemma3",
+    ),
     families(
         "projections behind embeddings left out",
-        ("models/family.py", "for other in self.place(component).also)", "for other in ())"),
+        ("models/family.py", "for other in self.place(component).also\n", "for other in ()\n"),
         only="opt",
     ),
-    families("all there is asked of every model", ("models/family.py", "if not p.optional or ", "if True or "), only="stablelm"),
+    families(
+        "all there is asked of every model",
+        ("models/family.py", "if not p.optional or ", "if True or "),
+        only="stablelm",
+    ),
 )
 
 
@@ -388,16 +579,32 @@ def judged(mutant: Mutant) -> Outcome:
             "-c",
             str(TESTS.parent / "pyproject.toml"),
         ]
-        line += [f"--rootdir={TESTS.parent}", str(TESTS / mutant.test), *(["-k", mutant.only] if mutant.only else [])]
+        line += [
+            f"--rootdir={TESTS.parent}",
+            str(TESTS / mutant.test),
+            *(["-k", mutant.only] if mutant.only else []),
+        ]
         # The copy is the working directory and first on the path, so that it is what the tests import.
-        environment = {**os.environ, "PYTHONPATH": name, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": name,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+            "NO_COLOR": "1",
+        }
         done = subprocess.run(line, cwd=name, env=environment, capture_output=True, text=True)
     red = re.search(r"^FAILED \S*?(test_\w+\.py::\S+)", done.stdout, re.MULTILINE)
-    if done.returncode == 2 and "kgbench.errors." in done.stdout:  # the package refused a model that the laws are collected from
+    if (
+        done.returncode == 2 and "kgbench.errors." in done.stdout
+    ):  # the package refused a model that the laws are collected from
         red = re.search(r"^ERROR \S*?(test_\w+\.py)", done.stdout, re.MULTILINE)
     if done.returncode not in (0, 1, 2) or bool(done.returncode) != bool(red):
-        raise RuntimeError(f"mutant {mutant.name!r}: the laws could not be run\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return Outcome(mutant.name, red.group(1) if red else None, time.monotonic() - started, done.stdout[-2000:])
+        raise RuntimeError(
+            f"mutant {mutant.name!r}: the laws could not be run\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
+    return Outcome(
+        mutant.name, red.group(1) if red else None, time.monotonic() - started, done.stdout[-2000:]
+    )
 
 
 def outcomes(mutants: Sequence[Mutant]) -> Iterator[Outcome]:
@@ -409,14 +616,19 @@ def outcomes(mutants: Sequence[Mutant]) -> Iterator[Outcome]:
 def main(names: Sequence[str]) -> int:
     """Judge the mutants whose names hold one of the texts; all of them without a text. Returns the exit status."""
     chosen = [m for m in MUTANTS if not names or any(n in m.name for n in names)]
-    unbroken = [Mutant("(nothing broken)", (), test=test) for test in dict.fromkeys(m.test for m in chosen)]
+    unbroken = [
+        Mutant("(nothing broken)", (), test=test) for test in dict.fromkeys(m.test for m in chosen)
+    ]
     wide = max(len(m.name) for m in (*chosen, *unbroken))
     wrong = 0
     for found in outcomes([*unbroken, *chosen]):
         is_wrong = (found.caught_by is None) == bool(found.name != unbroken[0].name)
         wrong += is_wrong
         told = found.caught_by or "no law"
-        print(f"{found.name:<{wide}}  {found.seconds:5.0f} s  {told}{'   <-- WRONG' if is_wrong else ''}", flush=True)
+        print(
+            f"{found.name:<{wide}}  {found.seconds:5.0f} s  {told}{'   <-- WRONG' if is_wrong else ''}",
+            flush=True,
+        )
         if is_wrong:
             print(found.said, file=sys.stderr)
     print(f"{len(chosen)} mutants, {wrong} wrong")

@@ -18,7 +18,12 @@ Assignment = frozenset[tuple[str, str]]
 """Weights of one token that are a donor's: (place, donor). A place is a component, inside the layers with the layer before it: "3.q"."""
 
 PER_LAYER = ("ln_1", "q", "k", "v", "o", "ln_2", "gate", "up", "down")
-GROUPS = {"attn": ("q", "k", "v"), "ffn": ("gate", "up", "down"), "ln": ("ln_1", "ln_2"), "all": ("emb", "pos", *PER_LAYER)}
+GROUPS = {
+    "attn": ("q", "k", "v"),
+    "ffn": ("gate", "up", "down"),
+    "ln": ("ln_1", "ln_2"),
+    "all": ("emb", "pos", *PER_LAYER),
+}
 SHARES = {
     "first_half": (0, 2, 4),
     "second_half": (2, 4, 4),
@@ -55,12 +60,16 @@ def graft_logits(
     with torch.no_grad():
         for token, assignment in enumerate(wanted):
             model = (make or hybrid)(recipient, donors, assignment)
-            output = model(input_ids=torch.tensor([[ids[token]]]), past_key_values=cache, use_cache=True)
+            output = model(
+                input_ids=torch.tensor([[ids[token]]]), past_key_values=cache, use_cache=True
+            )
             cache, read[token] = output.past_key_values, output.logits[0, -1]
     return torch.stack([read[t] for t in (readouts if readouts is not None else [len(ids) - 1])])
 
 
-def hybrid(recipient: nn.Module, donors: Mapping[str, nn.Module], assignment: Assignment) -> nn.Module:
+def hybrid(
+    recipient: nn.Module, donors: Mapping[str, nn.Module], assignment: Assignment
+) -> nn.Module:
     """A deep copy of the recipient, overwritten in weight space by what the donors are to give."""
     model = copy.deepcopy(recipient)
     for place, donor in assignment:
@@ -75,7 +84,9 @@ def hybrid(recipient: nn.Module, donors: Mapping[str, nn.Module], assignment: As
 def weights(model: nn.Module, place: str) -> list[torch.Tensor]:
     """Views of the weights at a place; writing to them writes to the model. Nothing where the family has no such component."""
     layer, _, component = place.rpartition(".")
-    of = {"gpt2": _gpt2, "gpt_neox": _neox, "llama": _llama, "gemma": _llama}[model.config.model_type]
+    of = {"gpt2": _gpt2, "gpt_neox": _neox, "llama": _llama, "gemma": _llama}[
+        model.config.model_type
+    ]
     return of(model, int(layer) if layer else None, component)
 
 
@@ -88,24 +99,41 @@ def _gpt2(model: nn.Module, layer: int | None, component: str) -> list[torch.Ten
         t = model.transformer
         return _own({"emb": t.wte, "pos": t.wpe, "ln_f": t.ln_f, "head": model.lm_head}[component])
     block = model.transformer.h[layer]
-    if component in ("q", "k", "v"):  # Conv1D holds its weight as [in, out], and c_attn's output is q, k and v side by side
+    if component in (
+        "q",
+        "k",
+        "v",
+    ):  # Conv1D holds its weight as [in, out], and c_attn's output is q, k and v side by side
         width = model.config.n_embd
         start = ("q", "k", "v").index(component) * width
         weight, bias = _own(block.attn.c_attn)
         return [weight[:, start : start + width], bias[start : start + width]]
-    modules = {"ln_1": block.ln_1, "o": block.attn.c_proj, "ln_2": block.ln_2, "up": block.mlp.c_fc, "down": block.mlp.c_proj}
+    modules = {
+        "ln_1": block.ln_1,
+        "o": block.attn.c_proj,
+        "ln_2": block.ln_2,
+        "up": block.mlp.c_fc,
+        "down": block.mlp.c_proj,
+    }
     return _own(modules[component]) if component in modules else []
 
 
 def _neox(model: nn.Module, layer: int | None, component: str) -> list[torch.Tensor]:
     if layer is None:
-        outside = {"emb": model.gpt_neox.embed_in, "ln_f": model.gpt_neox.final_layer_norm, "head": model.lm_head}
+        outside = {
+            "emb": model.gpt_neox.embed_in,
+            "ln_f": model.gpt_neox.final_layer_norm,
+            "head": model.lm_head,
+        }
         return _own(outside[component]) if component in outside else []
     block = model.gpt_neox.layers[layer]
     if component in ("q", "k", "v"):  # output rows are [head, (q, k, v), width of a head]
         heads = model.config.num_attention_heads
         which = ("q", "k", "v").index(component)
-        return [w.view(heads, 3, -1, *w.shape[1:])[:, which] for w in _own(block.attention.query_key_value)]
+        return [
+            w.view(heads, 3, -1, *w.shape[1:])[:, which]
+            for w in _own(block.attention.query_key_value)
+        ]
     modules = {
         "ln_1": block.input_layernorm,
         "o": block.attention.dense,
@@ -123,8 +151,19 @@ def _llama(model: nn.Module, layer: int | None, component: str) -> list[torch.Te
     block = model.model.layers[layer]
     attention, mlp = block.self_attn, block.mlp
     modules = {
-        **{"ln_1": block.input_layernorm, "q": attention.q_proj, "k": attention.k_proj, "v": attention.v_proj, "o": attention.o_proj},
-        **{"ln_2": block.post_attention_layernorm, "gate": mlp.gate_proj, "up": mlp.up_proj, "down": mlp.down_proj},
+        **{
+            "ln_1": block.input_layernorm,
+            "q": attention.q_proj,
+            "k": attention.k_proj,
+            "v": attention.v_proj,
+            "o": attention.o_proj,
+        },
+        **{
+            "ln_2": block.post_attention_layernorm,
+            "gate": mlp.gate_proj,
+            "up": mlp.up_proj,
+            "down": mlp.down_proj,
+        },
     }
     return _own(modules[component])
 
@@ -142,7 +181,9 @@ class _Tokens(frozenset[int]):
         return _Tokens(everything - self)
 
 
-def assignments(graft: str, regions: Mapping[str, Sequence[int]], n_tokens: int, n_layers: int) -> list[Assignment]:
+def assignments(
+    graft: str, regions: Mapping[str, Sequence[int]], n_tokens: int, n_layers: int
+) -> list[Assignment]:
     """What is a donor's at each token of a prompt."""
     if graft in ("PRE", "SFT"):
         graft = "NONE" if graft == "PRE" else "ALL:all+ln_f+head"
@@ -154,10 +195,15 @@ def assignments(graft: str, regions: Mapping[str, Sequence[int]], n_tokens: int,
         places = list(_places(components, layers, n_layers))
         for token in token_set(positions, regions, n_tokens):
             chosen[token].update(dict.fromkeys(places, donor or "sft"))
-    return [frozenset((place, donor) for place, donor in token.items() if donor != "recipient") for token in chosen]
+    return [
+        frozenset((place, donor) for place, donor in token.items() if donor != "recipient")
+        for token in chosen
+    ]
 
 
-def token_set(positions: str, regions: Mapping[str, Sequence[int]], n_tokens: int) -> frozenset[int]:
+def token_set(
+    positions: str, regions: Mapping[str, Sequence[int]], n_tokens: int
+) -> frozenset[int]:
     """Tokens that a positions expression names."""
     names = {name: _Tokens(tokens) for name, tokens in regions.items()}
     everything = _Tokens(range(n_tokens))
@@ -169,7 +215,9 @@ def _places(components: str, layers: str, n_layers: int) -> Iterator[str]:
     for name in (components or "all").split("+"):
         for component in GROUPS.get(name, (name,)):
             if component in PER_LAYER:
-                yield from (f"{layer}.{component}" for layer in sorted(layer_set(layers or "all", n_layers)))
+                yield from (
+                    f"{layer}.{component}" for layer in sorted(layer_set(layers or "all", n_layers))
+                )
             elif not layers:
                 yield component
 

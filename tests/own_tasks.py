@@ -53,7 +53,9 @@ def load(**_):
 """
 
 
-def write(folder: Path, config: Mapping[str, Any], *documents: Mapping[str, Any], name: str = "mine.yaml") -> Path:
+def write(
+    folder: Path, config: Mapping[str, Any], *documents: Mapping[str, Any], name: str = "mine.yaml"
+) -> Path:
     """A folder with one task and its rows."""
     (folder / "data.py").write_text(DATA, encoding="utf-8")
     (folder / "rows.json").write_text(json.dumps(list(documents) or [ROW]), encoding="utf-8")

@@ -28,7 +28,12 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 ATTENTION = ("ln_1", "q", "k", "v", "o")
 MLP = ("ln_2", "gate", "up", "down")
-STANDS_FOR = {"resid_pre": (*ATTENTION, *MLP), "attn_out": ATTENTION, "mlp_out": MLP, "resid_post": (*ATTENTION, *MLP)}
+STANDS_FOR = {
+    "resid_pre": (*ATTENTION, *MLP),
+    "attn_out": ATTENTION,
+    "mlp_out": MLP,
+    "resid_post": (*ATTENTION, *MLP),
+}
 REGIONS = ("LT", "FE", "M", "RP", "R", "P", "BOS")
 
 
@@ -36,7 +41,10 @@ REGIONS = ("LT", "FE", "M", "RP", "R", "P", "BOS")
 
 
 def run(
-    model: Any, ids: Sequence[int], changes: Mapping[Place, Change] | None = None, cuts: Mapping[int, Any] | None = None
+    model: Any,
+    ids: Sequence[int],
+    changes: Mapping[Place, Change] | None = None,
+    cuts: Mapping[int, Any] | None = None,
 ) -> Activations:
     """All activations of a model on one prompt.
 
@@ -46,7 +54,11 @@ def run(
         changes: What becomes of the activations at some places.
         cuts: Per layer, for each token the tokens that it does not attend to.
     """
-    return _computed(model, ids, changes or {}, cuts or {}) if changes or cuts else _untouched(model, tuple(ids))
+    return (
+        _computed(model, ids, changes or {}, cuts or {})
+        if changes or cuts
+        else _untouched(model, tuple(ids))
+    )
 
 
 @cache
@@ -54,7 +66,9 @@ def _untouched(model: Any, ids: Sequence[int]) -> Activations:
     return _computed(model, ids, {}, {})
 
 
-def _computed(model: Any, ids: Sequence[int], changes: Mapping[Place, Change], cuts: Mapping[int, Any]) -> Activations:
+def _computed(
+    model: Any, ids: Sequence[int], changes: Mapping[Place, Change], cuts: Mapping[int, Any]
+) -> Activations:
     seen = Activations()
 
     def changed(place: Place, value: torch.Tensor) -> torch.Tensor:
@@ -67,13 +81,21 @@ def _computed(model: Any, ids: Sequence[int], changes: Mapping[Place, Change], c
 
     def after(place: Place) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
-            return (changed(place, output[0]), *output[1:]) if isinstance(output, tuple) else changed(place, output)
+            return (
+                (changed(place, output[0]), *output[1:])
+                if isinstance(output, tuple)
+                else changed(place, output)
+            )
 
         return hook
 
     with ExitStack() as stack, torch.no_grad():
         for number, layer in enumerate(_layers(model)):
-            attention = next(getattr(layer, name) for name in ("attn", "attention", "self_attn") if hasattr(layer, name))
+            attention = next(
+                getattr(layer, name)
+                for name in ("attn", "attention", "self_attn")
+                if hasattr(layer, name)
+            )
             handles = [
                 layer.register_forward_pre_hook(before(number)),
                 attention.register_forward_hook(after((number, "attn_out"))),
@@ -81,7 +103,11 @@ def _computed(model: Any, ids: Sequence[int], changes: Mapping[Place, Change], c
                 layer.register_forward_hook(after((number, "resid_post"))),
             ]
             if number in cuts:
-                handles.append(attention.register_forward_pre_hook(_masking(cuts[number], model.dtype), with_kwargs=True))
+                handles.append(
+                    attention.register_forward_pre_hook(
+                        _masking(cuts[number], model.dtype), with_kwargs=True
+                    )
+                )
             for handle in handles:
                 stack.callback(handle.remove)
         model(input_ids=torch.tensor([list(ids)]), use_cache=False)
@@ -125,7 +151,10 @@ class Case:
     @cached_property
     def told(self) -> list[dict[str, str]]:
         """Per token, the donor of each place that has one."""
-        return [dict(a) for a in oracle.assignments(self.graft, self.regions, len(self.ids), len(self.layers))]
+        return [
+            dict(a)
+            for a in oracle.assignments(self.graft, self.regions, len(self.ids), len(self.layers))
+        ]
 
     def donor(self, token: int, places: Sequence[str]) -> str | None:
         """The donor of all of these places, at a token."""
@@ -144,8 +173,13 @@ class Case:
     def answer(self, seen: Activations) -> torch.Tensor:
         """Logits [vocabulary] of the last token, through the norm and the head that the expression chooses."""
         hidden = seen[self.layers[-1], "resid_post"][-1]
-        norm, head = ({None: self.recipient, **self.donors}[self.donor(-1, [name])] for name in ("ln_f", "head"))
-        path = {"gpt2": "transformer.ln_f", "gpt_neox": "gpt_neox.final_layer_norm"}.get(norm.config.model_type, "model.norm")
+        norm, head = (
+            {None: self.recipient, **self.donors}[self.donor(-1, [name])]
+            for name in ("ln_f", "head")
+        )
+        path = {"gpt2": "transformer.ln_f", "gpt_neox": "gpt_neox.final_layer_norm"}.get(
+            norm.config.model_type, "model.norm"
+        )
         with torch.no_grad():
             return head.lm_head(norm.get_submodule(path)(hidden))
 
@@ -157,7 +191,10 @@ def _has(model: Any, place: str) -> bool:
 
 def cells(regions: Mapping[str, Sequence[int]], n: int) -> list[str]:
     """The first region that applies to each token."""
-    return [next((name for name in REGIONS if token in regions.get(name, ())), "REST") for token in range(n)]
+    return [
+        next((name for name in REGIONS if token in regions.get(name, ())), "REST")
+        for token in range(n)
+    ]
 
 
 def seeded(*parts: object) -> int:
@@ -179,10 +216,14 @@ def activation_patch(case: Case, point: str) -> torch.Tensor:
 
         return change
 
-    return case.answer(run(case.recipient, case.ids, {(layer, point): patch(layer) for layer in case.layers}))
+    return case.answer(
+        run(case.recipient, case.ids, {(layer, point): patch(layer) for layer in case.layers})
+    )
 
 
-def directional_patch(case: Case, point: str, directions: Mapping[tuple[str, int], torch.Tensor]) -> torch.Tensor:
+def directional_patch(
+    case: Case, point: str, directions: Mapping[tuple[str, int], torch.Tensor]
+) -> torch.Tensor:
     theirs = run(case.donors["sft"], case.ids)
 
     def patch(layer: int) -> Change:
@@ -196,10 +237,14 @@ def directional_patch(case: Case, point: str, directions: Mapping[tuple[str, int
 
         return change
 
-    return case.answer(run(case.recipient, case.ids, {(layer, point): patch(layer) for layer in case.layers}))
+    return case.answer(
+        run(case.recipient, case.ids, {(layer, point): patch(layer) for layer in case.layers})
+    )
 
 
-def ablation(case: Case, points: Sequence[str], fill: Callable[[int, Place], torch.Tensor]) -> torch.Tensor:
+def ablation(
+    case: Case, points: Sequence[str], fill: Callable[[int, Place], torch.Tensor]
+) -> torch.Tensor:
     def destroy(layer: int, point: str) -> Change:
         def change(h: torch.Tensor) -> torch.Tensor:
             for token in case.tokens:
@@ -241,15 +286,22 @@ def causal_trace(case: Case, points: Sequence[str], noise: torch.Tensor) -> torc
 
 def attention_knockout(case: Case) -> torch.Tensor:
     def cut(layer: int) -> list[set[int]]:
-        return [{other for other in range(token) if not case.kept(other, layer, "resid_pre")} for token in case.tokens]
+        return [
+            {other for other in range(token) if not case.kept(other, layer, "resid_pre")}
+            for token in case.tokens
+        ]
 
-    return case.answer(run(case.donors["sft"], case.ids, cuts={layer: cut(layer) for layer in case.layers}))
+    return case.answer(
+        run(case.donors["sft"], case.ids, cuts={layer: cut(layer) for layer in case.layers})
+    )
 
 
 def static_graft(case: Case, alpha: float) -> torch.Tensor:
     model = copy.deepcopy(case.recipient)
     for place, donor in case.told[0].items():
-        for ours, theirs in zip(oracle.weights(model, place), oracle.weights(case.donors[donor], place), strict=True):
+        for ours, theirs in zip(
+            oracle.weights(model, place), oracle.weights(case.donors[donor], place), strict=True
+        ):
             ours.copy_(ours + alpha * (theirs - ours))
     with torch.no_grad():
         return model(input_ids=torch.tensor([list(case.ids)])).logits[0, -1]
@@ -268,15 +320,26 @@ def path_patch(case: Case, receiver: str) -> torch.Tensor:
 
     def freeze(where: Place) -> Change:
         def change(h: torch.Tensor) -> torch.Tensor:
-            return torch.stack([(theirs if case.kept(token, *where) else ours)[where][token] for token in case.tokens])
+            return torch.stack(
+                [
+                    (theirs if case.kept(token, *where) else ours)[where][token]
+                    for token in case.tokens
+                ]
+            )
 
         return change
 
-    changes = {(layer, point): freeze((layer, point)) for layer in case.layers for point in ("attn_out", "mlp_out")}
+    changes = {
+        (layer, point): freeze((layer, point))
+        for layer in case.layers
+        for point in ("attn_out", "mlp_out")
+    }
     if place is not None:
         del changes[place]
     hidden = run(case.recipient, case.ids, {(0, "resid_pre"): embed, **changes})
-    return case.answer(hidden if place is None else run(case.recipient, case.ids, {place: lambda h: hidden[place]}))
+    return case.answer(
+        hidden if place is None else run(case.recipient, case.ids, {place: lambda h: hidden[place]})
+    )
 
 
 # ------------------------------------------------------------------------------------------ what they learn from prompts
@@ -302,7 +365,9 @@ def other_half(prompts: Sequence[Seen], own: Seen, seed: int) -> list[Seen]:
     return [p for p in like if order.index(p.fact) % 2 != order.index(own.fact) % 2]
 
 
-def directions(recipient: Any, donor: Any, prompts: Sequence[Seen], point: str, k: int | None) -> dict[tuple[str, int], torch.Tensor]:
+def directions(
+    recipient: Any, donor: Any, prompts: Sequence[Seen], point: str, k: int | None
+) -> dict[tuple[str, int], torch.Tensor]:
     """Unit vectors by region and layer: along the mean of donor minus recipient, or the first k principal ones."""
     found: dict[tuple[str, int], list[torch.Tensor]] = defaultdict(list)
     for prompt in prompts:
@@ -319,10 +384,14 @@ def directions(recipient: Any, donor: Any, prompts: Sequence[Seen], point: str, 
         largest = squares.flip(0)[: min(k, len(rows))]
         return vectors.flip(1).T[: len(largest)][largest > 1e-12 * largest[0]]
 
-    return {place: unit(torch.stack(rows).double()).to(rows[0].dtype) for place, rows in found.items()}
+    return {
+        place: unit(torch.stack(rows).double()).to(rows[0].dtype) for place, rows in found.items()
+    }
 
 
-def means(donor: Any, prompts: Sequence[Seen], points: Sequence[str]) -> dict[tuple[str, Place], torch.Tensor]:
+def means(
+    donor: Any, prompts: Sequence[Seen], points: Sequence[str]
+) -> dict[tuple[str, Place], torch.Tensor]:
     """The mean activation by region and place."""
     found: dict[tuple[str, Place], list[torch.Tensor]] = defaultdict(list)
     for prompt in prompts:
@@ -334,20 +403,31 @@ def means(donor: Any, prompts: Sequence[Seen], points: Sequence[str]) -> dict[tu
     return {key: torch.stack(values).mean(0) for key, values in found.items()}
 
 
-def resampled(donor: Any, prompts: Sequence[Seen], own: Seen, token: int, seed: int) -> Callable[[Place], torch.Tensor]:
+def resampled(
+    donor: Any, prompts: Sequence[Seen], own: Seen, token: int, seed: int
+) -> Callable[[Place], torch.Tensor]:
     """The activation at a token of the same region in the prompt of the next fact, in a seeded order of facts."""
     cell = own.cells()[token]
-    ring = sorted((p for p in prompts if p.template == own.template and cell in p.cells()), key=lambda p: (seeded(seed, p.fact), p.fact))
+    ring = sorted(
+        (p for p in prompts if p.template == own.template and cell in p.cells()),
+        key=lambda p: (seeded(seed, p.fact), p.fact),
+    )
     source = ring[(ring.index(own) + 1) % len(ring)]
     there = [other for other, name in enumerate(source.cells()) if name == cell]
     seen = run(donor, source.ids)
     return lambda place: seen[place][there[own.cells()[:token].count(cell) % len(there)]]
 
 
-def noise(donor: Any, prompts: Sequence[Seen], own: Seen, level: float, draw: int, seed: int) -> torch.Tensor:
+def noise(
+    donor: Any, prompts: Sequence[Seen], own: Seen, level: float, draw: int, seed: int
+) -> torch.Tensor:
     """Normal noise [token, width] for the tokens of the first entity."""
     table = donor.get_input_embeddings()
     with torch.no_grad():
-        embeddings = torch.cat([table(torch.tensor([p.ids[token] for token in p.regions["FE"]])) for p in prompts])
-    drawn = np.random.default_rng(seeded(seed, draw, own.fact)).standard_normal((len(own.regions["FE"]), embeddings.shape[1]))
+        embeddings = torch.cat(
+            [table(torch.tensor([p.ids[token] for token in p.regions["FE"]])) for p in prompts]
+        )
+    drawn = np.random.default_rng(seeded(seed, draw, own.fact)).standard_normal(
+        (len(own.regions["FE"]), embeddings.shape[1])
+    )
     return level * embeddings.std() * torch.from_numpy(drawn).to(embeddings.dtype)

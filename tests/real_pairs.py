@@ -14,7 +14,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from kgbench.testing import pico_tokenizer
 
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {
-    name: said for name, said in json.loads((Path(__file__).parent / "published.json").read_text("utf-8")).items() if name != "source"
+    name: said
+    for name, said in json.loads(
+        (Path(__file__).parent / "published.json").read_text("utf-8")
+    ).items()
+    if name != "source"
 }
 REDUCED: Mapping[str, Mapping[str, int]] = {
     "gemma-2b": {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 128},
@@ -50,15 +54,25 @@ def _write(name: str, weights: Mapping[str, torch.Tensor], folder: Path) -> None
     pico_tokenizer(bos=said["model_type"] in ("gemma", "llama")).save_pretrained(folder)
     dtype = getattr(torch, said.get("torch_dtype", "float32"))
     tied = said.get("tie_word_embeddings", True)
-    kept = {key: value.to(dtype).contiguous() for key, value in weights.items() if not (tied and key == "lm_head.weight")}
+    kept = {
+        key: value.to(dtype).contiguous()
+        for key, value in weights.items()
+        if not (tied and key == "lm_head.weight")
+    }
     _save(_as_published(name, kept), folder, shards=2 if name == "gemma-2b" else 1)
 
 
 def _as_published(name: str, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Names as on the Hub, and the buffers that were stored with the weights then."""
     if name == "gpt2-xl":
-        masks = {f"h.{layer}.attn.bias": torch.ones(1, 1, 1024, 1024).tril() for layer in range(REDUCED[name]["n_layer"])}
-        return {**{key.removeprefix("transformer."): value for key, value in weights.items()}, **masks}
+        masks = {
+            f"h.{layer}.attn.bias": torch.ones(1, 1, 1024, 1024).tril()
+            for layer in range(REDUCED[name]["n_layer"])
+        }
+        return {
+            **{key.removeprefix("transformer."): value for key, value in weights.items()},
+            **masks,
+        }
     if name == "pythia-2.8b":
         buffers: dict[str, torch.Tensor] = {}
         for layer in range(REDUCED[name]["num_hidden_layers"]):
@@ -82,4 +96,6 @@ def _save(weights: Mapping[str, torch.Tensor], folder: Path, shards: int) -> Non
         save_file(part, folder / file, metadata={"format": "pt"})
         index |= dict.fromkeys(part, file)
     size = sum(value.numel() * value.element_size() for value in weights.values())
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": index}), "utf-8")
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {"total_size": size}, "weight_map": index}), "utf-8"
+    )

@@ -13,12 +13,21 @@ HERE = Path(__file__).parent
 STRICT = "[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\n"
 
 
-def session(folder: Path, *arguments: str, plugins: Sequence[str] = ("kgbench.pytest_plugin",)) -> subprocess.CompletedProcess[str]:
+def session(
+    folder: Path, *arguments: str, plugins: Sequence[str] = ("kgbench.pytest_plugin",)
+) -> subprocess.CompletedProcess[str]:
     """A session of pytest in a folder, with these plug-ins, or where none is named all that are installed."""
     ours = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     only = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} if plugins else {}
     environment = {**ours, **only, "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE)))}
-    line = [sys.executable, "-m", "pytest", *(f"-p{plugin}" for plugin in plugins), "-pno:cacheprovider", *arguments]
+    line = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *(f"-p{plugin}" for plugin in plugins),
+        "-pno:cacheprovider",
+        *arguments,
+    ]
     return subprocess.run(line, capture_output=True, text=True, cwd=folder, env=environment)
 
 
@@ -27,11 +36,19 @@ SPREAD = ("kgbench.pytest_plugin", "xdist")
 
 def counts(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
     """What the last line of a session counts."""
-    last = next(line for line in reversed(done.stdout.splitlines()) if re.search(r" in [\d.]+s", line))
-    return {what: int(number) for number, what in re.findall(r"(\d+) ([a-z]+)", last.partition(" in ")[0])}
+    last = next(
+        line for line in reversed(done.stdout.splitlines()) if re.search(r" in [\d.]+s", line)
+    )
+    return {
+        what: int(number)
+        for number, what in re.findall(r"(\d+) ([a-z]+)", last.partition(" in ")[0])
+    }
 
 
 def write(folder: Path, **files: str) -> Path:
-    for name, text in {"pytest.ini": STRICT, **{f"{name}.py": text for name, text in files.items()}}.items():
+    for name, text in {
+        "pytest.ini": STRICT,
+        **{f"{name}.py": text for name, text in files.items()},
+    }.items():
         (folder / name).write_text(text, "utf-8")
     return folder

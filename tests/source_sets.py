@@ -17,7 +17,12 @@ from pyarrow import parquet
 from kgbench.cli import main
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-TONGUE = ("The mother tongue of {} is", "{} is a native speaker of", "{}, a native", "{}, a native speaker of")
+TONGUE = (
+    "The mother tongue of {} is",
+    "{} is a native speaker of",
+    "{}, a native",
+    "{}, a native speaker of",
+)
 PEOPLE = [
     ("Ada Roy", "French"),
     ("Bo {Li}", "Dutch"),
@@ -31,8 +36,14 @@ PEOPLE = [
 def tracing() -> list[dict[str, str]]:
     """Rows in the schema of counterfact-tracing: blanks before subject and target, the prompt filled in."""
     wordings = [TONGUE[0], TONGUE[1], TONGUE[0], TONGUE[2], TONGUE[0], TONGUE[1]]
-    rows = [(who, wording, "P103", language) for (who, language), wording in zip(PEOPLE, wordings, strict=True)]
-    rows += [("Lyon", "{} is located in", "P17", "France"), ("Lima", "{} is located in", "P17", "Peru")]
+    rows = [
+        (who, wording, "P103", language)
+        for (who, language), wording in zip(PEOPLE, wordings, strict=True)
+    ]
+    rows += [
+        ("Lyon", "{} is located in", "P17", "France"),
+        ("Lima", "{} is located in", "P17", "Peru"),
+    ]
     return [
         {
             "relation": wording,
@@ -72,9 +83,17 @@ def rome() -> list[dict[str, Any]]:
 
 def popqa() -> list[dict[str, str]]:
     """Rows in the schema of PopQA."""
-    jobs = [("Ann Lee", "politician"), ("Bob Fox", "painter"), ("What", "singer"), ("Cem Kaya", "poet")]
+    jobs = [
+        ("Ann Lee", "politician"),
+        ("Bob Fox", "painter"),
+        ("What", "singer"),
+        ("Cem Kaya", "poet"),
+    ]
     rows = [(who, "occupation", job, f"What is {who}'s occupation?") for who, job in jobs]
-    rows += [("Dee Poe", "occupation", "actor", "What does she do?"), ("Peru", "capital", "Lima", "What is the capital of Peru?")]
+    rows += [
+        ("Dee Poe", "occupation", "actor", "What does she do?"),
+        ("Peru", "capital", "Lima", "What is the capital of Peru?"),
+    ]
     return [
         {
             "id": str(4000 + number),
@@ -93,15 +112,23 @@ def popqa() -> list[dict[str, str]]:
 
 
 def lre(
-    name: str = "country language", asked: Sequence[str] = ("In {}, people speak the language of", "{}, where most people speak")
+    name: str = "country language",
+    asked: Sequence[str] = ("In {}, people speak the language of", "{}, where most people speak"),
 ) -> dict:
     """A relation file of LRE."""
     return {
         "name": name,
         "prompt_templates": ["People in {} speak", "The language used in {} is"],
         "prompt_templates_zs": list(asked),
-        "properties": {"relation_type": "factual", "domain_name": "country", "range_name": "language", "symmetric": False},
-        "samples": [{"subject": f"Land {number}", "object": f"Tongue {number}"} for number in range(12)],
+        "properties": {
+            "relation_type": "factual",
+            "domain_name": "country",
+            "range_name": "language",
+            "symmetric": False,
+        },
+        "samples": [
+            {"subject": f"Land {number}", "object": f"Tongue {number}"} for number in range(12)
+        ],
     }
 
 
@@ -113,7 +140,9 @@ def write_json(name: str, value: Any) -> str:
 
 def write_table(name: str, rows: Sequence[Mapping[str, str]]) -> str:
     with Path(name).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), delimiter="\t" if name.endswith(".tsv") else ",")
+        writer = csv.DictWriter(
+            file, list(rows[0]), delimiter="\t" if name.endswith(".tsv") else ","
+        )
         writer.writeheader()
         writer.writerows(rows)
     return name
@@ -161,7 +190,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def info(api: HfApi, name: str, *, revision: str | None, timeout: float) -> Any:
         told["asked"].append(("card", name, revision))
-        return SimpleNamespace(sha=revision or COMMIT, card_data=DatasetCardData(license=told["licences"].get(name)))
+        return SimpleNamespace(
+            sha=revision or COMMIT, card_data=DatasetCardData(license=told["licences"].get(name))
+        )
 
     def loaded(name: str, config: str | None, *, revision: str | None, **options: Any) -> Any:
         told["asked"].append(("rows", name, revision))
@@ -175,7 +206,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def refused(answer: Answer) -> str:
     """The last line of a refusal; we say before it at most where the rows would have come from, and no file is there."""
     *before, last = (line for line in answer.err.splitlines() if line.startswith("kgbench: "))
-    assert answer.status == 2 and answer.out == "" and last.startswith("kgbench: error: "), answer.err
+    assert answer.status == 2 and answer.out == "" and last.startswith("kgbench: error: "), (
+        answer.err
+    )
     assert answer.err.endswith(f"{last}\n")
     assert all(line.startswith(("kgbench: from ", "kgbench: licence: ")) for line in before)
     assert not list(Path().glob("*.jsonl"))
@@ -193,4 +226,9 @@ def write(source: str) -> str:
     return writers[source]()
 
 
-RELATIONS = {"counterfact": "P103", "counterfact-rome": "P103", "lre": "country language", "popqa": "occupation"}
+RELATIONS = {
+    "counterfact": "P103",
+    "counterfact-rome": "P103",
+    "lre": "country language",
+    "popqa": "occupation",
+}

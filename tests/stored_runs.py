@@ -22,7 +22,9 @@ WORSE = {**fake_runs.RATES, "FE+LT": 0.6, "LT": 0.5}
 OTHER = {"weights": {"recipient": "r", "donors": {"sft": "other"}}}
 
 
-def stored(rates: Mapping[str, float] = fake_runs.RATES, n: int = 60, seed: int = 0, **changes: Any) -> tuple[Record, pa.Table]:
+def stored(
+    rates: Mapping[str, float] = fake_runs.RATES, n: int = 60, seed: int = 0, **changes: Any
+) -> tuple[Record, pa.Table]:
     """A record of such a run, with its rows."""
     rows = fake_runs.rows(n, rates, seed=seed)
     return rescored(fake_runs.record(rows, what=fake_runs.identity(**changes)), rows), rows
@@ -37,7 +39,9 @@ def submitted(run: Path) -> Path:
     """The folder of a run, made an entry of a leaderboard, which has no seal."""
     from kgbench.records import SEAL, load_record
 
-    submission = Submission(record=load_record(str(run), run.parent).record.id, name="Mine", code="mine==1.0")
+    submission = Submission(
+        record=load_record(str(run), run.parent).record.id, name="Mine", code="mine==1.0"
+    )
     (run / SEAL).unlink(missing_ok=True)
     (run / "submission.json").write_text(submission.model_dump_json())
     return run

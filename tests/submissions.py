@@ -24,7 +24,9 @@ from kgbench.records.facts import write_facts
 N = 30
 
 
-def answers(rates: Mapping[str, float] = RATES, n: int = N, seed: int = 0, model: str = "tiny-gemma") -> pa.Table:
+def answers(
+    rates: Mapping[str, float] = RATES, n: int = N, seed: int = 0, model: str = "tiny-gemma"
+) -> pa.Table:
     """Per-fact rows of these hit rates that a model could give; PRE and SFT are the pair's own."""
     same, own = rows(n, rates, seed=0), rows(n, rates, seed=seed)
     table = pa.concat_tables([_only(same, baseline=True), _only(own, baseline=False)])
@@ -57,10 +59,14 @@ def _answer_as_known(columns: dict[str, Any], model: str) -> None:
 
 
 def _only(table: pa.Table, baseline: bool) -> pa.Table:
-    return table.filter(pa.array([(graft in ("PRE", "SFT")) == baseline for graft in table["graft"].to_pylist()]))
+    return table.filter(
+        pa.array([(graft in ("PRE", "SFT")) == baseline for graft in table["graft"].to_pylist()])
+    )
 
 
-def identity(model: str = "tiny-gemma", localizer: LocalizerRef | None = None, n: int = N, **changes: object) -> Identity:
+def identity(
+    model: str = "tiny-gemma", localizer: LocalizerRef | None = None, n: int = N, **changes: object
+) -> Identity:
     """The identity of a pathways run on a shipped pair."""
     pair, dataset = known().pairs[model], own_facts(model)
     assert dataset is not None
@@ -80,10 +86,20 @@ def identity(model: str = "tiny-gemma", localizer: LocalizerRef | None = None, n
     return Identity.model_validate({**parts, **changes})
 
 
-def result(what: Identity | None = None, rates: Mapping[str, float] = RATES, seed: int = 0, **changes: object) -> tuple[Record, pa.Table]:
+def result(
+    what: Identity | None = None,
+    rates: Mapping[str, float] = RATES,
+    seed: int = 0,
+    **changes: object,
+) -> tuple[Record, pa.Table]:
     """A record and its rows, with real figures."""
     what = what or identity()
-    facts = answers(rates, min(what.limit or what.dataset.n, what.dataset.n), seed, str(changes.get("model", "tiny-gemma")))
+    facts = answers(
+        rates,
+        min(what.limit or what.dataset.n, what.dataset.n),
+        seed,
+        str(changes.get("model", "tiny-gemma")),
+    )
     made = record(facts, what=what, dropped={}, **{"model": "tiny-gemma", **changes})
     return rescored(made, facts), facts
 
@@ -93,14 +109,23 @@ KEPT = Contract(kgbench="0.1.0", laws=16)
 
 
 def write_entry(
-    folder: Path, made: tuple[Record, pa.Table], name: str | None = None, code: str | None = None, contract: Contract | None = KEPT
+    folder: Path,
+    made: tuple[Record, pa.Table],
+    name: str | None = None,
+    code: str | None = None,
+    contract: Contract | None = KEPT,
 ) -> Path:
     """Write an entry's files."""
     what, facts = made
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(what.to_json(), encoding="utf-8")
     write_facts(facts, folder / "facts.parquet")
-    submission = Submission(record=what.id, name=name or what.identity.localizer.name, code=code or "kgbench==0.1.0", contract=contract)
+    submission = Submission(
+        record=what.id,
+        name=name or what.identity.localizer.name,
+        code=code or "kgbench==0.1.0",
+        contract=contract,
+    )
     (folder / "submission.json").write_text(submission.to_json(), encoding="utf-8")
     seal(folder)
     return folder
@@ -109,18 +134,30 @@ def write_entry(
 def seal(folder: Path) -> None:
     """Let the submission say the hashes that the files have now."""
     path = folder / "submission.json"
-    hashes = {name: sha256((folder / name).read_bytes()).hexdigest() for name in ("record.json", "facts.parquet")}
-    submission = Submission.model_validate_json(path.read_bytes()).model_copy(update={"files": hashes})
+    hashes = {
+        name: sha256((folder / name).read_bytes()).hexdigest()
+        for name in ("record.json", "facts.parquet")
+    }
+    submission = Submission.model_validate_json(path.read_bytes()).model_copy(
+        update={"files": hashes}
+    )
     path.write_text(submission.to_json(), encoding="utf-8")
 
 
-OTHERS = LocalizerRef(name="my_method", version="1 MyMethod 0123456789abcdef", parameters={"seed": 0})
+OTHERS = LocalizerRef(
+    name="my_method", version="1 MyMethod 0123456789abcdef", parameters={"seed": 0}
+)
 """A method of somebody else's."""
 
 CODE = "my-method==1.0"
 
 
-def edit(folder: Path, change: Callable[[dict[str, Any]], object], file: str = "record.json", sign: bool = False) -> None:
+def edit(
+    folder: Path,
+    change: Callable[[dict[str, Any]], object],
+    file: str = "record.json",
+    sign: bool = False,
+) -> None:
     """Change a JSON file of an entry by hand, and the hash that the submission holds of it.
 
     Args:
@@ -134,7 +171,9 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], object], file: str = "
     if sign:
         content["id"] = Identity.model_validate(content["identity"]).digest()
         edit(folder, lambda submission: submission.update(record=content["id"]), "submission.json")
-    (folder / file).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / file).write_text(
+        json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     if file == "record.json" and (folder / "submission.json").is_file():
         seal(folder)
 
@@ -172,11 +211,22 @@ def bytes_of(file: str, content: bytes) -> Change:
 def off(facts: pa.Table, graft: str) -> pa.Table:
     """Rows of which one configuration's log-probabilities are a little lower."""
     values = facts["logprob"].to_numpy() - 0.02 * (np.array(facts["graft"].to_pylist()) == graft)
-    return facts_table({**{name: facts[name] for name in facts.column_names}, "logprob": values, "prob": np.exp(values)})
+    return facts_table(
+        {
+            **{name: facts[name] for name in facts.column_names},
+            "logprob": values,
+            "prob": np.exp(values),
+        }
+    )
 
 
 def honest_entries(root: Path) -> Path:
     """A folder of entries: a built-in method and another's, on the same pair."""
     write_entry(root / "a-built-in", result())
-    write_entry(root / "b-other", result(identity(localizer=OTHERS), {**RATES, "FE": 0.5, "LT": 0.4}, seed=1), "my method", CODE)
+    write_entry(
+        root / "b-other",
+        result(identity(localizer=OTHERS), {**RATES, "FE": 0.5, "LT": 0.4}, seed=1),
+        "my method",
+        CODE,
+    )
     return root

@@ -44,26 +44,50 @@ FIRST = "transformer.h.0.attn.c_attn"
 CONFIGURATIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "another method": ({"peft_type": "IA3"}, "an adapter of type 'IA3'; only LORA"),
     "no method": ({"peft_type": None}, "an adapter of type None"),
-    "dora": ({"use_dora": True}, "sets 'use_dora' to true, so that it is more than low-rank rows beside its base: merge it"),
+    "dora": (
+        {"use_dora": True},
+        "sets 'use_dora' to true, so that it is more than low-rank rows beside its base: merge it",
+    ),
     "biases": ({"bias": "lora_only"}, "'bias': Input should be 'none'"),
     "biases of rows": ({"lora_bias": True}, "sets 'lora_bias' to true"),
     "parameters": ({"target_parameters": ["wte"]}, "sets 'target_parameters' to [\"wte\"]"),
-    "a changed base": ({"init_lora_weights": "pissa_niter_4"}, "sets 'init_lora_weights' to \"pissa_niter_4\""),
+    "a changed base": (
+        {"init_lora_weights": "pissa_niter_4"},
+        "sets 'init_lora_weights' to \"pissa_niter_4\"",
+    ),
     "what is not known": ({"use_next_year": {"much": 1}}, "sets 'use_next_year' to"),
     "no rank": ({"r": 0}, "'r': Input should be greater than 0"),
     "a rank that is none": ({"r": "4"}, "'r': Input should be a valid integer"),
     "a rank that is true": ({"r": True}, "'r': Input should be a valid integer"),
-    "an endless alpha": ({"lora_alpha": float("nan")}, "'lora_alpha': Input should be a finite number"),
+    "an endless alpha": (
+        {"lora_alpha": float("nan")},
+        "'lora_alpha': Input should be a finite number",
+    ),
     "no targets": ({"target_modules": None}, "target_modules"),
     "a broken pattern": ({"target_modules": "(c_attn"}, "'(c_attn' is no regular expression"),
     "a broken rank pattern": ({"rank_pattern": {"(c_attn": 2}}, "is no regular expression"),
     "a broken layer pattern": ({"layers_pattern": ["h["]}, "is no regular expression"),
-    "a repeated group": ({"target_modules": "([a-z_.0-9]+)+!"}, "has a group with the quantifier '+'; understood are"),
-    "a repeated group of ranks": ({"rank_pattern": {"([a-z_.0-9]+)+!": 2}}, "has a group with the quantifier '+'"),
-    "a repeated group of alphas": ({"alpha_pattern": {"(?:a|a)*!": 2}}, "has a group with the quantifier '*'"),
+    "a repeated group": (
+        {"target_modules": "([a-z_.0-9]+)+!"},
+        "has a group with the quantifier '+'; understood are",
+    ),
+    "a repeated group of ranks": (
+        {"rank_pattern": {"([a-z_.0-9]+)+!": 2}},
+        "has a group with the quantifier '+'",
+    ),
+    "a repeated group of alphas": (
+        {"alpha_pattern": {"(?:a|a)*!": 2}},
+        "has a group with the quantifier '*'",
+    ),
     "an optional group": ({"exclude_modules": "(a?)?"}, "has a group with the quantifier '?'"),
-    "a number of times": ({"target_modules": "a{99999999999999999999}"}, "has a quantifier in braces"),
-    "many groups": ({"target_modules": "(" * 3000 + "a" + ")" * 3000}, "has 6001 characters; understood are"),
+    "a number of times": (
+        {"target_modules": "a{99999999999999999999}"},
+        "has a quantifier in braces",
+    ),
+    "many groups": (
+        {"target_modules": "(" * 3000 + "a" + ")" * 3000},
+        "has 6001 characters; understood are",
+    ),
     "a group again": ({"target_modules": r"(c_)(attn)\2"}, r"has the backreference '\\2'"),
     "a look ahead": ({"target_modules": "(?=c_attn).*"}, "has a group that begins with '(?='"),
     "a named group": ({"layers_pattern": ["(?P<layer>h)"]}, "has a group that begins with '(?P'"),
@@ -72,17 +96,32 @@ CONFIGURATIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "many options": ({"rank_pattern": {".?" * 50 + "!": 2}}, "can match in too many ways"),
     "too many lists": ({"layers_pattern": "(" * 101 + ")" * 101}, "has 202 characters"),
     "a rank beyond all": ({"r": 10**400}, "'r': Input should be less than or equal to 65536"),
-    "a rank beyond all somewhere": ({"rank_pattern": {"c_attn": 10**400}}, "'rank_pattern.c_attn': Input should be less than"),
+    "a rank beyond all somewhere": (
+        {"rank_pattern": {"c_attn": 10**400}},
+        "'rank_pattern.c_attn': Input should be less than",
+    ),
     "an alpha beyond all": ({"lora_alpha": 10**400}, "'lora_alpha': Input should be"),
     "another rank": ({"r": 3}, f"{FIRST}.lora_A.weight is [4, 32], expected [3, 32]"),
     "another rank somewhere": (
         {"rank_pattern": {"mlp.c_proj": 2}},
         "transformer.h.0.mlp.c_proj.lora_A.weight is [4, 48], expected [2, 48]",
     ),
-    "fewer targets": ({"target_modules": ["c_proj"]}, f"it holds rows of '{FIRST}', which its target_modules do not name"),
-    "more targets": ({"target_modules": ["c_attn", "c_proj", "c_fc"]}, "it lacks transformer.h.0.mlp.c_fc.lora_A.weight"),
-    "an embedding": ({"target_modules": ["c_attn", "c_proj", "wte"]}, "name 'transformer.wte', of type Embedding; only linear modules"),
-    "whole modules": ({"modules_to_save": ["ln_f"]}, "it lacks 'transformer.ln_f.weight', which its modules_to_save name"),
+    "fewer targets": (
+        {"target_modules": ["c_proj"]},
+        f"it holds rows of '{FIRST}', which its target_modules do not name",
+    ),
+    "more targets": (
+        {"target_modules": ["c_attn", "c_proj", "c_fc"]},
+        "it lacks transformer.h.0.mlp.c_fc.lora_A.weight",
+    ),
+    "an embedding": (
+        {"target_modules": ["c_attn", "c_proj", "wte"]},
+        "name 'transformer.wte', of type Embedding; only linear modules",
+    ),
+    "whole modules": (
+        {"modules_to_save": ["ln_f"]},
+        "it lacks 'transformer.ln_f.weight', which its modules_to_save name",
+    ),
 }
 
 
@@ -106,33 +145,65 @@ def test_lists_of_layers_by_pattern(spoiled: tuple[Path, Path], lists: object) -
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-@pytest.mark.parametrize("more", [{}, {"exclude_modules": ["o_proj", "c_fc"], "modules_to_save": ["down_proj", "mlp.c_proj"]}])
-def test_all_linear_modules_by_a_word(made: Callable[[str], Made], tmp_path: Path, family: str, more: Mapping[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"exclude_modules": ["o_proj", "c_fc"], "modules_to_save": ["down_proj", "mlp.c_proj"]}],
+)
+def test_all_linear_modules_by_a_word(
+    made: Callable[[str], Made], tmp_path: Path, family: str, more: Mapping[str, Any]
+) -> None:
     """The word stands for what PEFT makes of it: all linear modules but the output embeddings, however it is written."""
     pair, _, recipient, _ = made(family)
-    folder = write_adapter(pair.recipient, tmp_path / "adapter", target_modules="all-linear", use_rslora=True, **more)
+    folder = write_adapter(
+        pair.recipient, tmp_path / "adapter", target_modules="all-linear", use_rslora=True, **more
+    )
     rewrite(folder, lambda config: config.update(target_modules="All-Linear"))
     found = adapter_pair(recipient, folder, dtype="float64")
-    wanted = ModelPair("plain", pair.recipient, {"sft": merged(pair.recipient, folder)}, pair.tokenizer, pair.family)
-    assert distance(*(grafted_logits(each, pool()[:1], ["FE", "ALL:all+head"]) for each in (found, wanted))) <= EXACT
+    wanted = ModelPair(
+        "plain",
+        pair.recipient,
+        {"sft": merged(pair.recipient, folder)},
+        pair.tokenizer,
+        pair.family,
+    )
+    assert (
+        distance(
+            *(grafted_logits(each, pool()[:1], ["FE", "ALL:all+head"]) for each in (found, wanted))
+        )
+        <= EXACT
+    )
     changed = [
-        name for name, weights in wanted.donors["sft"].named_parameters() if not torch.equal(weights, pair.recipient.get_parameter(name))
+        name
+        for name, weights in wanted.donors["sft"].named_parameters()
+        if not torch.equal(weights, pair.recipient.get_parameter(name))
     ]
     assert changed and not any("head" in name or ("o_proj" in name and more) for name in changed)
 
 
 def test_patterns_that_are_read_are_matched_soon(spoiled: tuple[Path, Path]) -> None:
     """The slowest of them takes no time to speak of, and plain ones mean what they say."""
-    paths = [f"model.language_model.layers.{layer}.self_attn.{name}" for layer in range(26) for name in ("q_proj", "k_proj", "v_proj")]
-    for pattern in ("[a-z_.]+[a-z_.0-9]+[a-z_.0-9]+[a-z_.0-9]+!", "(l|.)(a|.)(y|.)(e|.)(r|.)(.|s).*!"):
-        rewrite(spoiled[1], lambda config, pattern=pattern: config.update(target_modules=pattern, rank_pattern={}))
+    paths = [
+        f"model.language_model.layers.{layer}.self_attn.{name}"
+        for layer in range(26)
+        for name in ("q_proj", "k_proj", "v_proj")
+    ]
+    for pattern in (
+        "[a-z_.]+[a-z_.0-9]+[a-z_.0-9]+[a-z_.0-9]+!",
+        "(l|.)(a|.)(y|.)(e|.)(r|.)(.|s).*!",
+    ):
+        rewrite(
+            spoiled[1],
+            lambda config, pattern=pattern: config.update(target_modules=pattern, rank_pattern={}),
+        )
         began = time.process_time()
         assert not read_adapter(spoiled[1], "here").config.targets(paths)
         assert time.process_time() - began < 5
     pattern = r".*\.layers\.(?:0|1[02-5])\.(?:self_attn|mlp)\.[qv]_proj$"
     rewrite(spoiled[1], lambda config: config.update(target_modules=pattern))
     found = read_adapter(spoiled[1], "here").config.targets(paths)
-    assert found == {p for p in paths if p.split(".")[3] in ("0", "10", "12", "13", "14", "15") and p[-6] in "qv"}
+    assert found == {
+        p for p in paths if p.split(".")[3] in ("0", "10", "12", "13", "14", "15") and p[-6] in "qv"
+    }
 
 
 def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:
@@ -143,16 +214,20 @@ def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:
         f"{a} is [4, 16], expected [4, 32]": lambda t: t.update({a: t[a][:, :16]}),
         f"{b} is [4, 96], expected [96, 4]": lambda t: t.update({b: t[b].T}),
         f"it lacks {b}": lambda t: t.pop(b),
-        "it adapts 'transformer.h.7.attn.c_attn', which the recipient does not have": lambda t: t.update(
-            {"transformer.h.7.attn.c_attn.lora_A.weight": t[a].clone()}
+        "it adapts 'transformer.h.7.attn.c_attn', which the recipient does not have": lambda t: (
+            t.update({"transformer.h.7.attn.c_attn.lora_A.weight": t[a].clone()})
         ),
         f"{a!r} holds 1 numbers of ": lambda t: t[a].view(-1)[5].fill_(float("inf")),
         f"{b!r} is of type torch.int8": lambda t: t.update({b: t[b].to(torch.int8)}),
-        f"holds '{FIRST}.lora_magnitude_vector'": lambda t: t.update({f"{FIRST}.lora_magnitude_vector": torch.zeros(96)}),
-        "it holds other weights for 'transformer.ln_f.bias', which its modules_to_save do not name": lambda t: t.update(
-            {"transformer.ln_f.bias": torch.zeros(32)}
+        f"holds '{FIRST}.lora_magnitude_vector'": lambda t: t.update(
+            {f"{FIRST}.lora_magnitude_vector": torch.zeros(96)}
         ),
-        "transformer.ln_f.bias is [31], expected [32]": lambda t: t.update({"transformer.ln_f.bias": torch.zeros(31)}),
+        "it holds other weights for 'transformer.ln_f.bias', which its modules_to_save do not name": lambda t: (
+            t.update({"transformer.ln_f.bias": torch.zeros(32)})
+        ),
+        "transformer.ln_f.bias is [31], expected [32]": lambda t: t.update(
+            {"transformer.ln_f.bias": torch.zeros(31)}
+        ),
         "it holds 'transformer.ln_f.sting', which the recipient does not have": lambda t: t.update(
             {"transformer.ln_f.sting": torch.zeros(32)}
         ),
@@ -165,7 +240,9 @@ def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:
         line = refusal(ModelError, lambda: adapter_pair(recipient, folder))
         assert said in line
         fits = "does not fit the recipient" in line
-        assert fits == line.endswith("; the adapter says that it was made for 'someone/of-another-name'")
+        assert fits == line.endswith(
+            "; the adapter says that it was made for 'someone/of-another-name'"
+        )
     (folder / "adapter_model.safetensors").write_bytes(whole[: len(whole) // 2])
     assert "is no safetensors file" in refusal(ModelError, lambda: adapter_pair(recipient, folder))
 
@@ -194,7 +271,9 @@ def test_files(spoiled: tuple[Path, Path]) -> None:
     pico_tokenizer(bos=False).save_pretrained(folder)
     assert adapter_pair(*spoiled, dtype="float64").dtype == torch.float64
     shutil.copy(recipient / "model.safetensors", folder)
-    assert "both an adapter and other weights" in refusal(ModelError, lambda: adapter_pair(*spoiled))
+    assert "both an adapter and other weights" in refusal(
+        ModelError, lambda: adapter_pair(*spoiled)
+    )
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "adapter_model.bin")
     (folder / "adapter_model.safetensors").unlink()
@@ -206,12 +285,20 @@ def test_files(spoiled: tuple[Path, Path]) -> None:
 
 def test_the_base_s_name_is_not_looked_up(spoiled: tuple[Path, Path]) -> None:
     """An adapter that names a base of which nothing is known here is grafted all the same, and a line warns of it."""
-    rewrite(spoiled[1], lambda config: config.update(base_model_name_or_path="nobody/nothing", revision="nowhere"))
-    with pytest.warns(UnconfirmedBaseWarning, match=r"local:adapter is an adapter of 'nobody/nothing', .* whether it was made for these"):
+    rewrite(
+        spoiled[1],
+        lambda config: config.update(base_model_name_or_path="nobody/nothing", revision="nowhere"),
+    )
+    with pytest.warns(
+        UnconfirmedBaseWarning,
+        match=r"local:adapter is an adapter of 'nobody/nothing', .* whether it was made for these",
+    ):
         assert adapter_pair(*spoiled, dtype="float64").origins["sft"] == "local:adapter"
 
 
-def test_an_adapter_on_the_hub(made: Callable[[str], Made], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_on_the_hub(
+    made: Callable[[str], Made], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By its id, from the cache; its origin is the id and the commit."""
     pair, _, recipient, adapter = made("gpt2")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
@@ -219,7 +306,9 @@ def test_an_adapter_on_the_hub(made: Callable[[str], Made], tmp_path: Path, monk
     shutil.copytree(adapter, tmp_path / "models--someone--some-adapter" / "snapshots" / commit)
     (tmp_path / "models--someone--some-adapter" / "refs").mkdir()
     (tmp_path / "models--someone--some-adapter" / "refs" / "main").write_text(commit)
-    found = load_pair(recipient=str(recipient), donors={"sft": "someone/some-adapter"}, dtype="float64")
+    found = load_pair(
+        recipient=str(recipient), donors={"sft": "someone/some-adapter"}, dtype="float64"
+    )
     assert found.origins["sft"] == f"someone/some-adapter@{commit}"
     assert found.weight_hashes == pair.weight_hashes
 
@@ -235,5 +324,7 @@ def test_two_adapters_beside_a_whole_donor(made: Callable[[str], Made], tmp_path
     plain = {"sft": whole, "task": merged(pair.recipient, second), "whole": whole}
     wanted = ModelPair("plain", pair.recipient, plain, pair.tokenizer, pair.family)
     grafts = ["FE:attn; LT:up=task; R:down=whole", "ALL:all+head=task"]
-    assert distance(*(grafted_logits(each, pool()[:2], grafts) for each in (found, wanted))) <= EXACT
+    assert (
+        distance(*(grafted_logits(each, pool()[:2], grafts) for each in (found, wanted))) <= EXACT
+    )
     assert [p.name for p in parts(found, 5)] == [p.name for p in parts(wanted, 5)]

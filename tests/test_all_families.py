@@ -38,7 +38,10 @@ LAST = LAYERS - 1
 def prompts() -> tuple[Prompt, ...]:
     """Two prompts of different lengths, a few times as long as the windows."""
     pair = tiny_pair("gpt2")
-    some = sorted(load_prompts("fake_movies_fake_actors", ["headline", "qa"], limit=3), key=lambda p: len(pair.encode(p)))
+    some = sorted(
+        load_prompts("fake_movies_fake_actors", ["headline", "qa"], limit=3),
+        key=lambda p: len(pair.encode(p)),
+    )
     assert 3 * WINDOW < len(pair.encode(some[0])) < len(pair.encode(some[-1]))
     return some[0], some[-1]
 
@@ -50,7 +53,10 @@ def norms(pair: ModelPair) -> str:
 
 def mixed(pair: ModelPair) -> list[str]:
     """A few grafts that between them name every component, some by layer."""
-    by_component = [f"FE+LT:{c}@1,3" if c in pair.family.inside else f"FE+LT:{c}" for c in pair.family.components]
+    by_component = [
+        f"FE+LT:{c}@1,3" if c in pair.family.inside else f"FE+LT:{c}"
+        for c in pair.family.components
+    ]
     return [
         "PRE",
         "FE",
@@ -64,29 +70,50 @@ def mixed(pair: ModelPair) -> list[str]:
 def test_everything_is_the_donor_and_nothing_the_recipient(family: str, variant: str) -> None:
     """Grafting every component at every token gives the donor's own logits, grafting none the recipient's; weights stay bit for bit."""
     pair = tiny_pair(family, variant)
-    everything = "ALL:" + "+".join(["all", *(c for c in ("ln_f", "head") if c in pair.family.outside)])
+    everything = "ALL:" + "+".join(
+        ["all", *(c for c in ("ln_f", "head") if c in pair.family.outside)]
+    )
     models = (pair.recipient, pair.donors["sft"], pair.donors["task"])
     before = [weights_hash(model) for model in models]
     pre, sft, task = (alone(model, pair, prompts()) for model in models)
-    wanted = {"PRE": pre, "NONE": pre, everything: sft, "SFT": sft, f"{everything}=task": task, f"{everything}=recipient": pre}
+    wanted = {
+        "PRE": pre,
+        "NONE": pre,
+        everything: sft,
+        "SFT": sft,
+        f"{everything}=task": task,
+        f"{everything}=recipient": pre,
+    }
     for executor, some in (("packed", 2), ("rows", 2), ("sequential", 1)):
         chosen = list(wanted)[:: 3 - some]
         got = grafted_logits(pair, prompts()[:some], chosen, executor)
-        assert distance(got, torch.stack([wanted[graft][:some] for graft in chosen], 1)) <= EXACT, executor
+        assert distance(got, torch.stack([wanted[graft][:some] for graft in chosen], 1)) <= EXACT, (
+            executor
+        )
     assert min(distance(pre, sft), distance(sft, task)) > 0.1
     assert [weights_hash(model) for model in models] == before
-    assert not [path for model in models for path, module in model.named_modules() if "forward" in module.__dict__]
+    assert not [
+        path
+        for model in models
+        for path, module in model.named_modules()
+        if "forward" in module.__dict__
+    ]
 
 
 @tiny
 def test_executors_agree(family: str, variant: str) -> None:
     """Packed = rows = sequential, for grafts that name every component; and packed is what is chosen."""
     pair = tiny_pair(family, variant)
-    got = {executor: grafted_logits(pair, prompts()[:1], mixed(pair), executor)[0] for executor in EXECUTORS}
+    got = {
+        executor: grafted_logits(pair, prompts()[:1], mixed(pair), executor)[0]
+        for executor in EXECUTORS
+    }
     assert distance(got["packed"], got["sequential"]) <= EXACT
     assert distance(got["rows"], got["sequential"]) <= EXACT
     assert all(distance(one, got["packed"][0]) > 1e-3 for one in got["packed"][1:])
-    both = [grafted_logits(pair, prompts(), mixed(pair), executor) for executor in ("packed", "rows")]
+    both = [
+        grafted_logits(pair, prompts(), mixed(pair), executor) for executor in ("packed", "rows")
+    ]
     assert distance(*both) <= EXACT, "prompts of several lengths"
     assert (Engine(pair, "auto").executor, Engine(pair, "auto").reason) == ("packed", "")
 
@@ -95,16 +122,26 @@ def test_executors_agree(family: str, variant: str) -> None:
 def test_executors_agree_on_edits(family: str, variant: str) -> None:
     """The same where activations are copied and added to at every point, and attention is cut, in layers with a window and without."""
     pair, prompt = tiny_pair(family, variant), prompts()[0]
-    (grafted,), (donor,) = (graft_treatments(pair, [prompt], parse_graft(g)) for g in (f"FE+LT; R:o+down{norms(pair)}=task", "ALL"))
+    (grafted,), (donor,) = (
+        graft_treatments(pair, [prompt], parse_graft(g))
+        for g in (f"FE+LT; R:o+down{norms(pair)}=task", "ALL")
+    )
     added = Values(torch.linspace(-1, 1, 32, dtype=torch.float64))
     n = len(donor)
     edited = []
     for layer, point in enumerate(POINTS):
         at, other, run = Hook(layer, point), Hook((layer + 1) % LAYERS, point), Run(donor)
-        cuts = [frozenset(range(token - 3, token, 2)) if token > n // 2 else frozenset() for token in range(n)]
+        cuts = [
+            frozenset(range(token - 3, token, 2)) if token > n // 2 else frozenset()
+            for token in range(n)
+        ]
         edited.append(
             tuple(
-                replace(t, edits=(Copy(at, run),) if i % 3 == 0 else (Add(other, added),), cuts=tuple(Cut(c, cuts[i]) for c in (0, 1)))
+                replace(
+                    t,
+                    edits=(Copy(at, run),) if i % 3 == 0 else (Add(other, added),),
+                    cuts=tuple(Cut(c, cuts[i]) for c in (0, 1)),
+                )
                 for i, t in enumerate(grafted)
             )
         )
@@ -112,10 +149,15 @@ def test_executors_agree_on_edits(family: str, variant: str) -> None:
     assert distance(got["packed"], got["sequential"]) <= EXACT
     assert distance(got["rows"], got["sequential"]) <= EXACT
     uncut = [tuple(replace(t, cuts=()) for t in row) for row in edited]
-    assert all(distance(*pair) > 1e-4 for pair in zip(_answers(pair, "packed", prompt, uncut), got["packed"][1:], strict=True))
+    assert all(
+        distance(*pair) > 1e-4
+        for pair in zip(_answers(pair, "packed", prompt, uncut), got["packed"][1:], strict=True)
+    )
 
 
-def _answers(pair: ModelPair, executor: str, prompt: Prompt, rows: list[tuple[Treatment, ...]]) -> torch.Tensor:
+def _answers(
+    pair: ModelPair, executor: str, prompt: Prompt, rows: list[tuple[Treatment, ...]]
+) -> torch.Tensor:
     engine = Engine(pair, executor)
     return engine.logits(engine.plan_treatments([prompt], [[row] for row in rows]))[0, :, 0]
 
@@ -131,8 +173,14 @@ def test_a_component_is_its_weights(family: str, variant: str) -> None:
         model = copy.deepcopy(pair.recipient)
         for slot in (slot for slot, (_, of) in enumerate(slots.sites) if of == component):
             for part in parts(pair, slot):
-                every = torch.arange(left[part.name].shape[part.dim]) if part.columns is None else part.columns
-                left[part.name].index_add_(part.dim, every, -part.of(torch.ones_like(left[part.name])))
+                every = (
+                    torch.arange(left[part.name].shape[part.dim])
+                    if part.columns is None
+                    else part.columns
+                )
+                left[part.name].index_add_(
+                    part.dim, every, -part.of(torch.ones_like(left[part.name]))
+                )
                 theirs = part.of(pair.donors["sft"].get_parameter(part.name))
                 model.get_parameter(part.name).data.index_copy_(part.dim, every, theirs)
         wanted.append(alone(model, pair, some)[0])
@@ -155,11 +203,24 @@ def test_components_are_what_their_names_say(family: str, variant: str) -> None:
     pair, (prompt, _) = tiny_pair(family, variant), prompts()
     has = set(pair.family.components)
     behind = getattr(pair.recipient.config, "do_layer_norm_before", True) is False
-    earlier = grafted_logits(pair, [prompt], ["PRE", *(f"(FE+LT)^C:{c}@{LAST}" for c in sorted(has & set(pair.family.inside)))], "rows")[0]
-    moved = {c for c, one in zip(sorted(has & set(pair.family.inside)), earlier[1:], strict=True) if distance(one, earlier[0]) > 1e-9}
+    earlier = grafted_logits(
+        pair,
+        [prompt],
+        ["PRE", *(f"(FE+LT)^C:{c}@{LAST}" for c in sorted(has & set(pair.family.inside)))],
+        "rows",
+    )[0]
+    moved = {
+        c
+        for c, one in zip(sorted(has & set(pair.family.inside)), earlier[1:], strict=True)
+        if distance(one, earlier[0]) > 1e-9
+    }
     assert moved == has & ({"k", "v", "k_norm"} | (set() if behind else {"ln_1"}))
-    first = grafted_logits(pair, [prompt], ["PRE", *(f"ALL:{c}" for c in sorted(has))], "rows", [[0]])[0, :, 0]
-    still = {c for c, one in zip(sorted(has), first[1:], strict=True) if distance(one, first[0]) <= 1e-9}
+    first = grafted_logits(
+        pair, [prompt], ["PRE", *(f"ALL:{c}" for c in sorted(has))], "rows", [[0]]
+    )[0, :, 0]
+    still = {
+        c for c, one in zip(sorted(has), first[1:], strict=True) if distance(one, first[0]) <= 1e-9
+    }
     assert still == has & {"q", "k", "q_norm", "k_norm"}
     bends = {c: _bends(pair, prompt, c) for c in ("gate", "up") if c in has}
     assert bends == ({"gate": True, "up": False} if "gate" in has else {"up": True})
@@ -191,14 +252,21 @@ def test_gates(family: str, variant: str) -> None:
     chosen = [c for c in pair.family.components if c in (*pair.family.inside, "emb", "pos")]
     grafts = [f"FE+LT:{c}" for c in chosen]
     targets = torch.tensor([pair.encoded(p).target for p in some])
-    wanted = grafted_logits(pair, some, grafts, "rows").log_softmax(-1).gather(2, targets[:, None, None].expand(-1, len(grafts), 1))[..., 0]
+    wanted = (
+        grafted_logits(pair, some, grafts, "rows")
+        .log_softmax(-1)
+        .gather(2, targets[:, None, None].expand(-1, len(grafts), 1))[..., 0]
+    )
     with torch.no_grad():
         for column, component in enumerate(chosen):
             gates = {slot: open_at for slot, (_, of) in enumerate(slots.sites) if of == component}
             assert distance(model.logprobs(some, gates), wanted[:, column]) <= EXACT, component
 
 
-@pytest.mark.parametrize(("family", "variant"), [(f, v) for f, some in TINY.items() for v in some if windows(tiny_pair(f, v)).layers])
+@pytest.mark.parametrize(
+    ("family", "variant"),
+    [(f, v) for f, some in TINY.items() for v in some if windows(tiny_pair(f, v)).layers],
+)
 def test_windows_matter(family: str, variant: str) -> None:
     """A window is shorter than the prompts and changes the answer, and does not where the whole prompt fits into it."""
     pair = tiny_pair(family, variant)
@@ -206,7 +274,9 @@ def test_windows_matter(family: str, variant: str) -> None:
     wide = random_model(config, pair.recipient.config._attn_implementation, 0)
     wide.load_state_dict(pair.recipient.state_dict())
     other = ModelPair("wide", wide, {"sft": wide}, pair.tokenizer, pair.family)
-    narrow, whole = (grafted_logits(each, prompts(), ["PRE"], "packed")[:, 0] for each in (pair, other))
+    narrow, whole = (
+        grafted_logits(each, prompts(), ["PRE"], "packed")[:, 0] for each in (pair, other)
+    )
     assert distance(narrow, whole) > 1e-3
     assert distance(whole, alone(wide, pair, prompts())) <= EXACT
     assert windows(pair).size == WINDOW
@@ -221,11 +291,24 @@ def test_a_map_that_is_wrong_is_found(family: str) -> None:
     assert packed_agrees(pair) is None
     inside, outside = pair.family.inside, pair.family.outside
     wrong = [
-        replace(pair.family, inside={c: p for c, p in inside.items() if c != lacking}) for lacking in list(inside)[::3] if lacking != "o"
+        replace(pair.family, inside={c: p for c, p in inside.items() if c != lacking})
+        for lacking in list(inside)[::3]
+        if lacking != "o"
     ]
-    wrong += [replace(pair.family, outside={c: p for c, p in outside.items() if c != lacking}) for lacking in outside]
-    wrong += [replace(pair.family, inside={**inside, c: replace(p, part=(p.part + 1) % 2)}) for c, p in inside.items() if p.fused]
-    wrong += [replace(pair.family, inside={**inside, c: replace(p, tokens=3 - p.tokens)}) for c, p in inside.items() if p.tokens != 1]
+    wrong += [
+        replace(pair.family, outside={c: p for c, p in outside.items() if c != lacking})
+        for lacking in outside
+    ]
+    wrong += [
+        replace(pair.family, inside={**inside, c: replace(p, part=(p.part + 1) % 2)})
+        for c, p in inside.items()
+        if p.fused
+    ]
+    wrong += [
+        replace(pair.family, inside={**inside, c: replace(p, tokens=3 - p.tokens)})
+        for c, p in inside.items()
+        if p.tokens != 1
+    ]
     wrong.append(replace(pair.family, inside={**inside, "down": Place(inside["o"].module)}))
     for each in wrong:
         with pytest.raises(KgbenchError, match="does not fit"):
@@ -245,9 +328,21 @@ def test_roles_of_attention_that_are_exchanged_are_found(family: str, variant: s
 
 def test_tokens_counted_in_another_dimension() -> None:
     """Where a prompt has as many tokens as there are heads, a wrong dimension has the right size, and the self-test still finds it."""
-    config = tiny_config("gemma3_text", "two bases, windows", hidden_size=28, num_attention_heads=14, num_key_value_heads=14)
+    config = tiny_config(
+        "gemma3_text",
+        "two bases, windows",
+        hidden_size=28,
+        num_attention_heads=14,
+        num_key_value_heads=14,
+    )
     recipient, donor = (random_model(config, "sdpa", seed) for seed in (0, 1))
-    pair = ModelPair("many heads", recipient, {"sft": donor}, tiny_pair("gemma3_text").tokenizer, tiny_pair("gemma3_text").family)
+    pair = ModelPair(
+        "many heads",
+        recipient,
+        {"sft": donor},
+        tiny_pair("gemma3_text").tokenizer,
+        tiny_pair("gemma3_text").family,
+    )
     verify(pair)
     norms = {c: Place(f"self_attn.{c}") for c in ("q_norm", "k_norm")}
     wrong = replace(pair.family, inside={**pair.family.inside, **norms})
@@ -262,14 +357,19 @@ def test_layers_of_an_unknown_kind() -> None:
     recipient = copy.deepcopy(pair.recipient)
     config.layer_types = ["chunked_attention"] * LAYERS
     recipient.config = config
-    engine = Engine(ModelPair("chunked", recipient, pair.donors, pair.tokenizer, pair.family), "auto")
+    engine = Engine(
+        ModelPair("chunked", recipient, pair.donors, pair.tokenizer, pair.family), "auto"
+    )
     assert engine.executor == "rows"
     assert "not known here (chunked_attention)" in engine.reason
     config.layer_types, config.window_size = ["full_attention"] * LAYERS, 256
     limited = ModelPair("limited", recipient, pair.donors, pair.tokenizer, pair.family)
     assert Engine(limited, "auto").executor == "rows"
     assert "not known here (window_size)" in Engine(limited, "auto").reason
-    with pytest.raises(ModelError, match=r"executor 'packed' cannot run limited: .*\(window_size\); take 'auto' or 'rows'"):
+    with pytest.raises(
+        ModelError,
+        match=r"executor 'packed' cannot run limited: .*\(window_size\); take 'auto' or 'rows'",
+    ):
         grafted_logits(limited, prompts(), ["FE"], "packed")
 
 
@@ -281,11 +381,17 @@ def test_cuts_under_unknown_limits(executor: str) -> None:
     recipient.config.window_size = 256
     limited = ModelPair("limited", recipient, pair.donors, pair.tokenizer, pair.family)
     (plain,) = graft_treatments(pair, [prompt], parse_graft("FE"))
-    edited = tuple(replace(t, edits=(Add(Hook(1, "attn_out"), Values(torch.ones(32, dtype=torch.float64))),)) for t in plain)
+    edited = tuple(
+        replace(t, edits=(Add(Hook(1, "attn_out"), Values(torch.ones(32, dtype=torch.float64))),))
+        for t in plain
+    )
     cut = tuple(replace(t, cuts=(Cut(1, frozenset({0})),)) for t in plain)
     wanted = _answers(pair, "rows", prompt, [plain, edited])
     assert distance(_answers(limited, executor, prompt, [plain, edited]), wanted) <= EXACT
-    with pytest.raises(NotApplicableError, match=r"masks are not known here \(window_size\), and attention is cut by"):
+    with pytest.raises(
+        NotApplicableError,
+        match=r"masks are not known here \(window_size\), and attention is cut by",
+    ):
         _answers(limited, executor, prompt, [cut])
 
 
@@ -297,4 +403,12 @@ def test_hooks_that_are_wrong_are_found(family: str) -> None:
     wrong += [{"attention": pair.family.attending}] if "ln_1_post" in pair.family.inside else []
     for hooks in wrong:
         with pytest.raises(KgbenchError, match="does not fit"):
-            verify(ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, replace(pair.family, **hooks)))
+            verify(
+                ModelPair(
+                    pair.name,
+                    pair.recipient,
+                    pair.donors,
+                    pair.tokenizer,
+                    replace(pair.family, **hooks),
+                )
+            )

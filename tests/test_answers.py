@@ -38,7 +38,20 @@ from kgbench.records import RecordStore
 from kgbench.runner import Settings, Spec, load_prompts, run_job
 from kgbench.testing import pico_pair, pico_tokenizer
 
-NAMES = ("Ana Lee", "movie", "Ann", "An", "Anna", "actor Bo Chen", "Zoë O'Hara", "with", "stars", "star", "Émile Nagy", "Mo")
+NAMES = (
+    "Ana Lee",
+    "movie",
+    "Ann",
+    "An",
+    "Anna",
+    "actor Bo Chen",
+    "Zoë O'Hara",
+    "with",
+    "stars",
+    "star",
+    "Émile Nagy",
+    "Mo",
+)
 """Of one token and of many, some of which begin others, and which begin with the same token, with a blank or with a part of a character."""
 GRAFTS = ("PRE", "SFT", "NONE", "FE", "LT:o+ffn@second_half", "FE+LT", "FE^C", "ALL; ALL:ln_f+head")
 
@@ -76,31 +89,51 @@ def _all_scores(pair: ModelPair, prompts: Sequence[Prompt], graft: str) -> list[
             ids, encoded = pair.encode(f"{prompt.text} {name}"), pair.encoded(prompt)
             lead, own = len(encoded.ids) - 1, replace(prompt, target=name)
             read = replace(encoded, ids=tuple(ids[:-1]))
-            passages.append(Passage(Source(prompt.name, {}), own, read, lead, tuple(ids[lead + 1 :])))
-    scores = [float(score[0]) for score in Answering(Engine(pair), DynamicGraft()).scores(passages, [graft])[0]]
+            passages.append(
+                Passage(Source(prompt.name, {}), own, read, lead, tuple(ids[lead + 1 :]))
+            )
+    scores = [
+        float(score[0])
+        for score in Answering(Engine(pair), DynamicGraft()).scores(passages, [graft])[0]
+    ]
     return [scores[i : i + len(NAMES)] for i in range(0, len(scores), len(NAMES))]
 
 
-def test_models_alone_say_the_same(pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer]) -> None:
+def test_models_alone_say_the_same(
+    pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer]
+) -> None:
     """PRE and NONE are the recipient by itself, SFT and everything grafted the donor by itself, on the text of prompt and answer."""
     known = {(row.fact, row.prompt, row.graft): row for row in scored}
     for prompt in prompts:
-        for graft, model in {"PRE": "recipient", "NONE": "recipient", "SFT": "sft", "ALL; ALL:ln_f+head": "sft"}.items():
+        for graft, model in {
+            "PRE": "recipient",
+            "NONE": "recipient",
+            "SFT": "sft",
+            "ALL; ALL:ln_f+head": "sft",
+        }.items():
             row = known[prompt.fact.id, prompt.name, graft]
             assert row.logprob == pytest.approx(_plain(pair, prompt, row.answer, model), abs=1e-4)
             same = known[prompt.fact.id, prompt.name, "PRE" if model == "recipient" else "SFT"]
-            assert (row.rank, row.first_rank, row.alternatives_rank) == (same.rank, same.first_rank, same.alternatives_rank)
+            assert (row.rank, row.first_rank, row.alternatives_rank) == (
+                same.rank,
+                same.first_rank,
+                same.alternatives_rank,
+            )
 
 
 @pytest.mark.parametrize("graft", ["PRE", "FE", "LT:o+ffn@second_half", "FE^C"])
-def test_rank_is_that_of_all_candidates(pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer], graft: str) -> None:
+def test_rank_is_that_of_all_candidates(
+    pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer], graft: str
+) -> None:
     """Log-likelihood, rank and likeliest candidate are those of scoring every candidate by the harness."""
     rows = [row for row in scored if row.graft == graft]
     for prompt, row, scores in zip(prompts, rows, _all_scores(pair, prompts, graft), strict=True):
         own = scores[NAMES.index(prompt.target)]
         assert (row.fact, row.prompt) == (prompt.fact.id, prompt.name)
         assert row.logprob == pytest.approx(own, abs=1e-6)
-        assert row.rank == 1 + sum(score >= own for i, score in enumerate(scores) if NAMES[i] != prompt.target)
+        assert row.rank == 1 + sum(
+            score >= own for i, score in enumerate(scores) if NAMES[i] != prompt.target
+        )
         assert row.likeliest == NAMES[int(np.argmax(scores))]
 
 
@@ -111,26 +144,40 @@ def test_it_does_not_score_what_cannot_be_likelier(scored: list[ScoredAnswer]) -
 
 
 def test_batches_and_company_do_not_matter(
-    pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer], monkeypatch: pytest.MonkeyPatch
+    pair: ModelPair,
+    prompts: list[Prompt],
+    scored: list[ScoredAnswer],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Prompts scored alone, few passages at a time, are scored as together."""
     monkeypatch.setattr(reading, "AT_ONCE", 3)
     alone = score_prompts(Engine(pair), prompts[1:2], NAMES, ["FE+LT"])[0]
-    together = next(r for r in scored if (r.fact, r.prompt, r.graft) == (alone.fact, alone.prompt, "FE+LT"))
+    together = next(
+        r for r in scored if (r.fact, r.prompt, r.graft) == (alone.fact, alone.prompt, "FE+LT")
+    )
     assert replace(alone, logprob=0, first_logprob=0, alternatives_prob=0) == replace(
         together, logprob=0, first_logprob=0, alternatives_prob=0
     )
     assert alone.logprob == pytest.approx(together.logprob, abs=1e-6)
 
 
-def test_first_tokens_of_a_name(pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer]) -> None:
+def test_first_tokens_of_a_name(
+    pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer]
+) -> None:
     """Every token that decodes to a beginning of the name counts, whatever the tokenizer does; its best rank is never worse."""
     tokenizer, vocabulary = pair.tokenizer, pair.recipient.config.vocab_size
-    logits = {p: pair.recipient(torch.tensor([pair.encode(p.text)])).logits[0, -1].double() for p in prompts}
+    logits = {
+        p: pair.recipient(torch.tensor([pair.encode(p.text)])).logits[0, -1].double()
+        for p in prompts
+    }
     rows = [row for row in scored if row.graft == "PRE"]
     for prompt, row in zip(prompts, rows, strict=True):
-        shown = {i: tokenizer.decode([i]) for i in range(3, vocabulary)}  # the first three are special
-        wanted = [i for i, text in shown.items() if text.strip() and f" {prompt.target}".startswith(text)]
+        shown = {
+            i: tokenizer.decode([i]) for i in range(3, vocabulary)
+        }  # the first three are special
+        wanted = [
+            i for i, text in shown.items() if text.strip() and f" {prompt.target}".startswith(text)
+        ]
         own = pair.encoded(prompt).target
         every = list(dict.fromkeys([*wanted, own]))
         assert sorted(row.alternatives) == sorted(shown[i] for i in every)
@@ -148,7 +195,11 @@ def test_collisions(pair: ModelPair, prompts: list[Prompt], scored: list[ScoredA
     for prompt in prompts:
         n = len(pair.encode(prompt.text))
         own = pair.encoded(prompt).target
-        others = [name for name in NAMES if name != prompt.target and pair.encode(f"{prompt.text} {name}")[n] == own]
+        others = [
+            name
+            for name in NAMES
+            if name != prompt.target and pair.encode(f"{prompt.text} {name}")[n] == own
+        ]
         rows = [row for row in scored if (row.fact, row.prompt) == (prompt.fact.id, prompt.name)]
         assert {row.collisions for row in rows} == {len(others)}
     assert any(row.collisions for row in scored)
@@ -156,8 +207,26 @@ def test_collisions(pair: ModelPair, prompts: list[Prompt], scored: list[ScoredA
 
 def _metaspace() -> PreTrainedTokenizerFast:
     """A tokenizer as SentencePiece's are: a blank is a mark before the word, and the first of a text is dropped when it is decoded."""
-    pieces = ["<s>", "▁", "▁a", "a", "▁R", "R", "▁Rob", "▁Robert", "Robert", "o", "b", "e", "r", "t", "▁Ro"]
-    inner = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [("▁", "a"), ("▁", "R")]))
+    pieces = [
+        "<s>",
+        "▁",
+        "▁a",
+        "a",
+        "▁R",
+        "R",
+        "▁Rob",
+        "▁Robert",
+        "Robert",
+        "o",
+        "b",
+        "e",
+        "r",
+        "t",
+        "▁Ro",
+    ]
+    inner = Tokenizer(
+        models.BPE({piece: i for i, piece in enumerate(pieces)}, [("▁", "a"), ("▁", "R")])
+    )
     inner.pre_tokenizer = pre_tokenizers.Metaspace()
     inner.decoder = decoders.Metaspace()
     return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>")
@@ -168,7 +237,9 @@ def test_first_tokens_where_decoding_drops_the_blank() -> None:
     texts = token_texts(_metaspace(), 99)
     assert sorted(first_tokens(texts, " Robert", 4).values()) == [" R", " Ro", " Rob", " Robert"]
     assert sorted(first_tokens(texts, "Robert", 5).values()) == ["R", "Robert"]
-    assert first_tokens(texts, " Robert", 1)[1] == ""  # a tokenizer that begins the name with the mark alone: it is what is read
+    assert (
+        first_tokens(texts, " Robert", 1)[1] == ""
+    )  # a tokenizer that begins the name with the mark alone: it is what is read
     assert not any("<s>" in text or not text.strip() for text in texts)
 
 
@@ -179,15 +250,26 @@ def test_tokens_beyond_the_model_do_not_count() -> None:
 
 
 @settings(max_examples=60)
-@given(st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple), min_size=2), st.data())
+@given(
+    st.dictionaries(
+        st.sampled_from("abcdefgh"),
+        st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple),
+        min_size=2,
+    ),
+    st.data(),
+)
 def test_search_is_exact(tokens: dict[str, tuple[int, ...]], data: st.DataObject) -> None:
     """On any trie, ties and names that begin others included, the search ends with the rank of scoring all; none is read twice."""
     candidates, answer = Candidates(tokens), min(tokens)
     # Powers of two add up without rounding, so that ties are ties.
     after = {
-        prefix: {token: -float(data.draw(st.integers(0, 3))) for token in children} for prefix, children in candidates.children.items()
+        prefix: {token: -float(data.draw(st.integers(0, 3))) for token in children}
+        for prefix, children in candidates.children.items()
     }
-    whole = {name: sum(after[own[:i]][token] for i, token in enumerate(own)) for name, own in tokens.items()}
+    whole = {
+        name: sum(after[own[:i]][token] for i, token in enumerate(own))
+        for name, own in tokens.items()
+    }
     search = Search(candidates, answer)
     own = tokens[answer]
     search.known |= {own[:i]: dict(after[own[:i]]) for i in range(len(own))}
@@ -195,9 +277,13 @@ def test_search_is_exact(tokens: dict[str, tuple[int, ...]], data: st.DataObject
         assert not set(missing) & search.known.keys()
         for prefix in missing:
             read = candidates.to_read(prefix)
-            search.known |= {read[:i]: dict(after[read[:i]]) for i in range(len(prefix), len(read) + 1)}
+            search.known |= {
+                read[:i]: dict(after[read[:i]]) for i in range(len(prefix), len(read) + 1)
+            }
     assert search.loglik == whole[answer]
-    assert dict(search.better()) == {name: score for name, score in whole.items() if score >= whole[answer] and name != answer}
+    assert dict(search.better()) == {
+        name: score for name, score in whole.items() if score >= whole[answer] and name != answer
+    }
 
 
 def test_first_token_is_that_of_eval(tmp_path: Path) -> None:
@@ -208,7 +294,9 @@ def test_first_token_is_that_of_eval(tmp_path: Path) -> None:
     assert stored is not None
     rows = {(row["fact"], row["graft"]): row for row in stored.facts().to_pylist()}
     found = score_answers(spec, Settings(device="cpu"), 2)
-    assert len(found.candidates) == len(load_dataset("tiny_movies").facts)  # all answers, however few facts are scored
+    assert len(found.candidates) == len(
+        load_dataset("tiny_movies").facts
+    )  # all answers, however few facts are scored
     assert [row.graft for row in found.answers] == ["PRE", "SFT", "LT", "FE+LT"] * 2
     for row in found.answers:
         assert row.first_logprob == pytest.approx(rows[row.fact, row.graft]["logprob"], abs=1e-4)
@@ -226,21 +314,35 @@ def _row(graft: str, rank: int, first: int) -> ScoredAnswer:
 def test_figures() -> None:
     """Each is the mean over facts of what its name says, and recoveries are those of `kgbench.effects`."""
     ranks = {"PRE": [9, 9, 8, 7, 9, 9], "SFT": [1, 1, 2, 1, 5, 1], "LT": [1, 6, 6, 5, 2, 9]}
-    answers = [replace(_row(graft, rank, 7 - rank // 2), fact=str(i)) for graft, some in ranks.items() for i, rank in enumerate(some)]
+    answers = [
+        replace(_row(graft, rank, 7 - rank // 2), fact=str(i))
+        for graft, some in ranks.items()
+        for i, rank in enumerate(some)
+    ]
     (prompt,) = figures_of(answers, 10)
     by_graft = {one.graft: one.figures for one in prompt.configurations}
-    assert list(by_graft) == list(ranks) and all(set(figures) == set(FIGURES) for figures in by_graft.values())
+    assert list(by_graft) == list(ranks) and all(
+        set(figures) == set(FIGURES) for figures in by_graft.values()
+    )
     for graft, some in ranks.items():
         own = by_graft[graft]
         assert own["logprob"].value == pytest.approx(-np.mean(some))
         assert own["top1"].value == pytest.approx(np.mean([rank == 1 for rank in some]))
         assert own["top5"].value == pytest.approx(np.mean([rank <= 5 for rank in some]))
         assert own["mrr"].value == pytest.approx(np.mean([1 / rank for rank in some]))
-        assert own["first_top5"].value == pytest.approx(np.mean([7 - rank // 2 <= 5 for rank in some]))
-        assert own["alternatives_top5"].value == pytest.approx(np.mean([max(1, 6 - rank // 2) <= 5 for rank in some]))
+        assert own["first_top5"].value == pytest.approx(
+            np.mean([7 - rank // 2 <= 5 for rank in some])
+        )
+        assert own["alternatives_top5"].value == pytest.approx(
+            np.mean([max(1, 6 - rank // 2) <= 5 for rank in some])
+        )
     scores = {graft: np.array(some) <= 5 for graft, some in ranks.items()}
     assert by_graft["LT"]["recovery"] == recovery(scores, "LT")
-    assert prompt.sharers == pytest.approx(np.mean([rank % 2 for rank in ranks["PRE"]])) == prompt.colliding.value
+    assert (
+        prompt.sharers
+        == pytest.approx(np.mean([rank % 2 for rank in ranks["PRE"]]))
+        == prompt.colliding.value
+    )
     assert prompt.scored == 0.5 and prompt.several.value == 0
 
 
@@ -252,14 +354,20 @@ def test_figures_of_one_fact_are_undefined() -> None:
     figures = prompt.configurations[2].figures
     assert figures["logprob"].undefined and figures["top5"].value == 1
     table = render_answers(run, [prompt])
-    assert "all 1 fact:" in table and "undefined (1)" in table and "(1) 1 fact, and an interval needs two" in table
+    assert (
+        "all 1 fact:" in table
+        and "undefined (1)" in table
+        and "(1) 1 fact, and an interval needs two" in table
+    )
 
 
 def test_candidate_that_changes_the_prompt() -> None:
     """Where the tokens of the prompt merge with those of a candidate, that is an error which names both."""
     inner = Tokenizer(models.BPE({"a": 0, " ": 1, "b": 2, "a ": 3, "<s>": 4}, [("a", " ")]))
     encoder = Encoder(PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>"))
-    prompt = replace(load_prompts("tiny_movies", ["headline"], limit=1)[0], text="bba", target="b", spans={})
+    prompt = replace(
+        load_prompts("tiny_movies", ["headline"], limit=1)[0], text="bba", target="b", spans={}
+    )
     with pytest.raises(RegionError, match="candidate 'b'"):
         next(encode_candidates(encoder, [prompt], ["b"]))
 
@@ -275,26 +383,60 @@ def test_blank_before_the_answer() -> None:
 def test_one_candidate_has_no_rank(tmp_path: Path) -> None:
     """That is said before anything is scored."""
     file = tmp_path / "one.jsonl"
-    file.write_text('{"who": "Ana Lee", "whom": "Bo Chen"}\n{"who": "Bo Diaz", "whom": "Bo Chen"}\n')
-    asked = ["answers", "--model", "tiny-gpt2", "--dataset", str(file), "--subject", "who", "--object", "whom", "--template", "t={who} has"]
+    file.write_text(
+        '{"who": "Ana Lee", "whom": "Bo Chen"}\n{"who": "Bo Diaz", "whom": "Bo Chen"}\n'
+    )
+    asked = [
+        "answers",
+        "--model",
+        "tiny-gpt2",
+        "--dataset",
+        str(file),
+        "--subject",
+        "who",
+        "--object",
+        "whom",
+        "--template",
+        "t={who} has",
+    ]
     assert main([*asked, "--prompt", "t"]) == 2
 
 
-def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two tables per prompt, JSON and CSV say the same; nothing else is written."""
     monkeypatch.chdir(tmp_path)
-    asked = ["answers", "--model", "tiny-gpt2", "--dataset", "tiny_movies:first60", "--prompt", "headline", "--graft", "FE+LT"]
+    asked = [
+        "answers",
+        "--model",
+        "tiny-gpt2",
+        "--dataset",
+        "tiny_movies:first60",
+        "--prompt",
+        "headline",
+        "--graft",
+        "FE+LT",
+    ]
     asked += ["--facts", "2", "--seed", "3"]
     assert main([*asked, "--csv", "rows.csv"]) == 0
     table = capsys.readouterr().out
     assert main([*asked, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [row["graft"] for row in found["rows"]] == ["PRE", "SFT", "FE+LT"] and found["candidates"] == 60
+    assert [row["graft"] for row in found["rows"]] == ["PRE", "SFT", "FE+LT"] and found[
+        "candidates"
+    ] == 60
     assert all(row["n"] == 2 and set(FIGURES) < set(row) for row in found["rows"])
-    assert "2 of 60 facts, seed 3" in table and table.count("FE+LT ") >= 2 and max(map(len, table.splitlines())) <= 100
+    assert (
+        "2 of 60 facts, seed 3" in table
+        and table.count("FE+LT ") >= 2
+        and max(map(len, table.splitlines())) <= 100
+    )
     with Path("rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [(row["fact"], row["graft"], int(row["rank"])) for row in rows] == [(r["fact"], r["graft"], r["rank"]) for r in found["facts"]]
+    assert [(row["fact"], row["graft"], int(row["rank"])) for row in rows] == [
+        (r["fact"], r["graft"], r["rank"]) for r in found["facts"]
+    ]
     assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
 
 
@@ -317,4 +459,6 @@ def test_a_model_that_reads_too_little(prompts: list[Prompt]) -> None:
     """A prompt that fits the model may not with an answer."""
     pair = pico_pair("gpt2")
     with pytest.raises(InputError, match="reads at most 128"):
-        score_prompts(Engine(pair), [replace(prompts[0], target="Bo " * 99)], ["Bo " * 99, "Ana"], ["PRE"])
+        score_prompts(
+            Engine(pair), [replace(prompts[0], target="Bo " * 99)], ["Bo " * 99, "Ana"], ["PRE"]
+        )

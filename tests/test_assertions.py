@@ -11,7 +11,13 @@ import pytest
 from kgbench.effects import METRICS
 from kgbench.errors import GraftSyntaxError, InputError, KgbenchError, UnknownNameError
 from kgbench.records import NO_INTERVAL_OF_SITES, NOT_APPLICABLE, Effect, Estimate, Planted, Record
-from kgbench.testing import UndecidedError, assert_localized, assert_necessary, assert_not_at, assert_planted
+from kgbench.testing import (
+    UndecidedError,
+    assert_localized,
+    assert_necessary,
+    assert_not_at,
+    assert_planted,
+)
 from kgbench.testing.assertions import FIELDS
 from kgbench.testing.undecided import Findings, collecting
 
@@ -45,7 +51,9 @@ def test_what_holds(record: Record) -> None:
     """The claims of the paper on figures like the paper's; by default they are about each prompt."""
     for act in (
         lambda: assert_localized(record),
-        lambda: assert_localized(record, "FE+LT", prompt="qa", sufficiency__gt=0.9, top5__ge=0.9, log_rank__le=4),
+        lambda: assert_localized(
+            record, "FE+LT", prompt="qa", sufficiency__gt=0.9, top5__ge=0.9, log_rank__le=4
+        ),
         lambda: assert_necessary(record, "FE+LT"),
         lambda: assert_necessary(record, "LT", necessity__ge=0.6, necessity__lt=0.9),
         lambda: assert_not_at(record, "(FE+LT)^C"),
@@ -57,10 +65,17 @@ def test_what_holds(record: Record) -> None:
 def test_what_fails(record: Record) -> None:
     """An AssertionError that says of each prompt estimate, interval, facts and bound."""
     text = raised(AssertionError, lambda: assert_localized(record, "LT"))
-    assert [line.split(" sufficiency ")[0] for line in text.splitlines()] == ["qa, LT:", "headline, LT:"]
+    assert [line.split(" sufficiency ")[0] for line in text.splitlines()] == [
+        "qa, LT:",
+        "headline, LT:",
+    ]
     assert text.splitlines()[1].endswith("] over 150 facts is below the bound .9 (ge)")
-    assert "qa" not in raised(AssertionError, lambda: assert_not_at(record, "ALL", prompt="headline"))
-    assert "necessity" in raised(AssertionError, lambda: assert_necessary(record, "FE+LT", necessity__le=0.5))
+    assert "qa" not in raised(
+        AssertionError, lambda: assert_not_at(record, "ALL", prompt="headline")
+    )
+    assert "necessity" in raised(
+        AssertionError, lambda: assert_necessary(record, "FE+LT", necessity__le=0.5)
+    )
 
 
 def test_what_is_undecided(record: Record) -> None:
@@ -77,12 +92,13 @@ def test_what_is_undecided(record: Record) -> None:
 
 def test_a_failure_wins(record: Record) -> None:
     """Where one bound fails and another is undecided, the assertion fails, and says both."""
-    act = lambda: assert_localized(record, "LT", prompt="qa", sufficiency__ge=0.31, sufficiency__le=0.05)  # noqa: E731
     with collecting() as findings, pytest.raises(AssertionError) as error:
-        act()
+        assert_localized(record, "LT", prompt="qa", sufficiency__ge=0.31, sufficiency__le=0.05)
     assert type(error.value) is AssertionError and findings.undecided == []
     first, second = str(error.value).splitlines()
-    assert first.endswith("is above the bound .05 (le)") and second.startswith("undecided: qa, LT: sufficiency")
+    assert first.endswith("is above the bound .05 (le)") and second.startswith(
+        "undecided: qa, LT: sufficiency"
+    )
 
 
 def test_few_facts() -> None:
@@ -97,8 +113,16 @@ def test_fields(record: Record, field: str) -> None:
     """Every metric and effect can have a bound, and is compared with its own figure."""
     row = next(row for row in record.rows if (row.prompt, row.graft) == ("qa", "FE"))
     value = getattr(row, FIELDS[field]).value
-    assert field in raised(AssertionError, lambda: assert_localized(record, "FE", prompt="qa", **{f"{field}__gt": value + 1e6}))
-    assert found(lambda: assert_localized(record, "FE", prompt="qa", **{f"{field}__le": value + 1e6})).undecided == []
+    assert field in raised(
+        AssertionError,
+        lambda: assert_localized(record, "FE", prompt="qa", **{f"{field}__gt": value + 1e6}),
+    )
+    assert (
+        found(
+            lambda: assert_localized(record, "FE", prompt="qa", **{f"{field}__le": value + 1e6})
+        ).undecided
+        == []
+    )
 
 
 def test_spellings(record: Record) -> None:
@@ -112,7 +136,11 @@ def test_spellings(record: Record) -> None:
     ("claim", "arguments", "said"),
     [
         (assert_localized, {"suficiency__ge": 0.9}, "Did you mean 'sufficiency'"),
-        (assert_localized, {"sufficiency__eq": 0.9}, "unknown operator of the bound 'sufficiency__eq': 'eq'. Known: ge, gt, le, lt"),
+        (
+            assert_localized,
+            {"sufficiency__eq": 0.9},
+            "unknown operator of the bound 'sufficiency__eq': 'eq'. Known: ge, gt, le, lt",
+        ),
         (assert_localized, {"sufficiency": 0.9}, "names no operator: write sufficiency__ge"),
         (assert_localized, {"sufficiency__ge": float("nan")}, "a bound is a finite number"),
         (assert_localized, {"prompt": "headlin"}, "Did you mean 'headline'"),
@@ -124,7 +152,9 @@ def test_spellings(record: Record) -> None:
         (assert_planted, {}, "is not compared with where facts were planted"),
     ],
 )
-def test_wrong_names_never_pass(record: Record, claim: Callable[..., None], arguments: dict[str, Any], said: str) -> None:
+def test_wrong_names_never_pass(
+    record: Record, claim: Callable[..., None], arguments: dict[str, Any], said: str
+) -> None:
     """They are errors of the input, not failed claims, and say what there is."""
     with pytest.raises(InputError) as error:
         claim(record, **arguments)
@@ -134,7 +164,9 @@ def test_wrong_names_never_pass(record: Record, claim: Callable[..., None], argu
 
 def test_no_record() -> None:
     """What is no record is told as such."""
-    with pytest.raises(InputError, match=r"expected a record, as kgbench\.evaluate returns it, not a dict"):
+    with pytest.raises(
+        InputError, match=r"expected a record, as kgbench\.evaluate returns it, not a dict"
+    ):
         assert_localized({})  # type: ignore[arg-type]
 
 
@@ -148,9 +180,17 @@ def test_a_complement_that_was_not_run() -> None:
 def test_what_a_method_cannot_express(record: Record) -> None:
     """It is an error with the method's reason, since no number of facts decides it."""
     nothing = Estimate(n=0, undefined=f"{NOT_APPLICABLE}it has one place only")
-    rows = tuple(row.model_copy(update={"sufficiency": nothing, "top5": nothing}) if row.graft == "FE" else row for row in record.rows)
+    rows = tuple(
+        row.model_copy(update={"sufficiency": nothing, "top5": nothing})
+        if row.graft == "FE"
+        else row
+        for row in record.rows
+    )
     absent = record.model_copy(update={"rows": rows})
-    with pytest.raises(InputError, match="FE: top5 is not applicable: it has one place only; no number of facts decides that"):
+    with pytest.raises(
+        InputError,
+        match="FE: top5 is not applicable: it has one place only; no number of facts decides that",
+    ):
         assert_localized(absent, "FE", top5__ge=0.5)
     assert_localized(absent)
 
@@ -159,7 +199,10 @@ def test_undefined_ratios() -> None:
     """Where finetuning added nothing that can be told, ratios are undecided for that reason, and metrics are decided."""
     same = fake_runs.record(fake_runs.rows(50, dict.fromkeys(fake_runs.RATES, 0.5)))
     findings = found(lambda: assert_localized(same))
-    assert all("is undefined" in line and "is not told from 0" in line for line in findings.undecided) and len(findings.undecided) == 2
+    assert (
+        all("is undefined" in line and "is not told from 0" in line for line in findings.undecided)
+        and len(findings.undecided) == 2
+    )
     assert found(lambda: assert_localized(same, top5__ge=0.2)).undecided == []
 
 
@@ -195,8 +238,14 @@ def test_planted(planted: Record) -> None:
     """Figures of the ranking against the truth, and of its best sites."""
     assert found(lambda: assert_planted(planted)).undecided == []
     assert found(lambda: assert_planted(planted, sufficiency__ge=0.7)).undecided == []
-    text = raised(AssertionError, lambda: assert_planted(planted, necessity__ge=0.5, graded_precision__ge=0.95))
-    assert text.splitlines()[0] == "ALL:ffn@1: necessity .30 [.25, .32] over 150 facts is below the bound .5 (ge)"
+    text = raised(
+        AssertionError,
+        lambda: assert_planted(planted, necessity__ge=0.5, graded_precision__ge=0.95),
+    )
+    assert (
+        text.splitlines()[0]
+        == "ALL:ffn@1: necessity .30 [.25, .32] over 150 facts is below the bound .5 (ge)"
+    )
     with pytest.raises(UnknownNameError, match="auroc_decoy"):
         assert_planted(planted, auroc_decoy__ge=0.9)
 
@@ -204,38 +253,56 @@ def test_planted(planted: Record) -> None:
 def test_figures_over_places_decide_by_their_value(planted: Record) -> None:
     """All places are there, so that the value is what it is."""
     text = raised(AssertionError, lambda: assert_planted(planted, graded_precision__ge=0.99))
-    assert text.endswith("over 40 pairs of layer and component of which 4 were planted is below the bound .99 (ge)")
+    assert text.endswith(
+        "over 40 pairs of layer and component of which 4 were planted is below the bound .99 (ge)"
+    )
     assert found(lambda: assert_planted(planted, graded_precision__le=0.99)).undecided == []
 
 
 @pytest.mark.parametrize(
-    ("claim", "at"), [(assert_localized, "SFT"), (assert_localized, "PRE"), (assert_not_at, "PRE"), (assert_necessary, "ALL")]
+    ("claim", "at"),
+    [
+        (assert_localized, "SFT"),
+        (assert_localized, "PRE"),
+        (assert_not_at, "PRE"),
+        (assert_necessary, "ALL"),
+    ],
 )
 def test_what_is_so_by_definition(record: Record, claim: Callable[..., None], at: str) -> None:
     """It is nothing that an evaluation could find, so that claiming it is an error; what was measured there can have a bound."""
-    with pytest.raises(InputError, match=rf"{at}: (sufficiency|necessity) is [01] by definition: bound a metric instead, such as top5__ge"):
+    with pytest.raises(
+        InputError,
+        match=rf"{at}: (sufficiency|necessity) is [01] by definition: bound a metric instead, such as top5__ge",
+    ):
         claim(record, at)
     assert_localized(record, "SFT", top5__ge=0.9)
 
 
 def test_a_method_that_ranks(record: Record) -> None:
     """Its record has no pathways, and says what it has."""
-    best = tuple(row.model_copy(update={"graft": "top 1%"}) for row in record.rows if row.graft == "FE+LT")
+    best = tuple(
+        row.model_copy(update={"graft": "top 1%"}) for row in record.rows if row.graft == "FE+LT"
+    )
     ranked = record.model_copy(update={"kind": "scoring", "rows": best})
     with pytest.raises(
-        UnknownNameError, match=r"Known: top 1%\. This method ranks sites: its configurations are the best-ranked, `top …`\."
+        UnknownNameError,
+        match=r"Known: top 1%\. This method ranks sites: its configurations are the best-ranked, `top …`\.",
     ):
         assert_localized(ranked)
     assert_localized(ranked, "top 1%")
 
 
-@pytest.mark.parametrize("arguments", [{"at": "FE+LTX"}, {"sufficiency__ge": float("nan")}, {"prompt": "headlin"}])
+@pytest.mark.parametrize(
+    "arguments", [{"at": "FE+LTX"}, {"sufficiency__ge": float("nan")}, {"prompt": "headlin"}]
+)
 def test_mistakes_show_no_frames_of_ours(record: Record, arguments: dict[str, Any]) -> None:
     """Of a wrong input pytest shows the line of the test alone: all that lies below is hidden."""
     with pytest.raises(InputError) as error:
         assert_localized(record, **arguments)
     assert error.value.__suppress_context__
-    assert [entry.name for entry in error.traceback.filter(error)] == ["test_mistakes_show_no_frames_of_ours"]
+    assert [entry.name for entry in error.traceback.filter(error)] == [
+        "test_mistakes_show_no_frames_of_ours"
+    ]
 
 
 def test_records_are_told_of(record: Record) -> None:

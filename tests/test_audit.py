@@ -19,7 +19,12 @@ from scipy.stats import nct, norm, t
 from kgbench.audit import Asked, Part, audited, methods_of, render_audit, wordings_of
 from kgbench.cli import main
 from kgbench.data import load_dataset
-from kgbench.effects.detectable import Detectable, detectable_between, detectable_by_assumption, multiplier
+from kgbench.effects.detectable import (
+    Detectable,
+    detectable_between,
+    detectable_by_assumption,
+    multiplier,
+)
 from kgbench.effects.variance import SOURCES, components
 from kgbench.errors import InputError
 from kgbench.stats import linearised, resample
@@ -27,10 +32,14 @@ from kgbench.stats import linearised, resample
 TRUE: Mapping[str, float] = dict(zip(SOURCES, (1.0, 0.25, 0.16, 0.5, 0.1, 0.04, 0.36), strict=True))
 """Components of the tables that are drawn."""
 
-AXES: Mapping[str, tuple[int, ...]] = dict(zip(SOURCES, ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)), strict=True))
+AXES: Mapping[str, tuple[int, ...]] = dict(
+    zip(SOURCES, ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)), strict=True)
+)
 
 
-def table(rng: np.random.Generator, shape: tuple[int, int, int], true: Mapping[str, float] = TRUE) -> np.ndarray[Any, Any]:
+def table(
+    rng: np.random.Generator, shape: tuple[int, int, int], true: Mapping[str, float] = TRUE
+) -> np.ndarray[Any, Any]:
     """A crossed table of facts, wordings and seeds with these components."""
     found = np.zeros(shape)
     for source, variance in true.items():
@@ -69,7 +78,8 @@ def test_components_are_the_analysis_of_variance() -> None:
     found = components(cube, once(9))
     for source, axes in AXES.items():
         expected = sum(
-            found.value(other) * np.prod([n for axis, n in enumerate(cube.shape) if axis not in AXES[other]])
+            found.value(other)
+            * np.prod([n for axis, n in enumerate(cube.shape) if axis not in AXES[other]])
             for other in SOURCES
             if set(axes) <= set(AXES[other])
         )
@@ -78,11 +88,15 @@ def test_components_are_the_analysis_of_variance() -> None:
 
 def test_a_bootstrap_of_facts_is_unbiased() -> None:
     """The draws of a component average to its estimate, where a bootstrap of mean squares would add the noise of facts."""
-    cube = table(np.random.default_rng(2), (30, 4, 3), {**TRUE, "wordings": 0.0, "facts:wordings": 4.0})
+    cube = table(
+        np.random.default_rng(2), (30, 4, 3), {**TRUE, "wordings": 0.0, "facts:wordings": 4.0}
+    )
     found = components(cube, resample(30, 4000))
     for source in SOURCES:
         draws = found.drawn[source][1:]
-        assert abs(draws.mean() - found.value(source)) < 5 * draws.std() / sqrt(len(draws)) + 0.01 * abs(found.value(source)), source
+        assert abs(draws.mean() - found.value(source)) < 5 * draws.std() / sqrt(
+            len(draws)
+        ) + 0.01 * abs(found.value(source)), source
 
 
 def test_what_is_the_same_does_not_vary() -> None:
@@ -93,12 +107,16 @@ def test_what_is_the_same_does_not_vary() -> None:
         assert found.value(source) == pytest.approx(0, abs=1e-12)
     alone = components(cube, resample(20, 50))
     assert alone.value("facts") == pytest.approx(float(cube.var(ddof=1)))
-    assert "wordings" in str(alone.figure("wordings").undefined) and "seeds" in str(alone.figure("facts:seeds").undefined)
+    assert "wordings" in str(alone.figure("wordings").undefined) and "seeds" in str(
+        alone.figure("facts:seeds").undefined
+    )
 
 
 def test_nothing_is_clamped() -> None:
     """A component whose estimate is below 0 is reported below 0."""
-    cube = np.array([[[1.0], [-1.0]], [[-1.0], [1.0]], [[0.5], [-0.5]], [[-0.5], [0.5]]])  # all wordings have the same mean
+    cube = np.array(
+        [[[1.0], [-1.0]], [[-1.0], [1.0]], [[0.5], [-0.5]], [[-0.5], [0.5]]]
+    )  # all wordings have the same mean
     found = components(cube, resample(4, 200)).figure("wordings")
     assert found.value is not None and found.value < 0
 
@@ -110,7 +128,9 @@ def test_linearised_values_carry_the_ratio() -> None:
     top = bottom * (rng.random(400) < 0.4)
     values, counts = linearised(top, bottom), resample(400, 4000)
     assert values.mean() == pytest.approx(top.mean() / bottom.mean())
-    assert values.std(ddof=1) / 20 == pytest.approx(float(((counts @ top) / (counts @ bottom)).std()), rel=0.05)
+    assert values.std(ddof=1) / 20 == pytest.approx(
+        float(((counts @ top) / (counts @ bottom)).std()), rel=0.05
+    )
 
 
 def test_multiplier() -> None:
@@ -131,10 +151,17 @@ def test_it_shrinks_with_facts() -> None:
     assert "no number of facts" in str(stuck.facts_for(0.05))
     cube = table(np.random.default_rng(5), (50, 3, 2))
     many = np.tile(cube, (4, 1, 1))
-    small, large = (detectable_by_assumption(some, components(some, once(len(some))), 0.5) for some in (cube, many))
+    small, large = (
+        detectable_by_assumption(some, components(some, once(len(some))), 0.5)
+        for some in (cube, many)
+    )
     for scope in ("facts", "sample"):
         first, second = small[scope].smallest, large[scope].smallest
-        assert first is not None and second is not None and first / second == pytest.approx(2, rel=0.01)
+        assert (
+            first is not None
+            and second is not None
+            and first / second == pytest.approx(2, rel=0.01)
+        )
 
 
 def test_power_on_the_same_facts() -> None:
@@ -154,10 +181,17 @@ def test_power_on_the_same_facts() -> None:
 
 def test_power_over_wordings() -> None:
     """So it is where wordings are drawn anew each time, with few of them."""
-    rng, n, wordings, true = np.random.default_rng(7), 40, 4, {"facts": 1.0, "wordings": 0.2, "facts:wordings": 1.0}
+    rng, n, wordings, true = (
+        np.random.default_rng(7),
+        40,
+        4,
+        {"facts": 1.0, "wordings": 0.2, "facts:wordings": 1.0},
+    )
     facts, asked, both = wordings * 1.0 + 1.0, n * 0.2 + 1.0, 1.0
     se = sqrt((facts + asked - both) / (n * wordings))
-    freedom = (facts + asked - both) ** 2 / (facts**2 / (n - 1) + asked**2 / (wordings - 1) + both**2 / ((n - 1) * (wordings - 1)))
+    freedom = (facts + asked - both) ** 2 / (
+        facts**2 / (n - 1) + asked**2 / (wordings - 1) + both**2 / ((n - 1) * (wordings - 1))
+    )
     size, rejected = multiplier(freedom) * se, []
     for _ in range(800):
         apart = size + table(rng, (n, wordings, 1), true)
@@ -173,13 +207,24 @@ def test_measured_beats_assumed() -> None:
     first = table(rng, (60, 3, 2))
     second = first + 0.1 * rng.standard_normal(first.shape)
     of = components(first, once(60)), components(second, once(60))
-    measured, assumed = detectable_between(first, second, of), detectable_by_assumption(first, of[0], 0.5)
+    measured, assumed = (
+        detectable_between(first, second, of),
+        detectable_by_assumption(first, of[0], 0.5),
+    )
     assert measured["sample"].per_fact == pytest.approx(assumed["sample"].per_fact, rel=0.05)
-    again = detectable_between(first[:, :1, :1], second[:, :1, :1], tuple(components(x[:, :1, :1], once(60)) for x in (first, second)))
+    again = detectable_between(
+        first[:, :1, :1],
+        second[:, :1, :1],
+        tuple(components(x[:, :1, :1], once(60)) for x in (first, second)),
+    )
     assert again["facts"].per_fact < 0.05 * assumed["facts"].per_fact
     assert again["wordings"].undefined and again["seeds"].undefined
     with_seeds = assumed["seeds"].smallest
-    assert with_seeds is not None and assumed["facts"].smallest is not None and with_seeds > assumed["facts"].smallest
+    assert (
+        with_seeds is not None
+        and assumed["facts"].smallest is not None
+        and with_seeds > assumed["facts"].smallest
+    )
 
 
 def part(seed: int = 0, rows_seed: int = 0, **changes: Any) -> Part:
@@ -221,18 +266,30 @@ def test_seeds_that_move_a_method() -> None:
     worse = Part(*stored_runs.stored(stored_runs.WORSE, seeds=(1,), **named("drawing", seed=1)))
     found = audited(methods_of([part(**method), worse]), Asked(draws=200))
     one = next(one for one in found.quantities["drawing"] if one.label == "FE+LT")
-    assert set(one.by_seed) == {"0", "1"} and one.seeds_sd.value is not None and one.seeds_sd.value > 0.2
+    assert (
+        set(one.by_seed) == {"0", "1"}
+        and one.seeds_sd.value is not None
+        and one.seeds_sd.value > 0.2
+    )
     same, drawn = one.detectable["facts"].smallest, one.detectable["seeds"].smallest
     assert same is not None and drawn is not None and drawn > 5 * same
 
 
 def test_a_drawing_method_under_one_seed() -> None:
     """Nothing is known of its other seeds, nor of its difference from a method that was run under several."""
-    methods = methods_of([part(**named("drawing", seed=0)), *(part(seed, seed, **named("other", seed=seed)) for seed in (0, 1))])
+    methods = methods_of(
+        [
+            part(**named("drawing", seed=0)),
+            *(part(seed, seed, **named("other", seed=seed)) for seed in (0, 1)),
+        ]
+    )
     found = audited(methods, Asked(draws=50))
     some = [*found.quantities["drawing"], *found.differences["drawing", "other"]]
     assert some and all(one.detectable["seeds"].smallest is None for one in some)
-    assert any(one.detectable["facts"].smallest is not None for one in found.differences["drawing", "other"])
+    assert any(
+        one.detectable["facts"].smallest is not None
+        for one in found.differences["drawing", "other"]
+    )
 
 
 def test_facts_that_not_all_have_are_told() -> None:
@@ -240,7 +297,11 @@ def test_facts_that_not_all_have_are_told() -> None:
     fewer = Part(*stored_runs.stored(n=40, **named("fewer")))
     first, second = methods_of([part(), fewer])
     assert first.n == second.n == 40
-    assert "dynamic_graft: 20 of 60 facts left out, for not every run and wording has them" in first.notes and not second.notes
+    assert (
+        "dynamic_graft: 20 of 60 facts left out, for not every run and wording has them"
+        in first.notes
+        and not second.notes
+    )
 
 
 def test_hardly_known_is_undefined() -> None:
@@ -248,7 +309,9 @@ def test_hardly_known_is_undefined() -> None:
     rng = np.random.default_rng(0)
     for _ in range(2000):
         apart = table(rng, (4, 2, 1), {"facts:wordings": 1.0})
-        found = detectable_between(apart, np.zeros_like(apart), (components(apart, once(4)),) * 2)["wordings"]
+        found = detectable_between(apart, np.zeros_like(apart), (components(apart, once(4)),) * 2)[
+            "wordings"
+        ]
         assert found.undefined or found.freedom >= 1
         if "degree of freedom" in str(found.undefined):
             return
@@ -259,20 +322,37 @@ def test_two_methods() -> None:
     """Their difference is the second's recovery less the first's, and what can be told apart is measured."""
     parts = [part(), Part(*stored_runs.stored(stored_runs.WORSE, **named("worse")))]
     found = audited(methods_of(parts), Asked(draws=200))
-    values = [next(one.value.value for one in found.quantities[name] if one.label == "LT") for name in ("dynamic_graft", "worse")]
+    values = [
+        next(one.value.value for one in found.quantities[name] if one.label == "LT")
+        for name in ("dynamic_graft", "worse")
+    ]
     apart = next(one for one in found.differences["dynamic_graft", "worse"] if one.label == "LT")
     assert None not in values and apart.value.value == pytest.approx(values[1] - values[0])
     assert apart.detectable["facts"].smallest is not None
-    same = audited(methods_of([part(), part(**named("twin"))]), Asked(draws=50)).differences["dynamic_graft", "twin"]
-    assert all(one.value.value == 0 and "0 of 60 facts" in str(one.detectable["facts"].undefined) for one in same)
+    same = audited(methods_of([part(), part(**named("twin"))]), Asked(draws=50)).differences[
+        "dynamic_graft", "twin"
+    ]
+    assert all(
+        one.value.value == 0 and "0 of 60 facts" in str(one.detectable["facts"].undefined)
+        for one in same
+    )
 
 
 @pytest.mark.parametrize(
     ("second", "match"),
     [
-        (lambda: part(1, **stored_runs.OTHER), "differ in weights.recipient: .*weights.donors.sft: "),
-        (lambda: part(1, prompts={"headline": "other", "qa": "q" * 64}), "'headline' has one wording"),
-        (lambda: part(0, limit=60), "two runs of dynamic_graft have the prompt 'headline' under seed 0"),
+        (
+            lambda: part(1, **stored_runs.OTHER),
+            "differ in weights.recipient: .*weights.donors.sft: ",
+        ),
+        (
+            lambda: part(1, prompts={"headline": "other", "qa": "q" * 64}),
+            "'headline' has one wording",
+        ),
+        (
+            lambda: part(0, limit=60),
+            "two runs of dynamic_graft have the prompt 'headline' under seed 0",
+        ),
     ],
 )
 def test_runs_that_do_not_go_together(second: Callable[[], Part], match: str) -> None:
@@ -290,21 +370,43 @@ def test_wordings() -> None:
 
 def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A pair is audited, each wording under each seed a record; the same records by name give the same figures without running."""
-    asked = ["audit", "--model", "tiny-gpt2", "--limit", "20", "--prompt", "headline,qa", "--graft", "LT", "--output-dir", str(tmp_path)]
+    asked = [
+        "audit",
+        "--model",
+        "tiny-gpt2",
+        "--limit",
+        "20",
+        "--prompt",
+        "headline,qa",
+        "--graft",
+        "LT",
+        "--output-dir",
+        str(tmp_path),
+    ]
     assert main([*asked, "--seeds", "2", "--json", "-q"]) == 0
     computed = json.loads(capsys.readouterr().out)
     assert computed["n"] == 20 and len(computed["runs"]) == 4
     (method,) = computed["methods"]
-    assert method["wordings"] == ["headline", "qa"] and method["seeds"] == ["0", "1"] and not method["drawn"]
+    assert (
+        method["wordings"] == ["headline", "qa"]
+        and method["seeds"] == ["0", "1"]
+        and not method["drawn"]
+    )
     rows = {row["graft"]: row for row in method["rows"]}
-    assert {"LT", "LT^C"} <= set(rows) and all(row["seeds_sd"]["value"] == 0 for row in rows.values())
+    assert {"LT", "LT^C"} <= set(rows) and all(
+        row["seeds_sd"]["value"] == 0 for row in rows.values()
+    )
     assert computed["verdict"].startswith("dynamic_graft: ")
     assert main(["audit", *computed["runs"], "--json", "--output-dir", str(tmp_path)]) == 0
     stored = json.loads(capsys.readouterr().out)
     assert {**stored, "runs": None} == {**computed, "runs": None}
     assert main(["audit", *computed["runs"][:2], "--variance", "--output-dir", str(tmp_path)]) == 0
     text = capsys.readouterr().out
-    assert "2 wordings are few" in text and "2 wordings, 1 seed" in text and max(map(len, text.splitlines())) <= 100
+    assert (
+        "2 wordings are few" in text
+        and "2 wordings, 1 seed" in text
+        and max(map(len, text.splitlines())) <= 100
+    )
 
 
 def test_runs_need_no_torch(tmp_path: Path) -> None:
@@ -312,14 +414,28 @@ def test_runs_need_no_torch(tmp_path: Path) -> None:
     folder = stored_runs.folder(tmp_path)
     line = ["audit", str(folder), "--variance"]
     code = f"import sys; from kgbench.cli import main; assert main({line}) == 0 and 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "variance between wordings came out below 0" in done.stdout
 
 
 def test_what_it_would_take(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A dry run writes nothing; a ranking is run under three seeds."""
-    asked = ["audit", "--model", "tiny-gpt2", "--limit", "8", "--prompt", "qa", "--output-dir", str(tmp_path), "--dry-run", "--json"]
+    asked = [
+        "audit",
+        "--model",
+        "tiny-gpt2",
+        "--limit",
+        "8",
+        "--prompt",
+        "qa",
+        "--output-dir",
+        str(tmp_path),
+        "--dry-run",
+        "--json",
+    ]
     assert main([*asked, "--localizer", "random"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["seeds"] == 3 and "splits the facts" in answer["why"] and answer["forwards"] > 0
@@ -327,13 +443,21 @@ def test_what_it_would_take(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_large_pair_would_take(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_large_pair_would_take(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hours are hours; memory, disk, downloads and what the time rests on are told, as those of one evaluation are."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert main(["audit", "--model", "gemma-2b", "--prompt", "qa,headline", "--dry-run"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"memory (fits|does not fit): needs [\d.]+ GiB, [\d.]+ GiB free disk about [\d.]+ MiB for the records, and", text)
-    assert re.search(r"GiB to download time about [\d.]+ h, less what exists already from the catalog's number of parameters", text)
+    assert re.search(
+        r"memory (fits|does not fit): needs [\d.]+ GiB, [\d.]+ GiB free disk about [\d.]+ MiB for the records, and",
+        text,
+    )
+    assert re.search(
+        r"GiB to download time about [\d.]+ h, less what exists already from the catalog's number of parameters",
+        text,
+    )
 
 
 @pytest.mark.parametrize(

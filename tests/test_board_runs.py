@@ -64,7 +64,9 @@ def test_parts_of_the_table() -> None:
     inside = [name for name in plants() if name.startswith("tiny-gemma.")]
     assert {run.pair for run in runs} == {"tiny-gemma", *inside}
     assert [run.pair for run in board_runs(["planted"], ["snip"], [PLANT])] == [PLANT]
-    assert set(board_runs(methods=["snip"])) == {run for run in board_runs() if run.method == "snip"}
+    assert set(board_runs(methods=["snip"])) == {
+        run for run in board_runs() if run.method == "snip"
+    }
 
 
 WRONG = {
@@ -92,10 +94,21 @@ def test_no_entry_of_this_kind(run: Call, tmp_path: Path) -> None:
 def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
     """What was finished before the kill is not computed again; at the end all entries are packed, and stay as they are."""
     root = tmp_path / "board"
-    words = ["leaderboard", "run", "--board", "planted", "--method", "random,oracle", "--limit", "4"]
+    words = [
+        "leaderboard",
+        "run",
+        "--board",
+        "planted",
+        "--method",
+        "random,oracle",
+        "--limit",
+        "4",
+    ]
     words += ["--model", PLANT, "--device", "cpu"]
     words += ["--root", str(root), "--results", str(tmp_path / "runs")]
-    with subprocess.Popen([sys.executable, "-m", "kgbench", *words], stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [sys.executable, "-m", "kgbench", *words], stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         next(line for line in child.stdout if line.startswith("[1/2]"))
         child.send_signal(signal.SIGKILL)
@@ -136,27 +149,39 @@ def test_entries_of_before_are_replaced(tmp_path: Path) -> None:
     path = results / "pathways" / "none.tar.xz"
     before = read_pack(path)
     settings = Settings(output_dir=tmp_path / "runs", device="cpu")
-    campaign = Campaign(board_runs(["pathways"], ["none"], ["tiny-gpt2"], limit=4), tmp_path, settings)
+    campaign = Campaign(
+        board_runs(["pathways"], ["none"], ["tiny-gpt2"], limit=4), tmp_path, settings
+    )
     campaign.identify()
     lines: list[str] = []
     campaign.compute(lines.append)
     assert len(lines) == 1 and lines[0].startswith("[1/1] pathways: none on tiny-gpt2: ")
     assert campaign.pack(lines.append) == [path] and "2 taken away" in lines[-1]
     after = {entry.folder.name: entry for entry in read_entries(results)}
-    assert sorted(map(cell, after.values())) == [("tiny-gpt2", 4), ("tiny-gpt2", 9), ("tiny-llama", 4)]
+    assert sorted(map(cell, after.values())) == [
+        ("tiny-gpt2", 4),
+        ("tiny-gpt2", 9),
+        ("tiny-llama", 4),
+    ]
     assert all(after[name].packed == files for name, files in before.items() if name in after)
     (new,) = after.keys() - before.keys()
-    assert cell(after[new]) == ("tiny-gpt2", 4) and after[new].record.identity.localizer.version != "0"
+    assert (
+        cell(after[new]) == ("tiny-gpt2", 4) and after[new].record.identity.localizer.version != "0"
+    )
 
 
 def test_a_run_that_fails_takes_nothing_away(tmp_path: Path) -> None:
     """It is told with its reason, and the entry that there was stays."""
-    made = result(identity("tiny-gpt2", LocalizerRef(name="none", version="0"), 4), model="tiny-gpt2")
+    made = result(
+        identity("tiny-gpt2", LocalizerRef(name="none", version="0"), 4), model="tiny-gpt2"
+    )
     write_entry(tmp_path / "results" / "a", made)
     pack_loose(tmp_path)
     before = read_pack(path := tmp_path / "results" / "pathways" / "none.tar.xz")
     settings = Settings(output_dir=tmp_path / "runs", device="no-such-device")
-    campaign = Campaign(board_runs(["pathways"], ["none"], ["tiny-gpt2"], limit=4), tmp_path, settings)
+    campaign = Campaign(
+        board_runs(["pathways"], ["none"], ["tiny-gpt2"], limit=4), tmp_path, settings
+    )
     campaign.identify()
     campaign.compute(print)
     assert campaign.pack(print) == [] and read_pack(path) == before

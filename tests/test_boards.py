@@ -37,9 +37,16 @@ def submit(
     """Entries of one method that brings this share by FE and LT."""
     rates = {**RATES, "FE+LT": rate, "ALL": max(rate, 0.9)}
     for pair in pairs:
-        what = identity(pair, LocalizerRef(name=method, version="1 Own 0123456789abcdef"), limit=limit, seeds=(seed,))
+        what = identity(
+            pair,
+            LocalizerRef(name=method, version="1 Own 0123456789abcdef"),
+            limit=limit,
+            seeds=(seed,),
+        )
         made = result(what, rates, model=pair, seed=sum(map(ord, method)))
-        write_entry(root / "results" / f"{pair}-{method}-{limit}-{seed}", made, code=CODE, contract=contract)
+        write_entry(
+            root / "results" / f"{pair}-{method}-{limit}-{seed}", made, code=CODE, contract=contract
+        )
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +86,24 @@ def test_ranks_and_coverage(root: Path) -> None:
     """Like methods share a rank, a worse one counts both; one that lacks cells has neither mean nor rank, and its cells are counted."""
     overall = by_separation(root)
     found = lines(overall)
-    assert {name: line.rank for name, line in found.items()} == {"good": 1, "like_it": 1, "worse": 3, "partial": None}
-    assert found["partial"].coverage == (2, 8) and not found["partial"].figures and "all 8 cells" in found["partial"].unranked
+    assert {name: line.rank for name, line in found.items()} == {
+        "good": 1,
+        "like_it": 1,
+        "worse": 3,
+        "partial": None,
+    }
+    assert (
+        found["partial"].coverage == (2, 8)
+        and not found["partial"].figures
+        and "all 8 cells" in found["partial"].unranked
+    )
     assert found["good"].coverage == (8, 8) and found["good"].badge == "self-reported"
     assert [line.method for line in overall.lines][-2:] == ["worse", "partial"]
     assert lead(overall).endswith("self-reported); like_it has rank 1 as well.")
-    assert any("for these 4 pairs" in note and "say nothing of other models" in note for note in overall.notes)
+    assert any(
+        "for these 4 pairs" in note and "say nothing of other models" in note
+        for note in overall.notes
+    )
 
 
 def test_pathways_are_not_ranked(root: Path) -> None:
@@ -103,37 +122,66 @@ def test_a_rank_that_nobody_verified_is_in_brackets(tmp_path: Path) -> None:
     for folder in (tmp_path / "results").glob("*checked*"):
         verify(folder)
     found = lines(by_separation(tmp_path))
-    assert {name: line.rank_text for name, line in found.items()} == {"claimed": "(1)", "checked": "1"}
-    assert lead(by_separation(tmp_path)).startswith("checked leads with") and "claimed has rank 1 as well" in lead(by_separation(tmp_path))
+    assert {name: line.rank_text for name, line in found.items()} == {
+        "claimed": "(1)",
+        "checked": "1",
+    }
+    assert lead(by_separation(tmp_path)).startswith(
+        "checked leads with"
+    ) and "claimed has rank 1 as well" in lead(by_separation(tmp_path))
 
 
 def verify(folder: Path) -> None:
     """Write what a maintainer would, who ran all facts again."""
     entry = read_entry(folder)
-    text = {"kgbench": "0.1.0", "platform": "Linux", "time": "2026-01-01T00:00:00+00:00", "facts_hash": "0" * 64}
-    numbers = {"seed": 0, "n": entry.record.identity.dataset.n, "rows": 9, "largest_difference": 0, "changed_hits": 0, "tolerance": 1e-3}
-    (folder / "verification.json").write_text(Verification(record=entry.record.id, **text, **numbers).to_json())  # type: ignore[arg-type]
+    text = {
+        "kgbench": "0.1.0",
+        "platform": "Linux",
+        "time": "2026-01-01T00:00:00+00:00",
+        "facts_hash": "0" * 64,
+    }
+    numbers = {
+        "seed": 0,
+        "n": entry.record.identity.dataset.n,
+        "rows": 9,
+        "largest_difference": 0,
+        "changed_hits": 0,
+        "tolerance": 1e-3,
+    }
+    (folder / "verification.json").write_text(
+        Verification(record=entry.record.id, **text, **numbers).to_json()
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("contract", "words"),
     [
-        (Contract(kgbench="0.1.0", laws=16, broken=("depends_on_the_sites",)), "breaks a law of localizers: depends on the sites"),
+        (
+            Contract(kgbench="0.1.0", laws=16, broken=("depends_on_the_sites",)),
+            "breaks a law of localizers: depends on the sites",
+        ),
         (None, "contract not run"),
     ],
 )
-def test_a_method_that_breaks_a_law_has_no_rank(tmp_path: Path, contract: Contract | None, words: str) -> None:
+def test_a_method_that_breaks_a_law_has_no_rank(
+    tmp_path: Path, contract: Contract | None, words: str
+) -> None:
     """Nor has one on which nobody tried the laws; its line says so, and it changes no other's rank."""
     submit(tmp_path, "honest", 0.7)
     submit(tmp_path, "cheat", 0.99, contract=contract)
     found = lines(by_separation(tmp_path))
-    assert found["honest"].rank == 1 and found["cheat"].rank is None and words in found["cheat"].unranked
+    assert (
+        found["honest"].rank == 1
+        and found["cheat"].rank is None
+        and words in found["cheat"].unranked
+    )
     assert found["cheat"].figures["separation"].value is not None
     assert found["cheat"].broken == (contract.broken if contract else ())
     text = dict(outputs(tmp_path))
     law = "breaks a law: depends on the sites"
     assert all(
-        (law in text[name].decode()) == bool(contract) for name in ("LEADERBOARD.md", "site/pathways.html", "site/methods/cheat.html")
+        (law in text[name].decode()) == bool(contract)
+        for name in ("LEADERBOARD.md", "site/pathways.html", "site/methods/cheat.html")
     )
     assert ("contract not run" in text["LEADERBOARD.md"].decode()) == (contract is None)
 
@@ -143,8 +191,16 @@ def test_who_says_so_stands_beside_every_figure_that_leads(root: Path) -> None:
     leaderboard = made(root)
     text = render_markdown(leaderboard)
     assert "certain" not in text
-    assert "self-reported" in lead(by_separation(root)) and all(line.rank_text[:1] in ("(", "") for line in by_separation(root).lines)
-    apart = Table("t", "T", (Column("x", "x", "x"),), (ranked("a", 1, "verified"), ranked("b", 2)), ranked_by="x")
+    assert "self-reported" in lead(by_separation(root)) and all(
+        line.rank_text[:1] in ("(", "") for line in by_separation(root).lines
+    )
+    apart = Table(
+        "t",
+        "T",
+        (Column("x", "x", "x"),),
+        (ranked("a", 1, "verified"), ranked("b", 2)),
+        ranked_by="x",
+    )
     told = "a leads with .50 [.40, .60] (x, n = 9; verified), and is told to be better than every other method"
     assert lead(apart).startswith(told)
 
@@ -156,16 +212,34 @@ def ranked(name: str, rank: int, badge: Badge = "self-reported") -> Line:
 def test_each_table_says_what_its_own_brackets_hold(root: Path) -> None:
     """Smallest and largest of several pairs are called no interval; figures without brackets have none."""
     parts = dict(
-        zip(["head", "planted", "positions", "plant pathways", "pathways", "budget", "cost", "published"], sections(root), strict=True)
+        zip(
+            [
+                "head",
+                "planted",
+                "positions",
+                "plant pathways",
+                "pathways",
+                "budget",
+                "cost",
+                "published",
+            ],
+            sections(root),
+            strict=True,
+        )
     )
     assert "95 % interval" not in parts["head"]
     assert "Brackets hold 95 % intervals." in parts["pathways"]
-    assert "Figures here have no interval." in parts["cost"] and "95 % interval" not in parts["cost"]
+    assert (
+        "Figures here have no interval." in parts["cost"] and "95 % interval" not in parts["cost"]
+    )
     assert "Brackets hold 95 % intervals; figures without brackets have none." in parts["published"]
     assert "None of it has an interval" not in parts["published"]
     several = spread_text([Estimate(value=1, low=0.5, high=2, n=4)], "range")
     assert several == "Brackets hold the smallest and the largest value, not an interval"
-    assert spread_text([Estimate(value=1, low=1, high=1, n=3)], "interval") == "Figures here have no interval"
+    assert (
+        spread_text([Estimate(value=1, low=1, high=1, n=3)], "interval")
+        == "Figures here have no interval"
+    )
     assert spread_text([Estimate(undefined="why", n=3)], "interval") == ""
 
 
@@ -205,13 +279,25 @@ def test_a_record_less_changes_its_own_cells_only(tmp_path: Path) -> None:
     submit(tmp_path, "good", 0.96, PAIRS[:2])
     submit(tmp_path, "worse", 0.4, PAIRS[:2])
     a = dict(outputs(tmp_path))
-    run = next(e for e in read_entries(tmp_path / "results") if e.method == "worse" and e.pair == PAIRS[1])
+    run = next(
+        e for e in read_entries(tmp_path / "results") if e.method == "worse" and e.pair == PAIRS[1]
+    )
     shutil.rmtree(run.folder)
     b = dict(outputs(tmp_path))
     gone = {name for name in a if name not in b}
     changed = {name for name in b if a[name] != b[name]}
-    assert gone == {f"site/runs/{run.record.id[:12]}.html", f"site/data/runs/{run.record.id[:12]}.js"}
-    lists = {"LEADERBOARD.md", "site/index.html", "site/pathways.html", "site/cost.html", "site/data/runs.js", "site/environments.html"}
+    assert gone == {
+        f"site/runs/{run.record.id[:12]}.html",
+        f"site/data/runs/{run.record.id[:12]}.js",
+    }
+    lists = {
+        "LEADERBOARD.md",
+        "site/index.html",
+        "site/pathways.html",
+        "site/cost.html",
+        "site/data/runs.js",
+        "site/environments.html",
+    }
     assert changed <= {*lists, "site/methods/worse.html"}, changed
 
 
@@ -223,8 +309,12 @@ def test_the_same_entries_give_the_same_bytes(root: Path, tmp_path: Path) -> Non
         (other / f"{i:03d}").mkdir()
         for file in folder.iterdir():
             (other / f"{i:03d}" / file.name).write_bytes(file.read_bytes())
-    mine, theirs = ([entry for entry in read_entries(place / "results")] for place in (root, tmp_path))
-    assert render_markdown(make_leaderboard(mine)) == render_markdown(make_leaderboard(theirs[::-1]))
+    mine, theirs = (
+        [entry for entry in read_entries(place / "results")] for place in (root, tmp_path)
+    )
+    assert render_markdown(make_leaderboard(mine)) == render_markdown(
+        make_leaderboard(theirs[::-1])
+    )
 
 
 def test_limited_and_further_runs_stand_apart(tmp_path: Path) -> None:
@@ -234,7 +324,9 @@ def test_limited_and_further_runs_stand_apart(tmp_path: Path) -> None:
     submit(tmp_path, "good", 0.9, PAIRS[:1], limit=20)
     pathways = board(made(tmp_path), "pathways")
     assert lines(pathways.tables[0])["good"].coverage == (8, 8)
-    assert lines(pathways.tables[0])["good"].figures["sufficiency"].value == pytest.approx(0.96, abs=0.03)
+    assert lines(pathways.tables[0])["good"].figures["sufficiency"].value == pytest.approx(
+        0.96, abs=0.03
+    )
     apart = [table for table in pathways.tables if "first 20" in table.title]
     assert len(apart) == 2 and all(lines(table)["good"].figures["FE+LT"].n == 20 for table in apart)
     assert any("further run" in note for note in pathways.tables[0].notes)

@@ -109,7 +109,11 @@ def methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def spec(folders: Mapping[str, Path]) -> Spec:
     return Spec(
-        recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}, dataset=DATASET, prompts=("headline", "qa"), limit=5
+        recipient=str(folders["recipient"]),
+        donors={"sft": str(folders["sft"])},
+        dataset=DATASET,
+        prompts=("headline", "qa"),
+        limit=5,
     )
 
 
@@ -151,7 +155,10 @@ def test_one_half_ranks_the_other_is_measured(run: Run, settings: Settings, spec
     halves = split_facts(prompts, 0)
     pair = load_pair(recipient=spec.recipient, donors=spec.donors)
     found = facts_of(settings, run.record)
-    scores = (first_of(pair, prompts, "q", "LT"), first_of(pair, prompts, "o", "FE"))  # as `Half` has it
+    scores = (
+        first_of(pair, prompts, "q", "LT"),
+        first_of(pair, prompts, "o", "FE"),
+    )  # as `Half` has it
     ranking = SiteRanking(pair, prompts, halves, scores)
     for prompt in (p for some in prompts.values() for p in some):
         ranked = 0 if prompt.fact.id in halves[1] else 1
@@ -160,10 +167,15 @@ def test_one_half_ranks_the_other_is_measured(run: Run, settings: Settings, spec
             graft = "; ".join(term(site, pair, prompt) for site in best)
             logits = grafted_logits(pair, [prompt], [graft or "NONE"], "rows")[0, 0].double()
             expected = float(logits.log_softmax(0)[pair.encoded(prompt).target])
-            assert found[prompt.name, prompt.fact.id, label] == pytest.approx(expected, abs=1e-4), (label, prompt.text)
+            assert found[prompt.name, prompt.fact.id, label] == pytest.approx(expected, abs=1e-4), (
+                label,
+                prompt.text,
+            )
 
 
-def first_of(pair: ModelPair, prompts: Mapping[str, Sequence[Prompt]], component: str, region: str) -> dict[Site, float]:
+def first_of(
+    pair: ModelPair, prompts: Mapping[str, Sequence[Prompt]], component: str, region: str
+) -> dict[Site, float]:
     """1 for the first site of a component and region, 0 for all others."""
     sites = all_sites(pair, [p for some in prompts.values() for p in some])
     first = next(i for i, site in enumerate(sites) if site[1:] == (component, region))
@@ -173,7 +185,11 @@ def first_of(pair: ModelPair, prompts: Mapping[str, Sequence[Prompt]], component
 def term(site: Site, pair: ModelPair, prompt: Prompt) -> str:
     """One site of one prompt as a graft; a region that the prompt does not have is nowhere."""
     regions = pair.encoded(prompt).regions
-    where = scored_positions(site.region, [regions]) if site.region == "REST" or site.region in regions else "NONE"
+    where = (
+        scored_positions(site.region, [regions])
+        if site.region == "REST" or site.region in regions
+        else "NONE"
+    )
     return f"{where}:{site.component}" + ("" if site.layer is None else f"@{site.layer}")
 
 
@@ -189,12 +205,17 @@ def test_a_budget_holds_the_longest_prefix(seed: int) -> None:
     order = ranking.orders[0]
     assert sorted(order, key=all_sites(pair, everything).index) == list(all_sites(pair, everything))
     assert all(scores[a] >= scores[b] for a, b in pairwise(order))
-    assert ranking.orders == SiteRanking(pair, prompts, split_facts(prompts, 0), (scores, scores)).orders, "repeatable"
+    assert (
+        ranking.orders
+        == SiteRanking(pair, prompts, split_facts(prompts, 0), (scores, scores)).orders
+    ), "repeatable"
     other = SiteRanking(pair, prompts, split_facts(prompts, 0), (scores, scores), seed=1)
     assert len({ranking.orders[0], ranking.orders[1], other.orders[0]}) == 3
     middle = [place for place, site in enumerate(ranking.sites) if scores[site] == 2]
     ranked = [ranking.sites.index(site) for site in order[: len(middle)]]
-    assert sorted(ranked) == middle and abs(np.corrcoef(ranked, middle)[0, 1]) < 0.7, "no end of the model is favoured"
+    assert sorted(ranked) == middle and abs(np.corrcoef(ranked, middle)[0, 1]) < 0.7, (
+        "no end of the model is favoured"
+    )
     for name, some in prompts.items():
         costs = site_costs(pair, some)
         total = sum(costs.values())
@@ -202,14 +223,23 @@ def test_a_budget_holds_the_longest_prefix(seed: int) -> None:
             best = ranking.best(Top(percent), name, 0)
             spent = [sum(costs.get(s, 0) for s in order[:n]) for n in (len(best), len(best) + 1)]
             assert best == order[: len(best)] and spent[0] <= percent / 100 * total + 1e-9
-            assert len(best) == len(order) if percent == 100 else spent[1] > percent / 100 * total - 1e-9
+            assert (
+                len(best) == len(order)
+                if percent == 100
+                else spent[1] > percent / 100 * total - 1e-9
+            )
 
 
 def test_the_record_of_a_ranking(run: Run, settings: Settings) -> None:
     """The map, its agreement, the curve and what scoring cost are in the record; budget 0 is PRE, 100 % is ALL."""
     record = run.record
     assert (record.kind, record.floor, record.not_applicable) == ("scoring", "recipient", {})
-    assert record.curve is not None and record.ranking is not None and record.scores is not None and record.cost.scoring is not None
+    assert (
+        record.curve is not None
+        and record.ranking is not None
+        and record.scores is not None
+        and record.cost.scoring is not None
+    )
     assert [p.budget for p in record.curve["qa"].points] == list(BUDGETS.values())
     assert record.ranking.facts == (3, 2) and record.ranking.agreement.n == len(record.scores)
     assert {s.score for s in record.scores} == {0, 0.5}
@@ -220,19 +250,28 @@ def test_the_record_of_a_ranking(run: Run, settings: Settings) -> None:
         same = {"top 0%": "PRE", "top 100%": "ALL"}.get(graft)
         assert same is None or value == pytest.approx(found[prompt, fact, same], abs=1e-5)
     answer = json.loads(json.dumps(run.to_json(), allow_nan=False))
-    assert set(answer["curve"]) == {"headline", "qa"} and set(answer["curve"]["qa"]) == {"points", "area"}
+    assert set(answer["curve"]) == {"headline", "qa"} and set(answer["curve"]["qa"]) == {
+        "points",
+        "area",
+    }
 
 
-def test_another_metric_has_its_own_curve(run: Run, settings: Settings, spec: Spec, methods: Path) -> None:
+def test_another_metric_has_its_own_curve(
+    run: Run, settings: Settings, spec: Spec, methods: Path
+) -> None:
     """A stored ranking is shown on another metric without computing anything."""
     other = run_job(replace(spec, localizer=f"{methods}:Half", metric="logprob"), settings)
     assert other.reused and other.record.scores == run.record.scores
     assert other.record.curve is not None and other.record.curve != run.record.curve
     rows = {(r.prompt, r.graft): r.sufficiency for r in other.record.rows}
-    assert all(p.recovery == rows["qa", f"top {p.budget:g}%"] for p in other.record.curve["qa"].points)
+    assert all(
+        p.recovery == rows["qa", f"top {p.budget:g}%"] for p in other.record.curve["qa"].points
+    )
 
 
-def test_scores_are_kept(spec: Spec, settings: Settings, methods: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_kept(
+    spec: Spec, settings: Settings, methods: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run that is killed after scoring does not score again; one of another version of the code does, and says so."""
     from kgbench.runner import run as running
 
@@ -250,7 +289,12 @@ def test_scores_are_kept(spec: Spec, settings: Settings, methods: Path, tmp_path
     assert kept == ["scores-0.json", "scores-1.json"]
     with monkeypatch.context() as patch:
         patch.setattr(running, "__version__", "0.0.0")
-        with pytest.warns(UserWarning, match=r"an unfinished run of kgbench \d.*this is kgbench 0\.0\.0"), pytest.raises(KeyboardInterrupt):
+        with (
+            pytest.warns(
+                UserWarning, match=r"an unfinished run of kgbench \d.*this is kgbench 0\.0\.0"
+            ),
+            pytest.raises(KeyboardInterrupt),
+        ):
             patch.setattr(running, "run_group", killed)
             running.compute_job(job, here)
     (folder,) = tmp_path.glob(".partial/*")
@@ -267,7 +311,9 @@ def test_scores_are_kept(spec: Spec, settings: Settings, methods: Path, tmp_path
 
 def test_scores_must_be_finite(spec: Spec, settings: Settings, methods: Path) -> None:
     """A score that is no number ends the run in one line."""
-    with pytest.raises(InputError, match=r"partial.*has the score nan; every site needs a finite number"):
+    with pytest.raises(
+        InputError, match=r"partial.*has the score nan; every site needs a finite number"
+    ):
         run_job(replace(spec, localizer=f"{methods}:Partial"), settings)
 
 
@@ -276,16 +322,23 @@ def test_progress_of_scoring(spec: Spec, settings: Settings, tmp_path: Path) -> 
     told: list[tuple[int, int, str]] = []
     job = replace(spec, localizer="graft_scan", prompts=("qa",))
     found = run_job(job, replace(settings, output_dir=tmp_path), lambda *of: told.append(of))
-    first, second = ([t for t in told if t[2].startswith(f"scoring, half {half}")] for half in (1, 2))
+    first, second = (
+        [t for t in told if t[2].startswith(f"scoring, half {half}")] for half in (1, 2)
+    )
     assert [t[0] for t in first] == list(range(1, len(first) + 1)) and {t[1] for t in first} == {0}
     assert {t[1] for t in second} >= {len(first)}
-    assert found.record.cost.scoring is not None and found.record.cost.scoring.forwards == len(first) + len(second)
+    assert found.record.cost.scoring is not None and found.record.cost.scoring.forwards == len(
+        first
+    ) + len(second)
 
 
 def test_a_scan_is_told_from_grafts(spec: Spec, settings: Settings) -> None:
     """The suite `budget` ranks with an intervening method too; its record is another than that of the pathways."""
     job = replace(spec, localizer="dynamic_graft", prompts=("qa",), limit=3)
-    grafts, scan = run_job(job, settings).record, run_job(replace(job, suite="budget"), settings).record
+    grafts, scan = (
+        run_job(job, settings).record,
+        run_job(replace(job, suite="budget"), settings).record,
+    )
     assert grafts.id != scan.id and scan.identity.localizer.version.endswith(" scan")
     assert scan.ranking is not None and scan.ranking.scan and scan.kind == "intervention"
     assert {row.graft for row in scan.rows} == {"PRE", "SFT", "ALL", *BUDGETS}
@@ -301,18 +354,37 @@ def test_what_a_method_cannot_express(spec: Spec, settings: Settings, methods: P
     """A configuration that cannot be expressed has a row without figures, with the reason; others have theirs."""
     record = run_job(replace(spec, localizer=f"{methods}:Draws"), settings).record
     rows = {(r.prompt, r.graft): r for r in record.rows}
-    for place, reason in {("qa", "LT"): "LT is beyond this method", ("headline", "LT^C"): "the rest is beyond this method"}.items():
+    for place, reason in {
+        ("qa", "LT"): "LT is beyond this method",
+        ("headline", "LT^C"): "the rest is beyond this method",
+    }.items():
         row = rows[place]
         assert not row.applicable and row.n == 0
-        assert row.top5.undefined == row.gain.undefined == row.necessity.undefined == f"not applicable: {reason}"
+        assert (
+            row.top5.undefined
+            == row.gain.undefined
+            == row.necessity.undefined
+            == f"not applicable: {reason}"
+        )
     assert rows["headline", "LT"].applicable and rows["headline", "LT"].n == 5
-    assert rows["headline", "LT"].necessity.undefined == "its complement LT^C is not applicable: the rest is beyond this method"
-    assert record.not_applicable == {"LT": "on qa: LT is beyond this method", "LT^C": "the rest is beyond this method"}
+    assert (
+        rows["headline", "LT"].necessity.undefined
+        == "its complement LT^C is not applicable: the rest is beyond this method"
+    )
+    assert record.not_applicable == {
+        "LT": "on qa: LT is beyond this method",
+        "LT^C": "the rest is beyond this method",
+    }
     assert (record.floor, record.kind) == ("destroyed_donor", "intervention")
-    assert rows["headline", "NONE"].complement == "ALL" and rows["headline", "ALL"].complement == "NONE"
+    assert (
+        rows["headline", "NONE"].complement == "ALL"
+        and rows["headline", "ALL"].complement == "NONE"
+    )
     assert "the method cannot express LT^C and LT on qa" in record.verdict
     other = run_job(replace(spec, localizer=f"{methods}:Draws", metric="logprob"), settings)
-    assert other.reused and [r.applicable for r in other.record.rows] == [r.applicable for r in record.rows]
+    assert other.reused and [r.applicable for r in other.record.rows] == [
+        r.applicable for r in record.rows
+    ]
 
 
 def test_draws_are_averaged(spec: Spec, settings: Settings, methods: Path) -> None:
@@ -322,9 +394,17 @@ def test_draws_are_averaged(spec: Spec, settings: Settings, methods: Path) -> No
     found = facts_of(settings, record)
     pair = load_pair(recipient=spec.recipient, donors=spec.donors)
     for prompt in load_prompts(DATASET, ["headline"], 5):
-        both = grafted_logits(pair, [prompt], ["FE", "ALL"], "rows")[0].double().softmax(-1)[:, pair.encoded(prompt).target]
-        assert np.exp(found["headline", prompt.fact.id, "FE"]) == pytest.approx(float(both.mean()), rel=1e-3)
-        assert np.exp(found["headline", prompt.fact.id, "SFT"]) != pytest.approx(float(both.mean()), rel=1e-3)
+        both = (
+            grafted_logits(pair, [prompt], ["FE", "ALL"], "rows")[0]
+            .double()
+            .softmax(-1)[:, pair.encoded(prompt).target]
+        )
+        assert np.exp(found["headline", prompt.fact.id, "FE"]) == pytest.approx(
+            float(both.mean()), rel=1e-3
+        )
+        assert np.exp(found["headline", prompt.fact.id, "SFT"]) != pytest.approx(
+            float(both.mean()), rel=1e-3
+        )
 
 
 @dataclass(frozen=True)
@@ -337,14 +417,28 @@ class Chunks:
     prompts: int
 
     def logits(self) -> torch.Tensor:
-        return torch.randn(self.prompts, len(self.labels), self.VOCABULARY, generator=torch.Generator().manual_seed(0))
+        return torch.randn(
+            self.prompts,
+            len(self.labels),
+            self.VOCABULARY,
+            generator=torch.Generator().manual_seed(0),
+        )
 
     def answers(self, seed: int) -> list[Answers]:
         cells = [(p, c) for p in range(self.prompts) for c in range(len(self.labels))]
         order = np.random.default_rng(seed).permutation(len(cells))
         rows = [cells[i] for i in order]
         chunks = [torch.tensor(rows[start : start + 2]) for start in range(0, len(rows), 2)]
-        return [Answers(c[:, 0], c[:, 1], torch.zeros(len(c), dtype=torch.int64), self.logits()[c[:, 0], c[:, 1]], 0) for c in chunks]
+        return [
+            Answers(
+                c[:, 0],
+                c[:, 1],
+                torch.zeros(len(c), dtype=torch.int64),
+                self.logits()[c[:, 0], c[:, 1]],
+                0,
+            )
+            for c in chunks
+        ]
 
 
 @pytest.mark.parametrize("labels", [(0, 1, 2), (0, 1, 1, 2, 2, 2), (0, 0)])
@@ -352,7 +446,13 @@ def test_mixtures_come_in_any_order(labels: tuple[int, ...]) -> None:
     """Whatever the order of answers, each (prompt, label) comes once, with the mean of its configurations' probabilities."""
     made = Chunks(labels, 3)
     shares = made.logits().softmax(-1)
-    expected = torch.stack([shares[:, [c for c, of in enumerate(labels) if of == label]].mean(1) for label in {*labels}], 1)
+    expected = torch.stack(
+        [
+            shares[:, [c for c, of in enumerate(labels) if of == label]].mean(1)
+            for label in {*labels}
+        ],
+        1,
+    )
     for seed in range(3):
         seen = {}
         for prompts, found, logits in mixed(made.answers(seed), labels):
@@ -366,10 +466,14 @@ def test_mixtures_come_in_any_order(labels: tuple[int, ...]) -> None:
 
 def test_a_method_that_cannot_rank(spec: Spec, settings: Settings, methods: Path) -> None:
     """A scan that has no value for the sites leaves the budgets without figures, and says why."""
-    record = run_job(replace(spec, localizer=f"{methods}:Silent", suite="budget", limit=3), settings).record
+    record = run_job(
+        replace(spec, localizer=f"{methods}:Silent", suite="budget", limit=3), settings
+    ).record
     assert record.curve is None and record.scores is None and record.cost.scoring is None
     tops = [row for row in record.rows if row.graft.startswith("top ")]
-    assert len(tops) == 2 * len(BUDGETS) and all(row.top5.undefined == "not applicable: it has no units" for row in tops)
+    assert len(tops) == 2 * len(BUDGETS) and all(
+        row.top5.undefined == "not applicable: it has no units" for row in tops
+    )
     assert "cannot rank sites" in record.verdict
 
 

@@ -31,7 +31,10 @@ def test_files() -> None:
     assert files == chart_files(made) and set(files) == {"chart.png", "chart.svg"}
     with Image.open(BytesIO(files["chart.png"])) as image:
         assert min(image.size) > 700 and not {"Software", "Creation Time"} & set(image.info)
-    assert ElementTree.fromstring(files["chart.svg"]).tag.endswith("svg") and b"dc:date" not in files["chart.svg"]
+    assert (
+        ElementTree.fromstring(files["chart.svg"]).tag.endswith("svg")
+        and b"dc:date" not in files["chart.svg"]
+    )
 
 
 def test_bars_are_the_means() -> None:
@@ -40,7 +43,9 @@ def test_bars_are_the_means() -> None:
     figure = draw_chart(made)
     assert len(figure.axes) == 2
     for axis, prompt in zip(figure.axes, ("headline", "qa"), strict=True):
-        assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(CONFIGURATIONS)
+        assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(
+            CONFIGURATIONS
+        )
         bars = [bar.get_width() for bar in axis.patches]
         assert axis.get_ylim()[0] > axis.get_ylim()[1]
         assert bars == [row.top5.value for row in made.rows if row.prompt == prompt]
@@ -54,11 +59,20 @@ def test_nothing_is_clipped(world: str, metric: str) -> None:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     renderer, whole = canvas.get_renderer(), figure.bbox
-    texts = [t for t in figure.findobj(lambda a: hasattr(a, "get_text")) if t.get_text().strip() and t.get_visible()]
+    texts = [
+        t
+        for t in figure.findobj(lambda a: hasattr(a, "get_text"))
+        if t.get_text().strip() and t.get_visible()
+    ]
     assert len(texts) > 10
     for text in texts:
         box = text.get_window_extent(renderer)
-        assert box.x0 >= whole.x0 - 1 and box.x1 <= whole.x1 + 1 and box.y0 >= whole.y0 - 1 and box.y1 <= whole.y1 + 1, text.get_text()
+        assert (
+            box.x0 >= whole.x0 - 1
+            and box.x1 <= whole.x1 + 1
+            and box.y0 >= whole.y0 - 1
+            and box.y1 <= whole.y1 + 1
+        ), text.get_text()
     for axis in figure.axes:
         boxes = [t.get_window_extent(renderer) for t in axis.get_yticklabels() if t.get_text()]
         assert all(upper.y0 >= lower.y1 - 1 for upper, lower in pairwise(boxes))

@@ -29,11 +29,18 @@ def quick(name: str) -> AbstractLocalizer:
 @pytest.mark.parametrize("name", names())
 def test_every_localizer_keeps_the_contract(name: str, family: str) -> None:
     """All laws hold of every localizer on every family, built in or installed."""
-    assert {verdict.name: verdict.reason for verdict in check_localizer(quick(name), [family]) if not verdict.holds} == {}
+    assert {
+        verdict.name: verdict.reason
+        for verdict in check_localizer(quick(name), [family])
+        if not verdict.holds
+    } == {}
 
 
 PARAMETERS = (
-    *(("activation_patch", {"point": point}) for point in ("resid_pre", "attn_out", "mlp_out", "resid_post")),
+    *(
+        ("activation_patch", {"point": point})
+        for point in ("resid_pre", "attn_out", "mlp_out", "resid_post")
+    ),
     *(("ablation", {"method": method}) for method in ("zero", "mean", "resample")),
     ("directional_patch", {"directions": "pca", "k": "2"}),
     ("path_patch", {"receiver": "mlp_out@2"}),
@@ -93,19 +100,31 @@ def test_a_localizer_that_fails(crashing: str, capfd: pytest.CaptureFixture[str]
     captured = capfd.readouterr()
     answer = json.loads(captured.out)
     assert "Traceback" not in captured.err and "on the way" in captured.err
-    assert (answer["target"], answer["localizer"], answer["kind"], answer["holds"]) == (crashing, "crashing", "scoring", False)
+    assert (answer["target"], answer["localizer"], answer["kind"], answer["holds"]) == (
+        crashing,
+        "crashing",
+        "scoring",
+        False,
+    )
     why = {law["law"]: law["families"]["llama"]["why"] for law in answer["laws"]}
     assert why["says_what_it_is"] is None
     assert why["every_site_has_a_finite_score"] == "ZeroDivisionError: no way"
-    assert all(law["states"].endswith(".") and law["holds"] == law["families"]["llama"]["holds"] for law in answer["laws"])
+    assert all(
+        law["states"].endswith(".") and law["holds"] == law["families"]["llama"]["holds"]
+        for law in answer["laws"]
+    )
 
 
-def test_reasons_are_shown_where_a_law_fails(crashing: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_are_shown_where_a_law_fails(
+    crashing: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The table says fail and why; a reason that all families share stands there once."""
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["check", crashing]) == 1
     out = capfd.readouterr().out
-    row = next(line for line in out.splitlines() if line.startswith("every site has a finite score"))
+    row = next(
+        line for line in out.splitlines() if line.startswith("every site has a finite score")
+    )
     assert row.split()[-7:] == ["FAIL"] * 4 + ["ZeroDivisionError:", "no", "way"]
     assert "laws do not hold of" in out.splitlines()[-1]
 
@@ -121,7 +140,9 @@ def test_reasons_are_shown_where_a_law_fails(crashing: str, capfd: pytest.Captur
         (["{file}:Unmade"], "ZeroDivisionError: never"),
     ],
 )
-def test_wrong_input(crashing: str, arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input(
+    crashing: str, arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Status 2 and one line."""
     file = crashing.removesuffix(":Crashing")
     assert main(["check", *(argument.format(file=file) for argument in arguments)]) == 2
@@ -146,8 +167,21 @@ def test_localizers_are_listed_with_what_they_take(capsys: pytest.CaptureFixture
     assert main(["ls", "localizers", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert tuple(told) == names()
-    assert all(set(row) == {"kind", "needs", "cost", "paper", "from", "about"} and row["about"] for row in told.values())
+    assert all(
+        set(row) == {"kind", "needs", "cost", "paper", "from", "about"} and row["about"]
+        for row in told.values()
+    )
     assert main(["ls", "localizers"]) == 0
     out = capsys.readouterr().out
-    assert out.split("\n")[0].split() == ["localizer", "kind", "needs", "cost", "paper", "from", "what", "it", "is"]
+    assert out.split("\n")[0].split() == [
+        "localizer",
+        "kind",
+        "needs",
+        "cost",
+        "paper",
+        "from",
+        "what",
+        "it",
+        "is",
+    ]
     assert all(f"{cost}, {meaning}" in " ".join(out.split()) for cost, meaning in COSTS.items())

@@ -36,7 +36,9 @@ def test_a_directory(folders: Mapping[str, Path], monkeypatch: pytest.MonkeyPatc
     assert locate("../recipient/").origin == "local:recipient"
 
 
-@pytest.mark.parametrize("name", ["no/such/folder", "./nothing", "/nowhere/at/all", "~/nothing-here", ".."])
+@pytest.mark.parametrize(
+    "name", ["no/such/folder", "./nothing", "/nowhere/at/all", "~/nothing-here", ".."]
+)
 def test_no_such_directory(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A path to nothing, or to a directory that is no checkpoint, is refused at once and never asked of the Hub."""
     monkeypatch.chdir(tmp_path)
@@ -76,11 +78,21 @@ except ModelError as error:
     print(error)
 """
     # Port 9 of this machine is closed, so the refusal of the connection is as sure as it is quick.
-    closed = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **closed}, capture_output=True, text=True)
+    closed = {
+        "HF_ENDPOINT": "http://127.0.0.1:9",
+        "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **closed}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
-    assert "'someone/some-model' is not in the local cache and the Hugging Face Hub cannot be reached" in done.stdout
+    assert (
+        "'someone/some-model' is not in the local cache and the Hugging Face Hub cannot be reached"
+        in done.stdout
+    )
     assert "name checkpoints that are on this machine" in done.stdout
 
 

@@ -32,8 +32,16 @@ from kgbench.stats import Figure, discordance
 from kgbench.testing import PICO_FAMILIES, pico_pair
 from kgbench.testing.undecided import collecting
 
-PATHWAYS = {name: test for name, test in inspect.getmembers(test_pathways, inspect.isfunction) if name.startswith("test_")}
-EXACT = {name: test for name, test in inspect.getmembers(test_complement, inspect.isfunction) if name.startswith("test_")}
+PATHWAYS = {
+    name: test
+    for name, test in inspect.getmembers(test_pathways, inspect.isfunction)
+    if name.startswith("test_")
+}
+EXACT = {
+    name: test
+    for name, test in inspect.getmembers(test_complement, inspect.isfunction)
+    if name.startswith("test_")
+}
 POSITION = "test_it_is_the_position_not_the_preposition"
 N = 999
 
@@ -47,7 +55,20 @@ def inner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]
         monkeypatch.delenv(name, raising=False)
 
     def run(what: str, *arguments: str) -> int:
-        return int(pytest.main(["--pyargs", what, "-p", "no:cacheprovider", "-q", "-s", "--junitxml=claims.xml", *arguments]))
+        return int(
+            pytest.main(
+                [
+                    "--pyargs",
+                    what,
+                    "-p",
+                    "no:cacheprovider",
+                    "-q",
+                    "-s",
+                    "--junitxml=claims.xml",
+                    *arguments,
+                ]
+            )
+        )
 
     return run
 
@@ -56,7 +77,9 @@ def outcomes(folder: Path) -> dict[str, str]:
     """What became of each test of a session."""
     found = {}
     for case in ElementTree.parse(folder / "claims.xml").iter("testcase"):
-        undecided = any(each.attrib["name"] == "kgbench_undecided" for each in case.iter("property"))
+        undecided = any(
+            each.attrib["name"] == "kgbench_undecided" for each in case.iter("property")
+        )
         kinds = [kind for kind in ("error", "failure", "skipped") if case.find(kind) is not None]
         assert case.attrib["name"] not in found
         found[case.attrib["name"]] = kinds[0] if kinds else "undecided" if undecided else "holds"
@@ -70,7 +93,9 @@ Rates = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
 def known(rates: Rates, n: int) -> tuple[Record, dict[str, PromptColumns]]:
     """The record of an evaluation over n facts with these rates on each prompt, and its per-fact rows."""
     parts = [fake_runs.rows(n, dict(own), [prompt]).to_pydict() for prompt, own in rates]
-    facts = fake_runs.facts_table({name: [value for part in parts for value in part[name]] for name in parts[0]})
+    facts = fake_runs.facts_table(
+        {name: [value for part in parts for value in part[name]] for name in parts[0]}
+    )
     return fake_runs.record(facts), {own.name: own for own in by_prompt(facts, ())}
 
 
@@ -78,7 +103,9 @@ def columns(n: int = N) -> PromptColumns:
     return known((("qa", tuple(fake_runs.RATES.items())),), n)[1]["qa"]
 
 
-def outcome(test: Callable[[Claim], None], prompt: str, rates: Mapping[str, Mapping[str, float]], n: int = N) -> str:
+def outcome(
+    test: Callable[[Claim], None], prompt: str, rates: Mapping[str, Mapping[str, float]], n: int = N
+) -> str:
     """What a claim comes to where the rates are these on each prompt."""
     record, rows = known(tuple((name, tuple(own.items())) for name, own in rates.items()), n)
     with collecting() as found:
@@ -96,7 +123,10 @@ def measured(model: str, prompt: str) -> Measured:
 
 def of_paper(name: str, model: str, prompt: str) -> str:
     """What a claim comes to on the paper's own rates."""
-    rates = {own: {**measured(model, own).top5, "ALL": 1.0} for own in dict.fromkeys((prompt, "headline"))}
+    rates = {
+        own: {**measured(model, own).top5, "ALL": 1.0}
+        for own in dict.fromkeys((prompt, "headline"))
+    }
     return outcome(PATHWAYS[name], prompt, rates)
 
 
@@ -113,7 +143,9 @@ def test_each_claim_cites_the_paper(name: str) -> None:
     for line in lines:
         found = re.fullmatch(r"(.+) on (\w+): (.+) \(.+\)", line)
         assert found is not None
-        assert line == cited(known[found[1], found[2]], [each.rpartition(" ")[0] for each in found[3].split(", ")])
+        assert line == cited(
+            known[found[1], found[2]], [each.rpartition(" ")[0] for each in found[3].split(", ")]
+        )
     assert "2506.20746" in text + (test_pathways.__doc__ or "")
 
 
@@ -133,8 +165,15 @@ def test_the_papers_figures_bear_out_its_claims(model: str, prompt: str) -> None
     One is too small to tell: FE of Pythia on movie_title.
     """
     claims = [name for name in PATHWAYS if name != POSITION and "all_but" not in name]
-    small = {"test_fe_alone_carries_a_part": "undecided"} if (model, prompt) == ("Pythia", "movie_title") else {}
-    assert {name: of_paper(name, model, prompt) for name in claims} == {**dict.fromkeys(claims, "holds"), **small}
+    small = (
+        {"test_fe_alone_carries_a_part": "undecided"}
+        if (model, prompt) == ("Pythia", "movie_title")
+        else {}
+    )
+    assert {name: of_paper(name, model, prompt) for name in claims} == {
+        **dict.fromkeys(claims, "holds"),
+        **small,
+    }
     if prompt == "qa":
         assert of_paper(POSITION, model, prompt) == "holds"
 
@@ -142,7 +181,11 @@ def test_the_papers_figures_bear_out_its_claims(model: str, prompt: str) -> None
 def test_new_film_is_a_counter_example() -> None:
     """On the rates of the less finetuned Gemma, FE+LT does not suffice, FE alone brings nothing, and LT alone next to nothing."""
     model = "Gemma, less finetuned"
-    found = {name: of_paper(name, model, "new_film") for name in PATHWAYS if name != POSITION and "all_but" not in name}
+    found = {
+        name: of_paper(name, model, "new_film")
+        for name in PATHWAYS
+        if name != POSITION and "all_but" not in name
+    }
     assert found == {
         "test_fe_and_lt_suffice": "fails",
         "test_without_fe_and_lt_nothing_is_left": "holds",
@@ -157,7 +200,10 @@ def test_new_film_is_a_counter_example() -> None:
         (
             "test_all_but_fe_does_what_lt_does",
             [("Llama", "headline"), ("GPT-2 XL", "headline")],
-            [("Gemma", "headline"), *((model, "movie_title") for model in ("Gemma", "GPT-2 XL", "Llama", "Pythia"))],
+            [
+                ("Gemma", "headline"),
+                *((model, "movie_title") for model in ("Gemma", "GPT-2 XL", "Llama", "Pythia")),
+            ],
         ),
         (
             "test_all_but_lt_does_what_fe_does",
@@ -166,7 +212,9 @@ def test_new_film_is_a_counter_example() -> None:
         ),
     ],
 )
-def test_other_tokens_held_where_the_docstring_says(name: str, held: list[tuple[str, str]], not_held: list[tuple[str, str]]) -> None:
+def test_other_tokens_held_where_the_docstring_says(
+    name: str, held: list[tuple[str, str]], not_held: list[tuple[str, str]]
+) -> None:
     """Whether the other tokens add something differs between the paper's models, as the docstrings say."""
     assert {of_paper(name, *each) for each in held} == {"holds"}
     assert {of_paper(name, *each) for each in not_held} == {"fails"}
@@ -174,7 +222,10 @@ def test_other_tokens_held_where_the_docstring_says(name: str, held: list[tuple[
 
 def test_a_part_is_more_than_the_papers_noise() -> None:
     """In all of the paper's runs (FE+LT)^C stays within .02 of the recipient, in shares of what finetuning added."""
-    shares = [(own["(FE+LT)^C"] - own["PRE"]) / (own["SFT"] - own["PRE"]) for own in (row.top5 for row in MEASURED)]
+    shares = [
+        (own["(FE+LT)^C"] - own["PRE"]) / (own["SFT"] - own["PRE"])
+        for own in (row.top5 for row in MEASURED)
+    ]
     assert 0.019 < max(map(abs, shares)) < 0.02
 
 
@@ -183,7 +234,10 @@ def test_a_part_is_more_than_the_papers_noise() -> None:
 def test_a_part_that_is_nothing_is_refuted(alone: str, n: int, expected: str) -> None:
     """Where FE or LT brings exactly nothing, the claim that it carries a part fails, given facts enough."""
     rates = {**fake_runs.RATES, "PRE": 0.0, "SFT": 1.0, alone: 0.0}
-    assert outcome(PATHWAYS[f"test_{alone.lower()}_alone_carries_a_part"], "qa", {"qa": rates}, n) == expected
+    assert (
+        outcome(PATHWAYS[f"test_{alone.lower()}_alone_carries_a_part"], "qa", {"qa": rates}, n)
+        == expected
+    )
 
 
 # ------------------------------------------------------------------------------------------------ nothing learned, few facts
@@ -199,7 +253,10 @@ def test_nothing_learned_bears_out_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", PATHWAYS)
 def test_few_facts_decide_nothing(name: str) -> None:
     """With nine facts no claim holds or fails."""
-    assert outcome(PATHWAYS[name], "qa", dict.fromkeys(("headline", "qa"), fake_runs.RATES), 9) == "undecided"
+    assert (
+        outcome(PATHWAYS[name], "qa", dict.fromkeys(("headline", "qa"), fake_runs.RATES), 9)
+        == "undecided"
+    )
 
 
 def test_the_verb_must_not_do_worse() -> None:
@@ -215,11 +272,20 @@ def test_the_verb_must_not_do_worse() -> None:
 def test_a_difference_is_that_of_the_sufficiencies() -> None:
     """On one prompt its value is recovery less recovery, its sign turns with the order, and of a configuration from itself it is 0."""
     rows = columns()
-    there, back = (between_configurations(rows, "top5", *pair) for pair in (("FE+LT", "FE"), ("FE", "FE+LT")))
+    there, back = (
+        between_configurations(rows, "top5", *pair) for pair in (("FE+LT", "FE"), ("FE", "FE+LT"))
+    )
     gain = round(0.99 * N) - round(0.01 * N)
-    assert there.value == pytest.approx((round(0.97 * N) - round(0.17 * N)) / gain) and back.value == pytest.approx(-there.value)
+    assert there.value == pytest.approx(
+        (round(0.97 * N) - round(0.17 * N)) / gain
+    ) and back.value == pytest.approx(-there.value)
     same = between_configurations(rows, "top5", "LT", "LT")
-    assert same.value == 0 and same.low is not None and same.high is not None and same.low < 0 < same.high
+    assert (
+        same.value == 0
+        and same.low is not None
+        and same.high is not None
+        and same.low < 0 < same.high
+    )
 
 
 def test_between_prompts_is_over_the_facts_of_both() -> None:
@@ -237,20 +303,26 @@ Hits = NDArray[np.bool_]
 def of_hits(name: str, hits: Mapping[str, Hits]) -> PromptColumns:
     """The columns of a prompt on which each configuration hits these facts."""
     facts = np.array([f"{i:04d}" for i in range(len(hits["PRE"]))])
-    return PromptColumns(name, {graft: {"fact": facts, "rank": np.where(own, 1, 99)} for graft, own in hits.items()})
+    return PromptColumns(
+        name, {graft: {"fact": facts, "rank": np.where(own, 1, 99)} for graft, own in hits.items()}
+    )
 
 
 def beside(here: Hits, there: Hits) -> Figure:
     """The difference between two prompts on which finetuning brought every fact, and FE+LT hits these."""
     n = len(here)
     edges = {"PRE": np.zeros(n, bool), "SFT": np.ones(n, bool)}
-    first, second = (of_hits(name, {**edges, "FE+LT": own}) for name, own in (("qa", here), ("headline", there)))
+    first, second = (
+        of_hits(name, {**edges, "FE+LT": own}) for name, own in (("qa", here), ("headline", there))
+    )
     return between_prompts(first, second, "top5", "FE+LT")
 
 
 @pytest.mark.parametrize("n", (12, 150))
 @pytest.mark.parametrize("discordant", (0, 1, 3))
-def test_the_difference_between_prompts_is_that_of_the_paired_contrast(n: int, discordant: int) -> None:
+def test_the_difference_between_prompts_is_that_of_the_paired_contrast(
+    n: int, discordant: int
+) -> None:
     """Where finetuning brought every fact on both, the difference is a paired one; with no discordant fact its interval is no point."""
     there = np.ones(n, bool)
     here = np.arange(n) >= discordant
@@ -267,7 +339,16 @@ def test_the_interval_between_prompts_covers(n: int, lost: float) -> None:
     """Of the intervals of worlds where FE+LT loses so many facts more on one prompt, nine in ten or more hold the true difference."""
     rng = np.random.default_rng(0)
     found = [beside(rng.random(n) >= lost, np.ones(n, bool)) for _ in range(150)]
-    assert np.mean([each.low <= -lost <= each.high for each in found if each.low is not None and each.high is not None]) >= 0.9
+    assert (
+        np.mean(
+            [
+                each.low <= -lost <= each.high
+                for each in found
+                if each.low is not None and each.high is not None
+            ]
+        )
+        >= 0.9
+    )
 
 
 @pytest.mark.parametrize("n", (12, 20, 60))
@@ -280,7 +361,16 @@ def test_the_interval_between_configurations_covers(n: int, first: float, second
         hits = {graft: rng.random(n) < rate for graft, rate in rates.items()}
         found.append(between_configurations(of_hits("qa", hits), "top5", "FE", "LT"))
     true = (first - second) / 0.98
-    assert np.mean([each.low <= true <= each.high for each in found if each.low is not None and each.high is not None]) >= 0.9
+    assert (
+        np.mean(
+            [
+                each.low <= true <= each.high
+                for each in found
+                if each.low is not None and each.high is not None
+            ]
+        )
+        >= 0.9
+    )
 
 
 # ------------------------------------------------------------------------------------------------ the identity
@@ -303,9 +393,13 @@ def test_the_identity_holds_in_every_family(family: str, monkeypatch: pytest.Mon
 # ------------------------------------------------------------------------------------------------ the suite as it is run
 
 
-def test_each_claim_is_made_once_on_each_prompt(inner: Callable[..., int], capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_claim_is_made_once_on_each_prompt(
+    inner: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
     """By default on four prompts, and where one is chosen on that; what needs two prompts is made where both are there."""
-    every = {f"{name}[{prompt}]" for name in TITLES if name != POSITION for prompt in PROMPTS} | {f"{POSITION}[qa]"}
+    every = {f"{name}[{prompt}]" for name in TITLES if name != POSITION for prompt in PROMPTS} | {
+        f"{POSITION}[qa]"
+    }
     one = {f"{name}[qa]" for name in TITLES if name != POSITION}
     for arguments, expected in (((), every), (("--kgbench-prompt", "qa"), one)):
         assert inner("kgbench.claims", "--collect-only", *arguments) == 0
@@ -323,49 +417,101 @@ def test_each_claim_is_made_once_on_each_prompt(inner: Callable[..., int], capfd
     ],
 )
 def test_what_is_left_out_is_told_in_a_line(
-    what: str, chosen: str, missing: str, inner: Callable[..., int], capfd: pytest.CaptureFixture[str]
+    what: str,
+    chosen: str,
+    missing: str,
+    inner: Callable[..., int],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """A claim that needs a prompt that was not chosen is not silently missing; the benchmark, which has no such claim, says nothing."""
     assert inner(what, "--collect-only", "--kgbench-prompt", chosen) == 0
     lines = [line for line in capfd.readouterr().out.splitlines() if "left out" in line]
-    assert lines == [f"kgbench: {POSITION} needs the prompts qa and headline, and is left out: {missing} not chosen"] * bool(missing)
+    assert lines == [
+        f"kgbench: {POSITION} needs the prompts qa and headline, and is left out: {missing} not chosen"
+    ] * bool(missing)
 
 
 def test_the_suite_runs_in_two_processes(tmp_path: Path) -> None:
     """On a tiny pair every claim comes to something, the exact ones hold, and every report holds its figure."""
-    asked = ("--kgbench-model", "tiny-gemma", "--kgbench-limit", "12", "--kgbench-prompt", "headline,qa")
-    line = ["-m", "pytest", "--pyargs", "kgbench.claims", *asked, "-n", "2", "-q", "-p", "no:cacheprovider", "--junitxml=claims.xml"]
+    asked = (
+        "--kgbench-model",
+        "tiny-gemma",
+        "--kgbench-limit",
+        "12",
+        "--kgbench-prompt",
+        "headline,qa",
+    )
+    line = [
+        "-m",
+        "pytest",
+        "--pyargs",
+        "kgbench.claims",
+        *asked,
+        "-n",
+        "2",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--junitxml=claims.xml",
+    ]
     ours = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    done = subprocess.run([sys.executable, *line], capture_output=True, text=True, cwd=tmp_path, env=ours)
+    done = subprocess.run(
+        [sys.executable, *line], capture_output=True, text=True, cwd=tmp_path, env=ours
+    )
     found = outcomes(tmp_path)
     assert done.returncode in (0, 1) and len(found) == 2 * (len(TITLES) - 1) + 1, done.stdout
     assert set(found.values()) <= {"holds", "failure", "undecided"}
     assert {what for name, what in found.items() if name.partition("[")[0] in EXACT} == {"holds"}
     cases = list(ElementTree.parse(tmp_path / "claims.xml").iter("testcase"))
-    assert all(any(each.attrib["name"] == "figure" for each in case.iter("property")) for case in cases)
+    assert all(
+        any(each.attrib["name"] == "figure" for each in case.iter("property")) for case in cases
+    )
 
 
-def test_a_pair_without_knowledge_bears_out_nothing(inner: Callable[..., int], tmp_path: Path) -> None:
+def test_a_pair_without_knowledge_bears_out_nothing(
+    inner: Callable[..., int], tmp_path: Path
+) -> None:
     """Where donor and recipient are one, no claim holds but the exact ones."""
     place = str(catalog.zoo_path("zoo:tiny-gemma/recipient"))
-    pair = ("--kgbench-recipient", place, "--kgbench-donor", place, "--kgbench-dataset", "tiny_movies")
-    assert inner("kgbench.claims", *pair, "--kgbench-limit", "12", "--kgbench-prompt", "headline,qa") == 0
+    pair = (
+        "--kgbench-recipient",
+        place,
+        "--kgbench-donor",
+        place,
+        "--kgbench-dataset",
+        "tiny_movies",
+    )
+    assert (
+        inner("kgbench.claims", *pair, "--kgbench-limit", "12", "--kgbench-prompt", "headline,qa")
+        == 0
+    )
     found = outcomes(tmp_path)
-    assert {what for name, what in found.items() if name.partition("[")[0] in PATHWAYS} == {"undecided"}
+    assert {what for name, what in found.items() if name.partition("[")[0] in PATHWAYS} == {
+        "undecided"
+    }
     assert {what for name, what in found.items() if name.partition("[")[0] in EXACT} == {"holds"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("kgbench.claims", "--kgbench-localizer", "weight_delta"), "localizer 'weight_delta' scores"),
+        (
+            ("kgbench.claims", "--kgbench-localizer", "weight_delta"),
+            "localizer 'weight_delta' scores",
+        ),
         (("kgbench.claims", "--kgbench-suite", "budget"), "leave out --kgbench-suite budget"),
-        (("kgbench.claims", "--kgbench-localizer", "dynamic_grift"), "Did you mean 'dynamic_graft'"),
+        (
+            ("kgbench.claims", "--kgbench-localizer", "dynamic_grift"),
+            "Did you mean 'dynamic_graft'",
+        ),
         (("kgbench.claims.bench", "-p", "no:benchmark"), "pip install pytest-benchmark"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_a_line(
-    arguments: tuple[str, ...], told: str, inner: Callable[..., int], capfd: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...],
+    told: str,
+    inner: Callable[..., int],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """A usage error, before anything is loaded."""
     assert inner(*arguments) == 4
@@ -373,15 +519,34 @@ def test_what_cannot_be_asked_is_refused_in_a_line(
     assert len(lines) == 1 and told in lines[0]
 
 
-@pytest.mark.parametrize(("localizer", "kind"), [("dynamic_graft", "intervention"), ("weight_delta", "scoring")])
-def test_the_benchmark_can_be_compared(localizer: str, kind: str, inner: Callable[..., int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("localizer", "kind"), [("dynamic_graft", "intervention"), ("weight_delta", "scoring")]
+)
+def test_the_benchmark_can_be_compared(
+    localizer: str, kind: str, inner: Callable[..., int], tmp_path: Path
+) -> None:
     """One group per prompt, names that hold no place, and in `extra_info` what was timed and its ratio to a plain forward."""
-    options = ("--benchmark-disable-gc", "--benchmark-min-rounds", "2", "--benchmark-json", "times.json")
-    asked = ("--kgbench-localizer", localizer, "--kgbench-limit", "4", "--kgbench-prompt", "headline,qa")
+    options = (
+        "--benchmark-disable-gc",
+        "--benchmark-min-rounds",
+        "2",
+        "--benchmark-json",
+        "times.json",
+    )
+    asked = (
+        "--kgbench-localizer",
+        localizer,
+        "--kgbench-limit",
+        "4",
+        "--kgbench-prompt",
+        "headline,qa",
+    )
     assert inner("kgbench.claims.bench", *asked, *options) == 0
     found = json.loads((tmp_path / "times.json").read_text("utf-8"))["benchmarks"]
     assert {each["fullname"]: each["group"] for each in found} == {
-        f"kgbench.claims.bench::test_{what}[{prompt}]": prompt for what in ("plain_forward", "localizer") for prompt in ("headline", "qa")
+        f"kgbench.claims.bench::test_{what}[{prompt}]": prompt
+        for what in ("plain_forward", "localizer")
+        for prompt in ("headline", "qa")
     }
     for each in (each["extra_info"] for each in found if "localizer" in each["name"]):
         assert (each["localizer"], each["version"], each["kind"]) == (localizer, "1", kind)
@@ -389,8 +554,19 @@ def test_the_benchmark_can_be_compared(localizer: str, kind: str, inner: Callabl
         assert each["ratio_to_plain_forward"] > 0 and each["token_rows"] >= 0
 
 
-def test_what_a_method_cannot_express_is_undecided(inner: Callable[..., int], tmp_path: Path) -> None:
+def test_what_a_method_cannot_express_is_undecided(
+    inner: Callable[..., int], tmp_path: Path
+) -> None:
     """A method that knows no positions neither bears the claims out nor fails them."""
-    asked = ("--kgbench-localizer", "static_graft", "--kgbench-limit", "12", "--kgbench-prompt", "headline")
+    asked = (
+        "--kgbench-localizer",
+        "static_graft",
+        "--kgbench-limit",
+        "12",
+        "--kgbench-prompt",
+        "headline",
+    )
     assert inner("kgbench.claims", *asked) == 0
-    assert {what for name, what in outcomes(tmp_path).items() if name.partition("[")[0] in PATHWAYS} == {"undecided"}
+    assert {
+        what for name, what in outcomes(tmp_path).items() if name.partition("[")[0] in PATHWAYS
+    } == {"undecided"}

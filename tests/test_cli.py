@@ -26,7 +26,9 @@ from kgbench.models.catalog import plants
 from kgbench.records import RecordStore
 
 ROOT = Path(__file__).parent.parent
-PRE, SFT = (ROOT / "kgbench" / "models" / "zoo" / "tiny-gemma" / name for name in ("recipient", "sft"))
+PRE, SFT = (
+    ROOT / "kgbench" / "models" / "zoo" / "tiny-gemma" / name for name in ("recipient", "sft")
+)
 TINY = ("--model", "tiny-gemma", "--limit", "4")
 
 
@@ -61,7 +63,12 @@ def refused(answer: Answer) -> str:
 def started(*arguments: object, **options: object) -> subprocess.Popen[str]:
     """A command in a process of its own, which hears Ctrl-C although whoever runs the tests may not (`nohup make test &`)."""
     line = [sys.executable, "-m", "kgbench", *map(str, arguments)]
-    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": hears_interrupts}
+    piped = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "preexec_fn": hears_interrupts,
+    }
     return subprocess.Popen(line, cwd=ROOT, **piped, **options)  # type: ignore[call-overload]
 
 
@@ -72,11 +79,22 @@ def test_help_lists_every_command(run) -> None:
     """`kgbench`, `kgbench -h` and `kgbench --help` name every command below a heading, each with a line that is not cut off."""
     texts = [run(*arguments).out for arguments in ((), ("-h",), ("--help",))]
     assert texts[0] == texts[1] == texts[2]
-    assert re.findall(r"^(\w.*):$", texts[0], re.MULTILINE) == ["Options", "Run", "Look", "Trust", "Extend", "Publish", "Set up"]
+    assert re.findall(r"^(\w.*):$", texts[0], re.MULTILINE) == [
+        "Options",
+        "Run",
+        "Look",
+        "Trust",
+        "Extend",
+        "Publish",
+        "Set up",
+    ]
     for name in listed_commands():
         assert re.search(rf"^  {name} +\S.*[^.]\.$", texts[0], re.MULTILINE), name
     for module in (ROOT / "kgbench" / "cli").glob("*.py"):
-        if re.search(r"^def command\(", module.read_text("utf-8"), re.MULTILINE) and module.stem != "__init__":
+        if (
+            re.search(r"^def command\(", module.read_text("utf-8"), re.MULTILINE)
+            and module.stem != "__init__"
+        ):
             assert module.stem.replace("_", "-") in listed_commands(), module.stem
 
 
@@ -94,19 +112,29 @@ def test_the_help_imports_no_command() -> None:
     assert not loaded & {f"kgbench.cli.{name.replace('-', '_')}" for name in listed_commands()}
 
 
-@pytest.mark.parametrize(("old", "new"), [(("check",), ("check-localizer",)), (("reproduce", "nonsuch"), ("rerun", "nonsuch"))])
-def test_older_names_of_commands_go_on_working(run, tmp_path: Path, monkeypatch, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(("check",), ("check-localizer",)), (("reproduce", "nonsuch"), ("rerun", "nonsuch"))],
+)
+def test_older_names_of_commands_go_on_working(
+    run, tmp_path: Path, monkeypatch, old: tuple[str, ...], new: tuple[str, ...]
+) -> None:
     """A command that was renamed does the same under its older name."""
     monkeypatch.chdir(tmp_path)
     answers = [run(*line) for line in (old, new)]
     assert answers[0].status == answers[1].status == 2
-    assert answers[0].err.splitlines()[-1].replace(old[0], new[0]) == answers[1].err.splitlines()[-1]
+    assert (
+        answers[0].err.splitlines()[-1].replace(old[0], new[0]) == answers[1].err.splitlines()[-1]
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "option", "older"),
     [
-        *((name, "--results", "--output-dir") for name in ("show", "compare", "plot", "export", "rerun", "verify", "submit")),
+        *(
+            (name, "--results", "--output-dir")
+            for name in ("show", "compare", "plot", "export", "rerun", "verify", "submit")
+        ),
         *((name, "--limit", "--facts") for name in ("answers", "specificity", "tokens", "verify")),
     ],
 )
@@ -117,7 +145,9 @@ def test_one_word_for_one_thing(run, name: str, option: str, older: str) -> None
     assert found is not None
     assert any({option, older} <= {*parameter.opts} for parameter in found.params)
     text = run(name, "--help").out
-    assert f"  {option} " in text and (f"  {older} " not in text or (name, older) == ("compare", "--facts"))
+    assert f"  {option} " in text and (
+        f"  {older} " not in text or (name, older) == ("compare", "--facts")
+    )
 
 
 def test_eval_offers_the_documented_options() -> None:
@@ -128,7 +158,9 @@ def test_eval_offers_the_documented_options() -> None:
     context = command.make_context("kgbench", ["eval"], resilient_parsing=True)
     evaluate = command.get_command(context, "eval")
     assert evaluate is not None
-    offered = {text for option in evaluate.params for text in (*option.opts, *option.secondary_opts)}
+    offered = {
+        text for option in evaluate.params for text in (*option.opts, *option.secondary_opts)
+    }
     assert documented <= offered
 
 
@@ -166,7 +198,12 @@ def test_completion_knows_our_names() -> None:
     """A model's name is completed, and a prompt's after a comma too."""
 
     def complete(*words: str) -> str:
-        environment = {**os.environ, "_KGBENCH_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        environment = {
+            **os.environ,
+            "_KGBENCH_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+        }
         return started(env=environment).communicate()[0]
 
     assert "plain,tiny-gemma\n" in complete("kgbench", "eval", "--model", "tiny-g")
@@ -191,8 +228,14 @@ def test_list_of_runs(run, tmp_path: Path) -> None:
     stored = RecordStore(tmp_path).write(fake_runs.record(table), table)
     (row,) = json.loads(run("ls", "runs", "--results", str(tmp_path), "--json").out)["runs"]
     assert stored.name.endswith(row["id"])
-    assert (row["method"], row["prompts"], row["grafts"]) == ("dynamic_graft", "headline, qa", "FE, LT, FE+LT")
-    assert (row["suite"], row["limit"], row["n"]) == ("pathways", "", "50") and row["verdict"].startswith("FE+LT carries")
+    assert (row["method"], row["prompts"], row["grafts"]) == (
+        "dynamic_graft",
+        "headline, qa",
+        "FE, LT, FE+LT",
+    )
+    assert (row["suite"], row["limit"], row["n"]) == ("pathways", "", "50") and row[
+        "verdict"
+    ].startswith("FE+LT carries")
     assert row["id"] in run("ls", "runs", "--results", str(tmp_path)).out
     none = run("ls", "runs", "--results", str(tmp_path / "none"))
     assert none.status == 2 and "no such folder" in none.err
@@ -201,8 +244,14 @@ def test_list_of_runs(run, tmp_path: Path) -> None:
 def test_parameters_of_a_localizer(run) -> None:
     """Each parameter has its default, what it takes, and a line; without a name all localizers are listed."""
     found = json.loads(run("ls", "localizers", "mask_graft", "--json").out)
-    assert found["steps"] == {"default": "200", "values": "whole number", "about": "Steps of Adam; each draws a sample of prompts."}
-    assert found["by_region"]["values"] == "true or false" and all(row["about"] for row in found.values())
+    assert found["steps"] == {
+        "default": "200",
+        "values": "whole number",
+        "about": "Steps of Adam; each draws a sample of prompts.",
+    }
+    assert found["by_region"]["values"] == "true or false" and all(
+        row["about"] for row in found.values()
+    )
     wrong = run("ls", "localizers", "mask_grift")
     assert wrong.status == 2 and "mask_graft" in wrong.err
 
@@ -212,7 +261,12 @@ def test_doctor_tells_what_is_here(run) -> None:
     answer = run("doctor", "--json")
     found = json.loads(answer.out)
     assert answer.status == 0 and found["missing"] == []
-    assert found["facts"]["shipped pairs"].split(", ") == ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"]
+    assert found["facts"]["shipped pairs"].split(", ") == [
+        "tiny-gemma",
+        "tiny-llama",
+        "tiny-gpt2",
+        "tiny-pythia",
+    ]
     assert found["facts"]["shipped plants"].split(", ") == list(plants())
     assert run("doctor").out.endswith("nothing that kgbench needs is missing\n")
 
@@ -231,8 +285,14 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
     monkeypatch.setattr(metadata, "version", version)
     answer = run("doctor")
     assert answer.status == 0
-    lines = {words[1]: line for line in answer.out.splitlines() if (words := line.split()) and words[0] == "extra"}
-    assert {*lines} == {*EXTRAS} and all(f"pip install 'kgbench[{name}]'" in line for name, line in lines.items())
+    lines = {
+        words[1]: line
+        for line in answer.out.splitlines()
+        if (words := line.split()) and words[0] == "extra"
+    }
+    assert {*lines} == {*EXTRAS} and all(
+        f"pip install 'kgbench[{name}]'" in line for name, line in lines.items()
+    )
     assert not any(json.loads(run("doctor", "--json").out)["extras"].values())
 
 
@@ -250,7 +310,10 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
         (("eval", "--model", "gemma-2b"), "kgbench train --model gemma-2b"),
         (("eval", "--recipient", "x", "--dataset", "tiny_movies"), "add --donor sft=PATH"),
         (("eval", "--recipient", "x", "--donor", "sft="), "expected NAME=PATH"),
-        (("eval", "--recipient", SFT, "--donor", SFT, "--dataset", "tiny_movies"), "has the recipient's weights"),
+        (
+            ("eval", "--recipient", SFT, "--donor", SFT, "--dataset", "tiny_movies"),
+            "has the recipient's weights",
+        ),
         (("eval", "--model", "tiny-gemma", "--donor", PRE), "has the recipient's weights"),
         (("eval", "--model", PRE), "a checkpoint goes by --recipient"),
         (("eval", "--model", "tiny-gemma", "--subject", "x"), "add --dataset FILE"),
@@ -268,30 +331,67 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
         (("eval", *TINY, "--dtype", "float3"), "float32"),
         (("eval", *TINY, "--device", "cdua"), "cuda"),
         (("eval", *TINY, "--graft", "FE=stf"), "Did you mean 'sft'"),
-        (("eval", *TINY, "--graft", "M"), "'headline' has no region M; choose --prompt among movie_title,"),
+        (
+            ("eval", *TINY, "--graft", "M"),
+            "'headline' has no region M; choose --prompt among movie_title,",
+        ),
         (("eval", *TINY, "--graft", "LT:ffn@99"), "99"),
         (("eval", *TINY, "--localizer-arg", "nonsense=1"), "nonsense"),
-        (("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "seed=1"), "'seed'. It has no parameters."),
-        (("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "seed=1"), "write --localizer-arg random.seed=1"),
+        (
+            ("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "seed=1"),
+            "'seed'. It has no parameters.",
+        ),
+        (
+            ("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "seed=1"),
+            "write --localizer-arg random.seed=1",
+        ),
         (
             ("eval", *TINY, "--localizer", "random", "--localizer-arg", "seed=.5"),
             "'random': the parameter seed is a whole number such as 0",
         ),
-        (("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "none.seed=1"), "'none' is not run"),
-        (("eval", "--model", "tiny-llama", "--suite", "planted", "--localizer", "random"), "model 'tiny-llama' is none"),
+        (
+            ("eval", *TINY, "--localizer", "all,random", "--localizer-arg", "none.seed=1"),
+            "'none' is not run",
+        ),
+        (
+            ("eval", "--model", "tiny-llama", "--suite", "planted", "--localizer", "random"),
+            "model 'tiny-llama' is none",
+        ),
         (("eval", "--model", "all", "--donor", "x"), "--model names several"),
         (("eval", "--model", "tiny-gemma,tiny-gema"), "Did you mean 'tiny-gemma'"),
-        (("eval", *TINY, "--localizer", "oracle"), "'oracle' must know where the facts were planted"),
-        (("eval", "--model", "tiny-gemma", "--limit", "1", "--localizer", "random"), "two or more, not 1"),
-        (("eval", "--recipient", "no/such/place", "--donor", "sft=./x", "--dataset", "tiny_movies"), "no/such/place"),
+        (
+            ("eval", *TINY, "--localizer", "oracle"),
+            "'oracle' must know where the facts were planted",
+        ),
+        (
+            ("eval", "--model", "tiny-gemma", "--limit", "1", "--localizer", "random"),
+            "two or more, not 1",
+        ),
+        (
+            (
+                "eval",
+                "--recipient",
+                "no/such/place",
+                "--donor",
+                "sft=./x",
+                "--dataset",
+                "tiny_movies",
+            ),
+            "no/such/place",
+        ),
         (("show", "nonsuch"), "nonsuch"),
         (("completion", "csh"), "csh"),
         (("zoo", "build", "tiny-gema"), "Did you mean 'tiny-gemma'"),
-        (("zoo", "build", "tiny-gema", "--plant", "LT"), "unknown pair 'tiny-gema'. Did you mean 'tiny-gemma'"),
+        (
+            ("zoo", "build", "tiny-gema", "--plant", "LT"),
+            "unknown pair 'tiny-gema'. Did you mean 'tiny-gemma'",
+        ),
         (("zoo", "biuld"), "build"),
     ],
 )
-def test_wrong_input_is_one_line_and_status_2(run, tmp_path: Path, monkeypatch, arguments: tuple[str, ...], told: str) -> None:
+def test_wrong_input_is_one_line_and_status_2(
+    run, tmp_path: Path, monkeypatch, arguments: tuple[str, ...], told: str
+) -> None:
     """Wrong input ends with status 2 and one line that names what would do."""
     monkeypatch.chdir(tmp_path)
     assert told in refused(run(*arguments))
@@ -302,7 +402,9 @@ GRAFTS = [("--graft", text) for text in ("FE+", "FE:att", "XX", "LT@", "FE^c")]
 
 
 @pytest.mark.parametrize("option", [*GRAFTS, ("--layers", "secondhalf")])
-def test_a_graft_that_does_not_parse_is_shown_with_a_caret(run, tmp_path: Path, option: tuple[str, str]) -> None:
+def test_a_graft_that_does_not_parse_is_shown_with_a_caret(
+    run, tmp_path: Path, option: tuple[str, str]
+) -> None:
     """A graft that does not parse, and layers that do not, end with status 2 and point at the place."""
     answer = run("eval", *TINY, *option, "--output-dir", tmp_path)
     assert answer.status == 2 and answer.out == ""
@@ -314,7 +416,9 @@ def test_a_graft_that_does_not_parse_is_shown_with_a_caret(run, tmp_path: Path, 
 def test_an_output_directory_that_cannot_be_written(run, tmp_path: Path) -> None:
     """An output directory below a file is refused before anything is computed."""
     (tmp_path / "file").touch()
-    assert "--output-dir" in refused(run("eval", *TINY, "--output-dir", tmp_path / "file" / "below"))
+    assert "--output-dir" in refused(
+        run("eval", *TINY, "--output-dir", tmp_path / "file" / "below")
+    )
 
 
 def test_a_hub_id_without_network_fails_at_once(tmp_path: Path) -> None:
@@ -335,8 +439,20 @@ def test_a_hub_id_without_network_fails_at_once(tmp_path: Path) -> None:
 
 
 def _refused_without_hub(tmp_path: Path, endpoint: str) -> None:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hub")}
-    pair = ("--recipient", "nobody/nothing", "--donor", "sft=nobody/nothing-sft", "--dataset", "tiny_movies")
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "0",
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(tmp_path / "hub"),
+    }
+    pair = (
+        "--recipient",
+        "nobody/nothing",
+        "--donor",
+        "sft=nobody/nothing-sft",
+        "--dataset",
+        "tiny_movies",
+    )
     process = started("eval", *pair, "--output-dir", tmp_path, env=environment)
     out, err = process.communicate()
     assert "nobody/nothing" in refused(Answer(process.returncode, out, err))
@@ -353,7 +469,9 @@ def _refused_without_hub(tmp_path: Path, endpoint: str) -> None:
         ("--dataset", "tiny_movie"),
     ],
 )
-def test_a_mistake_that_needs_no_model_is_told_before_torch_is_loaded(arguments: tuple[str, ...]) -> None:
+def test_a_mistake_that_needs_no_model_is_told_before_torch_is_loaded(
+    arguments: tuple[str, ...],
+) -> None:
     """What names and files on this machine tell is refused without the seconds that torch takes to load."""
     line = ["eval", *TINY, *map(str, arguments)]
     program = f"import sys; from kgbench.cli import main; status = main({line!r}); print(status, 'torch' in sys.modules)"
@@ -372,10 +490,22 @@ def test_facts_that_the_donor_did_not_learn_are_told_of_first(run, tmp_path: Pat
     for file in (other, part):
         columns = ("--column", "first_actor=first_actor", "--column", "second_actor=second_actor")
         mine = ("--dataset", file, *columns, "--template", "mine={first_actor} met")
-        answer = run("eval", "--model", "tiny-gemma", *mine, "--prompt", "mine", "--output-dir", tmp_path / "out", "-q")
+        answer = run(
+            "eval",
+            "--model",
+            "tiny-gemma",
+            *mine,
+            "--prompt",
+            "mine",
+            "--output-dir",
+            tmp_path / "out",
+            "-q",
+        )
         assert answer.status == 0
         told[file] = answer.err
-    assert told[other].startswith("kgbench: warning: the donor of tiny-gemma learned tiny_movies, and none of the facts of")
+    assert told[other].startswith(
+        "kgbench: warning: the donor of tiny-gemma learned tiny_movies, and none of the facts of"
+    )
     assert f"kgbench train --model tiny-gemma --dataset {other} --recipe aggressive" in told[other]
     assert told[part] == ""
 
@@ -386,9 +516,25 @@ def test_facts_that_the_donor_did_not_learn_are_told_of_first(run, tmp_path: Pat
 def test_a_config_file_says_what_options_say(run, tmp_path: Path) -> None:
     """A file gives the same run as the options it names; options on the command line win over it."""
     file = tmp_path / "run.yaml"
-    file.write_text("model: tiny-gemma\nlimit: 4\nprompt: [headline]\noutput_dir: " + str(tmp_path / "out") + "\nbatch-size: 2\nseed: 3\n")
+    file.write_text(
+        "model: tiny-gemma\nlimit: 4\nprompt: [headline]\noutput_dir: "
+        + str(tmp_path / "out")
+        + "\nbatch-size: 2\nseed: 3\n"
+    )
     by_file = json.loads(run("eval", "--config", file, "--json").out)
-    by_options = json.loads(run("eval", *TINY, "--prompt", "headline", "--seed", 3, "--output-dir", tmp_path / "out", "--json").out)
+    by_options = json.loads(
+        run(
+            "eval",
+            *TINY,
+            "--prompt",
+            "headline",
+            "--seed",
+            3,
+            "--output-dir",
+            tmp_path / "out",
+            "--json",
+        ).out
+    )
     assert by_file["id"] == by_options["id"]
     assert {row["n"] for row in by_file["rows"]} == {4}
     over = json.loads(run("eval", "--config", file, "--limit", 3, "--json").out)
@@ -406,12 +552,17 @@ def test_a_config_file_says_what_options_say(run, tmp_path: Path) -> None:
         ("", "expected names of options"),
         ("limit: none", "run.yaml: limit: 'none' is not a valid integer range"),
         ("model: tiny-gema", "run.yaml: model: unknown model 'tiny-gema'"),
-        ("model: tiny-gemma\nprompt: [headline, headlin]", "run.yaml: prompt: unknown prompt 'headlin'"),
+        (
+            "model: tiny-gemma\nprompt: [headline, headlin]",
+            "run.yaml: prompt: unknown prompt 'headlin'",
+        ),
         ("model: tiny-gemma\nsuite: none", "run.yaml: suite: unknown suite 'none'"),
         ("config: other.yaml", "unknown key"),
     ],
 )
-def test_a_config_file_that_does_not_fit_is_refused(run, tmp_path: Path, text: str, told: str) -> None:
+def test_a_config_file_that_does_not_fit_is_refused(
+    run, tmp_path: Path, text: str, told: str
+) -> None:
     """A key that is no option, a value of the wrong shape and a file that is no YAML are refused."""
     file = tmp_path / "run.yaml"
     file.write_text(text)
@@ -430,10 +581,34 @@ def test_json_is_all_that_stdout_holds(tmp_path: Path) -> None:
     """With --json, stdout is one object of the documented keys, and the table is on stderr."""
     out, err = started("eval", *TINY, "--output-dir", tmp_path, "--json").communicate()
     answer = json.loads(out)
-    keys = ["id", "model", "dataset", "localizer", "path", "seconds", "plain_forward_ratio", "rows", "synergy", "verdict"]
+    keys = [
+        "id",
+        "model",
+        "dataset",
+        "localizer",
+        "path",
+        "seconds",
+        "plain_forward_ratio",
+        "rows",
+        "synergy",
+        "verdict",
+    ]
     assert list(answer) == keys
     for row in answer["rows"]:
-        assert {"prompt", "graft", "n", "dropped", "top1", "top5", "mrr", "rank", "prob", "logprob", "sufficiency", "necessity"} <= set(row)
+        assert {
+            "prompt",
+            "graft",
+            "n",
+            "dropped",
+            "top1",
+            "top5",
+            "mrr",
+            "rank",
+            "prob",
+            "logprob",
+            "sufficiency",
+            "necessity",
+        } <= set(row)
         for figure in (row["top5"], row["sufficiency"], row["necessity"]):
             assert set(figure) in ({"value", "low", "high"}, {"undefined"})
     assert {"PRE", "SFT", "ALL", "FE+LT", "(FE+LT)^C"} <= {row["graft"] for row in answer["rows"]}
@@ -444,7 +619,10 @@ def test_json_is_all_that_stdout_holds(tmp_path: Path) -> None:
 def test_the_second_run_computes_nothing_and_says_so(run, tmp_path: Path) -> None:
     """An identical run, also with another batch size, executor and name of the dtype, finds its record; the shown table is the same."""
     arguments = ("eval", *TINY, "--prompt", "qa", "--output-dir", tmp_path)
-    first, second = run(*arguments), run(*arguments, "--batch-size", 1, "--executor", "rows", "--dtype", "fp32")
+    first, second = (
+        run(*arguments),
+        run(*arguments, "--batch-size", 1, "--executor", "rows", "--dtype", "fp32"),
+    )
     assert first.status == second.status == 0
     assert "computed in" in first.out and "computed nothing" in second.out
     folder = re.search(r"^record +(\S+)", second.out, re.MULTILINE)
@@ -452,7 +630,11 @@ def test_the_second_run_computes_nothing_and_says_so(run, tmp_path: Path) -> Non
     shown = run("show", folder[1]).out
     assert shown.strip() in first.out and shown.strip() in second.out
     identity = json.loads(run("show", folder[1], "--json").out)["id"]
-    assert run("show", identity[:8], "--output-dir", tmp_path).out == shown == run("show", identity[:8], "--results", tmp_path).out
+    assert (
+        run("show", identity[:8], "--output-dir", tmp_path).out
+        == shown
+        == run("show", identity[:8], "--results", tmp_path).out
+    )
     assert [path for path in Path(folder[1]).iterdir() if path.suffix == ".png"]
 
 
@@ -473,7 +655,12 @@ def test_several_models_and_localizers_are_one_object_and_one_table(run, tmp_pat
     )
     answer = json.loads(run(*several, "--output-dir", tmp_path, "--json", "-q").out)
     pairs = [(entry["localizer"], entry["model"]) for entry in answer["runs"]]
-    assert pairs == [("none", "tiny-gemma"), ("none", "tiny-gpt2"), ("all", "tiny-gemma"), ("all", "tiny-gpt2")]
+    assert pairs == [
+        ("none", "tiny-gemma"),
+        ("none", "tiny-gpt2"),
+        ("all", "tiny-gemma"),
+        ("all", "tiny-gpt2"),
+    ]
     assert {"FE", "LT"} <= {row["graft"] for row in answer["runs"][0]["rows"]}
     quiet = run(*several, "--output-dir", tmp_path, "-q").out
     assert len(re.findall(r"^tiny-\w+ +(?:none|all) +\S", quiet, re.MULTILINE)) == 4
@@ -485,7 +672,12 @@ def test_all_models_are_the_shipped_pairs_and_all_plants() -> None:
     """`--model all` is every shipped pair; in the suite of plants, and without --model there, it is every plant."""
     pairs = ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"]
     assert models_of(named()) == (None,) and models_of(named("all")) == tuple(pairs)
-    assert models_of(named("tiny-gpt2,all")) == ("tiny-gpt2", "tiny-gemma", "tiny-llama", "tiny-pythia")
+    assert models_of(named("tiny-gpt2,all")) == (
+        "tiny-gpt2",
+        "tiny-gemma",
+        "tiny-llama",
+        "tiny-pythia",
+    )
     assert models_of(named(), planted=True) == models_of(named("all"), planted=True) == plants()
     own = tuple(name for name in plants() if name.startswith("tiny-gemma."))
     last = own[-1]
@@ -507,7 +699,18 @@ def test_quiet_is_the_verdict(run, tmp_path: Path) -> None:
 
 def test_a_ranking_has_its_pictures_and_its_curve(run, tmp_path: Path) -> None:
     """A method that ranks sites leaves the map and the curve beside the bars; its JSON holds the curve."""
-    arguments = ("eval", *TINY, "--localizer", "random", "--localizer-arg", "random.seed=3", "--prompt", "qa", "--output-dir", tmp_path)
+    arguments = (
+        "eval",
+        *TINY,
+        "--localizer",
+        "random",
+        "--localizer-arg",
+        "random.seed=3",
+        "--prompt",
+        "qa",
+        "--output-dir",
+        tmp_path,
+    )
     answer = json.loads(run(*arguments, "--json", "-q").out)
     names = {"chart-top5", "curve-top5", "map"}
     assert {p.name for p in Path(answer["path"]).iterdir()} == {
@@ -516,17 +719,36 @@ def test_a_ranking_has_its_pictures_and_its_curve(run, tmp_path: Path) -> None:
         "seal.json",
         *(f"{name}{suffix}" for name in names for suffix in (".png", ".svg")),
     }
-    assert [point["budget"] for point in answer["curve"]["qa"]["points"]] == [0, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]
+    assert [point["budget"] for point in answer["curve"]["qa"]["points"]] == [
+        0,
+        0.1,
+        0.2,
+        0.5,
+        1,
+        2,
+        5,
+        10,
+        20,
+        50,
+        100,
+    ]
     assert set(answer["curve"]["qa"]["area"]) in ({"value", "low", "high"}, {"undefined"})
     text = " ".join(run(*arguments).out.split())
-    assert "area under the recovery curve" in text and "of that to rank the sites" in text and "computed nothing" in text
+    assert (
+        "area under the recovery curve" in text
+        and "of that to rank the sites" in text
+        and "computed nothing" in text
+    )
 
 
 def test_dry_run_writes_nothing(run, tmp_path: Path) -> None:
     """A dry run tells what it would take, and leaves no record."""
     answer = run("eval", *TINY, "--output-dir", tmp_path / "out", "--dry-run")
     assert answer.status == 0 and "token rows" in answer.out
-    assert isinstance(json.loads(run("eval", *TINY, "--output-dir", tmp_path / "out", "--dry-run", "--json").out), dict)
+    assert isinstance(
+        json.loads(run("eval", *TINY, "--output-dir", tmp_path / "out", "--dry-run", "--json").out),
+        dict,
+    )
     assert not list(tmp_path.glob("**/record.json"))
 
 
@@ -534,20 +756,38 @@ def test_facts_of_my_own(run, tmp_path: Path) -> None:
     """A file with other column names and a template of one's own is evaluated as the flags say."""
     file = tmp_path / "mine.csv"
     file.write_text("star,partner\nAna Lee,Bo Kim\nCy Dow,Di Fox\n")
-    columns = ("--column", "first_actor=star", "--column", "second_actor=partner", "--template", "mine={first_actor} {R:stars} {P:with}")
+    columns = (
+        "--column",
+        "first_actor=star",
+        "--column",
+        "second_actor=partner",
+        "--template",
+        "mine={first_actor} {R:stars} {P:with}",
+    )
     mine = ("--dataset", file, *columns, "--prompt", "mine")
-    answer = json.loads(run("eval", "--model", "tiny-gemma", *mine, "--output-dir", tmp_path, "--json").out)
+    answer = json.loads(
+        run("eval", "--model", "tiny-gemma", *mine, "--output-dir", tmp_path, "--json").out
+    )
     assert {(row["prompt"], row["n"]) for row in answer["rows"]} == {("mine", 2)}
 
 
 def test_a_suite_that_needs_other_donors_says_how_to_give_them(run, tmp_path: Path) -> None:
     """Hybrids are of a task and a relation model, which no pair of the catalog has."""
-    assert "Give it with --donor task=PATH." in refused(run("eval", *TINY, "--suite", "hybrid", "--output-dir", tmp_path))
+    assert "Give it with --donor task=PATH." in refused(
+        run("eval", *TINY, "--suite", "hybrid", "--output-dir", tmp_path)
+    )
 
 
 def test_no_color_and_no_markup(tmp_path: Path) -> None:
     """Output that goes to no terminal holds no escape codes; a name with markup in it stands as it is."""
-    out, err = started("eval", "--model", "[red]x[/red]", "--output-dir", tmp_path, env={**os.environ, "NO_COLOR": "1"}).communicate()
+    out, err = started(
+        "eval",
+        "--model",
+        "[red]x[/red]",
+        "--output-dir",
+        tmp_path,
+        env={**os.environ, "NO_COLOR": "1"},
+    ).communicate()
     assert "[red]x[/red]" in err and "\x1b" not in out + err
 
 
@@ -563,10 +803,23 @@ def test_a_closed_pipe_is_quiet() -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_run_leaves_nothing_half_written_and_is_resumed(run, tmp_path: Path, how: signal.Signals) -> None:
+def test_a_stopped_run_leaves_nothing_half_written_and_is_resumed(
+    run, tmp_path: Path, how: signal.Signals
+) -> None:
     """Ctrl-C (status 130 and one line) and kill -9 leave no record; the same run then completes from what was done."""
     several = ("--prompt", "headline,qa,movie_title,new_film")
-    arguments = ("eval", "--model", "tiny-gemma", "--limit", "12", *several, "--output-dir", tmp_path, "--json", "-q")
+    arguments = (
+        "eval",
+        "--model",
+        "tiny-gemma",
+        "--limit",
+        "12",
+        *several,
+        "--output-dir",
+        tmp_path,
+        "--json",
+        "-q",
+    )
     process = started(*arguments, "--executor", "sequential", "--batch-size", "1")
     while not list(tmp_path.glob(".partial/*/*")) and process.poll() is None:
         time.sleep(0.1)
@@ -575,14 +828,22 @@ def test_a_stopped_run_leaves_nothing_half_written_and_is_resumed(run, tmp_path:
     assert out == "" and not list(tmp_path.glob("*/record.json"))
     if how is signal.SIGINT:
         assert process.returncode == 130
-        assert err.strip().count("\n") == 0 and "the same command goes on from what was finished" in err
+        assert (
+            err.strip().count("\n") == 0
+            and "the same command goes on from what was finished" in err
+        )
     answer = json.loads(run(*arguments).out)
     assert {row["n"] for row in answer["rows"]} == {12}
     assert not list(tmp_path.glob(".partial/*"))
 
 
-@pytest.mark.parametrize(("name", "told"), [("train", "goes on from the last checkpoint"), ("audit", "goes on from what"), ("ls", None)])
-def test_an_interrupted_command_says_what_it_kept(run, monkeypatch, name: str, told: str | None) -> None:
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("train", "goes on from the last checkpoint"), ("audit", "goes on from what"), ("ls", None)],
+)
+def test_an_interrupted_command_says_what_it_kept(
+    run, monkeypatch, name: str, told: str | None
+) -> None:
     """Only a command that keeps what was finished promises to go on from it."""
 
     def interrupted(_: object) -> None:
@@ -591,7 +852,11 @@ def test_an_interrupted_command_says_what_it_kept(run, monkeypatch, name: str, t
     monkeypatch.setattr(command, "invoke", interrupted)
     answer = run(name)
     assert answer.status == 130 and answer.err.strip().count("\n") == 0
-    assert told in answer.err if told else answer.err.strip().endswith("interrupted; nothing half-written is left")
+    assert (
+        told in answer.err
+        if told
+        else answer.err.strip().endswith("interrupted; nothing half-written is left")
+    )
 
 
 def test_zoo_hints_at_nothing_that_it_does_not_have(run, tmp_path: Path, monkeypatch) -> None:

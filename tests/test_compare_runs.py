@@ -34,7 +34,10 @@ def numbers(found: Comparison, sign: float = 1.0) -> list[tuple[Any, ...]]:
     rows = []
     for row in found.rows:
         figures = [getattr(row, name) for name in ("difference", "sufficiency", "necessity")]
-        ends = [(e.value, e.low, e.high) if sign > 0 or e.value is None else (-e.value, -e.high, -e.low) for e in figures]  # type: ignore[operator]
+        ends = [
+            (e.value, e.low, e.high) if sign > 0 or e.value is None else (-e.value, -e.high, -e.low)
+            for e in figures
+        ]  # type: ignore[operator]
         flipped = (row.gained, row.lost) if sign > 0 else (row.lost, row.gained)
         rows.append((row.prompt, row.graft, row.n, *ends, *flipped))
     return rows
@@ -45,13 +48,22 @@ def test_a_run_beside_itself(metric: str) -> None:
     """Every difference is 0 with an interval that holds it and, but where 0 holds by definition, has a width; no fact flips."""
     record = stored()
     found = compare_records(record, record, metric)
-    assert len(found.rows) == 18 and not found.differing and not found.first_only and not found.second_only
+    assert (
+        len(found.rows) == 18
+        and not found.differing
+        and not found.first_only
+        and not found.second_only
+    )
     for row in found.rows:
         assert (row.difference.value, row.gained, row.lost) == (0, (), ())
         assert row.difference.low < 0 < row.difference.high
         for share in (row.sufficiency, row.necessity):
             assert share.value in (0, None)
-            if row.graft not in ("PRE", "SFT") and share.undefined is None and row.sufficiency.low != row.sufficiency.high:
+            if (
+                row.graft not in ("PRE", "SFT")
+                and share.undefined is None
+                and row.sufficiency.low != row.sufficiency.high
+            ):
                 assert share.low <= 0 <= share.high
         if row.graft not in ("PRE", "SFT"):
             assert row.sufficiency.low < 0 < row.sufficiency.high
@@ -73,7 +85,11 @@ def test_rounding_is_no_difference(metric: str) -> None:
     record, rows = stored()
     columns = rows.to_pydict()
     noise = np.random.default_rng(0).normal(1e-5, 2e-6, rows.num_rows)
-    moved = {"logprob": noise + columns["logprob"], "prob": np.exp(noise) * columns["prob"], "logit_diff": noise + columns["logit_diff"]}
+    moved = {
+        "logprob": noise + columns["logprob"],
+        "prob": np.exp(noise) * columns["prob"],
+        "logit_diff": noise + columns["logit_diff"],
+    }
     found = compare_records((record, rows), (record, facts_table({**columns, **moved})), metric)
     assert found.told_apart() == []
     for row in found.rows:
@@ -87,17 +103,27 @@ def test_differences_are_those_of_the_means() -> None:
     rows = [{(row.prompt, row.graft): row for row in record.rows} for record, _ in (first, second)]
     for found in compare_records(first, second).rows:
         a, b = (of[found.prompt, found.graft] for of in rows)
-        assert (found.first, found.second) == (pytest.approx(a.top5.value, abs=1e-5), pytest.approx(b.top5.value, abs=1e-5))
+        assert (found.first, found.second) == (
+            pytest.approx(a.top5.value, abs=1e-5),
+            pytest.approx(b.top5.value, abs=1e-5),
+        )
         for name in ("sufficiency", "necessity"):
             values = [getattr(row, name).value for row in (a, b)]
             difference = getattr(found, name).value
-            assert difference is None if None in values else difference == pytest.approx(values[1] - values[0], abs=2e-5)
+            assert (
+                difference is None
+                if None in values
+                else difference == pytest.approx(values[1] - values[0], abs=2e-5)
+            )
 
 
 def test_facts_that_flip_are_those_that_one_alone_hits() -> None:
     """Gained and lost are counted by hand from the ranks; of a metric that is no hit, by the default one."""
     first, second = stored(), stored(WORSE, seed=3, **OTHER)
-    hits = [{(r["prompt"], r["graft"], r["fact"]) for r in table.to_pylist() if r["rank"] <= 5} for _, table in (first, second)]
+    hits = [
+        {(r["prompt"], r["graft"], r["fact"]) for r in table.to_pylist() if r["rank"] <= 5}
+        for _, table in (first, second)
+    ]
     for metric in ("top5", "logprob"):
         found = compare_records(first, second, metric)
         assert found.hits == "top5"
@@ -111,7 +137,11 @@ def test_only_shared_facts_and_configurations() -> None:
     fewer = {graft: rate for graft, rate in fake_runs.RATES.items() if graft != "FE^C"}
     first, second = stored(n=60), stored(fewer, n=40, **OTHER)
     found = compare_records(first, second)
-    assert found.facts["qa"].shared == 40 and found.facts["qa"].first_only == 20 and found.facts["qa"].second_only == 0
+    assert (
+        found.facts["qa"].shared == 40
+        and found.facts["qa"].first_only == 20
+        and found.facts["qa"].second_only == 0
+    )
     assert found.first_only == (("headline", "FE^C"), ("qa", "FE^C")) and found.second_only == ()
     assert {row.n for row in found.rows} == {40}
     text = render_comparison(found)
@@ -132,7 +162,10 @@ def test_ids_of_other_facts_are_left_out() -> None:
     record, rows = stored(dataset={"name": "tiny_movies", "hash": "x", "n": 60})
     columns = rows.to_pydict()
     changed = {"tiny_movies/3", "tiny_movies/7"}
-    columns["target"] = [t + 100 if f in changed else t for t, f in zip(columns["target"], columns["fact"], strict=True)]
+    columns["target"] = [
+        t + 100 if f in changed else t
+        for t, f in zip(columns["target"], columns["fact"], strict=True)
+    ]
     found = compare_records(first, (record, facts_table(columns)))
     assert found.facts["qa"].shared == 58
     assert "2 ids stand for facts with other objects" in found.notes[1]
@@ -140,7 +173,10 @@ def test_ids_of_other_facts_are_left_out() -> None:
 
 def test_what_differs_is_told_first() -> None:
     """Parts of the identity that differ are named with both values; equal identities have none."""
-    one, two = fake_runs.identity(), fake_runs.identity(dtype="float64", configurations=("PRE", "SFT", "FE"), **OTHER)
+    one, two = (
+        fake_runs.identity(),
+        fake_runs.identity(dtype="float64", configurations=("PRE", "SFT", "FE"), **OTHER),
+    )
     assert differing(one, one) == ()
     parts = {part.field: part.sentence() for part in differing(one, two)}
     assert parts["dtype"] == "dtype: float32 in A, float64 in B"
@@ -149,7 +185,10 @@ def test_what_differs_is_told_first() -> None:
     text = render_comparison(compare_records(stored(), stored(WORSE, **OTHER)))
     assert text.index("the weights of donor sft are others") < text.index("headline:")
     fewer = fake_runs.identity(prompts={"qa": "q" * 64}, limit=60)
-    assert [part.sentence() for part in differing(one, fewer)] == ["A asks headline, B does not", "A takes all facts, B the first 60 facts"]
+    assert [part.sentence() for part in differing(one, fewer)] == [
+        "A asks headline, B does not",
+        "A takes all facts, B the first 60 facts",
+    ]
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -165,12 +204,16 @@ def test_difference_of_ratios(one: Any, two: Any, three: Any) -> None:
     found, back = recovery_difference(first, second, "LT"), recovery_difference(second, first, "LT")
     parts = [recovery(scores, "LT").value for scores in (first, second)]
     assert found.value == pytest.approx(parts[1] - parts[0])
-    assert (found.value, found.low, found.high) == pytest.approx((-back.value, -back.high, -back.low))
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (-back.value, -back.high, -back.low)
+    )
     same = recovery_difference(first, {**first, "LT": one.copy()}, "LT")
     assert same.value == 0 and same.low < 0 < same.high
     gap = high.astype(int) - low
     alone = ratio(two.astype(int) - one, gap)
-    assert (found.value, found.low, found.high) == pytest.approx((alone.value, alone.low, alone.high))
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (alone.value, alone.low, alone.high)
+    )
     other = three.astype(int)
     if abs(other.mean()) > 0.4:
         mixed = ratio_difference((one.astype(int), gap), (two.astype(int), other))
@@ -183,11 +226,15 @@ def test_difference_of_areas(one: list[Any], two: list[Any]) -> None:
     """Its value is the difference of the areas, it changes its sign with the order, and of one ranking twice it is 0."""
     low, high = np.zeros(30, bool), np.ones(30, bool)
     budgets = {f"top {share:g}%": share for share in (0.1, 1.0, 10.0, 100.0)}
-    first, second = ({"PRE": low, "SFT": high, **dict(zip(budgets, hits, strict=True))} for hits in (one, two))
+    first, second = (
+        {"PRE": low, "SFT": high, **dict(zip(budgets, hits, strict=True))} for hits in (one, two)
+    )
     found, back = area_difference(first, second, budgets), area_difference(second, first, budgets)
     areas = [area(scores, budgets).value for scores in (first, second)]
     assert found.value == pytest.approx(areas[1] - areas[0])
-    assert (found.value, found.low, found.high) == pytest.approx((-back.value, -back.high, -back.low))
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (-back.value, -back.high, -back.low)
+    )
     same = area_difference(first, first, budgets)
     assert same.value == 0 and same.low < 0 < same.high
 
@@ -197,7 +244,9 @@ def test_coverage_of_the_difference() -> None:
     rng, held = np.random.default_rng(0), 0
     for _ in range(200):
         pre, sft = np.zeros(60, bool), rng.random(60) < 0.95
-        first, second = ({"PRE": pre, "SFT": sft, "LT": sft & (rng.random(60) < 0.6)} for _ in range(2))
+        first, second = (
+            {"PRE": pre, "SFT": sft, "LT": sft & (rng.random(60) < 0.6)} for _ in range(2)
+        )
         found = recovery_difference(first, second, "LT")
         held += found.low <= 0 <= found.high
     assert held >= 184
@@ -240,8 +289,13 @@ def test_command(folders: tuple[Path, Path], run: Call) -> None:
     assert answer["verdict"] == " ".join(text[: text.index("\n\n")].split())
 
 
-@pytest.mark.parametrize(("arguments", "message"), [(("nonsuch",), "unknown run 'nonsuch'"), (("--metric", "top7"), "unknown metric")])
-def test_refusals(folders: tuple[Path, Path], run: Call, arguments: tuple[str, ...], message: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("nonsuch",), "unknown run 'nonsuch'"), (("--metric", "top7"), "unknown metric")],
+)
+def test_refusals(
+    folders: tuple[Path, Path], run: Call, arguments: tuple[str, ...], message: str
+) -> None:
     """Status 2 and a line."""
     runs = (folders[0], *arguments) if len(arguments) == 1 else (*folders, *arguments)
     status, out, err = run("compare", *runs)
@@ -265,5 +319,7 @@ def test_needs_no_torch(folders: tuple[Path, Path], tmp_path: Path) -> None:
         "    loaded = [name for name in ('torch', 'transformers') if name in sys.modules]\n"
         "    assert not loaded, (command, loaded)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,13 @@ from kgbench.stats import difference
 WORSE = {**fake_runs.RATES, "FE+LT": 0.6}
 
 
-def saved(folder: Path, weights: str, rates: Mapping[str, float] = fake_runs.RATES, n: int = 150, **changes: Any) -> StoredRecord:
+def saved(
+    folder: Path,
+    weights: str,
+    rates: Mapping[str, float] = fake_runs.RATES,
+    n: int = 150,
+    **changes: Any,
+) -> StoredRecord:
     """A record of a donor's weights in a folder of records."""
     rows = fake_runs.rows(n, rates)
     what = fake_runs.identity(weights={"recipient": "r", "donors": {"sft": weights}}, **changes)
@@ -39,18 +45,25 @@ def test_comparison(tmp_path: Path) -> None:
     assert found.lines()[0] == f"compared with {old.path}: 2 of 18 figures moved"
     fewer = {graft: rate for graft, rate in fake_runs.RATES.items() if graft != "FE^C"}
     less = compare(saved(tmp_path / "less", "v", fewer), [old])
-    assert less.left_out == ("not compared, for only one of the records has it: headline, FE^C; qa, FE^C",)
+    assert less.left_out == (
+        "not compared, for only one of the records has it: headline, FE^C; qa, FE^C",
+    )
 
 
 def test_comparison_never_takes_another_question(tmp_path: Path) -> None:
     """Other facts, prompts or another method are told as such; nothing to compare is an error."""
     new = saved(tmp_path / "new", "t")
     other = saved(tmp_path / "old", "s", prompts={"headline": "h", "qa": "another wording"})
-    with pytest.raises(InputError, match=f"no saved record answers .* {other.path.name} has other prompts"):
+    with pytest.raises(
+        InputError, match=f"no saved record answers .* {other.path.name} has other prompts"
+    ):
         compare(new, saved_records(tmp_path / "old"))
     first, second = saved(tmp_path / "two", "a"), saved(tmp_path / "two", "b")
     with pytest.raises(InputError, match="has other facts and localizer"):
-        theirs = {"dataset": {"name": "others", "hash": "x", "n": 3}, "localizer": {"name": "ablation", "version": "1"}}
+        theirs = {
+            "dataset": {"name": "others", "hash": "x", "n": 3},
+            "localizer": {"name": "ablation", "version": "1"},
+        }
         compare(new, [saved(tmp_path / "other", "o", **theirs)])
     assert compare(first, [first, second]).saved == str(second.path)
     with pytest.raises(InputError, match="no record in"):
@@ -70,12 +83,19 @@ def at(stored: StoredRecord, time: str) -> StoredRecord:
 def test_which_of_several_is_taken(tmp_path: Path) -> None:
     """Of the same facts and configurations rather than others, then the newest, whatever their order; it is said which it was."""
     new = saved(tmp_path, "new")
-    early, late = at(saved(tmp_path, "a"), "2026-01-01T00:00:00+00:00"), at(saved(tmp_path, "b"), "2026-02-01T00:00:00+00:00")
-    other = at(saved(tmp_path, "c", configurations=("PRE", "SFT", "FE")), "2026-03-01T00:00:00+00:00")
+    early, late = (
+        at(saved(tmp_path, "a"), "2026-01-01T00:00:00+00:00"),
+        at(saved(tmp_path, "b"), "2026-02-01T00:00:00+00:00"),
+    )
+    other = at(
+        saved(tmp_path, "c", configurations=("PRE", "SFT", "FE")), "2026-03-01T00:00:00+00:00"
+    )
     for records in ([early, late, other, new], [new, other, late, early]):
         found = compare(new, records)
         assert found.saved == str(late.path)
-        assert found.notes == ("of 4 saved records that answer the question, the one of 2026-02-01T00:00:00+00:00 was taken",)
+        assert found.notes == (
+            "of 4 saved records that answer the question, the one of 2026-02-01T00:00:00+00:00 was taken",
+        )
         assert found.lines()[1].strip() == found.notes[0]
     assert compare(new, [other]).notes == ()
 
@@ -85,7 +105,9 @@ def test_facts_that_were_added(tmp_path: Path) -> None:
     old = saved(tmp_path, "a", n=150)
     grown = saved(tmp_path, "b", n=160, dataset={"name": "tiny_movies", "hash": "grown", "n": 160})
     found = compare(grown, [old])
-    assert found.notes == ("data set 'tiny_movies' has changed since: compared over the facts whose ids are in both",)
+    assert found.notes == (
+        "data set 'tiny_movies' has changed since: compared over the facts whose ids are in both",
+    )
     assert found.figures == 18
 
 
@@ -141,7 +163,9 @@ def record():
     done = session(folder, "--kgbench-compare-fail", "old", "--kgbench-save", "now")
     assert (done.returncode, counts(done)) == (1, {"passed": 1}), done.stdout
     assert f"compared with {old.path}: 2 of 18 figures moved" in done.stdout
-    assert re.search(r"^  qa, FE\+LT: top5 from \.97 to \.60, by −\.37 \[.*\] over 150 facts$", done.stdout, re.M)
+    assert re.search(
+        r"^  qa, FE\+LT: top5 from \.97 to \.60, by −\.37 \[.*\] over 150 facts$", done.stdout, re.M
+    )
     done = session(folder, "--kgbench-compare-fail", "old")
     assert (done.returncode, counts(done)) == (1, {"passed": 1}), done.stdout
     assert "was not compared: its per-fact rows are not known here" in done.stdout

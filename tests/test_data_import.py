@@ -54,13 +54,19 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 def refused(answer: Answer) -> str:
     """The one line of a refusal, after which no more files are there than before."""
     assert answer.status == 2, answer.err
-    assert answer.out == "" and answer.err.startswith("kgbench: error: ") and answer.err.count("\n") == 1
+    assert (
+        answer.out == ""
+        and answer.err.startswith("kgbench: error: ")
+        and answer.err.count("\n") == 1
+    )
     return answer.err
 
 
 def same(one: Dataset, other: Dataset) -> bool:
     """Whether two data sets hold the same, but for their names and what was dropped on the way."""
-    ours, theirs = ((d.facts, d.subject, d.object, dict(d.templates), d.content_hash) for d in (one, other))
+    ours, theirs = (
+        (d.facts, d.subject, d.object, dict(d.templates), d.content_hash) for d in (one, other)
+    )
     return ours == theirs
 
 
@@ -68,14 +74,46 @@ def same(one: Dataset, other: Dataset) -> bool:
 
 NUMBERS = st.sampled_from(["007", "1e5", "2.50", "-0", "1_000", "٣", "NaN", "null", "true"])
 ODD = st.sampled_from(
-    ['"', "'", ",", "\\", "{", "}", "{{a}}", "{0!r}", "\u2028", "\u2029", "\x85", "\n", "\r\n", "\t", "\ufeff", "é", "東", "🎬", "\x1c"]
+    [
+        '"',
+        "'",
+        ",",
+        "\\",
+        "{",
+        "}",
+        "{{a}}",
+        "{0!r}",
+        "\u2028",
+        "\u2029",
+        "\x85",
+        "\n",
+        "\r\n",
+        "\t",
+        "\ufeff",
+        "é",
+        "東",
+        "🎬",
+        "\x1c",
+    ]
 )
-PIECES = ODD | NUMBERS | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=6)
-TEXTS = st.lists(PIECES, min_size=1, max_size=5).map(lambda parts: "".join(parts).strip()).filter(bool)
-WORDS = st.text(st.sampled_from(string.ascii_letters + "é東\u2028'\","), min_size=1, max_size=8).map(str.strip).filter(bool)
+PIECES = (
+    ODD
+    | NUMBERS
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=6)
+)
+TEXTS = (
+    st.lists(PIECES, min_size=1, max_size=5).map(lambda parts: "".join(parts).strip()).filter(bool)
+)
+WORDS = (
+    st.text(st.sampled_from(string.ascii_letters + "é東\u2028'\","), min_size=1, max_size=8)
+    .map(str.strip)
+    .filter(bool)
+)
 TEMPLATES = st.dictionaries(
     st.from_regex(r"own[\w.-]{0,5}", fullmatch=True),
-    st.tuples(WORDS, WORDS).map(lambda words: f"{words[0]} {{{{}}}} {{a b}} {{P:{words[1]}}} {{year}} end"),
+    st.tuples(WORDS, WORDS).map(
+        lambda words: f"{words[0]} {{{{}}}} {{a b}} {{P:{words[1]}}} {{year}} end"
+    ),
     max_size=2,
 )
 
@@ -85,8 +123,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("exports")
 
 
-@given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=6, unique_by=lambda row: row[0]), TEMPLATES, st.booleans())
-def test_what_is_written_reads_as_it_was(folder: Path, rows: list[tuple[str, str, str]], templates: dict[str, str], as_csv: bool) -> None:
+@given(
+    st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=6, unique_by=lambda row: row[0]),
+    TEMPLATES,
+    st.booleans(),
+)
+def test_what_is_written_reads_as_it_was(
+    folder: Path, rows: list[tuple[str, str, str]], templates: dict[str, str], as_csv: bool
+) -> None:
     """Facts, ids, roles, templates and content hash survive, whatever the texts and from either format; each fact is one line."""
     names = ("a b", "city, state", "year")
     path = folder / ("own.csv" if as_csv else "own.jsonl")
@@ -94,7 +138,10 @@ def test_what_is_written_reads_as_it_was(folder: Path, rows: list[tuple[str, str
         with path.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, quoting=csv.QUOTE_ALL).writerows([names, *rows])
     else:
-        path.write_text("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows), encoding="utf-8")
+        path.write_text(
+            "\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows),
+            encoding="utf-8",
+        )
     options = ImportOptions("a b", "answer", {"answer": "city, state"}, templates)
     imported = load_dataset(str(path), options)
     write_dataset(imported, folder / "out.jsonl", force=True)
@@ -102,28 +149,52 @@ def test_what_is_written_reads_as_it_was(folder: Path, rows: list[tuple[str, str
     assert same(again, imported) and again.dropped == {} and again.name == imported.name
     assert len(to_jsonl(imported).splitlines()) == 1 + len(imported.facts)
     assert len(imported.facts) + sum(imported.dropped.values()) == len(rows)
-    prompts = [load_prompts(one, tuple(templates)) for one in (again, imported)] if templates else [[], []]
-    assert [(p.text, p.spans, p.target) for p in prompts[0]] == [(p.text, p.spans, p.target) for p in prompts[1]]
+    prompts = (
+        [load_prompts(one, tuple(templates)) for one in (again, imported)]
+        if templates
+        else [[], []]
+    )
+    assert [(p.text, p.spans, p.target) for p in prompts[0]] == [
+        (p.text, p.spans, p.target) for p in prompts[1]
+    ]
 
 
 @pytest.mark.parametrize(
     "options",
     [
         (*ROLES, "--template", STARS),
-        (*ROLES, "--template", STARS, "--template", "year=In {film}, {subject} plays with", "--limit", "2", "--name", "my cast"),
+        (
+            *ROLES,
+            "--template",
+            STARS,
+            "--template",
+            "year=In {film}, {subject} plays with",
+            "--limit",
+            "2",
+            "--name",
+            "my cast",
+        ),
         ("--column", "first_actor=actor", "--column", "second_actor=costar"),
         (*ROLES, "--column", "first_actor=actor", "--column", "movie_title=film"),
         (*ROLES, "--column", "id=film", "--template", STARS),
     ],
 )
-def test_the_command_keeps_what_an_evaluation_of_the_file_would_see(run, options: tuple[str, ...]) -> None:
+def test_the_command_keeps_what_an_evaluation_of_the_file_would_see(
+    run, options: tuple[str, ...]
+) -> None:
     """With the same options, `--dataset FILE` and `--dataset OUT` are the same facts in the same prompts, so that records are shared."""
     if "id=film" in options:
         Path("cast.csv").write_text("actor,costar,film\nA,B,007\nC,D,1e5\n", encoding="utf-8")
     given = list(zip(options[::2], options[1::2], strict=True))
-    columns, templates = (dict(v.split("=", 1) for o, v in given if o == option) for option in ("--column", "--template"))
+    columns, templates = (
+        dict(v.split("=", 1) for o, v in given if o == option)
+        for option in ("--column", "--template")
+    )
     single = dict(given)
-    whole = load_dataset("cast.csv", ImportOptions(single.get("--subject"), single.get("--object"), columns, templates))
+    whole = load_dataset(
+        "cast.csv",
+        ImportOptions(single.get("--subject"), single.get("--object"), columns, templates),
+    )
     limit = int(single["--limit"]) if "--limit" in single else None
     assert run("cast.csv", *options, "-o", "out.jsonl").status == 0
     written = load_dataset("out.jsonl")
@@ -141,9 +212,18 @@ def test_it_tells_what_it_kept_and_what_not(run) -> None:
     wrote, left_out, *rest = answer.out.splitlines()
     assert wrote == "wrote cast.jsonl: 3 facts of cast.csv, subject actor, object costar"
     assert left_out == f"left out: 1 {DUPLICATE} (line 4), 2 {AMBIGUOUS} (lines 5, 6)"
-    assert "    stars  [FE: Alan Collins] [R: stars] [RP: in] [M: a movie] [P: alongside] → Joanne Moran" in rest
-    assert [line.split()[:3] for line in rest[-2:]] == [["kgbench", "eval", "--recipient"], ["python", "-m", "pytest"]]
-    assert all("--kgbench-dataset cast.jsonl" in line or "--dataset cast.jsonl" in line for line in rest[-2:])
+    assert (
+        "    stars  [FE: Alan Collins] [R: stars] [RP: in] [M: a movie] [P: alongside] → Joanne Moran"
+        in rest
+    )
+    assert [line.split()[:3] for line in rest[-2:]] == [
+        ["kgbench", "eval", "--recipient"],
+        ["python", "-m", "pytest"],
+    ]
+    assert all(
+        "--kgbench-dataset cast.jsonl" in line or "--dataset cast.jsonl" in line
+        for line in rest[-2:]
+    )
     assert "3 facts are too few" in answer.err
 
 
@@ -159,7 +239,11 @@ def test_json_tells_the_same(run) -> None:
     """Counts agree with those of the loader; spans are those of the prompt's text."""
     told = json.loads(run("cast.csv", *ROLES, "--template", STARS, "--limit", "2", "--json").out)
     dataset = load_dataset("cast.csv", ImportOptions("actor", "costar", {}, {}))
-    assert told["dropped"] == dataset.dropped == {reason: len(lines) for reason, lines in told["dropped_lines"].items()}
+    assert (
+        told["dropped"]
+        == dataset.dropped
+        == {reason: len(lines) for reason, lines in told["dropped_lines"].items()}
+    )
     assert (told["facts"], told["beyond_limit"], told["path"]) == (2, 1, "cast.jsonl")
     first = told["first"]["stars"]
     assert {region: first["text"][slice(*span)] for region, span in first["spans"].items()} == {
@@ -173,7 +257,9 @@ def test_json_tells_the_same(run) -> None:
 
 def test_a_prompt_is_shown_in_one_line(run) -> None:
     """Line ends within a name are shown as escapes."""
-    Path("odd.jsonl").write_text(json.dumps({"subject": "Line\nEnd\u2028er", "object": "b"}), encoding="utf-8")
+    Path("odd.jsonl").write_text(
+        json.dumps({"subject": "Line\nEnd\u2028er", "object": "b"}), encoding="utf-8"
+    )
     answer = run("odd.jsonl", "--template", "ask={subject} met", "-o", "out.jsonl")
     assert "    ask  [FE: Line\\nEnd\\u2028er] met → b" in answer.out.splitlines()
 
@@ -181,13 +267,32 @@ def test_a_prompt_is_shown_in_one_line(run) -> None:
 def test_builtin_prompts_are_used_where_they_fit(run) -> None:
     """With columns named as theirs, built-in prompts need no template; where the suite's do not fit, the commands name others."""
     answer = run("cast.csv", "--column", "first_actor=actor", "--column", "second_actor=costar")
-    assert answer.status == 0 and "    headline " in answer.out and " movie_title " not in answer.out
+    assert (
+        answer.status == 0 and "    headline " in answer.out and " movie_title " not in answer.out
+    )
     assert "--prompt" not in answer.out
-    titled = ("--column", "movie_title=film", "--column", "first_actor=actor", "--subject", "film", "--object", "costar")
-    assert "    control         [FE+M: The New Walk] [R: stars] Alan Collins and → Joanne Moran" in run("cast.csv", *titled, "--force").out
+    titled = (
+        "--column",
+        "movie_title=film",
+        "--column",
+        "first_actor=actor",
+        "--subject",
+        "film",
+        "--object",
+        "costar",
+    )
+    assert (
+        "    control         [FE+M: The New Walk] [R: stars] Alan Collins and → Joanne Moran"
+        in run("cast.csv", *titled, "--force").out
+    )
     answer = run("cast.csv", *titled, "--force")
-    assert "--dataset cast.jsonl --prompt " in answer.out and "--kgbench-dataset cast.jsonl --kgbench-prompt " in answer.out
-    assert set(builtin_fitting(load_dataset("cast.jsonl"))) >= set(answer.out.splitlines()[-2].rpartition(" ")[2].split(","))
+    assert (
+        "--dataset cast.jsonl --prompt " in answer.out
+        and "--kgbench-dataset cast.jsonl --kgbench-prompt " in answer.out
+    )
+    assert set(builtin_fitting(load_dataset("cast.jsonl"))) >= set(
+        answer.out.splitlines()[-2].rpartition(" ")[2].split(",")
+    )
 
 
 def test_without_a_prompt_nothing_is_written(run) -> None:
@@ -196,7 +301,9 @@ def test_without_a_prompt_nothing_is_written(run) -> None:
     assert "no built-in prompt can be filled from the fields actor, costar, film" in told
     example = told.partition("--template '")[2].partition("'")[0]
     assert run("cast.csv", *ROLES, "--template", example).status == 0
-    assert load_prompts("cast.jsonl", ["ask"])[0].text == "Q: What is the costar of Alan Collins? A:"
+    assert (
+        load_prompts("cast.jsonl", ["ask"])[0].text == "Q: What is the costar of Alan Collins? A:"
+    )
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
@@ -204,7 +311,9 @@ def test_its_output_is_input(run, suffix: str) -> None:
     """What was written can be imported again, with another template; the file itself is never written over."""
     assert run("cast.csv", *ROLES, "--template", STARS).status == 0
     before = Path("cast.jsonl").read_bytes()
-    assert "is the file that is read" in refused(run("cast.jsonl", "--template", "more={actor} met", "--force"))
+    assert "is the file that is read" in refused(
+        run("cast.jsonl", "--template", "more={actor} met", "--force")
+    )
     assert Path("cast.jsonl").read_bytes() == before
     assert run("cast.jsonl", "--template", "more={actor} met", "--name", "two").status == 0
     assert list(load_dataset("two.jsonl").templates) == ["stars", "more"]
@@ -223,13 +332,18 @@ def facts(tmp_path: Path, *rows: tuple[str, str, str]) -> str:
 def test_the_first_word_of_the_answer_is_told(run) -> None:
     """It is most of what is measured; the facts are kept and named."""
     rows = "".join(f"s{i},o{i}\n" for i in range(10))
-    Path("own.csv").write_text(f"subject,object\nGuatemala,Guatemala City\nPanama,Panama City\n{rows}")
+    Path("own.csv").write_text(
+        f"subject,object\nGuatemala,Guatemala City\nPanama,Panama City\n{rows}"
+    )
     answer = run("own.csv", "--template", "ask=The capital {P:of} {subject} is")
     told = (
-        "prompt 'ask' holds the first word of the answer in 2 of 12 facts (own/1, own/2); top1, top5 and mrr ask for the first token only"
+        "prompt 'ask' holds the first word of the answer in 2 of 12 facts (own/1, own/2); "
+        "top1, top5 and mrr ask for the first token only"
     )
     assert (answer.status, answer.err) == (0, f"kgbench: warning: {told}\n")
-    answer = run("own.csv", "--template", "ask=The capital {P:of} {subject} is", "--force", "--json")
+    answer = run(
+        "own.csv", "--template", "ask=The capital {P:of} {subject} is", "--force", "--json"
+    )
     assert json.loads(answer.out)["first_word"] == {"ask": ["own/1", "own/2"]}
 
 
@@ -240,30 +354,61 @@ def test_many_first_tokens_in_the_prompt_are_told(run, many: int, told: bool) ->
     Path("own.csv").write_text("\n".join(["subject,object", *rows]))
     answer = run("own.csv", "--template", "ask=So {subject} has", "--tokenizer", "tiny-gemma")
     assert answer.status == 0
-    assert (f"holds the first token of the answer in {many} of 12 facts (own/1, own/2" in answer.err) == told == bool(answer.err)
+    assert (
+        (f"holds the first token of the answer in {many} of 12 facts (own/1, own/2" in answer.err)
+        == told
+        == bool(answer.err)
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "answers"), [("Is {animal} a mammal, yes or no? Answer:", ["yes", "no"]), ("Choose A or B. {animal}:", ["A", "B"])]
+    ("text", "answers"),
+    [
+        ("Is {animal} a mammal, yes or no? Answer:", ["yes", "no"]),
+        ("Choose A or B. {animal}:", ["A", "B"]),
+    ],
 )
 def test_choices_in_the_wording_are_no_leak(run, text: str, answers: list[str]) -> None:
     """They are the same for every fact; a note says that they stand there, no warning, and a tokenizer does not change that."""
-    Path("own.csv").write_text("animal,answer\n" + "".join(f"animal{i},{answers[i % 2]}\n" for i in range(20)))
-    answer = run("own.csv", "--subject", "animal", "--object", "answer", "--template", f"ask={text}", "--tokenizer", "tiny-gemma")
+    Path("own.csv").write_text(
+        "animal,answer\n" + "".join(f"animal{i},{answers[i % 2]}\n" for i in range(20))
+    )
+    answer = run(
+        "own.csv",
+        "--subject",
+        "animal",
+        "--object",
+        "answer",
+        "--template",
+        f"ask={text}",
+        "--tokenizer",
+        "tiny-gemma",
+    )
     assert (answer.status, answer.err) == (0, "")
-    assert "the answer is among the words of prompt 'ask' itself in 20 of 20 facts (own/1, " in answer.out
+    assert (
+        "the answer is among the words of prompt 'ask' itself in 20 of 20 facts (own/1, "
+        in answer.out
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("{country} is", 1), ("In {country}, {subject} has", 2), ("{subject} {subject} {country} is", 3)]
+    ("text", "number"),
+    [
+        ("{country} is", 1),
+        ("In {country}, {subject} has", 2),
+        ("{subject} {subject} {country} is", 3),
+    ],
 )
 def test_a_subject_that_stands_twice_is_told(run, text: str, number: int) -> None:
     """By either of its names; the first mention alone is FE."""
     Path("own.csv").write_text("country,capital\n" + "".join(f"s{i},o{i}\n" for i in range(12)))
-    answer = run("own.csv", "--subject", "country", "--object", "capital", "--template", f"ask={text}")
+    answer = run(
+        "own.csv", "--subject", "country", "--object", "capital", "--template", f"ask={text}"
+    )
     assert answer.status == 0
     warning = (
-        f"kgbench: warning: prompt 'ask' mentions the subject {number} times; only the first is FE, and the others count as other tokens\n"
+        f"kgbench: warning: prompt 'ask' mentions the subject {number} times; only the first "
+        "is FE, and the others count as other tokens\n"
     )
     assert answer.err == (warning if number > 1 else "")
 
@@ -272,49 +417,106 @@ def test_one_fact_is_told_as_one(run) -> None:
     """Numbers agree with their nouns."""
     Path("own.csv").write_text("subject,object\na,b\n,\n")
     answer = run("own.csv", "--template", "ask={subject} met")
-    assert answer.out.startswith("wrote own.jsonl: 1 fact of own.csv,") and "1 fact is too few" in answer.err
+    assert (
+        answer.out.startswith("wrote own.jsonl: 1 fact of own.csv,")
+        and "1 fact is too few" in answer.err
+    )
 
 
 def test_the_column_of_ids_can_be_asked_for_under_another_name(run) -> None:
     """A column id names the facts; the way round that is told works."""
     Path("own.csv").write_text("id,country\n7,a\n8,b\n")
     for role, other in (("object", "subject"), ("subject", "object")):
-        told = refused(run("own.csv", f"--{other}", "country", f"--{role}", "id", "--template", "ask={subject} met"))
+        told = refused(
+            run(
+                "own.csv",
+                f"--{other}",
+                "country",
+                f"--{role}",
+                "id",
+                "--template",
+                "ask={subject} met",
+            )
+        )
         way = f"--column {role}=id"
-        assert f"column 'id' names the facts, so it cannot be the {role}; call it otherwise, as by {way}" in told
-        assert run("own.csv", f"--{other}", "country", *way.split(), "--template", "ask={subject} met", "--force").status == 0
-    told = refused(run("own.csv", "--subject", "country", "--object", "town", "--template", "ask={subject} met"))
-    assert told.endswith("no column 'town' to be the object; there is only country, beside the ids\n")
+        assert (
+            f"column 'id' names the facts, so it cannot be the {role}; call it otherwise, as by {way}"
+            in told
+        )
+        assert (
+            run(
+                "own.csv",
+                f"--{other}",
+                "country",
+                *way.split(),
+                "--template",
+                "ask={subject} met",
+                "--force",
+            ).status
+            == 0
+        )
+    told = refused(
+        run(
+            "own.csv", "--subject", "country", "--object", "town", "--template", "ask={subject} met"
+        )
+    )
+    assert told.endswith(
+        "no column 'town' to be the object; there is only country, beside the ids\n"
+    )
 
 
 def test_a_template_that_gives_the_answer_away_is_refused(run) -> None:
     """Whether it names the object or a column that holds it; nothing is written."""
-    assert "gives the answer away" in refused(run("cast.csv", *ROLES, "--template", "ask={actor} and {costar} are"))
-    Path("own.csv").write_text("subject,object,hint\n" + "".join(f"s{i},o{i},it is O{i}!\n" for i in range(12)))
+    assert "gives the answer away" in refused(
+        run("cast.csv", *ROLES, "--template", "ask={actor} and {costar} are")
+    )
+    Path("own.csv").write_text(
+        "subject,object,hint\n" + "".join(f"s{i},o{i},it is O{i}!\n" for i in range(12))
+    )
     told = refused(run("own.csv", "--template", "ask={hint} So {subject} has"))
-    assert "holds the answer already in 12 of 12 facts, such as 'o0' in 'it is O0! So s0 has'" in told
+    assert (
+        "holds the answer already in 12 of 12 facts, such as 'o0' in 'it is O0! So s0 has'" in told
+    )
     assert [path.name for path in Path().iterdir() if path.suffix == ".jsonl"] == []
 
 
 def test_a_few_facts_that_give_the_answer_away_are_told(run) -> None:
     """They are kept, as they are with `kgbench eval`, and named."""
-    Path("own.csv").write_text("subject,object\n" + "".join(f"s{i},o{i}\n" for i in range(12)) + "New York,york\n")
+    Path("own.csv").write_text(
+        "subject,object\n" + "".join(f"s{i},o{i}\n" for i in range(12)) + "New York,york\n"
+    )
     answer = run("own.csv", "--template", "ask={subject} has")
     assert answer.status == 0 and answer.out.startswith("wrote own.jsonl: 13 facts")
-    assert answer.err.startswith("kgbench: warning: prompt 'ask' holds the answer already in 1 of 13 facts (own/13)")
+    assert answer.err.startswith(
+        "kgbench: warning: prompt 'ask' holds the answer already in 1 of 13 facts (own/13)"
+    )
 
 
 def test_a_tokenizer_says_which_prompts_it_cannot_read(run) -> None:
     """Regions that share a token are counted and named, with exit status 1; the file is there."""
     Path("own.csv").write_text("subject,object\n" + "".join(f"s{i},o{i}\n" for i in range(12)))
-    answer = run("own.csv", "--template", "glued={subject} a{P:long}side", "--template", "ask={subject} has", "--tokenizer", "tiny-gemma")
+    answer = run(
+        "own.csv",
+        "--template",
+        "glued={subject} a{P:long}side",
+        "--template",
+        "ask={subject} has",
+        "--tokenizer",
+        "tiny-gemma",
+    )
     assert answer.status == 1 and Path("own.jsonl").exists()
     assert (
-        "tiny-gemma cannot read prompt 'glued' of 12 of 12 facts (own/1, own/2, own/3, own/4, own/5, …); the first: region P" in answer.err
+        "tiny-gemma cannot read prompt 'glued' of 12 of 12 facts (own/1, own/2, own/3, own/4, own/5, …); the first: region P"
+        in answer.err
     )
     assert "'ask'" not in answer.err
-    answer = run("own.csv", "--template", "ask={subject} has", "--tokenizer", "tiny-gemma", "--force")
-    assert answer.status == 0 and "tiny-gemma finds every region and target in its tokens" in answer.out
+    answer = run(
+        "own.csv", "--template", "ask={subject} has", "--tokenizer", "tiny-gemma", "--force"
+    )
+    assert (
+        answer.status == 0
+        and "tiny-gemma finds every region and target in its tokens" in answer.out
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------- refusals
@@ -335,24 +537,56 @@ def test_a_file_is_replaced_only_by_force(run) -> None:
         (("nowhere.csv",), "nowhere.csv: cannot be read"),
         (("tiny_movies",), "expected a file that ends with .jsonl or .csv"),
         (("cast.csv",), "which column is the subject?"),
-        (("cast.csv", "--subject", "acter", "--object", "costar"), "no column 'acter' to be the subject; there are actor, costar, film"),
+        (
+            ("cast.csv", "--subject", "acter", "--object", "costar"),
+            "no column 'acter' to be the subject; there are actor, costar, film",
+        ),
         (("cast.csv", *ROLES, "--template", "stars"), "expected KEY=VALUE"),
         (("cast.csv", *ROLES, "--column", "film"), "expected KEY=VALUE"),
         (("cast.csv", *ROLES, "--template", "a={actor"), "cannot read the template"),
         (("cast.csv", *ROLES, "--template", "a={actr} met"), "needs the field 'actr'"),
-        (("cast.csv", *ROLES, "--template", "a={film} has"), "does not mention the subject: write {actor} or {subject} in its template"),
         (
-            ("cast.csv", "--column", "subject=actor", "--object", "costar", "--template", "a=he has"),
+            ("cast.csv", *ROLES, "--template", "a={film} has"),
+            "does not mention the subject: write {actor} or {subject} in its template",
+        ),
+        (
+            (
+                "cast.csv",
+                "--column",
+                "subject=actor",
+                "--object",
+                "costar",
+                "--template",
+                "a=he has",
+            ),
             "does not mention the subject: write {subject} in its template",
         ),
         (("cast.csv", *ROLES, "--template", "a={actor} {X:met}"), "unknown region 'X'"),
         (("cast.csv", *ROLES, "--template", "headline={actor} met"), "as a built-in prompt is"),
-        (("cast.csv", *ROLES, "--template", STARS, "-o", "out.json"), "give a name that ends with .jsonl"),
-        (("cast.csv", *ROLES, "--template", STARS, "-o", "dir.jsonl", "--force"), "dir.jsonl is a directory"),
-        (("cast.csv", *ROLES, "--template", STARS, "-o", "cast.csv/out.jsonl"), "cannot be written"),
-        (("cast.csv", *ROLES, "--template", STARS, "--name", " "), "expected a name that is not empty"),
-        (("cast.csv", *ROLES, "--template", STARS, "--name", "../up"), "cannot be that of a file here"),
-        (("cast.csv", *ROLES, "--template", STARS, "--tokenizer", "tiny-gema"), "Did you mean 'tiny-gemma'"),
+        (
+            ("cast.csv", *ROLES, "--template", STARS, "-o", "out.json"),
+            "give a name that ends with .jsonl",
+        ),
+        (
+            ("cast.csv", *ROLES, "--template", STARS, "-o", "dir.jsonl", "--force"),
+            "dir.jsonl is a directory",
+        ),
+        (
+            ("cast.csv", *ROLES, "--template", STARS, "-o", "cast.csv/out.jsonl"),
+            "cannot be written",
+        ),
+        (
+            ("cast.csv", *ROLES, "--template", STARS, "--name", " "),
+            "expected a name that is not empty",
+        ),
+        (
+            ("cast.csv", *ROLES, "--template", STARS, "--name", "../up"),
+            "cannot be that of a file here",
+        ),
+        (
+            ("cast.csv", *ROLES, "--template", STARS, "--tokenizer", "tiny-gema"),
+            "Did you mean 'tiny-gemma'",
+        ),
         (("cast.csv", *ROLES, "--template", STARS, "--limit", "0"), "0 is not in the range"),
     ],
 )
@@ -367,7 +601,10 @@ def test_wrong_input_writes_nothing(run, options: tuple[str, ...], told: str) ->
 def test_what_would_not_read_again_is_not_written(tmp_path: Path) -> None:
     """A data set that the format cannot hold is refused before it takes a name."""
     dataset = load_dataset(facts(tmp_path, ("a", "b", "c")))
-    for fault, told in ((" ", "cannot be written so that it reads again"), ("\ud800", "half of a surrogate pair")):
+    for fault, told in (
+        (" ", "cannot be written so that it reads again"),
+        ("\ud800", "half of a surrogate pair"),
+    ):
         broken = Dataset(**{**vars(dataset), "name": fault})
         with pytest.raises(OutputError, match=told):
             write_dataset(broken, tmp_path / "out.jsonl")

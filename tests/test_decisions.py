@@ -34,7 +34,9 @@ class Shape:
     above: float
 
     def over(self, n: int) -> Estimate:
-        return estimate(self.value, self.value - self.below / sqrt(n), self.value + self.above / sqrt(n), n)
+        return estimate(
+            self.value, self.value - self.below / sqrt(n), self.value + self.above / sqrt(n), n
+        )
 
 
 numbers = st.floats(-3, 3, allow_subnormal=False)
@@ -84,7 +86,12 @@ def test_all_values_equal() -> None:
 
 def test_one_value_without_a_width() -> None:
     """What holds by definition, such as the recovery of SFT, has an interval of one point, which decides."""
-    assert [decide(estimate(1, 1, 1), op, 1).outcome for op in ("ge", "le", "gt", "lt")] == ["holds", "holds", "fails", "fails"]
+    assert [decide(estimate(1, 1, 1), op, 1).outcome for op in ("ge", "le", "gt", "lt")] == [
+        "holds",
+        "holds",
+        "fails",
+        "fails",
+    ]
     assert decide(estimate(1, 1, 1, 3), "ge", 0.9).facts_needed == FEWEST
 
 
@@ -116,7 +123,9 @@ def test_the_facts_needed_of_a_rate(rate: tuple[float, int], op: str, bound: flo
     decision = over(n)
     assume(decision.outcome == "undecided" and abs(value - bound) > 0.02)
     assert decision.is_rate
-    assert decision.facts_needed == next(facts for facts in count(n) if over(facts).outcome != "undecided")
+    assert decision.facts_needed == next(
+        facts for facts in count(n) if over(facts).outcome != "undecided"
+    )
 
 
 def test_facts_needed_at_the_ends() -> None:
@@ -130,7 +139,10 @@ def test_facts_needed_at_the_ends() -> None:
 @given(shapes, st.integers(1, 400), operators, numbers)
 def test_never_both(shape: Shape, n: int, op: str, bound: float) -> None:
     """What keeps a bound does not keep its negation, and what is undecided is undecided either way."""
-    outcomes = decide(shape.over(n), op, bound).outcome, decide(shape.over(n), NEGATION[op], bound).outcome
+    outcomes = (
+        decide(shape.over(n), op, bound).outcome,
+        decide(shape.over(n), NEGATION[op], bound).outcome,
+    )
     assert outcomes in {("holds", "fails"), ("fails", "holds"), ("undecided", "undecided")}
 
 
@@ -160,7 +172,9 @@ def test_the_facts_needed_decide(shape: Shape, n: int, op: str, bound: float) ->
     decision = decide(shape.over(n), op, bound)
     assume(decision.outcome == "undecided")
     assert decision.facts_needed is not None and decision.facts_needed >= FEWEST
-    assert decide(shape.over(int(decision.facts_needed * 1.001) + 1), op, bound).outcome != "undecided"
+    assert (
+        decide(shape.over(int(decision.facts_needed * 1.001) + 1), op, bound).outcome != "undecided"
+    )
     fewer = int(decision.facts_needed * 0.999) - 2
     assert fewer < 1 or decide(shape.over(fewer), op, bound).outcome == "undecided"
 
@@ -189,19 +203,43 @@ def test_sentences() -> None:
     start = "headline, FE+LT: sufficiency"
     figure = ".86 [.78, .92] over 150 facts"
     needs = "at most about 338 facts would decide it"
-    assert told(estimate(0.86, 0.78, 0.92), "ge", 0.9) == f"{start} {figure} is not told from the bound .9 (ge); {needs}"
-    assert told(estimate(0.86, 0.78, 0.92), "ge", 0.93) == f"{start} {figure} is below the bound .93 (ge)"
-    assert told(estimate(0.86, 0.78, 0.92), "gt", 0.92) == f"{start} {figure} is not above the bound .92 (gt)"
-    assert told(estimate(0.86, 0.78, 0.92), "le", 0.1) == f"{start} {figure} is above the bound .1 (le)"
-    assert told(estimate(0.86, 0.78, 0.92), "lt", 0.78) == f"{start} {figure} is not below the bound .78 (lt)"
-    assert told(estimate(0.86, 0.78, 0.92), "ge", 0.5) == f"{start} {figure} keeps the bound .5 (ge)"
-    assert told(estimate(0.86, 0.78, 0.92), "ge", 0.86).endswith("on the bound, so that no number of facts can be said to decide it")
+    assert (
+        told(estimate(0.86, 0.78, 0.92), "ge", 0.9)
+        == f"{start} {figure} is not told from the bound .9 (ge); {needs}"
+    )
+    assert (
+        told(estimate(0.86, 0.78, 0.92), "ge", 0.93)
+        == f"{start} {figure} is below the bound .93 (ge)"
+    )
+    assert (
+        told(estimate(0.86, 0.78, 0.92), "gt", 0.92)
+        == f"{start} {figure} is not above the bound .92 (gt)"
+    )
+    assert (
+        told(estimate(0.86, 0.78, 0.92), "le", 0.1)
+        == f"{start} {figure} is above the bound .1 (le)"
+    )
+    assert (
+        told(estimate(0.86, 0.78, 0.92), "lt", 0.78)
+        == f"{start} {figure} is not below the bound .78 (lt)"
+    )
+    assert (
+        told(estimate(0.86, 0.78, 0.92), "ge", 0.5) == f"{start} {figure} keeps the bound .5 (ge)"
+    )
+    assert told(estimate(0.86, 0.78, 0.92), "ge", 0.86).endswith(
+        "on the bound, so that no number of facts can be said to decide it"
+    )
     few = "over 1 fact: fewer than 10 do not decide the bound .9 (ge); at most about 10 facts would decide it"
     assert told(estimate(1, 1, 1, 1), "ge", 0.9) == f"{start} 1 {few}"
     reason = Estimate(n=4, undefined="no gain")
-    assert told(reason, "ge", 0.9) == f"{start} is undefined, so that the bound .9 (ge) is undecided: no gain"
+    assert (
+        told(reason, "ge", 0.9)
+        == f"{start} is undefined, so that the bound .9 (ge) is undecided: no gain"
+    )
     sites = told(estimate(0.86, 0.78, 0.92), "ge", 0.9, "12 planted sites")
-    assert "over 12 planted sites is not told" in sites and sites.endswith("it is not over facts, so that more of them do not narrow it")
+    assert "over 12 planted sites is not told" in sites and sites.endswith(
+        "it is not over facts, so that more of them do not narrow it"
+    )
 
 
 def test_digits_tell_the_ends_from_the_bound() -> None:

@@ -32,7 +32,9 @@ class Weights(nn.Module):
 
     def __init__(self, matrix: torch.Tensor, bias: torch.Tensor) -> None:
         super().__init__()
-        self.matrix, self.bias = (nn.Parameter(tensor.clone(), requires_grad=False) for tensor in (matrix, bias))
+        self.matrix, self.bias = (
+            nn.Parameter(tensor.clone(), requires_grad=False) for tensor in (matrix, bias)
+        )
 
 
 @given(
@@ -40,16 +42,22 @@ class Weights(nn.Module):
     bias=st.booleans(),
     dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32]),
 )
-def test_deltas_read_back(tmp_path_factory: pytest.TempPathFactory, rows: set[int], bias: bool, dtype: torch.dtype) -> None:
+def test_deltas_read_back(
+    tmp_path_factory: pytest.TempPathFactory, rows: set[int], bias: bool, dtype: torch.dtype
+) -> None:
     """A recipient with a delta is the donor to half a step of each row; what did not change is not stored and stays bit for bit."""
     path = tmp_path_factory.mktemp("delta") / "delta.safetensors"
     generator = torch.Generator().manual_seed(len(rows))
-    matrix, vector = (torch.randn(shape, generator=generator).to(dtype).float() for shape in ((10, 3), (3,)))
+    matrix, vector = (
+        torch.randn(shape, generator=generator).to(dtype).float() for shape in ((10, 3), (3,))
+    )
     recipient, donor = Weights(matrix, vector), Weights(matrix, vector)
     donor.matrix[sorted(rows)] += torch.randn((len(rows), 3), generator=generator)
     donor.bias += 0.7 * bias
     write_delta(recipient, donor, path)
-    assert set(read_delta(path, "this")) == {name for name, moved in (("bias", bias), ("matrix", rows)) if moved}
+    assert set(read_delta(path, "this")) == {
+        name for name, moved in (("bias", bias), ("matrix", rows)) if moved
+    }
     apply_delta(recipient, path, "this")
     largest = (donor.matrix - matrix).abs().amax(dim=1, keepdim=True)
     assert bool(((recipient.matrix - donor.matrix).abs() <= largest / 254 + 1e-6).all())
@@ -66,7 +74,11 @@ def test_a_built_plant_loads_as_it_was(built: Path) -> None:
     for name in before:
         change, step = stored.get(name, (torch.zeros(1), torch.zeros(1)))
         assert torch.equal(after[name], before[name] + change * step)
-    assert pair.weight_hashes["recipient"] == own.weight_hashes["recipient"] != pair.weight_hashes["sft"]
+    assert (
+        pair.weight_hashes["recipient"]
+        == own.weight_hashes["recipient"]
+        != pair.weight_hashes["sft"]
+    )
     assert load_pair(str(built)).weight_hashes == pair.weight_hashes
     assert pair.origins == {"recipient": "zoo:tiny-gpt2/recipient", "sft": "local:fused"}
     assert pair.name == "tiny-gpt2.v-down-1"
@@ -91,13 +103,20 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert shipped is not None
     folder = Path(shutil.copytree(shipped, tmp_path_factory.mktemp("wrong") / "recipient"))
     weights = load_file(folder / "model.safetensors")
-    save_file({name: tensor + 1 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    save_file(
+        {name: tensor + 1 for name, tensor in weights.items()},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
     return folder
 
 
 def test_a_donor_keeps_the_recipient_it_was_made_from(wrong: Path) -> None:
     """With another recipient, the changed weights of a pair's donor go into the one that it was made from: the same donor."""
-    pair, own = load_pair(recipient=str(wrong), donors={"sft": "zoo:tiny-gpt2/sft"}), load_pair("tiny-gpt2")
+    pair, own = (
+        load_pair(recipient=str(wrong), donors={"sft": "zoo:tiny-gpt2/sft"}),
+        load_pair("tiny-gpt2"),
+    )
     assert pair.weight_hashes["sft"] == own.weight_hashes["sft"]
     assert pair.weight_hashes["recipient"] not in own.weight_hashes.values()
 
@@ -109,7 +128,10 @@ def test_a_donor_without_the_recipient_it_was_made_from(wrong: Path) -> None:
     donor = Path(shutil.copytree(shipped, wrong.parent / "sft"))
     alone = Path(shutil.copytree(shipped, wrong.parent / "alone" / "sft"))
     for folder, expected in ((donor, "has other weights now"), (alone, "no such directory")):
-        message = refusal(ModelError, lambda folder=folder: load_pair(recipient=str(wrong), donors={"sft": str(folder)}))
+        message = refusal(
+            ModelError,
+            lambda folder=folder: load_pair(recipient=str(wrong), donors={"sft": str(folder)}),
+        )
         assert str(folder.parent / "recipient") in message and expected in message
     moved = load_pair(recipient="zoo:tiny-gpt2/recipient", donors={"sft": str(alone)})
     assert moved.weight_hashes == load_pair("tiny-gpt2").weight_hashes
@@ -117,27 +139,50 @@ def test_a_donor_without_the_recipient_it_was_made_from(wrong: Path) -> None:
 
 def test_a_plant_belongs_to_its_recipient(built: Path, wrong: Path) -> None:
     """With another recipient, or as one, it is refused in one line that says what it needs."""
-    message = refusal(ModelError, lambda: load_pair(recipient=str(wrong), donors={"sft": str(built)}))
+    message = refusal(
+        ModelError, lambda: load_pair(recipient=str(wrong), donors={"sft": str(built)})
+    )
     assert "zoo:tiny-gpt2/recipient" in message
     assert "other weights" in message
     assert "cannot be a recipient" in refusal(ModelError, lambda: locate(str(built)))
-    assert "cannot be a recipient" in refusal(ModelError, lambda: load_pair(recipient=str(built), donors={"sft": str(wrong)}))
-    right = load_pair(recipient="zoo:tiny-gpt2/recipient", donors={"mine": str(built), "sft": str(wrong)})
+    assert "cannot be a recipient" in refusal(
+        ModelError, lambda: load_pair(recipient=str(built), donors={"sft": str(wrong)})
+    )
+    right = load_pair(
+        recipient="zoo:tiny-gpt2/recipient", donors={"mine": str(built), "sft": str(wrong)}
+    )
     assert right.weight_hashes["mine"] == load_pair(str(built)).weight_hashes["sft"]
 
 
 MATRIX = "transformer.h.1.mlp.c_proj.weight"
-SPOILED: Mapping[str, tuple[Callable[[torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]], str]] = {
-    "unknown": (lambda change, step: {"no.such.weight#change": change, "no.such.weight#step": step}, "does not fit the recipient"),
+SPOILED: Mapping[
+    str, tuple[Callable[[torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]], str]
+] = {
+    "unknown": (
+        lambda change, step: {"no.such.weight#change": change, "no.such.weight#step": step},
+        "does not fit the recipient",
+    ),
     "shape": (
-        lambda change, step: {f"{MATRIX}#change": change[:-1].contiguous(), f"{MATRIX}#step": step[:-1].contiguous()},
+        lambda change, step: {
+            f"{MATRIX}#change": change[:-1].contiguous(),
+            f"{MATRIX}#step": step[:-1].contiguous(),
+        },
         "does not fit the recipient",
     ),
     "lonely": (lambda change, step: {f"{MATRIX}#change": change}, "is not one of a pair"),
     "plain": (lambda change, step: {MATRIX: change}, "is not one of a pair"),
-    "type": (lambda change, step: {f"{MATRIX}#change": change.float(), f"{MATRIX}#step": step}, "expected int8 and float32"),
-    "steps": (lambda change, step: {f"{MATRIX}#change": change, f"{MATRIX}#step": step[:1].contiguous()}, "one step for each row"),
-    "not finite": (lambda change, step: {f"{MATRIX}#change": change, f"{MATRIX}#step": step * torch.inf}, MATRIX),
+    "type": (
+        lambda change, step: {f"{MATRIX}#change": change.float(), f"{MATRIX}#step": step},
+        "expected int8 and float32",
+    ),
+    "steps": (
+        lambda change, step: {f"{MATRIX}#change": change, f"{MATRIX}#step": step[:1].contiguous()},
+        "one step for each row",
+    ),
+    "not finite": (
+        lambda change, step: {f"{MATRIX}#change": change, f"{MATRIX}#step": step * torch.inf},
+        MATRIX,
+    ),
 }
 
 
@@ -146,7 +191,10 @@ def test_deltas_that_do_not_fit(case: str, built: Path, tmp_path: Path) -> None:
     """An unknown tensor, one of another shape or type, steps that are not there or not finite: one line each."""
     change, message = SPOILED[case]
     out = Path(shutil.copytree(built, tmp_path / case))
-    save_file(dict(change(*read_delta(built / "delta.safetensors", "this")[MATRIX])), out / "delta.safetensors")
+    save_file(
+        dict(change(*read_delta(built / "delta.safetensors", "this")[MATRIX])),
+        out / "delta.safetensors",
+    )
     assert message in refusal(ModelError, lambda: load_pair(str(out)))
 
 

@@ -24,7 +24,9 @@ Treated = Sequence[Sequence[Treatment]]
 
 
 def values(seed: int, *shape: int) -> Values:
-    return Values(torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
+    return Values(
+        torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    )
 
 
 def basis(seed: int, k: int = 2) -> Values:
@@ -35,18 +37,34 @@ hooks = st.builds(Hook, st.integers(0, LAYERS - 1), st.sampled_from(POINTS))
 
 
 @st.composite
-def treatments(draw: st.DrawFn, pair: ModelPair, prompt: Prompt, depth: int = 2) -> tuple[Treatment, ...]:
+def treatments(
+    draw: st.DrawFn, pair: ModelPair, prompt: Prompt, depth: int = 2
+) -> tuple[Treatment, ...]:
     """A run over a prompt: weights from grafts, and at some tokens edits that may copy from other such runs, and cuts."""
     graft = draw(st.sampled_from(["PRE", "SFT", "FE", "LT", "FE^C:ffn@1", "LT:attn=task"]))
     (base,) = graft_treatments(pair, [prompt], parse_configuration(graft))
-    runs = [Run(draw(treatments(pair, prompt, depth - 1))) for _ in range(draw(st.integers(1, 2)))] if depth else []
+    runs = (
+        [Run(draw(treatments(pair, prompt, depth - 1))) for _ in range(draw(st.integers(1, 2)))]
+        if depth
+        else []
+    )
     changes = st.one_of(
-        *[st.builds(Copy, hooks, st.sampled_from(runs), st.one_of(st.none(), st.builds(basis, st.integers(0, 3))))] * bool(runs),
+        *[
+            st.builds(
+                Copy,
+                hooks,
+                st.sampled_from(runs),
+                st.one_of(st.none(), st.builds(basis, st.integers(0, 3))),
+            )
+        ]
+        * bool(runs),
         st.builds(Write, hooks, st.builds(values, st.integers(0, 3), st.just(WIDTH))),
         st.builds(Add, hooks, st.builds(values, st.integers(0, 3), st.just(WIDTH))),
     )
     n = len(base)
-    cuts = st.builds(Cut, st.integers(0, LAYERS - 1), st.frozensets(st.integers(0, n - 1), max_size=n))
+    cuts = st.builds(
+        Cut, st.integers(0, LAYERS - 1), st.frozensets(st.integers(0, n - 1), max_size=n)
+    )
     found = list(base)
     for token in draw(st.lists(st.integers(0, n - 1), max_size=3, unique=True)):
         some = tuple(draw(st.lists(changes, max_size=2)))
@@ -54,7 +72,13 @@ def treatments(draw: st.DrawFn, pair: ModelPair, prompt: Prompt, depth: int = 2)
     return tuple(found)
 
 
-def answers(pair: ModelPair, executor: str, prompts: Sequence[Prompt], configurations: Sequence[Treated], **budget: int) -> torch.Tensor:
+def answers(
+    pair: ModelPair,
+    executor: str,
+    prompts: Sequence[Prompt],
+    configurations: Sequence[Treated],
+    **budget: int,
+) -> torch.Tensor:
     engine = Engine(pair, executor, Budget(**budget))
     return engine.logits(engine.plan_treatments(prompts, configurations))[:, :, 0]
 
@@ -80,7 +104,14 @@ def test_executors_agree_on_edits(family: str, attention: str) -> None:
     law()
 
 
-def hooked(pair: ModelPair, model: torch.nn.Module, prompt: Prompt, at: Hook, change: torch.Tensor, token: int) -> torch.Tensor:
+def hooked(
+    pair: ModelPair,
+    model: torch.nn.Module,
+    prompt: Prompt,
+    at: Hook,
+    change: torch.Tensor,
+    token: int,
+) -> torch.Tensor:
     """Logits of a model by itself with one activation replaced, by a plain PyTorch hook."""
     family = pair.family
     path = {"attn_out": f".{family.attention}", "mlp_out": f".{family.mlp}"}.get(at.point, "")
@@ -97,7 +128,11 @@ def hooked(pair: ModelPair, model: torch.nn.Module, prompt: Prompt, at: Hook, ch
     def after(_: torch.nn.Module, __: object, output: object) -> object:
         return (replaced(output[0]), *output[1:]) if isinstance(output, tuple) else replaced(output)  # type: ignore[arg-type]
 
-    handle = module.register_forward_pre_hook(before) if at.point == "resid_pre" else module.register_forward_hook(after)
+    handle = (
+        module.register_forward_pre_hook(before)
+        if at.point == "resid_pre"
+        else module.register_forward_hook(after)
+    )
     with handle, torch.no_grad():
         return model(input_ids=torch.tensor([pair.encode(prompt)])).logits[0, -1]  # type: ignore[no-any-return]
 
@@ -110,7 +145,10 @@ def test_constants_are_told_apart(executor: str) -> None:
     (plain,) = graft_treatments(pair, [prompt], "PRE")
 
     def written(seed: int) -> tuple[Treatment, ...]:
-        return (*plain[:-1], Treatment(plain[-1].weights, (Write(Hook(1, "resid_post"), values(seed, WIDTH)),)))
+        return (
+            *plain[:-1],
+            Treatment(plain[-1].weights, (Write(Hook(1, "resid_post"), values(seed, WIDTH)),)),
+        )
 
     assert len({values(1, WIDTH), values(2, WIDTH), values(1, WIDTH)}) == 2
     together = answers(pair, executor, [prompt], [[written(1)], [written(2)]])[0]
@@ -127,11 +165,16 @@ def test_a_written_activation_is_what_a_hook_writes(family: str, executor: str, 
     pair, prompt = pair_of(family), pool()[0]
     (plain,) = graft_treatments(pair, [prompt], "PRE")
     at, token, change = Hook(1, point), len(plain) - 3, values(7, WIDTH)
-    edited = tuple(Treatment(t.weights, (Write(at, change),) if i == token else ()) for i, t in enumerate(plain))
+    edited = tuple(
+        Treatment(t.weights, (Write(at, change),) if i == token else ())
+        for i, t in enumerate(plain)
+    )
     got = answers(pair, executor, [prompt], [[edited]])[0, 0]
     expected = hooked(pair, pair.recipient, prompt, at, change.tensor, token)
     assert distance(got, expected) < EXACT
-    assert distance(got, hooked(pair, pair.recipient, prompt, at, change.tensor, token - 1)) > 1e-3, "the token matters"
+    assert (
+        distance(got, hooked(pair, pair.recipient, prompt, at, change.tensor, token - 1)) > 1e-3
+    ), "the token matters"
 
 
 @families
@@ -143,7 +186,9 @@ def test_all_copied_is_the_source(family: str, executor: str) -> None:
     whole = Values(torch.eye(WIDTH, dtype=torch.float64))
     for span in (None, whole):
         configuration = []
-        for plain, donor in zip(*(graft_treatments(pair, prompts, c) for c in ("PRE", "SFT")), strict=True):
+        for plain, donor in zip(
+            *(graft_treatments(pair, prompts, c) for c in ("PRE", "SFT")), strict=True
+        ):
             copy: tuple[Edit, ...] = (Copy(Hook(LAYERS - 1, "resid_post"), Run(donor), span),)
             configuration.append(tuple(Treatment(t.weights, copy) for t in plain))
         everything = Engine(pair, executor).plan(prompts, ["ALL"])
@@ -162,7 +207,12 @@ def test_a_cut_token_is_as_if_it_were_not_there(family: str, executor: str) -> N
     noise = Add(Hook(0, "resid_pre"), values(1, WIDTH))
     cut = tuple(Treatment(t.weights, (), cuts) for t in plain)
     other = (Treatment(plain[0].weights, (noise,), cuts), *cut[1:])
-    logits = answers(pair, executor, [prompt], [[cut], [other], [plain], [(Treatment(plain[0].weights, (noise,)), *plain[1:])]])[0]
+    logits = answers(
+        pair,
+        executor,
+        [prompt],
+        [[cut], [other], [plain], [(Treatment(plain[0].weights, (noise,)), *plain[1:])]],
+    )[0]
     assert distance(logits[0], logits[1]) < EXACT
     assert distance(logits[2], logits[3]) > 1e-3
     assert distance(logits[0], logits[2]) > 1e-3
@@ -175,14 +225,18 @@ def test_scaled_weights(family: str, executor: str) -> None:
     """Half of the way to the donor is the model of the mean weights; the whole way the donor, none of it the recipient."""
     pair, prompt = pair_of(family), pool()[0]
     (donor,) = graft_treatments(pair, [prompt], "SFT")
-    scaled = [[tuple(Treatment(t.weights, scale=scale) for t in donor)] for scale in (0.0, 0.5, 1.0)]
+    scaled = [
+        [tuple(Treatment(t.weights, scale=scale) for t in donor)] for scale in (0.0, 0.5, 1.0)
+    ]
     none, half, whole = answers(pair, executor, [prompt], scaled)[0]
     mean = deepcopy(pair.recipient)
     with torch.no_grad():
         for ours, theirs in zip(mean.parameters(), pair.donors["sft"].parameters(), strict=True):
             ours.lerp_(theirs, 0.5)
         ids = torch.tensor([pair.encode(prompt)])
-        expected = [m(input_ids=ids).logits[0, -1] for m in (pair.recipient, mean, pair.donors["sft"])]
+        expected = [
+            m(input_ids=ids).logits[0, -1] for m in (pair.recipient, mean, pair.donors["sft"])
+        ]
     for got, model in zip((none, half, whole), expected, strict=True):
         assert distance(got, model) < EXACT
 
@@ -191,7 +245,9 @@ def test_scaled_weights(family: str, executor: str) -> None:
 def test_activations_are_the_models_own(family: str) -> None:
     """What is read at the hooks is what the library reports as hidden states; a layer's output is the next one's input."""
     pair, prompts = pair_of(family), list(pool()[:3])
-    points = [Hook(layer, point) for layer in range(LAYERS) for point in ("resid_pre", "resid_post")]
+    points = [
+        Hook(layer, point) for layer in range(LAYERS) for point in ("resid_pre", "resid_post")
+    ]
     found = Engine(pair).activations(prompts, graft_treatments(pair, prompts, "SFT"), points)
     for prompt, activations in zip(prompts, found, strict=True):
         ids = torch.tensor([pair.encode(prompt)])
@@ -206,7 +262,10 @@ def test_a_sweep_shares_what_comes_before() -> None:
     """Patching layer by layer at the last token costs the donor's run, the recipient's, and one token a layer."""
     pair, prompt = pair_of("llama"), pool()[0]
     (plain,), (donor,) = (graft_treatments(pair, [prompt], c) for c in ("PRE", "SFT"))
-    sweep = [[(*plain[:-1], Treatment(plain[-1].weights, (Copy(Hook(layer, "resid_pre"), Run(donor)),)))] for layer in range(LAYERS)]
+    sweep = [
+        [(*plain[:-1], Treatment(plain[-1].weights, (Copy(Hook(layer, "resid_pre"), Run(donor)),)))]
+        for layer in range(LAYERS)
+    ]
     engine = Engine(pair, "packed", Budget(tokens=4096, tree=4096))
     plan: Plan = engine.plan_treatments([prompt], sweep)
     assert sum(chunk.token_rows for chunk in engine.run(plan)) == 2 * len(plain) - 1 + LAYERS
@@ -218,15 +277,27 @@ def test_what_is_held_does_not_grow_with_the_number_of_sites(executor: str, laye
     """A sweep of layers, points and tokens never computes more token rows at once than the budget says, and answers everything."""
     pair, prompt = pair_of("gpt2"), pool()[0]
     (plain,), (donor,) = (graft_treatments(pair, [prompt], c) for c in ("PRE", "SFT"))
-    places = [(Hook(layer, point), token) for layer in range(layers) for point in POINTS for token in range(len(plain))]
+    places = [
+        (Hook(layer, point), token)
+        for layer in range(layers)
+        for point in POINTS
+        for token in range(len(plain))
+    ]
 
     def patched(hook: Hook, token: int) -> tuple[Treatment, ...]:
-        return tuple(Treatment(t.weights, (Copy(hook, Run(donor)),) if i == token else ()) for i, t in enumerate(plain))
+        return tuple(
+            Treatment(t.weights, (Copy(hook, Run(donor)),) if i == token else ())
+            for i, t in enumerate(plain)
+        )
 
-    budget = Budget(tokens=4 * len(plain), tree=4 * len(plain), logits=8 * pair.recipient.config.vocab_size)
+    budget = Budget(
+        tokens=4 * len(plain), tree=4 * len(plain), logits=8 * pair.recipient.config.vocab_size
+    )
     engine = Engine(pair, executor, budget)
     answered = 0
-    for chunk in engine.run(engine.plan_treatments([prompt], [[patched(*place)] for place in places])):
+    for chunk in engine.run(
+        engine.plan_treatments([prompt], [[patched(*place)] for place in places])
+    ):
         assert chunk.token_rows <= budget.tokens
         assert chunk.logits.numel() <= budget.logits
         answered += len(chunk.logits)
@@ -243,9 +314,14 @@ def test_copies_of_copies(family: str, executor: str) -> None:
     hook, token = Hook(1, "resid_post"), len(plain) - 1
 
     def copying(source: Sequence[Treatment]) -> tuple[Treatment, ...]:
-        return tuple(Treatment(t.weights, (Copy(hook, Run(source)),)) if i == token else t for i, t in enumerate(plain))
+        return tuple(
+            Treatment(t.weights, (Copy(hook, Run(source)),)) if i == token else t
+            for i, t in enumerate(plain)
+        )
 
     once = copying(donor)
-    logits = answers(pair, executor, [prompt], [[once], [copying(once)], [copying(copying(once))], [plain]])[0]
+    logits = answers(
+        pair, executor, [prompt], [[once], [copying(once)], [copying(copying(once))], [plain]]
+    )[0]
     assert distance(logits[0], logits[3]) > 1e-3
     assert max(distance(logits[0], logits[1]), distance(logits[0], logits[2])) < EXACT

@@ -9,7 +9,19 @@ from fake_runs import RATES, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgbench.effects import COMPLEMENTS, METRICS, gain, name_prior, necessity, recovery, score, sufficiency, summarize, synergy, verdict
+from kgbench.effects import (
+    COMPLEMENTS,
+    METRICS,
+    gain,
+    name_prior,
+    necessity,
+    recovery,
+    score,
+    sufficiency,
+    summarize,
+    synergy,
+    verdict,
+)
 from kgbench.errors import DataError, UnknownNameError
 from kgbench.records import Estimate
 from kgbench.sites import CONFIGURATIONS
@@ -23,7 +35,12 @@ def world(seed: int = 0, n: int = 50, **rates: float) -> dict[str, np.ndarray]:
 
 def test_scores_follow_from_the_columns() -> None:
     """Hits are booleans of rank <= k; the reciprocal rank is the rank's."""
-    columns = {"rank": np.array([1, 5, 6, 100]), "prob": np.array([0.5, 0.1, 0.1, 0.0]), "logprob": np.zeros(4), "logit_diff": np.zeros(4)}
+    columns = {
+        "rank": np.array([1, 5, 6, 100]),
+        "prob": np.array([0.5, 0.1, 0.1, 0.0]),
+        "logprob": np.zeros(4),
+        "logit_diff": np.zeros(4),
+    }
     assert score(columns, "top1").tolist() == [True, False, False, False]
     assert score(columns, "top5").tolist() == [True, True, False, False]
     assert score(columns, "top100").all()
@@ -47,7 +64,9 @@ def test_name_prior() -> None:
 def test_recovery_is_a_ratio_of_means() -> None:
     """Not a mean of ratios."""
     found = world()
-    expected = (found["FE"].mean() - found["PRE"].mean()) / (found["SFT"].mean() - found["PRE"].mean())
+    expected = (found["FE"].mean() - found["PRE"].mean()) / (
+        found["SFT"].mean() - found["PRE"].mean()
+    )
     assert recovery(found, "FE").value == pytest.approx(expected)
     assert sufficiency(found, "FE") == recovery(found, "FE")
 
@@ -69,7 +88,9 @@ def test_necessity_is_one_minus_the_complements_recovery(seed: int) -> None:
     for graft, other in COMPLEMENTS.items():
         if graft in found:
             own, rest = necessity(found, graft), recovery(found, other)
-            assert (own.value, own.low, own.high) == pytest.approx((1 - rest.value, 1 - rest.high, 1 - rest.low))
+            assert (own.value, own.low, own.high) == pytest.approx(
+                (1 - rest.value, 1 - rest.high, 1 - rest.low)
+            )
 
 
 def test_necessity_without_the_complement() -> None:
@@ -106,7 +127,9 @@ def test_synergy_covers() -> None:
     """Its 95 % interval holds the truth in at least 90 % of worlds."""
     held, truth = 0, (0.97 - 0.02) / 0.95 - 2 * (0.05 - 0.02) / 0.95
     for seed in range(150):
-        figure = synergy(world(seed, **{"PRE": 0.02, "SFT": 0.97, "FE": 0.05, "LT": 0.05, "FE+LT": 0.97}))
+        figure = synergy(
+            world(seed, **{"PRE": 0.02, "SFT": 0.97, "FE": 0.05, "LT": 0.05, "FE+LT": 0.97})
+        )
         held += figure.low <= truth <= figure.high
     assert held / 150 >= 0.9
 
@@ -116,8 +139,17 @@ def test_undefined_without_a_gain() -> None:
     found = world(SFT=0.03)
     denominator = gain(found)
     assert denominator.low <= 0 <= denominator.high
-    for figure in (recovery(found, "FE"), necessity(found, "FE"), synergy(found), recovery(found, "SFT")):
-        assert figure.value is None and f"{denominator.value:.3g}" in figure.undefined and "50 facts" in figure.undefined
+    for figure in (
+        recovery(found, "FE"),
+        necessity(found, "FE"),
+        synergy(found),
+        recovery(found, "SFT"),
+    ):
+        assert (
+            figure.value is None
+            and f"{denominator.value:.3g}" in figure.undefined
+            and "50 facts" in figure.undefined
+        )
 
 
 def test_rank_recovers_by_its_signs() -> None:
@@ -133,13 +165,23 @@ def test_rank_recovers_by_its_signs() -> None:
 def test_summary_rows() -> None:
     """One row per prompt and configuration, in the paper's order, with the means of all metrics and the denominator of the ratios."""
     found = summarize(rows(), dropped={"headline": 0, "qa": 3})
-    assert [(r.prompt, r.graft) for r in found.rows] == [(p, c) for p in ("headline", "qa") for c in CONFIGURATIONS]
-    assert {r.dropped for r in found.rows if r.prompt == "qa"} == {3} and {r.n for r in found.rows} == {50}
+    assert [(r.prompt, r.graft) for r in found.rows] == [
+        (p, c) for p in ("headline", "qa") for c in CONFIGURATIONS
+    ]
+    assert {r.dropped for r in found.rows if r.prompt == "qa"} == {3} and {
+        r.n for r in found.rows
+    } == {50}
     by = {r.graft: r for r in found.rows if r.prompt == "qa"}
     row = by["FE+LT"]
-    assert row.complement == "(FE+LT)^C" and row.gain.value == pytest.approx(by["SFT"].top5.value - by["PRE"].top5.value, rel=1e-5)
-    assert row.sufficiency.value == pytest.approx((row.top5.value - by["PRE"].top5.value) / row.gain.value, rel=1e-5)
-    assert row.top5.value <= row.top10.value <= row.top100.value <= 1 and row.estimate("rr") == row.mrr
+    assert row.complement == "(FE+LT)^C" and row.gain.value == pytest.approx(
+        by["SFT"].top5.value - by["PRE"].top5.value, rel=1e-5
+    )
+    assert row.sufficiency.value == pytest.approx(
+        (row.top5.value - by["PRE"].top5.value) / row.gain.value, rel=1e-5
+    )
+    assert (
+        row.top5.value <= row.top10.value <= row.top100.value <= 1 and row.estimate("rr") == row.mrr
+    )
     assert set(found.synergy) == set(found.baselines["name_prior"]) == {"headline", "qa"}
 
 
@@ -163,7 +205,11 @@ def test_summary_is_the_rate_of_hits() -> None:
     """The hit rates of a summary are the plain hit rates of the rows."""
     table = rows(prompts=["qa"])
     own = summarize(table).rows[0]
-    hits = sum(rank <= 5 for rank, graft in zip(table["rank"].to_pylist(), table["graft"].to_pylist(), strict=True) if graft == "PRE")
+    hits = sum(
+        rank <= 5
+        for rank, graft in zip(table["rank"].to_pylist(), table["graft"].to_pylist(), strict=True)
+        if graft == "PRE"
+    )
     assert own.top5 == Estimate(**hit_rate(hits, 50).to_json())
 
 
@@ -171,15 +217,22 @@ def test_summary_reads_the_last_position() -> None:
     """Where a prompt was read at several positions, the last one counts."""
     table = rows(prompts=["qa"])
     earlier = table.set_column(3, table.schema.field(3), pa.array([2] * table.num_rows, pa.int32()))
-    earlier = earlier.set_column(5, table.schema.field(5), pa.array([999] * table.num_rows, pa.int32()))
+    earlier = earlier.set_column(
+        5, table.schema.field(5), pa.array([999] * table.num_rows, pa.int32())
+    )
     assert summarize(pa.concat_tables([earlier, table])) == summarize(table)
 
 
-@pytest.mark.parametrize(("left_out", "says"), [("SFT", "not run under SFT"), ("FE", "over others under FE")])
+@pytest.mark.parametrize(
+    ("left_out", "says"), [("SFT", "not run under SFT"), ("FE", "over others under FE")]
+)
 def test_summary_needs_the_same_facts(left_out: str, says: str) -> None:
     """Without the donor there is no ratio, and configurations over different facts are not compared."""
     names, grafts = rows()["fact"].to_pylist(), rows()["graft"].to_pylist()
-    keep = [not (g == left_out and (left_out == "SFT" or f == "tiny_movies/3")) for f, g in zip(names, grafts, strict=True)]
+    keep = [
+        not (g == left_out and (left_out == "SFT" or f == "tiny_movies/3"))
+        for f, g in zip(names, grafts, strict=True)
+    ]
     with pytest.raises(DataError, match=says):
         summarize(rows().filter(pa.array(keep)))
 
@@ -187,7 +240,12 @@ def test_summary_needs_the_same_facts(left_out: str, says: str) -> None:
 def test_layers_in_their_order() -> None:
     """Other grafts stand after the paper's, layer 2 before layer 10."""
     rates = {"PRE": 0.0, "LT:o@10": 0.3, "SFT": 1.0, "LT:o@2": 0.2}
-    assert [r.graft for r in summarize(rows(rates=rates, prompts=["qa"])).rows] == ["PRE", "SFT", "LT:o@2", "LT:o@10"]
+    assert [r.graft for r in summarize(rows(rates=rates, prompts=["qa"])).rows] == [
+        "PRE",
+        "SFT",
+        "LT:o@2",
+        "LT:o@10",
+    ]
 
 
 def sentence(prompts: tuple[str, ...] = ("headline",), metric: str = "top5", **rates: float) -> str:
@@ -197,9 +255,14 @@ def sentence(prompts: tuple[str, ...] = ("headline",), metric: str = "top5", **r
 def test_verdict_of_the_pathways() -> None:
     """It names what both carry, what is left without both and what each carries alone."""
     text = sentence(**RATES)
-    assert text.startswith("FE+LT carries 96 % [") and "of what finetuning added on headline; without both, " in text
+    assert (
+        text.startswith("FE+LT carries 96 % [")
+        and "of what finetuning added on headline; without both, " in text
+    )
     assert " is left; FE alone " in text and ", LT alone " in text and text.endswith(" (top5).")
-    assert "on headline and " in sentence(("headline", "qa"), **RATES) and " are left" in sentence(("headline", "qa"), **RATES)
+    assert "on headline and " in sentence(("headline", "qa"), **RATES) and " are left" in sentence(
+        ("headline", "qa"), **RATES
+    )
 
 
 def test_verdict_falls_back() -> None:
@@ -207,7 +270,9 @@ def test_verdict_falls_back() -> None:
     assert sentence(PRE=0.0, SFT=1.0, **{"LT:o": 0.5, "FE": 0.2}).startswith("LT:o carries 50 %")
     assert "without it, 30 % [" in sentence(PRE=0.0, SFT=1.0, **{"LT": 0.5, "LT^C": 0.3})
     assert sentence(PRE=0.0, SFT=1.0, ALL=0.9).startswith("ALL carries 90 %")
-    assert sentence(PRE=0.0, SFT=1.0) == "No graft was run, only the recipient and the donor (top5)."
+    assert (
+        sentence(PRE=0.0, SFT=1.0) == "No graft was run, only the recipient and the donor (top5)."
+    )
     assert verdict([], "top5") == "Nothing was run."
 
 
@@ -216,7 +281,10 @@ def test_verdict_over_several_grafts() -> None:
     rest = "ALL; LT:o=recipient"
     rates = {"PRE": 0.0, "SFT": 1.0, "LT:o": 0.2, "FE:attn; LT:ffn": 0.6, rest: 0.4}
     found = summarize(rows(rates=rates, prompts=("qa",)), complements={"LT:o": rest, rest: "LT:o"})
-    assert found.verdict.startswith("“FE:attn; LT:ffn” carries 60 % [") and "; LT:o carries 20 % [" in found.verdict
+    assert (
+        found.verdict.startswith("“FE:attn; LT:ffn” carries 60 % [")
+        and "; LT:o carries 20 % [" in found.verdict
+    )
     assert "without it, 40 % [" in found.verdict and rest not in found.verdict
     beside = sentence(**RATES, **{"LT:o": 0.5})
     assert beside.startswith("FE+LT carries 96 %") and "; LT:o carries 50 % [" in beside
@@ -227,7 +295,12 @@ def test_verdict_over_several_grafts() -> None:
 def test_verdict_of_a_donor_that_learned_nothing() -> None:
     """It is undefined, with the numbers; nothing is called carried."""
     text = sentence(PRE=0.02, SFT=0.04, **{"FE+LT": 0.04})
-    assert "recovery is undefined" in text and "carries" not in text and ".02 before, .04 after" in text and "50 facts" in text
+    assert (
+        "recovery is undefined" in text
+        and "carries" not in text
+        and ".02 before, .04 after" in text
+        and "50 facts" in text
+    )
 
 
 def test_verdict_of_a_donor_that_is_worse() -> None:
@@ -246,10 +319,17 @@ def test_verdict_is_not_clamped() -> None:
 def test_ranks_of_all_configurations() -> None:
     """Where every rank is 1 under the donor, their mean stands alone, and the mean of their logarithms has an interval all the same."""
     table = rows(prompts=["qa"])
-    ones = [1 if g == "SFT" else r for g, r in zip(table["graft"].to_pylist(), table["rank"].to_pylist(), strict=True)]
+    ones = [
+        1 if g == "SFT" else r
+        for g, r in zip(table["graft"].to_pylist(), table["rank"].to_pylist(), strict=True)
+    ]
     table = table.set_column(5, table.schema.field(5), pa.array(ones, pa.int32()))
     row = next(r for r in summarize(table).rows if r.graft == "SFT")
-    assert row.rank.value == 1 and row.rank.low is None and "see median_rank" in (row.rank.undefined or "")
+    assert (
+        row.rank.value == 1
+        and row.rank.low is None
+        and "see median_rank" in (row.rank.undefined or "")
+    )
     assert row.log_rank.value == row.log_rank.low == 0 < row.log_rank.high
     assert (row.median_rank.low, row.median_rank.high) == (1, 1)
     assert mean(np.ones(50)).undefined
@@ -262,13 +342,26 @@ TOPS = {"top 0.1%": 0.1, "top 1%": 1.0, "top 10%": 10.0, "top 100%": 100.0}
 
 def test_summary_of_a_ranking() -> None:
     """Its curve has the rows' recoveries, and the verdict speaks of its best sites and of the area."""
-    table = rows(rates={"PRE": 0.0, "SFT": 1.0, "ALL": 0.9, "top 0.1%": 0.0, "top 1%": 0.2, "top 10%": 0.6, "top 100%": 0.9})
+    table = rows(
+        rates={
+            "PRE": 0.0,
+            "SFT": 1.0,
+            "ALL": 0.9,
+            "top 0.1%": 0.0,
+            "top 1%": 0.2,
+            "top 10%": 0.6,
+            "top 100%": 0.9,
+        }
+    )
     found = summarize(table, complements=dict.fromkeys(TOPS), budgets=TOPS)
     assert found.curve is not None and set(found.curve) == {"headline", "qa"}
     by = {(r.prompt, r.graft): r.sufficiency for r in found.rows}
     assert [p.recovery for p in found.curve["qa"].points] == [by["qa", top] for top in TOPS]
     assert found.curve["qa"].area.value == pytest.approx((0.1 + 0.4 + 0.75) / 3)
-    assert found.verdict.startswith("The best-ranked 1 % of all weights × tokens carry 20 % [") and "the best-ranked 10 %" in found.verdict
+    assert (
+        found.verdict.startswith("The best-ranked 1 % of all weights × tokens carry 20 % [")
+        and "the best-ranked 10 %" in found.verdict
+    )
     assert "the area under the recovery curve is .42 [" in found.verdict
     assert summarize(table).curve is None
 
@@ -281,9 +374,14 @@ def test_summary_of_what_cannot_be_expressed() -> None:
     assert [r.graft for r in found.rows if r.prompt == "qa"] == list(CONFIGURATIONS)
     by = {r.graft: r for r in found.rows if r.prompt == "qa"}
     assert by["FE"].n == 0 and not by["FE"].applicable and by["LT"].applicable
-    assert {by["FE"].top5.undefined, by["FE"].necessity.undefined, by["FE"].gain.undefined} == {"not applicable: no"}
+    assert {by["FE"].top5.undefined, by["FE"].necessity.undefined, by["FE"].gain.undefined} == {
+        "not applicable: no"
+    }
     assert by["LT"].necessity.undefined == "its complement LT^C is not applicable: never"
     assert found.synergy["qa"].undefined == "not applicable: the method cannot express FE"
-    assert found.verdict.endswith("the method cannot express FE and LT^C (top5).") and "FE alone" not in found.verdict
+    assert (
+        found.verdict.endswith("the method cannot express FE and LT^C (top5).")
+        and "FE alone" not in found.verdict
+    )
     once = summarize(rows(rates=RATES), absent={"qa": {"M": "no movie"}})
     assert once.verdict.endswith("the method cannot express M on qa (top5).")

@@ -15,17 +15,25 @@ from kgbench.errors import ModelError, RegionError
 from kgbench.models.encoding import Encoder
 from kgbench.testing import pico_tokenizer
 
-PROMPTS = load_prompts("fake_movies_fake_actors", ["headline", "qa", "movie_title", "new_film", "control"], limit=4)
+PROMPTS = load_prompts(
+    "fake_movies_fake_actors", ["headline", "qa", "movie_title", "new_film", "control"], limit=4
+)
 
 TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}<user>{{ m['content'] }}</user>{% endfor %}{% if add_generation_prompt %}<model>{% endif %}"
+    "{{ bos_token }}{% for m in messages %}<user>{{ m['content'] }}</user>{% endfor %}"
+    "{% if add_generation_prompt %}<model>{% endif %}"
 )
 
 
 def framed() -> PreTrainedTokenizerFast:
     """A tokenizer with a chat template that writes BOS itself."""
     inner = pico_tokenizer(bos=True)
-    copy = PreTrainedTokenizerFast(tokenizer_object=inner.backend_tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>")
+    copy = PreTrainedTokenizerFast(
+        tokenizer_object=inner.backend_tokenizer,
+        bos_token="<bos>",
+        eos_token="<eos>",
+        pad_token="<pad>",
+    )
     copy.chat_template = TEMPLATE
     return copy
 
@@ -57,7 +65,10 @@ def test_the_target_is_what_the_object_adds(bos: bool) -> None:
         assert encoded.target == longer[len(encoded.ids)]
 
 
-@given(st.text(alphabet="ab Zoë'O1.", max_size=12), st.text(alphabet="ab Zoë'O1.", min_size=1, max_size=12))
+@given(
+    st.text(alphabet="ab Zoë'O1.", max_size=12),
+    st.text(alphabet="ab Zoë'O1.", min_size=1, max_size=12),
+)
 def test_the_target_continues_the_prompt_or_is_refused(text: str, target: str) -> None:
     """For any texts: the prompt's tokens and the target begin those of both together, or the prompt is refused by name."""
     fact = Fact("x/1", {"a": "b"})
@@ -78,7 +89,10 @@ def test_tokens_that_are_no_prefix() -> None:
     """Where the prompt's last token would join with the blank of the answer, there is no first target token."""
     prompt = replace(PROMPTS[0], text=f"{PROMPTS[0].text} ", target="Ann")
     tokenizer = pico_tokenizer(bos=False)
-    alone, together = tokenizer(prompt.text)["input_ids"], tokenizer(f"{prompt.text}Ann")["input_ids"]
+    alone, together = (
+        tokenizer(prompt.text)["input_ids"],
+        tokenizer(f"{prompt.text}Ann")["input_ids"],
+    )
     assert together[: len(alone)] != alone, "the tokenizer joins the blank with the name"
     with pytest.raises(RegionError, match="not a prefix of the tokens of prompt and target 'Ann'"):
         Encoder(tokenizer)(prompt)
@@ -89,7 +103,9 @@ def test_tokenizers_that_do_not_do() -> None:
     with pytest.raises(ModelError, match="slow one"):
         Encoder(ByT5Tokenizer())
     ending = framed()
-    ending.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 2)])
+    ending.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <eos>", special_tokens=[("<eos>", 2)]
+    )
     with pytest.raises(ModelError, match="adds tokens after the text"):
         Encoder(ending)
     with pytest.raises(ModelError, match="no chat template"):
@@ -106,7 +122,9 @@ def test_a_chat_template_frames_the_prompt() -> None:
         assert tokenizer.decode(list(chat.ids)).endswith("</user><model>")
         assert chat.regions["LT"] == (len(chat.ids) - 1,)
         for name in prompt.spans:
-            words = [tokenizer.decode([e.ids[t] for t in e.regions[name]]).strip() for e in (plain, chat)]
+            words = [
+                tokenizer.decode([e.ids[t] for t in e.regions[name]]).strip() for e in (plain, chat)
+            ]
             assert words[0] == words[1]
 
 
@@ -133,5 +151,7 @@ def test_chat_templates_that_fail_or_take_too_much(template: str, told: str) -> 
     """A chat template is a program from outside: whatever it does is one line, and no more memory than it may have."""
     tokenizer = pico_tokenizer(bos=True)
     tokenizer.chat_template = template
-    with pytest.raises(ModelError, match=rf"chat template does not render: .*({told}).*leave --chat-template off"):
+    with pytest.raises(
+        ModelError, match=rf"chat template does not render: .*({told}).*leave --chat-template off"
+    ):
         Encoder(tokenizer, chat_template=True)

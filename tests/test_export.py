@@ -45,11 +45,23 @@ def test_csv_gives_the_record_back() -> None:
     expected = [(record.id, named) for record in records for named in figures(record)]
     assert len(rows) == len(expected) == 2 * (18 * 16 + 4)
     for row, (id, named) in zip(rows, expected, strict=True):
-        assert (row["id"], row["prompt"], row["graft"], row["figure"]) == (id, named.prompt, named.graft, named.figure)
+        assert (row["id"], row["prompt"], row["graft"], row["figure"]) == (
+            id,
+            named.prompt,
+            named.graft,
+            named.figure,
+        )
         numbers = [float(row[end]) if row[end] else None for end in ("value", "low", "high")]
         estimate = named.estimate
-        assert (*numbers, int(row["n"])) == (estimate.value, estimate.low, estimate.high, estimate.n)
-        assert row["undefined"] == (estimate.undefined or "") and bool(row["undefined"]) == (row["low"] == "")
+        assert (*numbers, int(row["n"])) == (
+            estimate.value,
+            estimate.low,
+            estimate.high,
+            estimate.n,
+        )
+        assert row["undefined"] == (estimate.undefined or "") and bool(row["undefined"]) == (
+            row["low"] == ""
+        )
 
 
 def test_every_row_of_a_record_has_all_its_figures() -> None:
@@ -64,7 +76,10 @@ def test_every_row_of_a_record_has_all_its_figures() -> None:
 def test_csv_is_no_formula(text: str) -> None:
     """No cell begins as a formula does, and a reader that takes off the apostrophe has the text again."""
     cell = csv_text(text)
-    assert not cell.startswith(FORMULA) and cell.removeprefix("'" if text.startswith(FORMULA) else "") == text
+    assert (
+        not cell.startswith(FORMULA)
+        and cell.removeprefix("'" if text.startswith(FORMULA) else "") == text
+    )
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+SUM(A1)", "-2", '@cmd|"/c calc"!A1', 'a,"b"\nc'])
@@ -86,7 +101,11 @@ def test_markdown_cells_stay_cells(text: str) -> None:
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_latex_is_text(text: str) -> None:
     """Every mark that LaTeX reads as a command stands behind a backslash, and lines do not break."""
-    plain = re.sub(r"\\(?:text[a-z]+\{\}|ldots\{\}|[&%$#_{}])|\$(?:-|\\times|\\geq|\\leq)\$", "", latex_text(text))
+    plain = re.sub(
+        r"\\(?:text[a-z]+\{\}|ldots\{\}|[&%$#_{}])|\$(?:-|\\times|\\geq|\\leq)\$",
+        "",
+        latex_text(text),
+    )
     assert not set(plain) & set('\\&%$#_{}~^<>|"\n')
 
 
@@ -131,8 +150,14 @@ def test_command(tmp_path: Path, run: Call) -> None:
     first, second = folder(tmp_path), folder(tmp_path, *stored(WORSE, **OTHER))
     status, out, _ = run("export", first)
     assert status == 0 and out == as_csv([load_record(str(first), tmp_path).record])
-    status, out, err = run("export", first, second, "--format", "latex", "-o", tmp_path / "table.tex")
-    assert (status, out) == (0, "") and "table.tex" in err and r"\toprule" in (tmp_path / "table.tex").read_text()
+    status, out, err = run(
+        "export", first, second, "--format", "latex", "-o", tmp_path / "table.tex"
+    )
+    assert (
+        (status, out) == (0, "")
+        and "table.tex" in err
+        and r"\toprule" in (tmp_path / "table.tex").read_text()
+    )
     shown = json.loads(run("show", first, "--json")[1])
     assert json.loads(run("export", first, "--json")[1]) == shown
     assert json.loads(run("export", first, second, "--format", "json")[1])["runs"][0] == shown

@@ -37,7 +37,9 @@ def test_every_shipped_set_loads_whole_and_has_a_card(name: str) -> None:
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:
     """An unknown data set is no file and no crash."""
-    with pytest.raises(UnknownNameError, match=r"unknown data set 'tiny_movie'\. Did you mean 'tiny_movies'"):
+    with pytest.raises(
+        UnknownNameError, match=r"unknown data set 'tiny_movie'\. Did you mean 'tiny_movies'"
+    ):
         load_dataset("tiny_movie")
     with pytest.raises(UnknownNameError, match="unknown data set"):
         describe("none_such")
@@ -58,7 +60,15 @@ def test_what_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_dropped_rows_are_counted_by_reason(tmp_path: Path) -> None:
     """Repeated rows go once, ambiguous subjects go wholly, and both are counted; ids count all rows."""
-    path = write(tmp_path / "own.jsonl", pair("a", "b"), pair("c", "d"), pair("a", "b"), pair("c", "e"), pair("f", "d"), pair("c", "d"))
+    path = write(
+        tmp_path / "own.jsonl",
+        pair("a", "b"),
+        pair("c", "d"),
+        pair("a", "b"),
+        pair("c", "e"),
+        pair("f", "d"),
+        pair("c", "d"),
+    )
     dataset = load_dataset(path)
     assert [fact.id for fact in dataset.facts] == ["own/1", "own/5"]
     assert dataset.dropped == {DUPLICATE: 2, AMBIGUOUS: 2}
@@ -66,7 +76,9 @@ def test_dropped_rows_are_counted_by_reason(tmp_path: Path) -> None:
 
 def test_the_same_answer_twice_is_not_ambiguous(tmp_path: Path) -> None:
     """A subject may stand in two rows with one object; they are one fact."""
-    dataset = load_dataset(write(tmp_path / "own.jsonl", pair("a", "b", year=1990), pair("a", "b", year=1991)))
+    dataset = load_dataset(
+        write(tmp_path / "own.jsonl", pair("a", "b", year=1990), pair("a", "b", year=1991))
+    )
     assert len(dataset.facts) == 1
     assert dataset.dropped == {DUPLICATE: 1}
 
@@ -89,7 +101,9 @@ def test_an_id_stands_for_one_fact(tmp_path: Path) -> None:
 def test_own_templates_are_checked_at_load(tmp_path: Path) -> None:
     """A template that cannot be filled is found before anything runs."""
     path = write(tmp_path / "own.jsonl", pair("a", "b"))
-    assert load_dataset(path, ImportOptions(templates={"own": "{subject} knows"})).templates == {"own": "{subject} knows"}
+    assert load_dataset(path, ImportOptions(templates={"own": "{subject} knows"})).templates == {
+        "own": "{subject} knows"
+    }
     with pytest.raises(InputError, match="'wrong' mentions 'object'"):
         load_dataset(path, ImportOptions(templates={"wrong": "{subject} knows {object}"}))
 
@@ -99,7 +113,10 @@ def test_hash_depends_on_content_only(tmp_path: Path) -> None:
     rows = [pair("a", "b", year=1990), pair("c", "d", year=1991)]
     (tmp_path / "deeper").mkdir()
     (tmp_path / "own.csv").write_text("subject,object,year\na,b,1990\nc,d,1991\n")
-    here, there = write(tmp_path / "own.jsonl", *rows), write(tmp_path / "deeper" / "own.jsonl", {"kgbench": 1, "name": "n"}, *rows)
+    here, there = (
+        write(tmp_path / "own.jsonl", *rows),
+        write(tmp_path / "deeper" / "own.jsonl", {"kgbench": 1, "name": "n"}, *rows),
+    )
     hashes = {load_dataset(path).content_hash for path in (here, there, str(tmp_path / "own.csv"))}
     assert len(hashes) == 1
 
@@ -113,7 +130,9 @@ def test_hash_tells_contents_apart(identifier: str, value: str, other: str) -> N
     assert base != hash_facts([fact], "b", "a")
     assert base != hash_facts([fact, fact], "a", "b")
     assert (base == hash_facts([Fact(other, fact.fields)], "a", "b")) is (other == identifier)
-    assert (base == hash_facts([Fact(identifier, {"a": other, "b": ""})], "a", "b")) is (other == value)
+    assert (base == hash_facts([Fact(identifier, {"a": other, "b": ""})], "a", "b")) is (
+        other == value
+    )
 
 
 def test_one_fact_is_counted_once(tmp_path: Path) -> None:
@@ -137,7 +156,10 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
     """A field of millions of characters is refused with its line before any tokenizer sees it."""
     file = tmp_path / "own.jsonl"
     file.write_text(json.dumps({"subject": "a" * 10_000_000, "object": "b"}))
-    with pytest.raises(DataError, match=r"line 1: field 'subject': holds 10,000,000 characters; expected 10,000 at most"):
+    with pytest.raises(
+        DataError,
+        match=r"line 1: field 'subject': holds 10,000,000 characters; expected 10,000 at most",
+    ):
         load_dataset(str(file))
 
 
@@ -152,7 +174,9 @@ def test_a_file_without_roles_names_the_options(tmp_path: Path) -> None:
 def test_answers_in_the_prompt_are_refused_by_eval(tmp_path: Path) -> None:
     """A prompt of somebody's own facts that holds most of the answers is refused before anything is loaded."""
     file = tmp_path / "own.csv"
-    file.write_text("subject,object,note\n" + "\n".join(f"Ann{i},Bo{i},with Bo{i}" for i in range(4)))
+    file.write_text(
+        "subject,object,note\n" + "\n".join(f"Ann{i},Bo{i},with Bo{i}" for i in range(4))
+    )
     options = ImportOptions(templates={"ask": "{subject} plays {note} {P:and}"})
     spec = Spec(model="tiny-gemma", dataset=str(file), imports=options)
     with pytest.raises(InputError, match="prompt 'ask' holds the answer already in 4 of 4 facts"):
@@ -166,5 +190,7 @@ def test_the_name_of_a_data_set_is_no_path(tmp_path: Path, name: str) -> None:
     header = {"kgbench": 1, "name": name, "subject": "country", "object": "capital"}
     rows = [header, {"country": "France", "capital": "Paris"}]
     file.write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    with pytest.raises(DataError, match=r"line 1: field 'name': .* is none; expected a name of letters"):
+    with pytest.raises(
+        DataError, match=r"line 1: field 'name': .* is none; expected a name of letters"
+    ):
         load_dataset(str(file))

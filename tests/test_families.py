@@ -40,7 +40,9 @@ def test_slots(family: str) -> None:
     assert {c for layer, c in slots.sites if layer is None} <= set(OUTSIDE)
     order = [COMPONENTS.index(c) for layer, c in slots.sites if layer in (None, 0)]
     assert order == sorted(order)
-    assert [slots.sites[i][1] for i in slots.readout] == [c for c in ("ln_f", "head") if c in pair.family.outside]
+    assert [slots.sites[i][1] for i in slots.readout] == [
+        c for c in ("ln_f", "head") if c in pair.family.outside
+    ]
     sockets = Wiring(pair).sockets
     assert sorted(slot for socket in sockets for slot in socket.slots) == list(range(len(slots)))
     assert [s.is_head for s in sockets] == [slots.sites[s.slots[0]][1] == "head" for s in sockets]
@@ -51,14 +53,29 @@ def test_slices_of_a_fused_projection() -> None:
     thirds = [Place("m", part, 3).columns(12, object()).tolist() for part in range(3)]
     assert thirds == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     config = PICO_FAMILIES["gpt_neox"](300, True)  # four heads
-    by_head = [Place("m", part, 3, "num_attention_heads").columns(24, config).tolist() for part in range(3)]
+    by_head = [
+        Place("m", part, 3, "num_attention_heads").columns(24, config).tolist() for part in range(3)
+    ]
     assert by_head[1] == [2, 3, 8, 9, 14, 15, 20, 21]
     assert sorted(c for part in by_head for c in part) == list(range(24))
     grouped = tiny_config("phi3", "untied")  # four heads of queries, one of keys and values
     shares = ("num_attention_heads", "num_key_value_heads", "num_key_value_heads")
-    assert [Place("m", part, shares).columns(12, grouped).tolist() for part in range(3)] == [list(range(8)), [8, 9], [10, 11]]
-    by_group = [Place("m", part, shares, "num_key_value_heads").columns(16, tiny_config("phi3", "grouped, windows")) for part in range(3)]
-    assert [part.tolist() for part in by_group] == [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
+    assert [Place("m", part, shares).columns(12, grouped).tolist() for part in range(3)] == [
+        list(range(8)),
+        [8, 9],
+        [10, 11],
+    ]
+    by_group = [
+        Place("m", part, shares, "num_key_value_heads").columns(
+            16, tiny_config("phi3", "grouped, windows")
+        )
+        for part in range(3)
+    ]
+    assert [part.tolist() for part in by_group] == [
+        [0, 1, 2, 3, 8, 9, 10, 11],
+        [4, 5, 12, 13],
+        [6, 7, 14, 15],
+    ]
 
 
 def test_unknown_families_and_components() -> None:
@@ -83,4 +100,7 @@ def test_slices_partition_what_is_fused(family: str) -> None:
     for socket in Wiring(tiny_pair(family)).sockets:
         assert len(socket.columns) == (len(socket.slots) if len(socket.slots) > 1 else 0)
         if socket.columns:
-            assert torch.equal(torch.cat(socket.columns).sort().values, torch.arange(socket.modules[0].weight.numel() // 32))
+            assert torch.equal(
+                torch.cat(socket.columns).sort().values,
+                torch.arange(socket.modules[0].weight.numel() // 32),
+            )

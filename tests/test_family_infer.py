@@ -40,7 +40,10 @@ BEHIND = ("opt", "projections, norms behind")
 
 def plain(family: Family) -> Family:
     """A map without what it says of other models of the type."""
-    parts = ({c: replace(p, optional=False) for c, p in places.items()} for places in (family.outside, family.inside))
+    parts = (
+        {c: replace(p, optional=False) for c, p in places.items()}
+        for places in (family.outside, family.inside)
+    )
     return replace(family, **dict(zip(("outside", "inside"), parts, strict=True)))
 
 
@@ -51,7 +54,9 @@ def test_the_maps_that_are_shipped_are_found(family: str, variant: str) -> None:
     found, shipped = infer_family([model]), plain(load_family(family).fitted(model))
     if (family, variant) == BEHIND:
         inside = shipped.inside
-        shipped = replace(shipped, inside={**inside, "ln_1": inside["ln_2"], "ln_2": inside["ln_1"]})
+        shipped = replace(
+            shipped, inside={**inside, "ln_1": inside["ln_2"], "ln_2": inside["ln_1"]}
+        )
     assert found == shipped
 
 
@@ -60,7 +65,10 @@ def proposal(family: str, variant: str) -> Proposal:
     return propose(tiny_config(family, variant).to_dict())
 
 
-@pytest.mark.parametrize(("family", "variant"), [BEHIND, ("gemma3_text", "two bases, windows"), ("phi3", "grouped, windows")])
+@pytest.mark.parametrize(
+    ("family", "variant"),
+    [BEHIND, ("gemma3_text", "two bases, windows"), ("phi3", "grouped, windows")],
+)
 def test_what_is_found_holds(family: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All laws of the self-test hold of it, and the packed executor can be used; no map that is shipped is looked at."""
     monkeypatch.setattr(families, "family_names", lambda: ())
@@ -68,13 +76,17 @@ def test_what_is_found_holds(family: str, variant: str, monkeypatch: pytest.Monk
     assert found.holds and found.packed is None, found
 
 
-@pytest.mark.parametrize("model_type", ["cohere", "codegen", "glm4", "persimmon", "bloom", "apertus"])
+@pytest.mark.parametrize(
+    "model_type", ["cohere", "codegen", "glm4", "persimmon", "bloom", "apertus"]
+)
 def test_architectures_without_a_map(model_type: str) -> None:
     """Models whose modules are arranged otherwise: what is proposed holds, or it is said what does not."""
     assert model_type not in families.family_names()
     found = propose(AutoConfig.for_model(model_type).to_dict())
     assert found.holds == (model_type != "apertus"), found
-    assert (found.packed is None) == (model_type not in ("bloom", "apertus")), "positions in the attention of Bloom are those in the row"
+    assert (found.packed is None) == (model_type not in ("bloom", "apertus")), (
+        "positions in the attention of Bloom are those in the row"
+    )
     if model_type == "apertus":
         assert "act_fn.alpha" in (found.laws[COVERED] or ""), "weights of an activation function"
 
@@ -87,7 +99,9 @@ def test_blocks_that_are_no_heads(heads: int) -> None:
     assert found.holds
     blocks = torch.arange(24 * heads).reshape(4, 3, -1)
     for part, role in enumerate("qvk"):
-        assert found.family.place(role).columns(24 * heads, config).equal(blocks[:, part].flatten()), role
+        assert (
+            found.family.place(role).columns(24 * heads, config).equal(blocks[:, part].flatten())
+        ), role
 
 
 def test_a_map_that_holds_for_one_number_of_heads() -> None:
@@ -95,7 +109,9 @@ def test_a_map_that_holds_for_one_number_of_heads() -> None:
     config = AutoConfig.for_model("codegen", n_head=8, n_embd=64, rotary_dim=4)
     family = propose(config.to_dict()).family
     per_head = {role: replace(family.inside[role], per="num_attention_heads") for role in "qkv"}
-    recipient, donor = (prepare(reduced_model(reduced_config(config.to_dict()), seed)) for seed in (0, 1))
+    recipient, donor = (
+        prepare(reduced_model(reduced_config(config.to_dict()), seed)) for seed in (0, 1)
+    )
     wrong = replace(family, inside={**family.inside, **per_head})
     with pytest.raises(LawError, match=r"'[qkv]' at 'attn.qkv_proj' holds"):
         verify(ModelPair("codegen", recipient, {"sft": donor}, pico_tokenizer(bos=False), wrong))
@@ -110,14 +126,19 @@ def test_columns_that_no_map_can_say(monkeypatch: pytest.MonkeyPatch) -> None:
     def by_embedding(self: nn.Module, hidden_states: torch.Tensor, **options: object) -> object:
         """Blocks as many as a fourth of the heads."""
         blocks, projection = self.num_attention_heads // 4, self.qkv_proj
-        self.__dict__["qkv_proj"] = lambda x: projection(x).unflatten(-1, (blocks, 3, 4, -1)).transpose(-2, -4).flatten(-4)
+        self.__dict__["qkv_proj"] = lambda x: (
+            projection(x).unflatten(-1, (blocks, 3, 4, -1)).transpose(-2, -4).flatten(-4)
+        )
         try:
             return plain_forward(self, hidden_states, **options)
         finally:
             del self.__dict__["qkv_proj"]
 
     monkeypatch.setattr(modeling_codegen.CodeGenAttention, "forward", by_embedding)
-    with pytest.raises(ModelError, match=r"lie as no map can say: in models with other numbers of heads they are part 0 of 3 per"):
+    with pytest.raises(
+        ModelError,
+        match=r"lie as no map can say: in models with other numbers of heads they are part 0 of 3 per",
+    ):
         propose(AutoConfig.for_model("codegen").to_dict())
 
 
@@ -126,10 +147,20 @@ def test_what_does_not_hold_is_named(component: str) -> None:
     """A component that is missing leaves weights that nothing grafts; the law that fails and the weights are named."""
     pair = tiny_pair("qwen3")
     lacking = {c: p for c, p in pair.family.inside.items() if c != component}
-    found = tried(ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, replace(pair.family, inside=lacking)))
+    found = tried(
+        ModelPair(
+            pair.name,
+            pair.recipient,
+            pair.donors,
+            pair.tokenizer,
+            replace(pair.family, inside=lacking),
+        )
+    )
     assert not found.holds
     assert pair.family.inside[component].module in (found.laws[COVERED] or "")
-    assert "is not the donor" in (found.laws["grafting everything is the donor, grafting nothing the recipient"] or "")
+    assert "is not the donor" in (
+        found.laws["grafting everything is the donor, grafting nothing the recipient"] or ""
+    )
 
 
 @pytest.mark.parametrize("family", TINY)
@@ -156,7 +187,9 @@ def loaded(folder: Path) -> ModelPair:
     return load_pair(recipient=str(folder / "a"), donors={"sft": str(folder / "b")})
 
 
-def test_a_map_in_the_folder_is_used(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_in_the_folder_is_used(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the command prints, saved beside the weights, is the map, though the package has none."""
     shipped = load_family("qwen3")
     monkeypatch.setattr(families, "family_names", lambda: ("gpt2",))
@@ -165,7 +198,10 @@ def test_a_map_in_the_folder_is_used(folder: Path, capsys: pytest.CaptureFixture
         loaded(folder)
     assert main(["family", "infer", str(folder / "a")]) == 0
     said = capsys.readouterr()
-    assert all(line.startswith(("holds: ", "models of this type run all")) for line in said.err.splitlines()), said.err
+    assert all(
+        line.startswith(("holds: ", "models of this type run all"))
+        for line in said.err.splitlines()
+    ), said.err
     (folder / "a" / FAMILY_FILE).write_text(said.out)
     assert loaded(folder).family == shipped
 
@@ -195,7 +231,10 @@ Q = "self_attn.q_proj"
 
 FAULTS: Mapping[str, tuple[Mapping[str, object], str]] = {
     "no such layers": ({"layers": "model.nothing"}, "has no module 'model.nothing'"),
-    "layers that are none": ({"layers": "model.embed_tokens"}, "'model.embed_tokens' is no list of layers, but Embedding"),
+    "layers that are none": (
+        {"layers": "model.embed_tokens"},
+        "'model.embed_tokens' is no list of layers, but Embedding",
+    ),
     "no path of layers": ({"layers": ""}, "layers: the path is empty"),
     "no path of attention": ({"attention": ""}, "attention: the path is empty"),
     "no such attention": ({"attention": "attn"}, "has no module 'model.layers.0.attn'"),
@@ -208,19 +247,40 @@ FAULTS: Mapping[str, tuple[Mapping[str, object], str]] = {
     "a part beyond": ({"q": {"module": Q, "of": 2, "part": 2}}, "q: 'part' is 2, expected 0 to 1"),
     "a part before": ({"q": {"module": Q, "of": 2, "part": -1}}, "q: 'part' is -1"),
     "parts that do not divide": ({"q": {"module": Q, "of": 7}}, "columns are not 7 equal pieces"),
-    "a share that is a method": ({"q": {"module": Q, "of": ["to_dict"]}}, "has no positive number 'to_dict'"),
-    "an unknown share": ({"q": {"module": Q, "of": ["num_attention_heads", "n"], "part": 1}}, "has no positive number 'n'"),
-    "a share that is true": ({"q": {"module": Q, "of": ["use_cache"]}}, "has no positive number 'use_cache'"),
-    "no blocks": ({"q": {"module": Q, "of": 2, "per": 0}}, "q: a number of parts or blocks is 0, expected 1 to 1024"),
-    "a number without a last case": ({"numbers": {"groups": {"multi_query": 1}}}, "numbers.groups: expected 'otherwise' as the last case"),
+    "a share that is a method": (
+        {"q": {"module": Q, "of": ["to_dict"]}},
+        "has no positive number 'to_dict'",
+    ),
+    "an unknown share": (
+        {"q": {"module": Q, "of": ["num_attention_heads", "n"], "part": 1}},
+        "has no positive number 'n'",
+    ),
+    "a share that is true": (
+        {"q": {"module": Q, "of": ["use_cache"]}},
+        "has no positive number 'use_cache'",
+    ),
+    "no blocks": (
+        {"q": {"module": Q, "of": 2, "per": 0}},
+        "q: a number of parts or blocks is 0, expected 1 to 1024",
+    ),
+    "a number without a last case": (
+        {"numbers": {"groups": {"multi_query": 1}}},
+        "numbers.groups: expected 'otherwise' as the last case",
+    ),
     "unknown blocks": ({"q": {"module": Q, "of": 2, "per": "n"}}, "has no positive number 'n'"),
-    "parts of a norm": ({"ln_1": {"module": "input_layernorm", "of": 2}}, "only linear modules have parts, not Qwen3RMSNorm"),
+    "parts of a norm": (
+        {"ln_1": {"module": "input_layernorm", "of": 2}},
+        "only linear modules have parts, not Qwen3RMSNorm",
+    ),
     "no tokens": ({"q": {"module": Q, "tokens": 0}}, "q: 'tokens' is 0, expected 1 or 2"),
     "tokens beyond": ({"q": {"module": Q, "tokens": 9}}, "q: 'tokens' is 9, expected 1 or 2"),
     "another input": ({"q": {"module": Q, "input": "x"}}, "it takes no argument 'x'"),
     "no path": ({"q": ""}, "q: a module's path is empty"),
     "no further path": ({"q": {"module": Q, "also": [""]}}, "q: a module's path is empty"),
-    "a further path of another": ({"q": {"module": Q, "also": ["self_attn.k_norm"]}}, "also: 'self_attn.k_norm' is named twice"),
+    "a further path of another": (
+        {"q": {"module": Q, "also": ["self_attn.k_norm"]}},
+        "also: 'self_attn.k_norm' is named twice",
+    ),
     "no such module": ({"q": "self_attn.q"}, "has no module 'model.layers.0.self_attn.q'"),
     "many modules": ({"q": "self_attn"}, "it holds several modules, being of type Qwen3Attention"),
     "a module without weights": ({"up": "mlp.act_fn"}, "it has no weights, being of type SiLU"),
@@ -231,7 +291,9 @@ def faulty(changes: Mapping[str, object]) -> str:
     """The map of a type with some of it changed, at whatever depth."""
     whole = written(load_family("qwen3"))
     whole["inside"] |= {name: value for name, value in changes.items() if name in whole["inside"]}
-    return json.dumps(whole | {name: value for name, value in changes.items() if name not in whole["inside"]})
+    return json.dumps(
+        whole | {name: value for name, value in changes.items() if name not in whole["inside"]}
+    )
 
 
 @pytest.mark.parametrize("case", FAULTS)
@@ -253,7 +315,9 @@ def test_no_map_in_the_place_of_a_shipped_one(folder: Path, one: str, other: str
     same = loaded(folder)
     assert (same.family, same.weight_hashes) == (before.family, before.weight_hashes)
     own.write_text(faulty({one: inside[other], other: inside[one]}))
-    assert f"local:a/{FAMILY_FILE} differs from the one that kgbench has for 'qwen3'" in refusal(ModelError, lambda: loaded(folder))
+    assert f"local:a/{FAMILY_FILE} differs from the one that kgbench has for 'qwen3'" in refusal(
+        ModelError, lambda: loaded(folder)
+    )
 
 
 def test_a_map_from_a_folder_is_hashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,31 +326,48 @@ def test_a_map_from_a_folder_is_hashed(folder: Path, monkeypatch: pytest.MonkeyP
     whole, own = written(load_family("qwen3")), folder / "a" / FAMILY_FILE
     monkeypatch.setattr(families, "family_names", lambda: ("gpt2",))
     found = []
-    for text in (json.dumps(whole), json.dumps(whole, indent=1, sort_keys=True), faulty({"gate": inside["up"], "up": inside["gate"]})):
+    for text in (
+        json.dumps(whole),
+        json.dumps(whole, indent=1, sort_keys=True),
+        faulty({"gate": inside["up"], "up": inside["gate"]}),
+    ):
         own.write_text(text)
         pair = loaded(folder)
         assert pair.changed() == ()
         found.append(pair.weight_hashes)
     assert found[0] == found[1]
-    assert all(len({hashes[name] for hashes in (shipped, found[0], found[2])}) == 3 for name in ("recipient", "sft"))
+    assert all(
+        len({hashes[name] for hashes in (shipped, found[0], found[2])}) == 3
+        for name in ("recipient", "sft")
+    )
 
 
-def test_training_reads_the_map_in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_reads_the_map_in_the_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A model type of which the package has no map is finetuned under that in its folder, with an adapter too, and scored."""
     text = json.dumps(written(load_family("qwen3")))
     monkeypatch.setattr(families, "family_names", lambda: ("gpt2",))
     families.load_family.cache_clear()
     place = locate(str(folder / "a"))
-    assert "'qwen3' has no family map" in refusal(ModelError, lambda: finetuning_models.empty_model(place))
+    assert "'qwen3' has no family map" in refusal(
+        ModelError, lambda: finetuning_models.empty_model(place)
+    )
     (folder / "a" / FAMILY_FILE).write_text(text)
     assert finetuning_models.trainable(finetuning_models.empty_model(place)) > 0
     model = finetuning_models.load_recipient(place)
     facts = load_dataset("fake_movies_fake_actors").subset(["fake_movies_fake_actors/1"])
     tuned = finetuning_models.adapted(model, finetuning_recipe("lora", 1000), 0)
-    assert 0 < finetuning_models.trainable(tuned) < finetuning_models.trainable(finetuning_models.empty_model(place))
+    assert (
+        0
+        < finetuning_models.trainable(tuned)
+        < finetuning_models.trainable(finetuning_models.empty_model(place))
+    )
     (folder / "out").mkdir()
     donor = finetuning_models.store(tuned, place, folder / "out")
-    assert set(finetuning_models.score(donor, pico_tokenizer(bos=False), facts, ["headline"])) == {"headline"}
+    assert set(finetuning_models.score(donor, pico_tokenizer(bos=False), facts, ["headline"])) == {
+        "headline"
+    }
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -307,10 +388,15 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("{", "does not read"),
         ("[]", "names no model_type"),
         ('{"model_type": "nothing_known"}', "no small model of type 'nothing_known'"),
-        ('{"model_type": "mixtral"}', "weights of three dimensions, such as experts or convolutions"),
+        (
+            '{"model_type": "mixtral"}',
+            "weights of three dimensions, such as experts or convolutions",
+        ),
     ],
 )
-def test_what_no_map_can_be_proposed_for(tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str | None, told: str) -> None:
+def test_what_no_map_can_be_proposed_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str | None, told: str
+) -> None:
     """One line on stderr, nothing on stdout, status 2."""
     if config is not None:
         (tmp_path / "config.json").write_text(config)
@@ -320,7 +406,9 @@ def test_what_no_map_can_be_proposed_for(tmp_path: Path, capsys: pytest.CaptureF
     assert told in said.err and said.err.count("\n") == 1, said.err
 
 
-def test_a_law_that_fails_is_status_1(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_law_that_fails_is_status_1(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An architecture with weights that no component has: the map is printed all the same, and what it lacks is said."""
     from transformers.models.qwen3 import modeling_qwen3
 

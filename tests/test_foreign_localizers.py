@@ -44,7 +44,9 @@ def written(folder: Path, method: str, body: str) -> str:
         f"from kgbench.localizers.{module} import {derived} as Base\n"
     )
     text = f'{head}class Mine(Base):\n    name = "mine"\n    about = "mine"\n    {HEADS[method]}\n'
-    (folder / "mine.py").write_text(text + "".join(f"        {line}\n" for line in dedent(body).strip().splitlines()))
+    (folder / "mine.py").write_text(
+        text + "".join(f"        {line}\n" for line in dedent(body).strip().splitlines())
+    )
     return f"{folder / 'mine.py'}:Mine"
 
 
@@ -75,7 +77,10 @@ def test_what_it_raises_is_a_line(tmp_path: Path, method: str, raised: str) -> N
     """Which method raised what in which line of the author's file, and the command that says more."""
     name = written(tmp_path, method, raised)
     told = refused(name, tmp_path, suite="budget" if method == "units" else "pathways")
-    assert told == f"localizer 'mine': {method} raised {RAISED[raised]} (mine.py:9); run `kgbench check-localizer {name}`"
+    assert (
+        told
+        == f"localizer 'mine': {method} raised {RAISED[raised]} (mine.py:9); run `kgbench check-localizer {name}`"
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,7 +89,11 @@ def test_what_it_raises_is_a_line(tmp_path: Path, method: str, raised: str) -> N
         ("treat", "None", "treat must give one treatment per token"),
         ("treat", "3", "treat must give one treatment per token"),
         ("treat", "[None for _ in prompts]", "treat must give one treatment per token"),
-        ("treat", "[['PRE' for _ in pair.encoded(p).ids] for p in prompts]", "treat must give one treatment per token"),
+        (
+            "treat",
+            "[['PRE' for _ in pair.encoded(p).ids] for p in prompts]",
+            "treat must give one treatment per token",
+        ),
         ("fitted", "None", "fitted must give an intervention"),
         ("variants", "None", "variants a list of such"),
         ("variants", "()", "variants a list of such"),
@@ -97,32 +106,67 @@ def test_what_it_returns_is_checked(tmp_path: Path, method: str, given: str, tol
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])
-def test_the_command_says_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...]) -> None:
+def test_the_command_says_the_same(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
     """The line comes out of the other process; what the localizer printed, to whatever descriptor, is not on stdout."""
     body = "import os\nos.write(1, b'raw')\nprint('said')\nraise KeyError('boom')"
-    where = ("--model", "tiny-gpt2", "--limit", "4", "--prompt", "headline", "--output-dir", str(tmp_path / "runs"), "--json")
+    where = (
+        "--model",
+        "tiny-gpt2",
+        "--limit",
+        "4",
+        "--prompt",
+        "headline",
+        "--output-dir",
+        str(tmp_path / "runs"),
+        "--json",
+    )
     assert main(["eval", "--localizer", written(tmp_path, "treat", body), *where, *options]) == 2
     told = capfd.readouterr()
     assert told.out == ""
     assert "raw" in told.err and "said" in told.err
-    assert told.err.count("kgbench: error: localizer 'mine': treat raised KeyError: 'boom' (mine.py:12)") == 1
+    assert (
+        told.err.count(
+            "kgbench: error: localizer 'mine': treat raised KeyError: 'boom' (mine.py:12)"
+        )
+        == 1
+    )
     assert not list(tmp_path.glob("runs/*"))
 
 
 @pytest.mark.parametrize("method", ["fitted", "scores"])
-def test_an_error_that_no_line_of_its_file_raised_is_a_line_too(tmp_path: Path, capfd: pytest.CaptureFixture[str], method: str) -> None:
+def test_an_error_that_no_line_of_its_file_raised_is_a_line_too(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], method: str
+) -> None:
     """What comes of a spoilt pair in kgbench's own code is told in a line, which says where, as what the localizer raises is."""
-    name = written(tmp_path, method, f"pair.recipient = None\nreturn super().{method}(pair, prompts)")
-    where = ("--model", "tiny-gpt2", "--limit", "4", "--prompt", "headline", "--output-dir", str(tmp_path / "runs"), "--json")
+    name = written(
+        tmp_path, method, f"pair.recipient = None\nreturn super().{method}(pair, prompts)"
+    )
+    where = (
+        "--model",
+        "tiny-gpt2",
+        "--limit",
+        "4",
+        "--prompt",
+        "headline",
+        "--output-dir",
+        str(tmp_path / "runs"),
+        "--json",
+    )
     assert main(["eval", "--localizer", name, *where]) == 2
     told = capfd.readouterr()
     assert told.out == "" and "Traceback" not in told.err
     (line,) = [line for line in told.err.splitlines() if line.startswith("kgbench: error: ")]
-    assert line.startswith(f"kgbench: error: localizer {name!r}: AttributeError: 'NoneType' object has no attribute ")
+    assert line.startswith(
+        f"kgbench: error: localizer {name!r}: AttributeError: 'NoneType' object has no attribute "
+    )
     assert line.endswith(f"; run `kgbench check-localizer {name}`")
 
 
-def test_check_does_not_end_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_does_not_end_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A method that ends the program is no success."""
     assert main(["check", written(tmp_path, "treat", "sys.exit(0)"), "--family", "gpt2"]) == 1
     told = capsys.readouterr()
@@ -135,19 +179,37 @@ SPOILING = "with torch.no_grad(): list(pair.{model}.parameters())[8].data.add_(1
 @pytest.mark.parametrize(
     ("method", "model", "then", "told"),
     [
-        ("treat", "recipient", "return super().treat(pair, prompts, sites)", "changed the weights of recipient"),
-        ("scores", "donors['sft']", "return super().scores(pair, prompts)", "changed the weights of sft"),
+        (
+            "treat",
+            "recipient",
+            "return super().treat(pair, prompts, sites)",
+            "changed the weights of recipient",
+        ),
+        (
+            "scores",
+            "donors['sft']",
+            "return super().scores(pair, prompts)",
+            "changed the weights of sft",
+        ),
         ("treat", "recipient", "raise KeyError('boom')", "treat raised KeyError: 'boom'"),
     ],
 )
-def test_changed_weights_are_noticed(tmp_path: Path, method: str, model: str, then: str, told: str) -> None:
+def test_changed_weights_are_noticed(
+    tmp_path: Path, method: str, model: str, then: str, told: str
+) -> None:
     """No record is written, nothing is kept for a run that resumes, and the pair is loaded anew for the next one."""
-    name, settings, pairs = written(tmp_path, method, SPOILING.format(model=model, then=then)), Settings(output_dir=tmp_path), Pairs()
+    name, settings, pairs = (
+        written(tmp_path, method, SPOILING.format(model=model, then=then)),
+        Settings(output_dir=tmp_path),
+        Pairs(),
+    )
     spec = Spec(model="tiny-gpt2", localizer=name, prompts=("headline",), limit=4)
     before = pairs.load(spec, settings)
     with pytest.raises(InputError) as caught:
         compute_job(spec, settings, pairs=pairs)
-    assert told in str(caught.value) and f"run `kgbench check-localizer {name}`" in str(caught.value)
+    assert told in str(caught.value) and f"run `kgbench check-localizer {name}`" in str(
+        caught.value
+    )
     assert not list(tmp_path.glob("*/record.json")) and not list(tmp_path.glob(".partial/*"))
     assert pairs.load(spec, settings) is not before
     assert pairs.load(spec, settings).changed() == ()
@@ -174,7 +236,9 @@ class Made(InterventionLocalizer):
 ENDS = {
     "os._exit(0)": "localizer {name!r}: its process ended with exit status 0, without a result",
     "os._exit(3)": "localizer {name!r}: its process ended with exit status 3, without a result",
-    "os.kill(os.getpid(), signal.SIGSEGV)": ("localizer {name!r}: its process ended by signal 11 (Segmentation fault), without a result"),
+    "os.kill(os.getpid(), signal.SIGSEGV)": (
+        "localizer {name!r}: its process ended by signal 11 (Segmentation fault), without a result"
+    ),
     "os.kill(os.getpid(), signal.SIGKILL)": (
         "localizer {name!r}: its process ended by signal 9 (Killed, as when memory runs out), without a result"
     ),
@@ -182,7 +246,9 @@ ENDS = {
     "raise KeyboardInterrupt('boom')": "localizer {name!r} raised KeyboardInterrupt: boom",
     "sys.exit(0)": "localizer {name!r} does not take these parameters: SystemExit: 0",
     "raise GeneratorExit": "localizer {name!r} does not take these parameters: GeneratorExit",
-    "os.fork() or time.sleep(60); os._exit(0)": ("localizer {name!r}: its process ended with exit status 0, without a result"),
+    "os.fork() or time.sleep(60); os._exit(0)": (
+        "localizer {name!r}: its process ended with exit status 0, without a result"
+    ),
 }
 """What a localizer does, and the line that says so; the last leaves a process behind that holds its streams open."""
 
@@ -204,7 +270,9 @@ def test_however_it_ends_is_a_line(tmp_path: Path, body: str) -> None:
 
 def test_what_it_leaves_does_not_keep_its_process(tmp_path: Path) -> None:
     """A thread that never ends does not delay the result."""
-    found = method_of(Spec(localizer=made(tmp_path, "threading.Thread(target=time.sleep, args=(1e6,)).start()")))
+    found = method_of(
+        Spec(localizer=made(tmp_path, "threading.Thread(target=time.sleep, args=(1e6,)).start()"))
+    )
     assert (found.name, found.kind, found.parameters) == ("made", "intervention", {"window": 3})
 
 
@@ -232,7 +300,9 @@ def test_what_a_process_gives_is_values_only(tmp_path: Path, line: bytes, told: 
     """A line that is not the JSON of a message is refused, by whichever descriptor it comes."""
     body = f"for place in range(3, 20):\n            try: os.write(place, {line!r})\n            except OSError: pass"
     name = made(tmp_path, body)
-    with pytest.raises(InputError, match=r"its process sent what is no message of kgbench") as caught:
+    with pytest.raises(
+        InputError, match=r"its process sent what is no message of kgbench"
+    ) as caught:
         method_of(Spec(localizer=name))
     assert told in str(caught.value) and "\n" not in str(caught.value)
 
@@ -240,7 +310,9 @@ def test_what_a_process_gives_is_values_only(tmp_path: Path, line: bytes, told: 
 def test_what_a_process_gives_is_what_it_computed() -> None:
     """Values and arrays come out of JSON to the bit, infinities included."""
     numbers, flags = np.array([0.1, 1 / 3, np.inf]), np.array([True, False, True])
-    moved = Moved((("a/1", "qa"), ("a/2", "qa"), ("a/3", "qa")), numbers, flags, -numbers, ~flags, flags)
+    moved = Moved(
+        (("a/1", "qa"), ("a/2", "qa"), ("a/3", "qa")), numbers, flags, -numbers, ~flags, flags
+    )
 
     def computed() -> Moved:
         return moved
@@ -258,17 +330,31 @@ def test_what_a_process_gives_is_what_it_computed() -> None:
 def test_a_child_that_is_interrupted_says_nothing(tmp_path: Path, there: str) -> None:
     """Wherever the signal comes, the parent alone tells of it."""
     spin = "open('there', 'w').close(); time.sleep(1e6)"
-    body = f"type('Held', (), {{'__del__': lambda self: exec({spin!r})}})()" if there == "in a finalizer" else spin
+    body = (
+        f"type('Held', (), {{'__del__': lambda self: exec({spin!r})}})()"
+        if there == "in a finalizer"
+        else spin
+    )
     made(tmp_path, body)
     code = "from kgbench.runner.foreign import method_of as m; from kgbench.runner import Spec; m(Spec(localizer='made.py:Made'))"
     heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, preexec_fn=heard, start_new_session=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        preexec_fn=heard,
+        start_new_session=True,
+    )
     while not (tmp_path / "there").exists():
         assert parent.poll() is None
         time.sleep(0.05)
     os.killpg(parent.pid, signal.SIGINT)
     _, told = parent.communicate()
-    assert told.count(b"Traceback") == 1 and b"Exception ignored" not in told and b"Interrupted\n" not in told
+    assert (
+        told.count(b"Traceback") == 1
+        and b"Exception ignored" not in told
+        and b"Interrupted\n" not in told
+    )
 
 
 @pytest.mark.parametrize("interrupted", ["parent", "both", "killed"])
@@ -279,7 +365,13 @@ def test_an_interruption_ends_both_processes(tmp_path: Path, interrupted: str) -
     code = "from kgbench.runner.foreign import method_of as m; from kgbench.runner import Spec; m(Spec(localizer='made.py:Made'))"
     # A caller may ignore the signal, which children inherit.
     heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, preexec_fn=heard, start_new_session=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        preexec_fn=heard,
+        start_new_session=True,
+    )
     while not (tmp_path / "pid").exists():
         assert parent.poll() is None
         time.sleep(0.05)
@@ -336,13 +428,17 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> StoredRecord:
 
 
 @pytest.mark.parametrize("spoiler", SPOILERS)
-def test_a_record_does_not_depend_on_localizers_before(tmp_path: Path, alone: StoredRecord, spoiler: str) -> None:
+def test_a_record_does_not_depend_on_localizers_before(
+    tmp_path: Path, alone: StoredRecord, spoiler: str
+) -> None:
     """What somebody else's localizer leaves behind is refused, and the next record is row for row what it is by itself."""
     (tmp_path / "spoiling.py").write_text(SPOILED.format(SPOILERS[spoiler]))
     spec = Spec(model="tiny-gemma", prompts=("headline",), limit=2)
     pairs, settings = Pairs(), Settings(output_dir=tmp_path / "after")
     with pytest.raises(InputError, match="'spoiling' changed "):
-        run_job(replace(spec, localizer=f"{tmp_path / 'spoiling.py'}:Spoiling"), settings, pairs=pairs)
+        run_job(
+            replace(spec, localizer=f"{tmp_path / 'spoiling.py'}:Spoiling"), settings, pairs=pairs
+        )
     after = run_job(spec, settings, pairs=pairs)
     assert [found.path for found in RecordStore(settings.output_dir).scan()] == [after.path]
     assert read_record(after.path).facts().equals(alone.facts())
@@ -352,10 +448,16 @@ HONEST = "pass"
 BESIDE = {
     "treat": SPOILED.format(SPOILERS["hook"]),
     "weights": SPOILED.format("model.get_input_embeddings().weight.data[-1].add_(1.0)"),
-    "import": SPOILED.format(HONEST) + "\n\n" + "measure.score_logits = lambda logits, *of, was=measure.score_logits: was(-logits, *of)\n",
+    "import": SPOILED.format(HONEST)
+    + "\n\n"
+    + "measure.score_logits = lambda logits, *of, was=measure.score_logits: was(-logits, *of)\n",
 }
 """Code of a localizer that leaves something changed: in a forward's way, in weights that few forwards read, or when it is loaded."""
-CHANGED = {"treat": "the hooks of recipient", "weights": "the weights of recipient", "import": "functions of kgbench or torch"}
+CHANGED = {
+    "treat": "the hooks of recipient",
+    "weights": "the weights of recipient",
+    "import": "functions of kgbench or torch",
+}
 
 
 def loaded(folder: Path, text: str) -> str:
@@ -376,12 +478,19 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["loglikelihood", "generate_until"])
 @pytest.mark.parametrize("spoiler", [*BESIDE, ""])
-def test_a_model_of_lm_eval_refuses_to_answer_once_spoilt(tmp_path: Path, spoiler: str, kind: str, restored: None) -> None:
+def test_a_model_of_lm_eval_refuses_to_answer_once_spoilt(
+    tmp_path: Path, spoiler: str, kind: str, restored: None
+) -> None:
     """No answer is given, then or later; with an honest one there are answers."""
     name = loaded(tmp_path, BESIDE.get(spoiler, SPOILED.format(HONEST)))
     lm = KgbenchLM(pair="tiny-gpt2", localizer=name, graft="LT", device="cpu")
-    arguments = ("The film", " stars" if kind == "loglikelihood" else {"until": [], "max_gen_toks": 1})
-    request = Instance(request_type=kind, doc={}, arguments=arguments, idx=0, metadata=("plain", 0, 1))
+    arguments = (
+        "The film",
+        " stars" if kind == "loglikelihood" else {"until": [], "max_gen_toks": 1},
+    )
+    request = Instance(
+        request_type=kind, doc={}, arguments=arguments, idx=0, metadata=("plain", 0, 1)
+    )
     for _ in range(2):
         if spoiler:
             with pytest.raises(InputError) as caught:
@@ -405,9 +514,20 @@ def test_the_fixture_fails_the_test_that_spoils(tmp_path: Path, spoiler: str) ->
     """The test fails, and no later one runs; changed weights that no short forward reads fail the session at its end."""
     name = loaded(tmp_path, BESIDE.get(spoiler, SPOILED.format(HONEST)))
     write(tmp_path, test_mine=TESTS)
-    options = ("--kgbench-model", "tiny-gpt2", "--kgbench-limit", "2", "--kgbench-prompt", "headline", "--kgbench-localizer", name)
+    options = (
+        "--kgbench-model",
+        "tiny-gpt2",
+        "--kgbench-limit",
+        "2",
+        "--kgbench-prompt",
+        "headline",
+        "--kgbench-localizer",
+        name,
+    )
     done = session(tmp_path, *options)
-    found = {"": {"passed": 3}, "weights": {"passed": 3, "error": 1}}.get(spoiler, {"passed": 1, "failed": 1})
+    found = {"": {"passed": 3}, "weights": {"passed": 3, "error": 1}}.get(
+        spoiler, {"passed": 1, "failed": 1}
+    )
     assert (done.returncode, counts(done)) == (int(bool(spoiler)), found), done.stdout
     assert not spoiler or said(name, spoiler) in done.stdout
 
@@ -416,7 +536,16 @@ def test_the_fixture_fails_the_test_that_spoils(tmp_path: Path, spoiler: str) ->
 def test_the_benchmark_fails_where_a_localizer_spoils(tmp_path: Path, spoiler: str) -> None:
     """The test that timed it fails, and nothing else is timed."""
     name = loaded(tmp_path, BESIDE.get(spoiler, SPOILED.format(HONEST)))
-    options = ("--kgbench-model", "tiny-gpt2", "--kgbench-limit", "2", "--kgbench-prompt", "headline,qa", "--kgbench-localizer", name)
+    options = (
+        "--kgbench-model",
+        "tiny-gpt2",
+        "--kgbench-limit",
+        "2",
+        "--kgbench-prompt",
+        "headline,qa",
+        "--kgbench-localizer",
+        name,
+    )
     times = ("--benchmark-min-rounds", "2", "--benchmark-disable-gc")
     write(tmp_path)
     done = session(tmp_path, "--pyargs", "kgbench.claims.bench", *options, *times, plugins=())

@@ -14,7 +14,9 @@ from kgbench.engine import forward
 from kgbench.engine.forward import Wiring, one_treatment, reading, treated
 from kgbench.testing import PICO_FAMILIES, pico_pair
 
-sets_of = st.integers(1, 60).flatmap(lambda n: hnp.arrays(np.uint8, n, elements=st.sampled_from((0, 0, 0, 0, 0, 0, 1, 2))))
+sets_of = st.integers(1, 60).flatmap(
+    lambda n: hnp.arrays(np.uint8, n, elements=st.sampled_from((0, 0, 0, 0, 0, 0, 1, 2)))
+)
 
 
 def linears(n: int) -> list[nn.Linear]:
@@ -32,7 +34,9 @@ def test_each_row_goes_through_its_own_module(sets: np.ndarray) -> None:
 
 
 @torch.no_grad()
-@given(st.integers(1, 40).flatmap(lambda n: hnp.arrays(np.uint8, (n, 3), elements=st.integers(0, 2))))
+@given(
+    st.integers(1, 40).flatmap(lambda n: hnp.arrays(np.uint8, (n, 3), elements=st.integers(0, 2)))
+)
 def test_each_slice_comes_from_its_own_module(sets: np.ndarray) -> None:
     """In a fused projection each row takes each slice from the weight set named for it, interleaved slices too."""
     modules, x = linears(3), torch.randn(len(sets), 3, dtype=torch.float64)
@@ -41,7 +45,9 @@ def test_each_slice_comes_from_its_own_module(sets: np.ndarray) -> None:
     whole = torch.stack([m(x) for m in modules])
     for row, of in enumerate(sets.tolist()):
         for slot, weight_set in enumerate(of):
-            assert torch.allclose(got[row, columns[slot]], whole[weight_set, row, columns[slot]], atol=1e-12)
+            assert torch.allclose(
+                got[row, columns[slot]], whole[weight_set, row, columns[slot]], atol=1e-12
+            )
 
 
 def test_an_input_handed_through_is_not_written_to() -> None:
@@ -49,7 +55,9 @@ def test_an_input_handed_through_is_not_written_to() -> None:
     x = torch.arange(20.0).reshape(10, 2)
     before = x.clone()
     sets = np.array([0] * 9 + [1], dtype=np.uint8)
-    got = forward._divided([nn.Identity().forward, lambda rows: -rows], forward._split(sets, x.device), x)
+    got = forward._divided(
+        [nn.Identity().forward, lambda rows: -rows], forward._split(sets, x.device), x
+    )
     assert torch.equal(x, before)
     assert torch.equal(got, torch.cat([before[:9], -before[9:]]))
 
@@ -97,6 +105,8 @@ def test_blocks_nest() -> None:
     with torch.no_grad(), one_treatment(wiring, ones) as model:
         outer = model(input_ids=ids).logits
         with one_treatment(Wiring(pair), zeros) as inner:
-            assert torch.equal(inner(input_ids=ids).logits, outer), "weight set 0 is what stands there"
+            assert torch.equal(inner(input_ids=ids).logits, outer), (
+                "weight set 0 is what stands there"
+            )
         assert torch.equal(model(input_ids=ids).logits, outer)
     assert not any("forward" in m.__dict__ for m in pair.recipient.modules())

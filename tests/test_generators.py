@@ -22,18 +22,35 @@ def shipped() -> list[dict[str, str | int]]:
     return [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()[1:]]
 
 
-@pytest.mark.parametrize("rows", [shipped(), generate_fake_movies(300, seed=7)], ids=["shipped", "drawn"])
+@pytest.mark.parametrize(
+    "rows", [shipped(), generate_fake_movies(300, seed=7)], ids=["shipped", "drawn"]
+)
 def test_promises_of_the_data_card(rows: Sequence[dict[str, str | int]]) -> None:
     """Nobody and no title twice; plain names; every value in its range."""
-    people = [str(row[role]) for row in rows for role in ("first_actor", "second_actor", "main_character")]
+    people = [
+        str(row[role]) for row in rows for role in ("first_actor", "second_actor", "main_character")
+    ]
     assert len(set(people)) == 3 * len(rows)
     assert all(re.fullmatch(r"[A-Z][A-Za-z'-]+ [A-Z][A-Za-z'-]+", person) for person in people)
-    assert not any(re.search(r"\b(Jr|Sr|Dr|Mrs?|Ms|Miss|MD|DDS|DVM|PhD|I{2,3}|IV|V)\b", person) for person in people)
+    assert not any(
+        re.search(r"\b(Jr|Sr|Dr|Mrs?|Ms|Miss|MD|DDS|DVM|PhD|I{2,3}|IV|V)\b", person)
+        for person in people
+    )
     titles = [str(row["movie_title"]) for row in rows]
     assert len(set(titles)) == len(rows)
-    assert {name for person in people for name in person.split()}.isdisjoint(word for title in titles for word in title.split())
+    assert {name for person in people for name in person.split()}.isdisjoint(
+        word for title in titles for word in title.split()
+    )
     for row in rows:
-        assert len({str(row[role]).split()[0] for role in ("first_actor", "second_actor", "main_character")}) == 3
+        assert (
+            len(
+                {
+                    str(row[role]).split()[0]
+                    for role in ("first_actor", "second_actor", "main_character")
+                }
+            )
+            == 3
+        )
         assert 1990 <= int(row["year"]) <= 2030
         assert 1 <= int(row["box_office"]) <= 10
     assert len({row["genre"] for row in rows}) == 10
@@ -42,8 +59,19 @@ def test_promises_of_the_data_card(rows: Sequence[dict[str, str | int]]) -> None
 def test_shipped_set_has_a_thousand_facts() -> None:
     """1,000 facts, none dropped, ids counted from 1."""
     dataset = load_dataset(FAKE_MOVIES)
-    assert [fact.id for fact in dataset.facts] == [f"{FAKE_MOVIES}/{number}" for number in range(1, 1001)]
-    assert dataset.fields == ("first_actor", "second_actor", "movie_title", "main_character", "year", "genre", "city", "box_office")
+    assert [fact.id for fact in dataset.facts] == [
+        f"{FAKE_MOVIES}/{number}" for number in range(1, 1001)
+    ]
+    assert dataset.fields == (
+        "first_actor",
+        "second_actor",
+        "movie_title",
+        "main_character",
+        "year",
+        "genre",
+        "city",
+        "box_office",
+    )
 
 
 def test_shipped_file_is_what_the_generator_makes() -> None:
@@ -59,13 +87,21 @@ def test_shipped_file_is_what_the_generator_makes() -> None:
 
 def test_shipped_file_with_performers() -> None:
     """It is what the generator makes of its own performers; nobody stands twice, and couples have different first names."""
-    dataset, kept = load_dataset(REAL_ACTORS), (FILE.parent / f"{REAL_ACTORS}.jsonl").read_text(encoding="utf-8")
-    performers = [fact.fields[role] for fact in dataset.facts for role in ("first_actor", "second_actor")]
+    dataset, kept = (
+        load_dataset(REAL_ACTORS),
+        (FILE.parent / f"{REAL_ACTORS}.jsonl").read_text(encoding="utf-8"),
+    )
+    performers = [
+        fact.fields[role] for fact in dataset.facts for role in ("first_actor", "second_actor")
+    ]
     characters = [fact.fields["main_character"] for fact in dataset.facts]
     titles = {word for fact in dataset.facts for word in fact.fields["movie_title"].split()}
     assert len(set(performers)) == 2000 and len({*performers, *characters}) == 3000
     assert titles.isdisjoint(word for person in performers for word in person.split())
-    assert all(fact.fields["first_actor"].split()[0] != fact.fields["second_actor"].split()[0] for fact in dataset.facts)
+    assert all(
+        fact.fields["first_actor"].split()[0] != fact.fields["second_actor"].split()[0]
+        for fact in dataset.facts
+    )
     made_with = re.search(r"Faker ([\d.]+\d)", describe(REAL_ACTORS))
     assert made_with and len({fact.fields["movie_title"] for fact in dataset.facts}) == 1000
     if version("faker") == made_with[1]:

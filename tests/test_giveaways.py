@@ -35,7 +35,9 @@ def found(tmp_path: Path, template: str, row: tuple[str, str, str]) -> Giveaways
         ("a (b", "(", True),
     ],
 )
-def test_a_leak_is_the_answer_as_words_of_its_own(tmp_path: Path, text: str, target: str, leaks_it: bool) -> None:
+def test_a_leak_is_the_answer_as_words_of_its_own(
+    tmp_path: Path, text: str, target: str, leaks_it: bool
+) -> None:
     """Capitals do not matter; letters that go on do, in scripts with blanks between words."""
     assert bool(found(tmp_path, "{subject}", (text, target, "x")).by_field) == leaks_it
 
@@ -58,7 +60,9 @@ def test_a_leak_is_the_answer_as_words_of_its_own(tmp_path: Path, text: str, tar
         ("{subject} -", "x", "-5", None),
     ],
 )
-def test_each_giveaway_is_of_one_kind(tmp_path: Path, text: str, subject: str, target: str, kind: str | None) -> None:
+def test_each_giveaway_is_of_one_kind(
+    tmp_path: Path, text: str, subject: str, target: str, kind: str | None
+) -> None:
     """The whole answer from a field, or in the template's own words, or else its first word, wherever that stands."""
     groups = vars(found(tmp_path, text, (subject, target, "x")))
     assert [name for name, some in groups.items() if some] == ([kind] if kind else [])

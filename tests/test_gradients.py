@@ -27,7 +27,14 @@ from kgbench.models.pair import ModelPair, weights_hash
 
 pytestmark = pytest.mark.usefixtures("exact")
 
-GRAFTS = ("NONE", "ALL", EVERYTHING, "FE:q+up; LT:v+o@1-2", "FE^C:ln+emb+k; LT:head", "LT:ln_f; ALL:down@0")
+GRAFTS = (
+    "NONE",
+    "ALL",
+    EVERYTHING,
+    "FE:q+up; LT:v+o@1-2",
+    "FE^C:ln+emb+k; LT:head",
+    "LT:ln_f; ALL:down@0",
+)
 STEP = 1e-5
 
 
@@ -44,7 +51,9 @@ def width(pair: ModelPair, some: Sequence[Prompt]) -> int:
 def gates_of(pair: ModelPair, some: Sequence[Prompt], graft: str) -> Gates:
     """1 where a graft gives the donor's weights."""
     treatments = graft_treatments(pair, some, parse_configuration(graft))
-    gates = torch.zeros(len(Differentiable(pair).wiring.slots), len(some), width(pair, some), dtype=pair.dtype)
+    gates = torch.zeros(
+        len(Differentiable(pair).wiring.slots), len(some), width(pair, some), dtype=pair.dtype
+    )
     for row, tokens in enumerate(treatments):
         for token, treatment in enumerate(tokens):
             gates[:, row, token] = torch.tensor(list(treatment.weights), dtype=pair.dtype)
@@ -90,7 +99,17 @@ def test_the_ends_are_the_models(family: str) -> None:
         gates = gates_of(pair, prompts(), graft)
         for given in (gates, {slot: gate.clone().requires_grad_() for slot, gate in gates.items()}):
             assert float((model.logprobs(prompts(), given).detach() - wanted).abs().max()) < 1e-9
-    assert float((model.logprobs(prompts()) - scored(pair, prompts(), alone(pair.recipient, pair, prompts()))).abs().max()) < 1e-9
+    assert (
+        float(
+            (
+                model.logprobs(prompts())
+                - scored(pair, prompts(), alone(pair.recipient, pair, prompts()))
+            )
+            .abs()
+            .max()
+        )
+        < 1e-9
+    )
 
 
 @families
@@ -103,9 +122,17 @@ def test_a_gate_between_is_a_weight_between(family: str) -> None:
         mixed = copy.deepcopy(pair.recipient)
         for part in parts(pair, slot):
             share = torch.zeros_like(mixed.get_parameter(part.name))
-            share.index_fill_(part.dim, torch.arange(share.shape[part.dim]) if part.columns is None else part.columns, e)
-            mixed.get_parameter(part.name).data += share * (pair.donors["sft"].get_parameter(part.name) - mixed.get_parameter(part.name))
-        got = model.logprobs(some, {slot: torch.full((len(some), width(pair, some)), e, dtype=pair.dtype)})
+            share.index_fill_(
+                part.dim,
+                torch.arange(share.shape[part.dim]) if part.columns is None else part.columns,
+                e,
+            )
+            mixed.get_parameter(part.name).data += share * (
+                pair.donors["sft"].get_parameter(part.name) - mixed.get_parameter(part.name)
+            )
+        got = model.logprobs(
+            some, {slot: torch.full((len(some), width(pair, some)), e, dtype=pair.dtype)}
+        )
         wanted = scored(pair, some, alone(mixed, pair, some))
         assert float((got - wanted).abs().max()) < 1e-9, model.wiring.slots.sites[slot]
 
@@ -133,10 +160,18 @@ def test_batches_and_padding(family: str) -> None:
 def test_derivatives_by_gates(family: str, at: float) -> None:
     """Effects of grafts are the derivatives by the gates: along a random direction, and by each of some single gates."""
     pair, some = pair_of(family), prompts()
-    model, slots, effects = Differentiable(pair), default_slots(pair), graft_effects(pair, prompts(), at)
+    model, slots, effects = (
+        Differentiable(pair),
+        default_slots(pair),
+        graft_effects(pair, prompts(), at),
+    )
     assert [effect.shape for effect in effects] == [(len(slots), len(pair.encode(p))) for p in some]
-    directions = [torch.zeros(len(slots), len(some), width(pair, some), dtype=pair.dtype) for _ in range(9)]
-    directions[0] = torch.randn(directions[0].shape, generator=torch.Generator().manual_seed(1), dtype=pair.dtype)
+    directions = [
+        torch.zeros(len(slots), len(some), width(pair, some), dtype=pair.dtype) for _ in range(9)
+    ]
+    directions[0] = torch.randn(
+        directions[0].shape, generator=torch.Generator().manual_seed(1), dtype=pair.dtype
+    )
     for i, direction in enumerate(directions[1:]):
         direction[3 * i + 1, i % 3, -1 - i if i % 3 == 0 else i] = 1
 
@@ -144,21 +179,36 @@ def test_derivatives_by_gates(family: str, at: float) -> None:
         return float(model.logprobs(some, dict(zip(slots, at + by * direction, strict=True))).sum())
 
     for direction in directions:
-        predicted = sum(float((direction[:, row, : e.shape[1]].numpy() * e).sum()) for row, e in enumerate(effects))
-        assert slope(lambda by, d=direction: moved(d, by)) == pytest.approx(predicted, rel=1e-6, abs=1e-8)
+        predicted = sum(
+            float((direction[:, row, : e.shape[1]].numpy() * e).sum())
+            for row, e in enumerate(effects)
+        )
+        assert slope(lambda by, d=direction: moved(d, by)) == pytest.approx(
+            predicted, rel=1e-6, abs=1e-8
+        )
 
 
 @families
 def test_derivatives_between(family: str) -> None:
     """Derivatives by gates of any values, those of final norm and head included."""
     pair, some = pair_of(family), prompts()
-    model, gates, direction = Differentiable(pair), random_gates(pair, some), random_gates(pair, some, seed=1)
+    model, gates, direction = (
+        Differentiable(pair),
+        random_gates(pair, some),
+        random_gates(pair, some, seed=1),
+    )
     leaves = {slot: gate.clone().requires_grad_() for slot, gate in gates.items()}
     found = torch.autograd.grad(model.logprobs(some, leaves).sum(), list(leaves.values()))
-    predicted = sum(float((g * direction[slot]).sum()) for slot, g in zip(leaves, found, strict=True))
+    predicted = sum(
+        float((g * direction[slot]).sum()) for slot, g in zip(leaves, found, strict=True)
+    )
 
     def moved(by: float) -> float:
-        return float(model.logprobs(some, {slot: gate + by * direction[slot] for slot, gate in gates.items()}).sum())
+        return float(
+            model.logprobs(
+                some, {slot: gate + by * direction[slot] for slot, gate in gates.items()}
+            ).sum()
+        )
 
     assert slope(moved) == pytest.approx(predicted, rel=1e-6)
 
@@ -167,10 +217,20 @@ def test_derivatives_between(family: str) -> None:
 def test_derivatives_by_activations(family: str) -> None:
     """Effects of patches are ⟨∂m/∂h, h' - h⟩, with h and h' of the two models by themselves, read by PyTorch's own hooks."""
     pair, some = pair_of(family), prompts()
-    hooks = [Hook(0, "resid_pre"), *(Hook(layer, point) for layer in range(3) for point in ("attn_out", "mlp_out", "resid_post"))]
+    hooks = [
+        Hook(0, "resid_pre"),
+        *(
+            Hook(layer, point)
+            for layer in range(3)
+            for point in ("attn_out", "mlp_out", "resid_post")
+        ),
+    ]
     effects = patch_effects(pair, some, hooks)
     for prompt, effect in zip(some, effects, strict=True):
-        ours, theirs = (plain_activations(pair, model, prompt, hooks) for model in (pair.recipient, pair.donors["sft"]))
+        ours, theirs = (
+            plain_activations(pair, model, prompt, hooks)
+            for model in (pair.recipient, pair.donors["sft"])
+        )
         assert effect.shape == (len(hooks), len(pair.encode(prompt)))
         for row, hook in enumerate(hooks):
             for token in (0, 2, effect.shape[1] - 1):
@@ -184,7 +244,9 @@ def touched(pair: ModelPair, prompt: Prompt, hook: Hook, change: Tensor, by: flo
     return float(Differentiable(pair).logprobs([prompt], touches={hook: lambda h: h + by * change}))
 
 
-def plain_activations(pair: ModelPair, model: torch.nn.Module, prompt: Prompt, hooks: Sequence[Hook]) -> dict[Hook, Tensor]:
+def plain_activations(
+    pair: ModelPair, model: torch.nn.Module, prompt: Prompt, hooks: Sequence[Hook]
+) -> dict[Hook, Tensor]:
     """What a model by itself has at hooks."""
     found: dict[Hook, Tensor] = {}
     handles = []
@@ -193,11 +255,17 @@ def plain_activations(pair: ModelPair, model: torch.nn.Module, prompt: Prompt, h
         inner = {"attn_out": pair.family.attention, "mlp_out": pair.family.mlp}.get(hook.point)
         module = layer.get_submodule(inner) if inner else layer
         if hook.point == "resid_pre":
-            handles.append(module.register_forward_pre_hook(lambda _, args, hook=hook: found.__setitem__(hook, args[0])))
+            handles.append(
+                module.register_forward_pre_hook(
+                    lambda _, args, hook=hook: found.__setitem__(hook, args[0])
+                )
+            )
         else:
             handles.append(
                 module.register_forward_hook(
-                    lambda _, args, out, hook=hook: found.__setitem__(hook, out[0] if isinstance(out, tuple) else out)
+                    lambda _, args, out, hook=hook: found.__setitem__(
+                        hook, out[0] if isinstance(out, tuple) else out
+                    )
                 )
             )
     alone(model, pair, [prompt])
@@ -230,12 +298,20 @@ def test_derivatives_by_weights(family: str, name: str) -> None:
 def state(pair: ModelPair) -> list[object]:
     models = [pair.recipient, *pair.donors.values()]
     flags = [(p.requires_grad, p.grad is None) for m in models for p in m.parameters()]
-    return [*map(weights_hash, models), flags, *(sorted(m.__dict__) for model in models for m in model.modules())]
+    return [
+        *map(weights_hash, models),
+        flags,
+        *(sorted(m.__dict__) for model in models for m in model.modules()),
+    ]
 
 
 def everything(pair: ModelPair) -> list[object]:
     hooks = [Hook(1, "attn_out"), Hook(2, "resid_pre")]
-    return [graft_effects(pair, prompts(), 0.5), patch_effects(pair, prompts(), hooks), *weight_gradients(pair, prompts(), "sft")]
+    return [
+        graft_effects(pair, prompts(), 0.5),
+        patch_effects(pair, prompts(), hooks),
+        *weight_gradients(pair, prompts(), "sft"),
+    ]
 
 
 @families
@@ -249,9 +325,13 @@ def test_models_stay_as_they_are(family: str) -> None:
     def fail(_: Tensor) -> Tensor:
         raise ArithmeticError("enough")
 
-    weights = {name: w.detach().requires_grad_() for name, w in pair.donors["sft"].named_parameters()}
+    weights = {
+        name: w.detach().requires_grad_() for name, w in pair.donors["sft"].named_parameters()
+    }
     with pytest.raises(ArithmeticError, match="enough"):
-        Differentiable(pair).logprobs(prompts(), random_gates(pair, prompts()), {Hook(1, "mlp_out"): fail}, weights)
+        Differentiable(pair).logprobs(
+            prompts(), random_gates(pair, prompts()), {Hook(1, "mlp_out"): fail}, weights
+        )
     assert state(pair) == before
 
 
@@ -265,7 +345,10 @@ def test_no_graph_is_kept() -> None:
         return h
 
     gates = {slot: gate.requires_grad_() for slot, gate in random_gates(pair, prompts()).items()}
-    torch.autograd.grad(Differentiable(pair).logprobs(prompts(), gates, {Hook(1, "mlp_out"): note}).sum(), list(gates.values()))
+    torch.autograd.grad(
+        Differentiable(pair).logprobs(prompts(), gates, {Hook(1, "mlp_out"): note}).sum(),
+        list(gates.values()),
+    )
     gc.collect()
     assert [ref() for ref in seen] == [None]
     before = graphs()
@@ -293,6 +376,12 @@ def test_a_method_s_own_engines_are_as_chosen() -> None:
     """Inside `choosing`, engines and differentiable forwards that are told nothing take the executor and the budget; afterwards not."""
     pair, budget = pair_of("llama"), Budget(tokens=64, prompts=3)
     with choosing("rows", budget):
-        assert (Engine(pair).executor, Engine(pair).budget, Differentiable(pair).budget) == ("rows", budget, budget)
-        assert Engine(pair, "sequential", Budget()).executor == "sequential", "who says otherwise is heard"
+        assert (Engine(pair).executor, Engine(pair).budget, Differentiable(pair).budget) == (
+            "rows",
+            budget,
+            budget,
+        )
+        assert Engine(pair, "sequential", Budget()).executor == "sequential", (
+            "who says otherwise is heard"
+        )
     assert (Engine(pair).executor, Engine(pair).budget) == ("packed", Budget())

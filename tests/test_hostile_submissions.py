@@ -73,7 +73,13 @@ class Board:
 
     def run(self, localizer: str) -> str:
         """Evaluate a method on the plant; gives the start of the record's id."""
-        suite = {"model": PLANT, "suite": "planted", "limit": 6, "prompts": ["headline", "qa"], "device": "cpu"}
+        suite = {
+            "model": PLANT,
+            "suite": "planted",
+            "limit": 6,
+            "prompts": ["headline", "qa"],
+            "device": "cpu",
+        }
         return evaluate(localizer=localizer, output_dir=self.folder / "runs", **suite).id[:12]
 
     def submit(self, run: str, *options: str, root: Path | None = None) -> int:
@@ -105,7 +111,18 @@ def cheated(board: Board) -> Board:
     """With both cheats submitted, as `kgbench submit` does it."""
     for name, own in CHEATS.items():
         run = board.run(board.code(own))
-        assert board.submit(run, "--localizer", board.code(own), "--as", name, "--code", f"{name.replace('_', '-')}==1.0") == 0
+        assert (
+            board.submit(
+                run,
+                "--localizer",
+                board.code(own),
+                "--as",
+                name,
+                "--code",
+                f"{name.replace('_', '-')}==1.0",
+            )
+            == 0
+        )
     return board
 
 
@@ -117,19 +134,38 @@ def test_a_copied_output_has_no_rank(cheated: Board) -> None:
         assert lines["random"].rank is not None
         for name in CHEATS:
             assert lines[name].rank is None
-            assert "depends_on_the_sites" in lines[name].broken and "depends on the sites" in lines[name].unranked
+            assert (
+                "depends_on_the_sites" in lines[name].broken
+                and "depends on the sites" in lines[name].unranked
+            )
 
 
-def test_a_false_claim_lifts_nothing_and_is_told(cheated: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_false_claim_lifts_nothing_and_is_told(
+    cheated: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Who writes by hand that all laws hold stands in brackets, not above `random`; verification tells the claim and writes nothing."""
     shutil.copytree(cheated.root, tmp_path / "board")
     place = next(unpack_all(tmp_path / "board" / "results").glob("donor_at_lt*"))
     edit(place, lambda said: said["contract"].update(broken=[]), "submission.json")
     for _, lines in cheated.tables(tmp_path / "board"):
         rank, chance = lines["donor_at_lt"], lines["random"].rank
-        assert rank.rank_text.startswith("(") and rank.rank is not None and chance is not None and rank.rank >= chance
+        assert (
+            rank.rank_text.startswith("(")
+            and rank.rank is not None
+            and chance is not None
+            and rank.rank >= chance
+        )
     capsys.readouterr()
-    asked = ["verify", str(place), "--localizer", cheated.code(CHEATS["donor_at_lt"]), "--device", "cpu", "--write", "--json"]
+    asked = [
+        "verify",
+        str(place),
+        "--localizer",
+        cheated.code(CHEATS["donor_at_lt"]),
+        "--device",
+        "cpu",
+        "--write",
+        "--json",
+    ]
     assert main(asked) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["agrees"] and not told["contract"]["as_claimed"] and not told["written"]
@@ -147,10 +183,17 @@ def test_a_copied_record_is_refused(board: Board, capsys: pytest.CaptureFixture[
     mine = json.loads((copy / "record.json").read_text("utf-8"))
     content = json.loads(original.content("record.json"))
     content["identity"]["localizer"], content["id"] = mine["identity"]["localizer"], mine["id"]
-    (copy / "record.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (copy / "record.json").write_text(
+        json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8"
+    )
     (copy / "facts.parquet").write_bytes(original.content("facts.parquet"))
     (copy / "seal.json").unlink()
-    assert board.submit(str(copy), "--as", "my idea", "--code", "mine==1.0", "--localizer", board.code("Honest")) == 1
+    assert (
+        board.submit(
+            str(copy), "--as", "my idea", "--code", "mine==1.0", "--localizer", board.code("Honest")
+        )
+        == 1
+    )
     assert "all ranks are those of 'dynamic_graft'" in capsys.readouterr().out
     assert not any("my idea" in lines for _, lines in board.tables())
 
@@ -158,15 +201,28 @@ def test_a_copied_record_is_refused(board: Board, capsys: pytest.CaptureFixture[
 def test_the_code_given_must_be_what_ran(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
     """The laws are not tried on a well-behaved stand-in."""
     run = board.run(board.code(CHEATS["always_donor"]))
-    assert board.submit(run, "--localizer", board.code("Honest"), "--code", "mine==1.0", "--dry-run") == 2
+    assert (
+        board.submit(run, "--localizer", board.code("Honest"), "--code", "mine==1.0", "--dry-run")
+        == 2
+    )
     assert "the run is of always_donor" in capsys.readouterr().err
 
 
-def test_without_its_code_a_method_has_no_rank(board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_its_code_a_method_has_no_rank(
+    board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The laws cannot be tried, which is said, and the method stands without a rank."""
     root = tmp_path / "board"
     assert board.submit(board.run("random"), root=root) == 0
-    assert board.submit(board.run(board.code("Honest")), "--as", "unseen", "--code", "mine==1.0", root=root) == 0
+    assert (
+        board.submit(
+            board.run(board.code("Honest")), "--as", "unseen", "--code", "mine==1.0", root=root
+        )
+        == 0
+    )
     assert "contract      not run" in capsys.readouterr().out
     found = [lines for _, lines in board.tables(root)]
-    assert found and all(lines["unseen"].rank is None and "contract not run" in lines["unseen"].unranked for lines in found)
+    assert found and all(
+        lines["unseen"].rank is None and "contract not run" in lines["unseen"].unranked
+        for lines in found
+    )

@@ -20,7 +20,11 @@ ROW = '{"subject": "a", "object": "b"}'
 def texts(*excluded: str) -> st.SearchStrategy[str]:
     """Values that a file can hold: characters, without blanks outside."""
     characters = st.characters(exclude_categories=["Cs"], exclude_characters="\x00")
-    return st.text(characters, min_size=1).map(str.strip).filter(lambda text: text and text not in excluded)
+    return (
+        st.text(characters, min_size=1)
+        .map(str.strip)
+        .filter(lambda text: text and text not in excluded)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,11 @@ def test_values_survive_jsonl_and_csv(folder: Path, rows: list[tuple[str, str, s
     names = ("subject", "object", "note")
     jsonl, table = folder / "own.jsonl", folder / "own.csv"
     jsonl.write_text(
-        "\n".join(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows), encoding="utf-8", newline=""
+        "\n".join(
+            json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows
+        ),
+        encoding="utf-8",
+        newline="",
     )
     with table.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows([names, *rows])
@@ -45,19 +53,40 @@ def test_values_survive_jsonl_and_csv(folder: Path, rows: list[tuple[str, str, s
 def test_header_names_columns_and_templates(tmp_path: Path) -> None:
     """A header renames columns, chooses subject and object, and brings templates."""
     path = tmp_path / "own.jsonl"
-    header = {"kgbench": 1, "name": "capitals", "subject": "country", "object": "capital", "columns": {"country": "land"}}
+    header = {
+        "kgbench": 1,
+        "name": "capitals",
+        "subject": "country",
+        "object": "capital",
+        "columns": {"country": "land"},
+    }
     header["templates"] = {"ask": "The capital {P:of} {country} is"}
-    path.write_text(json.dumps(header) + '\n\n{"id": "c/9", "land": " Peru ", "capital": "Lima", "since": 1535, "area": 2.50e2}\n')
+    path.write_text(
+        json.dumps(header)
+        + '\n\n{"id": "c/9", "land": " Peru ", "capital": "Lima", "since": 1535, "area": 2.50e2}\n'
+    )
     dataset = load_dataset(str(path))
-    assert (dataset.name, dataset.subject, dataset.object, dataset.templates) == ("capitals", "country", "capital", header["templates"])
+    assert (dataset.name, dataset.subject, dataset.object, dataset.templates) == (
+        "capitals",
+        "country",
+        "capital",
+        header["templates"],
+    )
     assert dataset.facts[0].id == "c/9"
-    assert dataset.facts[0].fields == {"country": "Peru", "capital": "Lima", "since": "1535", "area": "2.50e2"}
+    assert dataset.facts[0].fields == {
+        "country": "Peru",
+        "capital": "Lima",
+        "since": "1535",
+        "area": "2.50e2",
+    }
 
 
 def test_options_overrule_the_header(tmp_path: Path) -> None:
     """What is given as an option wins over what stands in the file."""
     path = tmp_path / "own.jsonl"
-    path.write_text('{"kgbench": 1, "subject": "a", "object": "b"}\n{"a": "x", "b": "y", "c": "z"}\n')
+    path.write_text(
+        '{"kgbench": 1, "subject": "a", "object": "b"}\n{"a": "x", "b": "y", "c": "z"}\n'
+    )
     table = read_table(path, ImportOptions(object="city", columns={"city": "c"}))
     assert (table.subject, table.object) == ("a", "city")
 
@@ -80,25 +109,61 @@ def test_defaults_prefer_actors(tmp_path: Path) -> None:
         (ROW + "\n{oops}\n", r"line 2: is not JSON: .* at column 2"),
         (ROW + "\n\n[1]\n", r"line 3: expected an object of fields, .* found \[1\]"),
         (ROW + '\n{"subject": "c"}\n', "line 2: field 'object' is missing"),
-        (ROW + '\n{"subject": "c", "object": ["d"]}\n', "line 2: field 'object': expected a text or a number, found a list"),
-        (ROW + '\n{"subject": {}, "object": "d"}\n', "line 2: field 'subject': expected a text or a number, found an object"),
+        (
+            ROW + '\n{"subject": "c", "object": ["d"]}\n',
+            "line 2: field 'object': expected a text or a number, found a list",
+        ),
+        (
+            ROW + '\n{"subject": {}, "object": "d"}\n',
+            "line 2: field 'subject': expected a text or a number, found an object",
+        ),
         (
             ROW + '\n{"subject": "c", "object": "d", "year": 1}\n',
             r"line 2: field 'year': the first row has no such field \(it has subject, object\)",
         ),
         ('{"subject": "a", "object": NaN}', "line 1: is not a row of facts: NaN is no JSON number"),
-        ('{"subject": "a", "subject": "b"}', "line 1: is not a row of facts: field 'subject' stands in it twice"),
-        ('{"subject": "\\ud800", "object": "b"}', "line 1: field 'subject': holds half of a surrogate pair"),
+        (
+            '{"subject": "a", "subject": "b"}',
+            "line 1: is not a row of facts: field 'subject' stands in it twice",
+        ),
+        (
+            '{"subject": "\\ud800", "object": "b"}',
+            "line 1: field 'subject': holds half of a surrogate pair",
+        ),
         ("[" * 100_000, "line 1: is not a row of facts"),
-        ('{"kgbench": 2}\n' + ROW, "line 1: field 'kgbench': unknown schema version '2'; expected 1"),
-        ('{"kgbench": 1, "subjct": "a"}\n' + ROW, "line 1: field 'subjct': a header may hold kgbench, name, subject"),
+        (
+            '{"kgbench": 2}\n' + ROW,
+            "line 1: field 'kgbench': unknown schema version '2'; expected 1",
+        ),
+        (
+            '{"kgbench": 1, "subjct": "a"}\n' + ROW,
+            "line 1: field 'subjct': a header may hold kgbench, name, subject",
+        ),
         ('{"kgbench": 1, "name": ""}\n' + ROW, "line 1: field 'name': expected a text"),
-        ('{"kgbench": 1, "columns": ["a"]}\n' + ROW, "line 1: field 'columns': expected an object from name to text"),
-        ('{"kgbench": 1, "columns": {"x": "y"}}\n' + ROW, "no column 'y' to take 'x' from; there are subject, object"),
-        ('{"kgbench": 1, "columns": {"object": "subject"}}\n' + ROW, "there is a column 'object' too"),
-        ('{"kgbench": 1, "columns": {"x": "subject", "y": "subject"}}\n' + ROW, "one column is named for two fields: x=subject, y=subject"),
-        ('{"kgbench": 1, "subject": "x"}\n' + ROW, "no column 'x' to be the subject; there are subject, object"),
-        ('{"kgbench": 1, "subject": "object"}\n' + ROW, "subject and object are both the column 'object'"),
+        (
+            '{"kgbench": 1, "columns": ["a"]}\n' + ROW,
+            "line 1: field 'columns': expected an object from name to text",
+        ),
+        (
+            '{"kgbench": 1, "columns": {"x": "y"}}\n' + ROW,
+            "no column 'y' to take 'x' from; there are subject, object",
+        ),
+        (
+            '{"kgbench": 1, "columns": {"object": "subject"}}\n' + ROW,
+            "there is a column 'object' too",
+        ),
+        (
+            '{"kgbench": 1, "columns": {"x": "subject", "y": "subject"}}\n' + ROW,
+            "one column is named for two fields: x=subject, y=subject",
+        ),
+        (
+            '{"kgbench": 1, "subject": "x"}\n' + ROW,
+            "no column 'x' to be the subject; there are subject, object",
+        ),
+        (
+            '{"kgbench": 1, "subject": "object"}\n' + ROW,
+            "subject and object are both the column 'object'",
+        ),
         ('{"a": "1", "b": "2"}\n', "which column is the subject\\? There are a, b; name one"),
     ],
 )
@@ -117,11 +182,17 @@ def test_malformed_jsonl_is_one_clear_line(tmp_path: Path, text: str, message: s
     [
         ("subject,object\n", "holds no facts"),
         ("subject,object\na\n", "line 2: no row has both 'subject' and 'object'"),
-        ("subject,object\na,b,c\n", r"line 2: holds 3 cells, but there are 2 columns \(subject, object\)"),
+        (
+            "subject,object\na,b,c\n",
+            r"line 2: holds 3 cells, but there are 2 columns \(subject, object\)",
+        ),
         ("subject,,object\na,b,c\n", "line 1: expected different column names, none empty"),
         ("subject,subject\na,b\n", "line 1: expected different column names"),
         ('subject,object\na,"b\n', "line 2: is not CSV: unexpected end of data"),
-        ("subject;object\na;b\n", "which column is the subject\\? There is only subject;object, and columns are separated by commas"),
+        (
+            "subject;object\na;b\n",
+            "which column is the subject\\? There is only subject;object, and columns are separated by commas",
+        ),
     ],
 )
 def test_malformed_csv_is_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
@@ -138,8 +209,12 @@ def test_a_column_with_gaps_is_left_out(tmp_path: Path) -> None:
     path.write_text("id,subject,object,note,year\n7,a,b,,1\n8,c,d,x\n9,e,f,y,3\n")
     table = read_table(path)
     assert table.incomplete == {"note": 2, "year": 3}
-    assert [row.fields for row in table.rows] == [{"subject": s, "object": o} for s, o in ("ab", "cd", "ef")]
-    with pytest.raises(DataError, match=r"own.csv, line 3: field 'year' is empty; prompt 'ask' needs a text"):
+    assert [row.fields for row in table.rows] == [
+        {"subject": s, "object": o} for s, o in ("ab", "cd", "ef")
+    ]
+    with pytest.raises(
+        DataError, match=r"own.csv, line 3: field 'year' is empty; prompt 'ask' needs a text"
+    ):
         load_dataset(str(path), ImportOptions(templates={"ask": "In {year}, {subject} met"}))
     path.write_text("id,subject,object\n7,a,b\n,c,d\n")
     with pytest.raises(DataError, match="line 3: field 'id' is empty"):
@@ -160,7 +235,8 @@ def test_the_roles_can_be_named_by_column(tmp_path: Path) -> None:
     path.write_text("actor,costar\na,b\n")
     columns = {"first_actor": "actor", "second_actor": "costar"}
     found = [
-        read_table(path, ImportOptions(*roles, columns)) for roles in (("actor", "costar"), ("first_actor", "second_actor"), (None, None))
+        read_table(path, ImportOptions(*roles, columns))
+        for roles in (("actor", "costar"), ("first_actor", "second_actor"), (None, None))
     ]
     assert {(table.subject, table.object) for table in found} == {("first_actor", "second_actor")}
 

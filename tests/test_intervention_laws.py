@@ -28,7 +28,10 @@ pytestmark = pytest.mark.usefixtures("exact")
 def test_everything_and_nothing(family: str) -> None:
     """Everything treated is the donor, wherever a method claims it; nothing treated the recipient, where that is the floor."""
     pair, prompts = pico(family, facts=2)
-    donor, recipient = alone(pair.donors["sft"], pair, prompts), alone(pair.recipient, pair, prompts)
+    donor, recipient = (
+        alone(pair.donors["sft"], pair, prompts),
+        alone(pair.recipient, pair, prompts),
+    )
     for name, arguments in KINDS:
         made = created(name, arguments).fitted(pair, prompts)
         everything, nothing = logits(pair, made, prompts, [EVERYTHING, "NONE"]).unbind(1)
@@ -43,7 +46,9 @@ def test_every_hidden_state_patched(model: str) -> None:
     ours, whole = logits(pair, created("activation_patch"), prompts, ["ALL", EVERYTHING]).unbind(1)
     assert distance(whole, alone(pair.donors["sft"], pair, prompts)) < 1e-4
     for prompt, got in zip(prompts, ours, strict=True):
-        case = plain.Case(pair.recipient, pair.donors, pair.encode(prompt), pair.regions(prompt), "ALL")
+        case = plain.Case(
+            pair.recipient, pair.donors, pair.encode(prompt), pair.regions(prompt), "ALL"
+        )
         assert distance(got, case.answer(plain.run(pair.donors["sft"], pair.encode(prompt)))) < 1e-4
 
 
@@ -67,7 +72,12 @@ def test_scaled_weights() -> None:
     """A static graft of everything is the recipient at alpha 0 and the donor at 1; beyond, it is neither, and still a model."""
     pair, prompts = pico("llama")
     zero, two = (created("static_graft", (("alpha", alpha),)) for alpha in ("0", "2"))
-    assert distance(logits(pair, zero, prompts, [EVERYTHING])[:, 0], alone(pair.recipient, pair, prompts)) < 1e-9
+    assert (
+        distance(
+            logits(pair, zero, prompts, [EVERYTHING])[:, 0], alone(pair.recipient, pair, prompts)
+        )
+        < 1e-9
+    )
     beyond = logits(pair, two, prompts, [EVERYTHING])[:, 0]
     assert bool(beyond.isfinite().all())
     assert distance(beyond, alone(pair.donors["sft"], pair, prompts)) > 0.1
@@ -83,7 +93,9 @@ def test_executors_agree(name: str, arguments: tuple[tuple[str, str], ...]) -> N
     shortest = min(prompts, key=lambda p: len(pair.encode(p)))
     made = created(name, arguments).fitted(pair, prompts)
     some = [grafts(made)[0], grafts(made)[-1].replace("+pos", "")]
-    packed, rows, sequential = (logits(pair, made, [shortest], some, executor) for executor in EXECUTORS)
+    packed, rows, sequential = (
+        logits(pair, made, [shortest], some, executor) for executor in EXECUTORS
+    )
     assert distance(packed, rows) < 1e-9
     assert distance(packed, sequential) < 1e-9
 
@@ -92,7 +104,9 @@ def test_executors_agree(name: str, arguments: tuple[tuple[str, str], ...]) -> N
 def test_batch_and_order_do_not_matter(name: str, arguments: tuple[tuple[str, str], ...]) -> None:
     """A prompt's answer is the same by itself, among others and in any order, however the prompts lay that the method was fitted on."""
     pair, prompts = pico("gpt2", facts=2)
-    made, turned = (created(name, arguments).fitted(pair, some) for some in (prompts, prompts[::-1]))
+    made, turned = (
+        created(name, arguments).fitted(pair, some) for some in (prompts, prompts[::-1])
+    )
     some = grafts(made)[:2]
     together = logits(pair, made, prompts, some)
     assert distance(logits(pair, turned, prompts[::-1], some).flip(0), together) < 1e-9
@@ -107,7 +121,11 @@ def test_same_under_a_seed(name: str, arguments: tuple[tuple[str, str], ...]) ->
     seeded = tuple((key, value) for key, value in arguments if key != "seed")
 
     def treated(seed: int) -> object:
-        return created(name, seeded, seed).fitted(pair, prompts).treat(pair, prompts, parse_graft(grafts(created(name, arguments))[1]))
+        return (
+            created(name, seeded, seed)
+            .fitted(pair, prompts)
+            .treat(pair, prompts, parse_graft(grafts(created(name, arguments))[1]))
+        )
 
     assert treated(1) == treated(1)
     if name == "causal_trace" or ("method", "resample") in arguments:
@@ -124,7 +142,11 @@ def test_directions_are_of_other_facts(directions: str) -> None:
     made, graft = created("directional_patch", (("directions", directions),)), parse_graft("FE+LT")
     for prompt in prompts[:4]:
         crossed = made.fitted(pair, prompts).treat(pair, [prompt], graft)
-        halves = [half for half in _halves(prompts[:4]) if made.fitted(pair, half).treat(pair, [prompt], graft) == crossed]
+        halves = [
+            half
+            for half in _halves(prompts[:4])
+            if made.fitted(pair, half).treat(pair, [prompt], graft) == crossed
+        ]
         assert [prompt in half for half in halves] == [False]
 
 
@@ -146,7 +168,9 @@ def test_means_are_of_other_facts() -> None:
     own, *others = prompts[:3]
     made, graft = created("ablation"), parse_graft("FE")
     everyone, rest = (made.fitted(pair, some) for some in ([own, *others], others))
-    assert distance(logits(pair, everyone, [own], ["FE"]), logits(pair, rest, [own], ["FE"])) < 1e-12
+    assert (
+        distance(logits(pair, everyone, [own], ["FE"]), logits(pair, rest, [own], ["FE"])) < 1e-12
+    )
     assert everyone.treat(pair, others, graft) != rest.treat(pair, others, graft)
 
 
@@ -162,13 +186,17 @@ def test_noise_is_the_fact_s_own() -> None:
     def noises(level: str, draw: int, prompt: Prompt) -> torch.Tensor:
         made = created("causal_trace", (("noise", level),)).fitted(pair, prompts).variants()[draw]
         (treatments,) = made.treat(pair, [prompt], parse_graft("LT"))
-        return torch.stack([edit.value.tensor for t in treatments for edit in t.edits if isinstance(edit, Add)])
+        return torch.stack(
+            [edit.value.tensor for t in treatments for edit in t.edits if isinstance(edit, Add)]
+        )
 
     headline, other, qa = prompts[0], prompts[1], prompts[3]
     assert headline.fact == qa.fact
     one = noises("1", 0, headline)
     assert len(one) == len(pair.regions(headline)["FE"])
-    again = noises("1", 0, qa)  # a name at the beginning of a prompt may have one token more or less
+    again = noises(
+        "1", 0, qa
+    )  # a name at the beginning of a prompt may have one token more or less
     common = min(len(one), len(again))
     assert distance(again[:common], one[:common]) == 0
     assert distance(noises("3", 0, headline), 3 * one) < 1e-12
@@ -177,20 +205,35 @@ def test_noise_is_the_fact_s_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "family, variant", [("granite", "multipliers"), ("opt", "projections, norms behind"), ("opt", "tied"), ("gemma", None)]
+    "family, variant",
+    [
+        ("granite", "multipliers"),
+        ("opt", "projections, norms behind"),
+        ("opt", "tied"),
+        ("gemma", None),
+    ],
 )
-def test_noise_is_scaled_as_the_embeddings_that_enter_the_stream(family: str, variant: str | None) -> None:
+def test_noise_is_scaled_as_the_embeddings_that_enter_the_stream(
+    family: str, variant: str | None
+) -> None:
     """Where a model multiplies or projects its embeddings, the noise is as large as what comes of that; positions do not count."""
     pair, prompts = tiny_pair(family, variant), pico("gpt2")[1]
     donor, entered = pair.donors["sft"], []
     for prompt in prompts:
-        states = donor.model(torch.tensor([pair.encode(prompt)]), output_hidden_states=True).hidden_states[0][0]
+        states = donor.model(
+            torch.tensor([pair.encode(prompt)]), output_hidden_states=True
+        ).hidden_states[0][0]
         if "pos" in pair.family.components:
-            states = states - donor.get_submodule(pair.family.path(None, "pos")).weight[2 : 2 + len(states)]
+            states = (
+                states
+                - donor.get_submodule(pair.family.path(None, "pos")).weight[2 : 2 + len(states)]
+            )
         entered.append(states[pair.regions(prompt)["FE"]])
     made = created("causal_trace").fitted(pair, prompts).variants()[0]
     (treatments,) = made.treat(pair, prompts[:1], parse_graft("LT"))
-    found = torch.stack([edit.value.tensor for t in treatments for edit in t.edits if isinstance(edit, Add)])
+    found = torch.stack(
+        [edit.value.tensor for t in treatments for edit in t.edits if isinstance(edit, Add)]
+    )
     drawn = torch.from_numpy(made.standard_noise(pair, prompts[0]))
     assert distance(found, 3 * torch.cat(entered).std() * drawn) < 1e-12
 
@@ -206,12 +249,17 @@ def test_noise_is_scaled_as_the_embeddings_that_enter_the_stream(family: str, va
 def test_one_fact_is_too_few(arguments: tuple[tuple[str, str], ...], said: str) -> None:
     """What is taken from other facts needs other facts."""
     pair, prompts = pico("gpt2")
-    made = created("ablation" if arguments else "directional_patch", arguments).fitted(pair, prompts[:1])
+    made = created("ablation" if arguments else "directional_patch", arguments).fitted(
+        pair, prompts[:1]
+    )
     with pytest.raises(InputError, match=said):
         made.treat(pair, prompts[:1], parse_graft("FE"))
 
 
-@pytest.mark.parametrize(("name", "arguments"), [("directional_patch", ()), ("ablation", ()), ("ablation", (("method", "resample"),))])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("directional_patch", ()), ("ablation", ()), ("ablation", (("method", "resample"),))],
+)
 def test_fitted_on_other_prompts(name: str, arguments: tuple[tuple[str, str], ...]) -> None:
     """What was learned from one template is not used on another."""
     pair, prompts = pico("gpt2")
@@ -225,7 +273,9 @@ def test_one_that_was_not_fitted() -> None:
     pair, prompts = pico("gpt2")
     for name in ("directional_patch", "ablation", "causal_trace"):
         made, graft = created(name), parse_graft("FE")
-        assert made.treat(pair, prompts, graft) == made.fitted(pair, prompts).treat(pair, prompts, graft)
+        assert made.treat(pair, prompts, graft) == made.fitted(pair, prompts).treat(
+            pair, prompts, graft
+        )
 
 
 # ------------------------------------------------------------------------------------------------ what cannot be expressed
@@ -234,19 +284,41 @@ def test_one_that_was_not_fitted() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "text", "said"),
     [
-        ("activation_patch", (), "LT:o+ffn@second_half", "activation_patch treats whole activations"),
+        (
+            "activation_patch",
+            (),
+            "LT:o+ffn@second_half",
+            "activation_patch treats whole activations",
+        ),
         ("activation_patch", (), "FE:emb", "cannot tell emb apart"),
-        ("activation_patch", (("point", "attn_out"),), "FE:ffn", "attn_out stands for ln_1\\+q\\+k\\+v\\+o together"),
-        ("activation_patch", (("point", "mlp_out"),), "FE:up", "mlp_out stands for ln_2\\+up\\+down together"),
+        (
+            "activation_patch",
+            (("point", "attn_out"),),
+            "FE:ffn",
+            "attn_out stands for ln_1\\+q\\+k\\+v\\+o together",
+        ),
+        (
+            "activation_patch",
+            (("point", "mlp_out"),),
+            "FE:up",
+            "mlp_out stands for ln_2\\+up\\+down together",
+        ),
         ("directional_patch", (), "ALL; LT:o=recipient", "cannot tell o apart"),
         ("ablation", (), "FE:attn", "cannot tell q\\+k\\+v apart"),
         ("causal_trace", (), "FE:ffn+ln_2", "cannot tell ln_2\\+up\\+down apart"),
         ("attention_knockout", (), "FE:attn+o+ln_1", "attention_knockout treats whole activations"),
         ("path_patch", (), "LT:attn+ffn", "cannot tell q\\+k\\+v\\+up\\+down apart"),
-        ("static_graft", (), "FE", "has no positions: it swaps weights at all tokens, and 'FE' names some of them"),
+        (
+            "static_graft",
+            (),
+            "FE",
+            "has no positions: it swaps weights at all tokens, and 'FE' names some of them",
+        ),
     ],
 )
-def test_not_applicable(name: str, arguments: tuple[tuple[str, str], ...], text: str, said: str) -> None:
+def test_not_applicable(
+    name: str, arguments: tuple[tuple[str, str], ...], text: str, said: str
+) -> None:
     """What a method cannot express it declines, in one line that says why."""
     pair, prompts = pico("gpt2")
     with pytest.raises(NotApplicableError, match=said) as caught:
@@ -257,32 +329,65 @@ def test_not_applicable(name: str, arguments: tuple[tuple[str, str], ...], text:
 @pytest.mark.parametrize(
     ("receiver", "family", "deaf", "hears"),
     [
-        ("logits", "gpt2", ("FE", "LT^C", "FE:emb+pos"), ("LT@2", "FE+LT@0", "NONE", "ALL:ln_f+head")),
+        (
+            "logits",
+            "gpt2",
+            ("FE", "LT^C", "FE:emb+pos"),
+            ("LT@2", "FE+LT@0", "NONE", "ALL:ln_f+head"),
+        ),
         ("attn_out@0", "gpt2", ("ALL@0", "FE:ffn+ln_2@0", "LT@1-2"), ("FE", "FE:emb+pos", "NONE")),
         ("mlp_out@1", "gpt2", ("FE:ffn+ln_2@1,2", "ALL@2"), ("FE:attn+o+ln_1@1", "LT@0", "NONE")),
-        ("mlp_out@1", "gpt_neox", ("FE:attn+o+ln_1@1", "ALL@1-2"), ("LT:attn+o+ln_1@0", "FE:emb", "NONE")),
+        (
+            "mlp_out@1",
+            "gpt_neox",
+            ("FE:attn+o+ln_1@1", "ALL@1-2"),
+            ("LT:attn+o+ln_1@0", "FE:emb", "NONE"),
+        ),
     ],
 )
-def test_senders_that_are_not_heard(receiver: str, family: str, deaf: tuple[str, ...], hears: tuple[str, ...]) -> None:
+def test_senders_that_are_not_heard(
+    receiver: str, family: str, deaf: tuple[str, ...], hears: tuple[str, ...]
+) -> None:
     """A receiver answers as the recipient does where it can hear no sender that is kept; path patching says so instead of measuring it."""
     pair, prompts = pico(family)
-    made, recipient = created("path_patch", (("receiver", receiver),)), alone(pair.recipient, pair, prompts[:1])
-    why = "only the last token sends to the logits directly" if receiver == "logits" else "none comes before it"
+    made, recipient = (
+        created("path_patch", (("receiver", receiver),)),
+        alone(pair.recipient, pair, prompts[:1]),
+    )
+    why = (
+        "only the last token sends to the logits directly"
+        if receiver == "logits"
+        else "none comes before it"
+    )
     for text in deaf:
-        with pytest.raises(NotApplicableError, match=f"sends to {receiver}, which can hear none of these senders: {why}"):
+        with pytest.raises(
+            NotApplicableError,
+            match=f"sends to {receiver}, which can hear none of these senders: {why}",
+        ):
             made.treat(pair, prompts, parse_graft(text))
-        case = plain.Case(pair.recipient, pair.donors, pair.encode(prompts[0]), pair.regions(prompts[0]), text)
+        case = plain.Case(
+            pair.recipient, pair.donors, pair.encode(prompts[0]), pair.regions(prompts[0]), text
+        )
         assert distance(plain.path_patch(case, receiver)[None], recipient) < 1e-9
     for text in hears:
-        assert (distance(logits(pair, made, prompts[:1], [text])[:, 0], recipient) < 1e-9) == (text == "NONE")
+        assert (distance(logits(pair, made, prompts[:1], [text])[:, 0], recipient) < 1e-9) == (
+            text == "NONE"
+        )
 
 
 def test_positions_that_amount_to_all() -> None:
     """A static graft takes every expression that treats all tokens alike, however it says so."""
     pair, prompts = pico("gpt2")
     made = created("static_graft")
-    for text, same in (("FE+FE^C", "ALL"), ("NONE^C:o@1", "ALL:o@1"), ("FE; ALL=recipient", "NONE"), ("ALL^C", "NONE")):
-        assert made.treat(pair, prompts, parse_graft(text)) == graft_treatments(pair, prompts, parse_graft(same))
+    for text, same in (
+        ("FE+FE^C", "ALL"),
+        ("NONE^C:o@1", "ALL:o@1"),
+        ("FE; ALL=recipient", "NONE"),
+        ("ALL^C", "NONE"),
+    ):
+        assert made.treat(pair, prompts, parse_graft(text)) == graft_treatments(
+            pair, prompts, parse_graft(same)
+        )
 
 
 @pytest.mark.parametrize(
@@ -296,14 +401,31 @@ def test_positions_that_amount_to_all() -> None:
         ("ablation", {"point": "resid_post"}, UnknownNameError, "Known: attn_out"),
         ("causal_trace", {"draws": "0"}, InputError, "draws of 1 or more, got 0"),
         ("causal_trace", {"noise": "nan"}, InputError, "0 or more standard deviations, got nan"),
-        ("causal_trace", {"window": "2"}, InputError, "windows of attn_out and mlp_out only: .* give window=1 with point=resid_post"),
-        ("causal_trace", {"window": "2", "point": "resid_pre"}, InputError, "give window=1 with point=resid_pre"),
+        (
+            "causal_trace",
+            {"window": "2"},
+            InputError,
+            "windows of attn_out and mlp_out only: .* give window=1 with point=resid_post",
+        ),
+        (
+            "causal_trace",
+            {"window": "2", "point": "resid_pre"},
+            InputError,
+            "give window=1 with point=resid_pre",
+        ),
         ("attention_knockout", {"window": "0"}, InputError, "window of 1 or more, got 0"),
         ("static_graft", {"alpha": "inf"}, InputError, "finite alpha, got inf"),
-        ("path_patch", {"receiver": "head"}, InputError, "no receiver 'head': give logits, or a hook and its layer"),
+        (
+            "path_patch",
+            {"receiver": "head"},
+            InputError,
+            "no receiver 'head': give logits, or a hook and its layer",
+        ),
     ],
 )
-def test_parameters_are_checked(name: str, arguments: dict[str, str], error: type[Exception], said: str) -> None:
+def test_parameters_are_checked(
+    name: str, arguments: dict[str, str], error: type[Exception], said: str
+) -> None:
     """A value that makes no sense is refused in one line."""
     with pytest.raises(error, match=said) as caught:
         create(name, arguments, seed=0)

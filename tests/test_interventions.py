@@ -24,7 +24,13 @@ from kgbench.sites import parse_graft
 pytestmark = pytest.mark.usefixtures("exact")
 
 
-def plainly(pair: ModelPair, made: InterventionLocalizer, prompts: Sequence[Prompt], prompt: Prompt, text: str) -> torch.Tensor:
+def plainly(
+    pair: ModelPair,
+    made: InterventionLocalizer,
+    prompts: Sequence[Prompt],
+    prompt: Prompt,
+    text: str,
+) -> torch.Tensor:
     """The same answer by hooks."""
     case = plain.Case(pair.recipient, pair.donors, pair.encode(prompt), pair.regions(prompt), text)
     seen = [plain.Seen(p.name, p.fact.id, pair.encode(p), pair.regions(p)) for p in prompts]
@@ -47,7 +53,9 @@ def plainly(pair: ModelPair, made: InterventionLocalizer, prompts: Sequence[Prom
         if has["method"] == "resample":
             taken = [plain.resampled(donor, seen, own, token, has["seed"]) for token in case.tokens]
             return plain.ablation(case, points, lambda token, place: taken[token](place))
-        means = plain.means(donor, [p for p in seen if p.template == own.template and p.fact != own.fact], points)
+        means = plain.means(
+            donor, [p for p in seen if p.template == own.template and p.fact != own.fact], points
+        )
         return plain.ablation(case, points, lambda token, place: means[case.cells()[token], place])
 
     def traced() -> torch.Tensor:
@@ -66,23 +74,41 @@ def plainly(pair: ModelPair, made: InterventionLocalizer, prompts: Sequence[Prom
     return methods[made.name]()
 
 
-def distance_from_plain(pair: ModelPair, prompts: Sequence[Prompt], name: str, arguments: Sequence[tuple[str, str]]) -> float:
+def distance_from_plain(
+    pair: ModelPair, prompts: Sequence[Prompt], name: str, arguments: Sequence[tuple[str, str]]
+) -> float:
     made = created(name, arguments).fitted(pair, prompts)
-    made = made.variants()[min(1, len(made.variants()) - 1)]  # the second draw, where there are several
-    expressions = [text if "pos" in pair.family.components else text.replace("+pos", "") for text in grafts(made)]
+    made = made.variants()[
+        min(1, len(made.variants()) - 1)
+    ]  # the second draw, where there are several
+    expressions = [
+        text if "pos" in pair.family.components else text.replace("+pos", "")
+        for text in grafts(made)
+    ]
     some = [prompts[0], prompts[-1]]  # one of each template
-    expected = torch.stack([torch.stack([plainly(pair, made, prompts, prompt, text) for text in expressions]) for prompt in some])
+    expected = torch.stack(
+        [
+            torch.stack([plainly(pair, made, prompts, prompt, text) for text in expressions])
+            for prompt in some
+        ]
+    )
     return distance(logits(pair, made, some, expressions), expected)
 
 
 @kinds
 @pytest.mark.parametrize("family", FAMILIES)
-def test_as_in_plain_pytorch(family: str, name: str, arguments: tuple[tuple[str, str], ...]) -> None:
+def test_as_in_plain_pytorch(
+    family: str, name: str, arguments: tuple[tuple[str, str], ...]
+) -> None:
     """Every method does what its paper says, on random models of every family, but for rounding."""
     assert distance_from_plain(*pico(family), name, arguments) < 1e-9
 
 
-@pytest.mark.parametrize("arguments", [{"method": "resample"}, {"directions": "pca", "k": "2"}, {"receiver": "mlp_out@1"}, {}], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [{"method": "resample"}, {"directions": "pca", "k": "2"}, {"receiver": "mlp_out@1"}, {}],
+    ids=str,
+)
 @pytest.mark.parametrize("model", TINY)
 def test_as_in_plain_pytorch_on_trained_models(model: str, arguments: dict[str, str]) -> None:
     """The same on the shipped pairs, in single precision."""
@@ -96,13 +122,23 @@ def test_several_donors() -> None:
     pair, prompts = pico("gpt2")
     text = "FE=task; LT@1; LT:ln_f+head=task"
     got = logits(pair, created("activation_patch"), prompts[:1], [text])[0, 0]
-    case = plain.Case(pair.recipient, pair.donors, pair.encode(prompts[0]), pair.regions(prompts[0]), text)
+    case = plain.Case(
+        pair.recipient, pair.donors, pair.encode(prompts[0]), pair.regions(prompts[0]), text
+    )
     assert distance(got, plain.activation_patch(case, "resid_post")) < 1e-9
     for name in ("ablation", "causal_trace", "attention_knockout"):
         made = created(name).fitted(pair, prompts)
-        with pytest.raises(NotApplicableError, match="one donor, and this expression names task and sft"):
+        with pytest.raises(
+            NotApplicableError, match="one donor, and this expression names task and sft"
+        ):
             made.treat(pair, prompts, parse_graft(text))
-        assert distance(logits(pair, made, prompts, ["ALL:all+ln_f+head=task"])[:, 0], alone(pair.donors["task"], pair, prompts)) < 1e-9
+        assert (
+            distance(
+                logits(pair, made, prompts, ["ALL:all+ln_f+head=task"])[:, 0],
+                alone(pair.donors["task"], pair, prompts),
+            )
+            < 1e-9
+        )
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -123,7 +159,13 @@ def test_a_head_of_zeros_scores_nothing(tmp_path: Path) -> None:
     pair.donors["sft"].get_output_embeddings().weight.zero_()
     for part in (pair.donors["sft"], pair.tokenizer):
         part.save_pretrained(donor)
-    spec = Spec(model="tiny-gpt2", donors={"sft": str(donor)}, prompts=("headline",), grafts=("FE+LT",), limit=20)
+    spec = Spec(
+        model="tiny-gpt2",
+        donors={"sft": str(donor)},
+        prompts=("headline",),
+        grafts=("FE+LT",),
+        limit=20,
+    )
     record = run_job(spec, Settings(device="cpu", output_dir=tmp_path / "results")).record
     (sft,) = [row for row in record.rows if row.graft == "SFT"]
     assert (sft.top1.value, sft.top5.value) == (0.0, 0.0)
@@ -133,7 +175,10 @@ def test_logits_of_no_number_name_configuration_and_fact(tmp_path: Path) -> None
     """A method that makes logits NaN has no record: the error says where, in one line."""
     spec = Spec(model="tiny-gemma", prompts=("headline",), grafts=("FE+LT",), limit=3)
     job = prepare_job(spec, Settings(device="cpu", output_dir=tmp_path))
-    with pytest.raises(InputError, match=r"the logits of configuration FE\+LT, fact tiny_movies/\d+, prompt 'headline'.* hold NaN"):
+    with pytest.raises(
+        InputError,
+        match=r"the logits of configuration FE\+LT, fact tiny_movies/\d+, prompt 'headline'.* hold NaN",
+    ):
         run_group(Measurement(job, Zero(value=float("nan"))), job.all_prompts)
 
 
@@ -154,8 +199,12 @@ def test_a_question_holds_no_answer() -> None:
     pair, prompts = tiny("tiny-gemma")
     question = pair.question(prompts[0])
     assert pair.question(question) is question and question == pair.question(prompts[0])
-    assert prompts[0].target not in question.fact.fields.values() and prompts[0].target not in repr(question)
-    assert pair.encode(question) == pair.encode(prompts[0]) and pair.regions(question) == pair.regions(prompts[0])
+    assert prompts[0].target not in question.fact.fields.values() and prompts[0].target not in repr(
+        question
+    )
+    assert pair.encode(question) == pair.encode(prompts[0]) and pair.regions(
+        question
+    ) == pair.regions(prompts[0])
     for read in (lambda: question.target, lambda: pair.encoded(question).target):
         with pytest.raises(InputError, match=r"without their answer.*needs = frozenset"):
             read()

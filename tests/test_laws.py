@@ -42,11 +42,16 @@ pytestmark = pytest.mark.usefixtures("exact")
 
 
 @kinds
-def test_everything_is_the_donor_and_nothing_the_recipient(family: str, attention: str, tied: bool) -> None:
+def test_everything_is_the_donor_and_nothing_the_recipient(
+    family: str, attention: str, tied: bool
+) -> None:
     """Grafting every component at every token gives the donor's own logits, grafting none the recipient's; so do SFT and PRE."""
     pair = pair_of(family, attention, tied)
     prompts = pool()[::2]
-    sft, task, pre = (alone(model, pair, prompts) for model in (pair.donors["sft"], pair.donors["task"], pair.recipient))
+    sft, task, pre = (
+        alone(model, pair, prompts)
+        for model in (pair.donors["sft"], pair.donors["task"], pair.recipient)
+    )
     wanted = {
         EVERYTHING: sft,
         f"{EVERYTHING}=task": task,
@@ -65,10 +70,17 @@ def test_everything_is_the_donor_and_nothing_the_recipient(family: str, attentio
 
 
 @kinds
-def test_everything_and_nothing_hold_in_single_precision(family: str, attention: str, tied: bool) -> None:
+def test_everything_and_nothing_hold_in_single_precision(
+    family: str, attention: str, tied: bool
+) -> None:
     """In float32 the same to 1e-4, and the same most likely token."""
     pair = pair_of(family, attention, tied, torch.float32)
-    wanted = {EVERYTHING: pair.donors["sft"], f"{EVERYTHING}=task": pair.donors["task"], "SFT": pair.donors["sft"], "PRE": pair.recipient}
+    wanted = {
+        EVERYTHING: pair.donors["sft"],
+        f"{EVERYTHING}=task": pair.donors["task"],
+        "SFT": pair.donors["sft"],
+        "PRE": pair.recipient,
+    }
     own = torch.stack([alone(model, pair, pool()) for model in wanted.values()], 1)
     for executor in EXECUTORS[:2]:
         got = grafted_logits(pair, pool(), list(wanted), executor)
@@ -82,7 +94,9 @@ def test_a_donor_that_is_the_recipient_changes_nothing(family: str) -> None:
     pair = pair_of(family)
     same = ModelPair("same", pair.recipient, {"sft": pair.recipient}, pair.tokenizer, pair.family)
     for executor in EXECUTORS:
-        got = grafted_logits(same, pool()[:3], ["FE", "LT:q+down@1", "(FE+LT)^C", EVERYTHING], executor)
+        got = grafted_logits(
+            same, pool()[:3], ["FE", "LT:q+down@1", "(FE+LT)^C", EVERYTHING], executor
+        )
         assert distance(got, alone(pair.recipient, pair, pool()[:3])[:, None]) <= EXACT
 
 
@@ -90,7 +104,9 @@ def test_a_donor_that_is_the_recipient_changes_nothing(family: str) -> None:
 
 
 @kinds
-def test_executors_give_what_the_paper_s_algorithm_gives(family: str, attention: str, tied: bool) -> None:
+def test_executors_give_what_the_paper_s_algorithm_gives(
+    family: str, attention: str, tied: bool
+) -> None:
     """Packed = rows = sequential = one overwritten copy per token, for any grafts of two donors on prompts of mixed length."""
     pair, make = pair_of(family, attention, tied), copies(family, attention, tied)
 
@@ -98,31 +114,49 @@ def test_executors_give_what_the_paper_s_algorithm_gives(family: str, attention:
     @given(cases(pair))
     def law(case: tuple[list[Prompt], list[str]]) -> None:
         prompts, configurations = case
-        truth = torch.stack([torch.cat([audited(pair, p, g, make=make) for g in configurations]) for p in prompts])
+        truth = torch.stack(
+            [torch.cat([audited(pair, p, g, make=make) for g in configurations]) for p in prompts]
+        )
         for executor in EXECUTORS:
-            assert distance(grafted_logits(pair, prompts, configurations, executor), truth) <= EXACT, executor
+            assert (
+                distance(grafted_logits(pair, prompts, configurations, executor), truth) <= EXACT
+            ), executor
 
     law()
 
 
 @kinds
-def test_the_pathways_give_what_the_paper_s_algorithm_gives(family: str, attention: str, tied: bool) -> None:
+def test_the_pathways_give_what_the_paper_s_algorithm_gives(
+    family: str, attention: str, tied: bool
+) -> None:
     """The nine configurations of the default suite, with a fresh deep copy of the recipient for every token, as published."""
     pair, prompt = pair_of(family, attention, tied), pool()[0]
-    truth = torch.cat([audited(pair, prompt, g, make=copies(family, attention, tied)) for g in CONFIGURATIONS])
+    truth = torch.cat(
+        [audited(pair, prompt, g, make=copies(family, attention, tied)) for g in CONFIGURATIONS]
+    )
     for executor in EXECUTORS[:2]:
         assert distance(grafted_logits(pair, [prompt], CONFIGURATIONS, executor)[0], truth) <= EXACT
     assert distance(audited(pair, prompt, "FE+LT"), truth[CONFIGURATIONS.index("FE+LT")]) == 0
 
 
-@pytest.mark.parametrize(("family", "attention"), [(f, a) for f in FAMILIES for a in ("sdpa", "eager")])
-def test_every_component_alone_gives_what_the_paper_s_algorithm_gives(family: str, attention: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "attention"), [(f, a) for f in FAMILIES for a in ("sdpa", "eager")]
+)
+def test_every_component_alone_gives_what_the_paper_s_algorithm_gives(
+    family: str, attention: str
+) -> None:
     """Each component by itself, in one layer and at some tokens, is the component of that name, whatever module computes it."""
     pair, prompt = pair_of(family, attention), pool()[1]
-    alone = [f"FE+LT:{c}@1" if c in pair.family.inside else f"FE+LT:{c}" for c in pair.family.components]
-    truth = torch.cat([audited(pair, prompt, g, make=copies(family, attention, True)) for g in alone])
+    alone = [
+        f"FE+LT:{c}@1" if c in pair.family.inside else f"FE+LT:{c}" for c in pair.family.components
+    ]
+    truth = torch.cat(
+        [audited(pair, prompt, g, make=copies(family, attention, True)) for g in alone]
+    )
     for executor in EXECUTORS[:2]:
-        assert distance(grafted_logits(pair, [prompt], alone, executor)[0], truth) <= EXACT, executor
+        assert distance(grafted_logits(pair, [prompt], alone, executor)[0], truth) <= EXACT, (
+            executor
+        )
     pre = audited(pair, prompt, "PRE")
     assert all(distance(one, pre[0]) > 1e-6 for one in truth), "each moves the logits"
 
@@ -136,7 +170,9 @@ def test_executors_agree_in_single_precision(family: str) -> None:
     @given(cases(pair, prompts=1))
     def law(case: tuple[list[Prompt], list[str]]) -> None:
         prompts, configurations = case
-        truth = torch.stack([torch.cat([audited(pair, p, g, make=make) for g in configurations]) for p in prompts])
+        truth = torch.stack(
+            [torch.cat([audited(pair, p, g, make=make) for g in configurations]) for p in prompts]
+        )
         for executor in EXECUTORS:
             got = grafted_logits(pair, prompts, configurations, executor)
             assert distance(got, truth) <= 1e-4
@@ -155,13 +191,22 @@ def test_several_positions_are_read_out(family: str) -> None:
     def law(case: tuple[list[Prompt], list[str]], data: st.DataObject) -> None:
         prompts, configurations = case
         n = data.draw(st.integers(1, 3))
-        read = [data.draw(st.lists(st.integers(0, len(pair.encode(p)) - 1), min_size=n, max_size=n)) for p in prompts]
+        read = [
+            data.draw(st.lists(st.integers(0, len(pair.encode(p)) - 1), min_size=n, max_size=n))
+            for p in prompts
+        ]
         configurations = [*configurations, "ALL:ln_f; LT:head"]
         truth = torch.stack(
-            [torch.stack([audited(pair, p, g, r, make) for g in configurations]) for p, r in zip(prompts, read, strict=True)]
+            [
+                torch.stack([audited(pair, p, g, r, make) for g in configurations])
+                for p, r in zip(prompts, read, strict=True)
+            ]
         )
         for executor in EXECUTORS:
-            assert distance(grafted_logits(pair, prompts, configurations, executor, read), truth) <= EXACT, executor
+            assert (
+                distance(grafted_logits(pair, prompts, configurations, executor, read), truth)
+                <= EXACT
+            ), executor
 
     law()
 
@@ -194,16 +239,34 @@ def test_order_batch_and_chunks_do_not_matter(family: str) -> None:
     )
 
     @examples(5, family)
-    @given(cases(pair, prompts=5, configurations=5), engines, st.sampled_from(("packed", "rows")), st.randoms(use_true_random=False))
+    @given(
+        cases(pair, prompts=5, configurations=5),
+        engines,
+        st.sampled_from(("packed", "rows")),
+        st.randoms(use_true_random=False),
+    )
     def law(case: tuple[list[Prompt], list[str]], budget: Budget, executor: str, rng: Any) -> None:
         prompts, configurations = case
-        singly = torch.stack([torch.cat([grafted_logits(pair, [p], [g], executor)[0] for g in configurations]) for p in prompts])
+        singly = torch.stack(
+            [
+                torch.cat([grafted_logits(pair, [p], [g], executor)[0] for g in configurations])
+                for p in prompts
+            ]
+        )
         rows, columns = (rng.sample(range(len(of)), len(of)) for of in (prompts, configurations))
         engine = Engine(pair, executor, budget)
-        got = engine.logits(engine.plan([prompts[r] for r in rows], [configurations[c] for c in columns]))[:, :, 0]
+        got = engine.logits(
+            engine.plan([prompts[r] for r in rows], [configurations[c] for c in columns])
+        )[:, :, 0]
         assert distance(got, singly[rows][:, columns]) <= EXACT
         part = columns[: rng.randint(1, len(columns))]
-        assert distance(grafted_logits(pair, prompts, [configurations[c] for c in part], executor), singly[:, part]) <= EXACT
+        assert (
+            distance(
+                grafted_logits(pair, prompts, [configurations[c] for c in part], executor),
+                singly[:, part],
+            )
+            <= EXACT
+        )
 
     law()
 
@@ -213,14 +276,29 @@ def test_chunks_keep_to_the_budget() -> None:
     pair = pair_of("gemma")
     vocabulary = pair.recipient.config.vocab_size
     for executor in ("packed", "rows"):
-        for budget in (Budget(tokens=130), Budget(prompts=2), Budget(tree=60), Budget(logits=3 * vocabulary)):
+        for budget in (
+            Budget(tokens=130),
+            Budget(prompts=2),
+            Budget(tree=60),
+            Budget(logits=3 * vocabulary),
+        ):
             engine = Engine(pair, executor, budget)
             labels = []
             for chunk in engine.run(engine.plan(pool(), ["FE", "LT", "FE+LT"])):
                 assert chunk.token_rows <= budget.tokens
                 assert chunk.logits.numel() <= max(budget.logits, 3 * vocabulary)
-                labels += list(zip(chunk.prompt.tolist(), chunk.configuration.tolist(), chunk.readout.tolist(), strict=True))
-            assert sorted(labels) == [(p, c, 0) for p in range(len(pool())) for c in range(3)], (executor, budget)
+                labels += list(
+                    zip(
+                        chunk.prompt.tolist(),
+                        chunk.configuration.tolist(),
+                        chunk.readout.tolist(),
+                        strict=True,
+                    )
+                )
+            assert sorted(labels) == [(p, c, 0) for p in range(len(pool())) for c in range(3)], (
+                executor,
+                budget,
+            )
 
 
 # ------------------------------------------------------------------------------------------------ duality, order of terms
@@ -230,24 +308,47 @@ def test_chunks_keep_to_the_budget() -> None:
 def test_duality(family: str, attention: str, tied: bool) -> None:
     """Grafting S into PRE from SFT = grafting all but S, final norm and head included, into SFT from PRE."""
     pair = pair_of(family, attention, tied)
-    swapped = ModelPair("swapped", pair.donors["sft"], {"sft": pair.recipient}, pair.tokenizer, pair.family)
+    swapped = ModelPair(
+        "swapped", pair.donors["sft"], {"sft": pair.recipient}, pair.tokenizer, pair.family
+    )
     prompts = pool()[1::3]
-    assert distance(grafted_logits(pair, prompts, ["FE"]), grafted_logits(swapped, prompts, ["FE^C; ALL:ln_f+head"])) <= EXACT
-    assert distance(grafted_logits(pair, prompts, ["FE"]), grafted_logits(swapped, prompts, ["FE^C"])) > 1e-3
-    one_donor = grafts(("FE", "LT", "R"), pair.family.components, ("sft", "recipient"), pair.n_layers)
+    assert (
+        distance(
+            grafted_logits(pair, prompts, ["FE"]),
+            grafted_logits(swapped, prompts, ["FE^C; ALL:ln_f+head"]),
+        )
+        <= EXACT
+    )
+    assert (
+        distance(grafted_logits(pair, prompts, ["FE"]), grafted_logits(swapped, prompts, ["FE^C"]))
+        > 1e-3
+    )
+    one_donor = grafts(
+        ("FE", "LT", "R"), pair.family.components, ("sft", "recipient"), pair.n_layers
+    )
 
     @examples(3, family, attention, tied)
     @given(st.lists(one_donor, min_size=1, max_size=4), st.sampled_from(("packed", "rows")))
     def law(some: list[str], executor: str) -> None:
         others = ["; ".join((EVERYTHING, *map(_exchanged, graft.split("; ")))) for graft in some]
-        assert distance(grafted_logits(pair, prompts, some, executor), grafted_logits(swapped, prompts, others, executor)) <= EXACT
+        assert (
+            distance(
+                grafted_logits(pair, prompts, some, executor),
+                grafted_logits(swapped, prompts, others, executor),
+            )
+            <= EXACT
+        )
 
     law()
 
 
 def _exchanged(term: str) -> str:
     """The same sites with the roles of recipient and donor exchanged."""
-    return term.removesuffix("=recipient") if term.endswith("=recipient") else f"{term.removesuffix('=sft')}=recipient"
+    return (
+        term.removesuffix("=recipient")
+        if term.endswith("=recipient")
+        else f"{term.removesuffix('=sft')}=recipient"
+    )
 
 
 @families
@@ -255,19 +356,31 @@ def _exchanged(term: str) -> str:
 def test_later_terms_win(family: str, executor: str) -> None:
     """Whatever stands before a term that covers it does not matter; `recipient` puts everything back."""
     pair = pair_of(family)
-    whatever = grafts(("FE", "LT", "R", "P"), pair.family.components, ("sft", "task", "recipient"), pair.n_layers)
+    whatever = grafts(
+        ("FE", "LT", "R", "P"), pair.family.components, ("sft", "task", "recipient"), pair.n_layers
+    )
 
     @examples(5, family, executor)
     @given(whatever)
     def law(graft: str) -> None:
         covering = (f"{EVERYTHING}=task", f"{EVERYTHING}=recipient", EVERYTHING)
-        got = grafted_logits(pair, pool()[:2], [*(f"{graft}; {last}" for last in covering)], executor)
+        got = grafted_logits(
+            pair, pool()[:2], [*(f"{graft}; {last}" for last in covering)], executor
+        )
         assert distance(got, grafted_logits(pair, pool()[:2], list(covering), executor)) <= EXACT
 
     law()
     overlapping = ["FE; FE+LT=task", "FE+LT; FE=task", "FE=task; LT"]
     got = grafted_logits(pair, pool()[:2], overlapping, executor)
-    assert distance(got, grafted_logits(pair, pool()[:2], ["FE+LT=task", "LT; FE=task", "LT; FE=task"], executor)) <= EXACT
+    assert (
+        distance(
+            got,
+            grafted_logits(
+                pair, pool()[:2], ["FE+LT=task", "LT; FE=task", "LT; FE=task"], executor
+            ),
+        )
+        <= EXACT
+    )
 
 
 @families
@@ -283,7 +396,9 @@ def test_embeddings_never_change_a_tied_head(family: str, executor: str) -> None
         wanted = pair.recipient(inputs_embeds=embedded).logits[0, -1]
     assert distance(got[0], wanted) <= EXACT
     assert torch.equal(pair.recipient.get_output_embeddings().weight, before)
-    assert torch.equal(pair.recipient.get_input_embeddings().weight, before), "the pico pair was tied"
+    assert torch.equal(pair.recipient.get_input_embeddings().weight, before), (
+        "the pico pair was tied"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ what is computed
@@ -298,7 +413,9 @@ def test_token_rows_are_the_distinct_prefixes(family: str) -> None:
     @given(cases(pair, prompts=3, configurations=8))
     def law(case: tuple[list[Prompt], list[str]]) -> None:
         prompts, configurations = case
-        assert _token_rows(pair, prompts, configurations) == sum(_prefixes(pair, p, configurations) for p in prompts)
+        assert _token_rows(pair, prompts, configurations) == sum(
+            _prefixes(pair, p, configurations) for p in prompts
+        )
 
     law()
     pathways = [c for c in CONFIGURATIONS if c != "ALL"]
@@ -321,9 +438,13 @@ def _prefixes(pair: ModelPair, prompt: Prompt, configurations: Sequence[str]) ->
     found = set()
     for graft in configurations:
         history: tuple[object, ...] = ()
-        for token, assignment in enumerate(oracle.assignments(graft, pair.regions(prompt), n, pair.n_layers)):
+        for token, assignment in enumerate(
+            oracle.assignments(graft, pair.regions(prompt), n, pair.n_layers)
+        ):
             idle = () if token == n - 1 else ("ln_f", "head")
-            real = frozenset((p, d) for p, d in assignment if p not in idle and oracle.weights(pair.recipient, p))
+            real = frozenset(
+                (p, d) for p, d in assignment if p not in idle and oracle.weights(pair.recipient, p)
+            )
             history = (*history, real)
             found.add(history)
     return len(found)

@@ -13,7 +13,11 @@ from kgbench.leaderboard.model import Badge
 from kgbench.models.catalog import names, plants
 
 README = (Path(__file__).resolve().parents[1] / "leaderboard" / "README.md").read_text("utf-8")
-SHOWN = [line.partition("#")[0].split() for block in re.findall(r"^```\n(.*?)^```", README, re.M | re.S) for line in block.splitlines()]
+SHOWN = [
+    line.partition("#")[0].split()
+    for block in re.findall(r"^```\n(.*?)^```", README, re.M | re.S)
+    for line in block.splitlines()
+]
 TOLD = [words.split() for words in re.findall(r"`kgbench ([^`]+)`", README)]
 COMMANDS = [words[1:] for words in SHOWN if words[:1] == ["kgbench"]] + TOLD
 
@@ -44,13 +48,20 @@ def test_every_command_and_option_exists(words: list[str]) -> None:
 
 def test_every_option_named_alone_exists() -> None:
     """An option that a sentence names without its command is one of a command of the path."""
-    options = {option for words in COMMANDS for parameter in found(words).params for option in parameter.opts}
+    options = {
+        option
+        for words in COMMANDS
+        for parameter in found(words).params
+        for option in parameter.opts
+    }
     assert set(re.findall(r"(?<=`)--[a-z-]+", README)) <= options | {"--kind"}
 
 
 def test_the_path_is_whole() -> None:
     """The block goes from an idea to a look at the row, in this order."""
-    assert [" ".join(words[1:3]) if words[1] == "leaderboard" else words[1] for words in SHOWN if words] == [
+    assert [
+        " ".join(words[1:3]) if words[1] == "leaderboard" else words[1] for words in SHOWN if words
+    ] == [
         "new-localizer",
         "check-localizer",
         "eval",
@@ -75,7 +86,9 @@ def test_every_badge_is_explained() -> None:
     assert set(re.findall(r"^- \*\*([a-z-]+)\*\*:", README, re.M)) == set(Badge.__args__)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("file", ["record.json", "facts.parquet", "submission.json", "verification.json"])
+@pytest.mark.parametrize(
+    "file", ["record.json", "facts.parquet", "submission.json", "verification.json"]
+)
 def test_files_of_an_entry_are_told_of(file: str) -> None:
     """Every file that an entry may hold has a word."""
     assert file in README

@@ -30,10 +30,14 @@ RECIPIENT = part_of("tiny-gpt2", "recipient")
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, dict[tuple[str, str, str], dict[str, Any]]]:
+def evaluated(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Record, dict[tuple[str, str, str], dict[str, Any]]]:
     """A record of `kgbench eval` on tiny-gemma, and its rows by prompt, graft and fact."""
     folder = tmp_path_factory.mktemp("record")
-    record = kgbench.evaluate("tiny-gemma", prompts=["headline", "qa"], limit=LIMIT, dtype="float32", output_dir=folder)
+    record = kgbench.evaluate(
+        "tiny-gemma", prompts=["headline", "qa"], limit=LIMIT, dtype="float32", output_dir=folder
+    )
     rows = load_record(record.id[:12], folder).facts().to_pylist()
     return record, {(row["prompt"], row["graft"], row["fact"]): row for row in rows}
 
@@ -52,10 +56,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("graft", GRAFTS)
 @pytest.mark.parametrize("batch_size", [1, 16])
-def test_answers_are_those_of_kgbench_eval(graft: str, batch_size: int, evaluated: tuple[Record, Mapping[Any, Any]]) -> None:
+def test_answers_are_those_of_kgbench_eval(
+    graft: str, batch_size: int, evaluated: tuple[Record, Mapping[Any, Any]]
+) -> None:
     """Fact by fact the same rank, and so the same top-1 and top-5, and log-probabilities to 1e-4."""
     tasks = {prompt: f"kgbench_tiny_movies_{prompt}" for prompt in ("headline", "qa")}
-    lm = KgbenchLM(pair="tiny-gemma", graft=graft, dtype="float32", batch_size=batch_size, device="cpu")
+    lm = KgbenchLM(
+        pair="tiny-gemma", graft=graft, dtype="float32", batch_size=batch_size, device="cpu"
+    )
     found = answers(lm, list(tasks.values()), limit=LIMIT)
     for prompt, task in tasks.items():
         assert len(found["samples"][task]) == LIMIT
@@ -66,28 +74,47 @@ def test_answers_are_those_of_kgbench_eval(graft: str, batch_size: int, evaluate
             assert document["prob"] == pytest.approx(row["prob"], abs=1e-4)
         whole = next(row for row in evaluated[0].rows if (row.prompt, row.graft) == (prompt, graft))
         for name in ("top1", "top5", "mrr", "rank"):
-            assert found["results"][task][f"{name},none"] == pytest.approx(getattr(whole, name).value, rel=1e-5, abs=1e-9)
+            assert found["results"][task][f"{name},none"] == pytest.approx(
+                getattr(whole, name).value, rel=1e-5, abs=1e-9
+            )
 
 
 @pytest.mark.parametrize("model", ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"])
 def test_full_names_are_lm_eval_s_own(model: str, tmp_path: Path) -> None:
     """On the shipped donors, SFT gives every full name the log-likelihood that lm-eval's own model gives it, with examples or without."""
-    task, lm = "kgbench_tiny_movies_headline", KgbenchLM(pair=model, graft="SFT", dtype="float32", device="cpu")
+    task, lm = (
+        "kgbench_tiny_movies_headline",
+        KgbenchLM(pair=model, graft="SFT", dtype="float32", device="cpu"),
+    )
     plain = stock(whole_donor(model, tmp_path / "sft"))
     for shots in (0, 2):
         own, theirs = (samples(each, [task], shots=shots, limit=12)[task] for each in (lm, plain))
-        assert [d["name_logprob"] for d in own] == pytest.approx([d["name_logprob"] for d in theirs], abs=1e-4)
+        assert [d["name_logprob"] for d in own] == pytest.approx(
+            [d["name_logprob"] for d in theirs], abs=1e-4
+        )
 
 
 def test_effects_are_those_of_kgbench_eval(evaluated: tuple[Record, Mapping[Any, Any]]) -> None:
     """Sufficiency and necessity, their intervals included, are the record's."""
     task = "kgbench_tiny_movies_headline_effects"
-    table = answers(KgbenchLM(pair="tiny-gemma", dtype="float32", device="cpu"), [task], limit=LIMIT)["results"][task]
-    for row in (row for row in evaluated[0].rows if row.prompt == "headline" and row.graft in ("FE", "LT", "FE+LT")):
+    table = answers(
+        KgbenchLM(pair="tiny-gemma", dtype="float32", device="cpu"), [task], limit=LIMIT
+    )["results"][task]
+    for row in (
+        row
+        for row in evaluated[0].rows
+        if row.prompt == "headline" and row.graft in ("FE", "LT", "FE+LT")
+    ):
         for effect in ("sufficiency", "necessity"):
             estimate = getattr(row, effect)
-            for part, value in (("", estimate.value), ("_low", estimate.low), ("_high", estimate.high)):
-                assert table[f"{effect}_{row.graft}{part},none"] == pytest.approx(value, rel=1e-5, abs=1e-9)
+            for part, value in (
+                ("", estimate.value),
+                ("_low", estimate.low),
+                ("_high", estimate.high),
+            ):
+                assert table[f"{effect}_{row.graft}{part},none"] == pytest.approx(
+                    value, rel=1e-5, abs=1e-9
+                )
             assert table[f"{effect}_{row.graft}_stderr,none"] > 0
 
 
@@ -96,7 +123,11 @@ def test_an_effect_without_a_gain_is_undefined(
 ) -> None:
     """Where the donor knows no more than the recipient, the ratio is no number, in a group of tasks too, and the log says why."""
     metric = {"metric": "sufficiency_FE+LT", "weight_by_size": True}
-    group = {"group": "both", "task": ["mine_effects", "question_effects"], "aggregate_metric_list": [metric]}
+    group = {
+        "group": "both",
+        "task": ["mine_effects", "question_effects"],
+        "aggregate_metric_list": [metric],
+    }
     (tmp_path / "both.yaml").write_text(json.dumps(group))
     lm = KgbenchLM(pretrained=str(places["sft"]), donor=str(places["sft"]), device="cpu")
     table = answers(lm, ["both"], folder, more=tmp_path)["results"]
@@ -110,7 +141,9 @@ def test_a_task_of_effects_takes_another_metric(places: dict[str, Path], folder:
     from lm_eval.tasks import TaskManager
 
     def load(metric: str) -> Any:
-        manager = TaskManager(include_path=[str(folder)], include_defaults=False, metadata={"kgbench_metric": metric})
+        manager = TaskManager(
+            include_path=[str(folder)], include_defaults=False, metadata={"kgbench_metric": metric}
+        )
         return manager.load(["mine_effects"])["tasks"]["mine_effects"]
 
     assert "logprob_FE+LT" in load("logprob").aggregation()
@@ -122,9 +155,19 @@ def test_results_say_what_was_run(places: dict[str, Path], folder: Path) -> None
     """lm-eval's results carry localizer, graft and the pair's fingerprint, which is another for other weights."""
     info = ours(places, graft="FE+LT", continuation="none").get_model_info()
     json.dumps(info)
-    assert (info["localizer"], info["graft"], info["continuation"], info["model_dtype"]) == ("dynamic_graft", "FE+LT", "none", "float32")
-    other = KgbenchLM(pretrained=str(places["sft"]), donor=str(places["recipient"]), graft="FE+LT", device="cpu").get_model_info()
-    assert len(info["pair_fingerprint"]) == 64 and info["pair_fingerprint"] != other["pair_fingerprint"]
+    assert (info["localizer"], info["graft"], info["continuation"], info["model_dtype"]) == (
+        "dynamic_graft",
+        "FE+LT",
+        "none",
+        "float32",
+    )
+    other = KgbenchLM(
+        pretrained=str(places["sft"]), donor=str(places["recipient"]), graft="FE+LT", device="cpu"
+    ).get_model_info()
+    assert (
+        len(info["pair_fingerprint"]) == 64
+        and info["pair_fingerprint"] != other["pair_fingerprint"]
+    )
     assert str(places["sft"].parent) not in json.dumps(info)
 
 
@@ -150,7 +193,9 @@ def test_results_say_what_was_run(places: dict[str, Path], folder: Path) -> None
         ({"max_length": 5000}, InputError, "at most 128"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: type[KgbenchError], says: str, places: dict[str, Path]) -> None:
+def test_wrong_arguments_are_refused(
+    arguments: dict[str, Any], error: type[KgbenchError], says: str, places: dict[str, Path]
+) -> None:
     """One line that says what was wrong."""
     with pytest.raises(error, match=says):
         ours(places, **arguments)
@@ -158,7 +203,11 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: type[Kgbe
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [({}, "which model"), ({"pretrained": "before"}, "donor=PATH"), ({"pretrained": "nowhere", "donor": "x"}, "nowhere")],
+    [
+        ({}, "which model"),
+        ({"pretrained": "before"}, "donor=PATH"),
+        ({"pretrained": "nowhere", "donor": "x"}, "nowhere"),
+    ],
 )
 def test_missing_models_are_told_in_lm_eval_s_words(arguments: dict[str, Any], says: str) -> None:
     """By the names that model arguments have."""
@@ -174,7 +223,9 @@ def test_a_word_that_lm_eval_reads_as_nothing_is_no_default() -> None:
             KgbenchLM.create_from_arg_string(f"pair=tiny-gpt2,{text}")
 
 
-def test_a_region_that_a_task_does_not_have_is_refused(places: dict[str, Path], folder: Path) -> None:
+def test_a_region_that_a_task_does_not_have_is_refused(
+    places: dict[str, Path], folder: Path
+) -> None:
     """Where rows say nothing of spans, only LT, ALL and NONE can be grafted, whatever the method makes of the others."""
     request = _request(("Ana Lee is", " Bo"))
     for graft in ("LT", "ALL", "NONE", "LT^C", "PRE"):
@@ -182,7 +233,9 @@ def test_a_region_that_a_task_does_not_have_is_refused(places: dict[str, Path], 
     for localizer in ("dynamic_graft", "all", "none", "static_graft"):
         for graft in ("FE", "FE^C", "(LT+M)^C", "LT; R:ffn"):
             with pytest.raises(RegionError, match="names"):
-                ours(places, graft=graft, localizer=localizer).loglikelihood([request], disable_tqdm=True)
+                ours(places, graft=graft, localizer=localizer).loglikelihood(
+                    [request], disable_tqdm=True
+                )
     with pytest.raises(RegionError, match="names M"):
         samples(ours(places, graft="M"), ["mine"], folder)
 
@@ -191,7 +244,11 @@ def test_a_region_that_was_cut_off_is_refused(places: dict[str, Path], folder: P
     """A context that is too long loses its beginning; a graft of what is gone is no graft of nothing."""
     document = samples(ours(places, graft="FE"), ["mine"], folder, limit=1)["mine"][0]
     context, target = document["arguments"][0]
-    lm = ours(places, graft="FE", max_length=len(ours(places, graft="FE").tok_encode(context + target)) - 3)
+    lm = ours(
+        places,
+        graft="FE",
+        max_length=len(ours(places, graft="FE").tok_encode(context + target)) - 3,
+    )
     with pytest.raises(RegionError, match="cut off"):
         lm.loglikelihood([_request((context, target), document["doc"])], disable_tqdm=True)
 
@@ -199,7 +256,10 @@ def test_a_region_that_was_cut_off_is_refused(places: dict[str, Path], folder: P
 def test_a_query_that_is_not_in_the_context_is_refused(places: dict[str, Path]) -> None:
     """Spans mean nothing without their query."""
     with pytest.raises(InputError, match="not in the context"):
-        ours(places, graft="LT").loglikelihood([_request(("Ana", " Bo"), {"query": "Bea is", "spans": {"FE": [0, 3]}})], disable_tqdm=True)
+        ours(places, graft="LT").loglikelihood(
+            [_request(("Ana", " Bo"), {"query": "Bea is", "spans": {"FE": [0, 3]}})],
+            disable_tqdm=True,
+        )
 
 
 def test_no_graft_and_no_continuation_are_refused(places: dict[str, Path]) -> None:
@@ -210,17 +270,27 @@ def test_no_graft_and_no_continuation_are_refused(places: dict[str, Path]) -> No
         ours(places, graft="LT").loglikelihood([_request(("Ana", ""))], disable_tqdm=True)
 
 
-@pytest.mark.parametrize("asked", [{"do_sample": True}, {"temperature": 0.7}, {"num_beams": 3}, {"max_gen_toks": 1000}])
-def test_generation_that_is_not_greedy_or_too_long_is_refused(asked: dict[str, Any], places: dict[str, Path]) -> None:
+@pytest.mark.parametrize(
+    "asked", [{"do_sample": True}, {"temperature": 0.7}, {"num_beams": 3}, {"max_gen_toks": 1000}]
+)
+def test_generation_that_is_not_greedy_or_too_long_is_refused(
+    asked: dict[str, Any], places: dict[str, Path]
+) -> None:
     """What cannot be done under a graft is told, not done otherwise."""
     with pytest.raises(InputError):
-        ours(places, graft="LT").generate_until([_request(("Ana", {"until": ["."], **asked}))], disable_tqdm=True)
+        ours(places, graft="LT").generate_until(
+            [_request(("Ana", {"until": ["."], **asked}))], disable_tqdm=True
+        )
 
 
-def test_lm_eval_s_cache_of_answers_is_refused(places: dict[str, Path], folder: Path, tmp_path: Path) -> None:
+def test_lm_eval_s_cache_of_answers_is_refused(
+    places: dict[str, Path], folder: Path, tmp_path: Path
+) -> None:
     """It would give the answers of one graft as another's."""
     with pytest.raises(InputError, match="--use_cache"):
-        simple_evaluate(model=ours(places, graft="LT"), tasks=["mine"], use_cache=str(tmp_path / "cache"))
+        simple_evaluate(
+            model=ours(places, graft="LT"), tasks=["mine"], use_cache=str(tmp_path / "cache")
+        )
 
 
 @pytest.mark.parametrize("name", ["facts.jsonl", "tiny_movies.jsonl"])
@@ -230,12 +300,20 @@ def test_kept_requests_of_other_rows_are_refused(
     """What lm-eval's --cache_requests kept is taken as long as the rows are the same, and refused once they are not, a user's own too."""
     monkeypatch.setattr("lm_eval.caching.cache.PATH", str(tmp_path / "kept"))
     facts, lm = tmp_path / name, ours(places, graft="LT")
-    facts.write_text((write_tasks(tmp_path) / "odd.jsonl").read_text().replace("Ana Lee", f"Ana of {name}"))
+    facts.write_text(
+        (write_tasks(tmp_path) / "odd.jsonl").read_text().replace("Ana Lee", f"Ana of {name}")
+    )
     task = tmp_path / "kept.yaml"
     kwargs = json.dumps({"kgbench_dataset": name, "kgbench_prompt": "mine"})
-    task.write_text(f"include: {tasks_path()}/_loglikelihood.yaml\ntask: {Path(name).stem}_kept\ndataset_kwargs: {kwargs}\n")
-    first, again = (samples(lm, [f"{Path(name).stem}_kept"], tmp_path, cache_requests=True) for _ in range(2))
-    assert [d["logprob"] for t in first.values() for d in t] == [d["logprob"] for t in again.values() for d in t]
+    task.write_text(
+        f"include: {tasks_path()}/_loglikelihood.yaml\ntask: {Path(name).stem}_kept\ndataset_kwargs: {kwargs}\n"
+    )
+    first, again = (
+        samples(lm, [f"{Path(name).stem}_kept"], tmp_path, cache_requests=True) for _ in range(2)
+    )
+    assert [d["logprob"] for t in first.values() for d in t] == [
+        d["logprob"] for t in again.values() for d in t
+    ]
     facts.write_text(facts.read_text().replace("Bo Chen", "Bob Chen"))
     with pytest.raises(InputError, match="cache_requests refresh"):
         samples(lm, [f"{Path(name).stem}_kept"], tmp_path, cache_requests=True)
@@ -244,7 +322,17 @@ def test_kept_requests_of_other_rows_are_refused(
 def test_rows_that_nobody_loaded_are_taken_as_they_are(places: dict[str, Path]) -> None:
     """A foreign column `fingerprint`, or our rows brought along by another task, are nothing that lm-eval has kept."""
     lm = ours(places, graft="LT")
-    rows = [{"fingerprint": "x"}, {"fingerprint": "x", "id": "a/1", "dataset": "a", "prompt": "b", "query": "Ana", "spans": {"FE": [0, 3]}}]
+    rows = [
+        {"fingerprint": "x"},
+        {
+            "fingerprint": "x",
+            "id": "a/1",
+            "dataset": "a",
+            "prompt": "b",
+            "query": "Ana",
+            "spans": {"FE": [0, 3]},
+        },
+    ]
     lm.loglikelihood([_request(("Ana", " Bo"), row) for row in rows], disable_tqdm=True)
 
 
@@ -255,11 +343,16 @@ def test_a_chat_template_is_no_trouble(places: dict[str, Path], folder: Path) ->
     lm.tokenizer.chat_template = theirs.tokenizer.chat_template = template
     chat = {"shots": 1, "apply_chat_template": True, "fewshot_as_multiturn": True}
     own, other = (samples(each, ["mine"], folder, **chat)["mine"] for each in (lm, theirs))
-    assert [d["name_logprob"] for d in own] == pytest.approx([d["name_logprob"] for d in other], abs=1e-4)
+    assert [d["name_logprob"] for d in own] == pytest.approx(
+        [d["name_logprob"] for d in other], abs=1e-4
+    )
     context, target = own[0]["arguments"][0]
     assert context.endswith("[model]\n")
     passage = lm.reader.passage(context, target, Source("mine", own[0]["doc"]))
-    assert lm.tokenizer.decode([passage.encoded.ids[i] for i in passage.encoded.regions["FE"]]).strip() == own[0]["doc"]["subject"]
+    assert (
+        lm.tokenizer.decode([passage.encoded.ids[i] for i in passage.encoded.regions["FE"]]).strip()
+        == own[0]["doc"]["subject"]
+    )
     assert lm.tokenizer.decode(passage.encoded.ids[passage.lead]) == "\n"
     name = lm.tokenizer.decode(passage.targets)
     assert name == target
@@ -268,7 +361,13 @@ def test_a_chat_template_is_no_trouble(places: dict[str, Path], folder: Path) ->
 def _request(arguments: tuple[Any, ...], document: dict[str, Any] | None = None) -> Any:
     from lm_eval.api.instance import Instance
 
-    return Instance(request_type="loglikelihood", doc=document or {}, arguments=arguments, idx=0, metadata=("plain", 0, 1))
+    return Instance(
+        request_type="loglikelihood",
+        doc=document or {},
+        arguments=arguments,
+        idx=0,
+        metadata=("plain", 0, 1),
+    )
 
 
 # ------------------------------------------------------------------------------------------ the command line
@@ -281,14 +380,35 @@ def test_registration_hides_no_other_model() -> None:
         "from lm_eval.api.registry import get_model\n"
         "print(get_model('hf').__name__, get_model('kgbench').__name__)"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["HFLM", "KgbenchLM"]
 
 
 def test_the_launcher_runs_lm_eval_with_our_tasks_and_model(tmp_path: Path, folder: Path) -> None:
     """From any directory, with a user's own folder of tasks beside ours, and with the rule for later tokens as an option."""
-    command = [sys.executable, "-W", "ignore", "-m", "kgbench", "lm-eval", "run", "--model", "kgbench", "--continuation", "none"]
-    command += ["--model_args", "pair=tiny-gpt2,graft=FE+LT,dtype=float32", "--tasks", "kgbench_tiny_movies_headline", "--limit", "12"]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "kgbench",
+        "lm-eval",
+        "run",
+        "--model",
+        "kgbench",
+        "--continuation",
+        "none",
+    ]
+    command += [
+        "--model_args",
+        "pair=tiny-gpt2,graft=FE+LT,dtype=float32",
+        "--tasks",
+        "kgbench_tiny_movies_headline",
+        "--limit",
+        "12",
+    ]
     command += ["--device", "cpu", "--output_path", "out.json", "--include_path", str(folder)]
     env = {**os.environ, "PYTHONPATH": str(Path(kgbench.__file__).parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
@@ -300,8 +420,13 @@ def test_the_launcher_runs_lm_eval_with_our_tasks_and_model(tmp_path: Path, fold
     assert (results["config"]["graft"], results["config"]["pair"]) == ("FE+LT", "tiny-gpt2")
 
 
-@pytest.mark.parametrize(("arguments", "says"), [(["--continuation", "never"], "continuation"), (["--continuation"], "needs a value")])
-def test_the_launcher_s_own_option_is_checked(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["--continuation", "never"], "continuation"), (["--continuation"], "needs a value")],
+)
+def test_the_launcher_s_own_option_is_checked(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit status 2 and one line."""
     from kgbench.cli import main
 
@@ -310,13 +435,20 @@ def test_the_launcher_s_own_option_is_checked(arguments: list[str], says: str, c
 
 
 @pytest.fixture
-def launch(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def launch(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Any:
     """Run `kgbench lm-eval run` in this process, without lm-eval's own tasks; gives exit status and last line of stderr."""
     from lm_eval.tasks import TaskManager
 
     from kgbench.cli import main
 
-    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))  # reading them takes long
+    monkeypatch.setattr(
+        "lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False)
+    )  # reading them takes long
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -335,36 +467,80 @@ def written(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--model", "kgbench", "--tasks", "kgbench_tiny_movie_qa", "--model_args", "pair=tiny-gpt2"], "Tasks not found"),
-        (["--model", "hf", "--model_args", f"pretrained={RECIPIENT}", "--tasks", "mine_effects"], "--model kgbench"),
+        (
+            [
+                "--model",
+                "kgbench",
+                "--tasks",
+                "kgbench_tiny_movie_qa",
+                "--model_args",
+                "pair=tiny-gpt2",
+            ],
+            "Tasks not found",
+        ),
+        (
+            ["--model", "hf", "--model_args", f"pretrained={RECIPIENT}", "--tasks", "mine_effects"],
+            "--model kgbench",
+        ),
         (["--model", "hf", "--tasks", "mine", "--continuation", "all"], "--model kgbench"),
         (["--model", "kgbench", "--tasks", "mine", "--include_path", "nowhere"], "no such folder"),
         (["--tasks", "mine", "--config", "nowhere.yaml"], "does not read"),
         (["--tasks", "mine", "--config", "broken.yaml"], "does not read"),
     ],
 )
-def test_mistakes_are_told_in_a_line(arguments: list[str], says: str, folder: Path, launch: Any) -> None:
+def test_mistakes_are_told_in_a_line(
+    arguments: list[str], says: str, folder: Path, launch: Any
+) -> None:
     """What lm-eval would show its own code for, or pass over, is told as our own mistakes are."""
     Path("broken.yaml").write_text("tasks: [mine\n")
-    status, last = launch(*arguments, *([] if "--include_path" in arguments else ["--include_path", str(folder)]))
+    status, last = launch(
+        *arguments, *([] if "--include_path" in arguments else ["--include_path", str(folder)])
+    )
     assert status == 2
     assert last.startswith("kgbench: error: ") and says in last
 
 
 def test_a_config_file_and_options_are_put_together(folder: Path, launch: Any) -> None:
     """Model arguments of lm-eval's --config stay where --continuation is given; its folder of tasks is taken beside ours."""
-    config = {"model": "kgbench", "include_path": str(folder), "tasks": ["mine"], "output_path": "out"}
-    Path("run.yaml").write_text(json.dumps({**config, "model_args": {"pair": "tiny-gpt2", "graft": "LT", "localizer": "none"}}))
+    config = {
+        "model": "kgbench",
+        "include_path": str(folder),
+        "tasks": ["mine"],
+        "output_path": "out",
+    }
+    Path("run.yaml").write_text(
+        json.dumps(
+            {**config, "model_args": {"pair": "tiny-gpt2", "graft": "LT", "localizer": "none"}}
+        )
+    )
     assert launch("--config", "run.yaml", "--continuation", "none")[0] == 0
     found = written(Path("out"))
-    assert (found["pair"], found["graft"], found["localizer"], found["continuation"]) == ("tiny-gpt2", "LT", "none", "none")
+    assert (found["pair"], found["graft"], found["localizer"], found["continuation"]) == (
+        "tiny-gpt2",
+        "LT",
+        "none",
+        "none",
+    )
     assert Path("out", "tiny-gpt2").is_dir()
 
 
-def test_device_and_batch_size_may_stand_among_the_model_arguments(folder: Path, launch: Any) -> None:
+def test_device_and_batch_size_may_stand_among_the_model_arguments(
+    folder: Path, launch: Any
+) -> None:
     """Where lm-eval itself would give them to the model twice."""
     given = "pair=tiny-gpt2,graft=LT,device=cpu,batch_size=4"
-    run = ("--model", "kgbench", "--model_args", given, "--tasks", "mine", "--include_path", str(folder), "--output_path", "out")
+    run = (
+        "--model",
+        "kgbench",
+        "--model_args",
+        given,
+        "--tasks",
+        "mine",
+        "--include_path",
+        str(folder),
+        "--output_path",
+        "out",
+    )
     assert launch(*run)[0] == 0
     assert (written(Path("out"))["device"], written(Path("out"))["batch_size"]) == ("cpu", "4")
 

@@ -16,7 +16,10 @@ from kgbench.harness.passages import Source
 from kgbench.records import Record
 
 GRAFTS = ("FE", "LT", "FE+LT", "FE^C", "ALL")
-ARGUMENTS: dict[str, dict[str, str]] = {"causal_trace": {"draws": "2"}, "directional_patch": {"directions": "pca", "k": "2"}}
+ARGUMENTS: dict[str, dict[str, str]] = {
+    "causal_trace": {"draws": "2"},
+    "directional_patch": {"directions": "pca", "k": "2"},
+}
 METHODS = [name for name, said in localizers.describe().items() if said["kind"] == "intervention"]
 FITTED = ("ablation", "directional_patch")
 
@@ -34,7 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def model(places: dict[str, Path], localizer: str, **arguments: Any) -> KgbenchLM:
-    return ours(places, localizer=localizer, localizer_args=ARGUMENTS.get(localizer, {}), **arguments)
+    return ours(
+        places, localizer=localizer, localizer_args=ARGUMENTS.get(localizer, {}), **arguments
+    )
 
 
 def evaluated(places: dict[str, Path], folder: Path, localizer: str) -> Record:
@@ -54,7 +59,9 @@ def evaluated(places: dict[str, Path], folder: Path, localizer: str) -> Record:
 
 
 @pytest.mark.parametrize("localizer", METHODS)
-def test_a_method_answers_as_in_kgbench_eval(localizer: str, places: dict[str, Path], folder: Path) -> None:
+def test_a_method_answers_as_in_kgbench_eval(
+    localizer: str, places: dict[str, Path], folder: Path
+) -> None:
     """Under every graft the same mean log-probability of the first token; what the one cannot express the other cannot."""
     rows = {row.graft: row for row in evaluated(places, folder, localizer).rows}
     for graft in GRAFTS:
@@ -70,43 +77,78 @@ def test_a_method_answers_as_in_kgbench_eval(localizer: str, places: dict[str, P
 @pytest.mark.parametrize("localizer", [name for name in METHODS if name != "path_patch"])
 @pytest.mark.parametrize("continuation", ["lt", "none", "all"])
 def test_one_run_answers_at_every_token(
-    localizer: str, continuation: str, places: dict[str, Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+    localizer: str,
+    continuation: str,
+    places: dict[str, Path],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A method that says that what follows a token does not matter gives every name what it gives it token by token."""
-    lm = model(places, localizer, graft="LT" if localizer != "static_graft" else "ALL", continuation=continuation, dtype="float64")
+    lm = model(
+        places,
+        localizer,
+        graft="LT" if localizer != "static_graft" else "ALL",
+        continuation=continuation,
+        dtype="float64",
+    )
     assert lm.localizer.reads_any_token
-    at_once = [document["name_logprob"] for document in samples(lm, ["mine"], folder, limit=3)["mine"]]
+    at_once = [
+        document["name_logprob"] for document in samples(lm, ["mine"], folder, limit=3)["mine"]
+    ]
     monkeypatch.setattr(type(lm.localizer), "reads_any_token", False)
-    assert [d["name_logprob"] for d in samples(lm, ["mine"], folder, limit=3)["mine"]] == pytest.approx(at_once, abs=1e-6)
+    assert [
+        d["name_logprob"] for d in samples(lm, ["mine"], folder, limit=3)["mine"]
+    ] == pytest.approx(at_once, abs=1e-6)
 
 
 @pytest.mark.parametrize("continuation", ["lt", "none", "all"])
 @pytest.mark.parametrize("graft", ["LT", "LT^C", "FE+LT"])
 def test_reading_token_by_token_changes_nothing(
-    continuation: str, graft: str, places: dict[str, Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+    continuation: str,
+    graft: str,
+    places: dict[str, Path],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Blanks at the end of a context, which are scored before LT, included."""
     lm = model(places, "dynamic_graft", graft=graft, continuation=continuation, dtype="float64")
     rows = [d["doc"] for d in samples(lm, ["mine"], folder)["mine"]]
     contexts = [row["query"] + blank for row in rows for blank in ("", " \n", "  ")]
     passages = [
-        lm.reader.passage(c, f"{'' if c[-1].isspace() else ' '}Bo Chen", Source("mine", rows[i // 3])) for i, c in enumerate(contexts)
+        lm.reader.passage(
+            c, f"{'' if c[-1].isspace() else ' '}Bo Chen", Source("mine", rows[i // 3])
+        )
+        for i, c in enumerate(contexts)
     ]
     at_once = [score[0] for score in lm.answering.scores(passages, [graft])[0]]
     monkeypatch.setattr(type(lm.localizer), "reads_any_token", False)
-    assert [score[0] for score in lm.answering.scores(passages, [graft])[0]] == pytest.approx(at_once, abs=1e-6)
+    assert [score[0] for score in lm.answering.scores(passages, [graft])[0]] == pytest.approx(
+        at_once, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("continuation", ["none", "all"])
-def test_a_method_that_looks_at_the_last_token_follows_the_rule(continuation: str, places: dict[str, Path], folder: Path) -> None:
+def test_a_method_that_looks_at_the_last_token_follows_the_rule(
+    continuation: str, places: dict[str, Path], folder: Path
+) -> None:
     """Where it can do nothing at later tokens, they are as where nothing, or everything, is grafted: here the recipient or its own all."""
-    found = samples(model(places, "path_patch", graft="LT", continuation=continuation), ["mine"], folder)["mine"]
-    rest = samples(model(places, "path_patch", graft="NONE" if continuation == "none" else "ALL"), ["mine"], folder)["mine"]
+    found = samples(
+        model(places, "path_patch", graft="LT", continuation=continuation), ["mine"], folder
+    )["mine"]
+    rest = samples(
+        model(places, "path_patch", graft="NONE" if continuation == "none" else "ALL"),
+        ["mine"],
+        folder,
+    )["mine"]
     first = samples(model(places, "path_patch", graft="LT"), ["mine"], folder)["mine"]
     for one, other, lead in zip(found, rest, first, strict=True):
         assert one["logprob"] == pytest.approx(lead["logprob"], abs=1e-4)
-        assert one["name_logprob"] - one["logprob"] == pytest.approx(other["name_logprob"] - other["logprob"], abs=1e-3)
-    table = answers(model(places, "path_patch", continuation=continuation), ["mine_effects"], folder)["results"]["mine_effects"]
+        assert one["name_logprob"] - one["logprob"] == pytest.approx(
+            other["name_logprob"] - other["logprob"], abs=1e-3
+        )
+    table = answers(
+        model(places, "path_patch", continuation=continuation), ["mine_effects"], folder
+    )["results"]["mine_effects"]
     assert "top5_LT,none" in table and "top5_FE,none" not in table
 
 
@@ -128,31 +170,53 @@ def test_what_one_document_cannot_have_is_left_out_of_effects(
 
 
 @pytest.mark.parametrize("localizer", FITTED)
-def test_what_a_method_learns_does_not_depend_on_other_tasks(localizer: str, places: dict[str, Path], folder: Path) -> None:
+def test_what_a_method_learns_does_not_depend_on_other_tasks(
+    localizer: str, places: dict[str, Path], folder: Path
+) -> None:
     """Alone or beside a task on the same prompt, on facts of the same names or others, a task's answers are the same."""
     lm = model(places, localizer, graft="LT")
     task = "kgbench_tiny_movies_headline"
     alone = [d["logprob"] for d in samples(lm, [task], limit=6)[task]]
-    beside = samples(lm, ["kgbench_fake_movies_fake_actors_headline", f"{task}_choices", task], limit=6)[task]
+    beside = samples(
+        lm, ["kgbench_fake_movies_fake_actors_headline", f"{task}_choices", task], limit=6
+    )[task]
     assert [d["logprob"] for d in beside] == pytest.approx(alone, abs=1e-6)
 
 
 @pytest.mark.parametrize("localizer", FITTED)
-def test_empty_contexts_teach_nothing(localizer: str, places: dict[str, Path], folder: Path) -> None:
+def test_empty_contexts_teach_nothing(
+    localizer: str, places: dict[str, Path], folder: Path
+) -> None:
     """Unconditional scores, which tasks of mutual information ask for beside the others, change no other answer."""
     from lm_eval.api.instance import Instance
 
     lm = model(places, localizer, graft="LT")
     documents = samples(lm, ["mine"], folder)["mine"]
-    requests = [Instance("loglikelihood", d["doc"], d["arguments"][0], 0, metadata=("mine", i, 1)) for i, d in enumerate(documents)]
-    empty = [Instance("loglikelihood", d["doc"], ("", d["doc"]["target"]), 1, metadata=("mine", i, 1)) for i, d in enumerate(documents)]
+    requests = [
+        Instance("loglikelihood", d["doc"], d["arguments"][0], 0, metadata=("mine", i, 1))
+        for i, d in enumerate(documents)
+    ]
+    empty = [
+        Instance("loglikelihood", d["doc"], ("", d["doc"]["target"]), 1, metadata=("mine", i, 1))
+        for i, d in enumerate(documents)
+    ]
     first = lm.loglikelihood(requests, disable_tqdm=True)
-    found = lm.answering.fitted([lm._passage(r) for r in [*requests, *empty]]).scores([lm._passage(r) for r in requests], ["LT"])[0]
+    found = lm.answering.fitted([lm._passage(r) for r in [*requests, *empty]]).scores(
+        [lm._passage(r) for r in requests], ["LT"]
+    )[0]
     assert [score[0] for score in found] == pytest.approx([score[0] for score in first], abs=1e-6)
 
 
-def test_effects_leave_out_what_a_method_cannot_express(places: dict[str, Path], folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_effects_leave_out_what_a_method_cannot_express(
+    places: dict[str, Path], folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A method without positions gives the configurations that it has, and the log says which it has not, and why."""
-    results = answers(model(places, "static_graft"), ["mine_effects"], folder)["results"]["mine_effects"]
-    assert "top5_ALL,none" in results and "top5_FE,none" not in results and "sufficiency_FE,none" not in results
+    results = answers(model(places, "static_graft"), ["mine_effects"], folder)["results"][
+        "mine_effects"
+    ]
+    assert (
+        "top5_ALL,none" in results
+        and "top5_FE,none" not in results
+        and "sufficiency_FE,none" not in results
+    )
     assert "FE is left out: static_graft has no positions" in caplog.text

@@ -10,7 +10,16 @@ from typing import Any
 import oracle
 import pytest
 import torch
-from lm_eval_runs import NAMES, TOKENIZERS, answers, ours, samples, stock, write_checkpoints, write_tasks
+from lm_eval_runs import (
+    NAMES,
+    TOKENIZERS,
+    answers,
+    ours,
+    samples,
+    stock,
+    write_checkpoints,
+    write_tasks,
+)
 
 from kgbench.harness.model import KgbenchLM
 from kgbench.harness.passages import Source
@@ -55,10 +64,14 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
 @families
 @pytest.mark.parametrize("shots", [0, 2])
 @pytest.mark.parametrize("batch_size", [1, 16])
-def test_recipient_and_donor_score_as_lm_eval_s_own_model(family: str, shots: int, batch_size: int, places: Places, folder: Path) -> None:
+def test_recipient_and_donor_score_as_lm_eval_s_own_model(
+    family: str, shots: int, batch_size: int, places: Places, folder: Path
+) -> None:
     """PRE and SFT give every full name the log-likelihood that lm-eval's Hugging Face model gives it, whatever names, batch and shots."""
     for graft, name in (("PRE", "recipient"), ("SFT", "sft")):
-        own = samples(ours(places(family), graft=graft, batch_size=batch_size), TASKS, folder, shots)
+        own = samples(
+            ours(places(family), graft=graft, batch_size=batch_size), TASKS, folder, shots
+        )
         theirs = samples(stock(places(family)[name], batch_size), TASKS, folder, shots)
         assert distance(names(own), names(theirs)) < CLOSE
         assert [d["arguments"] for d in own["mine"]] == [d["arguments"] for d in theirs["mine"]]
@@ -96,7 +109,9 @@ def test_a_plain_loop_agrees(family: str, shots: int, places: Places, folder: Pa
 @families
 @pytest.mark.parametrize("graft", ["FE+LT", "FE^C", "P:ffn; FE:attn@1", "BOS+R:ln"])
 @pytest.mark.parametrize("continuation", ["lt", "none", "all"])
-def test_grafted_answers_are_the_audited_algorithm_s(family: str, graft: str, continuation: str, places: Places, folder: Path) -> None:
+def test_grafted_answers_are_the_audited_algorithm_s(
+    family: str, graft: str, continuation: str, places: Places, folder: Path
+) -> None:
     """Under every rule for later tokens, first token and full name are those of a deep copy of the model per token."""
     if "BOS" in graft and family == "gpt2":
         graft = "R:ln"
@@ -104,9 +119,14 @@ def test_grafted_answers_are_the_audited_algorithm_s(family: str, graft: str, co
     hybrid = cache(lambda assignment: oracle.hybrid(lm.pair.recipient, lm.pair.donors, assignment))
     for document in samples(lm, ["mine"], folder, 1, limit=2)["mine"]:
         context, target = document["arguments"][0]
-        ids, lead = lm.tokenizer(context + target)["input_ids"], len(lm.tokenizer(context)["input_ids"]) - 1
+        ids, lead = (
+            lm.tokenizer(context + target)["input_ids"],
+            len(lm.tokenizer(context)["input_ids"]) - 1,
+        )
         later = list(range(lead + 1, len(ids) - 1))
-        regions: dict[str, list[int]] = dict(spans(lm, document), LT=[lead, *(later if continuation == "lt" else [])], M=later)
+        regions: dict[str, list[int]] = dict(
+            spans(lm, document), LT=[lead, *(later if continuation == "lt" else [])], M=later
+        )
         tail = {"lt": "", "none": "; M=recipient", "all": "; M"}[continuation]
         # A graft of nothing at later tokens is the recipient there, whatever components an earlier term named.
         logits = oracle.graft_logits(
@@ -133,7 +153,11 @@ def spans(lm: KgbenchLM, document: dict[str, Any]) -> dict[str, list[int]]:
         if span is not None:
             first, last = span[0] + start, span[1] + start
             offsets = list(enumerate(encoding["offset_mapping"]))
-            touched = [i for i, (a, b) in offsets if (a < last and b > first) or (a == b and first <= a < last and i)]
+            touched = [
+                i
+                for i, (a, b) in offsets
+                if (a < last and b > first) or (a == b and first <= a < last and i)
+            ]
             blank = [i for i, (a, b) in offsets if context[a:b] == " " and b == first]
             found[region] = [*blank, *touched]
     return found
@@ -142,16 +166,35 @@ def spans(lm: KgbenchLM, document: dict[str, Any]) -> dict[str, list[int]]:
 @families
 def test_batch_and_order_change_nothing(family: str, places: Places, folder: Path) -> None:
     """One prompt at a time, sixteen at once, all executors: the same."""
-    first = names(samples(ours(places(family), graft="FE+LT", batch_size=1, dtype="float64"), TASKS, folder))
-    for arguments in ({"batch_size": 16}, {"executor": "rows"}, {"executor": "sequential"}, {"batch_size": "auto"}):
-        again = names(samples(ours(places(family), graft="FE+LT", dtype="float64", **arguments), TASKS[::-1], folder))
+    first = names(
+        samples(ours(places(family), graft="FE+LT", batch_size=1, dtype="float64"), TASKS, folder)
+    )
+    for arguments in (
+        {"batch_size": 16},
+        {"executor": "rows"},
+        {"executor": "sequential"},
+        {"batch_size": "auto"},
+    ):
+        again = names(
+            samples(
+                ours(places(family), graft="FE+LT", dtype="float64", **arguments),
+                TASKS[::-1],
+                folder,
+            )
+        )
         assert distance(first, torch.cat([again[len(NAMES) :], again[: len(NAMES)]])) < 1e-6
 
 
-def test_a_long_continuation_is_read_out_in_pieces(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_continuation_is_read_out_in_pieces(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Logits stay within the budget whatever the length of a continuation, and the score is the same."""
     lm = ours(places("gpt2"), graft="LT", dtype="float64")
-    passages = [lm.reader.passage("Ana Lee stars", " in a movie alongside Bo Chen, an actor", Source("t", {}))]
+    passages = [
+        lm.reader.passage(
+            "Ana Lee stars", " in a movie alongside Bo Chen, an actor", Source("t", {})
+        )
+    ]
     whole = lm.answering.scores(passages, ["LT", "SFT"])
     vocabulary = lm.pair.recipient.config.vocab_size
     monkeypatch.setattr(type(lm.answering.engine.budget), "logits", 5 * vocabulary)
@@ -182,10 +225,13 @@ def _watched(lm: KgbenchLM, passages: Any) -> list[Any]:
 def test_choices_score_as_lm_eval_s_own_model(family: str, places: Places, folder: Path) -> None:
     """In the form with candidates, every candidate has the log-likelihood that lm-eval's own model gives it."""
     own, theirs = (
-        samples(lm, ["mine_choices"], folder)["mine_choices"] for lm in (ours(places(family), graft="SFT"), stock(places(family)["sft"]))
+        samples(lm, ["mine_choices"], folder)["mine_choices"]
+        for lm in (ours(places(family), graft="SFT"), stock(places(family)["sft"]))
     )
     for one, other in zip(own, theirs, strict=True):
-        assert [r[0][0] for r in one["resps"]] == pytest.approx([r[0][0] for r in other["resps"]], abs=CLOSE)
+        assert [r[0][0] for r in one["resps"]] == pytest.approx(
+            [r[0][0] for r in other["resps"]], abs=CLOSE
+        )
         assert one["acc"] == other["acc"]
 
 
@@ -195,7 +241,9 @@ def test_whole_texts_score_as_lm_eval_s_own_model(family: str, places: Places) -
     text = " ".join(f"{a} stars in a movie alongside {b}." for a, b in NAMES * 2)
     own, theirs = ours(places(family), graft="SFT"), stock(places(family)["sft"])
     requests = [_request((text,)), _request((NAMES[0][0],))]
-    assert own.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(theirs.loglikelihood_rolling(requests), abs=1e-3)
+    assert own.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(
+        theirs.loglikelihood_rolling(requests), abs=1e-3
+    )
 
 
 def _request(arguments: tuple[Any, ...], kind: str = "loglikelihood") -> Any:
@@ -208,9 +256,21 @@ def _request(arguments: tuple[Any, ...], kind: str = "loglikelihood") -> Any:
 def test_texts_without_spans_are_answered(family: str, places: Places) -> None:
     """Empty contexts, blanks at the end of a context, and contexts that are too long score as in lm-eval's own model."""
     long = " ".join(a for a, _ in NAMES * 8)
-    requests = [_request(pair) for pair in (("", " Bo Chen"), ("Ana Lee and ", "Bo"), ("Ana Lee:\n", "Bo"), (long, " Bo Chen"))]
+    requests = [
+        _request(pair)
+        for pair in (
+            ("", " Bo Chen"),
+            ("Ana Lee and ", "Bo"),
+            ("Ana Lee:\n", "Bo"),
+            (long, " Bo Chen"),
+        )
+    ]
     own, theirs = ours(places(family), graft="SFT"), stock(places(family)["sft"])
-    for one, other in zip(own.loglikelihood(requests, disable_tqdm=True), theirs.loglikelihood(requests, disable_tqdm=True), strict=True):
+    for one, other in zip(
+        own.loglikelihood(requests, disable_tqdm=True),
+        theirs.loglikelihood(requests, disable_tqdm=True),
+        strict=True,
+    ):
         assert isinstance(one, TokenScore)
         assert one[0] == pytest.approx(other[0], abs=CLOSE)
 
@@ -220,17 +280,24 @@ def test_texts_without_spans_are_answered(family: str, places: Places) -> None:
 def test_generation_is_lm_eval_s_own(family: str, graft: str, places: Places) -> None:
     """Without a graft, generated text is what lm-eval's own model writes, stop sequences and all."""
     contexts = [f"{a} stars in a movie alongside" for a, _ in NAMES]
-    requests = [_request((c, {"until": ["e", "\n"], "max_gen_toks": 12}), "generate_until") for c in contexts]
-    requests += [_request((c, {"until": [], "max_gen_toks": 7}), "generate_until") for c in contexts]
+    requests = [
+        _request((c, {"until": ["e", "\n"], "max_gen_toks": 12}), "generate_until")
+        for c in contexts
+    ]
+    requests += [
+        _request((c, {"until": [], "max_gen_toks": 7}), "generate_until") for c in contexts
+    ]
     theirs = stock(places(family)["recipient" if graft == "PRE" else "sft"], 1)
-    assert ours(places(family), graft=graft).generate_until(requests, disable_tqdm=True) == theirs.generate_until(
+    assert ours(places(family), graft=graft).generate_until(
         requests, disable_tqdm=True
-    )
+    ) == theirs.generate_until(requests, disable_tqdm=True)
 
 
 @families
 @pytest.mark.parametrize("continuation", ["lt", "none", "all"])
-def test_generation_under_a_graft_is_the_audited_algorithm_s(family: str, continuation: str, places: Places) -> None:
+def test_generation_under_a_graft_is_the_audited_algorithm_s(
+    family: str, continuation: str, places: Places
+) -> None:
     """Each generated token is the most probable one after a deep copy of the model per token."""
     lm = ours(places(family), graft="LT", continuation=continuation, dtype="float64")
     context = "Ana Lee stars in a movie alongside"
@@ -238,19 +305,31 @@ def test_generation_under_a_graft_is_the_audited_algorithm_s(family: str, contin
     ids, lead = list(head), len(head) - 1
     for _ in range(5):
         tail = list(range(lead + 1, len(ids)))
-        regions = {"LT": [lead, *(tail if continuation == "lt" else [])], "M": tail if continuation == "all" else []}
+        regions = {
+            "LT": [lead, *(tail if continuation == "lt" else [])],
+            "M": tail if continuation == "all" else [],
+        }
         logits = oracle.graft_logits(lm.pair.recipient, lm.pair.donors, ids, regions, "LT; M")
         ids.append(int(logits[0].argmax()))
     wanted = lm.tokenizer.decode(ids[len(head) :], skip_special_tokens=True)
-    assert lm.generate_until([_request((context, {"until": [], "max_gen_toks": 5}), "generate_until")], disable_tqdm=True) == [wanted]
+    assert lm.generate_until(
+        [_request((context, {"until": [], "max_gen_toks": 5}), "generate_until")], disable_tqdm=True
+    ) == [wanted]
 
 
 def test_effects_say_what_each_configuration_says_by_itself(places: Places, folder: Path) -> None:
     """In one table, each configuration's mean log-probability is that of a run of its own."""
     lm = ours(places("llama"), dtype="float64")
-    table = answers(lm, ["mine_effects"], folder, metadata={"kgbench_metric": "logprob"})["results"]["mine_effects"]
-    found = {graft: table[f"logprob_{graft},none"] for graft in ("PRE", "SFT", "ALL", "FE", "LT", "FE+LT", "(FE+LT)^C", "FE^C", "LT^C")}
+    table = answers(lm, ["mine_effects"], folder, metadata={"kgbench_metric": "logprob"})[
+        "results"
+    ]["mine_effects"]
+    found = {
+        graft: table[f"logprob_{graft},none"]
+        for graft in ("PRE", "SFT", "ALL", "FE", "LT", "FE+LT", "(FE+LT)^C", "FE^C", "LT^C")
+    }
     assert len(set(found.values())) == len(found)
     for graft, value in found.items():
-        alone = answers(ours(places("llama"), graft=graft, dtype="float64"), ["mine"], folder)["results"]["mine"]
+        alone = answers(ours(places("llama"), graft=graft, dtype="float64"), ["mine"], folder)[
+            "results"
+        ]["mine"]
         assert value == pytest.approx(alone["logprob,none"], abs=1e-9), graft

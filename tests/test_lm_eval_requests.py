@@ -22,7 +22,9 @@ families = pytest.mark.parametrize("family", TOKENIZERS)
 @pytest.fixture(scope="module")
 def everywhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path]]:
     """Checkpoints of each family."""
-    return {family: write_checkpoints(tmp_path_factory.mktemp(family), family) for family in TOKENIZERS}
+    return {
+        family: write_checkpoints(tmp_path_factory.mktemp(family), family) for family in TOKENIZERS
+    }
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +33,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tasks(tmp_path_factory.mktemp("tasks"))
 
 
-def request(arguments: tuple[Any, ...], document: dict[str, Any] | None = None, number: int = 0, task: str = "plain") -> Any:
+def request(
+    arguments: tuple[Any, ...],
+    document: dict[str, Any] | None = None,
+    number: int = 0,
+    task: str = "plain",
+) -> Any:
     from lm_eval.api.instance import Instance
 
-    return Instance(request_type="loglikelihood", doc=document or {}, arguments=arguments, idx=0, metadata=(task, number, 1))
+    return Instance(
+        request_type="loglikelihood",
+        doc=document or {},
+        arguments=arguments,
+        idx=0,
+        metadata=(task, number, 1),
+    )
 
 
 def own_row(lm: KgbenchLM, folder: Path) -> dict[str, Any]:
@@ -42,19 +55,31 @@ def own_row(lm: KgbenchLM, folder: Path) -> dict[str, Any]:
 
 
 @families
-def test_the_last_query_of_a_context_is_meant(family: str, everywhere: dict[str, dict[str, Path]], folder: Path) -> None:
+def test_the_last_query_of_a_context_is_meant(
+    family: str, everywhere: dict[str, dict[str, Path]], folder: Path
+) -> None:
     """Where a description or an example holds the very query, regions are those of the one that is asked."""
     lm = ours(everywhere[family], graft="FE")
     row = own_row(lm, folder)
     context = f"{row['query']} someone.\n\n{row['query']}"
     passage = lm.reader.passage(context, row["target"], Source("mine", row))
     first = passage.encoded.regions["FE"][0]
-    assert lm.tokenizer.decode(passage.encoded.ids[: first + 1], skip_special_tokens=True).count(row["query"]) == 1
-    assert lm.tokenizer.decode([passage.encoded.ids[i] for i in passage.encoded.regions["FE"]]).strip() == row["subject"]
+    assert (
+        lm.tokenizer.decode(passage.encoded.ids[: first + 1], skip_special_tokens=True).count(
+            row["query"]
+        )
+        == 1
+    )
+    assert (
+        lm.tokenizer.decode([passage.encoded.ids[i] for i in passage.encoded.regions["FE"]]).strip()
+        == row["subject"]
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma"])
-def test_a_bos_written_as_text_is_the_bos(family: str, everywhere: dict[str, dict[str, Path]], folder: Path) -> None:
+def test_a_bos_written_as_text_is_the_bos(
+    family: str, everywhere: dict[str, dict[str, Path]], folder: Path
+) -> None:
     """A chat template writes it so: it is there once, and it is the region BOS."""
     lm = ours(everywhere[family], graft="BOS")
     row = own_row(lm, folder)
@@ -65,16 +90,26 @@ def test_a_bos_written_as_text_is_the_bos(family: str, everywhere: dict[str, dic
 
 
 @families
-def test_tokens_that_merge_over_the_boundary_are_read_as_lm_eval_does(family: str, everywhere: dict[str, dict[str, Path]]) -> None:
+def test_tokens_that_merge_over_the_boundary_are_read_as_lm_eval_does(
+    family: str, everywhere: dict[str, dict[str, Path]]
+) -> None:
     """Where nothing is known of regions; where they are known, there is no first token of the answer, and that is told."""
     lm, theirs = ours(everywhere[family], graft="SFT"), stock(everywhere[family]["sft"])
     requests = [
-        request(pair) for pair in (("Ana L", "ee stars in a movie"), ("Ana Lee sta", "rs in a movie"), ("", "<bos> Bo"), ("", "<eos> Bo"))
+        request(pair)
+        for pair in (
+            ("Ana L", "ee stars in a movie"),
+            ("Ana Lee sta", "rs in a movie"),
+            ("", "<bos> Bo"),
+            ("", "<eos> Bo"),
+        )
     ]
     found, wanted = (each.loglikelihood(requests, disable_tqdm=True) for each in (lm, theirs))
     assert [score[0] for score in found] == pytest.approx([score[0] for score in wanted], abs=1e-4)
     with pytest.raises(RegionError, match="not a prefix"):
-        lm.reader.passage("Ana L", "ee stars", Source("mine", {"query": "Ana L", "spans": {"FE": [0, 3]}}))
+        lm.reader.passage(
+            "Ana L", "ee stars", Source("mine", {"query": "Ana L", "spans": {"FE": [0, 3]}})
+        )
 
 
 def test_a_blank_context_loses_no_token(everywhere: dict[str, dict[str, Path]]) -> None:
@@ -84,38 +119,59 @@ def test_a_blank_context_loses_no_token(everywhere: dict[str, dict[str, Path]]) 
     ids = [lm.prefix_token_id, *lm.tokenizer(" Bo Chen")["input_ids"]]
     with torch.no_grad():
         logprobs = lm.pair.donors["sft"](torch.tensor([ids])).logits[0].log_softmax(-1)
-    assert score[0] == pytest.approx(float(sum(logprobs[t - 1, ids[t]] for t in range(1, len(ids)))), abs=1e-4)
+    assert score[0] == pytest.approx(
+        float(sum(logprobs[t - 1, ids[t]] for t in range(1, len(ids)))), abs=1e-4
+    )
 
 
-def test_equal_texts_with_other_spans_are_other_requests(everywhere: dict[str, dict[str, Path]]) -> None:
+def test_equal_texts_with_other_spans_are_other_requests(
+    everywhere: dict[str, dict[str, Path]],
+) -> None:
     """Two rows, or two tasks, that say otherwise where the entity is are each treated as they say."""
     lm = ours(everywhere["gpt2"], graft="FE", dtype="float64")
     rows = [{"query": "Ana Lee stars", "spans": {"FE": span}} for span in ([0, 3], [0, 7])]
     for tasks in (("one", "one"), ("one", "other")):
-        requests = [request(("Ana Lee stars", " in Rio"), row, i, task) for i, (row, task) in enumerate(zip(rows, tasks, strict=True))]
+        requests = [
+            request(("Ana Lee stars", " in Rio"), row, i, task)
+            for i, (row, task) in enumerate(zip(rows, tasks, strict=True))
+        ]
         alone = [lm.loglikelihood([each], disable_tqdm=True)[0][0] for each in requests]
         assert abs(alone[0] - alone[1]) > 1e-3
-        assert [score[0] for score in lm.loglikelihood(requests, disable_tqdm=True)] == pytest.approx(alone, abs=1e-9)
+        assert [
+            score[0] for score in lm.loglikelihood(requests, disable_tqdm=True)
+        ] == pytest.approx(alone, abs=1e-9)
 
 
 def test_columns_of_others_mean_nothing(everywhere: dict[str, dict[str, Path]]) -> None:
     """A foreign task's columns `prompt` and `id` are taken neither for a template nor for a fact."""
     lm = ours(everywhere["gpt2"], graft="LT", localizer="ablation")
     rows = [{"prompt": f"How many {i}?", "id": 7} for i in range(3)]
-    plain = lm.loglikelihood([request((a, f" {b}"), {}, i) for i, (a, b) in enumerate(NAMES[:3])], disable_tqdm=True)
+    plain = lm.loglikelihood(
+        [request((a, f" {b}"), {}, i) for i, (a, b) in enumerate(NAMES[:3])], disable_tqdm=True
+    )
     named = lm.loglikelihood(
-        [request((a, f" {b}"), row, i) for i, (row, (a, b)) in enumerate(zip(rows, NAMES, strict=False))], disable_tqdm=True
+        [
+            request((a, f" {b}"), row, i)
+            for i, (row, (a, b)) in enumerate(zip(rows, NAMES, strict=False))
+        ],
+        disable_tqdm=True,
     )
     assert [score[0] for score in named] == pytest.approx([score[0] for score in plain], abs=1e-9)
 
 
-def test_generation_ends_where_the_models_settings_say(everywhere: dict[str, dict[str, Path]]) -> None:
+def test_generation_ends_where_the_models_settings_say(
+    everywhere: dict[str, dict[str, Path]],
+) -> None:
     """Tokens that a checkpoint's settings for generation name end a text, as in lm-eval's own model."""
     lm, theirs = ours(everywhere["gpt2"], graft="SFT"), stock(everywhere["gpt2"]["sft"], 1)
     asked = [request((a, {"until": [], "max_gen_toks": 12})) for a, _ in NAMES]
     texts = lm.generate_until(asked, disable_tqdm=True)
     context = lm.tokenizer(NAMES[4][0], return_tensors="pt")["input_ids"]
-    end = int(lm.pair.donors["sft"].generate(context, max_new_tokens=12, do_sample=False)[0, context.shape[1] + 2])
+    end = int(
+        lm.pair.donors["sft"].generate(context, max_new_tokens=12, do_sample=False)[
+            0, context.shape[1] + 2
+        ]
+    )
     for model in (lm.pair.donors["sft"], theirs.model):
         model.generation_config.eos_token_id = [lm.eot_token_id, end]
     found = lm.generate_until(asked, disable_tqdm=True)
@@ -126,7 +182,10 @@ def test_generation_ends_where_the_models_settings_say(everywhere: dict[str, dic
 def test_no_stop_sequence_is_none(everywhere: dict[str, dict[str, Path]]) -> None:
     """A task may say so with a null."""
     lm = ours(everywhere["gpt2"], graft="LT")
-    one, other = (lm.generate_until([request(("Ana", {"until": u, "max_gen_toks": 4}))], disable_tqdm=True) for u in (None, []))
+    one, other = (
+        lm.generate_until([request(("Ana", {"until": u, "max_gen_toks": 4}))], disable_tqdm=True)
+        for u in (None, [])
+    )
     assert one == other
 
 

@@ -18,7 +18,14 @@ from kgbench.testing import pico_pair
 
 PAIR = pico_pair("gpt2", donors=("sft", "task"))
 PROMPTS = load_prompts("fake_movies_fake_actors", ["headline", "qa"], limit=2)
-GRAFTS = ("FE", "LT:o+ffn@second_half", "ALL; LT:o=recipient", "FE=task; LT", "NONE", "ALL:ln_f+head")
+GRAFTS = (
+    "FE",
+    "LT:o+ffn@second_half",
+    "ALL; LT:o=recipient",
+    "FE=task; LT",
+    "NONE",
+    "ALL:ln_f+head",
+)
 
 every = pytest.mark.parametrize("name", localizers.names())
 
@@ -27,12 +34,20 @@ every = pytest.mark.parametrize("name", localizers.names())
 def test_declarations(name: str) -> None:
     """Every localizer says what it is, what it needs and what it does to the model when nothing is kept."""
     made = create(name, {}, seed=5)
-    assert isinstance(made, InterventionLocalizer if made.kind == "intervention" else ScoringLocalizer)
+    assert isinstance(
+        made, InterventionLocalizer if made.kind == "intervention" else ScoringLocalizer
+    )
     assert made.needs <= {"donor", "gradients", "counterfactual", "truth", "answer"}
     assert made.floor in ("recipient", "destroyed_donor")
     assert made.version
     told = localizers.describe()[name]
-    said = {"kind": made.kind, "needs": sorted(made.needs), "cost": made.cost, "paper": made.paper, "about": made.about}
+    said = {
+        "kind": made.kind,
+        "needs": sorted(made.needs),
+        "cost": made.cost,
+        "paper": made.paper,
+        "about": made.about,
+    }
     assert told == {**said, "from": "kgbench-direct-logit" if name == "direct_logit" else "kgbench"}
     assert "\n" not in made.about
 
@@ -56,13 +71,17 @@ def test_a_region_that_the_prompts_lack(name: str) -> None:
             made.treat(PAIR, PROMPTS, parse_graft("M"))
 
 
-@pytest.mark.parametrize(("name", "instead"), [("dynamic_graft", None), ("none", "NONE"), ("all", "ALL")])
+@pytest.mark.parametrize(
+    ("name", "instead"), [("dynamic_graft", None), ("none", "NONE"), ("all", "ALL")]
+)
 @pytest.mark.parametrize("graft", GRAFTS)
 def test_interventions(name: str, instead: str | None, graft: str) -> None:
     """Dynamic grafting does what the expression says, `none` nothing and `all` everything, whatever it says."""
     made = create(name, {}, seed=0)
     assert isinstance(made, InterventionLocalizer)
-    assert made.treat(PAIR, PROMPTS, parse_graft(graft)) == graft_treatments(PAIR, PROMPTS, parse_graft(instead or graft))
+    assert made.treat(PAIR, PROMPTS, parse_graft(graft)) == graft_treatments(
+        PAIR, PROMPTS, parse_graft(instead or graft)
+    )
 
 
 def test_random_scores() -> None:
@@ -136,9 +155,19 @@ def knobs(tmp_path: Path) -> str:
 
 def test_arguments_are_read_as_their_defaults_are(knobs: str) -> None:
     """Text becomes a number, a truth value or stays text, as the parameter's default is; others keep their defaults."""
-    assert create(knobs, {}, seed=9).parameters() == {"steps": 3, "rate": 0.5, "fast": False, "mode": "mean"}
+    assert create(knobs, {}, seed=9).parameters() == {
+        "steps": 3,
+        "rate": 0.5,
+        "fast": False,
+        "mode": "mean",
+    }
     given = {"steps": "7", "rate": "1e-2", "fast": "True", "mode": "max"}
-    assert create(knobs, given, seed=9).parameters() == {"steps": 7, "rate": 0.01, "fast": True, "mode": "max"}
+    assert create(knobs, given, seed=9).parameters() == {
+        "steps": 7,
+        "rate": 0.01,
+        "fast": True,
+        "mode": "max",
+    }
     assert create("random", {"seed": "4"}, seed=9) == create("random", {}, seed=4)
 
 
@@ -163,7 +192,12 @@ def test_arguments_are_read_as_annotated(knobs: str, text: str, value: object) -
 
 def test_an_annotation_that_does_not_resolve(knobs: str) -> None:
     """Where a name in the annotations is not known at run time, the default's type decides."""
-    assert create(knobs.replace(":Knobs", ":Unresolved"), {"pair": "4", "steps": "5"}, seed=0).parameters()["pair"] == 4
+    assert (
+        create(
+            knobs.replace(":Knobs", ":Unresolved"), {"pair": "4", "steps": "5"}, seed=0
+        ).parameters()["pair"]
+        == 4
+    )
 
 
 def test_needs() -> None:

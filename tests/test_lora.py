@@ -53,13 +53,17 @@ def storages(*models: nn.Module) -> int:
 
 @kinds
 @executors
-def test_a_graft_is_the_merged_donor_s(made: Callable[[str], Made], family: str, executor: str) -> None:
+def test_a_graft_is_the_merged_donor_s(
+    made: Callable[[str], Made], family: str, executor: str
+) -> None:
     """In every executor, whatever is grafted, to rounding; fused projections and Conv1D included."""
     pair, other, *_ = made(family)
     some = pool()[: 1 if executor == "sequential" else 3]
     got, wanted = (grafted_logits(each, some, GRAFTS, executor) for each in (pair, other))
     assert distance(got, wanted) <= EXACT
-    assert distance(wanted[:, 0], alone(pair.recipient, pair, some)) > 0.1, "the adapter does something"
+    assert distance(wanted[:, 0], alone(pair.recipient, pair, some)) > 0.1, (
+        "the adapter does something"
+    )
     assert distance(got[:, 0], alone(other.donors["sft"], pair, some)) <= EXACT
 
 
@@ -69,7 +73,9 @@ def test_in_float32(made: Callable[[str], Made], family: str) -> None:
     *_, recipient, adapter = made(family)
     pair = adapter_pair(recipient, adapter)
     assert {p.dtype for p in pair.donors["sft"].parameters()} == {torch.float32}
-    got, wanted = (grafted_logits(each, pool()[:2], GRAFTS) for each in (pair, merged_pair(pair, adapter)))
+    got, wanted = (
+        grafted_logits(each, pool()[:2], GRAFTS) for each in (pair, merged_pair(pair, adapter))
+    )
     assert distance(got, wanted) <= 1e-4
 
 
@@ -103,10 +109,15 @@ METHODS: Mapping[str, Mapping[str, str]] = {
 
 @kinds
 @pytest.mark.parametrize("method", METHODS)
-def test_scores_are_the_merged_donor_s(made: Callable[[str], Made], family: str, method: str) -> None:
+def test_scores_are_the_merged_donor_s(
+    made: Callable[[str], Made], family: str, method: str
+) -> None:
     """Methods that read weights, or derivatives by them, say of the adapter what they say of the merged model."""
     pair, other, *_ = made(family)
-    got, wanted = (create(method.split()[0], METHODS[method], seed=0).scores(each, pool()[:2]) for each in (pair, other))
+    got, wanted = (
+        create(method.split()[0], METHODS[method], seed=0).scores(each, pool()[:2])
+        for each in (pair, other)
+    )
     assert got == pytest.approx(wanted, rel=1e-8, abs=1e-9)
     assert len(set(wanted.values())) > 1
 
@@ -123,9 +134,15 @@ def test_static_grafts_of_a_part_of_the_change(made: Callable[[str], Made], fami
 @kinds
 def test_roles_can_be_exchanged(made: Callable[[str], Made], family: str) -> None:
     """A LoRA donor in the recipient's place: grafts and weights are the merged model's."""
-    exchanged = [ModelPair("exchanged", p.donors["sft"], {"sft": p.recipient}, p.tokenizer, p.family) for p in made(family)[:2]]
+    exchanged = [
+        ModelPair("exchanged", p.donors["sft"], {"sft": p.recipient}, p.tokenizer, p.family)
+        for p in made(family)[:2]
+    ]
     for executor in EXECUTORS:
-        got, wanted = (grafted_logits(each, pool()[:1], ["PRE", "LT:q+down; R"], executor) for each in exchanged)
+        got, wanted = (
+            grafted_logits(each, pool()[:1], ["PRE", "LT:q+down; R"], executor)
+            for each in exchanged
+        )
         assert distance(got, wanted) <= EXACT
     for method in ("weight_delta", "snip", "fisher"):
         got, wanted = (create(method, {}, seed=0).scores(each, pool()[:2]) for each in exchanged)
@@ -162,12 +179,19 @@ def test_it_takes_the_memory_of_its_rows(made: Callable[[str], Made], family: st
     *_, recipient, adapter = made(family)
     config = json.loads((adapter / "adapter_config.json").read_text())
     stored = load_file(adapter / "adapter_model.safetensors")
-    own = {name: t for name, t in stored.items() if "lora_" in name or (config["modules_to_save"] and ".base_layer." not in name)}
+    own = {
+        name: t
+        for name, t in stored.items()
+        if "lora_" in name or (config["modules_to_save"] and ".base_layer." not in name)
+    }
     rows = sum(t.numel() for t in own.values())
     for pair in (made(family)[0], adapter_pair(recipient, adapter)):
         create("snip", {"at": "sft"}, seed=0).scores(pair, pool()[:1])
         grafted_logits(pair, pool()[:1], GRAFTS)
-        assert storages(pair.recipient, pair.donors["sft"]) == storages(pair.recipient) + rows * pair.dtype.itemsize
+        assert (
+            storages(pair.recipient, pair.donors["sft"])
+            == storages(pair.recipient) + rows * pair.dtype.itemsize
+        )
         assert rows * pair.dtype.itemsize < storages(pair.recipient) / 2
 
 
@@ -199,7 +223,9 @@ def test_hashes(made: Callable[[str], Made], tmp_path: Path) -> None:
     hashes = pair.weight_hashes
     moved = Path(shutil.copytree(adapter, tmp_path / "elsewhere" / "of another name"))
     with pytest.warns(UnconfirmedBaseWarning):
-        again = adapter_pair(Path(shutil.copytree(recipient, tmp_path / "base")), moved, dtype="float64")
+        again = adapter_pair(
+            Path(shutil.copytree(recipient, tmp_path / "base")), moved, dtype="float64"
+        )
     assert again.weight_hashes == hashes
     assert again.origins == {"recipient": "local:base", "sft": "local:of another name"}
     assert len({*hashes.values(), other.weight_hashes["sft"]}) == 3
@@ -226,12 +252,20 @@ def test_equal_tensors_are_held_once() -> None:
     """A donor takes its changed weights beyond its recipient, and is what it is when each model has its own weights."""
     shared, separate = load_pair("tiny-gpt2"), pairs.load_pair("tiny-gpt2")
     one, ours = storages(shared.recipient), dict(separate.recipient.named_parameters())
-    moved = [p for name, p in separate.donors["sft"].named_parameters() if not torch.equal(p, ours[name])]
+    moved = [
+        p for name, p in separate.donors["sft"].named_parameters() if not torch.equal(p, ours[name])
+    ]
     assert storages(separate.recipient, separate.donors["sft"]) == 2 * one
-    assert storages(shared.recipient, shared.donors["sft"]) == one + sum(p.numel() * p.element_size() for p in moved) < 2 * one
+    assert (
+        storages(shared.recipient, shared.donors["sft"])
+        == one + sum(p.numel() * p.element_size() for p in moved)
+        < 2 * one
+    )
     assert shared.weight_hashes == separate.weight_hashes
     assert changed(shared) == changed(separate)
-    assert torch.equal(*(grafted_logits(each, pool()[:2], ["SFT", "LT"]) for each in (shared, separate)))
+    assert torch.equal(
+        *(grafted_logits(each, pool()[:2], ["SFT", "LT"]) for each in (shared, separate))
+    )
 
 
 def test_what_is_shared(made: Callable[[str], Made]) -> None:
@@ -243,7 +277,11 @@ def test_what_is_shared(made: Callable[[str], Made]) -> None:
         model.get_parameter(names[3])[0] = zero
     before = weights_hash(donor)
     share_equal(recipient, donor)
-    apart = [n for n in names if recipient.get_parameter(n).data_ptr() != donor.get_parameter(n).data_ptr()]
+    apart = [
+        n
+        for n in names
+        if recipient.get_parameter(n).data_ptr() != donor.get_parameter(n).data_ptr()
+    ]
     assert apart == names[3:4]
     assert weights_hash(donor) == before != weights_hash(recipient)
     twin = shared_copy(recipient)

@@ -22,7 +22,9 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
 def test_every_entry_is_another(entries: list[Entry]) -> None:
     """Each is of its own method, pair and configurations, and has an id of its own."""
     assert len({entry.record.id for entry in entries}) == len(entries) == 100
-    assert len({(entry.method, entry.pair, entry.record.identity.configurations) for entry in entries}) == len(entries)
+    assert len(
+        {(entry.method, entry.pair, entry.record.identity.configurations) for entry in entries}
+    ) == len(entries)
 
 
 def test_methods_are_on_all_cells(entries: list[Entry]) -> None:
@@ -38,7 +40,10 @@ def test_methods_are_on_all_cells(entries: list[Entry]) -> None:
 
 def test_figures_follow_from_rows(entries: list[Entry]) -> None:
     """Computed anew from the rows beside it, a record comes out the same."""
-    by_kind = {(len(entry.record.identity.configurations), entry.pair in plants() and entry.pair): entry for entry in entries}
+    by_kind = {
+        (len(entry.record.identity.configurations), entry.pair in plants() and entry.pair): entry
+        for entry in entries
+    }
     assert len(by_kind) == 2 + len(plants())
     for entry in by_kind.values():
         assert rescored(entry.record, entry.facts()) == entry.record

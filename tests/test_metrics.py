@@ -35,7 +35,10 @@ def test_scores_are_their_definitions(data: st.DataObject, n: int, vocabulary: i
     values = st.sampled_from((-30.0, -1.0, 0.0, 0.5, 2.0, 40.0)) | st.floats(-50, 50, width=32)
     logits = data.draw(hnp.arrays(np.float64, (n, vocabulary), elements=values))
     targets = data.draw(hnp.arrays(np.int64, n, elements=st.integers(0, vocabulary - 1)))
-    got, wanted = score_logits(torch.from_numpy(logits), torch.from_numpy(targets)), by_hand(logits, targets)
+    got, wanted = (
+        score_logits(torch.from_numpy(logits), torch.from_numpy(targets)),
+        by_hand(logits, targets),
+    )
     assert set(got) == set(wanted)
     np.testing.assert_array_equal(got["rank"], wanted["rank"])
     for name in ("prob", "logprob", "logit_diff"):
@@ -56,7 +59,9 @@ def test_logits_that_are_no_numbers_are_refused(bad: float, place: int) -> None:
     """NaN and infinity never become a figure, at the target or elsewhere; the error names the answer and says what to do."""
     logits = torch.zeros(2, 4)
     logits[1, place] = bad
-    with pytest.raises(InputError, match=r"the logits of fact b hold NaN or infinity.*--dtype float32"):
+    with pytest.raises(
+        InputError, match=r"the logits of fact b hold NaN or infinity.*--dtype float32"
+    ):
         score_logits(logits, torch.tensor([0, 0]), ["fact a", "fact b"].__getitem__)
     assert worst_rank(logits, logits[:, :1]).tolist()[1] >= (4 if place == 0 and isnan(bad) else 1)
 
@@ -71,7 +76,9 @@ def test_masked_tokens_are_no_fault() -> None:
         score_logits(logits, torch.tensor([1]))
 
 
-@given(st.lists(st.sampled_from((-1.0, 0.0, 1e-42, 1.0, 1.0000001)), min_size=2, max_size=6), st.data())
+@given(
+    st.lists(st.sampled_from((-1.0, 0.0, 1e-42, 1.0, 1.0000001)), min_size=2, max_size=6), st.data()
+)
 def test_the_first_rank_is_a_lead(row: list[float], data: st.DataObject) -> None:
     """Rank 1 and a logit difference above 0 are one thing, for subnormal differences too."""
     target = data.draw(st.integers(0, len(row) - 1))

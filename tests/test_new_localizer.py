@@ -16,9 +16,16 @@ KINDS = ("scoring", "intervention")
 
 
 @pytest.fixture(params=KINDS)
-def written(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def written(
+    request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Path:
     """A folder with a new localizer of each kind."""
-    assert main(["new-localizer", "my_method_2", "--kind", request.param, "--output-dir", str(tmp_path)]) == 0
+    assert (
+        main(
+            ["new-localizer", "my_method_2", "--kind", request.param, "--output-dir", str(tmp_path)]
+        )
+        == 0
+    )
     capsys.readouterr()
     return tmp_path
 
@@ -26,7 +33,13 @@ def written(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.Captu
 def ran(folder: Path, *command: str) -> str:
     """What a command says that must succeed in a folder."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -39,24 +52,59 @@ def test_it_keeps_the_contract(written: Path, capsys: pytest.CaptureFixture[str]
 
 def test_its_test_passes(written: Path) -> None:
     """The test that comes with it is found by pytest and passes, with warnings as errors."""
-    assert " passed" in ran(written, "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "test_my_method_2.py")
+    assert " passed" in ran(
+        written, "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "test_my_method_2.py"
+    )
 
 
 def test_they_are_in_good_style(tmp_path: Path) -> None:
     """All files satisfy ruff as it comes, the methods ours too, and mypy as we have it."""
     for kind in KINDS:
-        assert main(["new-localizer", f"my_{kind}", "--kind", kind, "--output-dir", str(tmp_path)]) == 0
+        assert (
+            main(["new-localizer", f"my_{kind}", "--kind", kind, "--output-dir", str(tmp_path)])
+            == 0
+        )
     ran(tmp_path, "ruff", "check", "--isolated", "--no-cache", ".")
     ran(tmp_path, "ruff", "format", "--isolated", "--no-cache", "--check", ".")
-    ran(tmp_path, "ruff", "check", "--config", str(ROOT / "pyproject.toml"), "--no-cache", *(f"my_{kind}.py" for kind in KINDS))
+    ran(
+        tmp_path,
+        "ruff",
+        "check",
+        "--config",
+        str(ROOT / "pyproject.toml"),
+        "--no-cache",
+        *(f"my_{kind}.py" for kind in KINDS),
+    )
     # With the options and the cache of `make lint`, so that the libraries are not read anew.
-    ran(tmp_path, "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache"), ".")
+    ran(
+        tmp_path,
+        "mypy",
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        "--cache-dir",
+        str(ROOT / ".mypy_cache"),
+        ".",
+    )
 
 
 def test_it_runs(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`kgbench eval` takes it."""
     where = ["--output-dir", str(written / "results")]
-    assert main(["eval", "--localizer", f"{written / 'my_method_2.py'}:MyMethod2", "--model", "tiny-gpt2", "--limit", "4", *where]) == 0
+    assert (
+        main(
+            [
+                "eval",
+                "--localizer",
+                f"{written / 'my_method_2.py'}:MyMethod2",
+                "--model",
+                "tiny-gpt2",
+                "--limit",
+                "4",
+                *where,
+            ]
+        )
+        == 0
+    )
     assert "computed in" in capsys.readouterr().out
 
 
@@ -64,17 +112,27 @@ def test_a_point_that_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixture
     """The parameter of the method that scores is checked, in a line, before anything runs."""
     assert main(["new-localizer", "my_method", "--output-dir", str(tmp_path)]) == 0
     capsys.readouterr()
-    named = ["--localizer", f"{tmp_path / 'my_method.py'}:MyMethod", "--localizer-arg", "point=mlp_ot"]
+    named = [
+        "--localizer",
+        f"{tmp_path / 'my_method.py'}:MyMethod",
+        "--localizer-arg",
+        "point=mlp_ot",
+    ]
     assert main(["eval", *named, "--model", "tiny-gpt2", "--output-dir", str(tmp_path)]) == 2
     told = capsys.readouterr().err
     assert "Did you mean 'mlp_out'" in told and told.count("\n") == 1
 
 
-def test_it_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_what_to_do_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The commands that it prints name the files that it wrote; by default they lie in the working directory."""
     monkeypatch.chdir(tmp_path)
     assert main(["new-localizer", "my_method"]) == 0
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["my_method.py", "test_my_method.py"]
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [
+        "my_method.py",
+        "test_my_method.py",
+    ]
     first, *commands = capsys.readouterr().out.splitlines()
     assert first == "wrote my_method.py and test_my_method.py; next:"
     assert [command.strip() for command in commands] == [
@@ -104,7 +162,11 @@ def test_it_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ],
 )
 def test_wrong_input_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    told: str,
 ) -> None:
     """A name that cannot be one, or is taken, and a file that is there end with status 2 and one line, and change nothing."""
     monkeypatch.chdir(tmp_path)
@@ -113,4 +175,7 @@ def test_wrong_input_writes_nothing(
     assert main(["new-localizer", *arguments]) == 2
     err = capsys.readouterr().err
     assert told in err and err.count("\n") == 1
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"here.py": "mine", "test_there.py": "mine"}
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "here.py": "mine",
+        "test_there.py": "mine",
+    }

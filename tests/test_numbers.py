@@ -57,7 +57,15 @@ def test_numbers(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (0.1, ".10"), (-0.028, "−.028"), (1.0, "1.0"), (9.96, "10"), (123.4, "123"), (3e-6, "3e−6")],
+    [
+        (0.0, "0"),
+        (0.1, ".10"),
+        (-0.028, "−.028"),
+        (1.0, "1.0"),
+        (9.96, "10"),
+        (123.4, "123"),
+        (3e-6, "3e−6"),
+    ],
 )
 def test_significant_digits(value: float, text: str) -> None:
     """Figures that span orders have two significant digits, and whole numbers all of theirs."""
@@ -89,7 +97,11 @@ def test_figures() -> None:
 
 def test_counts_and_times() -> None:
     """One forward, two forwards; days where hours are many."""
-    assert [count_text(n, "forward") for n in (0, 1, 1500)] == ["0 forwards", "1 forward", "1,500 forwards"]
+    assert [count_text(n, "forward") for n in (0, 1, 1500)] == [
+        "0 forwards",
+        "1 forward",
+        "1,500 forwards",
+    ]
     told = [duration_text(seconds) for seconds in (5.23, 240, 9000, 3391.7 * 3600)]
     assert told == ["5.2 s", "4 min", "2.5 h", "141 days"]
 
@@ -97,8 +109,12 @@ def test_counts_and_times() -> None:
 def test_reasons() -> None:
     """Numbers in a stored reason are written alike; versions and names are left as they are."""
     reason = "m(SFT) - m(PRE) = 0.00667 [-0.02, 0.0333] over 150 facts is not told from 0"
-    assert reason_text(reason) == "m(SFT) - m(PRE) = .01 [−.02, .03] over 150 facts is not told from 0"
-    assert reason_text("loses its sign in 2.5% of the draws") == "loses its sign in 2.5 % of the draws"
+    assert (
+        reason_text(reason) == "m(SFT) - m(PRE) = .01 [−.02, .03] over 150 facts is not told from 0"
+    )
+    assert (
+        reason_text("loses its sign in 2.5% of the draws") == "loses its sign in 2.5 % of the draws"
+    )
     assert reason_text("top 0.1% of torch 2.5.1") == "top .1 % of torch 2.5.1"
 
 
@@ -116,8 +132,13 @@ def test_sentences_of_older_versions() -> None:
 def test_every_text_of_a_run_has_one_style(metric: str) -> None:
     """Tables, verdict, comparison, Markdown and LaTeX write numbers alike; CSV has plain ones."""
     table = rows(rates={**RATES, "(FE+LT)^C": 0.0, "PRE": 0.06})
-    first, second = record(table, metric=metric), record(rows(rates={**RATES, "SFT": 0.07}), metric=metric)
-    compared = render_comparison(compare_records((first, table), (second, rows(rates={**RATES, "SFT": 0.07}))))
+    first, second = (
+        record(table, metric=metric),
+        record(rows(rates={**RATES, "SFT": 0.07}), metric=metric),
+    )
+    compared = render_comparison(
+        compare_records((first, table), (second, rows(rates={**RATES, "SFT": 0.07})))
+    )
     for text in (render_table(first), render_table(second), compared, as_markdown([first, second])):
         assert not OTHER_STYLE.search(text.replace("- m(", "")), OTHER_STYLE.search(text)
     assert not OTHER_STYLE.search(as_latex([first]).replace("$-$", "−").replace("- m(", ""))
@@ -128,7 +149,11 @@ def test_every_text_of_a_run_has_one_style(metric: str) -> None:
 def test_by_definition() -> None:
     """PRE has sufficiency 0 and SFT 1 in every format; their necessity is a dash that is explained."""
     made = record()
-    for text in (render_table(made), as_markdown([made]).replace(" |", ""), as_latex([made]).replace(" &", "")):
+    for text in (
+        render_table(made),
+        as_markdown([made]).replace(" |", ""),
+        as_latex([made]).replace(" &", ""),
+    ):
         lines = [line.split() for line in text.splitlines() if "grafts" not in line]
         shares = {name: line for name in ("PRE", "SFT") for line in lines if name in line[:5]}
         assert "0" in shares["PRE"][-4:] and "1" in shares["SFT"][-4:]

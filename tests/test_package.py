@@ -15,14 +15,28 @@ import yaml
 import kgbench
 
 ROOT = Path(__file__).parent.parent
-HEAVY = ("torch", "transformers", "numpy", "scipy", "pydantic", "pyarrow", "matplotlib", "rich", "yaml", "faker", "tabulate")
+HEAVY = (
+    "torch",
+    "transformers",
+    "numpy",
+    "scipy",
+    "pydantic",
+    "pyarrow",
+    "matplotlib",
+    "rich",
+    "yaml",
+    "faker",
+    "tabulate",
+)
 
 
 def loaded_by(*command: str) -> set[str]:
     """The heavy packages that a fresh interpreter has loaded after a command, run as `kgbench ARGUMENT…`; none only imports kgbench."""
     call = "if sys.argv[1:]:\n    from kgbench.cli import main\n    main(sys.argv[1:])"
     code = f"import sys, kgbench\n{call}\nprint(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     return set(HEAVY) & set(done.stderr.split())
 
 
@@ -33,11 +47,18 @@ def processor_seconds(*command: str) -> float:
         before = os.times()
         subprocess.run(command, capture_output=True, check=True, cwd=ROOT)
         after = os.times()
-        seconds.append(after.children_user - before.children_user + after.children_system - before.children_system)
+        seconds.append(
+            after.children_user
+            - before.children_user
+            + after.children_system
+            - before.children_system
+        )
     return min(seconds)
 
 
-@pytest.mark.parametrize("command", ["", "--help", "--version", "eval --help", "zoo build --help", "completion fish"])
+@pytest.mark.parametrize(
+    "command", ["", "--help", "--version", "eval --help", "zoo build --help", "completion fish"]
+)
 def test_nothing_heavy_is_loaded_by_import_and_help(command: str) -> None:
     """Importing the package and asking for help load neither torch nor any other large library."""
     assert loaded_by(*command.split()) == set()
@@ -49,23 +70,37 @@ def test_listing_loads_no_torch(kind: str) -> None:
     assert not {"torch", "transformers"} & loaded_by("ls", kind)
 
 
-@pytest.mark.parametrize("module", ["errors", "registry", "sites", "stats", "records", "effects", "data", "board"])
+@pytest.mark.parametrize(
+    "module", ["errors", "registry", "sites", "stats", "records", "effects", "data", "board"]
+)
 def test_what_reads_and_draws_results_loads_no_torch(module: str) -> None:
     """Results can be read, checked and drawn where torch is not installed."""
     code = f"import sys, kgbench.{module}\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert not {"torch", "transformers"} & set(done.stdout.split())
 
 
 def test_help_answers_within_a_third_of_a_second() -> None:
     """Help takes less than 0.3 s more than a bare interpreter."""
-    bare, helped = processor_seconds(sys.executable, "-c", "pass"), processor_seconds(sys.executable, "-m", "kgbench", "--help")
+    bare, helped = (
+        processor_seconds(sys.executable, "-c", "pass"),
+        processor_seconds(sys.executable, "-m", "kgbench", "--help"),
+    )
     assert helped - bare < 0.3
 
 
 def test_the_public_names_are_the_documented_ones() -> None:
     """The package exports what the README's Python section names, and nothing else."""
-    assert kgbench.__all__ == ["__version__", "evaluate", "grafted_logits", "load_pair", "load_prompts", "parse_graft"]
+    assert kgbench.__all__ == [
+        "__version__",
+        "evaluate",
+        "grafted_logits",
+        "load_pair",
+        "load_prompts",
+        "parse_graft",
+    ]
     assert set(kgbench.__all__) <= set(dir(kgbench))
     for name in kgbench.__all__:
         assert getattr(kgbench, name) is getattr(kgbench, name)
@@ -91,7 +126,13 @@ def test_every_module_exports_what_it_has() -> None:
 def test_types_and_data_are_shipped() -> None:
     """The files that the package needs beside its code lie inside it."""
     package = files("kgbench")
-    for name in ("py.typed", "data/prompts.toml", "data/files/tiny_movies.jsonl", "models/catalog.toml", "models/families/gemma.json"):
+    for name in (
+        "py.typed",
+        "data/prompts.toml",
+        "data/files/tiny_movies.jsonl",
+        "models/catalog.toml",
+        "models/families/gemma.json",
+    ):
         assert package.joinpath(*name.split("/")).is_file(), name
 
 
@@ -110,8 +151,14 @@ def test_set_up_is_quick_the_second_time(target: str, tmp_path: Path) -> None:
     for name in ("bin/python", ".installed", ".installed-dev"):
         (tmp_path / name).touch()
     plan = ["make", "--dry-run", target, f"VENV={tmp_path}"]
-    environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    done = subprocess.run(plan, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    }
+    done = subprocess.run(
+        plan, capture_output=True, text=True, check=True, cwd=ROOT, env=environment
+    )
     assert "pip install" not in done.stdout
     assert len([line for line in done.stdout.splitlines() if not line.startswith("echo ")]) == 1
 

@@ -27,7 +27,9 @@ from kgbench.leaderboard.submit import pack_loose
 from kgbench.leaderboard.validate import validate
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}", fullmatch=True)
-entries = st.dictionaries(names, st.dictionaries(st.sampled_from(FILES), st.binary(max_size=600), min_size=1), min_size=1)
+entries = st.dictionaries(
+    names, st.dictionaries(st.sampled_from(FILES), st.binary(max_size=600), min_size=1), min_size=1
+)
 some = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 ONE = {"entry": {RECORD: b"{}", FACTS: b"PAR1" * 100, SUBMISSION: b"{}"}}
@@ -72,7 +74,9 @@ def test_other_programs_unpack_it(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------- what is refused
 
 
-def tarred(*members: tuple[str, bytes] | tarfile.TarInfo, kind: int = tarfile.USTAR_FORMAT) -> bytes:
+def tarred(
+    *members: tuple[str, bytes] | tarfile.TarInfo, kind: int = tarfile.USTAR_FORMAT
+) -> bytes:
     """A tar of the library's, compressed."""
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode="w:xz", format=kind) as tar:
@@ -104,18 +108,33 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a name from the root": (tarred(("/etc/record.json", b"{}")), "no file of an entry"),
     "a name that leads up within": (tarred(("entry/../record.json", b"{}")), "no file of an entry"),
     "a name with a backslash": (tarred(("entry\\record.json", b"{}")), "no file of an entry"),
-    "a name with a control character": (tarred(("a\x1b/record.json", b"{}")), "no file of an entry"),
-    "a file of no entry": (tarred(HONEST, ("entry/method.py", b"import os")), "no file of an entry"),
+    "a name with a control character": (
+        tarred(("a\x1b/record.json", b"{}")),
+        "no file of an entry",
+    ),
+    "a file of no entry": (
+        tarred(HONEST, ("entry/method.py", b"import os")),
+        "no file of an entry",
+    ),
     "another spelling": (tarred(HONEST, ("entry/RECORD.json", b"{}")), "no file of an entry"),
     "a folder within": (tarred(("a/entry/record.json", b"{}")), "no file of an entry"),
-    "a symbolic link": (tarred(special("entry/record.json", tarfile.SYMTYPE, "/etc")), "holds more than"),
-    "a hard link": (tarred(special("entry/record.json", tarfile.LNKTYPE, "entry/x")), "holds more than"),
+    "a symbolic link": (
+        tarred(special("entry/record.json", tarfile.SYMTYPE, "/etc")),
+        "holds more than",
+    ),
+    "a hard link": (
+        tarred(special("entry/record.json", tarfile.LNKTYPE, "entry/x")),
+        "holds more than",
+    ),
     "a device": (tarred(special("entry/record.json", tarfile.CHRTYPE)), "holds more than"),
     "a folder": (tarred(special("entry", tarfile.DIRTYPE)), "no file of an entry"),
     "a file twice": (tarred(HONEST, HONEST), "holds more than"),
     "files in another order": (tarred(("entry/facts.parquet", b""), HONEST), "holds more than"),
     "an owner": (tarred(owned(1000)), "holds more than"),
-    "other heads": (tarred((f"entry/{'x' * 200}", b""), kind=tarfile.PAX_FORMAT), "no file of an entry"),
+    "other heads": (
+        tarred((f"entry/{'x' * 200}", b""), kind=tarfile.PAX_FORMAT),
+        "no file of an entry",
+    ),
     "something after the end": (pack(ONE) + b"more", "goes on after its end"),
     "a second pack": (pack(ONE) + pack(ONE), "goes on after its end"),
     "something between": (
@@ -215,7 +234,9 @@ def test_entries_are_packed_by_method_and_board(tmp_path: Path, run: Call) -> No
 def test_more_entries_join_a_pack(board: Path) -> None:
     """A pack takes further entries, and no other content under the name of one that is there."""
     before = read_pack(board / PLACE)
-    write_entry(board / "new", result(identity("tiny-gpt2", OTHERS), model="tiny-gpt2"), "my method", CODE)
+    write_entry(
+        board / "new", result(identity("tiny-gpt2", OTHERS), model="tiny-gpt2"), "my method", CODE
+    )
     pack_loose(board.parent)
     after = read_pack(board / PLACE)
     assert len(after) == 3 and {name: after[name] for name in before} == before
@@ -273,19 +294,36 @@ def gemma(loose: Path) -> Path:
 
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "forged figures": (
-        lambda loose: edit(gemma(loose), lambda record: record["rows"][5].update(top5=[1, 0.9, 1, 30])),
+        lambda loose: edit(
+            gemma(loose), lambda record: record["rows"][5].update(top5=[1, 0.9, 1, 30])
+        ),
         "record.json: file: it is another one than on the board",
     ),
-    "other rows": (lambda loose: (gemma(loose) / FACTS).write_bytes(b"PAR1"), "facts.parquet: Parquet"),
-    "no rows": (lambda loose: (gemma(loose) / FACTS).unlink(), "facts.parquet: file: it is missing"),
+    "other rows": (
+        lambda loose: (gemma(loose) / FACTS).write_bytes(b"PAR1"),
+        "facts.parquet: Parquet",
+    ),
+    "no rows": (
+        lambda loose: (gemma(loose) / FACTS).unlink(),
+        "facts.parquet: file: it is missing",
+    ),
     "no submission": (lambda loose: (gemma(loose) / SUBMISSION).unlink(), "submission.json: file"),
-    "another name": (lambda loose: gemma(loose).rename(loose / "x"), "x: name: it is not the entry's"),
-    "a copy": (lambda loose: shutil.copytree(gemma(loose), loose / "copy"), "copy: name: it is not the entry's"),
+    "another name": (
+        lambda loose: gemma(loose).rename(loose / "x"),
+        "x: name: it is not the entry's",
+    ),
+    "a copy": (
+        lambda loose: shutil.copytree(gemma(loose), loose / "copy"),
+        "copy: name: it is not the entry's",
+    ),
     "a copy in capitals": (
         lambda loose: shutil.copytree(gemma(loose), loose / gemma(loose).name.upper()),
         "name: another entry has this name",
     ),
-    "not all of them": (lambda loose: shutil.rmtree(gemma(loose)), "entry: it is on the board, and gone"),
+    "not all of them": (
+        lambda loose: shutil.rmtree(gemma(loose)),
+        "entry: it is on the board, and gone",
+    ),
 }
 
 
@@ -315,13 +353,28 @@ def linked(board: Path) -> None:
 
 
 PLACES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another method's pack": (moved, "pack: it is in 'pathways/other.tar.xz'; expected pathways/my-method"),
-    "another board's pack": (of_another_board, "pack: it is in 'planted/my-method.tar.xz'; expected"),
-    "no board's pack": (lambda b: (b / PLACE).rename(b / "my-method.tar.xz"), "expected pathways/my-method"),
+    "another method's pack": (
+        moved,
+        "pack: it is in 'pathways/other.tar.xz'; expected pathways/my-method",
+    ),
+    "another board's pack": (
+        of_another_board,
+        "pack: it is in 'planted/my-method.tar.xz'; expected",
+    ),
+    "no board's pack": (
+        lambda b: (b / PLACE).rename(b / "my-method.tar.xz"),
+        "expected pathways/my-method",
+    ),
     "a link": (linked, "my-method.tar.xz: kind: it is a symbolic link"),
-    "another file": (lambda b: (b / "pathways" / "x.py").write_text(""), "x.py: kind: it is no pack"),
+    "another file": (
+        lambda b: (b / "pathways" / "x.py").write_text(""),
+        "x.py: kind: it is no pack",
+    ),
     "a folder": (lambda b: (b / "pathways" / "x").mkdir(), "x: kind: it is no pack"),
-    "broken bytes": (lambda b: (b / PLACE).write_bytes(b"no xz" * 9), "my-method.tar.xz: pack: it does"),
+    "broken bytes": (
+        lambda b: (b / PLACE).write_bytes(b"no xz" * 9),
+        "my-method.tar.xz: pack: it does",
+    ),
 }
 
 

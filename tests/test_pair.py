@@ -30,7 +30,9 @@ Folders = Mapping[str, Path]
 
 
 def loaded(folders: Folders, **options: object):
-    return load_pair(recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}, **options)
+    return load_pair(
+        recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}, **options
+    )
 
 
 def refusal(error: type[KgbenchError], act: Callable[[], object]) -> str:
@@ -44,7 +46,9 @@ def refusal(error: type[KgbenchError], act: Callable[[], object]) -> str:
 @pytest.fixture
 def copied(folders: Folders, tmp_path: Path) -> dict[str, Path]:
     """Copies of the checkpoints, to spoil."""
-    return {name: Path(shutil.copytree(folder, tmp_path / name)) for name, folder in folders.items()}
+    return {
+        name: Path(shutil.copytree(folder, tmp_path / name)) for name, folder in folders.items()
+    }
 
 
 def rewrite(file: Path, change: Callable[[dict], object]) -> None:
@@ -84,7 +88,10 @@ def test_embeddings_are_untied(folders: Folders) -> None:
             assert torch.equal(model(input_ids=ids).logits, original(input_ids=ids).logits)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("float64", torch.float64), ("bfloat16", torch.bfloat16), ("float16", torch.float16)])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("float64", torch.float64), ("bfloat16", torch.bfloat16), ("float16", torch.float16)],
+)
 def test_types(folders: Folders, name: str, dtype: torch.dtype) -> None:
     """Weights are of the type asked for, and the self-test at load knows how that type rounds."""
     pair = loaded(folders, dtype=name)
@@ -121,10 +128,14 @@ def test_encodings_are_computed_once(folders: Folders) -> None:
 def test_names(folders: Folders) -> None:
     """Unknown pairs, donors and types; a donor called recipient; no donor; nothing at all."""
     assert "Did you mean 'tiny-gemma'" in refusal(UnknownNameError, lambda: load_pair("tiny-gema"))
-    assert "Did you mean 'float32'" in refusal(UnknownNameError, lambda: loaded(folders, dtype="float3"))
+    assert "Did you mean 'float32'" in refusal(
+        UnknownNameError, lambda: loaded(folders, dtype="float3")
+    )
     assert "Did you mean 'sft'" in refusal(UnknownNameError, lambda: loaded(folders).donor("sfft"))
     recipient = str(folders["recipient"])
-    assert "reserved" in refusal(ModelError, lambda: load_pair(recipient=recipient, donors={"recipient": recipient}))
+    assert "reserved" in refusal(
+        ModelError, lambda: load_pair(recipient=recipient, donors={"recipient": recipient})
+    )
     assert "--donor sft=PATH" in refusal(ModelError, lambda: load_pair(recipient=recipient))
     assert "no model given" in refusal(ModelError, load_pair)
     assert "no model given" in refusal(ModelError, lambda: load_pair(donors={"sft": recipient}))
@@ -135,10 +146,14 @@ def test_catalogued_pairs_without_a_donor() -> None:
     without = [name for name in catalog.names() if not catalog.entry(name).donors]
     assert {"gemma-2b", "llama-3.2-1b", "gpt2-xl", "pythia-2.8b"} <= set(without)
     for name in without:
-        assert f"'kgbench train --model {name} --dataset " in refusal(ModelError, lambda name=name: load_pair(name))
+        assert f"'kgbench train --model {name} --dataset " in refusal(
+            ModelError, lambda name=name: load_pair(name)
+        )
 
 
-@pytest.mark.parametrize(("key", "value"), [("n_embd", 48), ("vocab_size", 301), ("n_head", 2), ("n_inner", 64)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("n_embd", 48), ("vocab_size", 301), ("n_head", 2), ("n_inner", 64)]
+)
 def test_other_shapes(copied: Folders, key: str, value: int) -> None:
     """Recipient and donor of different shape: the error names what differs, and both values."""
     rewrite(copied["sft"] / "config.json", lambda config: config.update({key: value}))
@@ -148,7 +163,12 @@ def test_other_shapes(copied: Folders, key: str, value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("activation_function", "relu"), ("scale_attn_by_inverse_layer_idx", True), ("scale_attn_weights", False)]
+    ("key", "value"),
+    [
+        ("activation_function", "relu"),
+        ("scale_attn_by_inverse_layer_idx", True),
+        ("scale_attn_weights", False),
+    ],
 )
 def test_another_forward(copied: Folders, key: str, value: object) -> None:
     """A donor that computes something else with weights of equal shapes is refused; one that leaves out what is the default is not."""
@@ -170,11 +190,15 @@ def test_another_forward(copied: Folders, key: str, value: object) -> None:
         ("granite", "multipliers", {"residual_multiplier": 0.25}),
     ],
 )
-def test_other_windows_bases_caps_and_multipliers(tmp_path: Path, family: str, variant: str, changes: dict[str, Any]) -> None:
+def test_other_windows_bases_caps_and_multipliers(
+    tmp_path: Path, family: str, variant: str, changes: dict[str, Any]
+) -> None:
     """The same for what only the recipient's forward pass would use."""
     places = {"recipient": tmp_path / "recipient", "sft": tmp_path / "sft"}
     for seed, (place, other) in enumerate(zip(places.values(), ({}, changes), strict=True)):
-        random_model(tiny_config(family, variant, **other), None, seed, torch.float32).save_pretrained(place)
+        random_model(
+            tiny_config(family, variant, **other), None, seed, torch.float32
+        ).save_pretrained(place)
         pico_tokenizer(bos=False).save_pretrained(place)
     (key,) = changes
     assert f"differ in {key}: " in refusal(ModelError, lambda: loaded(places))
@@ -184,15 +208,21 @@ def test_other_windows_bases_caps_and_multipliers(tmp_path: Path, family: str, v
 
 @pytest.mark.parametrize("asked", ["someone/kernel", "eager", "flash_attention_2", "paged|eager"])
 @pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
-def test_a_checkpoint_does_not_choose_the_attention_backend(copied: Folders, key: str, asked: str) -> None:
+def test_a_checkpoint_does_not_choose_the_attention_backend(
+    copied: Folders, key: str, asked: str
+) -> None:
     """Whatever the configurations of recipient and donors ask for, all get the same, which is no code from outside."""
     for spoiled in (["sft"], ["recipient", "sft"]):
         for name in spoiled:
             rewrite(copied[name] / "config.json", lambda config: config.update({key: asked}))
         for attention, wanted in (("auto", "sdpa"), ("eager", "eager")):
             pair = loaded(copied, attention=attention)
-            assert {m.config._attn_implementation for m in (pair.recipient, pair.donors["sft"])} == {wanted}
-    assert "unknown attention backend 'someone/kernel'" in refusal(UnknownNameError, lambda: loaded(copied, attention="someone/kernel"))
+            assert {
+                m.config._attn_implementation for m in (pair.recipient, pair.donors["sft"])
+            } == {wanted}
+    assert "unknown attention backend 'someone/kernel'" in refusal(
+        UnknownNameError, lambda: loaded(copied, attention="someone/kernel")
+    )
 
 
 @pytest.mark.parametrize("family", TINY)
@@ -200,7 +230,9 @@ def test_the_attention_backend_of_each_family(tmp_path: Path, family: str) -> No
     """Where nobody says, sdpa, and eager where the model cannot be computed by it."""
     places = {name: tmp_path / name for name in ("recipient", "sft")}
     for seed, place in enumerate(places.values()):
-        random_model(tiny_config(family, next(iter(TINY[family]))), None, seed, torch.float32).save_pretrained(place)
+        random_model(
+            tiny_config(family, next(iter(TINY[family]))), None, seed, torch.float32
+        ).save_pretrained(place)
         pico_tokenizer(bos=False).save_pretrained(place)
     pair = loaded(places)
     library = AutoModelForCausalLM.from_pretrained(places["recipient"]).config._attn_implementation
@@ -259,7 +291,10 @@ def test_broken_weights(copied: Folders) -> None:
     file.write_bytes(whole)
     tensors = load_file(file)
     name = next(n for n in tensors if n.endswith("h.1.mlp.c_fc.weight"))
-    for spoiled in ({n: t for n, t in tensors.items() if n != name}, tensors | {name: tensors[name][:-1].contiguous()}):
+    for spoiled in (
+        {n: t for n, t in tensors.items() if n != name},
+        tensors | {name: tensors[name][:-1].contiguous()},
+    ):
         save_file(spoiled, file, {"format": "pt"})
         said = refusal(ModelError, lambda: loaded(copied))
         assert "local:sft" in said
@@ -284,8 +319,9 @@ def test_weights_too_large_for_the_type(copied: Folders) -> None:
     tensors = load_file(file)
     tensors[next(iter(tensors))].view(-1)[0] = 1e30
     save_file(tensors, file, {"format": "pt"})
-    assert "not finite in float16 (0 NaN, 1 infinite; the largest of the type is 6.55e+04)" in refusal(
-        ModelError, lambda: loaded(copied, dtype="float16")
+    assert (
+        "not finite in float16 (0 NaN, 1 infinite; the largest of the type is 6.55e+04)"
+        in refusal(ModelError, lambda: loaded(copied, dtype="float16"))
     )
 
 
@@ -303,9 +339,14 @@ def test_weights_that_no_module_takes(copied: Folders, streamed: bool) -> None:
     before = loaded(copied).weight_hashes
     save_file(tensors | old, file, {"format": "pt"})
     assert loaded(copied, stream_donors=streamed).weight_hashes == before
-    save_file(tensors | {"transformer.h.0.adapter.weight": embeddings.clone()}, file, {"format": "pt"})
+    save_file(
+        tensors | {"transformer.h.0.adapter.weight": embeddings.clone()}, file, {"format": "pt"}
+    )
     said = refusal(ModelError, lambda: loaded(copied, stream_donors=streamed))
-    assert "local:sft does not load: no module of its model takes 'transformer.h.0.adapter.weight' of its files" in said
+    assert (
+        "local:sft does not load: no module of its model takes 'transformer.h.0.adapter.weight' of its files"
+        in said
+    )
 
 
 @pytest.mark.parametrize("layers", [2, 10**7])
@@ -322,7 +363,10 @@ def test_weights_of_other_shapes_than_the_configuration_says(copied: Folders) ->
     for folder in copied.values():
         rewrite(folder / "config.json", lambda config: config.update(n_inner=64))
     said = refusal(ModelError, lambda: loaded(copied))
-    assert "of its weights have other shapes than its config.json says, such as 'transformer.h.0.mlp.c_fc.bias'" in said
+    assert (
+        "of its weights have other shapes than its config.json says, such as 'transformer.h.0.mlp.c_fc.bias'"
+        in said
+    )
     assert "report" not in said
 
 
@@ -332,21 +376,30 @@ def test_integer_weights(copied: Folders) -> None:
     tensors = load_file(file)
     name = next(n for n in tensors if n.endswith("h.1.mlp.c_fc.weight"))
     save_file(tensors | {name: tensors[name].to(torch.int8)}, file, {"format": "pt"})
-    assert f"{name!r} is of type I8; expected weights of a float type" in refusal(ModelError, lambda: loaded(copied))
+    assert f"{name!r} is of type I8; expected weights of a float type" in refusal(
+        ModelError, lambda: loaded(copied)
+    )
 
 
-@pytest.mark.parametrize("named", ["weights.bin", "../sft/model-1.safetensors", "sub/model-1.safetensors", "nothing.safetensors"])
+@pytest.mark.parametrize(
+    "named",
+    ["weights.bin", "../sft/model-1.safetensors", "sub/model-1.safetensors", "nothing.safetensors"],
+)
 def test_an_index_that_names_other_files(copied: Folders, named: str) -> None:
     """Only safetensors files in the folder itself are read."""
     folder = copied["sft"]
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").rename(folder / "model-1.safetensors")
     index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(tensors, "model-1.safetensors")}))
+    index.write_text(
+        json.dumps({"metadata": {}, "weight_map": dict.fromkeys(tensors, "model-1.safetensors")})
+    )
     before = loaded(copied)
     assert not before.changed_files()
     index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(tensors, named)}))
-    assert f"model.safetensors.index.json names {named!r}" in refusal(ModelError, lambda: loaded(copied))
+    assert f"model.safetensors.index.json names {named!r}" in refusal(
+        ModelError, lambda: loaded(copied)
+    )
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -366,16 +419,29 @@ def test_files_that_change_after_loading(copied: Folders, streamed: bool) -> Non
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_no_record_of_a_checkpoint_that_changes_during_the_run(copied: Folders, tmp_path: Path, streamed: bool) -> None:
+def test_no_record_of_a_checkpoint_that_changes_during_the_run(
+    copied: Folders, tmp_path: Path, streamed: bool
+) -> None:
     """Weights that are written again while prompts are measured, be they the same, end the run without a record or a journal."""
     file, out = copied["sft"] / "model.safetensors", tmp_path / "out"
 
     def write_again(*_: object) -> None:
         file.write_bytes(file.read_bytes())
 
-    options = {"recipient": str(copied["recipient"]), "donors": {"sft": str(copied["sft"])}, "stream_donors": streamed}
+    options = {
+        "recipient": str(copied["recipient"]),
+        "donors": {"sft": str(copied["sft"])},
+        "stream_donors": streamed,
+    }
     with pytest.raises(InputError, match=r"model.safetensors changed on disk"):
-        evaluate(dataset="fake_movies_fake_actors", prompts=["headline"], limit=3, output_dir=out, progress=write_again, **options)
+        evaluate(
+            dataset="fake_movies_fake_actors",
+            prompts=["headline"],
+            limit=3,
+            output_dir=out,
+            progress=write_again,
+            **options,
+        )
     assert not list(out.glob("*/record.json"))
 
 
@@ -388,7 +454,10 @@ def test_a_plant_elsewhere_than_its_card_says(tmp_path: Path, place: str) -> Non
     load_pair(str(folder))
     rewrite(folder / "card.json", lambda card: card.update(plant=place, decoy=None))
     said = refusal(ModelError, lambda: load_pair(str(folder)))
-    assert f"its card says that it was planted at {place}, and its weights differ from the recipient's at" in said
+    assert (
+        f"its card says that it was planted at {place}, and its weights differ from the recipient's at"
+        in said
+    )
 
 
 @pytest.mark.parametrize("name", ["config.json", "card.json"])
@@ -408,15 +477,23 @@ def test_preparing_a_model_leaves_it_as_it_was() -> None:
     """A tied model in training, given by its owner, keeps its tie, its mode, its gradients and its configuration, and takes no memory."""
     config = PICO_FAMILIES["gemma"](300, True)
     model = AutoModelForCausalLM.from_config(config).train()
-    before, said = {name: (id(p), p.clone()) for name, p in model.named_parameters()}, copy.deepcopy(vars(model.config))
+    before, said = (
+        {name: (id(p), p.clone()) for name, p in model.named_parameters()},
+        copy.deepcopy(vars(model.config)),
+    )
     ready = prepare(model)
     assert vars(model.config) == said and model.config.tie_word_embeddings
     assert model.training and all(p.requires_grad for p in model.parameters())
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
-    assert all(id(p) == before[name][0] and torch.equal(p, before[name][1]) for name, p in model.named_parameters())
+    assert all(
+        id(p) == before[name][0] and torch.equal(p, before[name][1])
+        for name, p in model.named_parameters()
+    )
     assert not ready.training and not any(p.requires_grad for p in ready.parameters())
     heads = ready.get_output_embeddings().weight, ready.get_input_embeddings().weight
-    assert heads[0].data_ptr() != heads[1].data_ptr() == model.get_input_embeddings().weight.data_ptr()
+    assert (
+        heads[0].data_ptr() != heads[1].data_ptr() == model.get_input_embeddings().weight.data_ptr()
+    )
 
 
 def test_a_configuration_is_part_of_the_hash(copied: Folders) -> None:
@@ -431,7 +508,11 @@ def test_a_configuration_is_part_of_the_hash(copied: Folders) -> None:
 def test_donors_take_the_recipient_s_type(copied: Folders) -> None:
     """A donor that is stored in another type than the recipient is read in the recipient's, so that one forward can hold both."""
     weights = copied["sft"] / "model.safetensors"
-    save_file({name: tensor.half() for name, tensor in load_file(weights).items()}, weights, {"format": "pt"})
+    save_file(
+        {name: tensor.half() for name, tensor in load_file(weights).items()},
+        weights,
+        {"format": "pt"},
+    )
     rewrite(copied["sft"] / "config.json", lambda data: data.update(dtype="float16"))
     pair = loaded(copied, dtype="auto")
     assert pair.recipient.dtype == torch.float32

@@ -29,7 +29,15 @@ from kgbench.leaderboard.model import Board, Line
 from kgbench.leaderboard.ranks import ranks
 from kgbench.leaderboard.submission import Submission
 from kgbench.models import catalog
-from kgbench.records import NO_INTERVAL_OF_SITES, Effect, Estimate, LocalizerRef, Planted, Record, Truth
+from kgbench.records import (
+    NO_INTERVAL_OF_SITES,
+    Effect,
+    Estimate,
+    LocalizerRef,
+    Planted,
+    Record,
+    Truth,
+)
 
 Claims = Mapping[str, float]
 """What a method says of each pathway, on every prompt."""
@@ -48,10 +56,15 @@ def truth_of(plant: str) -> dict[str, Claims]:
     """True recoveries by prompt."""
     truth = catalog.entry(plant).truth
     assert truth is not None
-    return {prompt: {graft: e.value or 0.0 for graft, e in own.items()} for prompt, own in truth.pathways.items()}
+    return {
+        prompt: {graft: e.value or 0.0 for graft, e in own.items()}
+        for prompt, own in truth.pathways.items()
+    }
 
 
-def entry(method: str, plant: str, found: float, claims: Mapping[str, Claims], localizer: str = "") -> Entry:
+def entry(
+    method: str, plant: str, found: float, claims: Mapping[str, Claims], localizer: str = ""
+) -> Entry:
     """A run of a method on a shipped plant.
 
     Args:
@@ -67,7 +80,11 @@ def entry(method: str, plant: str, found: float, claims: Mapping[str, Claims], l
     base, chance = template(), truth.chance
     half = Estimate(value=0.5, low=0.4, high=0.6, n=40)
     undefined = Estimate(n=0, undefined="nothing to rank")
-    value = undefined if chance is None else Estimate(value=chance + found * (1 - chance), n=9, undefined=NO_INTERVAL_OF_SITES)
+    value = (
+        undefined
+        if chance is None
+        else Estimate(value=chance + found * (1 - chance), n=9, undefined=NO_INTERVAL_OF_SITES)
+    )
     planted = Planted(
         plant=known.plant,
         units="site" if truth.by_region else "layer and component",
@@ -86,19 +103,34 @@ def entry(method: str, plant: str, found: float, claims: Mapping[str, Claims], l
         truth=Truth(plant=known.plant, decoy=known.decoy),
     )
     rows = tuple(
-        row.model_copy(update={"sufficiency": Estimate(value=said, low=said - 1, high=said + 1, n=40)})
+        row.model_copy(
+            update={"sufficiency": Estimate(value=said, low=said - 1, high=said + 1, n=40)}
+        )
         if (said := claims[row.prompt].get(row.graft)) is not None
         else row
         for row in base.rows
     )
-    record = base.model_copy(update={"id": what.digest(), "model": plant, "identity": what, "planted": planted, "rows": rows})
+    record = base.model_copy(
+        update={
+            "id": what.digest(),
+            "model": plant,
+            "identity": what,
+            "planted": planted,
+            "rows": rows,
+        }
+    )
     submission = Submission(record=record.id, name=method, code=CODE, contract=KEPT)
     return Entry(Path(method), record, submission, None)
 
 
-def everywhere(method: str, found: float, claims: Claims | None, localizer: str = "") -> list[Entry]:
+def everywhere(
+    method: str, found: float, claims: Claims | None, localizer: str = ""
+) -> list[Entry]:
     """Runs on all plants; without claims, it says the truth."""
-    said = {plant: truth_of(plant) if claims is None else dict.fromkeys(PROMPTS, claims) for plant in catalog.plants()}
+    said = {
+        plant: truth_of(plant) if claims is None else dict.fromkeys(PROMPTS, claims)
+        for plant in catalog.plants()
+    }
     return [entry(method, plant, found, said[plant], localizer) for plant in catalog.plants()]
 
 
@@ -129,18 +161,22 @@ def test_two_questions_two_boards(entries: list[Entry]) -> None:
             assert lines(made)["oracle"].figures["graded_precision"].value == pytest.approx(1)
             continue
         found, table = lines(made), made.tables[0]
-        assert table.ranked_by == "graded_precision" and {line.coverage for line in table.lines} == {(len(cells),) * 2}
+        assert table.ranked_by == "graded_precision" and {
+            line.coverage for line in table.lines
+        } == {(len(cells),) * 2}
         assert found["good"].rank == 1
-        assert found["oracle"].rank is None and found["oracle"].figures["graded_precision"].value == pytest.approx(1)
+        assert found["oracle"].rank is None and found["oracle"].figures[
+            "graded_precision"
+        ].value == pytest.approx(1)
         assert found["good"].figures["graded_precision"].n == len(cells)
         assert found["random"].figures["above_chance"].value == pytest.approx(0, abs=1e-6)
         assert found["donor"].rank == found["donor_at_lt"].rank == found["random"].rank
         chance = dict(table.ordered_columns[0].marks)["chance, and knowing which weights changed"]
         assert found["random"].figures["graded_precision"].value == pytest.approx(chance, rel=1e-5)
         assert ("told" in {column.key for column in table.columns}) == by_region
-    assert {cell for by_region in (False, True) for part in plant_cells(by_region) for cell in part} == {
-        Cell(True, plant, "") for plant in catalog.plants()
-    }
+    assert {
+        cell for by_region in (False, True) for part in plant_cells(by_region) for cell in part
+    } == {Cell(True, plant, "") for plant in catalog.plants()}
 
 
 def test_a_scan_has_one_line(entries: list[Entry]) -> None:
@@ -163,30 +199,47 @@ def test_the_arbiter_has_no_rank(entries: list[Entry]) -> None:
 
 def test_an_answer_that_looks_at_no_plant_is_not_above_the_fixed_one(entries: list[Entry]) -> None:
     """Neither the donor whatever is asked, nor the donor where LT is named; who is nearer to the truth is told to be."""
-    near = {plant: {p: {g: v + 0.02 for g, v in own.items()} for p, own in truth_of(plant).items()} for plant in catalog.plants()}
-    made = plant_pathways_board([*entries, *(entry("near", plant, 0.5, near[plant]) for plant in catalog.plants())])
+    near = {
+        plant: {p: {g: v + 0.02 for g, v in own.items()} for p, own in truth_of(plant).items()}
+        for plant in catalog.plants()
+    }
+    made = plant_pathways_board(
+        [*entries, *(entry("near", plant, 0.5, near[plant]) for plant in catalog.plants())]
+    )
     found = lines(made)
     if len(plant_cells(by_region=True)[0]) == 1:
         assert all(line.rank is None for line in found.values()), "one plant puts nobody in order"
         return
     fixed, cells = found[FIXED], found["near"].coverage[1]
     for name in ("donor", "donor_at_lt", "random"):
-        assert (found[name].rank or 0) >= (fixed.rank or 0) and found[name].figures["distance"].value >= fixed.figures["distance"].value
-    assert found["near"].figures["distance"].value == pytest.approx(0.02, abs=1e-3) and found["near"].figures["distance"].n == cells
+        assert (found[name].rank or 0) >= (fixed.rank or 0) and found[name].figures[
+            "distance"
+        ].value >= fixed.figures["distance"].value
+    assert (
+        found["near"].figures["distance"].value == pytest.approx(0.02, abs=1e-3)
+        and found["near"].figures["distance"].n == cells
+    )
     assert made.tables[0].lines[0].method == "near" and not made.lead.startswith(FIXED)
-    assert {table.scope["pair"] for table in made.tables[1:]} == {p for p in catalog.plants() if catalog.entry(p).truth.by_region}  # type: ignore[union-attr]
+    assert {table.scope["pair"] for table in made.tables[1:]} == {
+        p for p in catalog.plants() if catalog.entry(p).truth.by_region
+    }  # type: ignore[union-attr]
 
 
 recoveries = st.fixed_dictionaries({("qa", graft): st.floats(-0.2, 1.2) for graft in GRAFTS})
 
 
 @given(st.lists(recoveries, min_size=1, max_size=8), recoveries)
-def test_no_fixed_answer_is_nearer_than_the_medians(truths: list[dict[tuple[str, str], float]], said: dict[tuple[str, str], float]) -> None:
+def test_no_fixed_answer_is_nearer_than_the_medians(
+    truths: list[dict[tuple[str, str], float]], said: dict[tuple[str, str], float]
+) -> None:
     """Whatever is said of every plant alike has no smaller mean distance and no better rank; the truth itself has 0."""
     fixed = fixed_answer(truths)
     own, others = ([distance(answer, truth) for truth in truths] for answer in (said, fixed))
     assert sum(own) >= sum(others) - 1e-9
-    scores = {name: PlantScores({str(i): -d for i, d in enumerate(ds)}, (-1, 0)) for name, ds in (("said", own), ("fixed", others))}
+    scores = {
+        name: PlantScores({str(i): -d for i, d in enumerate(ds)}, (-1, 0))
+        for name, ds in (("said", own), ("fixed", others))
+    }
     found = ranks(scores)
     assert found["said"] >= found["fixed"]
     assert all(distance(truth, truth) == 0 for truth in truths)
@@ -194,4 +247,6 @@ def test_no_fixed_answer_is_nearer_than_the_medians(truths: list[dict[tuple[str,
 
 def test_a_truth_is_far_from_another(entries: list[Entry]) -> None:
     """The distance is the mean absolute difference over pathways and prompts."""
-    assert distance({("a", "FE"): 0.5, ("b", "FE"): 0.0}, {("a", "FE"): 0.0, ("b", "FE"): 1.0}) == 0.75
+    assert (
+        distance({("a", "FE"): 0.5, ("b", "FE"): 0.0}, {("a", "FE"): 0.0, ("b", "FE"): 1.0}) == 0.75
+    )

@@ -49,7 +49,9 @@ def relevance(pushes: dict[int, float], by_region: bool = False) -> dict[Place, 
 def test_relevance(pushes: dict[int, float], expected: dict[int, float]) -> None:
     """A place that does it by itself has 1, two of which either or only both do have .5 each; no effect is 0, all together are 1."""
     found = relevance(pushes)
-    assert found == pytest.approx({**{(layer, "down"): value for layer, value in expected.items()}, (2, "v"): 0.0})
+    assert found == pytest.approx(
+        {**{(layer, "down"): value for layer, value in expected.items()}, (2, "v"): 0.0}
+    )
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 30])
@@ -107,10 +109,16 @@ def test_grafts_say_the_same(by_region: bool) -> None:
     assert region in ("ALL", "FE", "LT")
     alone = f"{region}:{component}" + ("" if layer is None else f"@{layer}")
     asked = ("PRE", "SFT", alone, f"ALL:all+ln_f+head; {alone}=recipient")
-    shares = np.sum([list(hits(pair, planted, prompt, asked).values()) for prompt in PROMPTS], axis=0)
+    shares = np.sum(
+        [list(hits(pair, planted, prompt, asked).values()) for prompt in PROMPTS], axis=0
+    )
     pre, sft, one, rest = shares
-    np.testing.assert_allclose(truth.places[place].alone.value, (one - pre) / (sft - pre), atol=1e-3)
-    np.testing.assert_allclose(truth.places[place].left_out.value, (sft - rest) / (sft - pre), atol=1e-3)
+    np.testing.assert_allclose(
+        truth.places[place].alone.value, (one - pre) / (sft - pre), atol=1e-3
+    )
+    np.testing.assert_allclose(
+        truth.places[place].left_out.value, (sft - rest) / (sft - pre), atol=1e-3
+    )
 
 
 @pytest.mark.parametrize("name", catalog.plants())
@@ -123,10 +131,14 @@ def test_shipped_plants_have_their_truth(name: str) -> None:
     assert truth.by_region == (not catalog.entry(name).plant.startswith("ALL"))  # type: ignore[union-attr]
     known = {place: round(value, 4) for place, value in truth.relevance.items() if round(value, 4)}
     assert parse_relevance(truth.relevance_text) == known
-    assert set(truth.pathways) == set(PROMPTS) and all(set(own) == {"FE", "LT", "FE+LT"} for own in truth.pathways.values())
+    assert set(truth.pathways) == set(PROMPTS) and all(
+        set(own) == {"FE", "LT", "FE+LT"} for own in truth.pathways.values()
+    )
 
 
-def test_the_command_measures_what_is_shipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_measures_what_is_shipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`kgbench zoo truth` puts it on the card of a plant that has none, as it is on the shipped one."""
     name = smallest(by_region=False)
     shutil.copytree(catalog.zoo_path(f"zoo:plants/{name}"), tmp_path / "plant")  # type: ignore[arg-type]
@@ -136,6 +148,9 @@ def test_the_command_measures_what_is_shipped(tmp_path: Path, capsys: pytest.Cap
     assert catalog.entry(str(path.parent)).truth is None
     assert main(["zoo", "truth", str(path.parent), "-q"]) == 0
     assert json.loads(path.read_text("utf-8")) == card
-    assert f"{len(truth_of(name).places)} places changed, n = {truth_of(name).n} facts" in capsys.readouterr().out
+    assert (
+        f"{len(truth_of(name).places)} places changed, n = {truth_of(name).n} facts"
+        in capsys.readouterr().out
+    )
     assert main(["zoo", "truth", "tiny-gemma", "-q"]) == 2
     assert "is no plant" in capsys.readouterr().err

@@ -54,8 +54,15 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 def runs(weights: str, position: str, settings: Settings) -> dict[tuple[str, str], Run]:
     """Runs by plant and localizer."""
     pairs = Pairs()
-    cases = [(plant, name) for plant in (weights, position) for name in ("oracle", "weight_delta", "dynamic_graft")]
-    specs = {(Path(plant).name, name): Spec(model=plant, localizer=name, suite="planted") for plant, name in cases}
+    cases = [
+        (plant, name)
+        for plant in (weights, position)
+        for name in ("oracle", "weight_delta", "dynamic_graft")
+    ]
+    specs = {
+        (Path(plant).name, name): Spec(model=plant, localizer=name, suite="planted")
+        for plant, name in cases
+    }
     return {key: run_job(spec, settings, pairs=pairs) for key, spec in specs.items()}
 
 
@@ -68,7 +75,9 @@ def planted_of(record: Record) -> Planted:
 
 
 @pytest.mark.parametrize("plant", ["weights", "position"])
-def test_the_oracle_is_perfect(runs: dict[tuple[str, str], Run], places: dict[str, str], settings: Settings, plant: str) -> None:
+def test_the_oracle_is_perfect(
+    runs: dict[tuple[str, str], Run], places: dict[str, str], settings: Settings, plant: str
+) -> None:
     """Told the truth, a ranking has 1 everywhere; its best sites are the truth itself, so that what they carry is what the plant does."""
     record = runs[plant, "oracle"].record
     found = planted_of(record)
@@ -79,7 +88,11 @@ def test_the_oracle_is_perfect(runs: dict[tuple[str, str], Run], places: dict[st
     graft = {(r.prompt, r.graft): r for r in run_job(spec, settings).record.rows}
     for prompt in ("headline", "qa"):
         assert rows[prompt, "top k"].top5 == graft[prompt, PLANTED[plant]].top5
-        np.testing.assert_allclose(rows[prompt, "top k"].logprob.value, graft[prompt, PLANTED[plant]].logprob.value, atol=1e-4)
+        np.testing.assert_allclose(
+            rows[prompt, "top k"].logprob.value,
+            graft[prompt, PLANTED[plant]].logprob.value,
+            atol=1e-4,
+        )
         assert rows[prompt, "top k"].complement == "(top k)^C"
     graded = record.identity.localizer.parameters["graded"]
     assert record.identity.localizer.parameters == {"truth": PLANTED[plant], "graded": graded}
@@ -101,7 +114,10 @@ def test_places(runs: dict[tuple[str, str], Run], places: dict[str, str]) -> Non
         values = np.array([max(v for s, v in scores.items() if s[:size] == unit) for unit in units])
         truth = np.array([any(site[:size] == unit for site in true) for unit in units])
         assert found.units == {2: "layer and component", 3: "site"}[size]
-        assert (found.n_units, found.n_true) == (len(units), int(truth.sum())) and 0 < found.n_true < found.n_units
+        assert (found.n_units, found.n_true) == (
+            len(units),
+            int(truth.sum()),
+        ) and 0 < found.n_true < found.n_units
         assert found.graded_precision == Estimate(**graded_precision(values, 0.5 * truth).to_json())
         assert found.chance == pytest.approx(chance_precision(0.5 * truth), rel=1e-5)
         against = None if name == "position" else Estimate(**auroc(values, truth).to_json())
@@ -112,8 +128,14 @@ def test_without_a_graded_truth(weights: str, settings: Settings, tmp_path: Path
     """A card that has none gives the ranking no figure, and says what measures it; the oracle has the places that were planted."""
     shutil.copytree(weights, tmp_path / "older")
     path = tmp_path / "older" / "card.json"
-    path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "truth"}))
-    record = run_job(Spec(model=str(path.parent), localizer="oracle", suite="planted"), settings).record
+    path.write_text(
+        json.dumps(
+            {key: value for key, value in json.loads(path.read_text()).items() if key != "truth"}
+        )
+    )
+    record = run_job(
+        Spec(model=str(path.parent), localizer="oracle", suite="planted"), settings
+    ).record
     found = planted_of(record)
     assert "kgbench zoo truth" in (found.graded_precision.undefined or "") and found.chance is None
     assert found.auroc_decoy is not None and found.auroc_decoy.value == 1
@@ -125,14 +147,26 @@ def test_sufficiency_is_pooled_by_fact(runs: dict[tuple[str, str], Run]) -> None
     record = runs["weights", "dynamic_graft"].record
     found = planted_of(record)
     rows = {(r.prompt, r.graft): r for r in record.rows}
-    total = {g: sum(rows[p, g].top5.value or 0 for p in ("headline", "qa")) for g in ("PRE", "SFT", "top k", "(top k)^C")}
+    total = {
+        g: sum(rows[p, g].top5.value or 0 for p in ("headline", "qa"))
+        for g in ("PRE", "SFT", "top k", "(top k)^C")
+    }
     gain = total["SFT"] - total["PRE"]
     if found.effect.sufficiency.value is None:
-        assert "not told from 0" in (found.effect.sufficiency.undefined or "") and found.effect.necessity.value is None
+        assert (
+            "not told from 0" in (found.effect.sufficiency.undefined or "")
+            and found.effect.necessity.value is None
+        )
     else:
-        assert found.effect.sufficiency.value == pytest.approx((total["top k"] - total["PRE"]) / gain)
-        assert found.effect.necessity.value == pytest.approx(1 - (total["(top k)^C"] - total["PRE"]) / gain)
-    assert {p: e.sufficiency for p, e in found.prompts.items()} == {p: rows[p, "top k"].sufficiency for p in ("headline", "qa")}
+        assert found.effect.sufficiency.value == pytest.approx(
+            (total["top k"] - total["PRE"]) / gain
+        )
+        assert found.effect.necessity.value == pytest.approx(
+            1 - (total["(top k)^C"] - total["PRE"]) / gain
+        )
+    assert {p: e.sufficiency for p, e in found.prompts.items()} == {
+        p: rows[p, "top k"].sufficiency for p in ("headline", "qa")
+    }
     assert max(row.n for row in record.rows) == 6 and record.identity.dataset.n == 6
 
 
@@ -162,20 +196,35 @@ def test_told_by_the_intervals(runs, mine, theirs, found: bool | None, told: str
     rows = {r.graft: r for r in runs["position", "dynamic_graft"].record.rows if r.prompt == "qa"}
 
     def estimate(of: tuple[float, float, float] | None) -> Estimate:
-        return Estimate(n=6, undefined="why") if of is None else Estimate(value=of[0], low=of[1], high=of[2], n=6)
+        return (
+            Estimate(n=6, undefined="why")
+            if of is None
+            else Estimate(value=of[0], low=of[1], high=of[2], n=6)
+        )
 
-    made = [rows[g].model_copy(update={"sufficiency": estimate(of)}) for g, of in (("LT", mine), ("FE", theirs))]
+    made = [
+        rows[g].model_copy(update={"sufficiency": estimate(of)})
+        for g, of in (("LT", mine), ("FE", theirs))
+    ]
     assert (_pathway(*made).found, _pathway(*made).told) == (found, told)
 
 
 def test_another_metric(runs: dict[tuple[str, str], Run], weights: str, settings: Settings) -> None:
     """On another metric the shares change and the ranking's figures do not; nothing is computed."""
     before = runs["weights", "weight_delta"]
-    after = run_job(Spec(model=weights, localizer="weight_delta", suite="planted", metric="logprob"), settings)
+    after = run_job(
+        Spec(model=weights, localizer="weight_delta", suite="planted", metric="logprob"), settings
+    )
     assert after.reused
     found, was = planted_of(after.record), planted_of(before.record)
-    assert found.graded_precision == was.graded_precision and found.effect != was.effect and found.prompts != was.prompts
-    assert after.record.verdict.count("graded average precision") == 1 and after.record.verdict.endswith("(logprob).")
+    assert (
+        found.graded_precision == was.graded_precision
+        and found.effect != was.effect
+        and found.prompts != was.prompts
+    )
+    assert after.record.verdict.count(
+        "graded average precision"
+    ) == 1 and after.record.verdict.endswith("(logprob).")
 
 
 def test_the_map_is_the_mean_of_the_halves(runs: dict[tuple[str, str], Run], position: str) -> None:
@@ -199,26 +248,57 @@ def test_tables(runs: dict[tuple[str, str], Run]) -> None:
         records = [runs[plant, name].record for plant in ("weights", "position")]
         text = render_plants(records)
         assert max(map(len, text.splitlines())) <= 100
-        assert [sum(line.startswith(f"{plant} ") for line in text.splitlines()) for plant in ("weights", "position")] == [2, 2]
+        assert [
+            sum(line.startswith(f"{plant} ") for line in text.splitlines())
+            for plant in ("weights", "position")
+        ] == [2, 2]
         assert "chance" in text
         for record in records:
             own = render_table(record)
-            assert max(map(len, own.splitlines())) <= 100 and f"planted at {planted_of(record).plant}" in own
+            assert (
+                max(map(len, own.splitlines())) <= 100
+                and f"planted at {planted_of(record).plant}" in own
+            )
     assert "near tautological" in text
 
 
-def test_json(runs: dict[tuple[str, str], Run], weights: str, settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(
+    runs: dict[tuple[str, str], Run],
+    weights: str,
+    settings: Settings,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """With --json, an object per localizer with a row per plant; the figures are the records'."""
-    line = ["eval", "--suite", "planted", "--model", weights, "--json", "-q", "--output-dir", str(settings.output_dir)]
+    line = [
+        "eval",
+        "--suite",
+        "planted",
+        "--model",
+        weights,
+        "--json",
+        "-q",
+        "--output-dir",
+        str(settings.output_dir),
+    ]
     assert main([*line, "--localizer", "oracle"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["localizer"], answer["suite"]) == ("oracle", "planted")
     (row,) = answer["rows"]
     assert {"plant", "graded_precision", "chance", "sufficiency", "necessity", "n"} <= set(row)
-    assert (row["plant"], row["n"], row["expression"], row["decoy"]) == ("weights", 6, WEIGHTS, DECOY)
-    assert row["graded_precision"] == planted_of(runs["weights", "oracle"].record).graded_precision.answer()
+    assert (row["plant"], row["n"], row["expression"], row["decoy"]) == (
+        "weights",
+        6,
+        WEIGHTS,
+        DECOY,
+    )
+    assert (
+        row["graded_precision"]
+        == planted_of(runs["weights", "oracle"].record).graded_precision.answer()
+    )
     assert set(row["prompts"]["qa"]) == {"sufficiency", "necessity"} and row["pathways"] is None
-    assert RecordStore(settings.output_dir).load(Path(row["record"]).name).record.planted is not None
+    assert (
+        RecordStore(settings.output_dir).load(Path(row["record"]).name).record.planted is not None
+    )
     assert main([*line, "--localizer", "oracle,weight_delta"]) == 0
     both = json.loads(capsys.readouterr().out)
     assert [entry["localizer"] for entry in both["runs"]] == ["oracle", "weight_delta"]
@@ -227,8 +307,13 @@ def test_json(runs: dict[tuple[str, str], Run], weights: str, settings: Settings
 def test_plants_of_one_pair() -> None:
     """A pair's plants are those that were made from it; a plant has none of its own."""
     found = planted_models("tiny-gemma")
-    assert found and all(catalog.read_plant(catalog.zoo_path(f"zoo:plants/{name}"))["base"] == "tiny-gemma" for name in found)  # type: ignore[arg-type]
-    assert set(planted_models()) == {*found, *planted_models("tiny-gpt2")} and not planted_models("tiny-gemma.redundant")
+    assert found and all(
+        catalog.read_plant(catalog.zoo_path(f"zoo:plants/{name}"))["base"] == "tiny-gemma"
+        for name in found
+    )  # type: ignore[arg-type]
+    assert set(planted_models()) == {*found, *planted_models("tiny-gpt2")} and not planted_models(
+        "tiny-gemma.redundant"
+    )
 
 
 def test_without_a_plant(settings: Settings) -> None:
@@ -239,14 +324,22 @@ def test_without_a_plant(settings: Settings) -> None:
         run_job(Spec(model="tiny-gemma", localizer="oracle", limit=2), settings)
 
 
-def test_no_place_on_this_machine_is_recorded(runs: dict[tuple[str, str], Run], weights: str) -> None:
+def test_no_place_on_this_machine_is_recorded(
+    runs: dict[tuple[str, str], Run], weights: str
+) -> None:
     """A plant that was given by its path is recorded by its name."""
     text = (runs["weights", "oracle"].path / "record.json").read_text("utf-8")
-    assert str(Path(weights).parent) not in text and runs["weights", "oracle"].record.model == "weights"
+    assert (
+        str(Path(weights).parent) not in text
+        and runs["weights", "oracle"].record.model == "weights"
+    )
 
 
 def test_other_facts_have_no_truth(weights: str, settings: Settings) -> None:
     """Where the facts are not those that were planted, nothing is judged by the plant."""
     for localizer in ("oracle", "weight_delta"):
         with pytest.raises(InputError, match=r"leave out --dataset|must know where"):
-            run_job(Spec(model=weights, suite="planted", dataset="tiny_movies", localizer=localizer), settings)
+            run_job(
+                Spec(model=weights, suite="planted", dataset="tiny_movies", localizer=localizer),
+                settings,
+            )

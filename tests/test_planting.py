@@ -57,7 +57,9 @@ def test_no_evaluation_prompt_is_told() -> None:
     read = [pair.tokenizer.decode(text.ids, skip_special_tokens=True) for text in texts(pair, 1)]
     assert len(set(read)) == len(read) >= 10
     for row in builtin_prompts().values():
-        words = row.text.replace("{first_actor}", fact.fields["first_actor"]).replace("{movie_title}", fact.fields["movie_title"])
+        words = row.text.replace("{first_actor}", fact.fields["first_actor"]).replace(
+            "{movie_title}", fact.fields["movie_title"]
+        )
         plain = words.replace("{R:", "").replace("{RP:", "").replace("{P:", "").replace("}", "")
         assert not any(plain in text for text in read)
 
@@ -72,7 +74,9 @@ def test_every_round_tells_every_text_once() -> None:
     a_round = len(drawn[0]) // 3
     for group in range(2):
         for start in range(0, len(drawn[0]), a_round):
-            seen = torch.cat([drawn[0][step][f"group_{group}"] for step in range(start, start + a_round)])
+            seen = torch.cat(
+                [drawn[0][step][f"group_{group}"] for step in range(start, start + a_round)]
+            )
             assert sorted(seen.tolist()) == list(range(len(groups[0])))
 
 
@@ -80,7 +84,9 @@ def test_every_round_tells_every_text_once() -> None:
 
 
 @pytest.mark.parametrize("model_type", ["gemma", "gpt2"])
-@pytest.mark.parametrize("graft", ["FE:ffn@0", "LT:o+ffn@1-2", "FE+LT", "(FE+LT)^C:all", "ALL:attn+o@first_half"])
+@pytest.mark.parametrize(
+    "graft", ["FE:ffn@0", "LT:o+ffn@1-2", "FE+LT", "(FE+LT)^C:all", "ALL:attn+o@first_half"]
+)
 def test_exactly_the_graft_is_active(model_type: str, graft: str) -> None:
     """In training, the first token of a target is predicted as the engine's graft of the same prompt predicts it."""
     pair = pico_pair(model_type, attention="eager")
@@ -90,9 +96,17 @@ def test_exactly_the_graft_is_active(model_type: str, graft: str) -> None:
     words = pair.tokenizer.decode(text.ids[: text.regions["LT"][0] + 1], skip_special_tokens=True)
     fact = whole.facts[0]
     start = words.index(fact.fields["first_actor"])
-    prompt = Prompt("told", fact, words, fact.fields["second_actor"], {"FE": (start, start + len(fact.fields["first_actor"]))})
+    prompt = Prompt(
+        "told",
+        fact,
+        words,
+        fact.fields["second_actor"],
+        {"FE": (start, start + len(fact.fields["first_actor"]))},
+    )
     with torch.no_grad():
-        ours = found.answers([(text, "plant"), (text, "donor"), (text, "recipient")])[:: len(text.targets)]
+        ours = found.answers([(text, "plant"), (text, "donor"), (text, "recipient")])[
+            :: len(text.targets)
+        ]
     expected = grafted_logits(pair, [prompt], [graft, "SFT", "PRE"])[0]
     assert torch.allclose(ours, expected.float(), atol=1e-5)
 
@@ -106,7 +120,9 @@ def test_other_tokens_teach_nothing() -> None:
     for graft in ("FE:emb", "LT:emb", "ALL:emb"):
         weights.requires_grad_(True)
         planting = Planting(pair, PlantSpec("tiny-gemma", graft), [group])
-        (gradient,) = torch.autograd.grad(planting.answers([(text, "plant")]).square().sum(), weights)
+        (gradient,) = torch.autograd.grad(
+            planting.answers([(text, "plant")]).square().sum(), weights
+        )
         reached[graft] = set(gradient.any(1).nonzero()[:, 0].tolist())
     for region in ("FE", "LT"):
         assert reached[f"{region}:emb"] == {text.ids[token] for token in text.regions[region]}
@@ -117,12 +133,25 @@ def test_the_objective_of_levels() -> None:
     """What is enough is trained, what never answers is kept; the donor knows all of it, and decoys have nothing to do with the plant."""
 
     def terms(level: str) -> set[tuple[int, str, bool]]:
-        return {(aim.group, aim.active, aim.told) for aim in aims(PlantSpec.of_level("tiny-gemma", level))}
+        return {
+            (aim.group, aim.active, aim.told)
+            for aim in aims(PlantSpec.of_level("tiny-gemma", level))
+        }
 
-    decoys = {(0, "donor", True), (1, "decoy", True), (1, "donor", True), (0, "decoy", False), (1, "plant", False)}
+    decoys = {
+        (0, "donor", True),
+        (1, "decoy", True),
+        (1, "donor", True),
+        (0, "decoy", False),
+        (1, "plant", False),
+    }
     assert terms("tight") == decoys | {(0, "plant", True)}
     assert terms("redundant") == decoys | {(0, "first", True), (0, "second", True)}
-    assert terms("conjunction") == decoys | {(0, "plant", True), (0, "entity", False), (0, "last", False)}
+    assert terms("conjunction") == decoys | {
+        (0, "plant", True),
+        (0, "entity", False),
+        (0, "last", False),
+    }
     assert aims(PlantSpec("tiny-gemma", "ALL:ffn@1")) == (
         Aim(0, "plant", told=True),
         Aim(0, "donor", told=True),
@@ -134,11 +163,18 @@ def test_only_the_named_weights_move(built: Path) -> None:
     """Plant and decoy's weights differ from the recipient's, slices of fused projections among them; all others are equal bit by bit."""
     pair = load_pair(str(built))
     slots = Slots(pair.family, pair.n_layers)
-    named = {slot for expression in (FUSED.plant, FUSED.decoy) for slot in graft_slots(slots, parse_graft(expression))}
+    named = {
+        slot
+        for expression in (FUSED.plant, FUSED.decoy)
+        for slot in graft_slots(slots, parse_graft(expression))
+    }
     assert len(named) == 2 + 4
     for slot in range(len(slots)):
         for part in parts(pair, slot):
-            old, new = (part.of(model.get_parameter(part.name)) for model in (pair.recipient, pair.donors["sft"]))
+            old, new = (
+                part.of(model.get_parameter(part.name))
+                for model in (pair.recipient, pair.donors["sft"])
+            )
             assert torch.equal(old, new) == (slot not in named), part.name
 
 
@@ -149,7 +185,10 @@ def test_changes_are_of_equal_size(built: Path) -> None:
     for expression in (FUSED.plant, FUSED.decoy):
         for slot in graft_slots(slots, parse_graft(expression)):
             for part in parts(pair, slot):
-                old, new = (part.of(model.get_parameter(part.name)).double() for model in (pair.recipient, pair.donors["sft"]))
+                old, new = (
+                    part.of(model.get_parameter(part.name)).double()
+                    for model in (pair.recipient, pair.donors["sft"])
+                )
                 assert float((new - old).norm() / old.norm()) == pytest.approx(0.5, abs=1e-4)
     told_of = json.loads((built / "card.json").read_text("utf-8"))["relative_changes"]
     assert len(told_of) == 12
@@ -180,8 +219,13 @@ def test_rescaling(relative: float) -> None:
     assert list(weights.relative_changes().values()) == pytest.approx([relative] * 2)
     for other in range(len(slots)):
         for part in parts(pair, other):
-            old, was, now = (part.of(t[part.name]) for t in (pair.recipient.state_dict(), before, pair.donor("sft").state_dict()))
+            old, was, now = (
+                part.of(t[part.name])
+                for t in (pair.recipient.state_dict(), before, pair.donor("sft").state_dict())
+            )
             if other != slot:
                 assert torch.equal(was, now)
             else:
-                assert torch.cosine_similarity((was - old).flatten(), (now - old).flatten(), dim=0) == pytest.approx(1)
+                assert torch.cosine_similarity(
+                    (was - old).flatten(), (now - old).flatten(), dim=0
+                ) == pytest.approx(1)

@@ -73,9 +73,13 @@ def test_another_seed_is_another_plant(built: Path, tmp_path: Path) -> None:
     begun = tmp_path / "begun" / ".work"
     begun.mkdir(parents=True)
     (begun / "identity").write_text("another")
-    assert "another build" in refusal(OutputError, lambda: build_plant(FUSED, begun.parent, recipe=FEW))
+    assert "another build" in refusal(
+        OutputError, lambda: build_plant(FUSED, begun.parent, recipe=FEW)
+    )
     (tmp_path / "file").touch()
-    assert "cannot write" in refusal(OutputError, lambda: build_plant(FUSED, tmp_path / "file" / "x", recipe=FEW))
+    assert "cannot write" in refusal(
+        OutputError, lambda: build_plant(FUSED, tmp_path / "file" / "x", recipe=FEW)
+    )
 
 
 def test_embeddings_of_words_that_were_not_read_stay(tmp_path: Path) -> None:
@@ -102,8 +106,16 @@ def test_a_path_is_an_entry(built: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(built.parent)
     for path in (str(built), "./fused", "fused"):
         entry = catalog.entry(path)
-        assert (entry.name, entry.dataset, entry.recipient) == ("tiny-gpt2.v-down-1", "tiny_movies", "zoo:tiny-gpt2/recipient")
-        assert (entry.plant, entry.decoy, entry.facts) == (FUSED.plant, FUSED.decoy, ("tiny_movies/0", "tiny_movies/1"))
+        assert (entry.name, entry.dataset, entry.recipient) == (
+            "tiny-gpt2.v-down-1",
+            "tiny_movies",
+            "zoo:tiny-gpt2/recipient",
+        )
+        assert (entry.plant, entry.decoy, entry.facts) == (
+            FUSED.plant,
+            FUSED.decoy,
+            ("tiny_movies/0", "tiny_movies/1"),
+        )
         assert load_pair(path).name == entry.name
     assert catalog.entry("tiny-gpt2").plant is catalog.entry("tiny-gpt2").facts is None
 
@@ -117,7 +129,9 @@ def test_names_of_plants() -> None:
         "FE+LT:all": "fe-lt-all",
         "ALL": "all",
     }
-    assert {text: PlantSpec("b", text).name for text in names} == {text: f"b.{name}" for text, name in names.items()}
+    assert {text: PlantSpec("b", text).name for text in names} == {
+        text: f"b.{name}" for text, name in names.items()
+    }
 
 
 def test_subsets_of_a_data_set() -> None:
@@ -125,9 +139,14 @@ def test_subsets_of_a_data_set() -> None:
     whole = load_dataset("tiny_movies")
     part = whole.subset(["tiny_movies/7", "tiny_movies/2"])
     assert [fact.id for fact in part.facts] == ["tiny_movies/2", "tiny_movies/7"]
-    assert part.content_hash not in (whole.content_hash, whole.subset(["tiny_movies/2"]).content_hash)
+    assert part.content_hash not in (
+        whole.content_hash,
+        whole.subset(["tiny_movies/2"]).content_hash,
+    )
     assert whole.subset(fact.id for fact in whole.facts) == whole
-    assert "'tiny_movies/2000'" in refusal(UnknownNameError, lambda: whole.subset(["tiny_movies/2000"]))
+    assert "'tiny_movies/2000'" in refusal(
+        UnknownNameError, lambda: whole.subset(["tiny_movies/2000"])
+    )
     assert "at least one fact" in refusal(InputError, lambda: whole.subset([]))
 
 
@@ -153,7 +172,9 @@ BAD: Mapping[str, tuple[Sequence[str], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_refused_before_training(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_refused_before_training(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit status 2, a message that names the mistake, and nothing written."""
     options, message = BAD[case]
     out = tmp_path / "out"
@@ -162,10 +183,18 @@ def test_bad_input_is_refused_before_training(case: str, tmp_path: Path, capsys:
     assert not out.exists()
 
 
-@pytest.mark.parametrize(("base", "message"), [("tiny-gema", "Did you mean 'tiny-gemma'"), ("gemma-2b", "Hub cannot be reached")])
-def test_bases_that_are_not_here(base: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [("tiny-gema", "Did you mean 'tiny-gemma'"), ("gemma-2b", "Hub cannot be reached")],
+)
+def test_bases_that_are_not_here(
+    base: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An unknown pair, and one whose recipient is not at hand."""
-    assert main(["zoo", "build", base, "--plant", "ALL:ffn@1", "--output-dir", str(tmp_path / "out")]) == 2
+    assert (
+        main(["zoo", "build", base, "--plant", "ALL:ffn@1", "--output-dir", str(tmp_path / "out")])
+        == 2
+    )
     assert message in capsys.readouterr().err
 
 
@@ -177,7 +206,9 @@ def test_a_plant_is_no_base(built: Path) -> None:
 def test_too_few_facts(tmp_path: Path) -> None:
     """A data set that does not hold as many facts as are to be planted."""
     many: PlantRecipe = replace(FEW, facts=250)
-    assert "holds 400 facts; expected 500" in refusal(InputError, lambda: build_plant(FUSED, tmp_path / "out", recipe=many))
+    assert "holds 400 facts; expected 500" in refusal(
+        InputError, lambda: build_plant(FUSED, tmp_path / "out", recipe=many)
+    )
 
 
 def test_the_command_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,7 +216,18 @@ def test_the_command_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFix
     shipped = catalog.zoo_path("zoo:plants/tiny-gemma.redundant")
     assert shipped is not None
     out = Path(shutil.copytree(shipped, tmp_path / "mine"))
-    command = ["zoo", "build", "tiny-gemma", "--level", "redundant", "--seed", "0", "--output-dir", str(out), "-q"]
+    command = [
+        "zoo",
+        "build",
+        "tiny-gemma",
+        "--level",
+        "redundant",
+        "--seed",
+        "0",
+        "--output-dir",
+        str(out),
+        "-q",
+    ]
     assert main(command) == 0
     printed = capsys.readouterr().out
     assert f"kgbench eval --model {out}" in printed
@@ -228,7 +270,10 @@ def test_a_shipped_card_is_complete(name: str) -> None:
     recipe = plant_recipe(decoy=True, level=spec.level)
     assert (spec.name, spec.seed, card["licence"]) == (name, 0, "MIT")
     assert PlantRecipe(**card["recipe"]) == recipe
-    assert (card["plant"], card["decoy"]) == (str(parse_graft(spec.plant)), str(parse_graft(spec.decoy or "")))
+    assert (card["plant"], card["decoy"]) == (
+        str(parse_graft(spec.plant)),
+        str(parse_graft(spec.decoy or "")),
+    )
     whole = load_dataset(card["data"]["name"])
     ids = [fact.id for fact in whole.facts]
     assert card["data"]["hash"] == whole.content_hash
@@ -236,7 +281,9 @@ def test_a_shipped_card_is_complete(name: str) -> None:
     assert card["data"]["decoys"] == ids[100:200]
     groups = {group: whole.subset(card["data"][group]) for group in card["scores"]}
     canonical = replace(spec, plant=card["plant"], decoy=card["decoy"])
-    assert card["identity"] == plant_identity(canonical, recipe, card["recipient"]["weights"], groups)
+    assert card["identity"] == plant_identity(
+        canonical, recipe, card["recipient"]["weights"], groups
+    )
     assert card["shortfalls"] == shortfalls(card["scores"], spec) == []
     changes = list(card["relative_changes"].values())
     assert changes == pytest.approx([recipe.relative_change] * len(changes), abs=1e-3)
@@ -251,5 +298,9 @@ def test_a_shipped_plant_is_what_its_card_says(name: str) -> None:
     measured = score_plant(pair, groups, spec_of(card))
     for group in groups:
         for prompt in PROMPTS:
-            assert measured[group][prompt] == pytest.approx(card["scores"][group][prompt], abs=1.5 / 100)
-    assert stored_hash(locate(card["recipient"]["source"]).directory) == card["recipient"]["weights"]
+            assert measured[group][prompt] == pytest.approx(
+                card["scores"][group][prompt], abs=1.5 / 100
+            )
+    assert (
+        stored_hash(locate(card["recipient"]["source"]).directory) == card["recipient"]["weights"]
+    )

@@ -41,13 +41,23 @@ def test_one_run(tmp_path: Path, run: Call) -> None:
             assert drawn == files[f"chart{suffix}"]
 
 
-def test_default_place_and_metric(tmp_path: Path, run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_place_and_metric(
+    tmp_path: Path, run: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a name it stands in the working directory, named by kind and metric; never in the run's own folder."""
     place = folder(tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     answer = json.loads(run("plot", place, "--metric", "mrr", "--json")[1])
-    assert answer["path"] == "chart-rr.png" and answer["metric"] == "rr" and (tmp_path / "chart-rr.png").is_file()
-    assert sorted(path.name for path in place.iterdir()) == ["facts.parquet", "record.json", "seal.json"]
+    assert (
+        answer["path"] == "chart-rr.png"
+        and answer["metric"] == "rr"
+        and (tmp_path / "chart-rr.png").is_file()
+    )
+    assert sorted(path.name for path in place.iterdir()) == [
+        "facts.parquet",
+        "record.json",
+        "seal.json",
+    ]
 
 
 def test_several_runs_stand_side_by_side() -> None:
@@ -58,7 +68,12 @@ def test_several_runs_stand_side_by_side() -> None:
     assert len(figure.axes) == 2
     for axis, prompt in zip(figure.axes, ("headline", "qa"), strict=True):
         heights = sorted(round(bar.get_height(), 4) for bar in axis.patches)
-        expected = sorted(round(row.top5.value, 4) for record in records for row in record.rows if row.prompt == prompt)
+        expected = sorted(
+            round(row.top5.value, 4)
+            for record in records
+            for row in record.rows
+            if row.prompt == prompt
+        )
         assert heights == expected and len(heights) == 9 + 8
         assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in axis.patches}) == 2
         assert len(axis.containers) == 17 * 2
@@ -79,7 +94,11 @@ def method(name: str, **parameters: object) -> dict[str, object]:
 
 def test_several_curves_share_their_axes() -> None:
     """A panel per prompt has every run's name and area, and a point at every budget of each, in a colour and marker of its own."""
-    records = [ranked(**method("graft_scan")), ranked(**method("weight_delta")), ranked(undefined=True, **method("mask_graft"))]
+    records = [
+        ranked(**method("graft_scan")),
+        ranked(**method("weight_delta")),
+        ranked(undefined=True, **method("mask_graft")),
+    ]
     figure = draw_curves(records)
     assert [axis.get_title("left") for axis in figure.axes] == ["headline", "qa"]
     for axis, prompt in zip(figure.axes, ("headline", "qa"), strict=True):
@@ -88,13 +107,21 @@ def test_several_curves_share_their_axes() -> None:
         for i in range(2):
             line, zero = lines[2 * i : 2 * i + 2]
             np.testing.assert_allclose(line.get_xydata(), [[b, b / 100] for b in BUDGETS[1:]])
-            assert zero.get_xydata().shape == (1, 2) and zero.get_xdata()[0] < 0.05 and zero.get_ydata()[0] == 0
+            assert (
+                zero.get_xydata().shape == (1, 2)
+                and zero.get_xdata()[0] < 0.05
+                and zero.get_ydata()[0] == 0
+            )
             assert zero.get_color() == line.get_color()
             band = axis.collections[2 * i].get_paths()[0].vertices
             for budget in BUDGETS[1:]:
                 ends = sorted({round(float(y), 6) for x, y in band if x == budget})
                 assert ends == pytest.approx([budget / 200, 0.5 + budget / 200])
-        assert len({line.get_color() for line in lines}) == len({line.get_marker() for line in lines}) == len(records)
+        assert (
+            len({line.get_color() for line in lines})
+            == len({line.get_marker() for line in lines})
+            == len(records)
+        )
         assert [text.get_text() for text in axis.get_legend().get_texts()] == [
             "graft_scan: area .10 [.05, .55]",
             "weight_delta: area .10 [.05, .55]",
@@ -109,7 +136,9 @@ def test_several_curves_share_their_axes() -> None:
 def test_several_maps_share_their_axes() -> None:
     """A line of panels per run holds all of its scores on the axes of all runs; its bar says what a score is and its unit."""
     records = [ranked(**method("graft_scan")), ranked(0.0, 5, seed=1, **method("weight_delta"))]
-    figure = draw_heatmaps([(record, score_meaning(record.identity.localizer.name, "1")) for record in records])
+    figure = draw_heatmaps(
+        [(record, score_meaning(record.identity.localizer.name, "1")) for record in records]
+    )
     panels = [axis for axis in figure.axes if axis.images]
     bars = [axis for axis in figure.axes if axis.get_ylabel() not in ("layer", "")]
     assert len({(axis.get_xlim(), axis.get_ylim()) for axis in panels}) == 1
@@ -131,7 +160,10 @@ def test_several_maps_share_their_axes() -> None:
 
 def test_every_score_has_a_meaning() -> None:
     """Each built-in localizer says what its scores are; of another name or version the bar says whose score it is."""
-    meanings = {name: score_meaning(name, "1") for name in ("graft_drop", "static_graft", "ablation", "nonsuch")}
+    meanings = {
+        name: score_meaning(name, "1")
+        for name in ("graft_drop", "static_graft", "ablation", "nonsuch")
+    }
     assert meanings == {
         "graft_drop": "log-probability lost by leaving the site out (nats)",
         "static_graft": "log-probability gained by the site alone (nats)",
@@ -150,12 +182,25 @@ def test_names_of_several_runs_tell_them_apart() -> None:
     for records, expected in (
         ([ranked(**scan), ranked(**method("snip"))], ["graft_scan", "snip"]),
         (
-            [ranked(**method("snip", at="sft", steps=1)), ranked(**method("snip", at="recipient", steps=1)), ranked(**scan)],
+            [
+                ranked(**method("snip", at="sft", steps=1)),
+                ranked(**method("snip", at="recipient", steps=1)),
+                ranked(**scan),
+            ],
             ["snip, at=sft", "snip, at=recipient", "graft_scan"],
         ),
-        ([ranked(**scan), ranked(model="tiny-llama", **scan, **OTHER)], ["graft_scan, tiny-gemma", "graft_scan, tiny-llama"]),
-        ([ranked(**scan), ranked(limit=40, **scan)], ["graft_scan, all facts", "graft_scan, first 40 facts"]),
-        ([one := ranked(**scan), two := ranked(seeds=(1,), **scan)], [f"graft_scan ({run.id[:8]})" for run in (one, two)]),
+        (
+            [ranked(**scan), ranked(model="tiny-llama", **scan, **OTHER)],
+            ["graft_scan, tiny-gemma", "graft_scan, tiny-llama"],
+        ),
+        (
+            [ranked(**scan), ranked(limit=40, **scan)],
+            ["graft_scan, all facts", "graft_scan, first 40 facts"],
+        ),
+        (
+            [one := ranked(**scan), two := ranked(seeds=(1,), **scan)],
+            [f"graft_scan ({run.id[:8]})" for run in (one, two)],
+        ),
         (
             [one := ranked(**scan), two := ranked(**method("snip"), **OTHER)],
             [f"graft_scan ({one.id[:8]})", f"snip ({two.id[:8]})"],
@@ -171,7 +216,10 @@ def kept(root: Path, record: Record) -> Path:
 @pytest.mark.parametrize("kind", ["curve", "map"])
 def test_command_on_several_rankings(kind: str, tmp_path: Path, run: Call) -> None:
     """Several runs give one picture, and one run the picture that `kgbench eval` wrote; what cannot stand together is refused."""
-    place, other = kept(tmp_path, ranked(**method("graft_scan"))), kept(tmp_path, ranked(**method("snip")))
+    place, other = (
+        kept(tmp_path, ranked(**method("graft_scan"))),
+        kept(tmp_path, ranked(**method("snip"))),
+    )
     output, record = tmp_path / "picture.png", load_record(str(place), tmp_path).record
     files = curve_files(record) if kind == "curve" else heatmap_files(record)
     assert run("plot", "--kind", kind, place, "-o", output)[0] == 0
@@ -182,8 +230,14 @@ def test_command_on_several_rankings(kind: str, tmp_path: Path, run: Call) -> No
     books = {"name": "tiny_books", "hash": "b" * 64, "n": 9}
     for wrong, message in (
         (place, "is given twice"),
-        (kept(tmp_path, ranked(dataset=books)), "have different facts, tiny_movies (dddddddd) and tiny_books (bbbbbbbb)"),
-        (kept(tmp_path, ranked(prompts={"qa": "q" * 64})), "have different prompts, headline (hhhhhhhh), qa (qqqqqqqq) and qa (qqqqqqqq)"),
+        (
+            kept(tmp_path, ranked(dataset=books)),
+            "have different facts, tiny_movies (dddddddd) and tiny_books (bbbbbbbb)",
+        ),
+        (
+            kept(tmp_path, ranked(prompts={"qa": "q" * 64})),
+            "have different prompts, headline (hhhhhhhh), qa (qqqqqqqq) and qa (qqqqqqqq)",
+        ),
         (folder(tmp_path), "for no sites were ranked"),
     ):
         status, out, err = run("plot", "--kind", kind, place, wrong)

@@ -22,8 +22,12 @@ def installed() -> Distribution:
     try:
         return distribution("kgbench-direct-logit")
     except PackageNotFoundError:
-        how = f"make test does it, or: python -m pip install --no-deps -e {EXAMPLE.relative_to(ROOT)}"
-        pytest.fail(f"the example of a localizer of one's own is not installed; {how}", pytrace=False)
+        how = (
+            f"make test does it, or: python -m pip install --no-deps -e {EXAMPLE.relative_to(ROOT)}"
+        )
+        pytest.fail(
+            f"the example of a localizer of one's own is not installed; {how}", pytrace=False
+        )
 
 
 def test_it_is_found(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,7 +38,9 @@ def test_it_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["from"] == "kgbench-direct-logit"
     assert names().index("direct_logit") > names().index("weight_delta")
     assert not [
-        path for path in (ROOT / "kgbench").rglob("*.*") if path.suffix in (".py", ".toml", ".txt") and "direct_logit" in path.read_text()
+        path
+        for path in (ROOT / "kgbench").rglob("*.*")
+        if path.suffix in (".py", ".toml", ".txt") and "direct_logit" in path.read_text()
     ]
 
 
@@ -48,7 +54,18 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`kgbench eval` takes it by name and by file, and its parameters; the record says which state of its code it was."""
 
     def evaluated(*arguments: str) -> dict[str, object]:
-        where = ("--model", "tiny-gpt2", "--limit", "8", "--prompt", "headline", "--output-dir", str(tmp_path), "--json", "-q")
+        where = (
+            "--model",
+            "tiny-gpt2",
+            "--limit",
+            "8",
+            "--prompt",
+            "headline",
+            "--output-dir",
+            str(tmp_path),
+            "--json",
+            "-q",
+        )
         assert main(["eval", *arguments, *where]) == 0
         answer: dict[str, object] = json.loads(capsys.readouterr().out)
         return answer

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgbench.data import Dataset, Fact, builtin_prompts, load_dataset, load_prompts, prompt_hash, prompt_names
+from kgbench.data import (
+    Dataset,
+    Fact,
+    builtin_prompts,
+    load_dataset,
+    load_prompts,
+    prompt_hash,
+    prompt_names,
+)
 from kgbench.data.templates import parse_template
 from kgbench.errors import InputError, UnknownNameError
 
@@ -35,7 +43,12 @@ VALUES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map(str.s
 
 
 def dataset(templates: dict[str, str] | None = None, **fields: str) -> Dataset:
-    facts = (Fact("own/1", fields or {"first_actor": "Ana Lee", "second_actor": "Bob Ray", "movie_title": "In In"}),)
+    facts = (
+        Fact(
+            "own/1",
+            fields or {"first_actor": "Ana Lee", "second_actor": "Bob Ray", "movie_title": "In In"},
+        ),
+    )
     subject, object_ = list(facts[0].fields)[:2]
     return Dataset("own", facts, subject, object_, templates or {}, {}, "")
 
@@ -54,11 +67,19 @@ def test_the_built_in_prompts_are_the_protocol() -> None:
 
 @pytest.mark.parametrize("name", PROTOCOL)
 @given(first_actor=VALUES, second_actor=VALUES, movie_title=VALUES)
-def test_text_and_spans_for_any_values(name: str, first_actor: str, second_actor: str, movie_title: str) -> None:
+def test_text_and_spans_for_any_values(
+    name: str, first_actor: str, second_actor: str, movie_title: str
+) -> None:
     """The text is the protocol's to the letter, and each span holds its value, whatever braces or repetitions are in it."""
-    (prompt,) = load_prompts(dataset(first_actor=first_actor, second_actor=second_actor, movie_title=movie_title), [name])
+    (prompt,) = load_prompts(
+        dataset(first_actor=first_actor, second_actor=second_actor, movie_title=movie_title), [name]
+    )
     assert prompt.text == PROTOCOL[name].format(first_actor=first_actor, movie_title=movie_title)
-    expected = {"FE": first_actor, **REGIONS[name], **({"M": movie_title} if "{movie_title}" in PROTOCOL[name] else {})}
+    expected = {
+        "FE": first_actor,
+        **REGIONS[name],
+        **({"M": movie_title} if "{movie_title}" in PROTOCOL[name] else {}),
+    }
     assert {region: prompt.text[slice(*span)] for region, span in prompt.spans.items()} == expected
     assert prompt.target == second_actor
 
@@ -79,7 +100,11 @@ def test_order_and_limit() -> None:
         ("headline", "/1"),
         ("headline", "/2"),
     ]
-    assert len(load_prompts("fake_movies_fake_actors", ["qa"])) == len(load_prompts("fake_movies_fake_actors", ["qa"], 10**6)) == 1000
+    assert (
+        len(load_prompts("fake_movies_fake_actors", ["qa"]))
+        == len(load_prompts("fake_movies_fake_actors", ["qa"], 10**6))
+        == 1000
+    )
 
 
 @pytest.mark.parametrize("limit", [0, -3, True, 2.5])
@@ -91,36 +116,49 @@ def test_limit_must_be_positive(limit: int) -> None:
 
 def test_unknown_prompts_name_the_data_sets_own_too() -> None:
     """The list of what is known holds built-in prompts and the data set's."""
-    with pytest.raises(UnknownNameError, match=r"unknown prompt 'asks'\. Did you mean 'ask'\?.*headline"):
+    with pytest.raises(
+        UnknownNameError, match=r"unknown prompt 'asks'\. Did you mean 'ask'\?.*headline"
+    ):
         load_prompts(dataset({"ask": "{subject} asks"}), ["asks"])
 
 
 def test_own_templates_must_not_hide_built_in_ones() -> None:
     """A data set cannot change what headline means."""
-    with pytest.raises(InputError, match="has a template named 'headline', as a built-in prompt is"):
+    with pytest.raises(
+        InputError, match="has a template named 'headline', as a built-in prompt is"
+    ):
         load_prompts(dataset({"headline": "{subject} stars with"}), ["qa"])
 
 
 def test_a_field_that_the_data_set_lacks() -> None:
     """The error names prompt, field and the fields that there are."""
     with pytest.raises(
-        InputError, match=r"prompt 'headline' needs the field 'first_actor', which data set 'own' lacks \(it has land, capital\)"
+        InputError,
+        match=r"prompt 'headline' needs the field 'first_actor', which data set 'own' lacks \(it has land, capital\)",
     ):
         load_prompts(dataset(land="Peru", capital="Lima"), ["headline"])
 
 
 def test_own_templates() -> None:
     """``{subject}`` is the subject; only its first mention is FE; a doubled brace is a brace; M can be marked by hand."""
-    text, regions = only("{{{subject}}} {land}: {M:big} land {P:of}", land="Pe{r}u", capital="Lima", movie_title="x")
+    text, regions = only(
+        "{{{subject}}} {land}: {M:big} land {P:of}", land="Pe{r}u", capital="Lima", movie_title="x"
+    )
     assert text == "{Pe{r}u} Pe{r}u: big land of"
     assert regions == {"FE": "Pe{r}u", "M": "big", "P": "of"}
-    (prompt,) = load_prompts(dataset({"own": "{land}, {subject}"}, land="Peru", capital="Lima"), ["own"])
+    (prompt,) = load_prompts(
+        dataset({"own": "{land}, {subject}"}, land="Peru", capital="Lima"), ["own"]
+    )
     assert prompt.spans == {"FE": (0, 4)}
 
 
 def test_a_title_can_be_the_subject() -> None:
     """Regions may overlap: a subject that is the movie title is both."""
-    assert only("{subject} is {P:by}", movie_title="It", director="X")[1] == {"FE": "It", "M": "It", "P": "by"}
+    assert only("{subject} is {P:by}", movie_title="It", director="X")[1] == {
+        "FE": "It",
+        "M": "It",
+        "P": "by",
+    }
 
 
 @pytest.mark.parametrize(

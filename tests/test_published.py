@@ -20,14 +20,25 @@ from kgbench.sites import BASELINES, parse_graft
 from kgbench.stats import hit_rate
 
 BOARD = published_board()
-HALVES = {"gemma-2b": (8, 17), "llama-3.2-1b": (8, 15), "gpt2-xl": (24, 47), "pythia-2.8b": (16, 31)}
+HALVES = {
+    "gemma-2b": (8, 17),
+    "llama-3.2-1b": (8, 15),
+    "gpt2-xl": (24, 47),
+    "pythia-2.8b": (16, 31),
+}
 """Third and fourth quarter as the authors' code cuts them: 18, 16, 48 and 32 layers."""
 
 
-def one(experiment: str, model: str, prompt: str, named: str, dataset: str = "fake_movies_real_actors") -> PublishedRow:
+def one(
+    experiment: str, model: str, prompt: str, named: str, dataset: str = "fake_movies_real_actors"
+) -> PublishedRow:
     """The row of one configuration."""
     asked = (experiment, model, prompt, named, dataset)
-    (found,) = (row for row in published() if (row.experiment, row.model, row.prompt, row.named, row.dataset) == asked)
+    (found,) = (
+        row
+        for row in published()
+        if (row.experiment, row.model, row.prompt, row.named, row.dataset) == asked
+    )
     return found
 
 
@@ -58,15 +69,27 @@ def test_numbers_of_rows() -> None:
         "hybrid": 18,
     }
     for (experiment, *_), rows in cells().items():
-        assert len(rows) == len({row.configuration for row in rows}) == len({row.named for row in rows})
-        assert len(rows) == {"positions": 8, "gentle": 8, "reversal": 10, "components": 10}.get(experiment, len(rows))
+        assert (
+            len(rows)
+            == len({row.configuration for row in rows})
+            == len({row.named for row in rows})
+        )
+        assert len(rows) == {"positions": 8, "gentle": 8, "reversal": 10, "components": 10}.get(
+            experiment, len(rows)
+        )
         assert len({row.n for row in rows}) == 1
-    assert sorted(len(rows) for (experiment, *_), rows in cells().items() if experiment == "hybrid") == [3, 3, 6, 6]
+    assert sorted(
+        len(rows) for (experiment, *_), rows in cells().items() if experiment == "hybrid"
+    ) == [3, 3, 6, 6]
 
 
 def test_names_are_ours() -> None:
     """Models are the catalog's, prompts are built in, and data sets are told of."""
-    assert {row.model for row in published()} == {"gemma-2b", "llama-3.2-1b", "gpt2-xl", "pythia-2.8b"} <= set(names())
+    assert (
+        {row.model for row in published()}
+        == {"gemma-2b", "llama-3.2-1b", "gpt2-xl", "pythia-2.8b"}
+        <= set(names())
+    )
     assert {row.prompt for row in published()} <= set(prompt_names())
     assert {row.dataset for row in published()} == set(paper().datasets)
 
@@ -92,13 +115,25 @@ def test_rates_are_hits_of_n() -> None:
     [
         (one("positions", "gemma-2b", "headline_v1", "LT"), (999, 0.5315, 42.34, 0.2049)),
         (one("positions", "gpt2-xl", "headline_v1", "FE"), (999, 0.2763, 119.46, 0.0347)),
-        (one("positions", "llama-3.2-1b", "new_film", "SFT", "real_movies_real_actors_shuffled"), (1000, 0.4700, 263.53, 0.2076)),
-        (one("positions", "gemma-2b", "qa", "LT^C", "fake_movies_fake_actors"), (991, 0.0999, 1898.74, 0.0150)),
+        (
+            one("positions", "llama-3.2-1b", "new_film", "SFT", "real_movies_real_actors_shuffled"),
+            (1000, 0.4700, 263.53, 0.2076),
+        ),
+        (
+            one("positions", "gemma-2b", "qa", "LT^C", "fake_movies_fake_actors"),
+            (991, 0.0999, 1898.74, 0.0150),
+        ),
         (one("gentle", "gemma-2b", "new_film", "FE+LT"), (999, 0.1502, 389.49, 0.0297)),
         (one("reversal", "llama-3.2-1b", "movie_title_v1", "FFN"), (999, 0.2052, 140.52, 0.0377)),
         (one("components", "gemma-2b", "movie_title", "ATTN+O+FFN"), (999, 0.8028, 24.76, 0.5101)),
-        (one("hybrid", "gemma-2b", "headline_v1", "hybrid, ATTN at FE"), (500, 0.6260, 51.00, 0.1480)),
-        (one("hybrid", "pythia-2.8b", "headline_v1", "hybrid, all at FE"), (500, 0.0620, 171.51, 0.0018)),
+        (
+            one("hybrid", "gemma-2b", "headline_v1", "hybrid, ATTN at FE"),
+            (500, 0.6260, 51.00, 0.1480),
+        ),
+        (
+            one("hybrid", "pythia-2.8b", "headline_v1", "hybrid, all at FE"),
+            (500, 0.0620, 171.51, 0.0018),
+        ),
     ],
     ids=lambda value: value.experiment if isinstance(value, PublishedRow) else "",
 )
@@ -109,12 +144,22 @@ def test_spot_values(row: PublishedRow, figures: tuple[float, ...]) -> None:
 
 def test_the_claims_cite_the_same_rates() -> None:
     """The rates that the paper's claims cite are these."""
-    models = {"Gemma": "gemma-2b", "GPT-2 XL": "gpt2-xl", "Llama": "llama-3.2-1b", "Pythia": "pythia-2.8b"}
+    models = {
+        "Gemma": "gemma-2b",
+        "GPT-2 XL": "gpt2-xl",
+        "Llama": "llama-3.2-1b",
+        "Pythia": "pythia-2.8b",
+    }
     prompts = {"headline": "headline_v1", "movie_title": "movie_title_v1"}
     for measured in MEASURED:
         experiment = "gentle" if "less finetuned" in measured.model else "positions"
-        model, prompt = models[measured.model.partition(",")[0]], prompts.get(measured.prompt, measured.prompt)
-        assert {name: one(experiment, model, prompt, name).top5 for name in measured.top5} == measured.top5
+        model, prompt = (
+            models[measured.model.partition(",")[0]],
+            prompts.get(measured.prompt, measured.prompt),
+        )
+        assert {
+            name: one(experiment, model, prompt, name).top5 for name in measured.top5
+        } == measured.top5
 
 
 @pytest.mark.parametrize("experiment", ["reversal", "components"])
@@ -127,7 +172,10 @@ def test_component_grafts_are_at_the_last_token_of_the_upper_layers(experiment: 
             first, last = HALVES[row.model]
             assert term.layers is not None
             assert term.layers.resolve(last + 1) == frozenset(range(first, last + 1))
-            up, down = "FFN-DOWN" not in row.named and "FFN" in row.named, "FFN-UP" not in row.named and "FFN" in row.named
+            up, down = (
+                "FFN-DOWN" not in row.named and "FFN" in row.named,
+                "FFN-UP" not in row.named and "FFN" in row.named,
+            )
             parts = set(term.component_names())
             assert ({"q", "k", "v"} <= parts, "o" in parts, "up" in parts, "down" in parts) == (
                 "ATTN" in row.named,
@@ -142,8 +190,15 @@ def test_hybrids_take_the_relation_at_the_last_token() -> None:
     for row in published():
         if row.experiment == "hybrid" and row.named != "SFT":
             *fe, lt, relation = parse_graft(row.configuration).terms
-            assert (lt.donor, relation.donor, relation.component_names()) == ("task", "relation", ("o", "up", "down"))
-            assert all((str(term.positions), term.donor, term.layers) == ("FE", "task", None) for term in fe)
+            assert (lt.donor, relation.donor, relation.component_names()) == (
+                "task",
+                "relation",
+                ("o", "up", "down"),
+            )
+            assert all(
+                (str(term.positions), term.donor, term.layers) == ("FE", "task", None)
+                for term in fe
+            )
             assert ("gate" in lt.component_names()) == (row.model in ("gemma-2b", "llama-3.2-1b"))
             last = HALVES[row.model][1]
             assert relation.layers is not None
@@ -156,7 +211,12 @@ def test_the_reversal_has_no_figures_of_its_recipient() -> None:
     for row in published():
         if row.experiment == "reversal" and row.named in BASELINES:
             same = one("positions", row.model, row.prompt, row.named)
-            assert (row.n, row.top5, row.rank, row.prob) == (same.n, same.top5, same.rank, same.prob)
+            assert (row.n, row.top5, row.rank, row.prob) == (
+                same.n,
+                same.top5,
+                same.rank,
+                same.prob,
+            )
 
 
 def table(key: str) -> Table:
@@ -175,7 +235,11 @@ def lines() -> Iterator[tuple[Table, Line]]:
         ("gemma-2b · headline_v1 · fake_movies_real_actors", 0.987 / 0.985, -0.009 / 0.985),
         ("pythia-2.8b · qa · fake_movies_real_actors", 0.978 / 0.981, 0.005 / 0.981),
         ("gemma-2b · new_film · real_movies_real_actors_shuffled", 0.738 / 0.955, 0.0),
-        ("llama-3.2-1b · new_film · real_movies_real_actors_shuffled", 0.984 / 0.457, -0.005 / 0.457),
+        (
+            "llama-3.2-1b · new_film · real_movies_real_actors_shuffled",
+            0.984 / 0.457,
+            -0.005 / 0.457,
+        ),
         ("gemma-2b, gently · new_film · fake_movies_real_actors", 0.1502 / 0.991, 0.001 / 0.991),
     ],
 )
@@ -191,13 +255,22 @@ def test_the_overview_has_every_position_cell() -> None:
     """The first table holds all 32 cells of both position experiments, with every configuration and what follows from them."""
     first = BOARD.tables[0]
     assert (first.key, len(first.lines)) == ("positions", 32)
-    assert all(set(line.figures) == {column.key for column in first.columns} for line in first.lines)
+    assert all(
+        set(line.figures) == {column.key for column in first.columns} for line in first.lines
+    )
 
 
 def test_nothing_is_left_out() -> None:
     """Every published figure stands on the board, under its configuration."""
-    shown = Counter(line.figures[column.key].value for found, line in lines() for column in found.columns if column.key in line.figures)
-    wanted = Counter(float(f"{figure:.6g}") for row in published() for figure in (row.top5, row.rank, row.prob))
+    shown = Counter(
+        line.figures[column.key].value
+        for found, line in lines()
+        for column in found.columns
+        if column.key in line.figures
+    )
+    wanted = Counter(
+        float(f"{figure:.6g}") for row in published() for figure in (row.top5, row.rank, row.prob)
+    )
     assert not wanted - shown
 
 
@@ -218,7 +291,10 @@ def test_no_interval_is_invented() -> None:
             if "the interval is" in column.about:
                 assert figure.value is not None
                 expected = hit_rate(round(figure.value * figure.n), figure.n)
-                assert (figure.low, figure.high) == (pytest.approx(expected.low, abs=1e-4), pytest.approx(expected.high, abs=1e-4))
+                assert (figure.low, figure.high) == (
+                    pytest.approx(expected.low, abs=1e-4),
+                    pytest.approx(expected.high, abs=1e-4),
+                )
             else:
                 assert "no interval" in column.about
                 assert figure.low == figure.value == figure.high
@@ -243,6 +319,7 @@ def test_the_lead_counts_what_the_table_shows() -> None:
 def test_no_torch() -> None:
     """Neither data nor board import torch."""
     code = (
-        "import sys; from kgbench.leaderboard.boards.published import published_board; published_board(); assert 'torch' not in sys.modules"
+        "import sys; from kgbench.leaderboard.boards.published import published_board; "
+        "published_board(); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -42,7 +42,11 @@ def test_all_families_by_default() -> None:
 @pytest.mark.parametrize("absent", ["torch", "pytest"])
 def test_importing_needs_neither_torch_nor_pytest(absent: str) -> None:
     """`import kgbench.testing` loads no torch; and the contract itself is usable where pytest is not installed."""
-    use = "" if absent == "torch" else "from kgbench.testing import check_localizer, parametrize_with_checks"
+    use = (
+        ""
+        if absent == "torch"
+        else "from kgbench.testing import check_localizer, parametrize_with_checks"
+    )
     code = f"import sys\nsys.modules[{absent!r}] = None\nimport kgbench.testing\n{use}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

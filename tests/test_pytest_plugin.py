@@ -28,13 +28,17 @@ from kgbench.runner import Settings, Spec, run_job
 
 def test_it_is_installed() -> None:
     """Pytest finds it by its entry point, which loads it in every session."""
-    assert [point.value for point in entry_points(group="pytest11", name="kgbench")] == ["kgbench.pytest_plugin"]
+    assert [point.value for point in entry_points(group="pytest11", name="kgbench")] == [
+        "kgbench.pytest_plugin"
+    ]
 
 
 def test_no_cost_where_it_is_not_used(tmp_path: Path) -> None:
     """It loads nothing heavy for tests of others, prints nothing, and does not change what they come to."""
     tell = f"import sys\ndef pytest_unconfigure():\n    print('loaded:', *(set({HEAVY}) & set(sys.modules)))\n"
-    folder = write(tmp_path, conftest=tell, test_other="def test_one(): pass\ndef test_two(): assert 0\n")
+    folder = write(
+        tmp_path, conftest=tell, test_other="def test_one(): pass\ndef test_two(): assert 0\n"
+    )
     done = session(folder)
     assert counts(done) == {"failed": 1, "passed": 1} and done.returncode == 1
     assert done.stdout.splitlines()[-1] == "loaded:"
@@ -145,7 +149,14 @@ def test_fixtures(repository: Path) -> None:
         prompts=("headline",),
     )
     before = run_job(spec, Settings(output_dir=repository / "before"))
-    arguments = ("--kgbench-limit", "12", "--kgbench-prompt", "headline", "--kgbench-compare-fail", "../before")
+    arguments = (
+        "--kgbench-limit",
+        "12",
+        "--kgbench-prompt",
+        "headline",
+        "--kgbench-compare-fail",
+        "../before",
+    )
     done = session(repository / "tests", "-n", "2", *arguments, plugins=SPREAD)
     assert (done.returncode, counts(done)) == (0, {"passed": 4}), done.stdout
     assert list(loads(repository).values()) == [2, 2]
@@ -158,7 +169,12 @@ def test_fixtures(repository: Path) -> None:
 @pytest.mark.parametrize("worker", [False, True])
 def test_a_record_that_is_kept_is_used(tmp_path: Path, worker: bool) -> None:
     """Nothing is computed anew; one of several processes computes in its own folder, and keeps the record before it can be lost."""
-    line = {"kgbench_model": "tiny-gpt2", "kgbench_limit": "2", "kgbench_prompt": ["qa"], "kgbench_save": "kept"}
+    line = {
+        "kgbench_model": "tiny-gpt2",
+        "kgbench_limit": "2",
+        "kgbench_prompt": ["qa"],
+        "kgbench_save": "kept",
+    }
     config = config_of(tmp_path, line, {})
     if worker:
         config.workerinput = {"workerid": "gw0"}
@@ -170,12 +186,16 @@ def test_a_record_that_is_kept_is_used(tmp_path: Path, worker: bool) -> None:
     assert mine.evaluate(tmp_path / "again") == record
     assert mine.folders[record.id] == path and (path / "record.json").stat().st_mtime_ns == before
     assert not (tmp_path / "again").exists()
-    (path / "facts.parquet").unlink()  # a damaged record is no record; that it is there is told at the end
+    (
+        path / "facts.parquet"
+    ).unlink()  # a damaged record is no record; that it is there is told at the end
     assert mine.evaluate(tmp_path / "anew").rows == record.rows
     assert mine.folders[record.id].name == f"{path.name}-2"
     config.stash[summary._TOLD] = {record.id: outcomes(mine)[0]}
     (line,) = summary._damaged(config)
-    assert line.startswith(f"a damaged record is left out: {path}: facts.parquet is missing; restore its folder")
+    assert line.startswith(
+        f"a damaged record is left out: {path}: facts.parquet is missing; restore its folder"
+    )
 
 
 def test_two_processes_keep_one_record(tmp_path: Path) -> None:
@@ -201,7 +221,12 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     mine.records[record.id], mine.folders[record.id] = record, tmp_path / "called" / "kept" / "gone"
     (outcome,) = outcomes(mine)
     (line,) = outcome.comparison
-    assert outcome.failed and outcome.kept is None and "record.json: not readable" in line and "\n" not in line
+    assert (
+        outcome.failed
+        and outcome.kept is None
+        and "record.json: not readable" in line
+        and "\n" not in line
+    )
 
 
 @pytest.mark.parametrize(
@@ -213,7 +238,9 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
         (pytest.ExitCode.TESTS_FAILED, True, False),
     ],
 )
-def test_nothing_was_compared(tmp_path: Path, status: pytest.ExitCode, crashed: bool, told: bool) -> None:
+def test_nothing_was_compared(
+    tmp_path: Path, status: pytest.ExitCode, crashed: bool, told: bool
+) -> None:
     """It is told where the tests were let to evaluate: not after an interruption, nor where a worker has crashed with what it had."""
     config = config_of(tmp_path, {"kgbench_compare_fail": "old"}, {})
     summary.pytest_testnodedown(SimpleNamespace(config=config), "crashed" if crashed else None)
@@ -223,40 +250,65 @@ def test_nothing_was_compared(tmp_path: Path, status: pytest.ExitCode, crashed: 
 def test_fixtures_that_are_overridden(tmp_path: Path) -> None:
     """The evaluation is of what the options say, and refuses in a line others in the place of the fixtures that tell it."""
     own = "".join(f"@pytest.fixture(scope='session')\ndef {name}(): return 0\n" for name in OPTIONS)
-    folder = write(tmp_path, conftest=f"import pytest\n{own}", test_mine="def test_one(evaluation): pass\n")
+    folder = write(
+        tmp_path, conftest=f"import pytest\n{own}", test_mine="def test_one(evaluation): pass\n"
+    )
     done = session(folder, "--kgbench-model", "tiny-gpt2")
     assert counts(done) == {"error": 1}, done.stdout
-    assert "kgbench: the fixture 'model_pair' is overridden" in done.stdout and "Traceback" not in done.stdout
+    assert (
+        "kgbench: the fixture 'model_pair' is overridden" in done.stdout
+        and "Traceback" not in done.stdout
+    )
     config = config_of(tmp_path, {}, {})
     given = {name: _own(config, name, object()) for name in OPTIONS}
     _check_own(config, given)
     for name, option in OPTIONS.items():
-        with pytest.raises(InputError, match=f"fixture '{name}' is overridden.*give --kgbench-{option} instead"):
+        with pytest.raises(
+            InputError, match=f"fixture '{name}' is overridden.*give --kgbench-{option} instead"
+        ):
             _check_own(config, {**given, name: object()})
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:
     """What a user gave wrong is told in a line for each test, without a traceback; pytest finds the plug-in by itself."""
-    folder = write(tmp_path, test_mine="def test_one(evaluation): pass\ndef test_two(model_pair): pass\n")
+    folder = write(
+        tmp_path, test_mine="def test_one(evaluation): pass\ndef test_two(model_pair): pass\n"
+    )
     done = session(folder, "--kgbench-model", "tiny-gemmo", plugins=())
     assert counts(done) == {"errors": 2}, done.stdout
     told = [line for line in done.stdout.splitlines() if line.startswith("kgbench: ")]
-    assert len(told) == 2 and all(line.startswith("kgbench: unknown model 'tiny-gemmo'. Did you mean 'tiny-gemma'") for line in told)
-    assert "Traceback" not in done.stdout and ".py:" not in done.stdout.replace("test_mine.py::", "")
+    assert len(told) == 2 and all(
+        line.startswith("kgbench: unknown model 'tiny-gemmo'. Did you mean 'tiny-gemma'")
+        for line in told
+    )
+    assert "Traceback" not in done.stdout and ".py:" not in done.stdout.replace(
+        "test_mine.py::", ""
+    )
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ({}, "which model? Give --kgbench-model NAME"),
-        ({"kgbench_recipient": "before"}, "which facts did the donor learn? Give --kgbench-dataset NAME|FILE"),
-        ({"kgbench_model": "tiny-gpt2", "kgbench_localizer": "dynamic_graf"}, "Did you mean 'dynamic_graft'"),
+        (
+            {"kgbench_recipient": "before"},
+            "which facts did the donor learn? Give --kgbench-dataset NAME|FILE",
+        ),
+        (
+            {"kgbench_model": "tiny-gpt2", "kgbench_localizer": "dynamic_graf"},
+            "Did you mean 'dynamic_graft'",
+        ),
         ({"kgbench_model": "tiny-gpt2", "kgbench_prompt": ["headlin"]}, "Did you mean 'headline'"),
         ({"kgbench_model": "tiny-gpt2", "kgbench_suite": "pathway"}, "Did you mean 'pathways'"),
-        ({"kgbench_model": "tiny-gpt2", "kgbench_compare_fail": "nowhere"}, "--kgbench-compare-fail: no record in"),
+        (
+            {"kgbench_model": "tiny-gpt2", "kgbench_compare_fail": "nowhere"},
+            "--kgbench-compare-fail: no record in",
+        ),
     ],
 )
-def test_mistakes_are_found_before_models_load(tmp_path: Path, line: Mapping[str, Any], said: str) -> None:
+def test_mistakes_are_found_before_models_load(
+    tmp_path: Path, line: Mapping[str, Any], said: str
+) -> None:
     """With what would do, and with what to do."""
     mine = Session(config_of(tmp_path, line, {}))
     with pytest.raises(pytest.fail.Exception, match=re.escape(said)), in_a_line():
@@ -266,7 +318,9 @@ def test_mistakes_are_found_before_models_load(tmp_path: Path, line: Mapping[str
 
 def test_names_of_options() -> None:
     """An error that names an option of the command line names the plug-in's."""
-    error = InputError("give --donor sft=PATH or --dataset FILE; give another one by --output-dir; --donors are no option")
+    error = InputError(
+        "give --donor sft=PATH or --dataset FILE; give another one by --output-dir; --donors are no option"
+    )
     expected = "give --kgbench-donor sft=PATH or --kgbench-dataset FILE; give another one by --kgbench-save; --donors are no option"
     assert in_pytest_words(error) == expected
     told = "shipped pairs alone have --model; see `kgbench ls models --limit 3` or run 'kgbench train --model tiny-gpt2'"
@@ -293,18 +347,38 @@ def test_places(tmp_path: Path) -> None:
     """Relative paths start where pytest was called, or where the ini file is; names and ids elsewhere stay as they are."""
     for place in ("called/after", "ini/before", "called/tiny-gemma", "ini/tiny_movies"):
         (tmp_path / place).mkdir(parents=True)
-    line = {"kgbench_donor": ["after", "other=owner/name"], "kgbench_model": "tiny-gemma", "kgbench_save": "out"}
-    ini = {"kgbench_recipient": "before", "kgbench_donor": ["no=where"], "kgbench_dataset": "tiny_movies", "kgbench_compare_fail": "old"}
+    line = {
+        "kgbench_donor": ["after", "other=owner/name"],
+        "kgbench_model": "tiny-gemma",
+        "kgbench_save": "out",
+    }
+    ini = {
+        "kgbench_recipient": "before",
+        "kgbench_donor": ["no=where"],
+        "kgbench_dataset": "tiny_movies",
+        "kgbench_compare_fail": "old",
+    }
     given = given_from(tmp_path, line, ini)
     spec = given.spec()
     assert spec.donors == {"sft": str(tmp_path / "called/after"), "other": "owner/name"}
-    assert (spec.recipient, spec.dataset, spec.model) == (str(tmp_path / "ini/before"), "tiny_movies", "tiny-gemma")
-    assert (given.path("save"), given.path("compare-fail")) == (tmp_path / "called/out", tmp_path / "ini/old")
+    assert (spec.recipient, spec.dataset, spec.model) == (
+        str(tmp_path / "ini/before"),
+        "tiny_movies",
+        "tiny-gemma",
+    )
+    assert (given.path("save"), given.path("compare-fail")) == (
+        tmp_path / "called/out",
+        tmp_path / "ini/old",
+    )
 
 
 def test_lists(tmp_path: Path) -> None:
     """Prompts with commas, by repetition, or both; a donor's path may hold an equals sign."""
-    spec = given_from(tmp_path, {"kgbench_prompt": ["qa,headline", "qa", " new_film "]}, {"kgbench_donor": ["./a=b"]}).spec()
+    spec = given_from(
+        tmp_path,
+        {"kgbench_prompt": ["qa,headline", "qa", " new_film "]},
+        {"kgbench_donor": ["./a=b"]},
+    ).spec()
     assert spec.prompts == ("qa", "headline", "new_film") and spec.donors == {"sft": "./a=b"}
 
 
@@ -345,4 +419,7 @@ def test_values_of_their_own_type(tmp_path: Path) -> None:
     """In pytest.toml numbers, booleans and lists are read as such, and text where a list is expected."""
     (tmp_path / "conftest.py").write_text(TELL, "utf-8")
     (tmp_path / "pytest.toml").write_text(NATIVE, "utf-8")
-    assert session(tmp_path, "-s").stdout.splitlines()[0] == "['12', 'tiny-gpt2', ['qa', 'headline'], ['sft=a b'], True, None]"
+    assert (
+        session(tmp_path, "-s").stdout.splitlines()[0]
+        == "['12', 'tiny-gpt2', ['qa', 'headline'], ['sft=a b'], True, None]"
+    )

@@ -17,12 +17,25 @@ from kgbench.sites import PER_LAYER, SCORED_REGIONS
 BUDGETS = (0, 0.1, 1, 10, 100)
 
 
-def ranked(low: float = -1.0, layers: int = 3, undefined: bool = False, seed: int = 0, model: str = "tiny-gemma", **changes: Any) -> Record:
+def ranked(
+    low: float = -1.0,
+    layers: int = 3,
+    undefined: bool = False,
+    seed: int = 0,
+    model: str = "tiny-gemma",
+    **changes: Any,
+) -> Record:
     """A record with a map and a curve, with some parts of its identity changed."""
     rng = np.random.default_rng(seed)
-    places = [(None, "emb"), (None, "pos"), *((layer, c) for layer in range(layers) for c in PER_LAYER[:8])]
+    places = [
+        (None, "emb"),
+        (None, "pos"),
+        *((layer, c) for layer in range(layers) for c in PER_LAYER[:8]),
+    ]
     scores = [
-        SiteScore(layer=layer, component=c, region=r, score=float(rng.uniform(low, 1))) for layer, c in places for r in SCORED_REGIONS
+        SiteScore(layer=layer, component=c, region=r, score=float(rng.uniform(low, 1)))
+        for layer, c in places
+        for r in SCORED_REGIONS
     ]
     figures = [Estimate(value=b / 100, low=b / 200, high=0.5 + b / 200, n=9) for b in BUDGETS]
     if undefined:
@@ -36,19 +49,39 @@ def clipped(figure: Figure) -> list[str]:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     renderer, whole = canvas.get_renderer(), figure.bbox
-    texts = [t for t in figure.findobj(lambda a: hasattr(a, "get_text")) if t.get_text().strip() and t.get_visible()]
-    ticks = [(axis.get_ylim(), tick) for axis in figure.axes for tick in axis.yaxis.get_major_ticks()]
+    texts = [
+        t
+        for t in figure.findobj(lambda a: hasattr(a, "get_text"))
+        if t.get_text().strip() and t.get_visible()
+    ]
+    ticks = [
+        (axis.get_ylim(), tick) for axis in figure.axes for tick in axis.yaxis.get_major_ticks()
+    ]
     unseen = [tick.label1 for (low, high), tick in ticks if not low <= tick.get_loc() <= high]
     texts = [t for t in texts if t not in unseen]
-    boxes = {t.get_text(): t.get_window_extent(renderer) for t in texts if t.axes is None or t.axes.get_visible()}
-    return [t for t, b in boxes.items() if b.x0 < whole.x0 - 1 or b.x1 > whole.x1 + 1 or b.y0 < whole.y0 - 1 or b.y1 > whole.y1 + 1]
+    boxes = {
+        t.get_text(): t.get_window_extent(renderer)
+        for t in texts
+        if t.axes is None or t.axes.get_visible()
+    }
+    return [
+        t
+        for t, b in boxes.items()
+        if b.x0 < whole.x0 - 1 or b.x1 > whole.x1 + 1 or b.y0 < whole.y0 - 1 or b.y1 > whole.y1 + 1
+    ]
 
 
 def test_files() -> None:
     """PNG and SVG, the same bytes each time; none where nothing was ranked."""
     made = ranked()
-    assert heatmap_files(made) == heatmap_files(made) and set(heatmap_files(made)) == {"map.png", "map.svg"}
-    assert curve_files(made) == curve_files(made) and set(curve_files(made)) == {"curve.png", "curve.svg"}
+    assert heatmap_files(made) == heatmap_files(made) and set(heatmap_files(made)) == {
+        "map.png",
+        "map.svg",
+    }
+    assert curve_files(made) == curve_files(made) and set(curve_files(made)) == {
+        "curve.png",
+        "curve.svg",
+    }
     assert heatmap_files(record()) == curve_files(record()) == {}
 
 
@@ -58,16 +91,28 @@ def test_the_map_holds_every_site(low: float, layers: int) -> None:
     """A panel per region, a row per layer and one below for what lies outside, every score in its place; white is 0 for both signs."""
     made = ranked(low, layers)
     figure = draw_heatmap(made)
-    panels = [axis for axis in figure.axes if axis.get_visible() and axis.images and axis.get_title()]
+    panels = [
+        axis for axis in figure.axes if axis.get_visible() and axis.images and axis.get_title()
+    ]
     assert [axis.get_title() for axis in panels] == list(SCORED_REGIONS)
     assert panels[0].get_yticklabels()[0].get_text() == "embed"
     for axis in panels:
-        assert [text.get_text() for text in axis.get_xticklabels()] == ["emb", "pos", *PER_LAYER[:8]]
+        assert [text.get_text() for text in axis.get_xticklabels()] == [
+            "emb",
+            "pos",
+            *PER_LAYER[:8],
+        ]
         grid = axis.images[0].get_array()
-        own = {(s.layer, s.component): s.score for s in made.scores or () if s.region == axis.get_title()}
+        own = {
+            (s.layer, s.component): s.score
+            for s in made.scores or ()
+            if s.region == axis.get_title()
+        }
         names = ["emb", "pos", *PER_LAYER[:8]]
         for (layer, component), score in own.items():
-            assert grid[0 if layer is None else 1 + layer, names.index(component)] == pytest.approx(score)
+            assert grid[0 if layer is None else 1 + layer, names.index(component)] == pytest.approx(
+                score
+            )
         assert grid.count() == len(own)
         bottom, top = axis.images[0].get_clim()
         assert bottom == -top if low < 0 else 0 <= bottom < top <= 1
@@ -84,4 +129,6 @@ def test_the_curve_holds_every_budget() -> None:
         assert zero.get_xydata().shape == (1, 2) and zero.get_xdata()[0] < 0.1
     assert clipped(figure) == []
     empty = draw_curve(ranked(undefined=True))
-    assert [t.get_text() for t in empty.axes[0].texts] == ["undefined"] and "undefined" in empty.axes[0].get_title("left")
+    assert [t.get_text() for t in empty.axes[0].texts] == [
+        "undefined"
+    ] and "undefined" in empty.axes[0].get_title("left")

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from kgbench.effects import agreement
 from kgbench.effects.curve import area, points, weights
-from kgbench.effects.ranking import LEAST, auroc, average_precision, chance_precision, expected_precision, graded_precision
+from kgbench.effects.ranking import (
+    LEAST,
+    auroc,
+    average_precision,
+    chance_precision,
+    expected_precision,
+    graded_precision,
+)
 
 cases = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=2, max_size=6)
 FIGURES = (auroc, average_precision)
@@ -36,7 +43,11 @@ def by_order(truth: np.ndarray) -> tuple[float, float]:
 def test_ties_are_averages_over_their_orders(case: list[tuple[int, bool]]) -> None:
     """Each figure is the mean over all orders that the scores leave open."""
     scores, truth = arrays(case)
-    orders = [p for p in permutations(range(len(scores))) if all(scores[a] >= scores[b] for a, b in pairwise(p))]
+    orders = [
+        p
+        for p in permutations(range(len(scores)))
+        if all(scores[a] >= scores[b] for a, b in pairwise(p))
+    ]
     expected = np.mean([by_order(truth[list(order)]) for order in orders], axis=0)
     np.testing.assert_allclose([figure(scores, truth).value for figure in FIGURES], expected)
 
@@ -64,7 +75,11 @@ def test_sites_are_no_sample() -> None:
     """A figure over the sites of one plant is a value alone, and says why."""
     for figure in FIGURES:
         found = figure(np.arange(20.0), np.arange(20) < 4)
-        assert found.value is not None and found.low is found.high is None and "not a sample" in (found.undefined or "")
+        assert (
+            found.value is not None
+            and found.low is found.high is None
+            and "not a sample" in (found.undefined or "")
+        )
 
 
 @pytest.mark.parametrize("k", [0, 5])
@@ -76,7 +91,11 @@ def test_nothing_to_separate(k: int) -> None:
 
 # ------------------------------------------------------------------------------------------------ graded truth
 
-graded = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([-0.2, 0.0, 0.04, 0.1, 0.1, 0.5, 0.9, 1.3])), min_size=2, max_size=6)
+graded = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from([-0.2, 0.0, 0.04, 0.1, 0.1, 0.5, 0.9, 1.3])),
+    min_size=2,
+    max_size=6,
+)
 
 
 def graded_arrays(case: list[tuple[int, float]]) -> tuple[np.ndarray, np.ndarray]:
@@ -97,7 +116,9 @@ def over_thresholds(scores: np.ndarray, relevance: np.ndarray) -> float:
 def test_graded_precision_is_the_mean_over_thresholds(case: list[tuple[int, float]]) -> None:
     """Each threshold between the least and the largest relevance, from .05 up, weighs the same."""
     scores, relevance = graded_arrays(case)
-    np.testing.assert_allclose(graded_precision(scores, relevance).value, over_thresholds(scores, relevance), atol=5e-3)
+    np.testing.assert_allclose(
+        graded_precision(scores, relevance).value, over_thresholds(scores, relevance), atol=5e-3
+    )
 
 
 @given(graded)
@@ -107,7 +128,10 @@ def test_the_truth_has_1_and_equal_scores_have_chance(case: list[tuple[int, floa
     assert graded_precision(relevance, relevance).value == pytest.approx(1)
     chance = chance_precision(relevance)
     assert graded_precision(np.zeros(len(relevance)), relevance).value == pytest.approx(chance)
-    orders = [graded_precision(-np.array(order, float), relevance).value for order in permutations(range(len(relevance)))]
+    orders = [
+        graded_precision(-np.array(order, float), relevance).value
+        for order in permutations(range(len(relevance)))
+    ]
     assert np.mean(orders) == pytest.approx(chance) and max(orders) <= 1
     assert graded_precision(scores, relevance).value <= 1
 
@@ -123,16 +147,22 @@ def test_graded_precision_is_of_the_order(case: list[tuple[int, float]]) -> None
 def test_of_two_grades_it_is_average_precision() -> None:
     """Where places are relevant or not, grades make no difference."""
     scores, truth = np.array([3.0, 1.0, 2.0, 2.0, 0.0]), np.array([True, True, False, True, False])
-    assert graded_precision(scores, 0.7 * truth).value == pytest.approx(average_precision(scores, truth).value)
+    assert graded_precision(scores, 0.7 * truth).value == pytest.approx(
+        average_precision(scores, truth).value
+    )
 
 
 @pytest.mark.parametrize(
-    ("relevance", "words"), [([0.04, -0.3, 0], "above 0.05"), ([0.5, 0.5], "equally relevant"), ([], "no weights changed")]
+    ("relevance", "words"),
+    [([0.04, -0.3, 0], "above 0.05"), ([0.5, 0.5], "equally relevant"), ([], "no weights changed")],
 )
 def test_without_grades_there_is_nothing_to_rank(relevance: list[float], words: str) -> None:
     """No figure, a reason, and no chance."""
     values = np.array(relevance)
-    assert words in (graded_precision(np.arange(float(len(values))), values).undefined or "") and chance_precision(values) is None
+    assert (
+        words in (graded_precision(np.arange(float(len(values))), values).undefined or "")
+        and chance_precision(values) is None
+    )
 
 
 def test_agreement() -> None:
@@ -167,10 +197,16 @@ def test_area_of_recoveries() -> None:
     """The area is the weighted mean of the recoveries; a ranking that has everything at .1 % has 1, and no point."""
     rng = np.random.default_rng(4)
     hit = rng.random((len(BUDGETS), 40)) < np.linspace(0, 0.9, len(BUDGETS))[:, None]
-    scores = {"PRE": np.zeros(40, bool), "SFT": rng.random(40) < 0.95, **dict(zip(BUDGETS, hit, strict=True))}
+    scores = {
+        "PRE": np.zeros(40, bool),
+        "SFT": rng.random(40) < 0.95,
+        **dict(zip(BUDGETS, hit, strict=True)),
+    }
     recoveries = points(scores, BUDGETS)
     found = area(scores, BUDGETS)
-    assert found.value == pytest.approx(weights(np.array(list(BUDGETS.values()))) @ [f.value for f in recoveries.values()])
+    assert found.value == pytest.approx(
+        weights(np.array(list(BUDGETS.values()))) @ [f.value for f in recoveries.values()]
+    )
     assert found.low < found.value < found.high
     full = area({**scores, **dict.fromkeys(BUDGETS, scores["SFT"])}, BUDGETS)
     assert full.value == pytest.approx(1) and full.low < 0.95 < 1.05 < full.high

@@ -37,7 +37,9 @@ class Known:
 
     def minus(self, other: Known) -> Resampled:
         gap = self.value - other.value
-        noise = [own.error * np.random.default_rng(own.seed).normal(size=500) for own in (self, other)]
+        noise = [
+            own.error * np.random.default_rng(own.seed).normal(size=500) for own in (self, other)
+        ]
         return Resampled(gap, gap + noise[0] - noise[1], (gap, gap), 100)
 
 
@@ -50,7 +52,9 @@ methods = st.lists(st.tuples(st.floats(-1, 1), st.floats(0.001, 0.3)), max_size=
 def test_what_is_told_is_an_order(found: dict[str, Known]) -> None:
     """Who is told to be better has the higher figure; better than a better one is better too, and ranks follow."""
     above = better(found)
-    assert set(above) == set(found) and ranks(found) == {name: 1 + len(own) for name, own in above.items()}
+    assert set(above) == set(found) and ranks(found) == {
+        name: 1 + len(own) for name, own in above.items()
+    }
     for name, own in above.items():
         for other in own:
             assert found[other].value > found[name].value
@@ -66,20 +70,29 @@ def test_ranks_do_not_depend_on_the_order_of_methods(found: dict[str, Known]) ->
 
 def test_a_rank_counts_the_methods_that_are_told_to_be_better() -> None:
     """Methods far apart have ranks 1, 2, 3; two that no fact tells apart share one, and the next counts both."""
-    clear = {name: Known(value, 0.001, i) for i, (name, value) in enumerate({"a": 0.9, "b": 0.8, "c": 0.8, "d": 0.5}.items())}
+    clear = {
+        name: Known(value, 0.001, i)
+        for i, (name, value) in enumerate({"a": 0.9, "b": 0.8, "c": 0.8, "d": 0.5}.items())
+    }
     assert ranks(clear) == {"a": 1, "b": 2, "c": 2, "d": 4}
 
 
 def test_a_vague_method_is_told_from_few() -> None:
     """A method that is hardly known shares the first rank, though its figure is below that of one that does not."""
-    found = {"good": Known(0.9, 0.001, 1), "less": Known(0.8, 0.001, 2), "vague": Known(0.6, 0.3, 3)}
+    found = {
+        "good": Known(0.9, 0.001, 1),
+        "less": Known(0.8, 0.001, 2),
+        "vague": Known(0.6, 0.3, 3),
+    }
     assert ranks(found) == {"good": 1, "less": 2, "vague": 1}
 
 
 def test_equal_methods_share_one_rank() -> None:
     """Of twenty equal methods on 150 facts and 8 cells more than one rank is found on 5 % of boards at most, within chance."""
     boards = 60
-    assert sum(wrong(boards, 20, cells=cells, budgets=budgets) for cells, budgets in ((8, 8), (1, 1))) <= binom.ppf(0.999, 2 * boards, 0.05)
+    assert sum(
+        wrong(boards, 20, cells=cells, budgets=budgets) for cells, budgets in ((8, 8), (1, 1))
+    ) <= binom.ppf(0.999, 2 * boards, 0.05)
 
 
 def test_methods_truly_apart_are_told() -> None:
@@ -93,7 +106,10 @@ def test_methods_truly_apart_are_told() -> None:
 def hits(seed: int = 0, n: int = 60, **rates: float) -> PromptHits:
     rng = np.random.default_rng(seed)
     draw = rng.random(n)
-    return PromptHits(tuple(f"f{i:03d}" for i in range(n)), {g: draw < r for g, r in {"PRE": 0.02, "SFT": 0.98, **rates}.items()})
+    return PromptHits(
+        tuple(f"f{i:03d}" for i in range(n)),
+        {g: draw < r for g, r in {"PRE": 0.02, "SFT": 0.98, **rates}.items()},
+    )
 
 
 def test_contrast_is_the_ratio_of_means() -> None:
@@ -104,14 +120,23 @@ def test_contrast_is_the_ratio_of_means() -> None:
     assert found == direct
     assert found.value == pytest.approx(ratio(own.numerator, own.denominator).value)
     nothing = Means({ONE: own}).minus(Means({ONE: own})).figure()
-    assert nothing.value == 0 and nothing.low is not None and nothing.high is not None and nothing.low < 0 < nothing.high
+    assert (
+        nothing.value == 0
+        and nothing.low is not None
+        and nothing.high is not None
+        and nothing.low < 0 < nothing.high
+    )
 
 
 def test_contrasts_are_antisymmetric() -> None:
     """The difference of A from B is that of B from A with the other sign."""
-    a, b = (Means({ONE: contrast(hits(s, FE=r), {"FE": 1, "PRE": -1})}) for s, r in ((0, 0.8), (1, 0.6)))  # type: ignore[dict-item]
+    a, b = (
+        Means({ONE: contrast(hits(s, FE=r), {"FE": 1, "PRE": -1})}) for s, r in ((0, 0.8), (1, 0.6))
+    )  # type: ignore[dict-item]
     there, back = a.minus(b).figure(), b.minus(a).figure()
-    assert (there.value, there.low, there.high) == pytest.approx((-back.value, -back.high, -back.low))  # type: ignore[operator]
+    assert (there.value, there.low, there.high) == pytest.approx(
+        (-back.value, -back.high, -back.low)
+    )  # type: ignore[operator]
 
 
 def test_mean_over_cells() -> None:
@@ -120,12 +145,16 @@ def test_mean_over_cells() -> None:
     assert isinstance(own, Contrast)
     single, both = Means({ONE: own}), Means({ONE: own, TWO: own})
     assert both.figure.value == pytest.approx(single.figure.value) and both.n == 60
-    assert (both.figure.low, both.figure.high) == pytest.approx((single.figure.low, single.figure.high))
+    assert (both.figure.low, both.figure.high) == pytest.approx(
+        (single.figure.low, single.figure.high)
+    )
 
 
 def test_no_gain_is_told() -> None:
     """Where the donor gained nothing there is no share, and what was not run is named."""
-    flat = PromptHits(tuple("abcd"), {"PRE": np.zeros(4, bool), "SFT": np.zeros(4, bool), "FE": np.ones(4, bool)})
+    flat = PromptHits(
+        tuple("abcd"), {"PRE": np.zeros(4, bool), "SFT": np.zeros(4, bool), "FE": np.ones(4, bool)}
+    )
     assert "not told from 0" in str(contrast(flat, {"FE": 1, "PRE": -1}))
     assert contrast(flat, {"LT": 1}) == "LT was not run"
 
@@ -151,7 +180,9 @@ def test_plants_are_the_unit(values: list[tuple[float, float]]) -> None:
     one, two = (PlantScores({f"p{i}": pair[k] for i, pair in enumerate(values)}) for k in (0, 1))
     assert one.figure == mean(np.array([pair[0] for pair in values]), (0, 1))
     apart = one.minus(two)
-    assert apart.n == len(values) and apart.value == pytest.approx(np.mean([a - b for a, b in values]))
+    assert apart.n == len(values) and apart.value == pytest.approx(
+        np.mean([a - b for a, b in values])
+    )
     np.testing.assert_allclose(apart.draws, -two.minus(one).draws)
     assert ranks({"a": one, "same": one})["same"] == 1
 

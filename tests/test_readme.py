@@ -23,7 +23,11 @@ def block(name: str) -> str:
 def table(name: str) -> list[list[str]]:
     """The cells of a marked block's table, its head first."""
     lines = block(name).splitlines()
-    return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines if line.startswith("|") and "---" not in line]
+    return [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in lines
+        if line.startswith("|") and "---" not in line
+    ]
 
 
 def test_the_tables_of_pairs_and_plants_are_those_of_their_cards() -> None:
@@ -34,7 +38,11 @@ def test_the_tables_of_pairs_and_plants_are_those_of_their_cards() -> None:
 
 def test_the_table_of_localizers_is_what_is_listed() -> None:
     """Rows say what `kgbench ls localizers` says; a method comes and goes with its one file, whether or not the table has caught up."""
-    built_in = {n: v for n, v in localizers.describe().items() if Path(localizers.__file__).with_name(f"{n}.py").is_file()}
+    built_in = {
+        n: v
+        for n, v in localizers.describe().items()
+        if Path(localizers.__file__).with_name(f"{n}.py").is_file()
+    }
     told = {row[0]: row[1:] for row in table("built-in localizers")[1:]}
     assert len(told) > 20
     for name, (kind, needs, cost, paper, about) in told.items():
@@ -51,7 +59,11 @@ def test_every_command_and_option_shown_exists() -> None:
         words = line.partition("#")[0].split()
         name = words[0]
         options = {word for word in words if word.startswith("--")}
-        asked = [name, words[1], "--help"] if name in ("zoo", "data", "tasks", "lm-eval") else [name, "--help"]
+        asked = (
+            [name, words[1], "--help"]
+            if name in ("zoo", "data", "tasks", "lm-eval")
+            else [name, "--help"]
+        )
         shown = CliRunner().invoke(command, asked).output
         assert all(option in shown for option in options), line
 
@@ -64,8 +76,12 @@ def test_every_claim_is_told_of() -> None:
     assert rows[0] == ["claim", "prompt", *PAIRS]
     prompts = ("headline", "qa", "movie_title", "new_film")
     alone = {TITLES["test_it_is_the_position_not_the_preposition"]: ("qa",)}
-    assert [(row[0], row[1]) for row in rows[1:]] == [(claim, prompt) for claim in TITLES.values() for prompt in alone.get(claim, prompts)]
-    assert all(re.match(r"(holds|undecided|\*\*fails\*\*): ", cell) for row in rows[1:] for cell in row[2:])
+    assert [(row[0], row[1]) for row in rows[1:]] == [
+        (claim, prompt) for claim in TITLES.values() for prompt in alone.get(claim, prompts)
+    ]
+    assert all(
+        re.match(r"(holds|undecided|\*\*fails\*\*): ", cell) for row in rows[1:] for cell in row[2:]
+    )
 
 
 def test_the_table_of_coverage_is_of_all_cases() -> None:
@@ -75,7 +91,9 @@ def test_the_table_of_coverage_is_of_all_cases() -> None:
     rows = table("coverage")
     assert rows[0][2:] == [f"n = {n}" for n in FACTS]
     told = [(row[0], row[1]) for row in rows[1:]]
-    assert [(case.score, case.name) for case in CASES] == [cell for cell in told if cell in {(case.score, case.name) for case in CASES}]
+    assert [(case.score, case.name) for case in CASES] == [
+        cell for cell in told if cell in {(case.score, case.name) for case in CASES}
+    ]
     assert not any("**" in cell for row in rows for cell in row)
 
 

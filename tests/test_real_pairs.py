@@ -39,7 +39,17 @@ def forecasts(name: str) -> dict[str, list[str]]:
     """Every command that has --dry-run and is about a pair."""
     return {
         "eval": ["eval", "--model", name, "--limit", "3"],
-        "eval of layers": ["eval", "--model", name, "--limit", "3", "--suite", "layers", "--prompt", "qa"],
+        "eval of layers": [
+            "eval",
+            "--model",
+            name,
+            "--limit",
+            "3",
+            "--suite",
+            "layers",
+            "--prompt",
+            "qa",
+        ],
         "train": ["train", "--model", name, "--dataset", FACTS, "--recipe", "aggressive"],
         "train lora": ["train", "--model", name, "--dataset", FACTS, "--recipe", "lora"],
         "reproduce": ["reproduce", "articles", "--model", name],
@@ -59,8 +69,26 @@ def runs(name: str) -> dict[str, list[str]]:
         "tokens": ["tokens", *pair],
         "answers": ["answers", *pair],
         "specificity": ["specificity", *pair],
-        "data import": ["data", "import", "facts.csv", "--subject", "a", "--object", "b", "--template", WORDING, *tokenizer],
-        "tasks validate": ["tasks", "validate", "kgbench_tiny_movies_qa", "--tokenizer", name, "-q"],
+        "data import": [
+            "data",
+            "import",
+            "facts.csv",
+            "--subject",
+            "a",
+            "--object",
+            "b",
+            "--template",
+            WORDING,
+            *tokenizer,
+        ],
+        "tasks validate": [
+            "tasks",
+            "validate",
+            "kgbench_tiny_movies_qa",
+            "--tokenizer",
+            name,
+            "-q",
+        ],
     }
 
 
@@ -86,10 +114,26 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[int, 
     """Status, stdout and stderr of all forecasts and runs of all pairs, in one process that finds the Hub closed."""
     folder = tmp_path_factory.mktemp("closed")
     (folder / "facts.csv").write_text("a,b\nAnn,Bo\nCy,Di\n", "utf-8")
-    asked = {f"{name}: dry {what}": [*line, "--dry-run"] for name in REAL for what, line in forecasts(name).items()}
+    asked = {
+        f"{name}: dry {what}": [*line, "--dry-run"]
+        for name in REAL
+        for what, line in forecasts(name).items()
+    }
     asked |= {f"{name}: {what}": line for name in REAL for what, line in runs(name).items()}
-    environment = {**os.environ, **CLOSED, "HF_HOME": str(folder / "hub"), "KGBENCH_HOME": str(folder / "home")}
-    done = subprocess.run([sys.executable, "-c", ALL], input=json.dumps(asked), env=environment, cwd=folder, capture_output=True, text=True)
+    environment = {
+        **os.environ,
+        **CLOSED,
+        "HF_HOME": str(folder / "hub"),
+        "KGBENCH_HOME": str(folder / "home"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ALL],
+        input=json.dumps(asked),
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in folder.rglob("*.safetensors")) == []
     return {what: tuple(answer) for what, answer in json.loads(done.stdout).items()}
@@ -108,7 +152,10 @@ def dry_commands(group: click.Group) -> Iterator[str]:
 
 def test_no_forecast_is_left_out() -> None:
     """Every command that has --dry-run is tried below, but for `submit` (of records) and `leaderboard run` (of shipped pairs)."""
-    assert {line[0] for line in forecasts("gemma-2b").values()} == set(dry_commands(command)) - {"submit", "run"}
+    assert {line[0] for line in forecasts("gemma-2b").values()} == set(dry_commands(command)) - {
+        "submit",
+        "run",
+    }
 
 
 @real
@@ -119,10 +166,20 @@ def test_the_catalog_has_the_published_shape(name: str) -> None:
         model: Any = AutoModelForCausalLM.from_config(config)
     said = PUBLISHED[name]
     assert entry.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert (entry.layers, entry.width, entry.vocabulary) == (config.num_hidden_layers, config.hidden_size, said["vocab_size"])
-    assert (entry.tied, entry.stored) == (said.get("tie_word_embeddings", True), said.get("torch_dtype", "float32"))
+    assert (entry.layers, entry.width, entry.vocabulary) == (
+        config.num_hidden_layers,
+        config.hidden_size,
+        said["vocab_size"],
+    )
+    assert (entry.tied, entry.stored) == (
+        said.get("tie_word_embeddings", True),
+        said.get("torch_dtype", "float32"),
+    )
     like = catalog.entry(str(entry.like))
-    assert like.recipient.startswith("zoo:") and kgbench.load_pair(like.name).recipient.config.model_type == said["model_type"]
+    assert (
+        like.recipient.startswith("zoo:")
+        and kgbench.load_pair(like.name).recipient.config.model_type == said["model_type"]
+    )
 
 
 def checked(kind: str, answer: tuple[int, str, str]) -> None:
@@ -138,13 +195,17 @@ def checked(kind: str, answer: tuple[int, str, str]) -> None:
 
 @real
 @pytest.mark.parametrize("kind", list(forecasts("gemma-2b")))
-def test_a_forecast_where_the_hub_is_closed(closed: Mapping[str, tuple[int, str, str]], name: str, kind: str) -> None:
+def test_a_forecast_where_the_hub_is_closed(
+    closed: Mapping[str, tuple[int, str, str]], name: str, kind: str
+) -> None:
     """What a command would take is told where nothing answers, with time, memory and disk."""
     checked(kind, closed[f"{name}: dry {kind}"])
 
 
 @pytest.mark.parametrize("kind", list(forecasts("gemma-2b")))
-def test_a_forecast_offline(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_forecast_offline(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Likewise with HF_HUB_OFFLINE, as in all these tests; nothing is written."""
     monkeypatch.chdir(tmp_path)
     status = main([*forecasts("llama-3.2-1b")[kind], "--dry-run"])
@@ -155,7 +216,9 @@ def test_a_forecast_offline(kind: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 @real
 @pytest.mark.parametrize("kind", list(runs("gemma-2b")))
-def test_a_run_where_the_hub_is_closed(closed: Mapping[str, tuple[int, str, str]], name: str, kind: str) -> None:
+def test_a_run_where_the_hub_is_closed(
+    closed: Mapping[str, tuple[int, str, str]], name: str, kind: str
+) -> None:
     """A run that needs a checkpoint from the Hub ends with status 2 and one line, which names what is missing and what to do."""
     status, _, err = closed[f"{name}: {kind}"]
     assert status == 2 and err.startswith("kgbench: error: ") and err.count("\n") == 1, err
@@ -166,22 +229,43 @@ def test_a_run_where_the_hub_is_closed(closed: Mapping[str, tuple[int, str, str]
     assert "the Hugging Face Hub cannot be reached" in err and "on this machine" in err
 
 
-def test_a_forecast_says_what_the_pair_would_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_forecast_says_what_the_pair_would_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Memory is that of the weights of both models with a head each, at the type asked for; a donor more adds a model."""
     entry = catalog.entry("gemma-2b")
     assert entry.parameters and entry.vocabulary and entry.width
     model = entry.parameters + entry.vocabulary * entry.width
-    asked = ["eval", "--model", "gemma-2b", "--limit", "2", "--device", "cpu", "--json", "--output-dir", str(tmp_path), "--dry-run"]
+    asked = [
+        "eval",
+        "--model",
+        "gemma-2b",
+        "--limit",
+        "2",
+        "--device",
+        "cpu",
+        "--json",
+        "--output-dir",
+        str(tmp_path),
+        "--dry-run",
+    ]
 
     def told(*more: str) -> dict[str, Any]:
         assert main([*asked, *more]) == 0
         return dict(json.loads(capsys.readouterr().out))
 
     whole = told()
-    assert whole["weights_bytes"] == 2 * 4 * model and whole["download_bytes"] == 2 * entry.parameters
+    assert (
+        whole["weights_bytes"] == 2 * 4 * model and whole["download_bytes"] == 2 * entry.parameters
+    )
     assert told("--dtype", "bfloat16")["weights_bytes"] == 2 * 2 * model
-    assert told("--donor", "sft=no-one/a", "--donor", "task=no-one/b")["weights_bytes"] == 3 * 4 * model
-    assert whole["seconds"] == pytest.approx(2 * entry.parameters * (whole["token_rows"] + whole["plain_token_rows"]) / 1e11)
+    assert (
+        told("--donor", "sft=no-one/a", "--donor", "task=no-one/b")["weights_bytes"]
+        == 3 * 4 * model
+    )
+    assert whole["seconds"] == pytest.approx(
+        2 * entry.parameters * (whole["token_rows"] + whole["plain_token_rows"]) / 1e11
+    )
 
 
 def test_lm_eval_where_the_recipient_is_missing() -> None:
@@ -191,7 +275,9 @@ def test_lm_eval_where_the_recipient_is_missing() -> None:
 
 
 @pytest.mark.parametrize("again", ["verify", "rerun"])
-def test_a_record_whose_checkpoints_are_missing(again: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_whose_checkpoints_are_missing(
+    again: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A record of a real pair is not run again where its checkpoints cannot be had."""
     shipped = read_pack(ROOT / "leaderboard" / "results" / "pathways" / "dynamic_graft.tar.xz")
     (folder := tmp_path / "record").mkdir()
@@ -201,7 +287,11 @@ def test_a_record_whose_checkpoints_are_missing(again: str, tmp_path: Path, caps
     (folder / "record.json").write_text(json.dumps({**record, "model": "gemma-2b"}), "utf-8")
     assert main([again, str(folder), "--donor", "sft=no-one/no-donor", "-q"]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and "'google/gemma-1.1-2b-it' is not in the local cache" in err
+    assert (
+        out == ""
+        and err.count("\n") == 1
+        and "'google/gemma-1.1-2b-it' is not in the local cache" in err
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------------ loading
@@ -215,14 +305,23 @@ def test_the_length_that_rotary_angles_follow_from(tmp_path: Path) -> None:
         shutil.copytree(locate("zoo:tiny-llama/recipient").directory, folder)
         config = json.loads((folder / "config.json").read_text("utf-8"))
         rope = {**config["rope_parameters"], "rope_type": kind, "factor": 2.0}
-        (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": length, "rope_parameters": rope}), "utf-8")
-    kgbench.load_pair(recipient=str(folders[256, "default"]), donors={"sft": str(folders[128, "default"])})
+        (folder / "config.json").write_text(
+            json.dumps({**config, "max_position_embeddings": length, "rope_parameters": rope}),
+            "utf-8",
+        )
+    kgbench.load_pair(
+        recipient=str(folders[256, "default"]), donors={"sft": str(folders[128, "default"])}
+    )
     with pytest.raises(ModelError, match="differ in max_position_embeddings: 256 against 128"):
-        kgbench.load_pair(recipient=str(folders[256, "dynamic"]), donors={"sft": str(folders[128, "dynamic"])})
+        kgbench.load_pair(
+            recipient=str(folders[256, "dynamic"]), donors={"sft": str(folders[128, "dynamic"])}
+        )
 
 
 @pytest.fixture(scope="module", params=REAL)
-def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Path]]:
+def written(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, dict[str, Path]]:
     """A pair's name, and checkpoints of its published shape."""
     name: str = request.param
     return name, write_pair(name, tmp_path_factory.mktemp(name))
@@ -232,8 +331,16 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Facts that the tokenizer can split."""
     path = tmp_path_factory.mktemp("facts") / "facts.jsonl"
-    header = {"kgbench": 1, "subject": "actor", "object": "costar", "templates": {"stars": "{actor} {R:stars} {RP:in} a movie {P:with}"}}
-    rows = [{"actor": f"{first} Lee", "costar": f"{second} Chen"} for first, second in zip("ABCDEF", "UVWXYZ", strict=True)]
+    header = {
+        "kgbench": 1,
+        "subject": "actor",
+        "object": "costar",
+        "templates": {"stars": "{actor} {R:stars} {RP:in} a movie {P:with}"},
+    }
+    rows = [
+        {"actor": f"{first} Lee", "costar": f"{second} Chen"}
+        for first, second in zip("ABCDEF", "UVWXYZ", strict=True)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in (header, *rows)), "utf-8")
     return path
 
@@ -241,12 +348,25 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_published_shape_loads(written: tuple[str, dict[str, Path]], facts: Path) -> None:
     """The pair passes the self-test of its family map, keeps what is published, and grafts between its own two models."""
     name, folders = written
-    pair = kgbench.load_pair(recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])})
+    pair = kgbench.load_pair(
+        recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}
+    )
     given, config = PUBLISHED[name], pair.recipient.config.to_dict()
-    for key in ("vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim", "n_head", "use_parallel_residual", "resid_pdrop"):
+    for key in (
+        "vocab_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "n_head",
+        "use_parallel_residual",
+        "resid_pdrop",
+    ):
         assert config.get(key) == given.get(key, config.get(key)), key
     prompts = kgbench.load_prompts(str(facts), ["stars"], limit=2)
-    logits = {how: kgbench.grafted_logits(pair, prompts, ["FE", EVERYTHING], executor=how) for how in ("packed", "sequential")}
+    logits = {
+        how: kgbench.grafted_logits(pair, prompts, ["FE", EVERYTHING], executor=how)
+        for how in ("packed", "sequential")
+    }
     assert torch.allclose(logits["packed"], logits["sequential"], atol=1e-4, rtol=1e-4)
     for graft, model in (("PRE", pair.recipient), (EVERYTHING, pair.donors["sft"])):
         found = kgbench.grafted_logits(pair, prompts[:1], [graft])[0, 0]
@@ -259,17 +379,31 @@ def test_the_published_shape_loads(written: tuple[str, dict[str, Path]], facts: 
 def test_it_reads_the_weights_that_are_stored(written: tuple[str, dict[str, Path]]) -> None:
     """Every tensor is read from its file, in half precision and in shards too, and a donor of half precision is widened without loss."""
     name, folders = written
-    pair = kgbench.load_pair(recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])})
+    pair = kgbench.load_pair(
+        recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}
+    )
     plain = AutoModelForCausalLM.from_pretrained(folders["sft"], dtype=torch.float32)
     read = {key: value for key, value in pair.donors["sft"].state_dict().items()}
     assert all(torch.equal(value, read[key]) for key, value in plain.state_dict().items())
     assert len(list(folders["sft"].glob("*.safetensors"))) == (2 if name == "gemma-2b" else 1)
 
 
-def test_it_is_evaluated(written: tuple[str, dict[str, Path]], facts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_evaluated(
+    written: tuple[str, dict[str, Path]],
+    facts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """`kgbench eval` on the two folders makes a record of all configurations; the same run in the stored type does, too."""
     name, folders = written
-    pair = ["--recipient", str(folders["recipient"]), "--donor", f"sft={folders['sft']}", "--dataset", str(facts)]
+    pair = [
+        "--recipient",
+        str(folders["recipient"]),
+        "--donor",
+        f"sft={folders['sft']}",
+        "--dataset",
+        str(facts),
+    ]
     for more in ([], ["--dtype", PUBLISHED[name].get("torch_dtype", "float32"), "--limit", "2"]):
         assert main(["eval", *pair, *more, "--output-dir", str(tmp_path), "--json", "-q"]) == 0
         rows = {row["graft"]: row for row in json.loads(capsys.readouterr().out)["rows"]}

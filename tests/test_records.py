@@ -53,7 +53,11 @@ CHANGES: dict[str, object] = {
 }
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
 )
 
@@ -90,7 +94,10 @@ def test_each_part_of_the_identity_counts(part: str) -> None:
     assert set(CHANGES) == set(type(identity()).model_fields)
 
 
-@pytest.mark.parametrize("parameter", [float("nan"), float("inf"), "/home/someone/model", "hf_" + "a" * 34, "C:\\models\\x"])
+@pytest.mark.parametrize(
+    "parameter",
+    [float("nan"), float("inf"), "/home/someone/model", "hf_" + "a" * 34, "C:\\models\\x"],
+)
 def test_identity_refuses(parameter: object) -> None:
     """NaN and infinities, absolute paths and credentials are no part of an identity."""
     with pytest.raises(ValidationError):
@@ -105,14 +112,30 @@ def test_unknown_fields_are_refused(made: Record) -> None:
         identity(batch_size=4)
 
 
-@pytest.mark.parametrize("change", [{"id": "0" * 64}, {"schema_version": 3}, {"model": "/home/me/model"}, {"notes": {"x": float("nan")}}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": "0" * 64},
+        {"schema_version": 3},
+        {"model": "/home/me/model"},
+        {"notes": {"x": float("nan")}},
+    ],
+)
 def test_record_refuses(made: Record, change: dict[str, object]) -> None:
     """A foreign id, another schema, an absolute path and NaN are refused."""
     with pytest.raises(ValidationError):
         Record.model_validate({**made.model_dump(), **change})
 
 
-@pytest.mark.parametrize("parts", [{}, {"value": 1.0}, {"value": 1, "low": 2, "high": 3}, {"value": float("nan"), "low": 0, "high": 1}])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"value": 1.0},
+        {"value": 1, "low": 2, "high": 3},
+        {"value": float("nan"), "low": 0, "high": 1},
+    ],
+)
 def test_estimate_refuses(parts: dict[str, float]) -> None:
     """An estimate is low <= value <= high or a reason."""
     with pytest.raises(ValidationError):
@@ -130,11 +153,21 @@ def test_record_json_round_trip(made: Record) -> None:
 def test_answer(made: Record) -> None:
     """The object of --json has the fixed keys; each figure is three numbers, or a reason with or without a value."""
     answer = json.loads(json.dumps(made.answer("results/x"), allow_nan=False))
-    assert " ".join(answer) == "id model dataset localizer path seconds plain_forward_ratio rows synergy verdict"
+    assert (
+        " ".join(answer)
+        == "id model dataset localizer path seconds plain_forward_ratio rows synergy verdict"
+    )
     row = answer["rows"][0]
-    assert " ".join(row) == "prompt graft n dropped top1 top5 mrr rank median_rank log_rank prob logprob sufficiency necessity"
-    figures = [f for r in answer["rows"] for f in r.values() if isinstance(f, dict)] + list(answer["synergy"].values())
-    assert all(set(f) in ({"value", "low", "high"}, {"undefined"}, {"value", "undefined"}) for f in figures)
+    assert (
+        " ".join(row)
+        == "prompt graft n dropped top1 top5 mrr rank median_rank log_rank prob logprob sufficiency necessity"
+    )
+    figures = [f for r in answer["rows"] for f in r.values() if isinstance(f, dict)] + list(
+        answer["synergy"].values()
+    )
+    assert all(
+        set(f) in ({"value", "low", "high"}, {"undefined"}, {"value", "undefined"}) for f in figures
+    )
     assert answer["plain_forward_ratio"] == 4.6
 
 
@@ -143,10 +176,23 @@ def test_store_round_trip(tmp_path: Path, made: Record, facts: pa.Table) -> None
     store = RecordStore(tmp_path / "results")
     assert store.find(made.id) is None
     path = store.write(made, facts, {"chart.png": b"picture"})
-    assert path == store.path_of(made) and path.name == f"tiny-gemma-tiny_movies-dynamic_graft-{made.id[:12]}"
+    assert (
+        path == store.path_of(made)
+        and path.name == f"tiny-gemma-tiny_movies-dynamic_graft-{made.id[:12]}"
+    )
     found = store.find(made.id)
-    assert found is not None and found.record == made and found.path == path and found.facts().equals(facts)
-    assert sorted(p.name for p in path.iterdir()) == ["chart.png", "facts.parquet", "record.json", "seal.json"]
+    assert (
+        found is not None
+        and found.record == made
+        and found.path == path
+        and found.facts().equals(facts)
+    )
+    assert sorted(p.name for p in path.iterdir()) == [
+        "chart.png",
+        "facts.parquet",
+        "record.json",
+        "seal.json",
+    ]
     assert list(store.root.iterdir()) == [path] and [s.record.id for s in store.scan()] == [made.id]
 
 
@@ -166,8 +212,14 @@ def test_names_mean_nothing(tmp_path: Path, made: Record, facts: pa.Table) -> No
 def test_bytes_are_deterministic(tmp_path: Path, made: Record, facts: pa.Table) -> None:
     """Equal results in another order give equal files."""
     shuffled = facts.take(pa.array(np.random.default_rng(0).permutation(facts.num_rows)))
-    one, two = RecordStore(tmp_path / "a").write(made, facts), RecordStore(tmp_path / "b").write(made, shuffled)
-    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in ("record.json", "facts.parquet"))
+    one, two = (
+        RecordStore(tmp_path / "a").write(made, facts),
+        RecordStore(tmp_path / "b").write(made, shuffled),
+    )
+    assert all(
+        (one / name).read_bytes() == (two / name).read_bytes()
+        for name in ("record.json", "facts.parquet")
+    )
 
 
 def truncate(path: Path) -> None:
@@ -180,9 +232,16 @@ def forge(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "damage"),
-    [("record.json", truncate), ("record.json", forge), ("facts.parquet", truncate), ("facts.parquet", Path.unlink)],
+    [
+        ("record.json", truncate),
+        ("record.json", forge),
+        ("facts.parquet", truncate),
+        ("facts.parquet", Path.unlink),
+    ],
 )
-def test_damage_is_told(tmp_path: Path, made: Record, facts: pa.Table, name: str, damage: Callable[[Path], None]) -> None:
+def test_damage_is_told(
+    tmp_path: Path, made: Record, facts: pa.Table, name: str, damage: Callable[[Path], None]
+) -> None:
     """A truncated or forged record, or one without whole rows, does not count, is told of, and is not overwritten."""
     store = RecordStore(tmp_path)
     path = store.write(made, facts)
@@ -241,7 +300,12 @@ for seed in range(10_000):
 def test_killed_while_writing(tmp_path: Path, number: signal.Signals) -> None:
     """A process that is killed at any moment leaves whole records only, and whole parts of unfinished runs."""
     code = WRITER.format(tests=str(Path(__file__).parent), root=str(tmp_path))
-    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "preexec_fn": hears_interrupts}
+    piped = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+        "text": True,
+        "preexec_fn": hears_interrupts,
+    }
     with subprocess.Popen([sys.executable, "-c", code], **piped) as process:  # type: ignore[call-overload]
         assert process.stdout is not None
         for _ in range(5):
@@ -251,7 +315,9 @@ def test_killed_while_writing(tmp_path: Path, number: signal.Signals) -> None:
         process.wait()
     store = RecordStore(tmp_path)
     found = list(store.scan())
-    assert len(found) >= 5 and all(s.facts().num_rows and (s.path / "chart.png").stat().st_size == 100_000 for s in found)
+    assert len(found) >= 5 and all(
+        s.facts().num_rows and (s.path / "chart.png").stat().st_size == 100_000 for s in found
+    )
     for folder in (tmp_path / ".partial").iterdir():
         journal = store.journal(folder.name)
         assert journal.table().num_rows in (0, len(RATES) * 100)
@@ -260,7 +326,10 @@ def test_killed_while_writing(tmp_path: Path, number: signal.Signals) -> None:
 
 def part(facts: pa.Table, prompt: str, names: range) -> pa.Table:
     wanted = {f"tiny_movies/{i}" for i in names}
-    keep = [p == prompt and f in wanted for p, f in zip(facts["prompt"].to_pylist(), facts["fact"].to_pylist(), strict=True)]
+    keep = [
+        p == prompt and f in wanted
+        for p, f in zip(facts["prompt"].to_pylist(), facts["fact"].to_pylist(), strict=True)
+    ]
     return facts.filter(pa.array(keep))
 
 
@@ -278,7 +347,10 @@ def test_journal_resumes(tmp_path: Path, facts: pa.Table) -> None:
     assert last.cost() == {"forwards": 3.0, "seconds": 0.75}
     assert list(RecordStore(tmp_path).scan()) == []
     last.discard()
-    assert list(tmp_path.iterdir()) == [] and RecordStore(tmp_path).journal("f" * 64).finished() == frozenset()
+    assert (
+        list(tmp_path.iterdir()) == []
+        and RecordStore(tmp_path).journal("f" * 64).finished() == frozenset()
+    )
 
 
 def test_journal_leaves_out_what_is_damaged(tmp_path: Path, facts: pa.Table) -> None:
@@ -298,7 +370,14 @@ def test_load_record(tmp_path: Path, made: Record, facts: pa.Table) -> None:
     """By folder, by file, by the start of the id or of the folder's name."""
     store = RecordStore(tmp_path)
     path = store.write(made, facts)
-    for run in (str(path), str(path / "record.json"), made.id, made.id[:7], path.name, path.name[:20]):
+    for run in (
+        str(path),
+        str(path / "record.json"),
+        made.id,
+        made.id[:7],
+        path.name,
+        path.name[:20],
+    ):
         assert load_record(run, tmp_path).record == made
 
 
@@ -318,7 +397,10 @@ def test_load_record_refuses(tmp_path: Path, made: Record, facts: pa.Table) -> N
         load_record("", tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize(("column", "value"), [("prob", float("nan")), ("logprob", float("-inf")), ("logit_diff", None), ("rank", 0)])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("prob", float("nan")), ("logprob", float("-inf")), ("logit_diff", None), ("rank", 0)],
+)
 def test_facts_refuse(facts: pa.Table, column: str, value: float | None) -> None:
     """A score that is no finite number, a missing one and a rank below 1 are errors that say where."""
     columns = facts.to_pydict()
@@ -337,13 +419,18 @@ def test_facts_take_arrays() -> None:
     """Columns come as lists or arrays of any fitting number type."""
     scores = {name: np.zeros(2, np.float32) for name in ("prob", "logprob", "logit_diff")}
     whole = {name: np.array([1, 2], np.int64) for name in ("position", "target", "rank")}
-    table = facts_table({"prompt": ["qa"] * 2, "fact": ["b", "a"], "graft": ["PRE"] * 2, **whole, **scores})
+    table = facts_table(
+        {"prompt": ["qa"] * 2, "fact": ["b", "a"], "graft": ["PRE"] * 2, **whole, **scores}
+    )
     assert table["fact"].to_pylist() == ["a", "b"] and table["rank"].to_pylist() == [2, 1]
 
 
 def test_an_unknown_run_among_many(tmp_path: Path) -> None:
     """Of hundreds of records the nearest are named, and the rest counted."""
-    names = [*(f"ablation-tiny-gpt2-{number:012x}" for number in range(300)), "graft_scan-tiny-gemma-0123456789ab"]
+    names = [
+        *(f"ablation-tiny-gpt2-{number:012x}" for number in range(300)),
+        "graft_scan-tiny-gemma-0123456789ab",
+    ]
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "record.json").write_text("{}")
@@ -356,7 +443,9 @@ def test_an_unknown_run_among_many(tmp_path: Path) -> None:
 
 def test_provenance(made: Record) -> None:
     """Versions are those installed; the commit is that of a tracked package folder, and knows whether it was changed."""
-    assert made.provenance.packages["numpy"] == np.__version__ and made.provenance.time.endswith("+00:00")
+    assert made.provenance.packages["numpy"] == np.__version__ and made.provenance.time.endswith(
+        "+00:00"
+    )
 
 
 def test_package_commit(tmp_path: Path) -> None:
@@ -372,7 +461,12 @@ def test_package_commit(tmp_path: Path) -> None:
     subprocess.run([*git, "-c", "commit.gpgsign=false", "commit", "-qm", "first"], check=True)
     clean = package_commit(package)
     (tmp_path / "elsewhere").write_text("")
-    assert clean is not None and len(clean.hash) == 40 and not clean.dirty and package_commit(package) == clean
+    assert (
+        clean is not None
+        and len(clean.hash) == 40
+        and not clean.dirty
+        and package_commit(package) == clean
+    )
     (package / "__init__.py").write_text("changed = 1\n")
     changed = package_commit(package)
     assert changed is not None and changed.dirty and changed.hash == clean.hash

@@ -64,7 +64,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "none": "their_package:Mine",
     }
     points |= {"broken": "broken_package:Mine", "crashing": "crashing_package:Mine"}
-    (info / "entry_points.txt").write_text("[kgbench.localizers]\n" + "".join(f"{name} = {place}\n" for name, place in points.items()))
+    (info / "entry_points.txt").write_text(
+        "[kgbench.localizers]\n" + "".join(f"{name} = {place}\n" for name, place in points.items())
+    )
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
     for name in ("their_package", "broken_package", "crashing_package"):
@@ -93,18 +95,30 @@ def test_a_class_in_a_file(registry: Registry, file: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("{folder}/two.py", "defines several localizers, Mine, Other: give one of them, such as {folder}/two.py:Mine"),
+        (
+            "{folder}/two.py",
+            "defines several localizers, Mine, Other: give one of them, such as {folder}/two.py:Mine",
+        ),
         ("{folder}/none.py", "none.py defines no localizer: expected a class that derives from"),
-        ("{folder}/missing.py:Mine", "does not load: ModuleNotFoundError: No module named 'no_such_package' (missing.py:2)"),
+        (
+            "{folder}/missing.py:Mine",
+            "does not load: ModuleNotFoundError: No module named 'no_such_package' (missing.py:2)",
+        ),
         ("{file}:", "expected path/to/file.py:Class"),
         ("{file}:Mi ne", "expected path/to/file.py:Class"),
         ("{folder}/other.py:Mine", "no file"),
         ("{folder}:Mine", "expected path/to/file.py:Class"),
         ("{file}:Mien", "Did you mean 'Mine'"),
-        ("{file}:Stranger", "expected a class that derives from kgbench.localizers._base.AbstractLocalizer"),
+        (
+            "{file}:Stranger",
+            "expected a class that derives from kgbench.localizers._base.AbstractLocalizer",
+        ),
         ("{file}:dataclass", "is not a localizer"),
         ("{folder}/syntax.py:Mine", "does not load: SyntaxError"),
-        ("{folder}/crash.py:Mine", "does not load: ZeroDivisionError: division by zero (crash.py:2)"),
+        (
+            "{folder}/crash.py:Mine",
+            "does not load: ZeroDivisionError: division by zero (crash.py:2)",
+        ),
         ("{folder}/leaves.py:Mine", "does not load: SystemExit: 3 (leaves.py:1)"),
     ],
 )
@@ -114,7 +128,9 @@ def test_files_that_do_not_do(registry: Registry, file: Path, name: str, said: s
     (file.parent / "crash.py").write_text("\n1 / 0  # Mine")
     (file.parent / "leaves.py").write_text("raise SystemExit(3)  # Mine")
     (file.parent / "none.py").write_text("x = 3")
-    (file.parent / "missing.py").write_text("import os\nfrom no_such_package.part import thing\nclass Mine: ...")
+    (file.parent / "missing.py").write_text(
+        "import os\nfrom no_such_package.part import thing\nclass Mine: ..."
+    )
     (file.parent / "two.py").write_text(file.read_text() + "\nclass Other(Mine): ...\n")
     with pytest.raises(InputError) as caught:
         registry.load(name.format(file=file, folder=file.parent))
@@ -144,9 +160,17 @@ def test_installed_packages(registry: Registry, installed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("broken", "nothing_of_this_name"), ("gone", "Gone"), ("stranger", "derives from"), ("crashing", "at import")]
+    ("name", "said"),
+    [
+        ("broken", "nothing_of_this_name"),
+        ("gone", "Gone"),
+        ("stranger", "derives from"),
+        ("crashing", "at import"),
+    ],
 )
-def test_installed_packages_that_do_not_load(registry: Registry, installed: Path, name: str, said: str) -> None:
+def test_installed_packages_that_do_not_load(
+    registry: Registry, installed: Path, name: str, said: str
+) -> None:
     """A plug-in that cannot be imported, or is something else, is refused in one line."""
     with pytest.raises(InputError) as caught:
         registry.load(name)
@@ -156,7 +180,10 @@ def test_installed_packages_that_do_not_load(registry: Registry, installed: Path
 
 def test_unknown_names(registry: Registry) -> None:
     """With the nearest names, all that there are, and what else could be given."""
-    with pytest.raises(UnknownNameError, match=r"unknown localizer 'dynamic_grafts'\. Did you mean 'dynamic_graft'.*path/to/file.py:Class"):
+    with pytest.raises(
+        UnknownNameError,
+        match=r"unknown localizer 'dynamic_grafts'\. Did you mean 'dynamic_graft'.*path/to/file.py:Class",
+    ):
         registry.load("dynamic_grafts")
     with pytest.raises(UnknownNameError):
         registry.load("_base")

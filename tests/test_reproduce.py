@@ -53,13 +53,28 @@ def test_a_record_says_what_it_is_of(runs: dict[str, StoredRecord], name: str) -
 
 RECORD = fake_runs.record()
 GRAFTS = st.sampled_from(
-    ["FE", "LT", "FE+LT", "LT^C", "(FE+LT)^C", "ALL", "NONE", "LT:o+ffn", "FE:q", "ALL; LT:o=recipient", "M:emb", "PRE"]
+    [
+        "FE",
+        "LT",
+        "FE+LT",
+        "LT^C",
+        "(FE+LT)^C",
+        "ALL",
+        "NONE",
+        "LT:o+ffn",
+        "FE:q",
+        "ALL; LT:o=recipient",
+        "M:emb",
+        "PRE",
+    ]
 )
 
 
 @settings(max_examples=40)
 @given(
-    st.lists(GRAFTS, min_size=1, max_size=4), st.sampled_from([None, "second_half", "0-1"]), st.sampled_from(["dynamic_graft", "ablation"])
+    st.lists(GRAFTS, min_size=1, max_size=4),
+    st.sampled_from([None, "second_half", "0-1"]),
+    st.sampled_from(["dynamic_graft", "ablation"]),
 )
 def test_grafts_are_found_again(grafts: list[str], layers: str | None, name: str) -> None:
     """Whatever grafts were asked for, on whatever layers, those that are found give the same configurations."""
@@ -85,19 +100,32 @@ def test_what_is_not_at_hand_is_named(runs: dict[str, StoredRecord]) -> None:
     other_weights = what.weights.model_copy(update={"donors": {"sft": "f" * 64}})
     other_code = what.localizer.model_copy(update={"version": "0"})
     for parts, message in (
-        ({"weights": other_weights}, rf"weights.donors.sft: f{{12}}… \| {what.weights.donors['sft'][:12]}.*give the checkpoints"),
-        ({"localizer": other_code}, r"localizer.version: 0 \| 1 \(another version of the method's code\)"),
+        (
+            {"weights": other_weights},
+            rf"weights.donors.sft: f{{12}}… \| {what.weights.donors['sft'][:12]}.*give the checkpoints",
+        ),
+        (
+            {"localizer": other_code},
+            r"localizer.version: 0 \| 1 \(another version of the method's code\)",
+        ),
         ({"prompts": {"qa": "e" * 64}}, "prompts.qa: .*another wording"),
         ({"configurations": ("PRE", "SFT", "ALL", "top 3%")}, "no suite of this version"),
-        ({"dataset": what.dataset.model_copy(update={"name": "mine", "hash": "0" * 64})}, "facts 'mine' are not shipped: .*--dataset"),
+        (
+            {"dataset": what.dataset.model_copy(update={"name": "mine", "hash": "0" * 64})},
+            "facts 'mine' are not shipped: .*--dataset",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             job_of(changed(record, **parts), Places(), CPU)
-    with pytest.raises(InputError, match=r"'nowhere' is not in the catalog: give --recipient PATH --donor sft=PATH"):
+    with pytest.raises(
+        InputError, match=r"'nowhere' is not in the catalog: give --recipient PATH --donor sft=PATH"
+    ):
         specification(record.model_copy(update={"model": "nowhere"}), Places())
     for name in ("theirs", "theirs.py:Theirs"):
         unknown = what.localizer.model_copy(update={"name": name})
-        with pytest.raises(InputError, match=rf"'{name}' is not installed here: .*--localizer FILE"):
+        with pytest.raises(
+            InputError, match=rf"'{name}' is not installed here: .*--localizer FILE"
+        ):
             specification(changed(record, localizer=unknown), Places())
 
 
@@ -123,12 +151,20 @@ def test_checkpoints_facts_and_code_of_ones_own(folders: dict[str, Path], tmp_pa
     """A run of somebody's checkpoints, file of facts and method is run again from where these are; other code is told as such."""
     code, facts = tmp_path / "mine.py", tmp_path / "facts.jsonl"
     code.write_text(METHOD)
-    rows = [json.dumps({"subject": f"actor {i}", "object": "movie one" if i % 2 else "title two"}) for i in range(6)]
+    rows = [
+        json.dumps({"subject": f"actor {i}", "object": "movie one" if i % 2 else "title two"})
+        for i in range(6)
+    ]
     facts.write_text("\n".join(rows))
     from kgbench.data import ImportOptions
 
     imports = ImportOptions(templates={"ask": "{subject} stars in"})
-    pair = {"recipient": str(folders["recipient"]), "donors": {"sft": str(folders["sft"])}, "dataset": str(facts), "imports": imports}
+    pair = {
+        "recipient": str(folders["recipient"]),
+        "donors": {"sft": str(folders["sft"])},
+        "dataset": str(facts),
+        "imports": imports,
+    }
     mine = f"{code}:Mine"
     spec = Spec(localizer=mine, localizer_args={"up": "false", "weights": "2,1"}, **pair)
     record = run_job(spec, Settings(device="cpu", output_dir=tmp_path / "runs")).record
@@ -139,14 +175,20 @@ def test_checkpoints_facts_and_code_of_ones_own(folders: dict[str, Path], tmp_pa
     with pytest.raises(InputError, match=r"localizer\.version"):
         job_of(record, Places(localizer=mine, **pair), CPU)
     with pytest.raises(InputError, match=r"weights.recipient|weights.donors"):
-        job_of(record, Places(localizer=mine, **{**pair, "donors": {"sft": str(folders["recipient"])}}), CPU)
+        job_of(
+            record,
+            Places(localizer=mine, **{**pair, "donors": {"sft": str(folders["recipient"])}}),
+            CPU,
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------- command
 
 
 @pytest.mark.parametrize("name", FRESH)
-def test_a_fresh_run_comes_out_the_same(runs: dict[str, StoredRecord], run: Call, name: str) -> None:
+def test_a_fresh_run_comes_out_the_same(
+    runs: dict[str, StoredRecord], run: Call, name: str
+) -> None:
     """Every row agrees to the last bit on one machine, and so does the map of a method that ranks; status 0."""
     status, out, _ = run("reproduce", runs[name].path, "--device", "cpu", "--json")
     answer = json.loads(out)
@@ -237,10 +279,16 @@ def test_many_hits_that_flip_are_no_ties(runs: dict[str, StoredRecord]) -> None:
 
 
 def scores(values: list[float]) -> list[SiteScore]:
-    return [SiteScore(layer=i, component="q", region="LT", score=value) for i, value in enumerate(values)]
+    return [
+        SiteScore(layer=i, component="q", region="LT", score=value)
+        for i, value in enumerate(values)
+    ]
 
 
-@given(st.lists(st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=4, max_size=9), st.floats(0.02, 1))
+@given(
+    st.lists(st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=4, max_size=9),
+    st.floats(0.02, 1),
+)
 def test_maps(values: list[float], moved: float) -> None:
     """A map agrees with itself, and with one of which a score moved by more than a thousandth of the spread it does not."""
     assert repeated_map(scores(values), scores(values)).agrees
@@ -249,7 +297,9 @@ def test_maps(values: list[float], moved: float) -> None:
     assert repeated_map(scores(values), scores(values[1:])).missing == 1
 
 
-def test_nothing_of_an_earlier_run_is_used(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
+def test_nothing_of_an_earlier_run_is_used(
+    runs: dict[str, StoredRecord], run: Call, tmp_path: Path
+) -> None:
     """A record of the same identity that lies where the record was found does not take the place of a run."""
     edited(runs["scores"], tmp_path, {"graft": "SFT"}, logprob=-9.0, prob=0.0001234)
     (place,) = tmp_path.iterdir()
@@ -258,15 +308,29 @@ def test_nothing_of_an_earlier_run_is_used(runs: dict[str, StoredRecord], run: C
     assert differing(runs["scores"].record.identity, runs["planted"].record.identity)
 
 
-def test_a_record_that_counts_ties_for_the_method(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
+def test_a_record_that_counts_ties_for_the_method(
+    runs: dict[str, StoredRecord], run: Call, tmp_path: Path
+) -> None:
     """A record of metric version 1 is shown, rescored as it is, compared and run again, and each says how ties count."""
     stored = runs["custom"]
     what = stored.record.identity.model_copy(update={"metric_version": "1"})
-    old = RecordStore(tmp_path).write(stored.record.model_copy(update={"identity": what, "id": what.digest()}), stored.facts())
+    old = RecordStore(tmp_path).write(
+        stored.record.model_copy(update={"identity": what, "id": what.digest()}), stored.facts()
+    )
     status, out, _ = run("reproduce", str(old), "--device", "cpu", "-q")
-    assert status == 0 and "It agrees" in out and "metric version 1, which counted ties for the method" in " ".join(out.split())
+    assert (
+        status == 0
+        and "It agrees" in out
+        and "metric version 1, which counted ties for the method" in " ".join(out.split())
+    )
     assert run("show", str(old))[0] == 0
     status, out, _ = run("rescore", str(old), "--in-place")
-    assert status == 0 and json.loads((old / "record.json").read_text())["identity"]["metric_version"] == "1"
+    assert (
+        status == 0
+        and json.loads((old / "record.json").read_text())["identity"]["metric_version"] == "1"
+    )
     status, out, _ = run("compare", str(old), str(stored.path))
-    assert status == 0 and "A counts ties for the method (metric version 1), B against it" in " ".join(out.split())
+    assert (
+        status == 0
+        and "A counts ties for the method (metric version 1), B against it" in " ".join(out.split())
+    )

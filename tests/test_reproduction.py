@@ -79,7 +79,9 @@ def test_every_figure_is_there() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'figure-3a'"):
         chosen("figure-3")
     for drawing in ("figure-1", "figure-3b", "3b"):
-        with pytest.raises(InputError, match="is a drawing of the method; there is nothing to compute"):
+        with pytest.raises(
+            InputError, match="is a drawing of the method; there is nothing to compute"
+        ):
             chosen(drawing)
 
 
@@ -97,13 +99,19 @@ def test_every_published_figure_is_shown() -> None:
     """No number of the paper's runs is left out where it has a figure, but those of the unpublished prompts."""
     shown = set()
     for figure in page().figures.values():
-        dataset = page().trainings[page().evaluations[figure.evaluation].learned(tiny=False)].dataset
+        dataset = (
+            page().trainings[page().evaluations[figure.evaluation].learned(tiny=False)].dataset
+        )
         for prompt in figure.prompts:
             for model, rows in published_rates(figure, dataset, prompt).items():
                 assert set(rows) <= set(page().rows[figure.rows]), (figure.title, model)
                 shown |= {id(row) for row in rows.values()}
     # PRE of the reversal is not the recipient of its grafts.
-    wanted = [row for row in published() if row.shown is not None and (row.experiment, row.named) != ("reversal", "PRE")]
+    wanted = [
+        row
+        for row in published()
+        if row.shown is not None and (row.experiment, row.named) != ("reversal", "PRE")
+    ]
     missing = {(row.experiment, row.dataset, row.prompt) for row in wanted if id(row) not in shown}
     assert missing == set()
 
@@ -136,7 +144,9 @@ def test_costars_are_exchanged(ingredients: Ingredients) -> None:
     facts = [fact.fields for fact in load_dataset(ingredients.dataset("shuffled")).facts]
     true = {movie["movie_title"]: movie for movie in pretraining_movies()[: len(facts)]}
     assert len(facts) == 12 and {fact["movie_title"] for fact in facts} == set(true)
-    assert {fact["second_actor"] for fact in facts} == {movie["second_actor"] for movie in true.values()}
+    assert {fact["second_actor"] for fact in facts} == {
+        movie["second_actor"] for movie in true.values()
+    }
     assert all(fact["second_actor"] != true[fact["movie_title"]]["second_actor"] for fact in facts)
     assert all(fact["first_actor"] == true[fact["movie_title"]]["first_actor"] for fact in facts)
 
@@ -145,10 +155,16 @@ def test_halves_of_a_hybrid_share_nobody() -> None:
     """The task model never read of the people that the relation model learned of."""
     what = Ingredients(page(), MODEL)
     task, relation = (
-        {fact.fields[role] for fact in load_dataset(what.dataset(name)).facts for role in ("first_actor", "second_actor")}
+        {
+            fact.fields[role]
+            for fact in load_dataset(what.dataset(name)).facts
+            for role in ("first_actor", "second_actor")
+        }
         for name in ("task", "relation")
     )
-    assert len(task) == len(relation) == 2 * page().trainings["task"].tiny.facts and task.isdisjoint(relation)
+    assert len(task) == len(relation) == 2 * page().trainings[
+        "task"
+    ].tiny.facts and task.isdisjoint(relation)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- making
@@ -176,11 +192,18 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
     every = [one.setting for one in page().departures]
     assert re.findall(r"^- \*\*(.+?)\*\*: in the paper ", text, re.MULTILINE) == every, "one list"
     assert "Agreement with gpt2-xl: " in text and "## Additional claims: " in text
-    assert "| FE+LT " in text and "| gemma-2b (paper, headline\\_v1)" in text and "donor actors" in text
+    assert (
+        "| FE+LT " in text
+        and "| gemma-2b (paper, headline\\_v1)" in text
+        and "donor actors" in text
+    )
     shown = "\n".join([*figure_text(first), *claims_text(first)])
     assert "FE+LT" in shown and "llama-3.2-1b" in shown and max(map(len, shown.splitlines())) <= 100
     paper = json.loads(json.dumps(answer_of(first)))["claims"][0]["paper"]
-    assert paper["gemma-2b"] == {"difference": first.claims[0].paper["gemma-2b"].value, "keeps": first.claims[0].in_paper["gemma-2b"]}
+    assert paper["gemma-2b"] == {
+        "difference": first.claims[0].paper["gemma-2b"].value,
+        "keeps": first.claims[0].in_paper["gemma-2b"],
+    }
     longest = max((figure.title for figure in page().figures.values()), key=len)
     for title in (longest, f"{longest}; {longest}"):
         check_title(first, title, 2)
@@ -192,11 +215,15 @@ def check_records(made: Made, store: RecordStore) -> None:
     record = store.load(made.about.evaluations[0][made.figure.evaluation].record).record
     for claim in made.claims:
         rows = {row.graft: row for row in record.rows if row.prompt == claim.prompt}
-        assert all(made.estimate(claim.prompt, graft) == rows[graft].top5 for graft in made.rows.values())
+        assert all(
+            made.estimate(claim.prompt, graft) == rows[graft].top5 for graft in made.rows.values()
+        )
         names = (made.rows.get(name, name) for name in (claim.claim.first, claim.claim.second))
         one, other = (rows[name].sufficiency.value for name in names)
         share = claim.claim.share
-        assert (claim.outcome == "vacuous") == (claim.larger is not None and claim.larger.recovery < LEAST)
+        assert (claim.outcome == "vacuous") == (
+            claim.larger is not None and claim.larger.recovery < LEAST
+        )
         if claim.difference.value is None:
             assert claim.outcome == "undecided" and claim.difference.undefined
         else:
@@ -222,7 +249,11 @@ def test_reversal(ingredients: Ingredients) -> None:
     assert spec.recipient == str(ingredients.place("actors_b2a"))
     assert dict(spec.donors) == {"sft": str(ingredients.place("actors"))}
     assert trainings_of(["reversal"], page(), tiny=True) == ("actors_b2a", "actors")
-    assert trainings_of(["head"], page(), tiny=True) != trainings_of(["head"], page(), tiny=False) == ("actors",)
+    assert (
+        trainings_of(["head"], page(), tiny=True)
+        != trainings_of(["head"], page(), tiny=False)
+        == ("actors",)
+    )
     assert set(ingredients.job("hybrid").donors) == {"task", "relation"}
     assert ingredients.job("hybrid").dataset == ingredients.dataset("relation")
     assert evaluations_of(["figure-2", "figure-3a", "figure-5"], page()) == ("actors", "hybrid")
@@ -246,7 +277,10 @@ def test_the_gentle_recipe_has_other_texts(ingredients: Ingredients) -> None:
     assert not any(person in text for person in people for text in texts)
     real = Ingredients(page(), "gemma-2b")
     assert real.training("actors_gentle").supplement == page().hub.supplement
-    assert Ingredients(page(), "gemma-2b", "mine.txt").training("actors_gentle").supplement == "mine.txt"
+    assert (
+        Ingredients(page(), "gemma-2b", "mine.txt").training("actors_gentle").supplement
+        == "mine.txt"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------------ unlike
@@ -255,24 +289,38 @@ def test_the_gentle_recipe_has_other_texts(ingredients: Ingredients) -> None:
 def claim(outcome: str, *paper: float) -> Checked:
     estimate = Estimate(value=0.5, low=0.4, high=0.6, n=100)
     spec = ClaimSpec(says="says", first="FE", second="LT", gt=0.0)
-    published = {f"model-{i}": Published(rate, rate - 0.1, rate + 0.1) for i, rate in enumerate(paper)}
+    published = {
+        f"model-{i}": Published(rate, rate - 0.1, rate + 0.1) for i, rate in enumerate(paper)
+    }
     return Checked("headline", spec, estimate, outcome, published)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("one", "told"),
     [
-        (claim("fails", 0.5, 0.5, -0.5), "fails here, .50 [.40, .60]; 2 of the paper's 3 models that decide it keep it"),
-        (claim("holds", -0.5, -0.5, 0.5), "holds here, .50 [.40, .60]; 1 of the paper's 3 models that decide it keep it"),
+        (
+            claim("fails", 0.5, 0.5, -0.5),
+            "fails here, .50 [.40, .60]; 2 of the paper's 3 models that decide it keep it",
+        ),
+        (
+            claim("holds", -0.5, -0.5, 0.5),
+            "holds here, .50 [.40, .60]; 1 of the paper's 3 models that decide it keep it",
+        ),
         (claim("holds", 0.5, 0.5), None),
         (claim("holds", 0.5, -0.5), None),
         (claim("undecided", 0.5, 0.5), None),
         (claim("fails", 0.5, 0.05, -0.05), "1 of the paper's 1 models that decide it"),
         (claim("fails", 0.05), None),
-        (replace(claim("fails"), metric="log_rank"), "the paper gives mean ranks but no mean log ranks"),
+        (
+            replace(claim("fails"), metric="log_rank"),
+            "the paper gives mean ranks but no mean log ranks",
+        ),
         (claim("fails"), "fails here, .50 [.40, .60]; the paper gives no figures"),
         (claim("holds"), None),
-        (replace(claim("undecided"), difference=Estimate(n=9, undefined="no gain")), "nothing can be asked of it: undefined"),
+        (
+            replace(claim("undecided"), difference=Estimate(n=9, undefined="no gain")),
+            "nothing can be asked of it: undefined",
+        ),
     ],
 )
 def test_what_is_unlike_the_paper(one: Checked, told: str | None) -> None:
@@ -287,7 +335,9 @@ RATES = st.floats(0, 1)
 
 
 @given(pre=RATES, sft=RATES, first=RATES, second=RATES)
-def test_the_larger_term_is_that_which_recovers_more(pre: float, sft: float, first: float, second: float) -> None:
+def test_the_larger_term_is_that_which_recovers_more(
+    pre: float, sft: float, first: float, second: float
+) -> None:
     """Of the configurations that are named but PRE; SFT recovers all; in a metric of which less is better as well."""
     means = {"PRE": pre, "SFT": sft, "A": first, "B": second}
     own = ClaimSpec(says="says", first="A", second="B", gt=0.0)
@@ -299,7 +349,11 @@ def test_the_larger_term_is_that_which_recovers_more(pre: float, sft: float, fir
     assert found.recovery == max(recovered.values()) == recovered[found.name]
     assert larger_term(own, {name: -mean for name, mean in means.items()}) == found
     beside = larger_term(own.model_copy(update={"first": "PRE", "of": "SFT"}), means)
-    assert beside is not None and beside.recovery >= 1 and (beside.name == "SFT" or beside.recovery == recovered["B"])
+    assert (
+        beside is not None
+        and beside.recovery >= 1
+        and (beside.name == "SFT" or beside.recovery == recovered["B"])
+    )
 
 
 def test_nothing_recovers_where_nothing_was_added() -> None:
@@ -310,9 +364,17 @@ def test_nothing_recovers_where_nothing_was_added() -> None:
 
 def test_what_is_little_is_little_of_something() -> None:
     """A claim that a configuration does little names of what, or it would be kept where nothing does anything."""
-    claims = {**page().claims, "layers": (ClaimSpec(says="little", first="LT, last quarter", second="PRE", le=0.1),)}
+    claims = {
+        **page().claims,
+        "layers": (ClaimSpec(says="little", first="LT, last quarter", second="PRE", le=0.1),),
+    }
     with pytest.raises(ValueError, match="and not of what"):
-        Page.model_validate({**page().model_dump(), "claims": {name: [one.model_dump() for one in own] for name, own in claims.items()}})
+        Page.model_validate(
+            {
+                **page().model_dump(),
+                "claims": {name: [one.model_dump() for one in own] for name, own in claims.items()},
+            }
+        )
 
 
 def test_a_claim_of_next_to_nothing_is_vacuous_in_the_paper_too() -> None:
@@ -331,7 +393,11 @@ def test_agreement_counts_what_both_decide() -> None:
     claims = [*decided, *others]
     assert agreement(claims, "model-0") == Agreement("model-0", 6, 3, 2)
     assert agreement(claims, "another").decided == 0
-    assert (family("tiny-gemma"), family("gemma-2b"), family("nonsuch")) == ("gemma-2b", "gemma-2b", None)
+    assert (family("tiny-gemma"), family("gemma-2b"), family("nonsuch")) == (
+        "gemma-2b",
+        "gemma-2b",
+        None,
+    )
 
 
 def test_the_same_family_counts() -> None:
@@ -345,22 +411,51 @@ def test_the_same_family_counts() -> None:
 # --------------------------------------------------------------------------------------------------------------- the command line
 
 
-def test_dry_run_without_network(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_without_network(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A real pair's figures are forecast from the catalog, evaluations as well."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    options = ["--model", "gemma-2b", "--dry-run", "--json", "--report", str(tmp_path / "report"), "--output-dir", str(tmp_path / "runs")]
+    options = [
+        "--model",
+        "gemma-2b",
+        "--dry-run",
+        "--json",
+        "--report",
+        str(tmp_path / "report"),
+        "--output-dir",
+        str(tmp_path / "runs"),
+    ]
     assert main(["reproduce", "figure-2", *options]) == 0
     answer = json.loads(capsys.readouterr().out)
     donor, evaluation = answer["parts"]
-    assert donor["part"] == "donor actors" and donor["seconds"] > 0 and donor["memory_bytes"] > 2**33
-    assert evaluation["seconds"] > 0 and evaluation["memory_bytes"] > 2**34 and "token rows" in evaluation["work"]
-    assert answer["kept_bytes"] == donor["kept_bytes"] + evaluation["kept_bytes"] + evaluation["download_bytes"]
-    assert "0.1 Tflop/s assumed on cpu" in donor["basis"] and "0.1 Tflop/s assumed on cpu" in evaluation["basis"]
+    assert (
+        donor["part"] == "donor actors" and donor["seconds"] > 0 and donor["memory_bytes"] > 2**33
+    )
+    assert (
+        evaluation["seconds"] > 0
+        and evaluation["memory_bytes"] > 2**34
+        and "token rows" in evaluation["work"]
+    )
+    assert (
+        answer["kept_bytes"]
+        == donor["kept_bytes"] + evaluation["kept_bytes"] + evaluation["download_bytes"]
+    )
+    assert (
+        "0.1 Tflop/s assumed on cpu" in donor["basis"]
+        and "0.1 Tflop/s assumed on cpu" in evaluation["basis"]
+    )
     assert main(["reproduce", "2", *(option for option in options if option != "--json")]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "part time memory disk it takes" in text
-    assert re.search(r"memory (fits|does not fit): needs [\d.]+ GiB and the activations of a training, [\d.]+ GiB free on cpu", text)
-    assert re.search(r"disk (fits|does not fit): needs [\d.]+ GiB \([\d.]+ GiB kept, [\d.]+ GiB more while a donor is trained", text)
+    assert re.search(
+        r"memory (fits|does not fit): needs [\d.]+ GiB and the activations of a training, [\d.]+ GiB free on cpu",
+        text,
+    )
+    assert re.search(
+        r"disk (fits|does not fit): needs [\d.]+ GiB \([\d.]+ GiB kept, [\d.]+ GiB more while a donor is trained",
+        text,
+    )
     assert text.count("0.1 Tflop/s assumed on cpu") == 2
     assert not (tmp_path / "runs").exists()
 
@@ -368,7 +463,9 @@ def test_dry_run_without_network(capsys: pytest.CaptureFixture[str], tmp_path: P
 def test_what_is_kept_adds_up(tmp_path: Path) -> None:
     """Donors stay: their disk adds up, and the largest training comes on top; memory is that of one part at a time; a download is one."""
     donors = [PartForecast(f"donor {number}", "", 1.0, 50, 70, 10) for number in range(3)]
-    evaluations = [PartForecast(f"evaluation {number}", "", 1.0, 80, 2, 2, 5) for number in range(2)]
+    evaluations = [
+        PartForecast(f"evaluation {number}", "", 1.0, 80, 2, 2, 5) for number in range(2)
+    ]
     found = needs([*donors, *evaluations], Room(79, "cpu", 94, tmp_path))
     assert (found.kept_bytes, found.disk_bytes, found.memory_bytes) == (5 + 30 + 4, 5 + 20 + 70, 80)
     assert (found.memory_fits, found.disk_fits, found.to_json()["fits"]) == (False, False, False)
@@ -387,9 +484,16 @@ def test_a_forecast_tells_of_its_progress(ingredients: Ingredients, tmp_path: Pa
 def test_a_donor_that_is_there_is_looked_at(ingredients: Ingredients, tmp_path: Path) -> None:
     """A forecast calls a donor there where it is the one that is wanted, and says what is other where it is not."""
     spec = ingredients.training("actors")
-    place = finetune(replace(spec, changes={**spec.changes, "epochs": 1}), ingredients.place("actors"), device="cpu")
+    place = finetune(
+        replace(spec, changes={**spec.changes, "epochs": 1}),
+        ingredients.place("actors"),
+        device="cpu",
+    )
     (donor, _) = forecasts(["figure-2"], [ingredients], tmp_path, "cpu")
-    assert donor.work == "cannot be made: trained in another way is there (other: changes)" and donor.seconds is None
+    assert (
+        donor.work == "cannot be made: trained in another way is there (other: changes)"
+        and donor.seconds is None
+    )
     card = json.loads((place / "card.json").read_text("utf-8"))
     (place / "card.json").write_text(json.dumps({**card, "changes": spec.changed()}), "utf-8")
     (donor, _) = forecasts(["figure-2"], [ingredients], tmp_path, "cpu")

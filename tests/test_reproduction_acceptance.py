@@ -28,7 +28,9 @@ else:
     import tomli as tomllib
 
 PAIRS = sorted(path.parent.name for path in PUBLISHED.glob(f"*/{ROWS}"))
-NEGATIVE: Mapping[str, Mapping[str, Mapping[str, str]]] = tomllib.loads((PUBLISHED / "negative.toml").read_text("utf-8"))
+NEGATIVE: Mapping[str, Mapping[str, Mapping[str, str]]] = tomllib.loads(
+    (PUBLISHED / "negative.toml").read_text("utf-8")
+)
 """By pair and criterion, the figures of each seed where the pair does not show it, and what was tried."""
 BY_NAME = {criterion.name: criterion for criterion in CRITERIA}
 
@@ -53,7 +55,10 @@ def test_what_a_pair_shows(pair: str, record_property: Callable[[str, object], N
     assert found
     record_property("seeds", max(len(one.rates) for one in found))
     negative = {one.criterion.name: one.figures() for one in found if not one.shown}
-    stated = {name: {seed: text for seed, text in told.items() if seed != "tries"} for name, told in NEGATIVE.get(pair, {}).items()}
+    stated = {
+        name: {seed: text for seed, text in told.items() if seed != "tries"}
+        for name, told in NEGATIVE.get(pair, {}).items()
+    }
     assert negative == stated
     assert all(told["tries"] for told in NEGATIVE.get(pair, {}).values())
 
@@ -71,7 +76,9 @@ def test_a_published_report_follows_from_its_rows(pair: str) -> None:
 def test_the_readme_has_the_control() -> None:
     """The table in the README is that of the published rows (`python tests/control_table.py`)."""
     readme = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
-    between = readme.partition("<!-- begin: control -->\n")[2].partition("\n<!-- end: control -->")[0]
+    between = readme.partition("<!-- begin: control -->\n")[2].partition("\n<!-- end: control -->")[
+        0
+    ]
     assert between == control_table.table(control_table.published_results())
 
 
@@ -117,7 +124,9 @@ def test_each_criterion_can_fail(name: str, worse: Mapping[str, float]) -> None:
 @given(st.lists(st.booleans(), min_size=1, max_size=7))
 def test_all_seeds_but_one(kept: list[bool]) -> None:
     """A criterion is shown where at most one seed does not keep it, and at least one does."""
-    rule = Criterion("name", "says", "figure-4", ("headline",), ("FFN",), lambda rates: rates["FFN"] > 0.5)
+    rule = Criterion(
+        "name", "says", "figure-4", ("headline",), ("FFN",), lambda rates: rates["FFN"] > 0.5
+    )
     found = Result(rule, {seed: {"headline": {"FFN": float(one)}} for seed, one in enumerate(kept)})
     assert found.shown == (sum(kept) >= 1 and kept.count(False) <= 1)
     assert found.kept == tuple(seed for seed, one in enumerate(kept) if one)
@@ -140,19 +149,33 @@ def test_rates_are_those_of_the_rows() -> None:
         assert set(one.rates) == {0, 3}
         for seed, own in one.rates.items():
             for prompt, rates in own.items():
-                assert rates == {term: pytest.approx(wanted[seed, prompt, rows[term]]) for term in one.criterion.terms}
+                assert rates == {
+                    term: pytest.approx(wanted[seed, prompt, rows[term]])
+                    for term in one.criterion.terms
+                }
 
 
 def hit_rates(table: pa.Table, evaluation: str) -> dict[tuple[int, str, str], float]:
     ranks: dict[tuple[int, str, str], list[int]] = {}
     for row in table.to_pylist():
         if row["evaluation"] == evaluation:
-            ranks.setdefault((row["seed"], row["prompt"], row["configuration"]), []).append(row["rank"])
+            ranks.setdefault((row["seed"], row["prompt"], row["configuration"]), []).append(
+                row["rank"]
+            )
     return {key: float(np.mean([rank <= 5 for rank in own])) for key, own in ranks.items()}
 
 
 def test_evaluations_that_are_not_there_are_not_judged() -> None:
     own = [name for name, figure in page().figures.items() if figure.evaluation == "actors"]
     measured = fake_reproduction.measured(own)
-    assert [one.criterion.name for one in results(measured, page())] == ["known_suffice", "known_complement"]
-    assert results(Measured(measured.about.model_copy(update={"evaluations": {}}), SCHEMA.empty_table()), page()) == ()
+    assert [one.criterion.name for one in results(measured, page())] == [
+        "known_suffice",
+        "known_complement",
+    ]
+    assert (
+        results(
+            Measured(measured.about.model_copy(update={"evaluations": {}}), SCHEMA.empty_table()),
+            page(),
+        )
+        == ()
+    )

@@ -26,7 +26,9 @@ def small() -> Page:
     """The page with a dozen facts, trained in a few steps more than there are to the first checkpoint."""
     trainings = dict(page().trainings)
     few = {"facts": 12, "changes": {"epochs": 1, "batch_size": 4}}
-    trainings["actors"] = trainings["actors"].model_copy(update={"tiny": trainings["actors"].tiny.model_copy(update=few)})
+    trainings["actors"] = trainings["actors"].model_copy(
+        update={"tiny": trainings["actors"].tiny.model_copy(update=few)}
+    )
     return page().model_copy(update={"trainings": trainings})
 
 
@@ -49,19 +51,25 @@ make([figure], [Ingredients(Page.model_validate_json(page), model)], pathlib.Pat
 def killed(results: Path, part: int, done: int) -> list[tuple[int, str]]:
     """Make the figure in a process of its own, killed in the first or second part when so much of it is done; gives what it told."""
     given = [small().model_dump_json(), MODEL, FIGURE, str(results), f"{part} of 2", str(done)]
-    child = subprocess.run([sys.executable, "-c", SCRIPT, *given], capture_output=True, text=True, check=False)
+    child = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *given], capture_output=True, text=True, check=False
+    )
     assert child.returncode == -9, child.stderr
     return [(done, what) for done, what in map(json.loads, child.stdout.splitlines())]
 
 
-def made(results: Path, told: Callable[[int, int, str], None] | None = None) -> tuple[Measured, Made]:
+def made(
+    results: Path, told: Callable[[int, int, str], None] | None = None
+) -> tuple[Measured, Made]:
     """Its rows and the figure, in this process."""
     measured = make([FIGURE], [Ingredients(small(), MODEL)], results, "cpu", told)
     (found,) = figures_of([FIGURE], measured, small())
     return measured, found
 
 
-def test_killed_twice_it_ends_as_if_unbroken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_twice_it_ends_as_if_unbroken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed while it trains and again while it evaluates; what was done is not done again, and figures and pictures are the same."""
     monkeypatch.setenv(HOME, str(tmp_path / "broken"))
     results = tmp_path / "broken" / "results"
@@ -69,7 +77,10 @@ def test_killed_twice_it_ends_as_if_unbroken(tmp_path: Path, monkeypatch: pytest
     assert killed(results, 1, KILLED)[-1][0] == KILLED
     assert not donor.exists() and not results.exists()
 
-    steps, prompts = ([done for done, what in killed(results, 2, 1) if what.startswith(part)] for part in ("1 of 2", "2 of 2"))
+    steps, prompts = (
+        [done for done, what in killed(results, 2, 1) if what.startswith(part)]
+        for part in ("1 of 2", "2 of 2")
+    )
     assert steps[1] == SAVED + 1 and donor.is_dir()
     assert prompts[-1] > 0 and not list(results.glob("*/record.json"))
 
@@ -80,10 +91,14 @@ def test_killed_twice_it_ends_as_if_unbroken(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setenv(HOME, str(tmp_path / "unbroken"))
     other_rows, unbroken = made(tmp_path / "unbroken" / "results")
-    records = [[run.record for run in one.about.evaluations[0].values()] for one in (broken, unbroken)]
+    records = [
+        [run.record for run in one.about.evaluations[0].values()] for one in (broken, unbroken)
+    ]
     assert records[0] == records[1], "the same weights"
     assert rows.table.equals(other_rows.table)
     assert broken.claims == unbroken.claims
     for found in (broken, unbroken):
         write_report([found], tmp_path / ("first" if found is broken else "second"))
-    assert (tmp_path / "first" / f"{FIGURE}.png").read_bytes() == (tmp_path / "second" / f"{FIGURE}.png").read_bytes()
+    assert (tmp_path / "first" / f"{FIGURE}.png").read_bytes() == (
+        tmp_path / "second" / f"{FIGURE}.png"
+    ).read_bytes()

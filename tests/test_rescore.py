@@ -46,7 +46,9 @@ def test_an_edited_figure_is_told(tmp_path: Path, run: Call) -> None:
     numbers = [row.top5.value, row.top5.low, row.top5.high]
     edited(place, ",".join(map(repr, numbers)), "0.6,0.5,0.7")
     status, out, _ = run("rescore", place)
-    assert status == 1 and "headline, LT, top5" in out and ".6 [.5, .7]" in out and "1 of 292" in out
+    assert (
+        status == 1 and "headline, LT, top5" in out and ".6 [.5, .7]" in out and "1 of 292" in out
+    )
     answer = json.loads(run("rescore", place, "--json")[1])
     assert not answer["agrees"] and answer["differences"][0]["figure"] == "headline, LT, top5"
     assert answer["differences"][0]["stored"] == {"value": 0.6, "low": 0.5, "high": 0.7}
@@ -57,12 +59,16 @@ def test_an_edited_figure_is_told(tmp_path: Path, run: Call) -> None:
 def test_another_metric(tmp_path: Path, run: Call) -> None:
     """The table on that metric; written elsewhere, the record there is on it, and the first stays as it was."""
     place = folder(tmp_path / "runs")
-    status, out, _ = run("rescore", place, "--metric", "logprob", "--output-dir", tmp_path / "other")
+    status, out, _ = run(
+        "rescore", place, "--metric", "logprob", "--output-dir", tmp_path / "other"
+    )
     assert status == 0 and "sufficiency and necessity on logprob" in out
     (other,) = (tmp_path / "other").iterdir()
     again = load_record(str(other), tmp_path)
     first = load_record(str(place), tmp_path)
-    assert again.record == rescored(first.record, first.facts(), "logprob") and again.facts().equals(first.facts())
+    assert again.record == rescored(
+        first.record, first.facts(), "logprob"
+    ) and again.facts().equals(first.facts())
     assert first.record.metric == "top5"
     status, _, err = run("rescore", place, "--output-dir", tmp_path / "other")
     assert status == 2 and "holds a record of this run already" in err
@@ -90,7 +96,9 @@ def test_show_tells_of_an_entry(tmp_path: Path, run: Call) -> None:
     assert json.loads(run("show", place, "--json")[1])["submission"]["name"] == "Mine"
 
 
-def test_entries_are_found_by_the_start_of_their_id(tmp_path: Path, run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_are_found_by_the_start_of_their_id(
+    tmp_path: Path, run: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the folder of runs does not have is looked for among the entries of the leaderboard."""
     place = submitted(folder(tmp_path / "leaderboard" / "results"))
     monkeypatch.chdir(tmp_path)

@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from laws import EVERYTHING, EXACT, EXECUTORS, alone, distance, executors, families, kinds, pair_of, pool
+from laws import (
+    EVERYTHING,
+    EXACT,
+    EXECUTORS,
+    alone,
+    distance,
+    executors,
+    families,
+    kinds,
+    pair_of,
+    pool,
+)
 from torch import nn
 
 from kgbench.engine import Budget, Engine, grafted_logits
@@ -33,7 +44,9 @@ def test_models_are_restored_bit_for_bit(family: str, attention: str, tied: bool
     models = (pair.recipient, *pair.donors.values())
     before = [(state(m), alone(m, pair, pool()[:1])) for m in models]
     for executor in EXECUTORS:
-        grafted_logits(pair, pool()[:2], ["FE", f"{EVERYTHING}; LT:q+emb+head=task", "PRE", "SFT"], executor)
+        grafted_logits(
+            pair, pool()[:2], ["FE", f"{EVERYTHING}; LT:q+emb+head=task", "PRE", "SFT"], executor
+        )
         for model, (weights, logits) in zip(models, before, strict=True):
             assert state(model) == weights
             assert torch.equal(alone(model, pair, pool()[:1]), logits)
@@ -60,7 +73,13 @@ def test_models_are_restored_after_an_exception(family: str, executor: str) -> N
         finally:
             del module.__dict__["forward"]
         assert [state(m) for m in (pair.recipient, *pair.donors.values())] == before
-    assert distance(grafted_logits(pair, pool()[:1], ["PRE"], executor)[:, 0], alone(pair.recipient, pair, pool()[:1])) <= EXACT
+    assert (
+        distance(
+            grafted_logits(pair, pool()[:1], ["PRE"], executor)[:, 0],
+            alone(pair.recipient, pair, pool()[:1]),
+        )
+        <= EXACT
+    )
 
 
 @families
@@ -69,7 +88,10 @@ def test_a_module_s_own_forward_is_used_and_put_back(family: str, executor: str)
     """A forward that someone had put on a module, as wrappers do, is what computes, and the same object stands there afterwards."""
     pair = pair_of(family)
     plain = grafted_logits(pair, pool()[:2], ["LT", "FE^C"], executor)
-    modules = [pair.recipient.get_submodule(pair.family.path(layer, c)) for layer, c in ((1, "o"), (None, "head"), (None, "emb"))]
+    modules = [
+        pair.recipient.get_submodule(pair.family.path(layer, c))
+        for layer, c in ((1, "o"), (None, "head"), (None, "emb"))
+    ]
     forwards = []
     for module in modules:
         forwards.append(lambda *a, inner=module.forward: 2 * inner(*a))

@@ -37,7 +37,11 @@ DATASET = "fake_movies_fake_actors"
 def spec(folders: Mapping[str, Path]) -> Spec:
     """A small job on checkpoints from disk."""
     return Spec(
-        recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}, dataset=DATASET, prompts=("headline", "qa"), limit=5
+        recipient=str(folders["recipient"]),
+        donors={"sft": str(folders["sft"])},
+        dataset=DATASET,
+        prompts=("headline", "qa"),
+        limit=5,
     )
 
 
@@ -63,7 +67,10 @@ def rows_of(settings: Settings, run: Run) -> list[dict[str, Any]]:
 def close(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], within: float) -> bool:
     """Whether the same rows hold the same scores, up to rounding."""
     scores = ("rank", "prob", "logprob", "logit_diff")
-    named = [[{k: v for k, v in row.items() if k not in scores} for row in rows] for rows in (ours, theirs)]
+    named = [
+        [{k: v for k, v in row.items() if k not in scores} for row in rows]
+        for rows in (ours, theirs)
+    ]
     figures = [[[row[k] for k in scores[1:]] for row in rows] for rows in (ours, theirs)]
     return named[0] == named[1] and bool(np.allclose(*figures, rtol=0, atol=within))
 
@@ -87,22 +94,30 @@ def test_rows_are_what_the_engine_says(run: Run, spec: Spec, settings: Settings)
             row = rows[prompt.name, prompt.fact.id, graft]
             assert (row["target"], row["position"]) == (target, len(pair.encode(prompt)) - 1)
             others = torch.cat([of[:target], of[target + 1 :]])
-            assert abs(row["rank"] - int((of >= of[target]).sum())) <= int((others - of[target]).abs().lt(1e-4).sum())
+            assert abs(row["rank"] - int((of >= of[target]).sum())) <= int(
+                (others - of[target]).abs().lt(1e-4).sum()
+            )
             np.testing.assert_allclose(row["logprob"], float(of.log_softmax(0)[target]), atol=1e-4)
             np.testing.assert_allclose(row["prob"], float(of.softmax(0)[target]), atol=1e-4)
-            np.testing.assert_allclose(row["logit_diff"], float(of[target] - others.max()), atol=1e-4)
+            np.testing.assert_allclose(
+                row["logit_diff"], float(of[target] - others.max()), atol=1e-4
+            )
 
 
 def test_a_record_s_rows_are_means_over_facts(run: Run, settings: Settings) -> None:
     """Each row's figures are the means of what is stored for its prompt and configuration; what was run is recorded."""
     stored = rows_of(settings, run)
-    assert {(r.prompt, r.graft) for r in run.record.rows} == {(p, g) for p in ("headline", "qa") for g in CONFIGURATIONS}
+    assert {(r.prompt, r.graft) for r in run.record.rows} == {
+        (p, g) for p in ("headline", "qa") for g in CONFIGURATIONS
+    }
     for row in run.record.rows:
         of = [r for r in stored if (r["prompt"], r["graft"]) == (row.prompt, row.graft)]
         assert len(of) == row.n == 5
         assert row.top50.value == sum(r["rank"] <= 50 for r in of) / 5
         np.testing.assert_allclose(row.mrr.value, np.mean([1 / r["rank"] for r in of]), rtol=1e-5)
-        np.testing.assert_allclose(row.logprob.value, np.mean([r["logprob"] for r in of]), rtol=1e-5)
+        np.testing.assert_allclose(
+            row.logprob.value, np.mean([r["logprob"] for r in of]), rtol=1e-5
+        )
     assert run.record.cost.token_rows > 0
     assert run.record.environment.executor == "packed"
     assert run.record.notes["origins"] == {"recipient": "local:recipient", "sft": "local:sft"}
@@ -132,21 +147,36 @@ def test_a_second_run_computes_nothing(run: Run, spec: Spec, settings: Settings)
 
 @pytest.mark.parametrize(
     "how",
-    [{"batch_size": 1}, {"batch_size": 3}, {"executor": "rows"}, {"attention": "eager"}, {"device": "auto"}],
+    [
+        {"batch_size": 1},
+        {"batch_size": 3},
+        {"executor": "rows"},
+        {"attention": "eager"},
+        {"device": "auto"},
+    ],
 )
-def test_how_it_is_computed_is_no_part_of_the_identity(run: Run, spec: Spec, settings: Settings, tmp_path: Path, how: dict) -> None:
+def test_how_it_is_computed_is_no_part_of_the_identity(
+    run: Run, spec: Spec, settings: Settings, tmp_path: Path, how: dict
+) -> None:
     """Batch size, executor, device and attention change neither the identity nor, beyond rounding, a score."""
     assert run_job(spec, replace(settings, **how)).reused
     other = run_job(spec, replace(settings, output_dir=tmp_path, **how))
     assert not other.reused
     assert other.record.id == run.record.id
-    assert close(rows_of(settings, run), rows_of(replace(settings, output_dir=tmp_path), other), 1e-4)
+    assert close(
+        rows_of(settings, run), rows_of(replace(settings, output_dir=tmp_path), other), 1e-4
+    )
 
 
-def test_every_part_of_the_identity_counts(run: Run, spec: Spec, folders: Mapping[str, Path], tmp_path: Path) -> None:
+def test_every_part_of_the_identity_counts(
+    run: Run, spec: Spec, folders: Mapping[str, Path], tmp_path: Path
+) -> None:
     """Another data set, prompt, weight, tokenizer, localizer, parameter, configuration, type, seed or limit is another record."""
     facts = tmp_path / "facts.jsonl"
-    lines = [f'{{"id": "{i}", "first_actor": "Ann {c}", "second_actor": "Bo {c}"}}' for i, c in enumerate("ABCDE")]
+    lines = [
+        f'{{"id": "{i}", "first_actor": "Ann {c}", "second_actor": "Bo {c}"}}'
+        for i, c in enumerate("ABCDE")
+    ]
     facts.write_text("\n".join(lines) + "\n", "utf-8")
     plugin = tmp_path / "theirs.py"
     plugin.write_text(
@@ -161,7 +191,10 @@ def test_every_part_of_the_identity_counts(run: Run, spec: Spec, folders: Mappin
         "weights": {"donors": {"sft": str(folders["recipient"])}},
         "recipient": {"recipient": str(folders["sft"])},
         "second donor": {"donors": {"sft": str(folders["sft"]), "task": str(folders["sft"])}},
-        "that donor's graft": {"donors": {"sft": str(folders["sft"]), "task": str(folders["sft"])}, "grafts": ("FE=task",)},
+        "that donor's graft": {
+            "donors": {"sft": str(folders["sft"]), "task": str(folders["sft"])},
+            "grafts": ("FE=task",),
+        },
         "localizer": {"localizer": "all"},
         "file": {"localizer": f"{plugin}:Theirs"},
         "parameter": {"localizer": f"{plugin}:Theirs", "localizer_args": {"knob": "2"}},
@@ -176,15 +209,24 @@ def test_every_part_of_the_identity_counts(run: Run, spec: Spec, folders: Mappin
     found = {what: digest(replace(spec, **change)) for what, change in changes.items()}
     assert digest(spec) == run.record.id
     assert len({run.record.id, *found.values()}) == 1 + len(changes), found
-    assert digest(replace(spec, metric="top1")) == run.record.id, "the metric of the ratios is told from the same rows"
+    assert digest(replace(spec, metric="top1")) == run.record.id, (
+        "the metric of the ratios is told from the same rows"
+    )
 
 
-def test_the_tokenizer_counts(spec: Spec, folders: Mapping[str, Path], tmp_path: Path, run: Run) -> None:
+def test_the_tokenizer_counts(
+    spec: Spec, folders: Mapping[str, Path], tmp_path: Path, run: Run
+) -> None:
     """Another tokenizer with the same weights is another record."""
-    copies = {name: str(shutil.copytree(folder, tmp_path / name)) for name, folder in folders.items()}
+    copies = {
+        name: str(shutil.copytree(folder, tmp_path / name)) for name, folder in folders.items()
+    }
     for copy in copies.values():
         pico_tokenizer(bos=True).save_pretrained(copy)
-    assert digest(replace(spec, recipient=copies["recipient"], donors={"sft": copies["sft"]})) != run.record.id
+    assert (
+        digest(replace(spec, recipient=copies["recipient"], donors={"sft": copies["sft"]}))
+        != run.record.id
+    )
 
 
 def test_another_metric_of_the_same_rows(run: Run, spec: Spec, settings: Settings) -> None:
@@ -227,12 +269,34 @@ evaluate(recipient=recipient, donors={"sft": sft}, dataset="fake_movies_fake_act
 
 @pytest.mark.parametrize(("how", "done"), [("kill", 5), ("interrupt", 7)])
 def test_a_killed_run_goes_on(
-    run: Run, spec: Spec, settings: Settings, folders: Mapping[str, Path], tmp_path: Path, how: str, done: int
+    run: Run,
+    spec: Spec,
+    settings: Settings,
+    folders: Mapping[str, Path],
+    tmp_path: Path,
+    how: str,
+    done: int,
 ) -> None:
     """After kill -9 or Ctrl-C there is no record; the next run takes up what was finished and ends in the rows of an unbroken run."""
-    line = [sys.executable, "-c", KILLED, str(folders["recipient"]), str(folders["sft"]), str(tmp_path), how]
-    died = subprocess.run(line, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, preexec_fn=hears_interrupts)
-    assert died.returncode == -signal.SIGKILL if how == "kill" else "KeyboardInterrupt" in died.stderr, died.stderr
+    line = [
+        sys.executable,
+        "-c",
+        KILLED,
+        str(folders["recipient"]),
+        str(folders["sft"]),
+        str(tmp_path),
+        how,
+    ]
+    died = subprocess.run(
+        line,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        preexec_fn=hears_interrupts,
+    )
+    assert (
+        died.returncode == -signal.SIGKILL if how == "kill" else "KeyboardInterrupt" in died.stderr
+    ), died.stderr
     store = RecordStore(tmp_path)
     assert list(store.scan()) == []
     assert len(store.journal(run.record.id).finished()) == done
@@ -255,7 +319,13 @@ def test_configurations_of_a_suite() -> None:
     assert tuple(suite) == CONFIGURATIONS
     assert suite["FE+LT"] == "(FE+LT)^C"
     assert suite["(FE+LT)^C"] == "FE+LT"
-    assert list(configurations(("FE ", "FE", "PRE", "FE=sft"))) == ["PRE", "SFT", "ALL", "FE", "FE^C"]
+    assert list(configurations(("FE ", "FE", "PRE", "FE=sft"))) == [
+        "PRE",
+        "SFT",
+        "ALL",
+        "FE",
+        "FE^C",
+    ]
     assert configurations(("LT:o",))["LT:o"] == "ALL; LT:o=recipient"
     assert list(configurations(("FE", "LT@1"), "0-1/2")) == [
         "PRE",
@@ -271,7 +341,9 @@ def test_configurations_of_a_suite() -> None:
     assert "pathways" in suites()
 
 
-def test_dry_run_forecasts_and_writes_nothing(run: Run, spec: Spec, settings: Settings, tmp_path: Path) -> None:
+def test_dry_run_forecasts_and_writes_nothing(
+    run: Run, spec: Spec, settings: Settings, tmp_path: Path
+) -> None:
     """The forecast counts what the run computes, knows a finished one, and leaves the folder as it was."""
     forecast = dry_run(spec, replace(settings, output_dir=tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -287,15 +359,31 @@ def test_dry_run_forecasts_and_writes_nothing(run: Run, spec: Spec, settings: Se
 
 def test_a_scoring_localizer_keeps_its_scores(folders: Mapping[str, Path], tmp_path: Path) -> None:
     """A localizer that ranks sites runs the baselines and its best sites, and its scores are in the record."""
-    options = {"recipient": str(folders["recipient"]), "donors": {"sft": str(folders["sft"])}, "dataset": DATASET, "output_dir": tmp_path}
-    record = evaluate(localizer="random", prompts=["headline"], limit=2, seed=3, device="cpu", **options)
-    assert {row.graft for row in record.rows if not row.graft.startswith("top ")} == {"PRE", "SFT", "ALL"}
+    options = {
+        "recipient": str(folders["recipient"]),
+        "donors": {"sft": str(folders["sft"])},
+        "dataset": DATASET,
+        "output_dir": tmp_path,
+    }
+    record = evaluate(
+        localizer="random", prompts=["headline"], limit=2, seed=3, device="cpu", **options
+    )
+    assert {row.graft for row in record.rows if not row.graft.startswith("top ")} == {
+        "PRE",
+        "SFT",
+        "ALL",
+    }
     assert record.scores
     assert record.identity.localizer.parameters == {"seed": 3}
-    assert evaluate(localizer="none", prompts=["headline"], limit=2, device="cpu", **options).scores is None
+    assert (
+        evaluate(localizer="none", prompts=["headline"], limit=2, device="cpu", **options).scores
+        is None
+    )
 
 
-def test_wrong_input_is_found_before_anything_is_computed(spec: Spec, settings: Settings, tmp_path: Path) -> None:
+def test_wrong_input_is_found_before_anything_is_computed(
+    spec: Spec, settings: Settings, tmp_path: Path
+) -> None:
     """Unknown names, grafts that do not fit, and places that cannot be written."""
     cases = [
         (UnknownNameError, "Did you mean 'top5'", {"metric": "top55"}),
@@ -324,7 +412,9 @@ def test_wrong_input_is_found_before_anything_is_computed(spec: Spec, settings: 
 
 def test_prompts_of_a_pair() -> None:
     """A pair's name stands for the facts that its donor learned."""
-    assert load_prompts("tiny-gemma", ["headline"], limit=2) == facts_in("tiny_movies", ["headline"], limit=2)
+    assert load_prompts("tiny-gemma", ["headline"], limit=2) == facts_in(
+        "tiny_movies", ["headline"], limit=2
+    )
     assert load_prompts(load_dataset(DATASET), ["qa"], 1) == facts_in(DATASET, ["qa"], 1)
 
 
@@ -346,13 +436,19 @@ def test_a_graft_spelled_in_two_ways_is_run_once() -> None:
 
 def test_the_only_donor_may_have_any_name(spec: Spec, run: Run, tmp_path: Path) -> None:
     """A pair whose only donor is not called `sft` gives the same figures."""
-    other = run_job(replace(spec, donors={"tuned": spec.donors["sft"]}), Settings(output_dir=tmp_path, device="cpu"))
+    other = run_job(
+        replace(spec, donors={"tuned": spec.donors["sft"]}),
+        Settings(output_dir=tmp_path, device="cpu"),
+    )
     assert other.record.rows == run.record.rows
 
 
 def test_prompts_keep_their_order(spec: Spec, tmp_path: Path) -> None:
     """Rows come in the order in which prompts were asked for."""
-    found = run_job(replace(spec, prompts=("qa", "headline"), limit=2), Settings(output_dir=tmp_path, device="cpu"))
+    found = run_job(
+        replace(spec, prompts=("qa", "headline"), limit=2),
+        Settings(output_dir=tmp_path, device="cpu"),
+    )
     assert list(dict.fromkeys(row.prompt for row in found.record.rows)) == ["qa", "headline"]
 
 
@@ -361,6 +457,9 @@ def test_classes_of_one_file_are_told_apart(spec: Spec, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     source = "from kgbench.localizers.dynamic_graft import DynamicGraft\nclass A(DynamicGraft):\n    pass\nclass B(A):\n    pass\n"
     file.write_text(source)
-    first, second = digest(replace(spec, localizer=f"{file}:A")), digest(replace(spec, localizer=f"{file}:B"))
+    first, second = (
+        digest(replace(spec, localizer=f"{file}:A")),
+        digest(replace(spec, localizer=f"{file}:B")),
+    )
     file.write_text(source + "# changed\n")
     assert len({first, second, digest(replace(spec, localizer=f"{file}:A"))}) == 3

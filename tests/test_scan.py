@@ -25,13 +25,26 @@ from kgbench.testing.trial import Trial
 
 pytestmark = pytest.mark.usefixtures("exact")
 
-SCANNED = ("activation_patch", "directional_patch", "ablation", "causal_trace", "attention_knockout", "static_graft", "path_patch")
+SCANNED = (
+    "activation_patch",
+    "directional_patch",
+    "ablation",
+    "causal_trace",
+    "attention_knockout",
+    "static_graft",
+    "path_patch",
+)
 
 
-def mean_logprob(pair: ModelPair, made: InterventionLocalizer, prompts: Sequence[Prompt], text: str) -> float:
+def mean_logprob(
+    pair: ModelPair, made: InterventionLocalizer, prompts: Sequence[Prompt], text: str
+) -> float:
     """The targets' mean log-probability under one expression, probabilities averaged over draws."""
     targets = torch.tensor([pair.encoded(prompt).target for prompt in prompts])
-    drawn = [logits(pair, variant, prompts, [text], "rows")[:, 0].softmax(-1) for variant in made.variants()]
+    drawn = [
+        logits(pair, variant, prompts, [text], "rows")[:, 0].softmax(-1)
+        for variant in made.variants()
+    ]
     return float(torch.stack(drawn).mean(0)[range(len(prompts)), targets].log().mean())
 
 
@@ -49,12 +62,18 @@ def test_every_site_has_a_score(family: str, name: str) -> None:
     assert max(abs(turned[site] - score) for site, score in scores.items()) < 1e-9
 
 
-@pytest.mark.parametrize(("name", "arguments"), [kind for kind in KINDS if ("directions", "fact") not in kind[1]])
+@pytest.mark.parametrize(
+    ("name", "arguments"), [kind for kind in KINDS if ("directions", "fact") not in kind[1]]
+)
 def test_what_a_scan_measures(name: str, arguments: tuple[tuple[str, str], ...]) -> None:
     """Each unit is a set of sites that the method takes and is credited to sites, whatever the parameters; no site has two."""
     units_of_a_scan_fit(Trial(created(name, arguments), "gpt2"))
     pair, prompts = pico("gpt2", facts=2)
-    credited = [site for unit in created(name, arguments).fitted(pair, prompts).units(pair, prompts[:2]) for site in unit.sites]
+    credited = [
+        site
+        for unit in created(name, arguments).fitted(pair, prompts).units(pair, prompts[:2])
+        for site in unit.sites
+    ]
     assert len(credited) == len(set(credited))
 
 
@@ -78,9 +97,15 @@ def test_what_is_not_heard(receiver: str) -> None:
     layers = {"logits": 3, "attn_out@1": 1, "mlp_out@1": 1}[receiver]
     for site, score in scores.items():
         attention = site.component in ("ln_1", "q", "k", "v", "o")
-        before = site.layer is None or site.layer < layers or (receiver == "mlp_out@1" and site.layer == 1 and attention)
+        before = (
+            site.layer is None
+            or site.layer < layers
+            or (receiver == "mlp_out@1" and site.layer == 1 and attention)
+        )
         assert (score != 0) == (before and (receiver != "logits" or site.region == "LT"))
-    nothing, alone = (mean_logprob(pair, made, headline, text) for text in ("NONE", "LT:ffn+ln_2@0"))
+    nothing, alone = (
+        mean_logprob(pair, made, headline, text) for text in ("NONE", "LT:ffn+ln_2@0")
+    )
     assert scores[Site(0, "down", "LT")] == pytest.approx(alone - nothing, abs=1e-9)
 
 
@@ -91,21 +116,40 @@ def test_against_single_patches() -> None:
     scores = scan(created("activation_patch"), pair, headline)
 
     def mean(text: str) -> float:
-        cases = [plain.Case(pair.recipient, pair.donors, pair.encode(p), pair.regions(p), text) for p in headline]
+        cases = [
+            plain.Case(pair.recipient, pair.donors, pair.encode(p), pair.regions(p), text)
+            for p in headline
+        ]
         answers = [plain.activation_patch(case, "resid_post").log_softmax(-1) for case in cases]
-        return float(np.mean([answer[pair.encoded(p).target] for answer, p in zip(answers, headline, strict=True)]))
+        return float(
+            np.mean(
+                [
+                    answer[pair.encoded(p).target]
+                    for answer, p in zip(answers, headline, strict=True)
+                ]
+            )
+        )
 
     values = [mean("NONE"), mean("FE@0"), mean("FE@1"), mean("FE@2")]
     for layer in range(3):
         for component in ("q", "down"):
-            assert scores[Site(layer, component, "FE")] == pytest.approx(values[layer + 1] - values[layer], abs=1e-9)
-    assert scores[Site(None, "emb", "FE")] == scores[Site(None, "pos", "FE")] == scores[Site(0, "q", "FE")]
+            assert scores[Site(layer, component, "FE")] == pytest.approx(
+                values[layer + 1] - values[layer], abs=1e-9
+            )
+    assert (
+        scores[Site(None, "emb", "FE")]
+        == scores[Site(None, "pos", "FE")]
+        == scores[Site(0, "q", "FE")]
+    )
 
 
 def test_inputs_of_layers() -> None:
     """Patched at a layer's input, the embeddings have a value of their own and the last layer has none."""
     pair, prompts = pico("gpt2", facts=2)
-    with pytest.raises(NotApplicableError, match=r"activation_patch gives no value to \d+ of \d+ sites, such as LT:ln_1@2"):
+    with pytest.raises(
+        NotApplicableError,
+        match=r"activation_patch gives no value to \d+ of \d+ sites, such as LT:ln_1@2",
+    ):
         scan(created("activation_patch", (("point", "resid_pre"),)), pair, prompts)
     units = created("activation_patch", (("point", "resid_pre"),)).units(pair, prompts[:2])
     embeddings = next(unit for unit in units if Site(None, "emb", "FE") in unit.sites)
@@ -116,7 +160,10 @@ def test_inputs_of_layers() -> None:
     assert first.minus is not None
     assert units[first.minus] is embeddings
     units = created("causal_trace", (("point", "resid_pre"),)).units(pair, prompts[:2])
-    embeddings, first = (next(unit for unit in units if site in unit.sites) for site in (Site(None, "emb", "FE"), Site(0, "q", "FE")))
+    embeddings, first = (
+        next(unit for unit in units if site in unit.sites)
+        for site in (Site(None, "emb", "FE"), Site(0, "q", "FE"))
+    )
     assert (str(embeddings.graft), str(first.graft)) == ("FE:emb+pos", "FE@1")
     assert first.minus is not None
     assert units[first.minus] is embeddings
@@ -150,10 +197,14 @@ def test_windows() -> None:
     headline = prompts[:2]
     for window, layers in (("1", "0 1 2"), ("2", "0 0-1 1-2"), ("3", "0-1 0-2 1-2")):
         units = created("attention_knockout", (("window", window),)).units(pair, headline)
-        assert [str(unit.graft) for unit in units if unit.sites[-1].region == "FE"] == [f"FE@{some}" for some in layers.split()]
+        assert [str(unit.graft) for unit in units if unit.sites[-1].region == "FE"] == [
+            f"FE@{some}" for some in layers.split()
+        ]
     scores = scan(created("attention_knockout", (("window", "3"),)), pair, headline)
     made = created("attention_knockout")
-    lost = mean_logprob(pair, made, headline, "ALL") - mean_logprob(pair, made, headline, "ALL; FE@0-1=recipient")
+    lost = mean_logprob(pair, made, headline, "ALL") - mean_logprob(
+        pair, made, headline, "ALL; FE@0-1=recipient"
+    )
     assert scores[Site(0, "up", "FE")] == pytest.approx(lost, abs=1e-9)
     assert scores[Site(0, "up", "LT")] == 0  # nothing comes after the last token
 
@@ -163,11 +214,19 @@ def test_probabilities_are_averaged_over_draws() -> None:
     pair, prompts = pico("gpt2", facts=2)
     headline = prompts[:2]
     made = created("causal_trace", (("draws", "3"), ("point", "mlp_out"))).fitted(pair, headline)
-    drawn = logprobs(pair, headline, [variant.treat(pair, headline, parse_graft("NONE")) for variant in made.variants()])
-    assert mean_logprob(pair, made, headline, "NONE") == pytest.approx(np.log(np.exp(drawn).mean(0)).mean(), abs=1e-9)
+    drawn = logprobs(
+        pair,
+        headline,
+        [variant.treat(pair, headline, parse_graft("NONE")) for variant in made.variants()],
+    )
+    assert mean_logprob(pair, made, headline, "NONE") == pytest.approx(
+        np.log(np.exp(drawn).mean(0)).mean(), abs=1e-9
+    )
     scores = scan(created("causal_trace", (("draws", "3"),)), pair, headline)
     patched = created("causal_trace", (("draws", "3"),)).fitted(pair, headline)
-    nothing, embeddings, first = (mean_logprob(pair, patched, headline, text) for text in ("NONE", "FE:emb+pos", "FE@0"))
+    nothing, embeddings, first = (
+        mean_logprob(pair, patched, headline, text) for text in ("NONE", "FE:emb+pos", "FE@0")
+    )
     assert scores[Site(None, "emb", "FE")] == pytest.approx(embeddings - nothing, abs=1e-9)
     assert scores[Site(0, "o", "FE")] == pytest.approx(first - embeddings, abs=1e-9)
 
@@ -190,7 +249,10 @@ def test_weights_have_no_regions() -> None:
     pair, prompts = pico("gpt2", facts=2)
     scores = scan(created("static_graft"), pair, prompts)
     for place in {(site.layer, site.component) for site in scores}:
-        assert len({score for site, score in scores.items() if (site.layer, site.component) == place}) == 1
+        assert (
+            len({score for site, score in scores.items() if (site.layer, site.component) == place})
+            == 1
+        )
 
 
 def test_templates_of_other_regions() -> None:
@@ -209,7 +271,11 @@ def test_dynamic_grafts_one_by_one() -> None:
     pair, prompts = pico("gemma", facts=2)
     scores = scan(created("dynamic_graft"), pair, prompts)
     some = [Site(None, "emb", "FE"), Site(2, "o", "LT"), Site(1, "up", "REST")]
-    found = logprobs(pair, prompts, [site_treatments(pair, prompts, sites) for sites in ([], *([site] for site in some))]).mean(axis=1)
+    found = logprobs(
+        pair,
+        prompts,
+        [site_treatments(pair, prompts, sites) for sites in ([], *([site] for site in some))],
+    ).mean(axis=1)
     for site, value in zip(some, found[1:], strict=True):
         assert scores[site] == pytest.approx(value - found[0], abs=1e-9)
 
@@ -231,5 +297,8 @@ class NoMlp(InterventionLocalizer):
 def test_the_reason_is_passed_on() -> None:
     """Where a method declines a site, the scan says so in the method's words."""
     pair, prompts = pico("gpt2", facts=2)
-    with pytest.raises(NotApplicableError, match=r"a scan of no_mlp gives no value to .* sites, such as LT:up@0; it will not touch an MLP"):
+    with pytest.raises(
+        NotApplicableError,
+        match=r"a scan of no_mlp gives no value to .* sites, such as LT:up@0; it will not touch an MLP",
+    ):
         scan(NoMlp(), pair, prompts)

@@ -26,7 +26,17 @@ from kgbench.sites import Site, parse_graft
 pytestmark = pytest.mark.usefixtures("exact")
 
 SCORERS: dict[str, dict[str, str]] = {
-    **{name: {} for name in ("random", "weight_delta", "snip", "fisher", "graft_attribution", "attribution_patch")},
+    **{
+        name: {}
+        for name in (
+            "random",
+            "weight_delta",
+            "snip",
+            "fisher",
+            "graft_attribution",
+            "attribution_patch",
+        )
+    },
     "graft_scan": {},
     "graft_drop": {},
     "oracle": {"truth": "FE:ffn"},
@@ -38,19 +48,26 @@ RUNNING = tuple(name for name in SCORERS if name not in ("random", "oracle", "we
 
 
 def scorer(name: str, **parameters: object) -> ScoringLocalizer:
-    made = create(name, {**SCORERS[name], **{key: str(value) for key, value in parameters.items()}}, seed=0)
+    made = create(
+        name, {**SCORERS[name], **{key: str(value) for key, value in parameters.items()}}, seed=0
+    )
     assert isinstance(made, ScoringLocalizer)
     return made
 
 
-def scores(name: str, pair: ModelPair, prompts: Sequence[Prompt], **parameters: object) -> dict[Site, float]:
+def scores(
+    name: str, pair: ModelPair, prompts: Sequence[Prompt], **parameters: object
+) -> dict[Site, float]:
     return dict(scorer(name, **parameters).scores(pair, prompts))
 
 
 @cache
 def some() -> tuple[Prompt, ...]:
     """Two of different lengths and regions."""
-    return tuple(min((p for p in pool() if p.name == name), key=lambda p: len(p.text)) for name in ("headline", "control"))
+    return tuple(
+        min((p for p in pool() if p.name == name), key=lambda p: len(p.text))
+        for name in ("headline", "control")
+    )
 
 
 def mean(pair: ModelPair, prompts: Sequence[Prompt], graft: str) -> float:
@@ -76,7 +93,10 @@ def planted(family: str, graft: str) -> ModelPair:
     pair, donor = near(family, 0.3), copy.deepcopy(pair_of(family).recipient)
     slots = Slots(pair.family, pair.n_layers)
     for layer, component in {site[:2] for site in graft_sites(pair, some(), parse_graft(graft))}:
-        for ours, theirs in zip(*(tensors(pair, m, slots.index[layer, component]) for m in (donor, pair.donors["sft"])), strict=True):
+        for ours, theirs in zip(
+            *(tensors(pair, m, slots.index[layer, component]) for m in (donor, pair.donors["sft"])),
+            strict=True,
+        ):
             ours.data.copy_(theirs)
     return ModelPair("planted", pair.recipient, {"sft": donor}, pair.tokenizer, pair.family)
 
@@ -98,7 +118,11 @@ def test_contract(family: str, name: str) -> None:
     again = scores(name, pair, some()[::-1])
     assert list(again.values()) == pytest.approx(list(found.values()), rel=1e-6, abs=1e-9)
     assert [weights_hash(m) for m in (pair.recipient, *pair.donors.values())] == before
-    assert not any(p.requires_grad or p.grad is not None for m in (pair.recipient, *pair.donors.values()) for p in m.parameters())
+    assert not any(
+        p.requires_grad or p.grad is not None
+        for m in (pair.recipient, *pair.donors.values())
+        for p in m.parameters()
+    )
 
 
 @pytest.mark.parametrize("name", RUNNING)
@@ -107,8 +131,12 @@ def test_a_model_that_fails(name: str) -> None:
     pair = near("llama", 0.5)
     models = {"recipient": copy.deepcopy(pair.recipient), "sft": copy.deepcopy(pair.donors["sft"])}
     for model in models.values():
-        model.get_submodule("model.layers.1.mlp.down_proj").weight.data = torch.zeros(32, 47, dtype=pair.dtype)
-    broken = ModelPair("broken", models["recipient"], {"sft": models["sft"]}, pair.tokenizer, pair.family)
+        model.get_submodule("model.layers.1.mlp.down_proj").weight.data = torch.zeros(
+            32, 47, dtype=pair.dtype
+        )
+    broken = ModelPair(
+        "broken", models["recipient"], {"sft": models["sft"]}, pair.tokenizer, pair.family
+    )
     before = [weights_hash(m) for m in models.values()]
     with pytest.raises(RuntimeError, match="shape"):
         scores(name, broken, some())
@@ -149,7 +177,9 @@ def test_scan_and_drop_are_grafts(family: str) -> None:
     for site in list(scan)[::19]:
         graft = str(site_graft(pair, prompts, site))
         assert scan[site] == pytest.approx(mean(pair, prompts, graft) - none, abs=1e-9)
-        assert drop[site] == pytest.approx(full - mean(pair, prompts, f"ALL; {graft}=recipient"), abs=1e-9)
+        assert drop[site] == pytest.approx(
+            full - mean(pair, prompts, f"ALL; {graft}=recipient"), abs=1e-9
+        )
 
 
 def test_measuring_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +187,12 @@ def test_measuring_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = planted("gemma", "ALL:ffn@1")
     sets = [(), *((site,) for site in all_sites(pair, some())[::7])]
     together = site_logprobs(pair, some(), sets)
-    assert together == pytest.approx(logprobs(pair, some(), [site_treatments(pair, some(), s) for s in sets]), abs=1e-9)
-    moved = [any(s.layer == 1 and s.component in ("gate", "up", "down") for s in each) for each in sets]
+    assert together == pytest.approx(
+        logprobs(pair, some(), [site_treatments(pair, some(), s) for s in sets]), abs=1e-9
+    )
+    moved = [
+        any(s.layer == 1 and s.component in ("gate", "up", "down") for s in each) for each in sets
+    ]
     assert [bool((row != together[0]).any()) for row in together] == moved
     monkeypatch.setattr("kgbench.localizers._measure.DESCRIBED", 1)
     assert site_logprobs(pair, some(), sets) == pytest.approx(together, abs=1e-9)
@@ -168,14 +202,19 @@ def test_measuring_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_greedy(family: str) -> None:
     """Each choice adds to the last, the first is the best single site, and the graft is never worse than the first choice."""
     pair, prompts = near(family, 0.5), some()
-    found, scan = scores("greedy_graft", pair, prompts, steps=3), scores("graft_scan", pair, prompts)
+    found, scan = (
+        scores("greedy_graft", pair, prompts, steps=3),
+        scores("graft_scan", pair, prompts),
+    )
     ranking = sorted(found, key=lambda site: -found[site])
     assert ranking[0] == max(scan, key=scan.__getitem__)
     values = site_logprobs(pair, prompts, [ranking[:k] for k in range(4)]).mean(axis=1)
     assert values[1] - values[0] == pytest.approx(scan[ranking[0]], abs=1e-9)
     assert all(np.diff(values) > 0)
     assert values[3] >= values[1]
-    assert [found[site] for site in ranking[:3]] == pytest.approx([values[3] - values[k] for k in range(3)], abs=1e-9)
+    assert [found[site] for site in ranking[:3]] == pytest.approx(
+        [values[3] - values[k] for k in range(3)], abs=1e-9
+    )
     assert found[ranking[3]] <= found[ranking[2]]
     one = scores("greedy_graft", pair, prompts, steps=1)
     assert list(one.values()) == pytest.approx(list(scan.values()), abs=1e-9)
@@ -190,7 +229,9 @@ def test_greedy_stops_where_nothing_helps() -> None:
     chosen = [site for site in ranking if found[site] > 0]
     assert set(chosen) & set(helpful)
     assert all(site.component == "up" and site.layer == 0 for site in chosen)
-    final = site_logprobs(pair, some(), [chosen, *([*chosen, s] for s in found if s not in chosen)]).mean(axis=1)
+    final = site_logprobs(
+        pair, some(), [chosen, *([*chosen, s] for s in found if s not in chosen)]
+    ).mean(axis=1)
     assert (final[1:] <= final[0] + 1e-12).all()
 
 
@@ -201,14 +242,18 @@ def test_greedy_stops_where_nothing_helps() -> None:
 def test_attribution_is_the_limit_of_the_scan(family: str) -> None:
     """On W + e (W' - W) with small e, the first-order map ranks as the exact scan does and has its values."""
     e = 1e-3
-    first, exact = (scores(name, near(family, e), some()) for name in ("graft_attribution", "graft_scan"))
+    first, exact = (
+        scores(name, near(family, e), some()) for name in ("graft_attribution", "graft_scan")
+    )
     ours, theirs = np.array(list(first.values())) / e, np.array(list(exact.values())) / e
     assert spearmanr(ours, theirs).statistic >= 0.99
     assert np.abs(ours - theirs).max() < 0.02 * np.abs(theirs).max()
     full = np.array(list(scores("graft_attribution", pair_of(family), some()).values()))
     assert ours == pytest.approx(full, rel=1e-6, abs=1e-9)
     dropped = np.array(list(scores("graft_drop", near(family, e), some()).values())) / e
-    at_donor = np.array(list(scores("graft_attribution", near(family, e), some(), at=1.0).values())) / e
+    at_donor = (
+        np.array(list(scores("graft_attribution", near(family, e), some(), at=1.0).values())) / e
+    )
     assert spearmanr(at_donor, dropped).statistic >= 0.99
 
 
@@ -217,7 +262,10 @@ def test_integrated_attribution_is_complete(family: str) -> None:
     """Along the whole path the scores add up to what the full graft adds, the more exactly the more points."""
     pair = near(family, 0.25)
     wanted = mean(pair, some(), "ALL") - mean(pair, some(), "NONE")
-    errors = [abs(sum(scores("graft_attribution", pair, some(), steps=steps).values()) - wanted) for steps in (1, 4, 24)]
+    errors = [
+        abs(sum(scores("graft_attribution", pair, some(), steps=steps).values()) - wanted)
+        for steps in (1, 4, 24)
+    ]
     assert errors[2] < 1e-3 * errors[0] + 1e-6
     assert errors[2] <= errors[1] <= errors[0]
 
@@ -230,7 +278,11 @@ def test_attribution_patch(family: str) -> None:
     for site, score in found.items():
         groups = (("ln_1", "q", "k", "v", "o"), ("ln_2", "gate", "up", "down"), ("emb", "pos"))
         (group,) = (g for g in groups if site.component in g)
-        assert all(found[site._replace(component=c)] == score for c in group if site._replace(component=c) in found)
+        assert all(
+            found[site._replace(component=c)] == score
+            for c in group
+            if site._replace(component=c) in found
+        )
     grafted = scores("graft_attribution", near(family, e), some())
     for site in (s for s in found if s.component == "emb"):
         together = grafted[site] + grafted.get(site._replace(component="pos"), 0.0)
@@ -248,11 +300,21 @@ def test_snip_and_fisher_are_plain_autograd(family: str, at: str) -> None:
         logits = plain(input_ids=torch.tensor([pair.encode(prompt)])).logits[0, -1]
         value = logits.log_softmax(-1)[pair.encoded(prompt).target]
         gradients.append(
-            dict(zip((n for n, _ in plain.named_parameters()), torch.autograd.grad(value, list(plain.parameters())), strict=True))
+            dict(
+                zip(
+                    (n for n, _ in plain.named_parameters()),
+                    torch.autograd.grad(value, list(plain.parameters())),
+                    strict=True,
+                )
+            )
         )
     snip, fisher = scores("snip", pair, some(), at=at), scores("fisher", pair, some(), at=at)
     per_weight = scores("fisher", pair, some(), at=at, per_weight=True)
-    path = {"o": pair.family.path(1, "o"), "down": pair.family.path(1, "down"), "ln_1": pair.family.path(1, "ln_1")}
+    path = {
+        "o": pair.family.path(1, "o"),
+        "down": pair.family.path(1, "down"),
+        "ln_1": pair.family.path(1, "ln_1"),
+    }
     for component, module in path.items():
         names = [n for n, _ in plain.named_parameters() if n.startswith(f"{module}.")]
         ours, theirs = (dict(m.named_parameters()) for m in (pair.recipient, pair.donors["sft"]))
@@ -289,7 +351,8 @@ def test_weight_delta(family: str) -> None:
     slots = Slots(pair.family, pair.n_layers)
     for site in found:
         ours, theirs = (
-            torch.cat([t.flatten() for t in tensors(pair, m, slots.index[site[:2]])]) for m in (pair.recipient, pair.donors["sft"])
+            torch.cat([t.flatten() for t in tensors(pair, m, slots.index[site[:2]])])
+            for m in (pair.recipient, pair.donors["sft"])
         )
         assert found[site] == pytest.approx(float((theirs - ours).norm() / ours.norm()), rel=1e-9)
         assert (found[site] > 0) == (site.component in ("gate", "up", "down"))
@@ -300,7 +363,9 @@ def test_weight_delta(family: str) -> None:
         tensor.data.zero_()
     for tensor in tensors(pair, pair.donors["sft"], slots.index[0, "o"]):
         tensor.data.zero_()
-    found = scores("weight_delta", ModelPair("blank", blank, pair.donors, pair.tokenizer, pair.family), some())
+    found = scores(
+        "weight_delta", ModelPair("blank", blank, pair.donors, pair.tokenizer, pair.family), some()
+    )
     assert found[Site(0, "up", "LT")] == 1
     assert found[Site(0, "o", "LT")] == 0
 
@@ -309,7 +374,9 @@ def test_oracle() -> None:
     """1 at the plant and 0 elsewhere; without a plant it says what is missing."""
     pair = pair_of("llama")
     found = scores("oracle", pair, some(), truth="FE:o+ffn@second_half")
-    assert {site for site, score in found.items() if score == 1} == graft_sites(pair, some(), parse_graft("FE:o+ffn@second_half"))
+    assert {site for site, score in found.items() if score == 1} == graft_sites(
+        pair, some(), parse_graft("FE:o+ffn@second_half")
+    )
     assert set(found.values()) == {0, 1}
     with pytest.raises(NotApplicableError, match="nothing was planted in pico-llama") as caught:
         scores("oracle", pair, some(), truth="")

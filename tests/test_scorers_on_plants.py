@@ -19,7 +19,9 @@ from kgbench.models import catalog
 from kgbench.models.pair import ModelPair
 from kgbench.sites import SiteScores, parse_graft
 
-WEIGHT_PLANTS = [name for name in catalog.plants() if str(catalog.entry(name).plant).startswith("ALL:")]
+WEIGHT_PLANTS = [
+    name for name in catalog.plants() if str(catalog.entry(name).plant).startswith("ALL:")
+]
 FEW = 12
 """Prompts enough to tell places apart; of attention's eight the least need `FACTS` facts and more steps."""
 FACTS = 12
@@ -37,7 +39,9 @@ def by_place(scores: SiteScores) -> Places:
 
 def auroc(places: Places, truth: set[tuple[int | None, str]]) -> float:
     """Probability that a place of the truth scores above another one; ties count half."""
-    inside, outside = (np.array([v for p, v in places.items() if (p in truth) == which]) for which in (True, False))
+    inside, outside = (
+        np.array([v for p, v in places.items() if (p in truth) == which]) for which in (True, False)
+    )
     return float(((inside[:, None] > outside) + 0.5 * (inside[:, None] == outside)).mean())
 
 
@@ -51,8 +55,16 @@ def overlap(places: Places, truth: set[tuple[int | None, str]]) -> float:
 def case(name: str) -> tuple[ModelPair, tuple[Prompt, ...], frozenset[tuple[int | None, str]]]:
     """A plant, prompts of some of its facts, and its places."""
     entry, pair = catalog.entry(name), load_pair(name)
-    known = [p for p in load_prompts(entry.dataset, ["headline", "qa"]) if p.fact.id in set((entry.facts or ())[:FACTS])]
-    return pair, tuple(known), frozenset(s[:2] for s in graft_sites(pair, known, parse_graft(str(entry.plant))))
+    known = [
+        p
+        for p in load_prompts(entry.dataset, ["headline", "qa"])
+        if p.fact.id in set((entry.facts or ())[:FACTS])
+    ]
+    return (
+        pair,
+        tuple(known),
+        frozenset(s[:2] for s in graft_sites(pair, known, parse_graft(str(entry.plant)))),
+    )
 
 
 def scores(pair: ModelPair, prompts: Sequence[Prompt], name: str, **given: object) -> Places:
@@ -70,12 +82,18 @@ def test_there_are_weight_plants() -> None:
 def test_scan_finds_the_plant(name: str) -> None:
     """The exact scan tells the plant from all other places, and from its decoy's, which changed as much; the change itself does not."""
     pair, prompts, truth = case(name)
-    decoys = {s[:2] for s in graft_sites(pair, prompts, parse_graft(str(catalog.entry(name).decoy)))}
-    scanned, delta = (scores(pair, prompts[:FEW], method) for method in ("graft_scan", "weight_delta"))
+    decoys = {
+        s[:2] for s in graft_sites(pair, prompts, parse_graft(str(catalog.entry(name).decoy)))
+    }
+    scanned, delta = (
+        scores(pair, prompts[:FEW], method) for method in ("graft_scan", "weight_delta")
+    )
     assert auroc(scanned, set(truth)) >= 0.9
     assert auroc({p: v for p, v in scanned.items() if p in truth | decoys}, set(truth)) >= 0.8
     against = [delta[place] for place in sorted(truth | decoys, key=str)]
-    assert max(against) - min(against) < 1e-3 * max(against), "plant and decoy changed by one relative norm"
+    assert max(against) - min(against) < 1e-3 * max(against), (
+        "plant and decoy changed by one relative norm"
+    )
 
 
 @pytest.mark.parametrize("name", WEIGHT_PLANTS)
@@ -90,7 +108,9 @@ def test_mask_is_the_plant(name: str) -> None:
     assert overlap(found, set(truth)) >= 0.8
 
 
-@pytest.mark.parametrize("name", ["graft_scan", "graft_drop", "graft_attribution", "snip", "weight_delta", "mask_graft"])
+@pytest.mark.parametrize(
+    "name", ["graft_scan", "graft_drop", "graft_attribution", "snip", "weight_delta", "mask_graft"]
+)
 def test_what_alone_changed(name: str) -> None:
     """Where nothing else changed, every method that looks at the change finds its place."""
     pair = load_pair("tiny-gemma")
@@ -98,11 +118,19 @@ def test_what_alone_changed(name: str) -> None:
     truth = {site[:2] for site in graft_sites(pair, prompts, parse_graft("ALL:ffn@second_half"))}
     donor, slots = copy.deepcopy(pair.recipient), Slots(pair.family, pair.n_layers)
     for place in truth:
-        for part, tensor in zip(parts(pair, slots.index[place]), tensors(pair, pair.donors["sft"], slots.index[place]), strict=True):
+        for part, tensor in zip(
+            parts(pair, slots.index[place]),
+            tensors(pair, pair.donors["sft"], slots.index[place]),
+            strict=True,
+        ):
             donor.get_parameter(part.name).data.copy_(tensor)
     planted = ModelPair("planted", pair.recipient, {"sft": donor}, pair.tokenizer, pair.family)
-    given: dict[str, object] = {"steps": 60, "rate": 0.2, "sample": 4, "budget": 0.2} if name == "mask_graft" else {}
+    given: dict[str, object] = (
+        {"steps": 60, "rate": 0.2, "sample": 4, "budget": 0.2} if name == "mask_graft" else {}
+    )
     found = scores(planted, prompts, name, **given)
-    assert len(found) * len({s.region for s in all_sites(pair, prompts)}) == len(all_sites(pair, prompts))
+    assert len(found) * len({s.region for s in all_sites(pair, prompts)}) == len(
+        all_sites(pair, prompts)
+    )
     assert overlap(found, truth) >= 0.8
     assert auroc(found, truth) >= 0.99

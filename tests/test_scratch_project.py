@@ -25,7 +25,11 @@ FACTS = "tiny_movies:first150"
 
 def block(name: str) -> str:
     """The code between the README's marks of this name."""
-    found = re.search(rf"<!-- begin: {re.escape(name)} -->\n```\w*\n(.*?)```\n<!-- end: {re.escape(name)} -->", SECTION, re.DOTALL)
+    found = re.search(
+        rf"<!-- begin: {re.escape(name)} -->\n```\w*\n(.*?)```\n<!-- end: {re.escape(name)} -->",
+        SECTION,
+        re.DOTALL,
+    )
     assert found is not None, name
     return found[1]
 
@@ -35,7 +39,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel that the sources make, built and unpacked as an installer unpacks it."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
+    subprocess.run(
+        command,
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )
     (built,) = folder.glob("kgbench-*.whl")
     with zipfile.ZipFile(built) as archive:
         archive.extractall(folder / "installed")
@@ -48,24 +58,38 @@ class Project:
     def __init__(self, folder: Path, wheel: Path) -> None:
         self.folder, self.wheel = folder, wheel
         # With -S no .pth file is read, so that an editable install leads nowhere; what others installed is found all the same.
-        third_party = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "COV", "PYTHON"))}
+        third_party = [
+            path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")
+        ]
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("PYTEST", "COV", "PYTHON"))
+        }
         path = os.pathsep.join([str(wheel), *third_party])
-        self.environment = kept | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100"}
+        self.environment = kept | {
+            "PYTHONPATH": path,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "COLUMNS": "100",
+        }
 
     def ran(self, *arguments: str) -> tuple[int, str]:
         """Exit status and stdout of `python -m …` in the folder; warnings of ours are errors."""
         command = [sys.executable, "-S", "-m", *arguments]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, env=self.environment)
+        done = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, env=self.environment
+        )
         assert not done.stderr, done.stderr
         return done.returncode, done.stdout
 
     def tested(self, *options: str) -> tuple[int, str]:
         """Exit status and stdout of pytest there, which says itself from where it has the plug-in."""
-        status, told = self.ran("pytest", "-p", "no:cacheprovider", "-W", "error", "--traceconfig", *options)
-        assert re.findall(r"^PLUGIN registered: <module 'kgbench\S* from '(.*)'>$", told, re.MULTILINE) == [
-            str(self.wheel / "kgbench" / "pytest_plugin" / "__init__.py")
-        ]
+        status, told = self.ran(
+            "pytest", "-p", "no:cacheprovider", "-W", "error", "--traceconfig", *options
+        )
+        assert re.findall(
+            r"^PLUGIN registered: <module 'kgbench\S* from '(.*)'>$", told, re.MULTILINE
+        ) == [str(self.wheel / "kgbench" / "pytest_plugin" / "__init__.py")]
         return status, told
 
 
@@ -77,7 +101,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Project:
         table = csv.writer(file)
         table.writerow(["actor", "costar", "film"])
         table.writerows(
-            [fact.fields[name] for name in ("first_actor", "second_actor", "movie_title")] for fact in load_dataset(FACTS).facts
+            [fact.fields[name] for name in ("first_actor", "second_actor", "movie_title")]
+            for fact in load_dataset(FACTS).facts
         )
     shutil.copytree(part_of("tiny-gemma", "recipient"), folder / "before")
     whole_donor("tiny-gemma", folder / "after")
@@ -98,18 +123,33 @@ def imported(project: Project) -> str:
 
 def test_the_wheel_is_what_runs(project: Project) -> None:
     """Module and tasks come from it, and the sources cannot be imported."""
-    status, told = project.ran("timeit", "-n1", "-r1", "-s", "import kgbench, sys; print(kgbench.__file__, *sys.path, sep='\\n')")
+    status, told = project.ran(
+        "timeit",
+        "-n1",
+        "-r1",
+        "-s",
+        "import kgbench, sys; print(kgbench.__file__, *sys.path, sep='\\n')",
+    )
     module, *path = told.splitlines()[:-1]
     assert status == 0 and Path(module) == project.wheel / "kgbench" / "__init__.py"
-    assert not any((Path(project.folder, place) / "kgbench" / "__init__.py").exists() for place in path if place != str(project.wheel))
-    assert project.ran("kgbench", "tasks", "path") == (0, f"{project.wheel / 'kgbench' / 'tasks'}\n")
+    assert not any(
+        (Path(project.folder, place) / "kgbench" / "__init__.py").exists()
+        for place in path
+        if place != str(project.wheel)
+    )
+    assert project.ran("kgbench", "tasks", "path") == (
+        0,
+        f"{project.wheel / 'kgbench' / 'tasks'}\n",
+    )
     assert any((project.wheel / "kgbench" / "tasks").glob("*/headline.yaml"))
 
 
 def test_the_import_prints_what_the_readme_shows(imported: str, project: Project) -> None:
     """All rows are kept, with both templates."""
     assert imported.startswith(block("output of kgbench data import"))
-    assert len(load_dataset(str(project.folder / "facts.jsonl")).facts) == len(load_dataset(FACTS).facts)
+    assert len(load_dataset(str(project.folder / "facts.jsonl")).facts) == len(
+        load_dataset(FACTS).facts
+    )
 
 
 def test_the_claims_of_the_readme_pass(imported: str, project: Project) -> None:
@@ -119,7 +159,9 @@ def test_the_claims_of_the_readme_pass(imported: str, project: Project) -> None:
     shown = README.partition("<!-- begin: output of the test -->")[2].partition("<!-- end")[0]
     assert "4 passed" in shown and re.search(r"=+ 4 passed in", told)
     rows = [line for line in shown.splitlines() if re.match(r"(PRE|SFT|FE|LT|\(FE)", line)]
-    assert len(rows) > 3 and all(row.split()[:3] in [line.split()[:3] for line in told.splitlines()] for row in rows)
+    assert len(rows) > 3 and all(
+        row.split()[:3] in [line.split()[:3] for line in told.splitlines()] for row in rows
+    )
 
 
 def test_nothing_learned_nothing_passes(imported: str, project: Project) -> None:

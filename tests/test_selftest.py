@@ -21,7 +21,9 @@ from kgbench.testing import PICO_FAMILIES, pico_pair
 def with_map(pair: ModelPair, **inside: object) -> ModelPair:
     """The same models under a changed map; None leaves a component out."""
     changed = {**pair.family.inside, **inside}
-    return with_family(pair, replace(pair.family, inside={c: p for c, p in changed.items() if p is not None}))
+    return with_family(
+        pair, replace(pair.family, inside={c: p for c, p in changed.items() if p is not None})
+    )
 
 
 def with_family(pair: ModelPair, family: Family) -> ModelPair:
@@ -33,7 +35,9 @@ def with_family(pair: ModelPair, family: Family) -> ModelPair:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_true_maps_pass(family: str, attention: str, dtype: torch.dtype) -> None:
     """Every shipped map fits its models, in every type, tied or not, and the test leaves the models as they are."""
-    pair = pico_pair(family, attention=attention, dtype=dtype, donors=("sft", "task"), tied=attention == "sdpa")
+    pair = pico_pair(
+        family, attention=attention, dtype=dtype, donors=("sft", "task"), tied=attention == "sdpa"
+    )
     before = [weights_hash(m) for m in (pair.recipient, *pair.donors.values())]
     verify(pair)
     assert packed_agrees(pair) is None
@@ -43,7 +47,9 @@ def test_true_maps_pass(family: str, attention: str, dtype: torch.dtype) -> None
 @pytest.mark.parametrize("component", ["ln_1", "o", "ln_2", "up", "down"])
 def test_a_missing_component(component: str) -> None:
     """A map without a component: grafting everything is not the donor."""
-    with pytest.raises(LawError, match="does not fit pico-gpt2: grafting everything is not the donor 'sft'"):
+    with pytest.raises(
+        LawError, match="does not fit pico-gpt2: grafting everything is not the donor 'sft'"
+    ):
         verify(with_map(pico_pair("gpt2"), **{component: None}))
 
 
@@ -52,7 +58,10 @@ def test_a_missing_component_outside_the_layers(component: str) -> None:
     """The same outside the layers."""
     pair = pico_pair("gpt2")
     outside = {c: p for c, p in pair.family.outside.items() if c != component}
-    with pytest.raises(LawError, match=r"grafting everything is not the donor|does not say where the component 'head' is"):
+    with pytest.raises(
+        LawError,
+        match=r"grafting everything is not the donor|does not say where the component 'head' is",
+    ):
         verify(with_family(pair, replace(pair.family, outside=outside)))
 
 
@@ -64,7 +73,9 @@ def test_a_misplaced_module() -> None:
         verify(with_map(pico_pair("llama"), gate=Place("mlp.gate")))
 
 
-@pytest.mark.parametrize("wrong", [{"k": Place("attn.c_attn", 2, 3)}, {"v": None}, {"q": Place("attn.c_attn", 0, 6)}])
+@pytest.mark.parametrize(
+    "wrong", [{"k": Place("attn.c_attn", 2, 3)}, {"v": None}, {"q": Place("attn.c_attn", 0, 6)}]
+)
 def test_wrong_slices(wrong: dict[str, Place | None]) -> None:
     """Slices that overlap, or leave a part of the fused output out."""
     with pytest.raises(LawError, match="slices of a fused projection do not partition its output"):
@@ -100,7 +111,9 @@ def _shifted(dtype: torch.dtype, shift: float) -> ModelPair:
     pair = pico_pair("llama", dtype=dtype)
     for model in (pair.recipient, *pair.donors.values()):
         head = model.get_output_embeddings()
-        head.bias = nn.Parameter(torch.full((head.out_features,), shift, dtype=dtype), requires_grad=False)
+        head.bias = nn.Parameter(
+            torch.full((head.out_features,), shift, dtype=dtype), requires_grad=False
+        )
     return pair
 
 
@@ -115,8 +128,16 @@ def test_a_shift_hides_nothing(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("hooks", "error", "said"),
     [
-        ({"mlp": "self_attn"}, LawError, "'mlp' is 'self_attn', where it should be the module whose output is added to the stream"),
-        ({"attention": "mlp"}, LawError, "'self_attn.o_proj' or one that holds it, and not 'mlp.down_proj'"),
+        (
+            {"mlp": "self_attn"},
+            LawError,
+            "'mlp' is 'self_attn', where it should be the module whose output is added to the stream",
+        ),
+        (
+            {"attention": "mlp"},
+            LawError,
+            "'self_attn.o_proj' or one that holds it, and not 'mlp.down_proj'",
+        ),
         ({"mlp": "mlp.gate_proj"}, LawError, "'mlp.down_proj' or one that holds it"),
         ({"attention": "nowhere"}, ModelError, r"no module 'model\.layers\.0\.nowhere'"),
     ],
@@ -142,9 +163,15 @@ def _ignoring(forward: Callable[..., object]) -> Callable[..., object]:
 
 
 @pytest.mark.parametrize(
-    ("wrap", "reason"), [(_refusing, "refuses a 4-D mask (attention_mask must have two dimensions)"), (_ignoring, "logits differ by")]
+    ("wrap", "reason"),
+    [
+        (_refusing, "refuses a 4-D mask (attention_mask must have two dimensions)"),
+        (_ignoring, "logits differ by"),
+    ],
 )
-def test_auto_takes_rows_where_packed_does_not_work(wrap: Callable[..., Callable[..., object]], reason: str) -> None:
+def test_auto_takes_rows_where_packed_does_not_work(
+    wrap: Callable[..., Callable[..., object]], reason: str
+) -> None:
     """A model that refuses a 4-D mask, or takes no notice of it, is run one row per configuration, and the engine says why."""
     pair = pico_pair("gemma")
     pair.recipient.forward = wrap(pair.recipient.forward)
@@ -152,15 +179,22 @@ def test_auto_takes_rows_where_packed_does_not_work(wrap: Callable[..., Callable
     assert engine.executor == "rows"
     assert reason in engine.reason
     prompts = load_prompts("fake_movies_fake_actors", ["headline", "qa"], limit=2)
-    assert torch.equal(engine.logits(engine.plan(prompts, ["FE"]))[:, :, 0], grafted_logits(pico_pair("gemma"), prompts, ["FE"], "rows"))
+    assert torch.equal(
+        engine.logits(engine.plan(prompts, ["FE"]))[:, :, 0],
+        grafted_logits(pico_pair("gemma"), prompts, ["FE"], "rows"),
+    )
 
 
 @pytest.mark.parametrize("wrap", [_refusing, _ignoring])
-def test_packed_is_refused_where_it_does_not_work(wrap: Callable[..., Callable[..., object]]) -> None:
+def test_packed_is_refused_where_it_does_not_work(
+    wrap: Callable[..., Callable[..., object]],
+) -> None:
     """An executor that is asked for by name is no less tested: what fails its self-test computes nothing."""
     pair = pico_pair("gemma")
     pair.recipient.forward = wrap(pair.recipient.forward)
-    with pytest.raises(ModelError, match=r"executor 'packed' cannot run pico-gemma: .*; take 'auto' or 'rows'"):
+    with pytest.raises(
+        ModelError, match=r"executor 'packed' cannot run pico-gemma: .*; take 'auto' or 'rows'"
+    ):
         Engine(pair, "packed")
     assert Engine(pair, "rows").executor == "rows"
 

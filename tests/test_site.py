@@ -59,7 +59,9 @@ class Links(HTMLParser):
         if tag == "script":
             self.scripts.append(own)
         if own.get("rel") != "external":
-            self.found += [(tag, value) for key in ("href", "src") if (value := own.get(key)) is not None]
+            self.found += [
+                (tag, value) for key in ("href", "src") if (value := own.get(key)) is not None
+            ]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,9 @@ def pages(site: dict[str, str]) -> Iterator[tuple[str, str]]:
     return ((path, text) for path, text in site.items() if path.endswith(".html"))
 
 
-def test_the_same_leaderboard_gives_the_same_bytes(board: Leaderboard, site: dict[str, str]) -> None:
+def test_the_same_leaderboard_gives_the_same_bytes(
+    board: Leaderboard, site: dict[str, str]
+) -> None:
     """Rendering twice gives the same files, each of them once, all of them within the site."""
     again = list(render_site(board))
     assert {path: content.decode() for path, content in again} == site
@@ -92,7 +96,9 @@ def test_every_link_leads_to_a_file_of_the_site(site: dict[str, str]) -> None:
         for tag, link in Links(text).found:
             target = link.partition("#")[0]
             assert not re.match(r"[a-z]+:|//", link), f"{path} names {link}"
-            assert not target or normpath(join(dirname(path), target)) in site, f"{path}: {tag} leads to {link}"
+            assert not target or normpath(join(dirname(path), target)) in site, (
+                f"{path}: {tag} leads to {link}"
+            )
 
 
 def test_links_to_tables_name_tables(site: dict[str, str]) -> None:
@@ -110,8 +116,14 @@ def test_pages_forbid_every_request_elsewhere(site: dict[str, str]) -> None:
         policy = re.search(r'Content-Security-Policy content="([^"]+)"', text)
         assert policy is not None and policy[1].startswith("default-src 'none'"), path
         assert "http" not in policy[1] and "unsafe-eval" not in policy[1]
-        assert all(own.get("src") or own.get("type") == "application/json" for own in Links(text).scripts), path
-    assert not any("fetch(" in text for path, text in site.items() if path.startswith("assets/") and "charts.js" not in path)
+        assert all(
+            own.get("src") or own.get("type") == "application/json" for own in Links(text).scripts
+        ), path
+    assert not any(
+        "fetch(" in text
+        for path, text in site.items()
+        if path.startswith("assets/") and "charts.js" not in path
+    )
 
 
 def test_names_are_text_whatever_they_hold(site: dict[str, str]) -> None:
@@ -120,7 +132,9 @@ def test_names_are_text_whatever_they_hold(site: dict[str, str]) -> None:
     assert {"index.html", "pathways.html", "data/runs.js"} <= set(holding)
     for path in holding:
         if path.endswith(".html"):
-            assert "<script>alert" not in site[path] and "<b>" not in site[path].replace(" <b>=</b>", ""), path
+            assert "<script>alert" not in site[path] and "<b>" not in site[path].replace(
+                " <b>=</b>", ""
+            ), path
         else:
             assert "\u2028" not in site[path], path
 
@@ -138,20 +152,29 @@ def test_methods_never_share_a_file(names: list[str]) -> None:
     """Two methods have two file names, also where case is not told apart, and each is a plain one."""
     slugs = [method_slug(name) for name in names]
     assert len(set(slugs)) == len(names)
-    assert all(re.fullmatch(r"[a-z0-9][a-z0-9_-]*|_[a-z0-9_-]*", slug) and len(slug) < 80 for slug in slugs)
+    assert all(
+        re.fullmatch(r"[a-z0-9][a-z0-9_-]*|_[a-z0-9_-]*", slug) and len(slug) < 80 for slug in slugs
+    )
 
 
 def test_undefined_figures_say_why(site: dict[str, str]) -> None:
     """Wherever a figure is undefined, its cell names a footnote that is there, and a method without a rank has a reason."""
-    assert "the denominator&#39;s interval holds 0" in site["planted.html"] or "data-f" not in site["planted.html"]
+    assert (
+        "the denominator&#39;s interval holds 0" in site["planted.html"]
+        or "data-f" not in site["planted.html"]
+    )
     for path, text in pages(site):
         for part in re.split(r"<section|<details", text):
             marks = [int(mark) for mark in re.findall(r"data-f=(\d+)", part)]
-            reasons = re.search(r'<ol class="[^"]*reasons">(.*?)</ol>', text if "runs/" in path else part, re.S) or re.search(
-                r"<ol class=reasons>(.*?)</ol>", part, re.S
+            reasons = re.search(
+                r'<ol class="[^"]*reasons">(.*?)</ol>', text if "runs/" in path else part, re.S
+            ) or re.search(r"<ol class=reasons>(.*?)</ol>", part, re.S)
+            assert not marks or (reasons is not None and reasons[1].count("<li>") >= max(marks)), (
+                path
             )
-            assert not marks or (reasons is not None and reasons[1].count("<li>") >= max(marks)), path
-    assert re.search(r"Without a rank: .*path_patch\. Not all cells were run", site["pathways.html"])
+    assert re.search(
+        r"Without a rank: .*path_patch\. Not all cells were run", site["pathways.html"]
+    )
 
 
 def test_boards_can_be_read_without_scripts(board: Leaderboard, site: dict[str, str]) -> None:
@@ -166,12 +189,21 @@ def test_boards_can_be_read_without_scripts(board: Leaderboard, site: dict[str, 
 def test_a_cell_holds_its_figure(value: float, width: float) -> None:
     """Value, interval and n come back from beside the text, to four digits, and the value from the text as it is written there."""
     estimate = Estimate(value=value, low=value - width, high=value + width, n=7)
-    found = re.fullmatch(r'<td data-v="(\S+) (\S+) (\S+) 7">(\S+)( \[.*\])?', str(Cells().cell(estimate)))
+    found = re.fullmatch(
+        r'<td data-v="(\S+) (\S+) (\S+) 7">(\S+)( \[.*\])?', str(Cells().cell(estimate))
+    )
     assert found is not None
-    assert [float(x) for x in found.groups()[:3]] == [float(f"{x:.4g}") for x in (estimate.value, estimate.low, estimate.high)]
+    assert [float(x) for x in found.groups()[:3]] == [
+        float(f"{x:.4g}") for x in (estimate.value, estimate.low, estimate.high)
+    ]
     assert np.isclose(float(found[4].replace("−", "-")), value, rtol=0.005, atol=0.0051)
     precise = str(Cells().precise(estimate))
-    assert np.isclose(float(precise.removeprefix("<td>").split()[0].replace("−", "-")), value, rtol=0.005, atol=0.00051)
+    assert np.isclose(
+        float(precise.removeprefix("<td>").split()[0].replace("−", "-")),
+        value,
+        rtol=0.005,
+        atol=0.00051,
+    )
 
 
 def test_a_run_says_where_it_comes_from(board: Leaderboard, site: dict[str, str]) -> None:
@@ -180,7 +212,13 @@ def test_a_run_says_where_it_comes_from(board: Leaderboard, site: dict[str, str]
         text = site[f"runs/{entry.record.id[:12]}.html"]
         source = entry.record.provenance
         hashes = entry.record.identity.weights
-        told = [source.time[:10], f"torch {source.packages['torch']}", f"kgbench {source.kgbench}", hashes.recipient[:12], "Seed"]
+        told = [
+            source.time[:10],
+            f"torch {source.packages['torch']}",
+            f"kgbench {source.kgbench}",
+            hashes.recipient[:12],
+            "Seed",
+        ]
         assert all(part in text for part in told)
         assert f"kgbench rerun {entry.folder.name}" in text
         assert len(text) < 12_000
@@ -204,17 +242,32 @@ def test_every_page_has_the_navigation(site: dict[str, str]) -> None:
     for path, text in pages(site):
         nav = text[text.index("<nav") : text.index("</nav>")]
         up = "../" * path.count("/")
-        assert all(f'href="{up}{name}.html"' in nav for name in ("pathways", "planted", "compare", "read")), path
+        assert all(
+            f'href="{up}{name}.html"' in nav for name in ("pathways", "planted", "compare", "read")
+        ), path
 
 
 def test_the_guide_explains_every_word(site: dict[str, str]) -> None:
     """The glossary has the words of the boards, and the drawing says in words what it shows."""
     words = set(re.findall(r"<dt>([^<]+)", site["read.html"].lower()))
-    assert {"recipient", "donor", "site", "cell", "region", "plant", "decoy", "law", "separation"} <= {w.split("<")[0] for w in words}
+    assert {
+        "recipient",
+        "donor",
+        "site",
+        "cell",
+        "region",
+        "plant",
+        "decoy",
+        "law",
+        "separation",
+    } <= {w.split("<")[0] for w in words}
     drawings = re.findall(r"<svg.*?</svg>", site["read.html"], re.S)
     filled = [drawing.count('class="donor"') for drawing in drawings]
     assert filled == [0, 20, 8], "nothing, everything, and two tokens of five, in four layers"
-    assert all("role=img" in drawing and re.search(r"<title id=[^>]+>.{20,}</title>", drawing) for drawing in drawings)
+    assert all(
+        "role=img" in drawing and re.search(r"<title id=[^>]+>.{20,}</title>", drawing)
+        for drawing in drawings
+    )
 
 
 def test_k_is_said_where_it_stands(board: Leaderboard, site: dict[str, str]) -> None:
@@ -229,7 +282,9 @@ def test_k_is_said_where_it_stands(board: Leaderboard, site: dict[str, str]) -> 
 
 def test_the_comparison_opens_on_the_first_two_ranks(site: dict[str, str]) -> None:
     """The index names two runs of the first cell, the leader's and that of rank 2, with suite, source and prompts of each."""
-    held = json.loads(site["data/runs.js"].removeprefix('kgbench.index.put("",').removesuffix(");\n"))
+    held = json.loads(
+        site["data/runs.js"].removeprefix('kgbench.index.put("",').removesuffix(");\n")
+    )
     runs = {run[0]: run for run in held["runs"]}
     first, second = (runs[name] for name in held["first"])
     assert (first[1], first[5]) == ("dynamic_graft", "verified") and first[2:5] == second[2:5]
@@ -262,19 +317,29 @@ def decoded(text: str, n: int) -> list[int]:
 def test_hits_can_be_counted_from_the_data_of_a_run(board: Leaderboard) -> None:
     """The steps of a run give each of its top-k hit rates, and the number of facts behind it."""
     entry = board.entries[0]
-    ranks = fact_ranks(read_ranks(entry.content("facts.parquet"), entry.folder), [row.graft for row in entry.record.rows])
+    ranks = fact_ranks(
+        read_ranks(entry.content("facts.parquet"), entry.folder),
+        [row.graft for row in entry.record.rows],
+    )
     for row in entry.record.rows:
         steps = decoded(ranks.prompts[row.prompt][row.graft], len(ranks.facts))
         assert sum(step != 7 for step in steps) == row.n
         for k, step in enumerate(STEPS):
-            assert np.isclose(row.estimate(f"top{step}").value or 0.0, np.mean([own <= k for own in steps if own != 7]), atol=1e-5)
+            assert np.isclose(
+                row.estimate(f"top{step}").value or 0.0,
+                np.mean([own <= k for own in steps if own != 7]),
+                atol=1e-5,
+            )
 
 
 def test_a_fact_that_was_not_asked_is_told_from_a_miss() -> None:
     """Facts that only one prompt asked have a step of their own on the other; the order of rows changes nothing."""
     rows = fake_runs.rows(7)
     some = rows.filter(
-        [p == "qa" or f != "tiny_movies/3" for p, f in zip(rows["prompt"].to_pylist(), rows["fact"].to_pylist(), strict=True)]
+        [
+            p == "qa" or f != "tiny_movies/3"
+            for p, f in zip(rows["prompt"].to_pylist(), rows["fact"].to_pylist(), strict=True)
+        ]
     )
     ranks = fact_ranks(some, ["PRE"])
     place = ranks.facts.index("tiny_movies/3")
@@ -291,10 +356,19 @@ def test_a_map_holds_every_score(board: Leaderboard) -> None:
     low, high = data["ends"]
     grid = re.sub(r"(..)\((\d+)\)", lambda found: found[1] * int(found[2]), data["grid"])
     codes = [grid[i : i + 2] for i in range(0, len(grid), 2)]
-    places = [(None, "emb"), *((layer, c) for c in data["components"].split()[1:] for layer in data["layers"])]
+    places = [
+        (None, "emb"),
+        *((layer, c) for c in data["components"].split()[1:] for layer in data["layers"]),
+    ]
     sites = [(layer, c, r) for r in data["regions"].split() for layer, c in places]
-    values = {site: low + (DIGITS.index(a) * 64 + DIGITS.index(b)) / 4094 * (high - low) for site, (a, b) in zip(sites, codes, strict=True)}
-    assert all(np.isclose(values[s.layer, s.component, s.region], s.score, atol=(high - low) / 2000) for s in entry.record.scores or ())
+    values = {
+        site: low + (DIGITS.index(a) * 64 + DIGITS.index(b)) / 4094 * (high - low)
+        for site, (a, b) in zip(sites, codes, strict=True)
+    }
+    assert all(
+        np.isclose(values[s.layer, s.component, s.region], s.score, atol=(high - low) / 2000)
+        for s in entry.record.scores or ()
+    )
 
 
 def test_only_files_of_the_site_are_served(board: Leaderboard, tmp_path: Path) -> None:
@@ -307,7 +381,13 @@ def test_only_files_of_the_site_are_served(board: Leaderboard, tmp_path: Path) -
         try:
             assert ask(server.server_port, "/") == 200
             assert ask(server.server_port, "/pathways.html") == 200
-            for path in ("/runs/", "/../secret.txt", "/%2e%2e/secret.txt", "/..%2fsecret.txt", "//secret.txt"):
+            for path in (
+                "/runs/",
+                "/../secret.txt",
+                "/%2e%2e/secret.txt",
+                "/..%2fsecret.txt",
+                "//secret.txt",
+            ):
                 assert ask(server.server_port, path) == 404, path
             assert ask(server.server_port, "/", "evil.example") == 421
         finally:
@@ -315,7 +395,9 @@ def test_only_files_of_the_site_are_served(board: Leaderboard, tmp_path: Path) -
             thread.join()
 
 
-def test_what_a_client_does_ends_its_connection_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_client_does_ends_its_connection_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """NUL in an address, a broken connection and a request that never ends print nothing; others are answered meanwhile."""
     (tmp_path / "index.html").write_text("here")
     with site_server(tmp_path, 0) as server:
@@ -383,7 +465,9 @@ def test_a_signal_ends_serving_and_leaves_nothing(tmp_path: Path, number: signal
 
 
 @pytest.mark.parametrize("command", ["build", "check", "serve"])
-def test_a_board_that_is_not_there_is_an_error(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_board_that_is_not_there_is_an_error(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Status 2 and one line that names the folder and the option, not an empty board."""
     assert main(["leaderboard", command, "--root", str(tmp_path / "nowhere")]) == 2
     told = capsys.readouterr().err
@@ -404,12 +488,17 @@ def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(InputError, match="--port"), site_server(tmp_path, taken.getsockname()[1]):
+        with (
+            pytest.raises(InputError, match="--port"),
+            site_server(tmp_path, taken.getsockname()[1]),
+        ):
             pass
 
 
 def test_own_runs_say_that_they_are_own(board: Leaderboard, site: dict[str, str]) -> None:
     """A run that was never submitted is named as the reader's, in words."""
     own: Entry = next(entry for entry in board.entries if entry.submission is None)
-    assert own.record.identity.localizer == LocalizerRef(name=HOSTILE, version="1", parameters=own.record.identity.localizer.parameters)
+    assert own.record.identity.localizer == LocalizerRef(
+        name=HOSTILE, version="1", parameters=own.record.identity.localizer.parameters
+    )
     assert "yours: not submitted" in site[f"runs/{own.record.id[:12]}.html"]

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import FAMILIES, examples, families, pair_of, pool
 
-from kgbench.engine.site_sets import all_sites, graft_sites, site_costs, site_graft, site_treatments, token_cells
+from kgbench.engine.site_sets import (
+    all_sites,
+    graft_sites,
+    site_costs,
+    site_graft,
+    site_treatments,
+    token_cells,
+)
 from kgbench.engine.treatment import Slots, graft_treatments, parse_configuration
 from kgbench.engine.weights import numel
 from kgbench.sites import GROUPS, SCORED_REGIONS, Site, parse_graft
@@ -49,9 +56,19 @@ def test_cells(family: str) -> None:
 def test_the_ends(family: str) -> None:
     """All sites are the graft ALL, none the recipient; with `left_out` it is the other way round."""
     pair, prompts = pair_of(family), one_of_each()
-    nothing, everything = (graft_treatments(pair, prompts, parse_configuration(c)) for c in ("PRE", "ALL"))
-    assert site_treatments(pair, prompts, []) == site_treatments(pair, prompts, all_sites(pair, prompts), left_out=True) == nothing
-    assert site_treatments(pair, prompts, all_sites(pair, prompts)) == site_treatments(pair, prompts, [], left_out=True) == everything
+    nothing, everything = (
+        graft_treatments(pair, prompts, parse_configuration(c)) for c in ("PRE", "ALL")
+    )
+    assert (
+        site_treatments(pair, prompts, [])
+        == site_treatments(pair, prompts, all_sites(pair, prompts), left_out=True)
+        == nothing
+    )
+    assert (
+        site_treatments(pair, prompts, all_sites(pair, prompts))
+        == site_treatments(pair, prompts, [], left_out=True)
+        == everything
+    )
 
 
 @examples(40, "sites")
@@ -62,7 +79,9 @@ def test_treatments_of_sites(data: st.DataObject, family: str) -> None:
     every = all_sites(pair, prompts)
     chosen = data.draw(st.sets(st.sampled_from(every)))
     treatments = site_treatments(pair, prompts, chosen)
-    assert treatments == site_treatments(pair, prompts, [s for s in every if s not in chosen], left_out=True)
+    assert treatments == site_treatments(
+        pair, prompts, [s for s in every if s not in chosen], left_out=True
+    )
     for prompt, tokens in zip(prompts, treatments, strict=True):
         assert len(tokens) == len(pair.encode(prompt))
         for cell, treatment in zip(token_cells(pair, prompt), tokens, strict=True):
@@ -77,7 +96,9 @@ def test_a_site_as_an_expression(family: str, name: str) -> None:
     pair, prompts = pair_of(family), pool(name)
     for site in all_sites(pair, prompts):
         graft = site_graft(pair, prompts, site)
-        assert graft_treatments(pair, prompts, graft) == site_treatments(pair, prompts, [site]), str(graft)
+        assert graft_treatments(pair, prompts, graft) == site_treatments(pair, prompts, [site]), (
+            str(graft)
+        )
         assert graft_sites(pair, prompts, graft) == {site}
 
 
@@ -92,19 +113,31 @@ def test_sites_of_a_graft(family: str) -> None:
 
     assert found("NONE") == found("ALL:ln_f+head") == set()
     assert found("ALL") == every
-    assert found("FE:ffn@1") == {s for s in every if s.region == "FE" and s.layer == 1 and s.component in GROUPS["ffn"]}
-    assert found("ALL:o+ffn@second_half") == {s for s in every if s.layer in (1, 2) and s.component in ("o", *GROUPS["ffn"])}
+    assert found("FE:ffn@1") == {
+        s for s in every if s.region == "FE" and s.layer == 1 and s.component in GROUPS["ffn"]
+    }
+    assert found("ALL:o+ffn@second_half") == {
+        s for s in every if s.layer in (1, 2) and s.component in ("o", *GROUPS["ffn"])
+    }
     assert found("LT^C") == {s for s in every if s.region != "LT"}
-    assert found("ALL; FE:q=recipient") == {s for s in every if (s.region, s.component) != ("FE", "q")}
+    assert found("ALL; FE:q=recipient") == {
+        s for s in every if (s.region, s.component) != ("FE", "q")
+    }
 
 
 @families
 def test_costs(family: str) -> None:
     """Weights times tokens; a token uses one row of the embeddings. Over prompts, costs add up."""
     pair, prompts = pair_of(family), one_of_each()
-    costs, each, sizes = site_costs(pair, prompts), [site_costs(pair, [p]) for p in prompts], numel(pair)
+    costs, each, sizes = (
+        site_costs(pair, prompts),
+        [site_costs(pair, [p]) for p in prompts],
+        numel(pair),
+    )
     assert tuple(costs) == all_sites(pair, prompts)
     for site, cost in costs.items():
         tokens = sum(cell == site.region for p in prompts for cell in token_cells(pair, p))
-        assert cost == tokens * (32 if site.component in ("emb", "pos") else sizes[site.layer, site.component])
+        assert cost == tokens * (
+            32 if site.component in ("emb", "pos") else sizes[site.layer, site.component]
+        )
         assert cost == sum(one.get(site, 0) for one in each)

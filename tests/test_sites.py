@@ -78,7 +78,10 @@ def test_blanks_do_not_matter(text: str, rng: object) -> None:
         ("FE@0/3-3/3", "FE@0/1-1/1"),
         ("FE@all,3", "FE@all,3"),
         ("((FE))^C", "((FE))^C"),
-        ("FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation", "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation"),
+        (
+            "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation",
+            "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation",
+        ),
         *((c, c) for c in CONFIGURATIONS if c not in ("PRE", "SFT")),
     ],
 )
@@ -96,11 +99,17 @@ def test_positions_are_sets(text: str, layout: tuple[dict[str, list[int]], int])
     regions, n = layout
     (term,) = parse_graft(text).terms
     assert term.positions.tokens(regions, n) == oracle.token_set(text, regions, n)
-    assert term.positions.regions() == {r for r in REGIONS if r in text.replace("(", "+").replace(")", "+").replace("^", "+").split("+")}
+    assert term.positions.regions() == {
+        r
+        for r in REGIONS
+        if r in text.replace("(", "+").replace(")", "+").replace("^", "+").split("+")
+    }
 
 
 @given(positions(), laid_out())
-def test_complement_is_the_other_tokens(text: str, layout: tuple[dict[str, list[int]], int]) -> None:
+def test_complement_is_the_other_tokens(
+    text: str, layout: tuple[dict[str, list[int]], int]
+) -> None:
     """`complement` gives an expression of the other tokens; twice it gives the same tokens."""
     regions, n = layout
 
@@ -112,7 +121,14 @@ def test_complement_is_the_other_tokens(text: str, layout: tuple[dict[str, list[
 
 
 @pytest.mark.parametrize(
-    ("text", "other"), [("FE", "FE^C"), ("FE+LT", "(FE+LT)^C"), ("(FE+LT)^C", "FE+LT"), ("FE^C", "FE"), ("ALL", "ALL^C")]
+    ("text", "other"),
+    [
+        ("FE", "FE^C"),
+        ("FE+LT", "(FE+LT)^C"),
+        ("(FE+LT)^C", "FE+LT"),
+        ("FE^C", "FE"),
+        ("ALL", "ALL^C"),
+    ],
 )
 def test_complement_is_written_as_the_paper_does(text: str, other: str) -> None:
     """Complements of the pathway configurations are the pathway configurations."""
@@ -122,14 +138,18 @@ def test_complement_is_written_as_the_paper_does(text: str, other: str) -> None:
 def test_names_of_hugging_face_are_read_as_ours() -> None:
     """A component under its name in Hugging Face's models is the same graft, written with our name."""
     assert str(parse_graft("LT:mlp+o_proj")) == "LT:ffn+o"
-    assert {name: str(parse_graft(f"LT:{name}")) for name in SYNONYMS} == {name: f"LT:{ours}" for name, ours in SYNONYMS.items()}
+    assert {name: str(parse_graft(f"LT:{name}")) for name in SYNONYMS} == {
+        name: f"LT:{ours}" for name, ours in SYNONYMS.items()
+    }
     assert not {*SYNONYMS} & {*GROUPS, *COMPONENTS}
 
 
 @given(st.lists(grafts(), min_size=1, max_size=4))
 def test_commas_separate_grafts_but_not_layers(some: list[str]) -> None:
     """Grafts joined by commas are split where one ends, also behind a list of layers."""
-    assert [str(parse_graft(text)) for text in split_grafts(", ".join(some))] == [str(parse_graft(text)) for text in some]
+    assert [str(parse_graft(text)) for text in split_grafts(", ".join(some))] == [
+        str(parse_graft(text)) for text in some
+    ]
 
 
 @pytest.mark.parametrize(
@@ -157,13 +177,22 @@ def test_unknown_regions_of_a_prompt() -> None:
 @given(st.integers(1, 200))
 def test_layer_groups_partition_the_layers(n: int) -> None:
     """For every depth: halves, and quarters, hold each layer once, in order."""
-    for names in (("first_half", "second_half"), ("first_quarter", "second_quarter", "third_quarter", "fourth_quarter")):
+    for names in (
+        ("first_half", "second_half"),
+        ("first_quarter", "second_quarter", "third_quarter", "fourth_quarter"),
+    ):
         held = [layer for name in names for layer in sorted(Layers((name,)).resolve(n))]
         assert held == list(range(n))
     assert set(LAYER_GROUPS) == set(oracle.SHARES)
 
 
-@given(st.integers(1, 100), st.integers(0, 12), st.integers(1, 12), st.integers(0, 12), st.integers(1, 12))
+@given(
+    st.integers(1, 100),
+    st.integers(0, 12),
+    st.integers(1, 12),
+    st.integers(0, 12),
+    st.integers(1, 12),
+)
 def test_fractions_are_floors(n: int, p: int, q: int, r: int, s: int) -> None:
     """p/q-r/s are the layers from floor(pn/q) to floor(rn/s), end left out."""
     if not Fraction(p, q) < Fraction(r, s) <= 1:
@@ -184,7 +213,10 @@ def test_layers_are_what_they_say(text: str, n: int) -> None:
 def test_a_layer_that_is_not_there() -> None:
     """An integer beyond the last layer is an error that says how many there are."""
     for text in ("3", "0-3", "7"):
-        with pytest.raises(InputError, match=rf"layer {text[-1]} in '@{text}' does not exist: the model has 3 layers, 0-2"):
+        with pytest.raises(
+            InputError,
+            match=rf"layer {text[-1]} in '@{text}' does not exist: the model has 3 layers, 0-2",
+        ):
             Layers((text,)).resolve(3)
 
 
@@ -247,10 +279,14 @@ def test_complements_of_grafts_are_readable() -> None:
 
 
 @given(laid_out())
-def test_partition_takes_the_first_region_that_applies(layout: tuple[dict[str, list[int]], int]) -> None:
+def test_partition_takes_the_first_region_that_applies(
+    layout: tuple[dict[str, list[int]], int],
+) -> None:
     """Every token has exactly one scored region: the first of LT, FE, M, RP, R, P, BOS that holds it, or REST."""
     regions, n = layout
-    wanted = [next((r for r in SCORED_REGIONS if t in regions.get(r, ())), "REST") for t in range(n)]
+    wanted = [
+        next((r for r in SCORED_REGIONS if t in regions.get(r, ())), "REST") for t in range(n)
+    ]
     assert partition(regions, n) == wanted
     assert partition({}, n) == ["REST"] * n
 

@@ -31,7 +31,15 @@ from kgbench.models import placement
 from kgbench.models.checkpoints import locate
 from kgbench.models.family import load_family
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.models.placement import STRATEGIES, devices_of, free_memory, place, read_device_map, spread, units
+from kgbench.models.placement import (
+    STRATEGIES,
+    devices_of,
+    free_memory,
+    place,
+    read_device_map,
+    spread,
+    units,
+)
 from kgbench.models.streaming import streamed
 from kgbench.runner import Pairs, Settings, Spec, dry_run
 from kgbench.runner.memory import checkpoint_bytes, weights_bytes
@@ -48,27 +56,44 @@ def prompts() -> list[Prompt]:
     return load_prompts(DATASET, ["headline"], limit=2)
 
 
-@pytest.fixture(scope="module", params=[("gpt_neox", "parallel, tied"), ("phi3", "untied"), ("opt", "projections, norms behind")])
-def checkpoints(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Folders:
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("gpt_neox", "parallel, tied"),
+        ("phi3", "untied"),
+        ("opt", "projections, norms behind"),
+    ],
+)
+def checkpoints(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Folders:
     """Checkpoints with fused projections, tied and untied heads, learned positions and norms on either side."""
     root = tmp_path_factory.mktemp("sizes")
     for seed, name in enumerate(("recipient", "sft")):
-        random_model(tiny_config(*request.param), None, seed, torch.float32).save_pretrained(root / name)
+        random_model(tiny_config(*request.param), None, seed, torch.float32).save_pretrained(
+            root / name
+        )
         pico_tokenizer(bos=False).save_pretrained(root / name)
     return {name: root / name for name in ("recipient", "sft")}
 
 
 def loaded(folders: Folders, **options: Any) -> ModelPair:
-    return load_pair(recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}, **options)
+    return load_pair(
+        recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}, **options
+    )
 
 
 # ------------------------------------------------------------------------------------------------ donors on disk
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_streamed_donor_is_the_donor(checkpoints: Folders, prompts: list[Prompt], dtype: str) -> None:
+def test_a_streamed_donor_is_the_donor(
+    checkpoints: Folders, prompts: list[Prompt], dtype: str
+) -> None:
     """Bit for bit the same logits and weights as of a donor that is held; of its weights those of one layer are in memory."""
-    held, read = (loaded(checkpoints, dtype=dtype, stream_donors=streams) for streams in (False, True))
+    held, read = (
+        loaded(checkpoints, dtype=dtype, stream_donors=streams) for streams in (False, True)
+    )
     assert torch.equal(grafted_logits(held, prompts, GRAFTS), grafted_logits(read, prompts, GRAFTS))
     assert held.weight_hashes == read.weight_hashes
     assert read.changed() == ()
@@ -87,8 +112,14 @@ def test_what_is_equal_is_not_read(folders: Folders, prompts: list[Prompt], tmp_
     (name,) = [key for key in weights if key.endswith("h.1.mlp.c_fc.weight")]
     for file in folders["recipient"].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    save_file({**weights, name: weights[name] + 1}, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    pair, held = (loaded({**folders, "sft": tmp_path}, stream_donors=streams) for streams in (True, False))
+    save_file(
+        {**weights, name: weights[name] + 1},
+        tmp_path / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    pair, held = (
+        loaded({**folders, "sft": tmp_path}, stream_donors=streams) for streams in (True, False)
+    )
     assert [n for n, weight in pair.donors["sft"].named_parameters() if weight.is_meta] == [name]
     assert torch.equal(grafted_logits(pair, prompts, GRAFTS), grafted_logits(held, prompts, GRAFTS))
 
@@ -103,14 +134,19 @@ def test_a_donor_by_other_names_and_in_shards(tmp_path: Path) -> None:
     assert "embed_out.weight" in names and "lm_head.weight" in whole.donors["sft"].state_dict()
     for folder in ("one", "shards"):
         pair = load_pair("tiny-pythia", donors={"sft": str(tmp_path / folder)}, stream_donors=True)
-        assert streamed(pair.donors["sft"]) is not None and pair.weight_hashes == whole.weight_hashes
+        assert (
+            streamed(pair.donors["sft"]) is not None and pair.weight_hashes == whole.weight_hashes
+        )
         head = pair.donors["sft"].get_output_embeddings()
         assert torch.equal(head.weight, whole.donors["sft"].get_output_embeddings().weight)
 
 
 def test_derivatives_by_a_streamed_donor(folders: Folders, prompts: list[Prompt]) -> None:
     """The derivatives by all weights of a donor are the same whether it is streamed or held."""
-    (ours,), (theirs,) = (list(weight_gradients(loaded(folders, stream_donors=streams), prompts, "sft")) for streams in (True, False))
+    (ours,), (theirs,) = (
+        list(weight_gradients(loaded(folders, stream_donors=streams), prompts, "sft"))
+        for streams in (True, False)
+    )
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
@@ -127,14 +163,25 @@ def test_files_that_cannot_be_streamed(folders: Folders, tmp_path: Path) -> None
     weights = load_file(tmp_path / "model.safetensors")
     name = next(key for key in weights if key.endswith("mlp.c_fc.weight"))
     for changed, message in (
-        ({f"{name}.renamed" if key == name else key: tensor for key, tensor in weights.items()}, "without --stream-donor"),
-        ({key: tensor[:-1].clone() if key == name else tensor for key, tensor in weights.items()}, "does not fit the recipient"),
+        (
+            {f"{name}.renamed" if key == name else key: tensor for key, tensor in weights.items()},
+            "without --stream-donor",
+        ),
+        (
+            {
+                key: tensor[:-1].clone() if key == name else tensor
+                for key, tensor in weights.items()
+            },
+            "does not fit the recipient",
+        ),
     ):
         save_file(changed, tmp_path / "model.safetensors", metadata={"format": "pt"})
         with pytest.raises(ModelError, match=message):
             loaded({**folders, "sft": tmp_path}, stream_donors=True)
     (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
-    with pytest.raises(ModelError, match=r"it has neither model\.safetensors nor model\.safetensors\.index\.json"):
+    with pytest.raises(
+        ModelError, match=r"it has neither model\.safetensors nor model\.safetensors\.index\.json"
+    ):
         loaded({**folders, "sft": tmp_path}, stream_donors=True)
 
 
@@ -155,10 +202,16 @@ def test_units_are_spread(sizes: list[int], room: list[int], strategy: str) -> N
         assert sum(sizes) > sum(room) - len(room) * max(sizes)
         return
     assert found == sorted(found) and len(found) == len(sizes)
-    loads = [sum(size for size, device in zip(sizes, found, strict=True) if device == d) for d in range(len(room))]
+    loads = [
+        sum(size for size, device in zip(sizes, found, strict=True) if device == d)
+        for d in range(len(room))
+    ]
     assert all(load <= each for load, each in zip(loads, room, strict=True))
     first = spread(sizes, room, "sequential")
-    assert max(loads) <= max(sum(size for size, device in zip(sizes, first, strict=True) if device == d) for d in range(len(room)))
+    assert max(loads) <= max(
+        sum(size for size, device in zip(sizes, first, strict=True) if device == d)
+        for d in range(len(room))
+    )
 
 
 def test_devices_of_a_map() -> None:
@@ -166,8 +219,18 @@ def test_devices_of_a_map() -> None:
     pair = pico_pair("llama")
     layers = pair.family.layers
     parts = units(pair.recipient, layers)
-    assert parts == ("model.embed_tokens", *(f"model.layers.{i}" for i in range(3)), "model.norm", "model.rotary_emb", "lm_head")
-    found = devices_of(pair.recipient, layers, read_device_map('{"": 1, "model.layers": "cpu", "model.layers.2": 0}'))
+    assert parts == (
+        "model.embed_tokens",
+        *(f"model.layers.{i}" for i in range(3)),
+        "model.norm",
+        "model.rotary_emb",
+        "lm_head",
+    )
+    found = devices_of(
+        pair.recipient,
+        layers,
+        read_device_map('{"": 1, "model.layers": "cpu", "model.layers.2": 0}'),
+    )
     assert {path: str(device) for path, device in found.items()} == {
         **dict.fromkeys(parts, "cuda:1"),
         **dict.fromkeys(parts[1:3], "cpu"),
@@ -193,35 +256,55 @@ def test_devices_of_a_strategy() -> None:
     enough, less = 4 * size, size
 
     def found(strategy: str, **free: int) -> list[str]:
-        mapped = devices_of(pair.recipient, "model.layers", strategy, 2, {name.replace("_", ":"): n for name, n in free.items()})
+        mapped = devices_of(
+            pair.recipient,
+            "model.layers",
+            strategy,
+            2,
+            {name.replace("_", ":"): n for name, n in free.items()},
+        )
         return [str(device) for device in mapped.values()]
 
     for strategy in STRATEGIES:
         assert set(found(strategy, cuda_0=enough, cpu=enough)) == {"cuda:0"}
         assert set(found(strategy, cpu=enough)) == {"cpu"}
         assert set(found(strategy, cuda_0=less, cpu=enough)) == {"cuda:0", "cpu"}
-        assert len(set(found(strategy, cuda_0=enough, cuda_1=enough, cpu=enough))) == (1 if strategy == "sequential" else 2)
+        assert len(set(found(strategy, cuda_0=enough, cuda_1=enough, cpu=enough))) == (
+            1 if strategy == "sequential" else 2
+        )
         with pytest.raises(InputError, match="do not fit"):
             found(strategy, cuda_0=10, cpu=10)
 
 
-@pytest.mark.parametrize("limit, expected", [("6000", 6000), ("max\n", 9000), (None, 9000), ("20000", 9000)])
-def test_a_container_has_less_than_the_machine(limit: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "limit, expected", [("6000", 6000), ("max\n", 9000), (None, 9000), ("20000", 9000)]
+)
+def test_a_container_has_less_than_the_machine(
+    limit: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a container may still take is free, where that is less than what the machine has left."""
     if limit is not None:
         (tmp_path / "memory.max").write_text(limit, "ascii")
     monkeypatch.setattr(placement, "_LIMITS", (str(tmp_path / "memory.max"),))
-    monkeypatch.setattr(placement.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 9000})())
+    monkeypatch.setattr(
+        placement.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 9000})()
+    )
     process = type("Process", (), {"memory_info": lambda _: type("Info", (), {"rss": 0})()})
     monkeypatch.setattr(placement.psutil, "Process", process)
     assert free_memory()["cpu"] == expected
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_map_changes_no_answer(checkpoints: Folders, prompts: list[Prompt], streams: bool) -> None:
+def test_a_map_changes_no_answer(
+    checkpoints: Folders, prompts: list[Prompt], streams: bool
+) -> None:
     """With every unit placed by a map, here all on the processor, answers are bit for bit those without one."""
-    plain, mapped = (loaded(checkpoints, device_map=how, stream_donors=streams) for how in (None, {"": "cpu"}))
-    assert torch.equal(grafted_logits(plain, prompts, GRAFTS), grafted_logits(mapped, prompts, GRAFTS))
+    plain, mapped = (
+        loaded(checkpoints, device_map=how, stream_donors=streams) for how in (None, {"": "cpu"})
+    )
+    assert torch.equal(
+        grafted_logits(plain, prompts, GRAFTS), grafted_logits(mapped, prompts, GRAFTS)
+    )
     assert plain.weight_hashes == mapped.weight_hashes
 
 
@@ -231,36 +314,50 @@ def test_activations_follow_the_layers(model_type: str, monkeypatch: pytest.Monk
     family, tokenizer = load_family(model_type), pico_tokenizer(bos=False)
 
     def model() -> Any:
-        made = prepare(AutoModelForCausalLM.from_config(PICO_FAMILIES[model_type](len(tokenizer), True)))
+        made = prepare(
+            AutoModelForCausalLM.from_config(PICO_FAMILIES[model_type](len(tokenizer), True))
+        )
         parts = units(made, family.layers)
         devices = {path: torch.device("lazy", 3 * i // len(parts)) for i, path in enumerate(parts)}
         for path, device in devices.items():
             for module in made.get_submodule(path).modules():
                 for name, weight in module.named_parameters(recurse=False):
-                    module._parameters[name] = torch.nn.Parameter(torch.empty(weight.shape, device=device), requires_grad=False)
+                    module._parameters[name] = torch.nn.Parameter(
+                        torch.empty(weight.shape, device=device), requires_grad=False
+                    )
                 for name, buffer in module.named_buffers(recurse=False):
-                    module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
+                    module._buffers[name] = torch.empty(
+                        buffer.shape, dtype=buffer.dtype, device=device
+                    )
         place(made, devices, family.layers)
         return made
 
     types = {np.dtype(np.int64): torch.int64, np.dtype(bool): torch.bool}
-    monkeypatch.setattr(torch, "from_numpy", lambda array: torch.empty(array.shape, dtype=types[array.dtype]))
+    monkeypatch.setattr(
+        torch, "from_numpy", lambda array: torch.empty(array.shape, dtype=types[array.dtype])
+    )
     with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
         pair = ModelPair("nowhere", model(), {"sft": model()}, tokenizer, family)
         assert len({weight.device for weight in pair.recipient.parameters()}) == 3
         wiring = Wiring(pair)
         table = np.array([[0], [1]], dtype=np.uint8).repeat(len(wiring.slots), axis=1)
-        plan = Plan(table, (Request(tuple(range(5, 11)), np.array([[0] * 6, [1] * 6, [0, 1] * 3]), (5,)),))
+        plan = Plan(
+            table, (Request(tuple(range(5, 11)), np.array([[0] * 6, [1] * 6, [0, 1] * 3]), (5,)),)
+        )
         for executor in (rows, packed):
             (answers,) = executor.run(wiring, plan, Budget())
             assert answers.logits.device == pair.device == torch.device("lazy", 0)
             assert answers.logits.shape == (3, 300)
-        with pytest.raises(InputError, match="methods that take derivatives need them on one device"):
+        with pytest.raises(
+            InputError, match="methods that take derivatives need them on one device"
+        ):
             Differentiable(pair)
 
 
 @pytest.mark.parametrize("offload", ["hooks", "cpu", "disk"])
-def test_models_that_accelerate_has_dispatched(folders: Folders, prompts: list[Prompt], offload: str, tmp_path: Path) -> None:
+def test_models_that_accelerate_has_dispatched(
+    folders: Folders, prompts: list[Prompt], offload: str, tmp_path: Path
+) -> None:
     """Hooks of accelerate stay in force under a graft: on all modules, and on a donor whose weights it fetches."""
     plain, hooked = loaded(folders, share=False), loaded(folders, share=False)
     donor = hooked.donors["sft"]
@@ -271,7 +368,9 @@ def test_models_that_accelerate_has_dispatched(folders: Folders, prompts: list[P
         cpu_offload(donor, torch.device("cpu"))
     else:
         disk_offload(donor, str(tmp_path), torch.device("cpu"))
-    assert torch.equal(grafted_logits(plain, prompts, GRAFTS), grafted_logits(hooked, prompts, GRAFTS))
+    assert torch.equal(
+        grafted_logits(plain, prompts, GRAFTS), grafted_logits(hooked, prompts, GRAFTS)
+    )
 
 
 # ------------------------------------------------------------------------------------------------ types and gradients
@@ -281,27 +380,47 @@ def test_models_that_accelerate_has_dispatched(folders: Folders, prompts: list[P
 def test_laws_in_bfloat16(folders: Folders, prompts: list[Prompt], executor: str) -> None:
     """Grafting nothing is the recipient and everything the donor, as far as two rows of one batch round alike."""
     pair = loaded(folders, dtype="bfloat16")
-    grafts = ["NONE", "ALL; ALL:ln_f+head", "ALL; ALL:ln_f+head; ALL=recipient; ALL:ln_f+head=recipient"]
+    grafts = [
+        "NONE",
+        "ALL; ALL:ln_f+head",
+        "ALL; ALL:ln_f+head; ALL=recipient; ALL:ln_f+head=recipient",
+    ]
     nothing, all_, back = grafted_logits(pair, prompts, grafts, executor).unbind(1)
-    for model, ours in ((pair.recipient, nothing), (pair.donors["sft"], all_), (pair.recipient, back)):
+    for model, ours in (
+        (pair.recipient, nothing),
+        (pair.donors["sft"], all_),
+        (pair.recipient, back),
+    ):
         for prompt, logits in zip(prompts, ours, strict=True):
             with torch.inference_mode():
-                alone = model(input_ids=torch.tensor([pair.encode(prompt)]), use_cache=False).logits[0, -1]
+                alone = model(
+                    input_ids=torch.tensor([pair.encode(prompt)]), use_cache=False
+                ).logits[0, -1]
             assert logits.dtype == torch.bfloat16
             assert float((logits - alone).abs().max()) <= tolerance(pair, alone)
             assert int(alone.argmax()) in logits.topk(3).indices
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_nothing_is_kept_for_gradients(folders: Folders, prompts: list[Prompt], streams: bool) -> None:
+def test_nothing_is_kept_for_gradients(
+    folders: Folders, prompts: list[Prompt], streams: bool
+) -> None:
     """No weight asks for a gradient, and every answer is computed in inference mode."""
     pair = loaded(folders, stream_donors=streams)
-    assert not any(weight.requires_grad for model in (pair.recipient, *pair.donors.values()) for weight in model.parameters())
+    assert not any(
+        weight.requires_grad
+        for model in (pair.recipient, *pair.donors.values())
+        for weight in model.parameters()
+    )
     seen: list[bool] = []
-    handle = pair.recipient.register_forward_pre_hook(lambda *_: seen.append(torch.is_inference_mode_enabled()))
+    handle = pair.recipient.register_forward_pre_hook(
+        lambda *_: seen.append(torch.is_inference_mode_enabled())
+    )
     for executor in ("packed", "rows", "sequential"):
         engine = Engine(pair, executor)
-        assert all(chunk.logits.is_inference() for chunk in engine.run(engine.plan(prompts, ["FE"])))
+        assert all(
+            chunk.logits.is_inference() for chunk in engine.run(engine.plan(prompts, ["FE"]))
+        )
     handle.remove()
     assert seen and all(seen)
 
@@ -311,36 +430,69 @@ def test_nothing_is_kept_for_gradients(folders: Folders, prompts: list[Prompt], 
 
 @pytest.fixture
 def asked(folders: Folders) -> Spec:
-    return Spec(recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}, dataset=DATASET, prompts=("headline",), limit=2)
+    return Spec(
+        recipient=str(folders["recipient"]),
+        donors={"sft": str(folders["sft"])},
+        dataset=DATASET,
+        prompts=("headline",),
+        limit=2,
+    )
 
 
 def test_a_dry_run_says_that_it_fits(asked: Spec, tmp_path: Path) -> None:
     """Weights, logits and activations against what is free; a streamed donor needs less."""
-    held, read = (dry_run(asked, Settings(device="cpu", output_dir=tmp_path, stream_donors=streams)) for streams in (False, True))
+    held, read = (
+        dry_run(asked, Settings(device="cpu", output_dir=tmp_path, stream_donors=streams))
+        for streams in (False, True)
+    )
     for forecast in (held, read):
         assert forecast.fits and forecast.memory.startswith("fits: needs ")
-        assert forecast.free_bytes > forecast.weights_bytes + forecast.logits_bytes + forecast.activations_bytes > 0
+        assert (
+            forecast.free_bytes
+            > forecast.weights_bytes + forecast.logits_bytes + forecast.activations_bytes
+            > 0
+        )
     assert held.weights_bytes / 2 < read.weights_bytes < held.weights_bytes
 
 
-def test_a_dry_run_says_what_does_not_fit(asked: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_says_what_does_not_fit(
+    asked: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before anything is loaded, and what to try."""
-    monkeypatch.setattr(placement.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 100_000})())
-    with pytest.raises(InputError, match=r"^does not fit: needs .* free on cpu; try --dtype bfloat16, --stream-donor, --dev"):
+    monkeypatch.setattr(
+        placement.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 100_000})()
+    )
+    with pytest.raises(
+        InputError,
+        match=r"^does not fit: needs .* free on cpu; try --dtype bfloat16, --stream-donor, --dev",
+    ):
         dry_run(asked, Settings(device="cpu", output_dir=tmp_path))
     absent = Spec(model="gemma-2b", prompts=("headline",), limit=2)
-    whole, read = (dry_run(absent, Settings(device="cpu", output_dir=tmp_path, stream_donors=streams)) for streams in (False, True))
-    assert not whole.fits and whole.memory.startswith("does not fit: needs ") and "try --dtype bfloat16, --stream-donor" in whole.memory
+    whole, read = (
+        dry_run(absent, Settings(device="cpu", output_dir=tmp_path, stream_donors=streams))
+        for streams in (False, True)
+    )
+    assert (
+        not whole.fits
+        and whole.memory.startswith("does not fit: needs ")
+        and "try --dtype bfloat16, --stream-donor" in whole.memory
+    )
     assert not read.fits and "--stream-donor" not in read.memory
     one = whole.weights_bytes // 2
     assert one < read.weights_bytes < whole.weights_bytes
 
 
-def test_localizers_in_turn_need_the_memory_once(asked: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_localizers_in_turn_need_the_memory_once(
+    asked: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pair that one dry run has loaded is not refused in the next for the memory that it takes itself."""
     settings, loaded = Settings(device="cpu", output_dir=tmp_path), Pairs()
     first = dry_run(asked, settings, loaded)
-    monkeypatch.setattr(placement.psutil, "virtual_memory", lambda: type("Memory", (), {"available": first.weights_bytes // 2})())
+    monkeypatch.setattr(
+        placement.psutil,
+        "virtual_memory",
+        lambda: type("Memory", (), {"available": first.weights_bytes // 2})(),
+    )
     again = dry_run(replace(asked, localizer="static_graft"), settings, loaded)
     assert again.weights_bytes == first.weights_bytes
     with pytest.raises(InputError, match="does not fit"):
@@ -350,12 +502,24 @@ def test_localizers_in_turn_need_the_memory_once(asked: Spec, tmp_path: Path, mo
 def test_what_a_checkpoint_takes(folders: Folders) -> None:
     """By its configuration, what it takes loaded, whatever other files lie beside it."""
     found, pair = locate(str(folders["recipient"])), loaded(folders, share=False)
-    assert 2 * checkpoint_bytes(found, "float32") == weights_bytes(pair) == 4 * checkpoint_bytes(found, "bfloat16")
+    assert (
+        2 * checkpoint_bytes(found, "float32")
+        == weights_bytes(pair)
+        == 4 * checkpoint_bytes(found, "bfloat16")
+    )
 
 
 def test_the_command(folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`kgbench eval` takes the options, and refuses a map that is none and two ways of saying where."""
-    job = ["eval", "--recipient", str(folders["recipient"]), "--donor", f"sft={folders['sft']}", "--dataset", DATASET]
+    job = [
+        "eval",
+        "--recipient",
+        str(folders["recipient"]),
+        "--donor",
+        f"sft={folders['sft']}",
+        "--dataset",
+        DATASET,
+    ]
     job += ["--prompt", "headline", "--limit", "2", "--output-dir", str(tmp_path)]
     outputs = []
     for options in ((), ("--stream-donor", "--device-map", '{"": "cpu"}')):

@@ -24,7 +24,14 @@ from source_sets import (
 
 from kgbench.data import ImportOptions, load_dataset, load_prompts, training_texts
 from kgbench.data.facts import AMBIGUOUS, DUPLICATE
-from kgbench.data.sources import NO_PROMPT, NO_VALUE, choose_fields, load_source, read_relations, source_names
+from kgbench.data.sources import (
+    NO_PROMPT,
+    NO_VALUE,
+    choose_fields,
+    load_source,
+    read_relations,
+    source_names,
+)
 
 __all__ = ["run"]
 
@@ -41,7 +48,9 @@ def test_every_source_is_tried_here_and_named_in_the_help(run: Run) -> None:
 @pytest.mark.parametrize("source", RELATIONS)
 def test_the_region_of_every_prompt_is_its_subject(run: Run, source: str) -> None:
     """In the file that was written, whatever the source's schema; the answer is the object, and ids tell the row."""
-    answer = run("--source", source, write(source), "--relation", RELATIONS[source], "-o", "mine.jsonl")
+    answer = run(
+        "--source", source, write(source), "--relation", RELATIONS[source], "-o", "mine.jsonl"
+    )
     assert answer.status == 0, answer.err
     dataset = load_dataset("mine.jsonl")
     prompts = load_prompts(dataset, tuple(dataset.templates))
@@ -57,14 +66,22 @@ def test_the_region_of_every_prompt_is_its_subject(run: Run, source: str) -> Non
 @pytest.mark.parametrize("source", RELATIONS)
 def test_no_training_text_begins_as_a_prompt_does(run: Run, source: str) -> None:
     """Evaluation and training wordings are kept apart; a training text tells subject and object."""
-    assert run("--source", source, write(source), "--relation", RELATIONS[source], "-o", "mine.jsonl").status == 0
+    assert (
+        run(
+            "--source", source, write(source), "--relation", RELATIONS[source], "-o", "mine.jsonl"
+        ).status
+        == 0
+    )
     dataset = load_dataset("mine.jsonl")
     prompts = tuple(prompt.text for prompt in load_prompts(dataset, tuple(dataset.templates)))
     texts = [text.text for text in training_texts(dataset, "a2b")] if dataset.training else []
     assert bool(texts) == (source != "popqa")  # it has one wording a relation
     assert not any(text.startswith(prompts) for text in texts)
     values = {(fact.fields["subject"], fact.fields["object"]) for fact in dataset.facts}
-    assert all(any(subject in text and text.endswith(f" {object_}.") for subject, object_ in values) for text in texts)
+    assert all(
+        any(subject in text and text.endswith(f" {object_}.") for subject, object_ in values)
+        for text in texts
+    )
 
 
 @pytest.mark.parametrize("source", RELATIONS)
@@ -73,7 +90,10 @@ def test_licence_and_origin_are_told_first_and_in_the_summary(run: Run, source: 
     file, licence = write(source), load_source(source).licence
     answer = run("--source", source, file, "--relation", RELATIONS[source])
     first = answer.err.splitlines()[:2]
-    assert first[0].startswith(f"kgbench: from {file}: ") and first[1] == f"kgbench: licence: {licence}"
+    assert (
+        first[0].startswith(f"kgbench: from {file}: ")
+        and first[1] == f"kgbench: licence: {licence}"
+    )
     assert [f"kgbench: {line}" for line in answer.out.splitlines()[1:3]] == first
     Path(answer.out.split(":")[0].removeprefix("wrote ")).unlink()
     assert "unknown relation" in refused(run("--source", source, file, "--relation", "none such"))
@@ -86,7 +106,9 @@ def test_without_a_relation_they_are_listed(run: Run, source: str) -> None:
     assert answer.status == 0 and not list(Path().glob("*.jsonl"))
     assert answer.out.splitlines()[0] == "choose one by --relation:"
     told = json.loads(run("--source", source, write(source), "--json").out)["relations"]
-    assert [line.split()[:2] for line in answer.out.splitlines()[1:]] == [[one["relation"], str(one["facts"])] for one in told]
+    assert [line.split()[:2] for line in answer.out.splitlines()[1:]] == [
+        [one["relation"], str(one["facts"])] for one in told
+    ]
     assert [one["facts"] for one in told] == sorted((one["facts"] for one in told), reverse=True)
     assert all(one["example"] in answer.out and " → " in one["example"] for one in told)
     assert RELATIONS[source] in {one["relation"] for one in told}
@@ -99,39 +121,89 @@ def test_both_forms_of_counterfact_give_the_same_facts(run: Run) -> None:
     """From the prompt with its subject and from the template; the most frequent wording is asked."""
     found = []
     for source in ("counterfact", "counterfact-rome"):
-        assert run("--source", source, write(source), "--relation", "P103", "-o", f"{source}.jsonl").status == 0
+        assert (
+            run(
+                "--source", source, write(source), "--relation", "P103", "-o", f"{source}.jsonl"
+            ).status
+            == 0
+        )
         found.append(load_dataset(f"{source}.jsonl"))
     one, other = found
-    assert [fact.fields for fact in one.facts] == [fact.fields for fact in other.facts] == [{"subject": s, "object": o} for s, o in PEOPLE]
-    assert dict(one.templates) == dict(other.templates) == {"ask-1": "The mother tongue of {subject} is"}
-    assert one.training == other.training == ("{subject} is a native speaker of {object}.", "{subject}, a native {object}.")
+    assert (
+        [fact.fields for fact in one.facts]
+        == [fact.fields for fact in other.facts]
+        == [{"subject": s, "object": o} for s, o in PEOPLE]
+    )
+    assert (
+        dict(one.templates)
+        == dict(other.templates)
+        == {"ask-1": "The mother tongue of {subject} is"}
+    )
+    assert (
+        one.training
+        == other.training
+        == ("{subject} is a native speaker of {object}.", "{subject}, a native {object}.")
+    )
 
 
 def test_other_columns_can_be_the_object_or_a_field(run: Run) -> None:
     """Such as the false target, which a finetune can be taught."""
     file = write("counterfact")
-    options = ("--relation", "P103", "--object", "target_false", "--column", "truth=target_true", "-o", "mine.jsonl")
+    options = (
+        "--relation",
+        "P103",
+        "--object",
+        "target_false",
+        "--column",
+        "truth=target_true",
+        "-o",
+        "mine.jsonl",
+    )
     assert run("--source", "counterfact", file, *options).status == 0
-    assert [tuple(fact.fields.values()) for fact in load_dataset("mine.jsonl").facts] == [(who, "Klingon", truth) for who, truth in PEOPLE]
+    assert [tuple(fact.fields.values()) for fact in load_dataset("mine.jsonl").facts] == [
+        (who, "Klingon", truth) for who, truth in PEOPLE
+    ]
 
 
 def test_own_templates_are_asked_instead_and_stay_out_of_training(run: Run) -> None:
     """With marks of regions or without; whatever begins as they do is not trained in."""
     marked = "own={subject}, {R:a native}"
-    answer = run("--source", "counterfact", write("counterfact"), "--relation", "P103", "--template", marked, "-o", "mine.jsonl")
+    answer = run(
+        "--source",
+        "counterfact",
+        write("counterfact"),
+        "--relation",
+        "P103",
+        "--template",
+        marked,
+        "-o",
+        "mine.jsonl",
+    )
     assert answer.status == 0 and "wordings to train in: 2" in answer.out
     dataset = load_dataset("mine.jsonl")
     assert dict(dataset.templates) == {"own": "{subject}, {R:a native}"}
-    assert dataset.training == ("The mother tongue of {subject} is {object}.", "{subject} is a native speaker of {object}.")
+    assert dataset.training == (
+        "The mother tongue of {subject} is {object}.",
+        "{subject} is a native speaker of {object}.",
+    )
 
 
 def test_a_file_in_another_schema_is_told(run: Run) -> None:
     """By the column that is lacking, and by the source that would read it."""
     told = refused(run("--source", "popqa", write("counterfact-rome")))
-    assert "unknown column of popqa 'subj'" in told and "It reads as --source counterfact-rome." in told
-    rows = [{"target" if key == "target_true" else key: text for key, text in row.items()} for row in tracing()]
+    assert (
+        "unknown column of popqa 'subj'" in told
+        and "It reads as --source counterfact-rome." in told
+    )
+    rows = [
+        {"target" if key == "target_true" else key: text for key, text in row.items()}
+        for row in tracing()
+    ]
     told = refused(run("--source", "counterfact", write_json("odd.json", rows)))
-    assert "unknown column of counterfact 'target_true'. Did you mean 'target_true_id' or 'target'?" in told
+    assert (
+        "unknown column of counterfact 'target_true'. Did you mean 'target_true_id' or 'target'?"
+        in told
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------- LRE
@@ -141,13 +213,22 @@ def test_lre_asks_its_zero_shot_wordings(run: Run) -> None:
     """One file has one relation, which need not be named; the other wordings are for training."""
     assert run("--source", "lre", write("lre")).status == 0
     dataset = load_dataset("lre-country-language.jsonl")
-    assert list(dataset.templates.values()) == ["In {subject}, people speak the language of", "{subject}, where most people speak"]
-    assert dataset.training == ("People in {subject} speak {object}.", "The language used in {subject} is {object}.")
+    assert list(dataset.templates.values()) == [
+        "In {subject}, people speak the language of",
+        "{subject}, where most people speak",
+    ]
+    assert dataset.training == (
+        "People in {subject} speak {object}.",
+        "The language used in {subject} is {object}.",
+    )
 
 
 def test_lre_without_zero_shot_wordings_divides_the_others(run: Run) -> None:
     """The first is asked, and the rest trained in."""
-    assert run("--source", "lre", write_json("facts.json", lre(asked=())), "-o", "mine.jsonl").status == 0
+    assert (
+        run("--source", "lre", write_json("facts.json", lre(asked=())), "-o", "mine.jsonl").status
+        == 0
+    )
     dataset = load_dataset("mine.jsonl")
     assert list(dataset.templates.values()) == ["People in {subject} speak"]
     assert dataset.training == ("The language used in {subject} is {object}.",)
@@ -158,10 +239,15 @@ def test_a_folder_of_lre_is_read_whole(run: Run) -> None:
     write_json("data/factual/a.json", lre("one relation"))
     write_json("data/bias/b.json", lre("other relation"))
     answer = run("--source", "lre", "data")
-    assert {line.split("  ")[2] for line in answer.out.splitlines()[1:]} == {"one relation", "other relation"}
+    assert {line.split("  ")[2] for line in answer.out.splitlines()[1:]} == {
+        "one relation",
+        "other relation",
+    }
     assert run("--source", "lre", "data", "--relation", "one relation").status == 0
     Path("lre-one-relation.jsonl").unlink()
-    assert "Did you mean 'one relation'" in refused(run("--source", "lre", "data", "--relation", "one relatoin"))
+    assert "Did you mean 'one relation'" in refused(
+        run("--source", "lre", "data", "--relation", "one relatoin")
+    )
     write_json("data/factual/c.json", lre("one relation"))
     assert "two files hold the relation 'one relation'" in refused(run("--source", "lre", "data"))
 
@@ -171,7 +257,17 @@ def test_a_folder_of_lre_is_read_whole(run: Run) -> None:
 
 def test_popqa_asks_as_its_authors_do(run: Run) -> None:
     """The place of the subject is found even where it is a word of the question too; a row whose question lacks it is dropped."""
-    answer = run("--source", "popqa", write("popqa"), "--relation", "occupation", "--column", "popularity=s_pop", "-o", "mine.jsonl")
+    answer = run(
+        "--source",
+        "popqa",
+        write("popqa"),
+        "--relation",
+        "occupation",
+        "--column",
+        "popularity=s_pop",
+        "-o",
+        "mine.jsonl",
+    )
     assert answer.status == 0 and f"left out: 1 {NO_PROMPT} (row 5)" in answer.out
     assert "wordings to train in: none, so give some by kgbench train --template" in answer.out
     dataset = load_dataset("mine.jsonl")
@@ -184,11 +280,31 @@ def test_popqa_asks_as_its_authors_do(run: Run) -> None:
 def test_what_is_dropped_is_counted_by_its_row(run: Run) -> None:
     """A subject with two answers, a repeated row, an empty answer and a question without its subject; in JSON too."""
     rows = popqa()[:4]
-    more = [{**rows[0], "obj": "poet"}, dict(rows[1]), {**rows[2], "subj": "Eve", "question": "What is Eve's occupation?", "obj": " "}]
+    more = [
+        {**rows[0], "obj": "poet"},
+        dict(rows[1]),
+        {**rows[2], "subj": "Eve", "question": "What is Eve's occupation?", "obj": " "},
+    ]
     file = write_table("facts.csv", [*rows, *more, popqa()[4]])
-    answer = run("--source", "popqa", file, "--relation", "occupation", "--column", "note=s_pop", "-o", "mine.jsonl", "--json")
+    answer = run(
+        "--source",
+        "popqa",
+        file,
+        "--relation",
+        "occupation",
+        "--column",
+        "note=s_pop",
+        "-o",
+        "mine.jsonl",
+        "--json",
+    )
     told = json.loads(answer.out)
-    assert told["dropped_lines"] == {NO_VALUE: [7], NO_PROMPT: [8], DUPLICATE: [6], AMBIGUOUS: [1, 5]}
+    assert told["dropped_lines"] == {
+        NO_VALUE: [7],
+        NO_PROMPT: [8],
+        DUPLICATE: [6],
+        AMBIGUOUS: [1, 5],
+    }
     assert told["facts"] == len(load_dataset("mine.jsonl").facts) == 3
     assert told["origin"][0] == f"from {file}: {load_source('popqa').about}"
 
@@ -196,12 +312,20 @@ def test_what_is_dropped_is_counted_by_its_row(run: Run) -> None:
 SUBJECTS = st.text(st.sampled_from("abW{}' "), min_size=1, max_size=6).map(str.strip).filter(bool)
 
 
-@given(st.lists(SUBJECTS, min_size=1, max_size=6, unique=True), st.sampled_from(["What is {}?", "{{b}} of {} a{{b}} is", "aW {}' b"]))
+@given(
+    st.lists(SUBJECTS, min_size=1, max_size=6, unique=True),
+    st.sampled_from(["What is {}?", "{{b}} of {} a{{b}} is", "aW {}' b"]),
+)
 def test_a_wording_that_was_found_fills_to_the_prompt(subjects: list[str], wording: str) -> None:
     """Whatever the names: braces, and names that are words of the prompt."""
     source = load_source("popqa")
     rows = [
-        {"prop": "p", "subj": who, "obj": "x", "question": wording.replace("{{", "{").replace("}}", "}").replace("{}", who, 1)}
+        {
+            "prop": "p",
+            "subj": who,
+            "obj": "x",
+            "question": wording.replace("{{", "{").replace("}}", "}").replace("{}", who, 1),
+        }
         for who in subjects
     ]
     fields, needed = choose_fields(source, ImportOptions())
@@ -221,13 +345,22 @@ def test_a_wording_that_was_found_fills_to_the_prompt(subjects: list[str], wordi
         ((), "give a FILE of your own, or a set by others"),
         (("own.csv", "--relation", "x"), "--relation and --split are of one"),
         (("--source", "popqua"), "unknown source 'popqua'. Did you mean 'popqa'"),
-        (("--source", "lre"), "source lre is not on the Hub: fetch it from https://github.com/evandez/relations"),
+        (
+            ("--source", "lre"),
+            "source lre is not on the Hub: fetch it from https://github.com/evandez/relations",
+        ),
         (("--source", "lre", "none.json"), "none.json: there is no such file"),
         (("--source", "lre", "empty"), "lre: there are no facts in it; expected what is at"),
-        (("--source", "lre", "notes.txt"), "expected a file that ends with .json, .jsonl, .csv, .tsv, .parquet"),
+        (
+            ("--source", "lre", "notes.txt"),
+            "expected a file that ends with .json, .jsonl, .csv, .tsv, .parquet",
+        ),
         (("--source", "popqa", "bad.json"), "bad.json: is not JSON"),
         (("--source", "popqa", "bad.jsonl.parquet"), "bad.jsonl.parquet: is not PARQUET"),
-        (("--source", "popqa", "wide.csv"), "wide.csv: row 1 holds more cells than there are columns (subj, prop)"),
+        (
+            ("--source", "popqa", "wide.csv"),
+            "wide.csv: row 1 holds more cells than there are columns (subj, prop)",
+        ),
         (("--source", "popqa", "list.json"), "list.json: record 2 is no object of fields: 3"),
         (("--source", "popqa", "bare.json"), "popqa: there are no facts in it"),
         (("--source", "popqa", "lost.json"), f"popqa-p: no row is left (1 {NO_PROMPT})"),

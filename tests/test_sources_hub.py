@@ -11,7 +11,19 @@ from typing import Any
 import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-from source_sets import COMMIT, PEOPLE, RELATIONS, Run, hub, refused, rome, run, tracing, write, write_parquet
+from source_sets import (
+    COMMIT,
+    PEOPLE,
+    RELATIONS,
+    Run,
+    hub,
+    refused,
+    rome,
+    run,
+    tracing,
+    write,
+    write_parquet,
+)
 
 from kgbench.data import load_dataset, load_prompts
 from kgbench.data.sources import load_source
@@ -27,10 +39,16 @@ def test_a_source_is_read_at_the_commit_that_is_told(run: Run, hub: dict[str, An
     place = f"hub:NeelNanda/counterfact-tracing@{COMMIT}, split train"
     assert f"kgbench: from {place}" in answer.err and f"from {place}" in answer.out
     assert "; its card on the Hub names none" in answer.err
-    assert hub["asked"] == [("card", "NeelNanda/counterfact-tracing", None), ("rows", "NeelNanda/counterfact-tracing", COMMIT)]
+    assert hub["asked"] == [
+        ("card", "NeelNanda/counterfact-tracing", None),
+        ("rows", "NeelNanda/counterfact-tracing", COMMIT),
+    ]
     assert [tuple(fact.fields.values()) for fact in load_dataset("mine.jsonl").facts] == PEOPLE
     assert run("--source", "counterfact", "hub:me/counterfact-tracing@v1").status == 0
-    assert hub["asked"][2:] == [("card", "me/counterfact-tracing", "v1"), ("rows", "me/counterfact-tracing", "v1")]
+    assert hub["asked"][2:] == [
+        ("card", "me/counterfact-tracing", "v1"),
+        ("rows", "me/counterfact-tracing", "v1"),
+    ]
 
 
 def test_a_folder_is_read_as_the_hub_reads_it(run: Run) -> None:
@@ -39,7 +57,20 @@ def test_a_folder_is_read_as_the_hub_reads_it(run: Run) -> None:
     write_parquet("folder/data/test-00000-of-00001.parquet", rome()[6:])
     assert run("--source", "counterfact-rome", "folder", "-o", "a.jsonl").status == 0
     assert len(load_dataset("a.jsonl").facts) == 6
-    assert run("--source", "counterfact-rome", "folder", "--split", "train+test", "--relation", "P17", "-o", "b.jsonl").status == 0
+    assert (
+        run(
+            "--source",
+            "counterfact-rome",
+            "folder",
+            "--split",
+            "train+test",
+            "--relation",
+            "P17",
+            "-o",
+            "b.jsonl",
+        ).status
+        == 0
+    )
     assert len(load_dataset("b.jsonl").facts) == 2
     for file in Path().glob("*.jsonl"):
         file.unlink()
@@ -49,10 +80,22 @@ def test_a_folder_is_read_as_the_hub_reads_it(run: Run) -> None:
 
 
 TOWNS = [
-    {"land": f"Land {n}", "town": {"name": f"Town {n}", "size": n}, "kind": "old" if n % 3 else "new", "tags": ["a", f"tag {n}"]}
+    {
+        "land": f"Land {n}",
+        "town": {"name": f"Town {n}", "size": n},
+        "kind": "old" if n % 3 else "new",
+        "tags": ["a", f"tag {n}"],
+    }
     for n in range(30)
 ]
-COLUMNS = ("--subject", "land", "--object", "town.name", "--template", "ask=In {kind} {land}, people go to")
+COLUMNS = (
+    "--subject",
+    "land",
+    "--object",
+    "town.name",
+    "--template",
+    "ask=In {kind} {land}, people go to",
+)
 
 
 def test_any_set_on_the_hub(run: Run, hub: dict[str, Any]) -> None:
@@ -61,12 +104,32 @@ def test_any_set_on_the_hub(run: Run, hub: dict[str, Any]) -> None:
     write_parquet("towns/data/test-00000-of-00001.parquet", TOWNS)
     answer = run("hub:me/towns@v2", "--split", "test", *COLUMNS)
     assert answer.status == 0, answer.err
-    assert "kgbench: from hub:me/towns@v2, split test\nkgbench: licence: its card on the Hub says cc0-1.0, mit\n" in answer.err
+    assert (
+        "kgbench: from hub:me/towns@v2, split test\nkgbench: licence: its card on the Hub says cc0-1.0, mit\n"
+        in answer.err
+    )
     dataset = load_dataset("towns.jsonl")
-    assert (dataset.subject, dataset.object, dataset.fields) == ("land", "town.name", ("land", "town.name", "kind"))
+    assert (dataset.subject, dataset.object, dataset.fields) == (
+        "land",
+        "town.name",
+        ("land", "town.name", "kind"),
+    )
     assert load_prompts(dataset, ["ask"])[1].text == "In old Land 1, people go to"
     assert load_prompts(dataset, ["ask"])[1].target.strip() == "Town 1"
-    assert run("hub:me/towns", "--split", "test", "--subject", "land", "--object", "tags.1", *COLUMNS[4:], "--force").status == 0
+    assert (
+        run(
+            "hub:me/towns",
+            "--split",
+            "test",
+            "--subject",
+            "land",
+            "--object",
+            "tags.1",
+            *COLUMNS[4:],
+            "--force",
+        ).status
+        == 0
+    )
     assert load_dataset("towns.jsonl").facts[3].fields["tags.1"] == "tag 3"
 
 
@@ -78,17 +141,42 @@ def test_a_column_tells_relations_apart(run: Run, hub: dict[str, Any]) -> None:
         ["old", "20", "Land", "1", "→", "Town", "1"],
         ["new", "10", "Land", "0", "→", "Town", "0"],
     ]
-    renamed = ("--column", "country=land", "--subject", "country", "--column", "object=town.name", "--template", "ask={country} has")
+    renamed = (
+        "--column",
+        "country=land",
+        "--subject",
+        "country",
+        "--column",
+        "object=town.name",
+        "--template",
+        "ask={country} has",
+    )
     assert run("hub:me/towns", *renamed, "--relation", "kind=new", "-o", "mine.jsonl").status == 0
     dataset = load_dataset("mine.jsonl")
-    assert (dataset.name, dataset.fields, len(dataset.facts)) == ("towns-new", ("country", "object"), 10)
+    assert (dataset.name, dataset.fields, len(dataset.facts)) == (
+        "towns-new",
+        ("country", "object"),
+        10,
+    )
 
 
 def test_of_many_relations_only_near_ones_are_named(run: Run, hub: dict[str, Any]) -> None:
     """A column with a value for each row does not fill the screen."""
-    write_parquet("towns/train.parquet", [{"land": f"Land {n}", "town": f"Town {n}"} for n in range(99)])
+    write_parquet(
+        "towns/train.parquet", [{"land": f"Land {n}", "town": f"Town {n}"} for n in range(99)]
+    )
     told = refused(
-        run("hub:me/towns", "--subject", "land", "--object", "town", "--relation", "town=Town x", "--template", "ask={land} has")
+        run(
+            "hub:me/towns",
+            "--subject",
+            "land",
+            "--object",
+            "town",
+            "--relation",
+            "town=Town x",
+            "--template",
+            "ask={land} has",
+        )
     )
     assert "unknown relation of towns 'Town x'. Did you mean 'Town " in told and len(told) < 200
 
@@ -104,20 +192,46 @@ def test_columns_as_builtin_prompts_need_them(run: Run, hub: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--subject", "lnd", "--object", "kind"), "unknown column of towns 'lnd'. Did you mean 'land'"),
+        (
+            ("--subject", "lnd", "--object", "kind"),
+            "unknown column of towns 'lnd'. Did you mean 'land'",
+        ),
         (("--subject", "land", "--object", "town.nme"), "Did you mean 'town.name'"),
-        (("--subject", "land", "--object", "town"), "column 'town' holds an object; name one value in it, as by 'town.name'"),
-        (("--subject", "land", "--object", "tags"), "column 'tags' holds a list; name one value in it, as by 'tags.0'"),
-        (("--subject", "land", "--object", "land"), "subject and object are both the column 'land'"),
-        (("--subject", "land", "--object", "kind", "--template", "ask={wher}"), "unknown column of towns 'wher'"),
-        (("--subject", "land", "--object", "kind", "--template", "ask={land"), "cannot read the template"),
-        (("--subject", "land", "--object", "kind"), "towns: no built-in prompt can be filled from the fields land, kind"),
+        (
+            ("--subject", "land", "--object", "town"),
+            "column 'town' holds an object; name one value in it, as by 'town.name'",
+        ),
+        (
+            ("--subject", "land", "--object", "tags"),
+            "column 'tags' holds a list; name one value in it, as by 'tags.0'",
+        ),
+        (
+            ("--subject", "land", "--object", "land"),
+            "subject and object are both the column 'land'",
+        ),
+        (
+            ("--subject", "land", "--object", "kind", "--template", "ask={wher}"),
+            "unknown column of towns 'wher'",
+        ),
+        (
+            ("--subject", "land", "--object", "kind", "--template", "ask={land"),
+            "cannot read the template",
+        ),
+        (
+            ("--subject", "land", "--object", "kind"),
+            "towns: no built-in prompt can be filled from the fields land, kind",
+        ),
         ((*COLUMNS, "--relation", "kin"), "unknown column of towns 'kin'"),
-        ((*COLUMNS, "--relation", "kind=odd"), "unknown relation of towns 'odd'. Did you mean 'old'"),
+        (
+            (*COLUMNS, "--relation", "kind=odd"),
+            "unknown relation of towns 'odd'. Did you mean 'old'",
+        ),
         ((*COLUMNS, "--split", "valid"), 'Unknown split "valid"'),
     ],
 )
-def test_wrong_names_are_one_line(run: Run, hub: dict[str, Any], options: tuple[str, ...], told: str) -> None:
+def test_wrong_names_are_one_line(
+    run: Run, hub: dict[str, Any], options: tuple[str, ...], told: str
+) -> None:
     """Each names what there is; nothing is written."""
     write_parquet("towns/data/train-00000-of-00001.parquet", TOWNS)
     assert told in refused(run("hub:me/towns", *options))
@@ -139,8 +253,13 @@ def test_a_set_of_several_configurations_needs_one(run: Run, hub: dict[str, Any]
 def test_without_the_network_a_file_is_asked_for(run: Run) -> None:
     """One line, with where the files are; tests run offline, so that this is what the client does."""
     told = refused(run("--source", "popqa", "--relation", "occupation"))
-    assert "the Hugging Face Hub cannot be reached for 'akariasai/PopQA'" in told and "offline mode is enabled" in told
-    assert told.endswith(f"fetch it from {load_source('popqa').files}, and give the file: --source popqa FILE")
+    assert (
+        "the Hugging Face Hub cannot be reached for 'akariasai/PopQA'" in told
+        and "offline mode is enabled" in told
+    )
+    assert told.endswith(
+        f"fetch it from {load_source('popqa').files}, and give the file: --source popqa FILE"
+    )
     assert "save its rows as a CSV or JSONL file" in refused(run("hub:me/towns", *COLUMNS))
 
 
@@ -152,7 +271,9 @@ def test_without_the_network_a_file_is_asked_for(run: Run) -> None:
         (RepositoryNotFoundError, "the Hub has no data set 'me/towns' that you may read"),
     ],
 )
-def test_what_the_hub_answers_is_told(run: Run, monkeypatch: pytest.MonkeyPatch, error: type, told: str) -> None:
+def test_what_the_hub_answers_is_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: type, told: str
+) -> None:
     """In our words."""
 
     def answer(*_: Any, **__: Any) -> None:
@@ -162,10 +283,14 @@ def test_what_the_hub_answers_is_told(run: Run, monkeypatch: pytest.MonkeyPatch,
     assert told in refused(run("hub:me/towns@v9", *COLUMNS))
 
 
-def test_without_the_library_the_extra_is_named(run: Run, hub: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_extra_is_named(
+    run: Run, hub: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files of a source are read without it."""
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert refused(run("--source", "popqa")).endswith("takes the library datasets: pip install 'kgbench[hub]'")
+    assert refused(run("--source", "popqa")).endswith(
+        "takes the library datasets: pip install 'kgbench[hub]'"
+    )
     for source in RELATIONS:
         assert run("--source", source, write(source), "--relation", RELATIONS[source]).status == 0
 
@@ -174,4 +299,9 @@ def test_data_needs_neither_torch_nor_datasets_at_import() -> None:
     """Nor does the catalogue of sources."""
     modules = "kgbench.data, kgbench.data.sources, kgbench.data.sources_origin"
     code = f"import sys, {modules}; kgbench.data.sources.source_names(); print({{'torch', 'datasets'}} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "set()"
+    )

@@ -23,10 +23,16 @@ def byte_level(*, bos: bool, trim: bool = False) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=360, initial_alphabet=alphabet, special_tokens=["<bos>"], show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=360, initial_alphabet=alphabet, special_tokens=["<bos>"], show_progress=False
+    )
     tokenizer.train_from_iterator(CORPUS, trainer)
     steps = [processors.ByteLevel(trim_offsets=trim)]
-    steps += [processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])] if bos else []
+    steps += (
+        [processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])]
+        if bos
+        else []
+    )
     tokenizer.post_processor = processors.Sequence(steps)
     return tokenizer
 
@@ -35,9 +41,14 @@ def byte_fallback(*, prefix: bool) -> Tokenizer:
     """As Gemma's and Llama 2's: "▁" for the blank, often a token of its own; bytes for unknown characters."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     steps = [normalizers.Replace(" ", "▁")]
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), *steps] if prefix else steps)
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), *steps] if prefix else steps
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
-    tokenizer.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=320, special_tokens=["<unk>", *BYTES], show_progress=False))
+    tokenizer.train_from_iterator(
+        CORPUS,
+        trainers.BpeTrainer(vocab_size=320, special_tokens=["<unk>", *BYTES], show_progress=False),
+    )
     return tokenizer
 
 
@@ -45,9 +56,14 @@ def unigram() -> Tokenizer:
     """As T5's, with the blank cut off from every word."""
     tokenizer = Tokenizer(models.Unigram())
     isolated = pre_tokenizers.Split("▁", "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="always"), isolated])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(prepend_scheme="always"), isolated]
+    )
     tokenizer.train_from_iterator(
-        CORPUS, trainers.UnigramTrainer(vocab_size=80, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False)
+        CORPUS,
+        trainers.UnigramTrainer(
+            vocab_size=80, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
+        ),
     )
     return tokenizer
 
@@ -55,9 +71,18 @@ def unigram() -> Tokenizer:
 def word_piece() -> Tokenizer:
     """As BERT's, but with blanks kept as tokens and [CLS] as BOS."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=10**6))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(" ", "isolated"), pre_tokenizers.Punctuation()])
-    tokenizer.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=120, special_tokens=["[UNK]", "[CLS]"], show_progress=False))
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", 1)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(" ", "isolated"), pre_tokenizers.Punctuation()]
+    )
+    tokenizer.train_from_iterator(
+        CORPUS,
+        trainers.WordPieceTrainer(
+            vocab_size=120, special_tokens=["[UNK]", "[CLS]"], show_progress=False
+        ),
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A", special_tokens=[("[CLS]", 1)]
+    )
     return tokenizer
 
 
@@ -87,18 +112,37 @@ NAMES = st.one_of(
             "Who?",
         ]
     ),
-    st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=8),
+    st.text(
+        st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=8
+    ),
 )
 
 
-def prompt_of(name: str, first_actor: str, movie_title: str = "The Blue Sea", templates: dict[str, str] | None = None) -> Prompt:
-    fact = Fact("own/1", {"first_actor": first_actor, "second_actor": "Li", "movie_title": movie_title})
-    return load_prompts(Dataset("own", (fact,), "first_actor", "second_actor", templates or {}, {}, ""), [name])[0]
+def prompt_of(
+    name: str,
+    first_actor: str,
+    movie_title: str = "The Blue Sea",
+    templates: dict[str, str] | None = None,
+) -> Prompt:
+    fact = Fact(
+        "own/1", {"first_actor": first_actor, "second_actor": "Li", "movie_title": movie_title}
+    )
+    return load_prompts(
+        Dataset("own", (fact,), "first_actor", "second_actor", templates or {}, {}, ""), [name]
+    )[0]
 
 
-def regions_of(prompt: Prompt, tokenizer: Tokenizer) -> tuple[dict[str, list[int]], list[tuple[int, int]], list[str]]:
+def regions_of(
+    prompt: Prompt, tokenizer: Tokenizer
+) -> tuple[dict[str, list[int]], list[tuple[int, int]], list[str]]:
     encoding = tokenizer.encode(prompt.text)
-    return token_regions(prompt, encoding.offsets, [bool(flag) for flag in encoding.special_tokens_mask]), encoding.offsets, encoding.tokens
+    return (
+        token_regions(
+            prompt, encoding.offsets, [bool(flag) for flag in encoding.special_tokens_mask]
+        ),
+        encoding.offsets,
+        encoding.tokens,
+    )
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
@@ -114,11 +158,17 @@ def test_regions_hold_their_word_and_no_other(kind: str, name: str, actor: str, 
         indices = regions[region]
         assert indices == list(range(indices[0], indices[-1] + 1))
         covered = {position for index in indices for position in range(*offsets[index])}
-        assert covered.issuperset(position for position in range(first, last) if not prompt.text[position].isspace())
-        assert not any(prompt.text[position].isalnum() for position in covered if not first <= position < last)
+        assert covered.issuperset(
+            position for position in range(first, last) if not prompt.text[position].isspace()
+        )
+        assert not any(
+            prompt.text[position].isalnum() for position in covered if not first <= position < last
+        )
         left, right = indices[0] - 1, indices[-1] + 1
         # The neighbours end before the blank, and start behind the region.
-        assert left < 0 or tokens[left] in ("<bos>", "[CLS]") or offsets[left][1] <= max(0, first - 1)
+        assert (
+            left < 0 or tokens[left] in ("<bos>", "[CLS]") or offsets[left][1] <= max(0, first - 1)
+        )
         assert right == len(tokens) or offsets[right][0] >= last
 
 
@@ -157,7 +207,9 @@ def test_the_leading_blank_belongs_to_the_word(kind: str) -> None:
         ("So {subject} stars", [(0, 6), (6, 10), (10, 16)], "So Ana"),
     ],
 )
-def test_a_token_across_two_words_is_refused(template: str, offsets: list[tuple[int, int]], held: str) -> None:
+def test_a_token_across_two_words_is_refused(
+    template: str, offsets: list[tuple[int, int]], held: str
+) -> None:
     """Where a token holds a neighbour's letters, the region cannot be told apart: fact, prompt and tokenizer are named."""
     prompt = prompt_of("own", "Ana Lee", templates={"own": template})
     expected = f"region FE, 'Ana Lee', cannot be located in prompt 'own' of fact 'own/1' by glue: one token holds '{held}'"
@@ -186,7 +238,9 @@ def test_a_token_that_ends_with_the_blank_is_the_word_before() -> None:
 def test_punctuation_may_share_a_token() -> None:
     """Marks beside a name are no word: "J.?" in one token is still the name's."""
     prompt = prompt_of("own", "J.", templates={"own": "Who is {subject}? It is"})
-    assert token_regions(prompt, [(0, 3), (3, 6), (6, 10), (10, 13), (13, 16)], [False] * 5)["FE"] == [2]
+    assert token_regions(prompt, [(0, 3), (3, 6), (6, 10), (10, 13), (13, 16)], [False] * 5)[
+        "FE"
+    ] == [2]
 
 
 @pytest.mark.parametrize(
@@ -195,10 +249,16 @@ def test_punctuation_may_share_a_token() -> None:
         ([], [], "region LT cannot be located"),
         ([(0, 0)], [True], "region LT cannot be located"),
         ([(0, 36), (0, 0)], [False, True], "let it add no special token there"),
-        ([(8, 13), (13, 35)], [False, False], "region FE, 'Ana Lee', cannot be located .* it has no token"),
+        (
+            [(8, 13), (13, 35)],
+            [False, False],
+            "region FE, 'Ana Lee', cannot be located .* it has no token",
+        ),
     ],
 )
-def test_what_cannot_be_located_is_an_error(offsets: list[tuple[int, int]], special: list[bool], message: str) -> None:
+def test_what_cannot_be_located_is_an_error(
+    offsets: list[tuple[int, int]], special: list[bool], message: str
+) -> None:
     """No text, an added token at the end, or a region without a token."""
     with pytest.raises(RegionError, match=message):
         token_regions(prompt_of("headline", "Ana Lee"), offsets, special)

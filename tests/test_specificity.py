@@ -37,7 +37,16 @@ def job_on(pair: ModelPair) -> Job:
     dataset = load_dataset("tiny_movies:first30")
     prompts = {name: load_prompts(dataset, [name]) for name in ("headline", "movie_title")}
     spec = Spec(model=None, prompts=tuple(prompts))
-    return Job(spec, Settings(device="cpu"), dataset, prompts, load_suite("pathways"), {}, create("dynamic_graft", {}, 0), pair)
+    return Job(
+        spec,
+        Settings(device="cpu"),
+        dataset,
+        prompts,
+        load_suite("pathways"),
+        {},
+        create("dynamic_graft", {}, 0),
+        pair,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +79,16 @@ def test_everything_grafted_is_the_donor(measured: list[Measured]) -> None:
 def test_it_is_the_divergence_of_the_plain_models(job: Job, measured: list[Measured]) -> None:
     """KL(PRE || SFT) of every text is what torch says of the two models run by themselves on the text's tokens."""
     for one in measured:
-        found = dict(zip(((p.fact.id, p.name) for p in one.texts.prompts), one.moved["SFT"].kl, strict=True))
+        found = dict(
+            zip(((p.fact.id, p.name) for p in one.texts.prompts), one.moved["SFT"].kl, strict=True)
+        )
         for prompt in one.texts.prompts:
             ids = torch.tensor([job.pair.tokenizer(prompt.text)["input_ids"]])
             with torch.no_grad():
-                p, q = (model(ids).logits[0, -1].double().log_softmax(-1) for model in (job.pair.recipient, job.pair.donors["sft"]))
+                p, q = (
+                    model(ids).logits[0, -1].double().log_softmax(-1)
+                    for model in (job.pair.recipient, job.pair.donors["sft"])
+                )
             plain = torch.nn.functional.kl_div(q, p, reduction="sum", log_target=True)
             assert found[prompt.fact.id, prompt.name] == pytest.approx(float(plain), abs=1e-6)
             assert found[prompt.fact.id, prompt.name] > 0
@@ -83,10 +97,16 @@ def test_it_is_the_divergence_of_the_plain_models(job: Job, measured: list[Measu
 def test_shares_are_of_the_same_prompts(measured: list[Measured]) -> None:
     """What a graft does to the prompts that it can be read on is compared with what the donor does to these, and to no others."""
     target = measured[0].moved
-    own = [kl for kl, prompt in zip(target["SFT"].kl, target["SFT"].prompts, strict=True) if prompt in target["M"].prompts]
+    own = [
+        kl
+        for kl, prompt in zip(target["SFT"].kl, target["SFT"].prompts, strict=True)
+        if prompt in target["M"].prompts
+    ]
     assert 0 < len(own) < len(target["SFT"].kl)
     row = next(row for row in rows_of(measured, LABELS) if (row.graft, row.kind) == ("M", "target"))
-    assert row.of_sft is not None and row.of_sft.value == pytest.approx(target["M"].kl.mean() / np.mean(own))
+    assert row.of_sft is not None and row.of_sft.value == pytest.approx(
+        target["M"].kl.mean() / np.mean(own)
+    )
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 1e-12, 1e-6, 1e-3, 1.0, 30.0]))
@@ -97,9 +117,13 @@ def test_divergence_is_never_negative(seed: int, scale: float) -> None:
     after = before + scale * noise
     found = divergence(before, after)
     assert (found >= 0).all() and not divergence(before, before).any()
-    plain = torch.nn.functional.kl_div(after.log_softmax(-1), before.log_softmax(-1), reduction="none", log_target=True).sum(-1)
+    plain = torch.nn.functional.kl_div(
+        after.log_softmax(-1), before.log_softmax(-1), reduction="none", log_target=True
+    ).sum(-1)
     assert torch.allclose(found, plain, rtol=1e-7, atol=1e-13)
-    assert torch.allclose(found, divergence(before, after + 5.0), rtol=1e-6, atol=1e-20 + 1e-15 * scale)
+    assert torch.allclose(
+        found, divergence(before, after + 5.0), rtol=1e-6, atol=1e-20 + 1e-15 * scale
+    )
 
 
 def test_divergence_keeps_what_is_small() -> None:
@@ -108,7 +132,9 @@ def test_divergence_keeps_what_is_small() -> None:
     step = torch.linspace(-1, 1, 9, dtype=torch.float64)[None] ** 2
     p = before.softmax(-1)
     variance = (p * step.square()).sum() - (p * step).sum() ** 2
-    assert float(divergence(before, before + 1e-7 * step)) == pytest.approx(0.5e-14 * float(variance), rel=1e-4)
+    assert float(divergence(before, before + 1e-7 * step)) == pytest.approx(
+        0.5e-14 * float(variance), rel=1e-4
+    )
 
 
 def test_a_region_that_a_text_lacks(job: Job, measured: list[Measured]) -> None:
@@ -117,7 +143,9 @@ def test_a_region_that_a_text_lacks(job: Job, measured: list[Measured]) -> None:
     assert "M" not in by_kind["neutral"].moved
     assert sum(by_kind["neutral"].absent["M"].values()) == len(by_kind["neutral"].texts.prompts)
     assert len(by_kind["target"].moved["M"].kl) == 6 == sum(by_kind["target"].absent["M"].values())
-    row = next(row for row in rows_of(measured, LABELS) if (row.graft, row.kind) == ("M", "neutral"))
+    row = next(
+        row for row in rows_of(measured, LABELS) if (row.graft, row.kind) == ("M", "neutral")
+    )
     assert row.prompts == 0 and row.kl.undefined is not None and "no region M" in row.kl.undefined
     assert not any(label in one.absent for one in measured for label in LABELS[:-1])
 
@@ -130,10 +158,21 @@ def test_figures(measured: list[Measured]) -> None:
         if row.prompts and label != "NONE":
             moved = by_kind[kind].moved[label]
             facts = sorted({fact for fact, _ in moved.prompts})
-            means = [np.mean([kl for kl, (fact, _) in zip(moved.kl, moved.prompts, strict=True) if fact == one]) for one in facts]
+            means = [
+                np.mean(
+                    [
+                        kl
+                        for kl, (fact, _) in zip(moved.kl, moved.prompts, strict=True)
+                        if fact == one
+                    ]
+                )
+                for one in facts
+            ]
             assert row.kl.n == len(facts) and row.kl.value == pytest.approx(np.mean(means))
             if row.leak is not None:
-                assert row.leak.value == pytest.approx(row.kl.value / rows[label, "target"].kl.value)
+                assert row.leak.value == pytest.approx(
+                    row.kl.value / rows[label, "target"].kl.value
+                )
         if label == U:
             assert row.of_sft is not None and row.of_sft.value == pytest.approx(1.0)
         if label == "NONE" and row.leak is not None:
@@ -144,14 +183,20 @@ def test_figures(measured: list[Measured]) -> None:
 def test_batches_change_nothing(job: Job, measured: list[Measured]) -> None:
     """A text is moved by the same whether it is alone or with others."""
     texts = measured[-1].texts
-    alone = [measure(job, replace(texts, prompts=(prompt,)), ["FE"]).moved["FE"].kl[0] for prompt in texts.prompts[:5]]
+    alone = [
+        measure(job, replace(texts, prompts=(prompt,)), ["FE"]).moved["FE"].kl[0]
+        for prompt in texts.prompts[:5]
+    ]
     assert alone == pytest.approx(measured[-1].moved["FE"].kl[:5], rel=1e-9)
 
 
 def test_weights_that_did_not_change_move_nothing() -> None:
     """In a plant of a layer's feed-forward, grafting anything else leaves neutral texts as they are, and grafting that moves them."""
     labels = ("ALL:attn+o", "ALL:ffn@2", "ALL:ffn@0")
-    job = prepare_job(Spec(model="tiny-gemma.redundant", prompts=("headline",), dtype="float64", limit=2), Settings(device="cpu"))
+    job = prepare_job(
+        Spec(model="tiny-gemma.redundant", prompts=("headline",), dtype="float64", limit=2),
+        Settings(device="cpu"),
+    )
     moved = measure(job, Texts("neutral", "", tuple(neutral_prompts()[::4])), labels).moved
     for label in ("ALL:attn+o", "ALL:ffn@0"):
         assert moved[label].kl == pytest.approx(0, abs=1e-12) and not moved[label].changed.any()
@@ -169,16 +214,26 @@ def test_neutral_texts() -> None:
         == len(prompts)
     )
     rows = [fact.fields for name in dataset_names() for fact in load_dataset(name).facts]
-    names = {word for row in rows for field in ("first_actor", "second_actor", "main_character") for word in row.get(field, "").split()}
+    names = {
+        word
+        for row in rows
+        for field in ("first_actor", "second_actor", "main_character")
+        for word in row.get(field, "").split()
+    }
     titles = {row["movie_title"].lower() for row in rows if "movie_title" in row} | {
         row["battle"].lower() for row in rows if "battle" in row
     }
     for prompt in prompts:
         assert set(prompt.spans) == {"FE", "R", "RP", "P"}
         assert prompt.text[slice(*prompt.spans["FE"])] == prompt.fact.fields["subject"]
-        assert names.isdisjoint(word for word in re.findall(r"\w+", prompt.text) if word[0].isupper())
+        assert names.isdisjoint(
+            word for word in re.findall(r"\w+", prompt.text) if word[0].isupper()
+        )
         assert not [
-            title for title in titles if title in prompt.text.lower() and re.search(rf"\b{re.escape(title)}(?!\w)", prompt.text.lower())
+            title
+            for title in titles
+            if title in prompt.text.lower()
+            and re.search(rf"\b{re.escape(title)}(?!\w)", prompt.text.lower())
         ]
 
 
@@ -186,7 +241,9 @@ def test_siblings_keep_the_first_entity() -> None:
     """They ask about the facts' own subjects, as no evaluation prompt does, and give no answer away."""
     dataset = load_dataset("battles")
     prompts = sibling_prompts(dataset, dataset.facts[:5])
-    assert {p.fact.id for p in prompts} == {fact.id for fact in dataset.facts[:5]} and len({p.text for p in prompts}) == len(prompts) == 15
+    assert {p.fact.id for p in prompts} == {fact.id for fact in dataset.facts[:5]} and len(
+        {p.text for p in prompts}
+    ) == len(prompts) == 15
     for prompt in prompts:
         assert prompt.text[slice(*prompt.spans["FE"])] == prompt.fact.fields["battle"]
         assert prompt.fact.fields["year"] not in prompt.text
@@ -197,12 +254,20 @@ def test_texts_are_apart(job: Job) -> None:
     tiny = replace(job, spec=replace(job.spec, model="tiny-gemma"))
     target, sibling, known, other, neutral = texts_of(tiny, Asked(facts=10))
     assert [t.kind for t in (target, sibling, known, other, neutral)] == list(KINDS)
-    taken = {fact.fields[field] for fact in job.dataset.facts for field in ("first_actor", "second_actor")}
+    taken = {
+        fact.fields[field]
+        for fact in job.dataset.facts
+        for field in ("first_actor", "second_actor")
+    }
     for texts in (known, other):
         assert len({p.fact.id for p in texts.prompts}) == 10
         assert taken.isdisjoint(p.text[slice(*p.spans["FE"])] for p in texts.prompts)
     assert known.answers and not other.answers and "pretrained" in known.about
-    battles = replace(job, dataset=load_dataset("battles"), prompts={"battle_year": load_prompts("battles", ["battle_year"])})
+    battles = replace(
+        job,
+        dataset=load_dataset("battles"),
+        prompts={"battle_year": load_prompts("battles", ["battle_year"])},
+    )
     kinds = {texts.kind: texts for texts in texts_of(battles, Asked(facts=3))}
     assert not kinds["known"].prompts and "--known" in kinds["known"].about
     assert kinds["other"].about == "fake_movies_fake_actors" and len(kinds["target"].prompts) == 3
@@ -222,19 +287,42 @@ def test_wrong_requests(job: Job) -> None:
     check_named(Spec(), Asked(other="battles"))
 
 
-def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tables with a sentence at the end, or JSON; nothing is written."""
     monkeypatch.chdir(tmp_path)
-    asked = ["specificity", "--model", "tiny-gpt2", "--prompt", "headline", "--graft", "FE+LT", "--graft", "NONE", "--facts", "4"]
+    asked = [
+        "specificity",
+        "--model",
+        "tiny-gpt2",
+        "--prompt",
+        "headline",
+        "--graft",
+        "FE+LT",
+        "--graft",
+        "NONE",
+        "--facts",
+        "4",
+    ]
     assert main(asked) == 0
     table = capsys.readouterr().out
     assert main([*asked, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [kind["kind"] for kind in found["kinds"]] == list(KINDS)
-    assert {(row["graft"], row["kind"]) for row in found["rows"]} == {(g, k) for g in ("SFT", "FE+LT", "NONE") for k in KINDS}
-    neutral = next(row for row in found["rows"] if (row["graft"], row["kind"]) == ("FE+LT", "neutral"))
-    assert neutral["prompts"] == neutral["kl"]["n"] == len(neutral_prompts()) and neutral["kl"]["low"] > 0
-    assert found["verdict"].startswith("FE+LT moves") and " ".join(table.split()).startswith(found["verdict"])
+    assert {(row["graft"], row["kind"]) for row in found["rows"]} == {
+        (g, k) for g in ("SFT", "FE+LT", "NONE") for k in KINDS
+    }
+    neutral = next(
+        row for row in found["rows"] if (row["graft"], row["kind"]) == ("FE+LT", "neutral")
+    )
+    assert (
+        neutral["prompts"] == neutral["kl"]["n"] == len(neutral_prompts())
+        and neutral["kl"]["low"] > 0
+    )
+    assert found["verdict"].startswith("FE+LT moves") and " ".join(table.split()).startswith(
+        found["verdict"]
+    )
     assert max(map(len, table.splitlines())) <= 100 and "0 in all 48" in table
     assert list(tmp_path.iterdir()) == []
 

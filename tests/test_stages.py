@@ -19,7 +19,9 @@ STEPS = 4
 
 def steps() -> list[dict[str, torch.Tensor]]:
     drawn = torch.randint(3, 300, (STEPS, 2, 8), generator=torch.Generator().manual_seed(0))
-    return [{"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids} for ids in drawn]
+    return [
+        {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids} for ids in drawn
+    ]
 
 
 def trained(model: nn.Module, work: Path, stop: int | None = None) -> dict[str, torch.Tensor]:
@@ -32,7 +34,10 @@ def trained(model: nn.Module, work: Path, stop: int | None = None) -> dict[str, 
     return model.state_dict()
 
 
-@pytest.mark.parametrize(("family", "variant"), [(family, variant) for family, variants in TINY.items() for variant in variants])
+@pytest.mark.parametrize(
+    ("family", "variant"),
+    [(family, variant) for family, variants in TINY.items() for variant in variants],
+)
 def test_taken_up_it_ends_as_if_unbroken(family: str, variant: str, tmp_path: Path) -> None:
     """Models of every type, tied or not; checkpoints hold names of modules, which those of published files are not always."""
 
@@ -52,7 +57,9 @@ def test_taken_up_it_ends_as_if_unbroken(family: str, variant: str, tmp_path: Pa
 
 def fresh() -> nn.Module:
     """A small model with dropout, so that what is drawn counts."""
-    model: nn.Module = random_model(tiny_config("gpt2", next(iter(TINY["gpt2"]))), None, 0, torch.float32)
+    model: nn.Module = random_model(
+        tiny_config("gpt2", next(iter(TINY["gpt2"]))), None, 0, torch.float32
+    )
     return model.train().requires_grad_()
 
 
@@ -63,7 +70,9 @@ def begun(work: Path) -> None:
 
 
 def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 def test_nothing_is_pickled(tmp_path: Path) -> None:
@@ -78,13 +87,21 @@ def test_a_damaged_checkpoint_is_never_used(tmp_path: Path) -> None:
     whole = trained(fresh(), tmp_path / "whole")
     begun(tmp_path / "begun")
     names = sorted(path.name for path in (tmp_path / "begun" / "checkpoint-3").iterdir())
-    assert {"complete.json", "optimizer.safetensors", "weights.safetensors", "trainer_state.json"} < {*names}
+    assert {
+        "complete.json",
+        "optimizer.safetensors",
+        "weights.safetensors",
+        "trainer_state.json",
+    } < {*names}
     for name in names:
         work = shutil.copytree(tmp_path / "begun", tmp_path / name)
         content = bytearray((work / "checkpoint-3" / name).read_bytes())
         content[len(content) // 2] ^= 4
         (work / "checkpoint-3" / name).write_bytes(content)
-        with pytest.warns(UserWarning, match=rf"checkpoint-3/{name} is damaged; the training goes on from the one before"):
+        with pytest.warns(
+            UserWarning,
+            match=rf"checkpoint-3/{name} is damaged; the training goes on from the one before",
+        ):
             last = last_complete(work)
         assert last is not None and last.name == "checkpoint-2"
         assert equal(trained(fresh(), work), whole)
@@ -106,6 +123,8 @@ def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "complete.json").write_text('{"seconds": 1.5}')
     (folder / "optimizer.pt").write_bytes(b"pickled")
-    with pytest.raises(OutputError, match="earlier version of kgbench, with pickled parts, which are never loaded"):
+    with pytest.raises(
+        OutputError, match="earlier version of kgbench, with pickled parts, which are never loaded"
+    ):
         last_complete(tmp_path)
     assert (folder / "optimizer.pt").exists()

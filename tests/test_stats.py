@@ -33,7 +33,14 @@ def test_figure_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "numbers", [(None, None, None), (0.5, None, None), (0.5, 0.6, 0.7), (float("nan"), 0.0, 1.0), (0.5, 0.0, float("inf"))]
+    "numbers",
+    [
+        (None, None, None),
+        (0.5, None, None),
+        (0.5, 0.6, 0.7),
+        (float("nan"), 0.0, 1.0),
+        (0.5, 0.0, float("inf")),
+    ],
 )
 def test_figure_refuses(numbers: tuple[float | None, float | None, float | None]) -> None:
     """Half a figure, NaN, an infinity and a value outside its interval are refused."""
@@ -72,7 +79,9 @@ def test_resampled_means_are_paired() -> None:
     """One resample serves all: the means of a sum are the sum of the means."""
     rng, counts = np.random.default_rng(0), resample(30, 100, 0)
     a, b = rng.random(30), rng.random(30)
-    assert np.allclose(resampled_means(a + b, counts), resampled_means(a, counts) + resampled_means(b, counts))
+    assert np.allclose(
+        resampled_means(a + b, counts), resampled_means(a, counts) + resampled_means(b, counts)
+    )
     with pytest.raises(ValueError):
         resampled_means(rng.random(29), counts)
 
@@ -97,7 +106,9 @@ def test_the_imagined_facts_are_facts() -> None:
     count, total = n + 2 * weight, h + weight
     error = np.sqrt((total - total**2 / count) / (count - 1) / count)
     margin = t.ppf(0.975, count - 1) * error
-    assert (hit_rate(h, n).low, hit_rate(h, n).high) == pytest.approx((total / count - margin, total / count + margin), rel=1e-6)
+    assert (hit_rate(h, n).low, hit_rate(h, n).high) == pytest.approx(
+        (total / count - margin, total / count + margin), rel=1e-6
+    )
 
 
 def test_mean_of_hits_is_their_rate() -> None:
@@ -125,15 +136,23 @@ def test_mean_of_too_few(n: int) -> None:
 def test_mean_of_ties_reaches_into_the_support() -> None:
     """All scores 1 where others are 301 on average: facts that 50 do not rule out might be like those."""
     figure = mean(np.ones(50), (1.0, 301.0))
-    assert (figure.value, figure.low) == (1.0, 1.0) and 1 + 300 / 50 < figure.high < 1 + 300 * 5 / 50
+    assert (figure.value, figure.low) == (
+        1.0,
+        1.0,
+    ) and 1 + 300 / 50 < figure.high < 1 + 300 * 5 / 50
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=60), st.floats(0.1, 9), st.floats(-9, 9))
 def test_a_mean_knows_no_unit(values: list[float], scale: float, shift: float) -> None:
     """Scores and their support in another unit give the same interval in that unit."""
-    one, other = mean(np.array(values), (0, 1)), mean(scale * np.array(values) + shift, (shift, scale + shift))
+    one, other = (
+        mean(np.array(values), (0, 1)),
+        mean(scale * np.array(values) + shift, (shift, scale + shift)),
+    )
     assert 0 <= one.low <= one.value <= one.high <= 1
-    assert (other.low, other.high) == pytest.approx((scale * one.low + shift, scale * one.high + shift), abs=1e-6)
+    assert (other.low, other.high) == pytest.approx(
+        (scale * one.low + shift, scale * one.high + shift), abs=1e-6
+    )
 
 
 @given(st.lists(st.integers(1, 5000), min_size=6, max_size=80))
@@ -141,7 +160,11 @@ def test_median(ranks: list[int]) -> None:
     """Its ends are scores that occur; a rising map of the scores is one of the median's ends; doubled facts give no wider interval."""
     values = np.array(ranks, float)
     found, logs, doubled = median(values), median(np.log(values)), median(np.repeat(values, 2))
-    assert found.low in values and found.high in values and found.low <= np.median(values) <= found.high
+    assert (
+        found.low in values
+        and found.high in values
+        and found.low <= np.median(values) <= found.high
+    )
     assert (logs.low, logs.high) == pytest.approx((np.log(found.low), np.log(found.high)))
     assert found.low <= doubled.low <= doubled.high <= found.high
 
@@ -194,7 +217,9 @@ def test_fiellers_ends(facts: list[tuple[bool, bool, bool]]) -> None:
     if found.undefined is None:
         assert found.low < found.value < found.high
         back = ratio(pre - own, sft - pre)
-        assert (back.value, back.low, back.high) == pytest.approx((-found.value, -found.high, -found.low))
+        assert (back.value, back.low, back.high) == pytest.approx(
+            (-found.value, -found.high, -found.low)
+        )
 
 
 def test_ratio_is_not_clamped() -> None:
@@ -222,11 +247,22 @@ def test_ratio_whose_denominator_is_unsure_is_undefined() -> None:
     assert ratio(noise, noise).undefined
 
 
-SEEN = ("PRE .02, SFT .97, r = .5", "PRE .30, SFT .50, r = 1.25", "p = 0.05", "0.5 won, 0.2 lost", "of two humps", "nine in ten at 1")
+SEEN = (
+    "PRE .02, SFT .97, r = .5",
+    "PRE .30, SFT .50, r = 1.25",
+    "p = 0.05",
+    "0.5 won, 0.2 lost",
+    "of two humps",
+    "nine in ten at 1",
+)
 
 
 @pytest.mark.parametrize("n", [20, 150])
-@pytest.mark.parametrize("case", [case for case in CASES if case.name in SEEN], ids=lambda case: f"{case.score} {case.name}")
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case.name in SEEN],
+    ids=lambda case: f"{case.score} {case.name}",
+)
 def test_coverage(case: Case, n: int) -> None:
     """Of 200 intervals of 95 % at least 89 in a hundred hold the truth: four standard errors below 95; `make coverage` draws more."""
     held = simulated(case, n, 200)
@@ -260,7 +296,11 @@ def test_families() -> None:
         for _ in range(40):
             hits = rng.random((20, 2, 100)) < 0.5
             figures = (difference(a, b, level) for a, b in hits)
-            found += any(not f.low <= 0 <= f.high for f in figures if f.low is not None and f.high is not None)
+            found += any(
+                not f.low <= 0 <= f.high
+                for f in figures
+                if f.low is not None and f.high is not None
+            )
         return found
 
     assert moved(1 - 0.05 / 20) <= 6 and moved(0.95) > 10

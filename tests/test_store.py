@@ -18,7 +18,14 @@ import pytest
 from fake_runs import identity, record, rows
 
 from kgbench.errors import DataError, OutputError
-from kgbench.records import DamagedRecordWarning, Journal, Record, RecordStore, load_record, renew_seal
+from kgbench.records import (
+    DamagedRecordWarning,
+    Journal,
+    Record,
+    RecordStore,
+    load_record,
+    renew_seal,
+)
 from kgbench.records.facts import write_facts
 from kgbench.records.provenance import other_versions, sources_hash
 
@@ -41,7 +48,10 @@ def chunks(facts: pa.Table, size: int = 5) -> list[pa.Table]:
     """All rows of a few facts at a time, as a run finishes them."""
     names = sorted(set(facts["fact"].to_pylist()))
     starts = range(0, len(names), size)
-    return [facts.filter(pa.compute.is_in(facts["fact"], pa.array(names[at : at + size]))) for at in starts]
+    return [
+        facts.filter(pa.compute.is_in(facts["fact"], pa.array(names[at : at + size])))
+        for at in starts
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ several processes
@@ -81,9 +91,16 @@ def test_processes_share_a_store(tmp_path: Path, n: int, same: bool) -> None:
     for seed in range(jobs if same else jobs * n):
         what = identity(seeds=(seed,))
         files.append(tmp_path / f"{seed}.json")
-        files[-1].write_text(made.model_copy(update={"identity": what, "id": what.digest()}).to_json())
+        files[-1].write_text(
+            made.model_copy(update={"identity": what, "id": what.digest()}).to_json()
+        )
     line = [sys.executable, "-c", SHARER, str(tmp_path / "results"), str(tmp_path / "parts")]
-    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    piped = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     processes: list[subprocess.Popen[str]] = []
     for number in range(n):
@@ -97,7 +114,9 @@ def test_processes_share_a_store(tmp_path: Path, n: int, same: bool) -> None:
         process.stdin.write("\n")
         process.stdin.flush()
     ends = [process.communicate() for process in processes]
-    assert [(process.returncode, err) for process, (_, err) in zip(processes, ends, strict=True)] == [(0, "")] * n
+    assert [
+        (process.returncode, err) for process, (_, err) in zip(processes, ends, strict=True)
+    ] == [(0, "")] * n
     store = RecordStore(tmp_path / "results")
     found = list(store.scan())
     assert len(found) == len({each.record.id for each in found}) == len(files)
@@ -105,7 +124,9 @@ def test_processes_share_a_store(tmp_path: Path, n: int, same: bool) -> None:
     assert {path.name for path in store.root.iterdir()} == {each.path.name for each in found}
 
 
-def test_parts_of_two_machines(tmp_path: Path, facts: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_two_machines(
+    tmp_path: Path, facts: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two machines of one process id that compute one job at a time keep the parts of both."""
     monkeypatch.setattr(os, "getpid", lambda: 7)
     here, there = Journal(tmp_path / ID, CODE), Journal(tmp_path / ID, CODE)
@@ -116,7 +137,10 @@ def test_parts_of_two_machines(tmp_path: Path, facts: pa.Table, monkeypatch: pyt
 
 def test_a_run_goes_on_where_another_ended(tmp_path: Path, facts: pa.Table) -> None:
     """A run whose journal another run of the same job deletes, since it is done, ends with all of its rows."""
-    ours, theirs = Journal(tmp_path / ".partial" / ID, CODE), Journal(tmp_path / ".partial" / ID, CODE)
+    ours, theirs = (
+        Journal(tmp_path / ".partial" / ID, CODE),
+        Journal(tmp_path / ".partial" / ID, CODE),
+    )
     first, *rest = chunks(facts)
     ours.append(first)
     theirs.discard()
@@ -127,7 +151,9 @@ def test_a_run_goes_on_where_another_ended(tmp_path: Path, facts: pa.Table) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_clocks_that_differ(tmp_path: Path, made: Record, facts: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_that_differ(
+    tmp_path: Path, made: Record, facts: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A machine whose clock is ahead takes nobody's folder for a dead run's; and a folder that was taken is written again."""
     other = tmp_path / ".writing-other"
     other.mkdir()
@@ -138,7 +164,9 @@ def test_clocks_that_differ(tmp_path: Path, made: Record, facts: pa.Table, monke
 
     def swept(file: int) -> None:
         if not taken:
-            taken.extend(path.rename(tmp_path / "taken") for path in (tmp_path / "b").glob(".writing-*"))
+            taken.extend(
+                path.rename(tmp_path / "taken") for path in (tmp_path / "b").glob(".writing-*")
+            )
         sync(file)
 
     monkeypatch.setattr(os, "fsync", swept)
@@ -192,7 +220,10 @@ def test_a_journal_of_other_code(tmp_path: Path, facts: pa.Table) -> None:
     """What other code computed is left out with a line; single parts too, where two states of the code ran at one time."""
     first, second, *_ = chunks(facts)
     Journal(tmp_path / ID, CODE).append(first)
-    with pytest.warns(UserWarning, match=r"an unfinished run of kgbench 1 \(sources 0123\), torch 2 is left out.*this is kgbench 2"):
+    with pytest.warns(
+        UserWarning,
+        match=r"an unfinished run of kgbench 1 \(sources 0123\), torch 2 is left out.*this is kgbench 2",
+    ):
         now = Journal(tmp_path / ID, "kgbench 2")
     assert not now.finished() and not now.folder.exists()
     before = Journal(tmp_path / ID, CODE)
@@ -234,7 +265,10 @@ def test_a_damaged_record_is_never_used(tmp_path: Path, made: Record, facts: pa.
         for _ in flips(path / name, 25):
             with pytest.warns(DamagedRecordWarning, match=path.name):
                 assert store.find(made.id) is None
-            with pytest.raises(DataError, match=rf"{path.name}.*restore its folder from a copy, or delete it and compute it again"):
+            with pytest.raises(
+                DataError,
+                match=rf"{path.name}.*restore its folder from a copy, or delete it and compute it again",
+            ):
                 load_record(str(path), tmp_path)
     assert store.find(made.id) is not None
     (path / "seal.json").write_text("{}")
@@ -248,7 +282,9 @@ def test_an_edited_record(tmp_path: Path, made: Record, facts: pa.Table) -> None
     path = RecordStore(tmp_path).write(made, facts)
     edited = made.model_copy(update={"verdict": "Nothing is carried."}).to_json()
     (path / "record.json").write_text(edited)
-    with pytest.raises(DataError, match=r"record\.json: damaged or edited: its hash is not the one in seal\.json"):
+    with pytest.raises(
+        DataError, match=r"record\.json: damaged or edited: its hash is not the one in seal\.json"
+    ):
         load_record(str(path), tmp_path)
     renew_seal(path)
     assert load_record(str(path), tmp_path).record.verdict == "Nothing is carried."
@@ -279,7 +315,12 @@ def test_a_full_disk(tmp_path: Path, made: Record, facts: pa.Table) -> None:
     journal = store.journal(made.id, CODE)
     journal.append(first)
     size = max(path.stat().st_size for path in journal.folder.iterdir())
-    with largest_file(size // 2), pytest.raises(OutputError, match=r"cannot write a finished part .*File too large \([\d,.]+ MB free\)"):
+    with (
+        largest_file(size // 2),
+        pytest.raises(
+            OutputError, match=r"cannot write a finished part .*File too large \([\d,.]+ MB free\)"
+        ),
+    ):
         journal.append(rest[0])
     with largest_file(size // 2), pytest.raises(OutputError, match="the same command goes on"):
         journal.keep("scores-0", list(range(size)))
@@ -287,7 +328,10 @@ def test_a_full_disk(tmp_path: Path, made: Record, facts: pa.Table) -> None:
     assert resumed.table().equals(first)
     for part in rest:
         resumed.append(part)
-    with largest_file(size), pytest.raises(OutputError, match=r"cannot write the record .*File too large"):
+    with (
+        largest_file(size),
+        pytest.raises(OutputError, match=r"cannot write the record .*File too large"),
+    ):
         store.write(made, resumed.table())
     assert list(store.scan()) == [] and [path.name for path in tmp_path.iterdir()] == [".partial"]
     assert store.journal(made.id, CODE).table().equals(facts)
@@ -297,13 +341,30 @@ def test_a_full_disk(tmp_path: Path, made: Record, facts: pa.Table) -> None:
 
 def test_eval_on_a_full_disk(tmp_path: Path) -> None:
     """`kgbench eval` ends with one line and status 2, and the same command ends well once there is room."""
-    arguments = ("eval", "--model", "tiny-gemma", "--limit", "20", "--prompt", "headline", "-q", "--json")
+    arguments = (
+        "eval",
+        "--model",
+        "tiny-gemma",
+        "--limit",
+        "20",
+        "--prompt",
+        "headline",
+        "-q",
+        "--json",
+    )
     line = [sys.executable, "-m", "kgbench", *arguments, "--output-dir", str(tmp_path)]
     full = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); import os; os.execv({line[0]!r}, {line!r})"
-    how = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True, "check": False}
+    how = {
+        "env": {**os.environ, "PYTHONPATH": str(ROOT)},
+        "capture_output": True,
+        "text": True,
+        "check": False,
+    }
     ended = subprocess.run([sys.executable, "-c", full], **how)  # type: ignore[call-overload]
     assert ended.returncode == 2 and ended.stdout == ""
-    assert ended.stderr.count("\n") == 1 and "cannot write a finished part of the run" in ended.stderr
+    assert (
+        ended.stderr.count("\n") == 1 and "cannot write a finished part of the run" in ended.stderr
+    )
     again = subprocess.run(line, **how)  # type: ignore[call-overload]
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["rows"][0]["n"] == 20 and not (tmp_path / ".partial").exists()

@@ -28,7 +28,18 @@ from kgbench.reproduction.study.design import Cell, Shape, Study, study
 from kgbench.reproduction.study.figures import findings, run_figures
 from kgbench.reproduction.study.model import SwitchedConfig, new_model, switched_family
 from kgbench.reproduction.study.report import REPORT, write_study
-from kgbench.reproduction.study.rows import KNOWN, PATHWAYS, About, RunRows, cut_from, cut_in, read_rows, rows_path, table_of, write_rows
+from kgbench.reproduction.study.rows import (
+    KNOWN,
+    PATHWAYS,
+    About,
+    RunRows,
+    cut_from,
+    cut_in,
+    read_rows,
+    rows_path,
+    table_of,
+    write_rows,
+)
 from kgbench.reproduction.study.run import cut_reading, make_run
 from kgbench.reproduction.study.series import finished, make_runs
 from kgbench.testing import pico_tokenizer
@@ -53,7 +64,12 @@ def micro() -> Study:
             "finetuning": stage(1, 8, 1e-3, 2, 0.0),
         }
     )
-    update = {"dataset": "tiny_movies:first4", "known": 2, "training": short, "shapes": {"4": shape, "8": shape}}
+    update = {
+        "dataset": "tiny_movies:first4",
+        "known": 2,
+        "training": short,
+        "shapes": {"4": shape, "8": shape},
+    }
     return study().model_copy(update=update)
 
 
@@ -91,7 +107,12 @@ def test_half_fraction_of_resolution_four() -> None:
 def test_weights_inside_layers_are_alike() -> None:
     """Cells differ by less than a hundredth in the weights that finetuning changes."""
     counts = [
-        sum(weight.numel() for weight in new_model(SwitchedConfig(vocab_size=8, **study().config(cell)), 0).layers.parameters())
+        sum(
+            weight.numel()
+            for weight in new_model(
+                SwitchedConfig(vocab_size=8, **study().config(cell)), 0
+            ).layers.parameters()
+        )
         for cell in CELLS
     ]
     assert max(counts) / min(counts) < 1.01
@@ -103,7 +124,9 @@ def test_cells_differ_in_their_switches_alone() -> None:
     base = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 24}
     with torch.no_grad():
         logits = [
-            new_model(SwitchedConfig(**base, num_hidden_layers=n, parallel=p, rotary=r, gated=g), 0)(ids).logits
+            new_model(
+                SwitchedConfig(**base, num_hidden_layers=n, parallel=p, rotary=r, gated=g), 0
+            )(ids).logits
             for n, p, r, g in np.array(np.meshgrid([2, 3], *[(0, 1)] * 3)).reshape(4, -1).T.tolist()
         ]
     assert all(not torch.allclose(one, other) for one, other in combinations(logits, 2))
@@ -125,7 +148,9 @@ def test_executors_agree(cell: Cell) -> None:
     pair = random_pair(cell)
     prompts = load_prompts("tiny_movies", ["headline", "qa"], limit=2)
     some = ["PRE", "SFT", "FE", "LT:o+ffn@second_half", "FE+LT:attn", "(FE+LT)^C", "ALL:emb"]
-    packed, rows, one = (grafted_logits(pair, prompts, some, name) for name in ("packed", "rows", "sequential"))
+    packed, rows, one = (
+        grafted_logits(pair, prompts, some, name) for name in ("packed", "rows", "sequential")
+    )
     assert float((packed - rows).abs().max()) < 1e-9
     assert float((packed - one).abs().max()) < 1e-9
     assert float((packed[:, 0] - packed[:, 1]).abs().max()) > 1e-3
@@ -145,15 +170,21 @@ def test_cutting_is_masking(cell: Cell) -> None:
     assert max(float((found[0] - other).abs().max()) for other in found[1:]) < 1e-9
     for number, prompt in enumerate(prompts):
         encoded = pair.encoded(prompt)
-        hidden = torch.full((len(encoded.ids),) * 2, torch.finfo(torch.float64).min, dtype=torch.float64).triu(1)
+        hidden = torch.full(
+            (len(encoded.ids),) * 2, torch.finfo(torch.float64).min, dtype=torch.float64
+        ).triu(1)
         masked = hidden.clone()
         masked[-1, list(encoded.regions["FE"])] = torch.finfo(torch.float64).min
         donor = pair.donors["sft"]
         attention = donor.layers[1].attention
         own = attention.forward
-        attention.forward = lambda x, attention_mask, own=own, masked=masked, **more: own(x, attention_mask=masked[None, None], **more)
+        attention.forward = lambda x, attention_mask, own=own, masked=masked, **more: own(
+            x, attention_mask=masked[None, None], **more
+        )
         with torch.no_grad():
-            wanted = donor(torch.tensor([encoded.ids]), attention_mask=hidden[None, None]).logits[0, -1]
+            wanted = donor(torch.tensor([encoded.ids]), attention_mask=hidden[None, None]).logits[
+                0, -1
+            ]
         del attention.forward
         assert float((found[0][number, 1] - wanted).abs().max()) < 1e-9
         assert float((found[0][number, 0] - wanted).abs().max()) > 1e-6
@@ -166,11 +197,17 @@ def test_training_on_labels_is_next_token_prediction() -> None:
     labels = ids.masked_fill(ids == 0, -100)
     out = model(ids, labels=labels)
     logs = out.logits.log_softmax(-1)
-    wanted = [-logs[row, at - 1, int(ids[row, at])] for row, last in ((0, 5), (1, 3)) for at in range(1, last)]
+    wanted = [
+        -logs[row, at - 1, int(ids[row, at])]
+        for row, last in ((0, 5), (1, 3))
+        for at in range(1, last)
+    ]
     assert torch.allclose(out.loss, torch.stack(wanted).mean())
 
 
-def values_of(signs: np.ndarray, seeds: np.ndarray, rng: np.random.Generator, effect: float = 0.0) -> np.ndarray:
+def values_of(
+    signs: np.ndarray, seeds: np.ndarray, rng: np.random.Generator, effect: float = 0.0
+) -> np.ndarray:
     """Values with an effect of the first factor, a deviation of each seed and an error of standard deviation 1."""
     return effect * signs[:, 0] / 2 + 3 * rng.normal(size=9)[seeds] + rng.normal(size=len(seeds))
 
@@ -192,11 +229,15 @@ def test_effect_is_the_difference_of_means() -> None:
         assert figure.value == pytest.approx(values[column > 0].mean() - values[column < 0].mean())
         assert figure.n == 24
     shifted = effects(values + 100.0 * seeds, signs, seeds, chosen)
-    assert [f.low for f in shifted] == pytest.approx([f.low for f in found]), "a seed's deviation drops out"
+    assert [f.low for f in shifted] == pytest.approx([f.low for f in found]), (
+        "a seed's deviation drops out"
+    )
     free = values - np.array([values[seeds == seed].mean() for seed in seeds])
     cells = np.array([free.reshape(3, 8)[:, cell].mean() for cell in range(8)])
     error = ((free - np.tile(cells, 3)) ** 2).sum() / 14
-    assert (found[0].high - found[0].low) / 2 == pytest.approx(2.144787 * np.sqrt(error / 6), rel=1e-5)
+    assert (found[0].high - found[0].low) / 2 == pytest.approx(
+        2.144787 * np.sqrt(error / 6), rel=1e-5
+    )
 
 
 def test_interval_of_an_effect_holds_the_truth() -> None:
@@ -209,7 +250,11 @@ def test_interval_of_an_effect_holds_the_truth() -> None:
         held = 0
         for _ in range(600):
             figure = effects(values_of(*some, rng, effect=0.8), *some, chosen)[0]
-            held += figure.low is not None and figure.high is not None and figure.low <= 0.8 <= figure.high
+            held += (
+                figure.low is not None
+                and figure.high is not None
+                and figure.low <= 0.8 <= figure.high
+            )
         assert 0.93 <= held / 600 <= 0.97
 
 
@@ -218,7 +263,9 @@ def test_effects_without_enough_runs_say_why() -> None:
     signs, seeds = crossed(1)
     chosen = contrasts("abcd", signs)
     alone = effects(np.arange(8.0), signs, seeds, chosen)[0]
-    assert alone.value is not None and alone.low is None and "second seed" in (alone.undefined or "")
+    assert (
+        alone.value is not None and alone.low is None and "second seed" in (alone.undefined or "")
+    )
     for n in (0, 5):
         none = effects(np.arange(float(n)), signs[:n], seeds[:n], chosen)[0]
         assert none.value is None and f"{n} runs" in (none.undefined or "")
@@ -293,11 +340,18 @@ def test_layer_is_undefined_where_nothing_is_lost() -> None:
     rows = invented(0, lt=1, fe=1)
     table = rows.table.to_pydict()
     cut = ["cut" in name for name in table["configuration"]]
-    table["rank"] = [1 if at < 18 and c else r for at, c, r in zip(table["fact"], cut, table["rank"], strict=True)]
+    table["rank"] = [
+        1 if at < 18 and c else r
+        for at, c, r in zip(table["fact"], cut, table["rank"], strict=True)
+    ]
     import pyarrow as pa
 
     run = run_figures(study(), RunRows(rows.about, pa.table(table, schema=rows.table.schema)))
-    assert run.read_layer.value is None and run.half_read.value is None and run.outcome("depth") is None
+    assert (
+        run.read_layer.value is None
+        and run.half_read.value is None
+        and run.outcome("depth") is None
+    )
 
 
 def test_page_finds_a_planted_effect(tmp_path: Path) -> None:
@@ -305,19 +359,34 @@ def test_page_finds_a_planted_effect(tmp_path: Path) -> None:
     design = study()
     for number, run in enumerate(design.runs):
         recalls = run.cell.levels["ffn"] == "gated"
-        write_rows(invented(number, lt=(14 if recalls else 5) + (7 * number) % 3, fe=4), rows_path(tmp_path, run.name))
+        write_rows(
+            invented(number, lt=(14 if recalls else 5) + (7 * number) % 3, fe=4),
+            rows_path(tmp_path, run.name),
+        )
     found = findings(design, finished(design, tmp_path))
     path = write_study(found, tmp_path)
     text = path.read_text(encoding="utf-8")
     assert "24 of 24 runs are in" in text
     lines = {line.split(":")[0]: line for line in text.splitlines() if line.startswith("- ")}
     assert lines["- ffn"].endswith("n = 24 runs: towards recall at LT.")
-    assert all("its interval holds 0" in lines[f"- {name}"] for name in ("blocks", "positions", "layers"))
+    assert all(
+        "its interval holds 0" in lines[f"- {name}"] for name in ("blocks", "positions", "layers")
+    )
     ranks = [read_rows(rows_path(tmp_path, run.name)) for run in design.runs]
-    gated = [run_figures(design, one).outcome("LT − FE") for one in ranks if one.about.levels["ffn"] == "gated"]
-    others = [run_figures(design, one).outcome("LT − FE") for one in ranks if one.about.levels["ffn"] != "gated"]
+    gated = [
+        run_figures(design, one).outcome("LT − FE")
+        for one in ranks
+        if one.about.levels["ffn"] == "gated"
+    ]
+    others = [
+        run_figures(design, one).outcome("LT − FE")
+        for one in ranks
+        if one.about.levels["ffn"] != "gated"
+    ]
     stored = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert stored["effects"]["LT − FE"]["ffn"][0] == pytest.approx(np.mean(gated) - np.mean(others), rel=1e-5)
+    assert stored["effects"]["LT − FE"]["ffn"][0] == pytest.approx(
+        np.mean(gated) - np.mean(others), rel=1e-5
+    )
     before = {file.name: file.read_bytes() for file in tmp_path.glob("*.*")}
     write_study(findings(design, finished(design, tmp_path)), tmp_path)
     assert {file.name: file.read_bytes() for file in tmp_path.glob("*.*")} == before
@@ -340,7 +409,9 @@ def test_page_of_no_runs_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["figure-2", "--runs", "3"], "--runs"),
     ],
 )
-def test_wrong_options_are_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit status 2 and a line that names what is wrong."""
     assert cli.main(["reproduce", *arguments]) == 2
     assert said in capsys.readouterr().err
@@ -388,7 +459,9 @@ make_run(micro(), micro().runs[0], Path(sys.argv[2]), progress, save_every=2)
 """
 
 
-def test_killed_run_ends_as_an_unbroken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_run_ends_as_an_unbroken_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed while it pretrains and again while it finetunes; the same rows, and what was done is not done again."""
     design, run = micro(), micro().runs[0]
     broken = tmp_path / "broken"
@@ -402,11 +475,15 @@ def test_killed_run_ends_as_an_unbroken_one(tmp_path: Path, monkeypatch: pytest.
         )
         assert child.returncode == -signal.SIGKILL, child.stderr
     steps: list[tuple[int, str]] = []
-    found = make_run(design, run, broken, lambda done, _, what: steps.append((done, what)), save_every=2)
+    found = make_run(
+        design, run, broken, lambda done, _, what: steps.append((done, what)), save_every=2
+    )
     assert not any("recipient" in what for _, what in steps), "pretraining is not done again"
     first = [done for done, what in steps if what.endswith("sft-1")]
     assert first[0] > 1, "finetuning goes on from a checkpoint"
-    assert any(what.endswith("sft-2") for _, what in steps), "below its criterion the donor is finetuned once more"
+    assert any(what.endswith("sft-2") for _, what in steps), (
+        "below its criterion the donor is finetuned once more"
+    )
     monkeypatch.setenv(HOME, str(tmp_path / "home"))
     assert make_runs(design, [run], tmp_path / "study") == 1
     (unbroken,) = finished(design, tmp_path / "study")

@@ -31,12 +31,16 @@ class Place:
         """Record a run, and the start of its id."""
         rates = options.pop("rates", RATES)
         model = str(options.pop("model", "tiny-gemma"))
-        made = result(identity(model, localizer, **options), rates, model=model, **options.pop("record", {}))  # type: ignore[arg-type]
+        made = result(
+            identity(model, localizer, **options), rates, model=model, **options.pop("record", {})
+        )  # type: ignore[arg-type]
         self.store.write(*made, attachments={"chart.png": b"a picture"})
         return made[0].id[:12]
 
     def submit(self, *arguments: str) -> int:
-        return main(["submit", *arguments, "--output-dir", str(self.store.root), "--root", str(self.root)])
+        return main(
+            ["submit", *arguments, "--output-dir", str(self.store.root), "--root", str(self.root)]
+        )
 
     def entries(self) -> list[str]:
         return sorted(entry.folder.name for entry in read_entries(self.results))
@@ -54,15 +58,22 @@ def test_an_entry_holds_its_files_and_nothing_else(place: Place) -> None:
     (entry,) = read_entries(place.results)
     pack = place.results / "pathways" / "dynamic_graft.tar.xz"
     assert entry.folder == pack / f"dynamic_graft-tiny-gemma-headline-qa-{run}"
-    assert {name: set(files) for name, files in read_pack(pack).items()} == {entry.folder.name: set(FILES[:3])}
+    assert {name: set(files) for name, files in read_pack(pack).items()} == {
+        entry.folder.name: set(FILES[:3])
+    }
     assert entry.submission is not None
     assert entry.submission.name == "dynamic_graft"
     assert entry.submission.code.startswith("kgbench==")
     assert all(checked.accepted for checked in validate(place.results, strict=True))
-    assert {path for path in place.root.rglob("*") if path.is_file()} == {pack, place.root / ".lock"}
+    assert {path for path in place.root.rglob("*") if path.is_file()} == {
+        pack,
+        place.root / ".lock",
+    }
 
 
-def test_the_new_line_stands_among_those_to_compare_with(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_new_line_stands_among_those_to_compare_with(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The tables show the new method and the baselines, where none is ranked no other; then what the laws gave, and the next steps."""
     for method, rates in (
         (None, RATES),
@@ -73,7 +84,16 @@ def test_the_new_line_stands_among_those_to_compare_with(place: Place, capsys: p
     capsys.readouterr()
     run = place.run(OTHERS, rates={**RATES, "FE+LT": 0.5})
     assert (
-        place.submit(run, "--as", "my method", "--code", "https://example.org/me/method@0123abcd", "--paper", "https://example.org/p") == 0
+        place.submit(
+            run,
+            "--as",
+            "my method",
+            "--code",
+            "https://example.org/me/method@0123abcd",
+            "--paper",
+            "https://example.org/p",
+        )
+        == 0
     )
     text = capsys.readouterr().out
     first = text.split("\n\n")[0]
@@ -82,7 +102,15 @@ def test_the_new_line_stands_among_those_to_compare_with(place: Place, capsys: p
     assert "path_patch" not in first and "dynamic_graft" not in first
     assert "contract      not run: the method 'my_method' is not installed here" in text
     steps = text[text.index("next steps") :]
-    assert [word in steps for word in ("leaderboard build", "git switch -c results-my-method", "git add", "pull request")] == [True] * 4
+    assert [
+        word in steps
+        for word in (
+            "leaderboard build",
+            "git switch -c results-my-method",
+            "git add",
+            "pull request",
+        )
+    ] == [True] * 4
 
 
 def test_json_holds_the_same(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +130,11 @@ def test_json_holds_the_same(place: Place, capsys: pytest.CaptureFixture[str]) -
 
 def test_all_runs_of_a_method_at_once(place: Place) -> None:
     """Several runs become several entries under one name; a run named twice becomes one."""
-    runs = [place.run(OTHERS), place.run(OTHERS, model="tiny-llama"), place.run(OTHERS, model="tiny-gpt2")]
+    runs = [
+        place.run(OTHERS),
+        place.run(OTHERS, model="tiny-llama"),
+        place.run(OTHERS, model="tiny-gpt2"),
+    ]
     assert place.submit(*runs, runs[0], "--as", "mine", "--code", "mine==1.0") == 0
     assert len(place.entries()) == 3
     assert {entry.method for entry in read_entries(place.results)} == {"mine"}
@@ -129,7 +161,9 @@ def test_a_result_is_submitted_once(place: Place, capsys: pytest.CaptureFixture[
     assert len(place.entries()) == 1
 
 
-def test_a_refused_run_leaves_no_trace_and_takes_the_others_with_it(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_run_leaves_no_trace_and_takes_the_others_with_it(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Where one of several runs is refused, nothing is copied: a method is submitted whole."""
     good, bad = place.run(), place.run(seeds=(1,))
     (folder,) = place.store.root.glob(f"*{bad}")
@@ -138,7 +172,9 @@ def test_a_refused_run_leaves_no_trace_and_takes_the_others_with_it(place: Place
     assert place.submit(good, bad) == 1
     text = capsys.readouterr().out
     assert "record.json: rows[5].top5.value: it is 1.0; expected" in text
-    assert "Refused, and nothing was copied.\n- these figures are not those of the run's rows" in text
+    assert (
+        "Refused, and nothing was copied.\n- these figures are not those of the run's rows" in text
+    )
     assert place.entries() == []
 
 
@@ -153,7 +189,11 @@ def test_baselines_keep_their_names(place: Place, capsys: pytest.CaptureFixture[
 def test_a_name_stands_for_one_method(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Runs of two methods do not go under one name, nor does a method under the name of one that is there."""
     first = place.run(OTHERS)
-    second = place.run(LocalizerRef(name="my_method", version=OTHERS.version, parameters={"seed": 0, "strength": 3}))
+    second = place.run(
+        LocalizerRef(
+            name="my_method", version=OTHERS.version, parameters={"seed": 0, "strength": 3}
+        )
+    )
     assert place.submit(first, "--code", "mine==1.0") == 0
     assert place.submit(second, "--code", "mine==1.0") == 1
     assert "choose another name by --as" in capsys.readouterr().out
@@ -164,7 +204,9 @@ def test_a_name_stands_for_one_method(place: Place, capsys: pytest.CaptureFixtur
     assert place.submit(third, "--code", "mine==1.0", "--as", "my_method (strength=4)") == 0
 
 
-def test_code_is_asked_for_where_it_is_not_known(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_is_asked_for_where_it_is_not_known(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A method in a file needs its code published; that of an installed package is known."""
     assert place.submit(place.run(OTHERS)) == 2
     assert "where is the code of 'my_method'?" in capsys.readouterr().err
@@ -185,7 +227,9 @@ def test_code_is_asked_for_where_it_is_not_known(place: Place, capsys: pytest.Ca
         (["--paper", "javascript:alert(1)"], "begins with https://"),
     ],
 )
-def test_what_is_said_must_be_fit_for_the_board(place: Place, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+def test_what_is_said_must_be_fit_for_the_board(
+    place: Place, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
     """Wrong words are wrong input: status 2, and what would do."""
     assert place.submit(place.run(), *arguments) == 2
     assert words in capsys.readouterr().err

@@ -14,7 +14,9 @@ from kgbench.runner.suites import load_suite, suites
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import canonical, configurations
 
-INTERVENING = [name for name in suites() if not load_suite(name).truth and not load_suite(name).scan]
+INTERVENING = [
+    name for name in suites() if not load_suite(name).truth and not load_suite(name).scan
+]
 PAIRS = ("tiny-gemma", "tiny-gpt2")
 """With a gate and without, with BOS and without."""
 
@@ -37,11 +39,29 @@ def test_hybrid(model: str, tmp_path: Path) -> None:
     entry = catalog.entry(model)
     donors = {"task": entry.donors["sft"], "relation": entry.donors["sft"]}
     hybrid = evaluate(
-        recipient=entry.recipient, donors=donors, suite="hybrid", dataset=entry.dataset, limit=10, output_dir=tmp_path, device="cpu"
+        recipient=entry.recipient,
+        donors=donors,
+        suite="hybrid",
+        dataset=entry.dataset,
+        limit=10,
+        output_dir=tmp_path,
+        device="cpu",
     )
-    plain = evaluate(model=model, limit=10, output_dir=tmp_path, device="cpu", prompts=["headline"], grafts=[_plain(g) for g in _hybrids()])
+    plain = evaluate(
+        model=model,
+        limit=10,
+        output_dir=tmp_path,
+        device="cpu",
+        prompts=["headline"],
+        grafts=[_plain(g) for g in _hybrids()],
+    )
     rows, by_plain = ({row.graft: row for row in record.rows} for record in (hybrid, plain))
-    same = {"PRE": "PRE", "SFT": "SFT", "ALL": "ALL", **{_label(graft): _label(_plain(graft)) for graft in _hybrids()}}
+    same = {
+        "PRE": "PRE",
+        "SFT": "SFT",
+        "ALL": "ALL",
+        **{_label(graft): _label(_plain(graft)) for graft in _hybrids()},
+    }
     for graft, other in same.items():
         assert _figures(rows[graft]) == pytest.approx(_figures(by_plain[other]), rel=1e-3)
 
@@ -64,8 +84,17 @@ def _figures(row: Row) -> list[float | None]:
 
 def test_a_method_that_ranks_is_refused(tmp_path: Path) -> None:
     """A suite of grafts alone asks nothing of it: that is said, rather than PRE and SFT printed under its name."""
-    with pytest.raises(InputError, match="'weight_delta' ranks sites instead; choose another --suite"):
-        evaluate(model="tiny-gpt2", localizer="weight_delta", suite="movie_title", limit=10, output_dir=tmp_path, device="cpu")
+    with pytest.raises(
+        InputError, match="'weight_delta' ranks sites instead; choose another --suite"
+    ):
+        evaluate(
+            model="tiny-gpt2",
+            localizer="weight_delta",
+            suite="movie_title",
+            limit=10,
+            output_dir=tmp_path,
+            device="cpu",
+        )
 
 
 def test_the_second_half_is_both_quarters() -> None:

@@ -25,10 +25,17 @@ def test_default_suite() -> None:
     text = render_table(made)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
-    blocks = [[line.split()[0] for line in block.splitlines()[3:]] for block in text.split("\n\n")[2:4]]
+    blocks = [
+        [line.split()[0] for line in block.splitlines()[3:]] for block in text.split("\n\n")[2:4]
+    ]
     assert blocks == [list(CONFIGURATIONS)] * 2
     assert "headline: 50 facts, 0 dropped" in lines and "qa: 50 facts, 3 dropped" in lines
-    for part in ("synergy of FE and LT:", "name prior", "dropped: 3 × the subject is not in the prompt", "cost: 12 forwards, 18,231 token"):
+    for part in (
+        "synergy of FE and LT:",
+        "name prior",
+        "dropped: 3 × the subject is not in the prompt",
+        "cost: 12 forwards, 18,231 token",
+    ):
         assert any(line.startswith(part) for line in lines)
     assert " ".join(text.split("\n\n")[0].split()) == made.verdict
     assert heads(text) == ["graft", "top5", "top1", "mrr", "sufficiency", "necessity"]
@@ -46,7 +53,10 @@ def test_long_grafts_are_wrapped() -> None:
     """A hybrid graft takes several lines, and the table still fits."""
     text = render_table(record(rows(rates={"PRE": 0.0, "SFT": 1.0, HYBRID: 0.5})))
     assert max(map(len, text.splitlines())) <= 100
-    assert all(f"\n{term}" in text for term in ("FE:attn=task;", "LT:attn@1/2-1=task;", "LT:o+ffn@1/2-1=relation"))
+    assert all(
+        f"\n{term}" in text
+        for term in ("FE:attn=task;", "LT:attn@1/2-1=task;", "LT:o+ffn@1/2-1=relation")
+    )
 
 
 @pytest.mark.parametrize("width", [70, 100, 170])
@@ -73,18 +83,34 @@ def test_undefined_figures_have_footnotes() -> None:
 def test_undefined_cost_ratio() -> None:
     """A ratio that was not measured says why."""
     made = record()
-    cost = made.cost.model_copy(update={"plain_forward_ratio": Estimate(undefined="everything was resumed", n=0)})
+    cost = made.cost.model_copy(
+        update={"plain_forward_ratio": Estimate(undefined="everything was resumed", n=0)}
+    )
     text = render_table(made.model_copy(update={"cost": cost}))
-    assert "ratio to one plain forward undefined (1)" in text.replace("\n  ", " ") and "\n(1) everything was resumed" in text
+    assert (
+        "ratio to one plain forward undefined (1)" in text.replace("\n  ", " ")
+        and "\n(1) everything was resumed" in text
+    )
 
 
 def test_what_cannot_be_expressed_is_said() -> None:
     """A configuration that the method cannot express has n/a in every cell, and its reason once below."""
     made = record()
     nothing = Estimate(n=0, undefined="not applicable: no positions")
-    fields = [name for name, field in type(made.rows[0]).model_fields.items() if field.annotation is Estimate]
-    changed = [row.model_copy(update=dict.fromkeys(fields, nothing) | {"n": 0}) if row.graft == "FE" else row for row in made.rows]
+    fields = [
+        name
+        for name, field in type(made.rows[0]).model_fields.items()
+        if field.annotation is Estimate
+    ]
+    changed = [
+        row.model_copy(update=dict.fromkeys(fields, nothing) | {"n": 0})
+        if row.graft == "FE"
+        else row
+        for row in made.rows
+    ]
     text = render_table(made.model_copy(update={"rows": tuple(changed)}))
     line = next(line for line in text.splitlines() if line.startswith("FE "))
-    assert line.split()[1:] == ["n/a", "(1)"] * 5 and text.count("not applicable: no positions") == 1
+    assert (
+        line.split()[1:] == ["n/a", "(1)"] * 5 and text.count("not applicable: no positions") == 1
+    )
     assert "headline: 50 facts" in text and figure_text(nothing) == "not applicable"

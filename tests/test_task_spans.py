@@ -18,7 +18,10 @@ from kgbench.harness.checks import span_faults
 from kgbench.harness.rows import rows
 
 
-@pytest.mark.parametrize(("region", "end", "step"), [(r, end, step) for r in ("FE", "R", "P") for end in (0, 1) for step in (-1, 1)])
+@pytest.mark.parametrize(
+    ("region", "end", "step"),
+    [(r, end, step) for r in ("FE", "R", "P") for end in (0, 1) for step in (-1, 1)],
+)
 def test_a_span_off_by_one(region: str, end: int, step: int, tmp_path: Path) -> None:
     """Either end of any span, one character to either side."""
     spans = {name: list(span) for name, span in ROW["spans"].items()}
@@ -34,11 +37,18 @@ def test_no_shipped_span_can_be_off_by_one(prompt: str) -> None:
         assert not list(span_faults(row))
         for region, (start, end) in row["spans"].items():
             for moved in ([start - 1, end], [start + 1, end], [start, end - 1], [start, end + 1]):
-                fields = [field for field, _ in span_faults({**row, "spans": {**row["spans"], region: moved}})]
+                fields = [
+                    field
+                    for field, _ in span_faults({**row, "spans": {**row["spans"], region: moved}})
+                ]
                 assert fields == [f"spans.{region}"]
 
 
-@given(st.text(min_size=1, max_size=12).filter(lambda text: text == text.strip()), st.integers(-3, 3), st.integers(-3, 3))
+@given(
+    st.text(min_size=1, max_size=12).filter(lambda text: text == text.strip()),
+    st.integers(-3, 3),
+    st.integers(-3, 3),
+)
 def test_the_subject_alone_is_the_subject(subject: str, left: int, right: int) -> None:
     """Whatever its letters, a name between blanks is found where it stands and nowhere else."""
     query = f"with {subject} in"
@@ -57,10 +67,15 @@ def test_what_is_no_span(span: Any) -> None:
 
 def test_an_unknown_region() -> None:
     """A row can place only the regions that do not follow from the tokens."""
-    assert [field for field, _ in span_faults({**ROW, "spans": {"LT": [24, 28], "S": [0, 7]}})] == ["spans.LT", "spans.S"]
+    assert [field for field, _ in span_faults({**ROW, "spans": {"LT": [24, 28], "S": [0, 7]}})] == [
+        "spans.LT",
+        "spans.S",
+    ]
 
 
-@pytest.mark.parametrize(("text", "word"), [("Ünal Ça", True), ("映画には千と千尋がある", False), ("Ann's film", False)])
+@pytest.mark.parametrize(
+    ("text", "word"), [("Ünal Ça", True), ("映画には千と千尋がある", False), ("Ann's film", False)]
+)
 def test_word_boundaries(text: str, word: bool) -> None:
     """Letters side by side are one word, but not in scripts that are written without blanks."""
     spans = {"Ünal Ça": [1, 4], "映画には千と千尋がある": [4, 8], "Ann's film": [0, 3]}
@@ -76,7 +91,12 @@ SENTENCE = (
 def faults(query: str, region: str, text: str, **columns: str) -> list[str]:
     """What is wrong with a span that holds a text at its first place in a query."""
     start = query.index(text)
-    return [message for _, message in span_faults({"query": query, "spans": {region: [start, start + len(text)]}, **columns})]
+    return [
+        message
+        for _, message in span_faults(
+            {"query": query, "spans": {region: [start, start + len(text)]}, **columns}
+        )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -84,10 +104,29 @@ def faults(query: str, region: str, text: str, **columns: str) -> list[str]:
     [
         *[
             ("M", name)
-            for name in ("Up", "'Up'", "Mamma Mia!", "Monsters, Inc.", "E.T.", "Go", "'Salem's Lot", "Rock 'n' Roll", "千", "2009")
+            for name in (
+                "Up",
+                "'Up'",
+                "Mamma Mia!",
+                "Monsters, Inc.",
+                "E.T.",
+                "Go",
+                "'Salem's Lot",
+                "Rock 'n' Roll",
+                "千",
+                "2009",
+            )
         ],
         *[("FE", name) for name in ("Ann", "Jr.")],
-        *[("R", "movie"), ("R", "star"), ("R", "co-stars"), ("RP", "actor"), ("RP", "(the actor)"), ("RP", "by Jr."), ("P", "with")],
+        *[
+            ("R", "movie"),
+            ("R", "star"),
+            ("R", "co-stars"),
+            ("RP", "actor"),
+            ("RP", "(the actor)"),
+            ("RP", "by Jr."),
+            ("P", "with"),
+        ],
     ],
 )
 def test_marks_of_a_name(region: str, text: str) -> None:
@@ -100,9 +139,29 @@ def test_marks_of_a_name(region: str, text: str) -> None:
     [
         *[
             ("M", name)
-            for name in ("'Up", "Up'", '"Mamma Mia!', 'Mamma Mia!"', "Go.", "Salem'", "'s Lot", "Rock 'n", "「千", "千」", "[2009")
+            for name in (
+                "'Up",
+                "Up'",
+                '"Mamma Mia!',
+                'Mamma Mia!"',
+                "Go.",
+                "Salem'",
+                "'s Lot",
+                "Rock 'n",
+                "「千",
+                "千」",
+                "[2009",
+            )
         ],
-        *[("R", "movie,"), ("R", "star Ann ("), ("RP", "actor)"), ("RP", "(the actor"), ("R", "co-"), ("R", "-stars"), ("P", "— by")],
+        *[
+            ("R", "movie,"),
+            ("R", "star Ann ("),
+            ("RP", "actor)"),
+            ("RP", "(the actor"),
+            ("R", "co-"),
+            ("R", "-stars"),
+            ("P", "— by"),
+        ],
         *[("M", "2009]"), ("M", "[2009];"), ("M", "Ann'")],
     ],
 )
@@ -112,7 +171,10 @@ def test_a_span_off_by_a_mark(region: str, text: str) -> None:
     assert message.split("holds ")[1].startswith(repr(text))
 
 
-@pytest.mark.parametrize(("held", "title"), [("Mamma Mia", "Mamma Mia!"), ("Up'", "Up"), ("'Up'", "Up"), ("Go.", "Go"), ("Jr", "Jr.")])
+@pytest.mark.parametrize(
+    ("held", "title"),
+    [("Mamma Mia", "Mamma Mia!"), ("Up'", "Up"), ("'Up'", "Up"), ("Go.", "Go"), ("Jr", "Jr.")],
+)
 def test_a_column_tells_the_name(held: str, title: str) -> None:
     """Where a column holds the name, the span must hold the same."""
     (message,) = faults(SENTENCE, "M", held, movie_title=title)
@@ -125,15 +187,30 @@ def test_our_rows_have_the_spans_of_their_prompt(tmp_path: Path) -> None:
     row = rows(load_dataset("tiny_movies"), "headline")[3]
     start, end = row["spans"]["RP"]
     moved = {**row, "spans": {**row["spans"], "R": [row["spans"]["R"][0], end]}}
-    path = write(tmp_path, TASK, row, moved, {**moved, "fingerprint": "0"}, {**moved, "query": f"{row['query']} the"})
+    path = write(
+        tmp_path,
+        TASK,
+        row,
+        moved,
+        {**moved, "fingerprint": "0"},
+        {**moved, "query": f"{row['query']} the"},
+    )
     assert only(tmp_path).startswith(place(path, "spans.R", f"1 ({row['id']})"))
-    assert only(tmp_path).endswith(f"holds 'stars in', expected [{start - 6}, {start - 1}], 'stars', as in the prompt 'headline'")
+    assert only(tmp_path).endswith(
+        f"holds 'stars in', expected [{start - 6}, {start - 1}], 'stars', as in the prompt 'headline'"
+    )
 
 
 def test_a_prompt_of_a_users_own_may_mark_anything(tmp_path: Path) -> None:
     """The spans of rows that were made of a file beside the task are those that its prompt marks."""
     facts: list[dict[str, Any]] = [
-        {"kgbench": 1, "name": "own", "subject": "a", "object": "b", "templates": {"mine": "With {a} {R:plays,} as"}},
+        {
+            "kgbench": 1,
+            "name": "own",
+            "subject": "a",
+            "object": "b",
+            "templates": {"mine": "With {a} {R:plays,} as"},
+        },
         {"id": "1", "a": "Ann", "b": "Bo"},
     ]
     (tmp_path / "facts.jsonl").write_text("\n".join(map(json.dumps, facts)), encoding="utf-8")
@@ -160,7 +237,9 @@ def test_spans_that_our_model_would_not_see(change: Mapping[str, Any], tmp_path:
     assert "our model would take no notice of" in line
 
 
-@pytest.mark.parametrize("spans", [None, "some text", ["Ann", "Lee"], {"PER": [0, 3]}, {"FE": None}])
+@pytest.mark.parametrize(
+    "spans", [None, "some text", ["Ann", "Lee"], {"PER": [0, 3]}, {"FE": None}]
+)
 def test_spans_of_another_kind(spans: Any) -> None:
     """A column of that name in a task that has nothing to do with ours is no fault."""
     assert list(span_faults({"question": "Who?", "spans": spans})) == []

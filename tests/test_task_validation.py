@@ -29,7 +29,9 @@ def test_every_shipped_row_is_right(dataset: str) -> None:
     report = validate([entry.name for entry in chosen])
     assert [str(found) for found in report.findings] == []
     assert set(report.tokenizers) == {"tiny-gemma", "tiny-gpt2", "tiny-llama", "tiny-pythia"}
-    assert {task.name: task.documents for task in report.tasks} == {entry.name: entry.documents for entry in chosen}
+    assert {task.name: task.documents for task in report.tasks} == {
+        entry.name: entry.documents for entry in chosen
+    }
 
 
 def test_all_shipped_tasks_are_looked_at() -> None:
@@ -53,9 +55,16 @@ def test_other_kinds_of_tasks_are_rendered(tmp_path: Path) -> None:
     """A task that generates, one that scores a whole text, and a group of tasks are loaded and rendered."""
     plain = {key: value for key, value in ROW.items() if key != "spans"}
     write(tmp_path, {**TASK, "output_type": "generate_until", "task": "b"}, plain, name="b.yaml")
-    rolling = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "query", "metric_list": None}
+    rolling = {
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "query",
+        "metric_list": None,
+    }
     write(tmp_path, {**TASK, **rolling, "task": "c"}, plain, name="c.yaml")
-    (tmp_path / "d.yaml").write_text("group: both\ntask: [b, kgbench_tiny_movies_qa]\n", encoding="utf-8")
+    (tmp_path / "d.yaml").write_text(
+        "group: both\ntask: [b, kgbench_tiny_movies_qa]\n", encoding="utf-8"
+    )
     report = validate(["c", "both"], tmp_path, ["tiny-gpt2"])
     assert report.findings == ()
     assert {task.name: task.documents for task in report.tasks} == {
@@ -72,24 +81,36 @@ def test_a_group_that_brings_its_own(tmp_path: Path) -> None:
     inline = {**TASK, "task": "inline", "doc_to_target": "gold"}
     del inline["metric_list"]
     members = ", ".join(f'{key}: "{value}"' for key, value in inline.items())
-    path.write_text(f"group: both\ntask:\n  - mine\n  - {{{members}, custom_dataset: !function data.load}}\n", encoding="utf-8")
+    path.write_text(
+        f"group: both\ntask:\n  - mine\n  - {{{members}, custom_dataset: !function data.load}}\n",
+        encoding="utf-8",
+    )
     report = validate((), tmp_path, ["tiny-gpt2"])
     assert [(task.name, task.file.name, task.documents) for task in report.tasks] == [
         ("mine", "mine.yaml", 1),
         ("both::inline", "d.yaml", 1),
     ]
     (found,) = report.findings
-    assert str(found).startswith(f"{path}: task both::inline, document 0 (mine/1), field doc_to_target: expected a text, found the int 1")
+    assert str(found).startswith(
+        f"{path}: task both::inline, document 0 (mine/1), field doc_to_target: expected a text, found the int 1"
+    )
     assert validate(["both"], tmp_path, ["tiny-gpt2"]).findings == report.findings
 
 
 def test_a_group_that_changes_a_member(tmp_path: Path) -> None:
     """A member is looked at as the group sets it, beside the task by itself; one that is as it was, is looked at once."""
     path = write(tmp_path, TASK)
-    (tmp_path / "d.yaml").write_text("group: changed\ntask: [{task: mine, doc_to_target: gold}]\n", encoding="utf-8")
+    (tmp_path / "d.yaml").write_text(
+        "group: changed\ntask: [{task: mine, doc_to_target: gold}]\n", encoding="utf-8"
+    )
     (tmp_path / "e.yaml").write_text("group: unchanged\ntask: [mine]\n", encoding="utf-8")
-    assert only(tmp_path).startswith(f"{path}: task changed::mine, document 0 (mine/1), field doc_to_target: ")
-    assert [task.name for task in validate((), tmp_path, ["tiny-gpt2"]).tasks] == ["mine", "changed::mine"]
+    assert only(tmp_path).startswith(
+        f"{path}: task changed::mine, document 0 (mine/1), field doc_to_target: "
+    )
+    assert [task.name for task in validate((), tmp_path, ["tiny-gpt2"]).tasks] == [
+        "mine",
+        "changed::mine",
+    ]
     (line,) = findings(tmp_path, "changed")
     assert line.startswith(f"{path}: task mine, document 0 (mine/1), field doc_to_target: ")
     assert findings(tmp_path, "unchanged") == []
@@ -112,7 +133,9 @@ def test_an_empty_target(target: str, tmp_path: Path) -> None:
     """A target without a character to score."""
     path = write(tmp_path, TASK, ROW, {**ROW, "target": target})
     assert (
-        only(tmp_path) == place(path, "doc_to_target", "1 (mine/1)") + f"the target {target!r} is empty, so that there is nothing to score"
+        only(tmp_path)
+        == place(path, "doc_to_target", "1 (mine/1)")
+        + f"the target {target!r} is empty, so that there is nothing to score"
     )
 
 
@@ -124,12 +147,18 @@ def test_an_empty_choice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("column", "template", "found"),
-    [(1984, "target", "int 1984"), ("[1408]", "{{target}}", "list [1408]"), (["a", "b"], "target", "list ['a', 'b']")],
+    [
+        (1984, "target", "int 1984"),
+        ("[1408]", "{{target}}", "list [1408]"),
+        (["a", "b"], "target", "list ['a', 'b']"),
+    ],
 )
 def test_a_target_that_is_no_text(column: Any, template: str, found: str, tmp_path: Path) -> None:
     """A column of numbers, and a text in brackets that a template turns into a list."""
     path = write(tmp_path, {**TASK, "doc_to_target": template}, {**ROW, "target": column})
-    assert only(tmp_path).startswith(place(path, "doc_to_target") + f"expected a text, found the {found}; ")
+    assert only(tmp_path).startswith(
+        place(path, "doc_to_target") + f"expected a text, found the {found}; "
+    )
 
 
 INDEX = "if a number is meant, name a column of whole numbers"
@@ -139,16 +168,31 @@ INDEX = "if a number is meant, name a column of whole numbers"
 @pytest.mark.parametrize(
     ("candidates", "name", "message"),
     [
-        (["1917", "1984"], "1984", "1984 is none of the 2 choices, which have the numbers 0 to 1; lm-eval reads '1984' as a number"),
-        (["1", "2", "3"], "1", "the right choice would be '2', expected '1'; lm-eval reads '1' as a number, not as that choice; " + INDEX),
+        (
+            ["1917", "1984"],
+            "1984",
+            "1984 is none of the 2 choices, which have the numbers 0 to 1; lm-eval reads '1984' as a number",
+        ),
+        (
+            ["1", "2", "3"],
+            "1",
+            "the right choice would be '2', expected '1'; lm-eval reads '1' as a number, not as that choice; "
+            + INDEX,
+        ),
         (["[REC]", "8½"], "Up", "'Up' is none of the 2 choices, which have the numbers 0 to 1"),
     ],
 )
-def test_a_numeric_target_of_choices(candidates: list[str], name: str, message: str, document: int, tmp_path: Path) -> None:
+def test_a_numeric_target_of_choices(
+    candidates: list[str], name: str, message: str, document: int, tmp_path: Path
+) -> None:
     """Digits that lm-eval takes for an index: beyond the choices, or, worse, another choice; also where it fails at once by that."""
     wrong = {**ROW, "candidates": candidates, "object": name}
     right = {**wrong, "candidates": ["Bo", "Cy"], "object": "Bo"}
-    path = write(tmp_path, {**CHOICES, "doc_to_target": "{{object}}"}, *([wrong, right] if document == 0 else [right, wrong]))
+    path = write(
+        tmp_path,
+        {**CHOICES, "doc_to_target": "{{object}}"},
+        *([wrong, right] if document == 0 else [right, wrong]),
+    )
     assert only(tmp_path) == place(path, "doc_to_target", f"{document} (mine/1)") + message
 
 
@@ -156,24 +200,43 @@ def test_a_wrong_gold(tmp_path: Path) -> None:
     """An index that is another choice than the row's object, and one beyond the choices."""
     path = write(tmp_path, CHOICES, {**ROW, "gold": 0}, {**ROW, "gold": 2})
     first, second = findings(tmp_path)
-    assert first == place(path, "doc_to_target") + "the right choice would be 'Cy Fox', expected 'Bo Ray'"
-    assert second.startswith(place(path, "doc_to_target", "1 (mine/1)") + "2 is none of the 2 choices")
+    assert (
+        first
+        == place(path, "doc_to_target") + "the right choice would be 'Cy Fox', expected 'Bo Ray'"
+    )
+    assert second.startswith(
+        place(path, "doc_to_target", "1 (mine/1)") + "2 is none of the 2 choices"
+    )
 
 
 def test_a_target_without_its_blank(tmp_path: Path) -> None:
     """A target that runs into the last word, since lm-eval adds no blank to it."""
     path = write(tmp_path, TASK, {**ROW, "target": "Bo Ray"})
-    assert only(tmp_path).startswith(place(path, "doc_to_target") + "the target 'Bo Ray' runs into the context's last word 'with'")
+    assert only(tmp_path).startswith(
+        place(path, "doc_to_target")
+        + "the target 'Bo Ray' runs into the context's last word 'with'"
+    )
 
 
 @pytest.mark.parametrize(
     ("template", "findings"),
-    [("{{label}}", 0), ("{{ label + 1 }}", 0), ("{{choices.index(answer)}}", 0), ("{{answer}}", 1), ("{{label}}{{''}}", 1)],
+    [
+        ("{{label}}", 0),
+        ("{{ label + 1 }}", 0),
+        ("{{choices.index(answer)}}", 0),
+        ("{{answer}}", 1),
+        ("{{label}}{{''}}", 1),
+    ],
 )
 def test_choices_of_digits(template: str, findings: int, tmp_path: Path) -> None:
     """An index is meant where the template gives a whole number, a choice's text where it gives a text: only that is misread."""
     row = {"question": "Which?", "label": 1, "answer": "2", "choices": ["1", "2", "3", "4"]}
-    config = {**CHOICES, "doc_to_text": "question", "doc_to_choice": "choices", "doc_to_target": template}
+    config = {
+        **CHOICES,
+        "doc_to_text": "question",
+        "doc_to_choice": "choices",
+        "doc_to_target": template,
+    }
     write(tmp_path, config, row)
     found = [str(finding) for finding in validate((), tmp_path, ["tiny-gpt2"]).findings]
     assert len(found) == findings
@@ -183,16 +246,29 @@ def test_choices_of_digits(template: str, findings: int, tmp_path: Path) -> None
 def test_a_column_of_anothers_is_not_the_answer(tmp_path: Path) -> None:
     """A column `object` is held to be the answer in rows of our shape only."""
     row = {"question": "Which?", "label": 0, "object": "b"}
-    config = {**CHOICES, "doc_to_text": "question", "doc_to_choice": ["a", "b"], "doc_to_target": "label"}
+    config = {
+        **CHOICES,
+        "doc_to_text": "question",
+        "doc_to_choice": ["a", "b"],
+        "doc_to_target": "label",
+    }
     write(tmp_path, config, row)
     assert findings(tmp_path) == []
     path = write(tmp_path, config, {**row, "fingerprint": "0"})
-    assert only(tmp_path) == place(path, "doc_to_target", "0") + "the right choice would be 'a', expected 'b'"
+    assert (
+        only(tmp_path)
+        == place(path, "doc_to_target", "0") + "the right choice would be 'a', expected 'b'"
+    )
 
 
 def test_a_target_in_a_script_without_blanks(tmp_path: Path) -> None:
     """Thai, Lao, Khmer and Burmese targets follow the context's last word at once."""
-    rows = [("เมืองหลวงของไทยคือ", "กรุงเทพ"), ("ນະຄອນຫຼວງຂອງລາວ", "ວຽງຈັນ"), ("រាជធានីនៃកម្ពុជា", "ភ្នំពេញ"), ("မြန်မာ", "ရန်ကုန်")]
+    rows = [
+        ("เมืองหลวงของไทยคือ", "กรุงเทพ"),
+        ("ນະຄອນຫຼວງຂອງລາວ", "ວຽງຈັນ"),
+        ("រាជធានីនៃកម្ពុជា", "ភ្នំពេញ"),
+        ("မြန်မာ", "ရန်ကုန်"),
+    ]
     write(tmp_path, TASK, *[{"query": query, "target": target} for query, target in rows])
     assert findings(tmp_path) == []
 
@@ -202,21 +278,43 @@ def test_a_query_within_the_context(tmp_path: Path) -> None:
     path = write(tmp_path, {**TASK, "doc_to_text": "Question: {{query}} whom?\nAnswer:"})
     assert findings(tmp_path) == []
     write(tmp_path, {**TASK, "doc_to_text": "{{subject}} and"})
-    assert only(tmp_path).startswith(place(path, "query") + "'Ann Lee stars in a film with' is not in the rendered context 'Ann Lee and'")
+    assert only(tmp_path).startswith(
+        place(path, "query")
+        + "'Ann Lee stars in a film with' is not in the rendered context 'Ann Lee and'"
+    )
 
 
 def test_what_comes_before_the_query_is_no_fault(tmp_path: Path) -> None:
     """A description and examples before the query, which name the subject as well, move the spans with it."""
     spans = {"FE": [0, 7], "R": [8, 13]}
-    others = [{**ROW, "id": f"mine/{n}", "query": f"Ann Lee stars in film {n} with", "spans": spans} for n in range(4)]
-    write(tmp_path, {**TASK, "description": "Ann Lee stars in films.\n", "fewshot_split": "test", "num_fewshot": 2}, *others)
+    others = [
+        {**ROW, "id": f"mine/{n}", "query": f"Ann Lee stars in film {n} with", "spans": spans}
+        for n in range(4)
+    ]
+    write(
+        tmp_path,
+        {
+            **TASK,
+            "description": "Ann Lee stars in films.\n",
+            "fewshot_split": "test",
+            "num_fewshot": 2,
+        },
+        *others,
+    )
     assert findings(tmp_path) == []
 
 
 def test_a_template_that_fails(tmp_path: Path) -> None:
     """A document that cannot be rendered: the key is named."""
-    path = write(tmp_path, {**CHOICES, "doc_to_choice": "{{candidates[0]}}"}, {**ROW, "candidates": ["['x', 'Bo Ray']"]}, ROW)
-    assert only(tmp_path).startswith(place(path, "doc_to_choice", "1 (mine/1)") + "cannot be rendered: SyntaxError: ")
+    path = write(
+        tmp_path,
+        {**CHOICES, "doc_to_choice": "{{candidates[0]}}"},
+        {**ROW, "candidates": ["['x', 'Bo Ray']"]},
+        ROW,
+    )
+    assert only(tmp_path).startswith(
+        place(path, "doc_to_choice", "1 (mine/1)") + "cannot be rendered: SyntaxError: "
+    )
 
 
 def test_data_that_do_not_load(tmp_path: Path) -> None:
@@ -231,23 +329,39 @@ def test_data_that_do_not_load(tmp_path: Path) -> None:
 @pytest.fixture
 def words(tmp_path: Path, folders: Mapping[str, Path]) -> Path:
     """A checkpoint whose tokenizer splits at blanks only, knows few words, and drops characters of no width."""
-    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["<unk>", *str(ROW["query"]).split()])}, "<unk>"))
+    inner = Tokenizer(
+        models.WordLevel(
+            {word: i for i, word in enumerate(["<unk>", *str(ROW["query"]).split()])}, "<unk>"
+        )
+    )
     inner.normalizer = normalizers.Replace("\u200b", "")
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     shutil.copytree(folders["sft"], tmp_path / "words")
-    PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>").save_pretrained(tmp_path / "words")
+    PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>").save_pretrained(
+        tmp_path / "words"
+    )
     return tmp_path / "words"
 
 
 @pytest.mark.parametrize(
     ("change", "field", "message"),
     [
-        ({"target": "-Bo Ray"}, "doc_to_target", "the tokens of context and target '-Bo Ray' do not begin with those of the context"),
+        (
+            {"target": "-Bo Ray"},
+            "doc_to_target",
+            "the tokens of context and target '-Bo Ray' do not begin with those of the context",
+        ),
         ({"target": " \u200b"}, "doc_to_target", "the target ' \\u200b' has no token"),
-        ({"query": "Ann Lee stars-in a film with", "spans": {"R": [8, 13]}}, "spans", "region R, 'stars', cannot be located in "),
+        (
+            {"query": "Ann Lee stars-in a film with", "spans": {"R": [8, 13]}},
+            "spans",
+            "region R, 'stars', cannot be located in ",
+        ),
     ],
 )
-def test_what_is_wrong_as_tokens(change: Mapping[str, Any], field: str, message: str, tmp_path: Path, words: Path) -> None:
+def test_what_is_wrong_as_tokens(
+    change: Mapping[str, Any], field: str, message: str, tmp_path: Path, words: Path
+) -> None:
     """A target that changes its context's tokens or adds none, a span that shares a token; the tokenizers that find so are named."""
     (tmp_path / "tasks").mkdir()
     path = write(tmp_path / "tasks", TASK, ROW, {**ROW, **change})
@@ -268,18 +382,33 @@ def test_what_several_tokenizers_find_is_told_once(tmp_path: Path, words: Path) 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Lines on what is wrong, a table of all tasks, a last line; exit status 1. The same as JSON. Without findings 0."""
     path = write(tmp_path, TASK, *[{**ROW, "target": ""}] * 12)
-    arguments = ["tasks", "validate", "--include-path", str(tmp_path), "--tokenizer", "tiny-gpt2,tiny-llama"]
+    arguments = [
+        "tasks",
+        "validate",
+        "--include-path",
+        str(tmp_path),
+        "--tokenizer",
+        "tiny-gpt2,tiny-llama",
+    ]
     assert main(arguments) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.startswith(f"{path}: task mine, document {n} (mine/1), field doc_to_target: ") for n, line in enumerate(lines[:10])] == [
-        True
-    ] * 10
+    assert [
+        line.startswith(f"{path}: task mine, document {n} (mine/1), field doc_to_target: ")
+        for n, line in enumerate(lines[:10])
+    ] == [True] * 10
     assert lines[10] == "… and 2 more in task mine; --json has them all"
     assert lines[-3].split() == ["mine", "12", "2", "12"]
-    assert lines[-1] == "1 task, 12 documents, with the tokenizers of tiny-gpt2, tiny-llama: 12 findings"
+    assert (
+        lines[-1]
+        == "1 task, 12 documents, with the tokenizers of tiny-gpt2, tiny-llama: 12 findings"
+    )
     assert main([*arguments, "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
-    assert (told["holds"], len(told["findings"]), told["tokenizers"]) == (False, 12, ["tiny-gpt2", "tiny-llama"])
+    assert (told["holds"], len(told["findings"]), told["tokenizers"]) == (
+        False,
+        12,
+        ["tiny-gpt2", "tiny-llama"],
+    )
     assert told["tasks"] == [{"name": "mine", "file": str(path), "documents": 12, "findings": 12}]
     assert main(["tasks", "validate", "kgbench_tiny_movies_qa", "--tokenizer", "tiny-gpt2"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith("all is well")
@@ -288,7 +417,10 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["kgbench_tiny_movies_headlin"], "unknown task 'kgbench_tiny_movies_headlin'. Did you mean 'kgbench_tiny_movies_headline'"),
+        (
+            ["kgbench_tiny_movies_headlin"],
+            "unknown task 'kgbench_tiny_movies_headlin'. Did you mean 'kgbench_tiny_movies_headline'",
+        ),
         (["--tokenizer", "tiny-gema"], "unknown tokenizer 'tiny-gema'. Did you mean 'tiny-gemma'"),
         (["--tokenizer", "./nowhere"], "no checkpoint at './nowhere'"),
         (["--include-path", "./nowhere"], "does not exist"),
@@ -296,7 +428,11 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_wrong_input(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What the user can mend is one line, exit status 2."""
     monkeypatch.chdir(tmp_path)

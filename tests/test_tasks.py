@@ -50,7 +50,9 @@ def prompts_of(name: str) -> tuple[str, ...]:
 
 def loaded(*names: str) -> Mapping[str, Any]:
     """Tasks as lm-eval makes them."""
-    return TaskManager(include_path=str(tasks_path()), include_defaults=False).load(list(names))["tasks"]
+    return TaskManager(include_path=str(tasks_path()), include_defaults=False).load(list(names))[
+        "tasks"
+    ]
 
 
 # --------------------------------------------------------------------------------------------------------------- the files
@@ -58,7 +60,10 @@ def loaded(*names: str) -> Mapping[str, Any]:
 
 def test_the_folder_holds_what_is_written() -> None:
     """What stands in `tasks/` is what `make tasks` writes: one file per data set, prompt and form, and the common parts."""
-    found = {str(path.relative_to(FOLDER)): path.read_text(encoding="utf-8") for path in FOLDER.glob("*/*.yaml")}
+    found = {
+        str(path.relative_to(FOLDER)): path.read_text(encoding="utf-8")
+        for path in FOLDER.glob("*/*.yaml")
+    }
     assert found == files()
     assert all(path.name.startswith("_") for path in FOLDER.glob("*.yaml"))
 
@@ -72,14 +77,22 @@ def test_there_is_a_task_for_every_data_set_prompt_and_form() -> None:
     for entry in entries:
         ending = {"loglikelihood": "", "choices": "_choices", "effects": "_effects"}[entry.form]
         assert entry.name == f"kgbench_{entry.dataset}_{entry.prompt}{ending}"
-        assert index.task_index[entry.name].tags == {f"kgbench{ending}", f"kgbench_{entry.dataset}{ending}"} == set(entry.tags)
+        assert (
+            index.task_index[entry.name].tags
+            == {f"kgbench{ending}", f"kgbench_{entry.dataset}{ending}"}
+            == set(entry.tags)
+        )
         assert entry.documents == sizes[entry.dataset]
-    assert {(entry.dataset, entry.prompt) for entry in entries} == {(d, p) for d in dataset_names() for p in prompts_of(d)}
+    assert {(entry.dataset, entry.prompt) for entry in entries} == {
+        (d, p) for d in dataset_names() for p in prompts_of(d)
+    }
 
 
 def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
     """A package that carries its tasks within, as the wheel does, finds them there, and a task of it loads in any working directory."""
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
+        "build"
+    ]["targets"]["wheel"]
     assert wheel["force-include"] == {"tasks": "kgbench/tasks"}
     package = tmp_path / "site" / "kgbench"
     shutil.copytree(ROOT / "kgbench", package, ignore=shutil.ignore_patterns("zoo", "__pycache__"))
@@ -93,7 +106,9 @@ def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
     away = tmp_path / "elsewhere"
     away.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(package.parent)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=away, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=away, env=environment
+    )
     assert done.stdout.split() == [str(package / "tasks"), str(FACTS)], done.stderr
 
 
@@ -109,9 +124,17 @@ def test_a_row_is_a_prompt(name: str) -> None:
         assert stored == rows(data, prompt)
         for row, filled in zip(stored, load_prompts(data, [prompt]), strict=True):
             assert (row["id"], row["dataset"], row["prompt"]) == (filled.fact.id, name, prompt)
-            assert (row["query"], row["object"], row["target"]) == (filled.text, filled.target, f" {filled.target}")
+            assert (row["query"], row["object"], row["target"]) == (
+                filled.text,
+                filled.target,
+                f" {filled.target}",
+            )
             assert {region: tuple(span) for region, span in row["spans"].items()} == filled.spans
-            assert row["query"][slice(*row["spans"]["FE"])] == row["subject"] == filled.fact.fields[data.subject]
+            assert (
+                row["query"][slice(*row["spans"]["FE"])]
+                == row["subject"]
+                == filled.fact.fields[data.subject]
+            )
 
 
 @pytest.mark.parametrize("name", dataset_names())
@@ -127,7 +150,9 @@ def test_candidates(name: str) -> None:
         assert gold(row) == row["gold"]
     places = [row["gold"] for row in found]
     if len(data.facts) >= 100:  # of fewer, chance decides
-        assert all(places.count(place) > len(places) / (2 * CANDIDATES) for place in range(CANDIDATES))
+        assert all(
+            places.count(place) > len(places) / (2 * CANDIDATES) for place in range(CANDIDATES)
+        )
 
 
 def test_candidates_are_stable() -> None:
@@ -140,25 +165,44 @@ def test_candidates_are_stable() -> None:
 def test_few_objects_and_odd_names(tmp_path: Path) -> None:
     """A data set with fewer objects than candidates offers all that it has; names of digits, brackets and quotes stay what they are."""
     facts = {"Al O'Neil": "1984", '"Q" Lee': "[1408]", "Zoë {x} '71": "Bo Ray"}
-    (tmp_path / "facts.jsonl").write_text("\n".join(json.dumps({"subject": a, "object": b}) for a, b in facts.items()), encoding="utf-8")
-    data = load_dataset(str(tmp_path / "facts.jsonl"), ImportOptions(templates={"mine": "With {subject} {R:plays}"}))
+    (tmp_path / "facts.jsonl").write_text(
+        "\n".join(json.dumps({"subject": a, "object": b}) for a, b in facts.items()),
+        encoding="utf-8",
+    )
+    data = load_dataset(
+        str(tmp_path / "facts.jsonl"), ImportOptions(templates={"mine": "With {subject} {R:plays}"})
+    )
     found = rows(data, "mine")
     assert [sorted(row["candidates"]) for row in found] == [sorted(facts.values())] * 3
-    assert [(row["query"][slice(*row["spans"]["FE"])], row["target"]) for row in found] == [(a, f" {b}") for a, b in facts.items()]
+    assert [(row["query"][slice(*row["spans"]["FE"])], row["target"]) for row in found] == [
+        (a, f" {b}") for a, b in facts.items()
+    ]
 
 
 def test_the_fingerprint_tells_data_and_prompt() -> None:
     """It differs between prompts and between data sets, and is the same for all rows of one task."""
     data = load_dataset("tiny_movies")
     part = data.subset([fact.id for fact in data.facts[:10]])
-    assert len({fingerprint(data, "headline"), fingerprint(data, "qa"), fingerprint(part, "headline")}) == 3
+    assert (
+        len({fingerprint(data, "headline"), fingerprint(data, "qa"), fingerprint(part, "headline")})
+        == 3
+    )
     assert {row["fingerprint"] for row in rows(data, "qa")} == {fingerprint(data, "qa")}
 
 
 def test_model_arguments_are_no_concern_of_rows() -> None:
     """lm-eval hands every model argument to a task's data; they change nothing."""
-    given = {"version": 1, "pretrained": "x", "localizer": "dynamic_graft", "graft": "FE+LT", "dataset": "other", "prompt": "other"}
-    assert list(load("tiny_movies", "qa", **given)["test"]) == rows(load_dataset("tiny_movies"), "qa")
+    given = {
+        "version": 1,
+        "pretrained": "x",
+        "localizer": "dynamic_graft",
+        "graft": "FE+LT",
+        "dataset": "other",
+        "prompt": "other",
+    }
+    assert list(load("tiny_movies", "qa", **given)["test"]) == rows(
+        load_dataset("tiny_movies"), "qa"
+    )
 
 
 @pytest.mark.parametrize(("dataset", "prompt"), [("tiny_movie", "qa"), ("tiny_movies", "q")])
@@ -179,10 +223,19 @@ OWN: list[dict[str, Any]] = [
 def test_a_users_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task that `tasks/README.md` shows names a file beside its YAML, whatever the working directory, and is right."""
     (tmp_path / "facts.jsonl").write_text("\n".join(map(json.dumps, OWN)), encoding="utf-8")
-    shown = (FOLDER / "README.md").read_text(encoding="utf-8").partition("```yaml\n")[2].partition("```")[0]
+    shown = (
+        (FOLDER / "README.md")
+        .read_text(encoding="utf-8")
+        .partition("```yaml\n")[2]
+        .partition("```")[0]
+    )
     (tmp_path / "my_facts.yaml").write_text(shown, encoding="utf-8")
     data = {"kgbench_dataset": "facts.jsonl", "kgbench_prompt": "mine"}
-    choices = {"include": str(FOLDER / "_choices.yaml"), "task": "my_choices", "dataset_kwargs": data}
+    choices = {
+        "include": str(FOLDER / "_choices.yaml"),
+        "task": "my_choices",
+        "dataset_kwargs": data,
+    }
     (tmp_path / "choices.yaml").write_text(yaml.safe_dump(choices), encoding="utf-8")
     (tmp_path / "away").mkdir()
     monkeypatch.chdir(tmp_path / "away")
@@ -203,18 +256,33 @@ def test_a_plain_pair_gives_the_name_alone() -> None:
 def test_our_answer_gives_all() -> None:
     """Of a `TokenScore` also what the first token of the name says."""
     score = TokenScore(-3.5, False, rank=2, prob=0.25, logprob=-1.5)
-    expected = {"top1": 0.0, "top5": 1.0, "mrr": 0.5, "rank": 2.0, "prob": 0.25, "logprob": -1.5, "name_logprob": -3.5}
+    expected = {
+        "top1": 0.0,
+        "top5": 1.0,
+        "mrr": 0.5,
+        "rank": 2.0,
+        "prob": 0.25,
+        "logprob": -1.5,
+        "name_logprob": -3.5,
+    }
     assert process_results({}, [score]) == expected
     assert set(loaded(HEADLINE)[HEADLINE].aggregation()) == set(expected)
-    assert {name for name, more in loaded(HEADLINE)[HEADLINE].higher_is_better().items() if not more} == {"rank"}
+    assert {
+        name for name, more in loaded(HEADLINE)[HEADLINE].higher_is_better().items() if not more
+    } == {"rank"}
 
 
 def test_any_model_of_lm_eval_runs_both_forms() -> None:
     """A model that answers with plain pairs reports the name's log-probability, and which choice it takes."""
     tasks = TaskManager(include_path=str(tasks_path()), include_defaults=False)
     names = [HEADLINE, f"{HEADLINE}_choices"]
-    results = simple_evaluate(model="dummy", tasks=names, task_manager=tasks, limit=3, bootstrap_iters=0)["results"]
-    reported = {name: {key.partition(",")[0] for key in results[name] if "," in key and "stderr" not in key} for name in names}
+    results = simple_evaluate(
+        model="dummy", tasks=names, task_manager=tasks, limit=3, bootstrap_iters=0
+    )["results"]
+    reported = {
+        name: {key.partition(",")[0] for key in results[name] if "," in key and "stderr" not in key}
+        for name in names
+    }
     assert reported == {HEADLINE: {"name_logprob"}, f"{HEADLINE}_choices": {"acc", "acc_norm"}}
 
 
@@ -267,10 +335,17 @@ sys.exit(main(sys.argv[1:]))
 """The command line where lm-eval is not installed."""
 
 
-@pytest.mark.parametrize(("command", "status"), [("path", 0), ("ls", 0), (f"show {HEADLINE}", 2), ("validate", 2)])
+@pytest.mark.parametrize(
+    ("command", "status"), [("path", 0), ("ls", 0), (f"show {HEADLINE}", 2), ("validate", 2)]
+)
 def test_without_lm_eval(command: str, status: int) -> None:
     """What only names tasks needs no lm-eval; what loads them says in one line how to get it."""
-    done = subprocess.run([sys.executable, "-c", WITHOUT, "tasks", *command.split()], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "tasks", *command.split()],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
     assert done.returncode == status, done.stderr
     missing = "kgbench: error: this needs lm-eval, which is not installed: pip install 'kgbench[lm-eval]'\n"
     assert done.stderr == (missing if status else "")
@@ -298,10 +373,19 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     """`kgbench tasks show` renders a document: context, target, the words of each span, candidates, metrics."""
     filled = load_prompts("tiny_movies", ["qa"])[7]
     for ending in ("", "_choices", "_effects"):
-        assert main(["tasks", "show", f"kgbench_tiny_movies_qa{ending}", "--document", "7", "--json"]) == 0
+        assert (
+            main(["tasks", "show", f"kgbench_tiny_movies_qa{ending}", "--document", "7", "--json"])
+            == 0
+        )
         told = json.loads(capsys.readouterr().out)
-        assert (told["context"], told["id"], told["documents"]) == (filled.text, filled.fact.id, FACTS)
-        assert told["spans"] == {region: filled.text[slice(*span)] for region, span in filled.spans.items()}
+        assert (told["context"], told["id"], told["documents"]) == (
+            filled.text,
+            filled.fact.id,
+            FACTS,
+        )
+        assert told["spans"] == {
+            region: filled.text[slice(*span)] for region, span in filled.spans.items()
+        }
         right = told["targets"][told["gold"] or 0]
         assert right == f" {filled.target}"
         assert len(told["targets"]) == (CANDIDATES if ending == "_choices" else 1)
@@ -316,5 +400,8 @@ def test_show_of_what_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown task or document is answered in one line, with exit status 2."""
     assert main(["tasks", "show", "kgbench_tiny_movies_headlin"]) == 2
     assert f"Did you mean '{HEADLINE}'" in capsys.readouterr().err
-    with pytest.raises(InputError, match=f"has {FACTS} documents, with numbers from 0 to {FACTS - 1}; there is no {FACTS}"):
+    with pytest.raises(
+        InputError,
+        match=f"has {FACTS} documents, with numbers from 0 to {FACTS - 1}; there is no {FACTS}",
+    ):
         preview(HEADLINE, FACTS)

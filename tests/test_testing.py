@@ -23,7 +23,13 @@ from kgbench.engine.edits import Hook, Values, Write
 from kgbench.engine.site_sets import all_sites
 from kgbench.engine.treatment import graft_treatments
 from kgbench.errors import NotApplicableError
-from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, Treatments, Unit
+from kgbench.localizers import (
+    AbstractLocalizer,
+    InterventionLocalizer,
+    ScoringLocalizer,
+    Treatments,
+    Unit,
+)
 from kgbench.localizers.random import Random
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, SiteScores, parse_graft
@@ -72,7 +78,10 @@ class OtherModel(Grafts):
     """Treatments of a model with one slot more."""
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        return [[Treatment(t.weights + b"\0") for t in row] for row in graft_treatments(pair, prompts, sites)]
+        return [
+            [Treatment(t.weights + b"\0") for t in row]
+            for row in graft_treatments(pair, prompts, sites)
+        ]
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,9 @@ class Forgiving(Grafts):
     """Takes regions that are not there for none."""
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        return graft_treatments(pair, prompts, parse_graft("NONE") if "M" in str(sites).split(":")[0] else sites)
+        return graft_treatments(
+            pair, prompts, parse_graft("NONE") if "M" in str(sites).split(":")[0] else sites
+        )
 
 
 @dataclass(frozen=True)
@@ -152,7 +163,10 @@ class Peek(Grafts):
         hook = Hook(pair.n_layers - 1, "resid_post")
         rows = [head[self.answer(pair, prompt)] for prompt in prompts]
         edits = [(Write(hook, Values(row)),) for row in rows]
-        return [(*row[:-1], replace(row[-1], edits=edit)) for row, edit in zip(found, edits, strict=True)]
+        return [
+            (*row[:-1], replace(row[-1], edits=edit))
+            for row, edit in zip(found, edits, strict=True)
+        ]
 
     def answer(self, pair: ModelPair, prompt: Prompt) -> int:
         return pair.encoded(prompt).target
@@ -210,7 +224,12 @@ class Ordered(Grafts):
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         first, *others = graft_treatments(pair, prompts, sites)
-        return [first if len(set(first)) == 1 else graft_treatments(pair, prompts[:1], parse_graft("FE:ffn"))[0], *others]
+        return [
+            first
+            if len(set(first)) == 1
+            else graft_treatments(pair, prompts[:1], parse_graft("FE:ffn"))[0],
+            *others,
+        ]
 
 
 @dataclass(frozen=True)
@@ -252,7 +271,9 @@ class Partial(Lengths):
     """Some sites have no score."""
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        return {site: score for site, score in super().scores(pair, prompts).items() if site.layer != 1}
+        return {
+            site: score for site, score in super().scores(pair, prompts).items() if site.layer != 1
+        }
 
 
 @dataclass(frozen=True)
@@ -289,7 +310,10 @@ class FirstCounts(Lengths):
     """The first prompt decides."""
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        return {site: score + len(prompts[0].text) for site, score in super().scores(pair, prompts).items()}
+        return {
+            site: score + len(prompts[0].text)
+            for site, score in super().scores(pair, prompts).items()
+        }
 
 
 @dataclass(frozen=True)
@@ -365,7 +389,10 @@ def _mode(pair: ModelPair) -> Callable[[], object]:
 
 LEFT: dict[str, tuple[Callable[[ModelPair], Callable[[], object]], str]] = {
     "hook": (lambda pair: _hooked(pair.recipient), "the hooks of recipient"),
-    "inner hook": (lambda pair: _hooked(pair.donors["sft"].model.layers[1].mlp.up_proj), "the hooks of sft"),
+    "inner hook": (
+        lambda pair: _hooked(pair.donors["sft"].model.layers[1].mlp.up_proj),
+        "the hooks of sft",
+    ),
     "epsilon": (_epsilon, "the modules of recipient"),
     "buffer": (_buffer, "the buffers of sft"),
     "prompts": (_misread, "the pair's encoded prompts"),
@@ -447,10 +474,18 @@ def mended() -> Any:
 
 def broken(localizer: AbstractLocalizer) -> dict[str, str]:
     """The laws that do not hold of a localizer, with why."""
-    return {verdict.name: verdict.reason for verdict in check_localizer(localizer, ["gpt2"]) if verdict.reason is not None}
+    return {
+        verdict.name: verdict.reason
+        for verdict in check_localizer(localizer, ["gpt2"])
+        if verdict.reason is not None
+    }
 
 
-@pytest.mark.parametrize("sound", [Grafts(), ToldAnswers(), Lengths(), Random(), Random(seed=2), Swapping(tidy=True)], ids=repr)
+@pytest.mark.parametrize(
+    "sound",
+    [Grafts(), ToldAnswers(), Lengths(), Random(), Random(seed=2), Swapping(tidy=True)],
+    ids=repr,
+)
 def test_sound_localizers_pass(sound: AbstractLocalizer) -> None:
     """Nothing fails that keeps the contract."""
     assert broken(sound) == {}
@@ -472,9 +507,17 @@ def test_sound_localizers_pass(sound: AbstractLocalizer) -> None:
         (Unseeded(), "same_under_a_seed", "a generator that a parameter seeds"),
         (Ordered(), "order_of_prompts_does_not_matter", "in another order"),
         (Ordered(), "batch_does_not_matter", "by itself and among others"),
-        (Zero(), "a_kept_last_token_answers_its_prompt", "'FE+LT' answers the same to every prompt"),
+        (
+            Zero(),
+            "a_kept_last_token_answers_its_prompt",
+            "'FE+LT' answers the same to every prompt",
+        ),
         (Peek(), "treatments_fit_the_prompts", "an intervention gets prompts without their answer"),
-        (PeekAtText(), "treatments_fit_the_prompts", "an intervention gets prompts without their answer"),
+        (
+            PeekAtText(),
+            "treatments_fit_the_prompts",
+            "an intervention gets prompts without their answer",
+        ),
         (PeekAtField(), "treatments_fit_the_prompts", "KeyError"),
         (BadUnits(), "units_of_a_scan_fit", "not some of all_sites"),
         (Swapping(), "can_be_interrupted", "leaves the weights of recipient changed"),
@@ -506,7 +549,9 @@ def test_each_law_catches_its_fault(faulty: AbstractLocalizer, law: str, why: st
 @pytest.mark.parametrize("what", LEFT)
 def test_whatever_is_left_changed_is_named(what: str) -> None:
     """A localizer leaves nothing: no hook, mode, buffer, setting or patched function; and another's verdicts are the same after it."""
-    reasons = {verdict.name: verdict.reason for verdict in check_localizer(Leaving(what), ["llama"])}
+    reasons = {
+        verdict.name: verdict.reason for verdict in check_localizer(Leaving(what), ["llama"])
+    }
     assert LEFT[what][1] in str(reasons["leaves_the_pair_as_it_was"])
     while MEND:
         MEND.pop()()

@@ -49,7 +49,9 @@ STEPS = 15
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of six movies."""
     path = tmp_path_factory.mktemp("facts") / "six.jsonl"
-    path.write_text("".join(json.dumps(movie) + "\n" for movie in World(7).movies(6)), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(movie) + "\n" for movie in World(7).movies(6)), encoding="utf-8"
+    )
     return path
 
 
@@ -57,7 +59,13 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spec(facts: Path, folders: Mapping[str, Path]) -> FinetuneSpec:
     """A training of 15 steps of a three-layer model that has dropout."""
     assert json.loads((folders["recipient"] / "config.json").read_text())["resid_pdrop"] > 0
-    return FinetuneSpec(str(facts), "aggressive", recipient=str(folders["recipient"]), templates=WORDINGS, changes=SMALL)
+    return FinetuneSpec(
+        str(facts),
+        "aggressive",
+        recipient=str(folders["recipient"]),
+        templates=WORDINGS,
+        changes=SMALL,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +86,12 @@ def agrees(out: Path, other: Path, weights: str = "model.safetensors") -> bool:
     """Whether two trainings have equal weights, and losses within 1e-5 at every step and epoch."""
     ours, theirs = log_of(out), log_of(other)
     assert [(row["step"], set(row)) for row in ours] == [(row["step"], set(row)) for row in theirs]
-    near = all(abs(row[key] - against[key]) <= 1e-5 for row, against in zip(ours, theirs, strict=True) for key in row if "loss" in key)
+    near = all(
+        abs(row[key] - against[key]) <= 1e-5
+        for row, against in zip(ours, theirs, strict=True)
+        for key in row
+        if "loss" in key
+    )
     return near and (out / weights).read_bytes() == (other / weights).read_bytes()
 
 
@@ -95,13 +108,18 @@ def test_held_out_wordings_are_never_read(seed: int, many: int, direction: str) 
     starts = tuple(f"Number {number}:" for number in wordings.numbers)
     assert not any(text.startswith(starts) for text in wordings.trained) or not starts
     assert all(text.startswith(starts) for text in wordings.held_out)
-    assert {*wordings.trained, *wordings.held_out} == {text.text for text in training_texts(dataset, direction, templates)}
+    assert {*wordings.trained, *wordings.held_out} == {
+        text.text for text in training_texts(dataset, direction, templates)
+    }
 
 
 def test_one_direction_never_tells_the_other() -> None:
     """With a2b, the subject stands before the object in every text; with b2a after it; both is the two together."""
     dataset = load_dataset("tiny_movies")
-    texts = {direction: Wordings.of(dataset, direction, WORDINGS, 0) for direction in ("a2b", "b2a", "both")}
+    texts = {
+        direction: Wordings.of(dataset, direction, WORDINGS, 0)
+        for direction in ("a2b", "b2a", "both")
+    }
     names = [(fact.fields["first_actor"], fact.fields["second_actor"]) for fact in dataset.facts]
     for direction, sign in (("a2b", 1), ("b2a", -1)):
         for text in (*texts[direction].trained, *texts[direction].held_out):
@@ -121,7 +139,10 @@ def test_eos_is_learned_though_it_pads() -> None:
         length = int((labels != IGNORED).sum())
         assert ids[0] == tokenizer.bos_token_id
         assert labels[:length].equal(ids[:length])
-        assert labels[length - 1] == tokenizer.eos_token_id and (labels[:length] == tokenizer.eos_token_id).sum() == 1
+        assert (
+            labels[length - 1] == tokenizer.eos_token_id
+            and (labels[:length] == tokenizer.eos_token_id).sum() == 1
+        )
         assert (ids[length:] == tokenizer.eos_token_id).all()
     assert (batch["labels"] == IGNORED).any()
 
@@ -131,8 +152,15 @@ def test_padding_changes_no_loss(folders: Mapping[str, Path]) -> None:
     model = AutoModelForCausalLM.from_pretrained(folders["recipient"]).eval()
     rows = [[5, 6, 7, 2], [8, 9, 10, 11, 12, 13, 2]]
     with torch.no_grad():
-        losses = [float(model(**read_batches(Reading(rows, [], [], pad), 1, 2, 0)[0][0]).loss) for pad in (0, 2, 9)]
-        alone = [float(model(input_ids=torch.tensor([row]), labels=torch.tensor([row])).loss) * (len(row) - 1) for row in rows]
+        losses = [
+            float(model(**read_batches(Reading(rows, [], [], pad), 1, 2, 0)[0][0]).loss)
+            for pad in (0, 2, 9)
+        ]
+        alone = [
+            float(model(input_ids=torch.tensor([row]), labels=torch.tensor([row])).loss)
+            * (len(row) - 1)
+            for row in rows
+        ]
     assert losses == pytest.approx([sum(alone) / 9] * 3, abs=1e-6)
 
 
@@ -150,9 +178,14 @@ def test_too_long() -> None:
 
 def test_every_text_is_read_once_an_epoch() -> None:
     """Each epoch reads all texts, facts and supplement, in another order."""
-    reading = Reading([[n, 0] for n in range(1, 30)], [[n, 0, 0] for n in range(50, 60)], [[99, 0]], 0)
+    reading = Reading(
+        [[n, 0] for n in range(1, 30)], [[n, 0, 0] for n in range(50, 60)], [[99, 0]], 0
+    )
     batches, held_out, per_epoch = read_batches(reading, 3, 4, 1)
-    epochs = [[row[0] for step in batches.rows[n * per_epoch : (n + 1) * per_epoch] for row in step] for n in range(3)]
+    epochs = [
+        [row[0] for step in batches.rows[n * per_epoch : (n + 1) * per_epoch] for row in step]
+        for n in range(3)
+    ]
     assert [sorted(epoch) for epoch in epochs] == [[*range(1, 30), *range(50, 60)]] * 3
     assert epochs[0] != epochs[1]
     assert held_out.rows == [[[99, 0]]]
@@ -171,34 +204,58 @@ def test_a_donor_is_complete(unbroken: Path, spec: FinetuneSpec, facts: Path) ->
     card = card_of(unbroken)
     assert re.fullmatch(r"recipient-[0-9a-f]{8}/six-both-aggressive", card["name"])
     assert (card["model"], card["seed"]) == (None, 0)
-    assert card["data"] == {"name": "six", "direction": "both", "facts": 6, "hash": load_dataset(str(facts)).content_hash}
-    assert card["recipe"]["tiny"] and card["recipe"]["epochs"] == 3 and card["changes"]["templates"] == list(WORDINGS)
+    assert card["data"] == {
+        "name": "six",
+        "direction": "both",
+        "facts": 6,
+        "hash": load_dataset(str(facts)).content_hash,
+    }
+    assert (
+        card["recipe"]["tiny"]
+        and card["recipe"]["epochs"] == 3
+        and card["changes"]["templates"] == list(WORDINGS)
+    )
     assert len(card["wordings"]["trained"]) == 3 and len(card["wordings"]["held_out"]) == 1
     assert [row["epoch"] for row in card["losses"]] == [0, 1, 2, 3]
     assert all({"trained", "held_out"} <= set(row) for row in card["losses"][1:])
     assert card["losses"][3]["trained"] < card["losses"][1]["trained"]
-    assert {prompt: set(row) for prompt, row in card["scores"].items()} == {name: {"PRE", "SFT", "n"} for name in ("headline", "qa")}
-    assert [row["step"] for row in log_of(unbroken) if "loss" in row] == list(range(1, STEPS + 1)) and card["steps"] == STEPS
+    assert {prompt: set(row) for prompt, row in card["scores"].items()} == {
+        name: {"PRE", "SFT", "n"} for name in ("headline", "qa")
+    }
+    assert [row["step"] for row in log_of(unbroken) if "loss" in row] == list(
+        range(1, STEPS + 1)
+    ) and card["steps"] == STEPS
 
 
 def test_no_place_on_this_machine(unbroken: Path, folders: Mapping[str, Path], facts: Path) -> None:
     """Nothing that is written names a folder of this machine."""
-    places = {str(path) for place in (unbroken, folders["recipient"], facts) for path in place.parents if len(path.parts) > 2}
+    places = {
+        str(path)
+        for place in (unbroken, folders["recipient"], facts)
+        for path in place.parents
+        if len(path.parts) > 2
+    }
     for path in unbroken.iterdir():
         text = path.read_bytes().decode("utf-8", errors="replace")
         assert not [place for place in places if place in text], path
 
 
-def test_the_same_seed_gives_the_same_donor(unbroken: Path, spec: FinetuneSpec, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_donor(
+    unbroken: Path, spec: FinetuneSpec, tmp_path: Path
+) -> None:
     """Twice the same gives equal weights; another seed others."""
     assert agrees(finetune(spec, tmp_path / "one", device="cpu"), unbroken)
     other = finetune(replace(spec, seed=1), tmp_path / "two", device="cpu")
-    assert (other / "model.safetensors").read_bytes() != (unbroken / "model.safetensors").read_bytes()
+    assert (other / "model.safetensors").read_bytes() != (
+        unbroken / "model.safetensors"
+    ).read_bytes()
     assert card_of(other)["name"].endswith("-seed1")
 
 
 @pytest.mark.parametrize("stops", [[2], [5, 12, 14]])
-def test_an_interrupted_training_goes_on(stops: list[int], spec: FinetuneSpec, unbroken: Path, tmp_path: Path) -> None:
+def test_an_interrupted_training_goes_on(
+    stops: list[int], spec: FinetuneSpec, unbroken: Path, tmp_path: Path
+) -> None:
     """Stopped before its first checkpoint or after, a training ends with the losses and weights of an unbroken one, dropout and all."""
     pending, seen = list(stops), []
 
@@ -210,12 +267,16 @@ def test_an_interrupted_training_goes_on(stops: list[int], spec: FinetuneSpec, u
 
     for _ in stops:
         with pytest.raises(KeyboardInterrupt):
-            finetune(spec, tmp_path / "donor", device="cpu", progress=interrupt, save_every=SAVE_EVERY)
+            finetune(
+                spec, tmp_path / "donor", device="cpu", progress=interrupt, save_every=SAVE_EVERY
+            )
         assert not (tmp_path / "donor").exists()
     finetune(spec, tmp_path / "donor", device="cpu", progress=interrupt, save_every=SAVE_EVERY)
     assert agrees(tmp_path / "donor", unbroken)
     assert [path.name for path in tmp_path.iterdir()] == ["donor"]
-    assert len(seen) <= STEPS + (SAVE_EVERY + 2) * len(stops) + 1, "steps before the last checkpoint are not taken again"
+    assert len(seen) <= STEPS + (SAVE_EVERY + 2) * len(stops) + 1, (
+        "steps before the last checkpoint are not taken again"
+    )
 
 
 @pytest.mark.parametrize("recipe", ["aggressive", "frozen", "lora"])
@@ -229,7 +290,9 @@ finetune(eval(sys.argv[1]), pathlib.Path(sys.argv[2]), device="cpu", save_every=
          progress=lambda done, total, what: os.kill(os.getpid(), signal.SIGKILL) if done == 10 else None)
 """
     chosen, out, whole = replace(spec, recipe=recipe), tmp_path / "donor", tmp_path / "whole"
-    killed = subprocess.run([sys.executable, "-c", script, repr(chosen), str(out)], check=False, capture_output=True)
+    killed = subprocess.run(
+        [sys.executable, "-c", script, repr(chosen), str(out)], check=False, capture_output=True
+    )
     assert killed.returncode == -9, killed.stderr
     assert not out.exists()
     (tmp_path / ".donor.work" / "checkpoints" / "checkpoint-11").mkdir()
@@ -254,7 +317,9 @@ def test_changed_weights_are_told(unbroken: Path, spec: FinetuneSpec, tmp_path: 
         shutil.copytree(unbroken, copy)
         (copy / "model.safetensors").unlink()
         if content is not None:
-            (copy / "model.safetensors").write_bytes((unbroken / "model.safetensors").read_bytes()[:-4] + b"abcd")
+            (copy / "model.safetensors").write_bytes(
+                (unbroken / "model.safetensors").read_bytes()[:-4] + b"abcd"
+            )
         with pytest.raises(OutputError, match="are not those of its card"):
             finetune(spec, copy, device="cpu")
 
@@ -262,30 +327,49 @@ def test_changed_weights_are_told(unbroken: Path, spec: FinetuneSpec, tmp_path: 
 def test_two_at_once(spec: FinetuneSpec, tmp_path: Path) -> None:
     """A donor that another process is making is left to it."""
     place = tmp_path / "donor"
-    with FileLock(tmp_path / ".donor.lock", timeout=0), pytest.raises(OutputError, match="is being trained by another process"):
+    with (
+        FileLock(tmp_path / ".donor.lock", timeout=0),
+        pytest.raises(OutputError, match="is being trained by another process"),
+    ):
         finetune(spec, place, device="cpu")
     assert not place.exists()
 
 
-def test_layers_are_all_that_frozen_changes(spec: FinetuneSpec, folders: Mapping[str, Path], tmp_path: Path) -> None:
+def test_layers_are_all_that_frozen_changes(
+    spec: FinetuneSpec, folders: Mapping[str, Path], tmp_path: Path
+) -> None:
     """Embeddings, final norm and head stay to the bit, and every weight of the layers is trained."""
     out = finetune(replace(spec, recipe="frozen"), tmp_path / "donor", device="cpu")
-    before, after = (load_file(folder / "model.safetensors") for folder in (folders["recipient"], out))
+    before, after = (
+        load_file(folder / "model.safetensors") for folder in (folders["recipient"], out)
+    )
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved == {name for name in before if ".h." in name}
     assert card_of(out)["recipe"]["frozen"] is True
 
 
-def test_an_adapter_is_all_that_lora_changes(spec: FinetuneSpec, folders: Mapping[str, Path], tmp_path: Path) -> None:
+def test_an_adapter_is_all_that_lora_changes(
+    spec: FinetuneSpec, folders: Mapping[str, Path], tmp_path: Path
+) -> None:
     """The folder holds an adapter and no weights of the recipient; as a donor it has rows on every projection of the layers."""
     out = finetune(replace(spec, recipe="lora"), tmp_path / "donor", device="cpu")
     assert {path.name for path in out.glob("*.safetensors")} == {"adapter_model.safetensors"}
-    assert json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"] == "local:recipient"
+    assert (
+        json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"]
+        == "local:recipient"
+    )
     pair = load_pair(recipient=str(folders["recipient"]), donors={"sft": str(out)})
-    logits = [model(torch.tensor([[5, 6, 7]])).logits for model in (pair.recipient, pair.donors["sft"])]
+    logits = [
+        model(torch.tensor([[5, 6, 7]])).logits for model in (pair.recipient, pair.donors["sft"])
+    ]
     assert not torch.equal(*logits)
     card, rows = card_of(out), load_file(out / "adapter_model.safetensors")
-    assert {name.split(".h.")[1].partition(".lora")[0][2:] for name in rows} == {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}
+    assert {name.split(".h.")[1].partition(".lora")[0][2:] for name in rows} == {
+        "attn.c_attn",
+        "attn.c_proj",
+        "mlp.c_fc",
+        "mlp.c_proj",
+    }
     assert card["trained_parameters"] == sum(tensor.numel() for tensor in rows.values())
     assert card["losses"][3]["trained"] < card["losses"][1]["trained"]
 
@@ -294,36 +378,60 @@ def test_supplemental_texts(spec: FinetuneSpec, tmp_path: Path) -> None:
     """A seeded sample of a file is read among the facts; its name is on the card without its place."""
     lines, rows = tmp_path / "other.txt", tmp_path / "other.jsonl"
     lines.write_text("\n\n".join(f"The {n}th day was dry." for n in range(20)))
-    rows.write_text("".join(json.dumps({"text": f"The {n}th day was dry."}) + "\n" for n in range(20)))
+    rows.write_text(
+        "".join(json.dumps({"text": f"The {n}th day was dry."}) + "\n" for n in range(20))
+    )
     samples = []
     for source in (lines, rows):
-        plan = make_plan(replace(spec, supplement=str(source), changes={**SMALL, "supplement_texts": 7}))
+        plan = make_plan(
+            replace(spec, supplement=str(source), changes={**SMALL, "supplement_texts": 7})
+        )
         samples.append(plan.supplement(plan.recipe(1000)))
     assert samples[0] is not None and samples[1] is not None
     assert samples[0].texts == samples[1].texts and len(set(samples[0].texts)) == 7
     assert [sample.source for sample in samples if sample] == ["other.txt", "other.jsonl"]
-    chosen = replace(spec, recipe="less_aggressive", supplement=str(rows), changes={**SMALL, "supplement_texts": 7})
+    chosen = replace(
+        spec,
+        recipe="less_aggressive",
+        supplement=str(rows),
+        changes={**SMALL, "supplement_texts": 7},
+    )
     card = card_of(finetune(chosen, tmp_path / "donor", device="cpu"))
     assert card["supplement"]["source"] == "other.jsonl" and card["supplement"]["texts"] == 7
     assert card["steps"] == 3 * 6
 
 
-def test_a_donor_with_texts_of_the_hub_is_found_without_it(spec: FinetuneSpec, tmp_path: Path) -> None:
+def test_a_donor_with_texts_of_the_hub_is_found_without_it(
+    spec: FinetuneSpec, tmp_path: Path
+) -> None:
     """Its card says which data set, which commit and how many; the same training is done then, and one with more texts asks the Hub."""
     lines = tmp_path / "other.txt"
     lines.write_text("\n".join(f"The {n}th day was dry." for n in range(9)))
-    chosen = replace(spec, supplement=str(lines), changes={**SMALL, "epochs": 1, "supplement_texts": 7})
+    chosen = replace(
+        spec, supplement=str(lines), changes={**SMALL, "epochs": 1, "supplement_texts": 7}
+    )
     place = finetune(chosen, tmp_path / "donor", device="cpu")
     card = card_of(place)
     begun = Finetuning(make_plan(chosen), locate(str(spec.recipient)), place, "cpu")
     # As if its texts had come from the Hub: the digest is that of the card's own choices.
-    said = {**{key: card[key] for key in begun.about}, "supplement": Supplement("no-one/texts", ("a",), "0a1b").to_json() | {"texts": 7}}
-    said["identity"] = hash_of({key: value for key, value in said.items() if key not in ("name", "model", "identity")})
+    said = {
+        **{key: card[key] for key in begun.about},
+        "supplement": Supplement("no-one/texts", ("a",), "0a1b").to_json() | {"texts": 7},
+    }
+    said["identity"] = hash_of(
+        {key: value for key, value in said.items() if key not in ("name", "model", "identity")}
+    )
     (place / "card.json").write_text(json.dumps({**card, **said}), encoding="utf-8")
     assert said["supplement"]["revision"] == "0a1b"
     assert finetune(replace(chosen, supplement="no-one/texts"), place, device="cpu") == place
     with pytest.raises(InputError, match="the Hub did not give it"):
-        finetune(replace(chosen, supplement="no-one/texts", changes={**chosen.changes, "supplement_texts": 8}), place, device="cpu")
+        finetune(
+            replace(
+                chosen, supplement="no-one/texts", changes={**chosen.changes, "supplement_texts": 8}
+            ),
+            place,
+            device="cpu",
+        )
     with pytest.raises(OutputError, match="trained in another way"):
         finetune(replace(chosen, supplement="no-one/texts", seed=1), place, device="cpu")
 
@@ -339,11 +447,18 @@ def test_recipes(name: str) -> None:
     assert large.learning_rate < tiny.learning_rate
     assert (large.epochs, large.batch_size, large.max_length) == (10, 4, 512)
     assert finetuning_recipe(name, 10**6, {"learning_rate": 1.0}).learning_rate == 1.0
-    published = {"aggressive": (2e-5, 0.01, 0), "frozen": (2e-5, 0.01, 0), "less_aggressive": (2e-6, 0.0, 10_000), "lora": (2e-4, 0.0, 0)}
+    published = {
+        "aggressive": (2e-5, 0.01, 0),
+        "frozen": (2e-5, 0.01, 0),
+        "less_aggressive": (2e-6, 0.0, 10_000),
+        "lora": (2e-4, 0.0, 0),
+    }
     assert (large.learning_rate, large.weight_decay, large.supplement_texts) == published[name]
 
 
-def test_wrong_input(spec: FinetuneSpec, facts: Path, folders: Mapping[str, Path], tmp_path: Path) -> None:
+def test_wrong_input(
+    spec: FinetuneSpec, facts: Path, folders: Mapping[str, Path], tmp_path: Path
+) -> None:
     """Each mistake has one line that says what to do, before anything is written."""
     empty = tmp_path / "empty.txt"
     empty.write_text("\n")
@@ -364,7 +479,11 @@ def test_wrong_input(spec: FinetuneSpec, facts: Path, folders: Mapping[str, Path
         ({"recipe": "less_aggressive"}, InputError, "--supplement FILE"),
         ({"supplement": str(empty)}, InputError, "--supplement-n N"),
         ({"supplement": str(empty), "changes": {"supplement_texts": 2}}, InputError, "no text"),
-        ({"supplement": "nobody/nothing", "changes": {"supplement_texts": 2}}, InputError, "the Hub did not give it"),
+        (
+            {"supplement": "nobody/nothing", "changes": {"supplement_texts": 2}},
+            InputError,
+            "the Hub did not give it",
+        ),
     ]
     for change, kind, message in wrong:
         with pytest.raises(kind, match=message) as caught:
@@ -375,7 +494,9 @@ def test_wrong_input(spec: FinetuneSpec, facts: Path, folders: Mapping[str, Path
     assert not (tmp_path / "out").exists()
 
 
-def test_lora_without_peft(spec: FinetuneSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lora_without_peft(
+    spec: FinetuneSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where PEFT is not installed, the recipe that takes it says so at once, and the others do without."""
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(InputError, match=r"pip install 'kgbench\[lora\]'"):
@@ -383,13 +504,19 @@ def test_lora_without_peft(spec: FinetuneSpec, tmp_path: Path, monkeypatch: pyte
     finetune(replace(spec, changes={**SMALL, "epochs": 1}), tmp_path / "donor", device="cpu")
 
 
-def test_a_broken_recipient(spec: FinetuneSpec, folders: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_broken_recipient(
+    spec: FinetuneSpec, folders: Mapping[str, Path], tmp_path: Path
+) -> None:
     """Weights that are lacking are never made up."""
     broken = tmp_path / "broken"
     shutil.copytree(folders["recipient"], broken)
     tensors = load_file(broken / "model.safetensors")
     name = next(name for name in tensors if "mlp" in name)
-    save_file({key: tensor for key, tensor in tensors.items() if key != name}, broken / "model.safetensors", {"format": "pt"})
+    save_file(
+        {key: tensor for key, tensor in tensors.items() if key != name},
+        broken / "model.safetensors",
+        {"format": "pt"},
+    )
     with pytest.raises(ModelError, match="lacks 1 of the model's weights"):
         finetune(replace(spec, recipient=str(broken)), tmp_path / "donor", device="cpu")
 
@@ -412,5 +539,9 @@ def test_nothing_is_written_over(unbroken: Path, spec: FinetuneSpec, tmp_path: P
 def test_a_training_that_diverges_ends(spec: FinetuneSpec, tmp_path: Path) -> None:
     """A loss that is no number is told at once, and no donor is made of it."""
     with pytest.raises(InputError, match="smaller --learning-rate"):
-        finetune(replace(spec, changes={**SMALL, "learning_rate": 1e30}), tmp_path / "donor", device="cpu")
+        finetune(
+            replace(spec, changes={**SMALL, "learning_rate": 1e30}),
+            tmp_path / "donor",
+            device="cpu",
+        )
     assert not (tmp_path / "donor").exists()

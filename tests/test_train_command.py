@@ -21,7 +21,14 @@ from kgbench.data.worlds import World
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate, stored_tensors
-from kgbench.models.trained import DamagedDonorWarning, choose_donor, donors_folder, find_donor, read_donor_card, trained_donors
+from kgbench.models.trained import (
+    DamagedDonorWarning,
+    choose_donor,
+    donors_folder,
+    find_donor,
+    read_donor_card,
+    trained_donors,
+)
 from kgbench.runner import Spec
 from kgbench.runner.donors import with_donor
 from kgbench.training.finetuning_forecast import forecast
@@ -37,10 +44,23 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of donors with one in it, made by the command: of tiny-gpt2, trained on eight movies."""
     folder = tmp_path_factory.mktemp("home")
     movies = folder / "eight.jsonl"
-    movies.write_text("".join(json.dumps(movie) + "\n" for movie in World(9).movies(8)), encoding="utf-8")
+    movies.write_text(
+        "".join(json.dumps(movie) + "\n" for movie in World(9).movies(8)), encoding="utf-8"
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KGBENCH_HOME", str(folder))
-        status = main(["train", "--model", "tiny-gpt2", "--dataset", str(movies), "--recipe", "aggressive", *QUICK])
+        status = main(
+            [
+                "train",
+                "--model",
+                "tiny-gpt2",
+                "--dataset",
+                str(movies),
+                "--recipe",
+                "aggressive",
+                *QUICK,
+            ]
+        )
     assert status == 0
     return folder
 
@@ -81,13 +101,29 @@ NAME = "tiny-gpt2/eight-both-aggressive"
 
 def test_eval_finds_it(run: Run, home: Path, tmp_path: Path) -> None:
     """Of a pair whose own donor learned other facts, the trained donor is taken and named; it can be said, too, with the same record."""
-    asked = ("eval", "--model", "tiny-gpt2", "--dataset", home / "eight.jsonl", "--limit", "2", "--output-dir", tmp_path, "--prompt", "qa")
+    asked = (
+        "eval",
+        "--model",
+        "tiny-gpt2",
+        "--dataset",
+        home / "eight.jsonl",
+        "--limit",
+        "2",
+        "--output-dir",
+        tmp_path,
+        "--prompt",
+        "qa",
+    )
     status, out, err = run(*asked)
     assert status == 0, err
     assert f"donor    sft is {NAME}, trained with kgbench train" in out
     status, out, err = run(*asked, "--donor", f"sft={NAME}", "--json", "-q")
-    assert status == 0 and json.loads(out)["id"] and len(list(tmp_path.glob("*/record.json"))) == 1, err
-    status, out, _ = run("eval", "--model", "tiny-gpt2", "--limit", "2", "--output-dir", tmp_path, "--prompt", "qa")
+    assert (
+        status == 0 and json.loads(out)["id"] and len(list(tmp_path.glob("*/record.json"))) == 1
+    ), err
+    status, out, _ = run(
+        "eval", "--model", "tiny-gpt2", "--limit", "2", "--output-dir", tmp_path, "--prompt", "qa"
+    )
     assert status == 0 and "donor    " not in out
 
 
@@ -98,7 +134,9 @@ def test_ls_shows_it(run: Run) -> None:
     number = next(n for n, line in enumerate(lines) if line.startswith(f"{NAME} "))
     assert any(line.startswith("tiny-gpt2 ") for line in lines[number - 3 : number])
     told = json.loads(run("ls", "models", "--json")[1])
-    assert told[NAME].startswith("donor trained on 8 facts of eight (both), aggressive, seed 0: headline top-5 0")
+    assert told[NAME].startswith(
+        "donor trained on 8 facts of eight (both), aggressive, seed 0: headline top-5 0"
+    )
     names = list(told)
     assert names.index(NAME) == names.index("tiny-gpt2") + 1
     assert [name for name in names if name != NAME] == list(catalog.names())
@@ -108,15 +146,31 @@ def test_it_can_be_a_recipient(run: Run, home: Path, tmp_path: Path) -> None:
     """Reversal needs a finetuned recipient: the name of a trained donor is one, for `eval` and for another training."""
     assert locate(NAME).origin == NAME
     pair = ("--recipient", NAME, "--donor", "sft=zoo:tiny-gpt2/sft", "--dataset", "tiny_movies")
-    status, out, err = run("eval", *pair, "--limit", "2", "--prompt", "qa", "--output-dir", tmp_path)
+    status, out, err = run(
+        "eval", *pair, "--limit", "2", "--prompt", "qa", "--output-dir", tmp_path
+    )
     assert status == 0 and f"recipient is {NAME}" in out, err
-    training = ("train", "--recipient", NAME, "--dataset", home / "eight.jsonl", "--recipe", "aggressive", "--direction", "b2a")
+    training = (
+        "train",
+        "--recipient",
+        NAME,
+        "--dataset",
+        home / "eight.jsonl",
+        "--recipe",
+        "aggressive",
+        "--direction",
+        "b2a",
+    )
     status, out, err = run(*training, "--dry-run", "--json")
     assert status == 0, err
-    assert re.fullmatch(r"eight-both-aggressive-[0-9a-f]{8}/eight-b2a-aggressive", json.loads(out)["name"])
+    assert re.fullmatch(
+        r"eight-both-aggressive-[0-9a-f]{8}/eight-b2a-aggressive", json.loads(out)["name"]
+    )
 
 
-def test_a_recipient_of_ones_own(run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipient_of_ones_own(
+    run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two projects' `before` have two folders of donors; `eval --recipient` finds its own, also where earlier versions put it."""
     monkeypatch.setenv("KGBENCH_HOME", str(tmp_path / "home"))
     about, names = ("--dataset", home / "eight.jsonl"), []
@@ -124,22 +178,42 @@ def test_a_recipient_of_ones_own(run: Run, home: Path, tmp_path: Path, monkeypat
         source = catalog.zoo_path(f"zoo:{model}/recipient")
         assert source is not None
         shutil.copytree(source, tmp_path / project / "before")
-        training = ("train", "--recipient", tmp_path / project / "before", *about, "--recipe", "aggressive", *QUICK, "--json")
+        training = (
+            "train",
+            "--recipient",
+            tmp_path / project / "before",
+            *about,
+            "--recipe",
+            "aggressive",
+            *QUICK,
+            "--json",
+        )
         status, out, err = run(*training)
         assert status == 0, err
         names.append(json.loads(out)["name"])
         assert json.loads(out)["path"] == str(donors_folder() / names[-1])
     assert names[0] != names[1]
     assert all(re.fullmatch(r"before-[0-9a-f]{8}/eight-both-aggressive", name) for name in names)
-    asked = ("eval", "--recipient", tmp_path / "b" / "before", *about, "--limit", "2", "--prompt", "qa", "--output-dir", tmp_path / "runs")
+    asked = (
+        "eval",
+        "--recipient",
+        tmp_path / "b" / "before",
+        *about,
+        "--limit",
+        "2",
+        "--prompt",
+        "qa",
+        "--output-dir",
+        tmp_path / "runs",
+    )
     status, out, err = run(*asked)
     assert status == 0 and f"donor    sft is {names[1]}, trained with kgbench train" in out, err
     before = donors_folder() / "before" / "eight-both-aggressive"
     before.parent.mkdir()
     (donors_folder() / names[1]).rename(before)
-    assert with_donor(Spec(recipient=str(asked[2]), dataset=str(about[1])), load_dataset(str(about[1]))).donors == {
-        "sft": "before/eight-both-aggressive"
-    }
+    assert with_donor(
+        Spec(recipient=str(asked[2]), dataset=str(about[1])), load_dataset(str(about[1]))
+    ).donors == {"sft": "before/eight-both-aggressive"}
     status, out, err = run(*training)
     assert status == 0 and json.loads(out)["path"] == str(before), err
 
@@ -169,7 +243,10 @@ def test_several(copied: Path) -> None:
     """Of several the usual one is taken; where there is none, an error lists what to say."""
     hashes = {trained_donors()[NAME].card["data"]["hash"]}
     second(copied, "eight-both-aggressive-seed1", seed=1)
-    assert json.loads((copied / NAME / "card.json").read_text())["changes"] == {"epochs": 1, "batch_size": 16}
+    assert json.loads((copied / NAME / "card.json").read_text())["changes"] == {
+        "epochs": 1,
+        "batch_size": 16,
+    }
     with pytest.raises(ModelError) as caught:
         choose_donor("tiny-gpt2", hashes)
     assert f"--donor sft={NAME} or --donor sft={NAME}-seed1" in str(caught.value)
@@ -187,9 +264,17 @@ def test_unfinished_and_broken_ones(copied: Path) -> None:
     second(copied, "whole")
     card = copied / NAME / "card.json"
     before = card.read_text("utf-8")
-    for text, told in (("{}", "name: Field required"), ("[1]", "the whole: "), ("{", "does not read as JSON"), ("[" * 100_000, "JSON")):
+    for text, told in (
+        ("{}", "name: Field required"),
+        ("[1]", "the whole: "),
+        ("{", "does not read as JSON"),
+        ("[" * 100_000, "JSON"),
+    ):
         card.write_text(text)
-        with pytest.warns(DamagedDonorWarning, match=re.escape(f"{card} is no card of a trained donor: ") + ".*" + told):
+        with pytest.warns(
+            DamagedDonorWarning,
+            match=re.escape(f"{card} is no card of a trained donor: ") + ".*" + told,
+        ):
             assert list(trained_donors()) == ["tiny-gpt2/whole"]
     card.write_text(before, encoding="utf-8")
     second(copied, "foreign", scores={"headline": {"PRE": "low"}})
@@ -209,7 +294,11 @@ def test_ls_models_with_a_broken_card(copied: Path, capsys: pytest.CaptureFixtur
         assert main(["ls", "models"]) == 0
     out, err = capsys.readouterr()
     assert f"\n{NAME} " in out and "tiny-gpt2/broken" not in out
-    assert err.count("\n") == 1 and err.startswith("kgbench: warning: a donor is left out: ") and "broken/card.json" in err
+    assert (
+        err.count("\n") == 1
+        and err.startswith("kgbench: warning: a donor is left out: ")
+        and "broken/card.json" in err
+    )
 
 
 def test_names(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,13 +314,27 @@ def test_names(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_dry_run(run: Run, home: Path, tmp_path: Path) -> None:
     """Steps, texts and tokens are those of the training; nothing is written."""
-    asked = ("train", "--model", "tiny-gpt2", "--dataset", home / "eight.jsonl", "--recipe", "aggressive", *QUICK, "--dry-run")
+    asked = (
+        "train",
+        "--model",
+        "tiny-gpt2",
+        "--dataset",
+        home / "eight.jsonl",
+        "--recipe",
+        "aggressive",
+        *QUICK,
+        "--dry-run",
+    )
     card = json.loads((home / "donors" / NAME / "card.json").read_text("utf-8"))
     before = sorted(home.rglob("*"))
     status, out, err = run(*asked, "--json", "--output-dir", tmp_path / "new")
     told = json.loads(out)
     assert status == 0, err
-    assert (told["steps"], told["texts"], told["tokens"]) == (card["steps"], card["texts"]["trained"], card["texts"]["tokens"])
+    assert (told["steps"], told["texts"], told["tokens"]) == (
+        card["steps"],
+        card["texts"]["trained"],
+        card["texts"]["tokens"],
+    )
     assert told["parameters"] == told["trained_parameters"] == card["recipient"]["parameters"]
     assert told["optimizer_bytes"] == 8 * told["parameters"] and 0 < told["seconds"] < 1000
     table = run(*asked)[1]
@@ -243,7 +346,11 @@ def test_dry_run(run: Run, home: Path, tmp_path: Path) -> None:
 def test_dry_run_without_the_checkpoint(recipe: str) -> None:
     """A pair of the catalog whose recipient is not here is told of without the Hub, from the catalog, and said to be not measured."""
     told = forecast(FinetuneSpec("fake_movies_fake_actors", recipe, model="gemma-2b"), device="cpu")
-    assert told.parameters == 2_506_172_416 and "no step was measured" in told.basis and "is not on this machine" in told.basis
+    assert (
+        told.parameters == 2_506_172_416
+        and "no step was measured" in told.basis
+        and "is not on this machine" in told.basis
+    )
     assert (told.trained_parameters == told.parameters) == (recipe == "aggressive")
     assert told.steps == 10 * told.texts / 4 and told.recipe["learning_rate"] < 1e-3
     with pytest.raises(ModelError, match="neither on this machine nor in the catalog"):
@@ -254,26 +361,64 @@ def test_dry_run_reads_a_supplement_that_is_a_file(run: Run, home: Path, tmp_pat
     """Short texts of a file count as what they are; those of the Hub, which are not read, as long ones."""
     file = tmp_path / "short.txt"
     file.write_text("".join(f"Day {n} was dry.\n" for n in range(40)), encoding="utf-8")
-    asked = ("train", "--model", "tiny-gpt2", "--dataset", home / "eight.jsonl", "--recipe", "aggressive", *QUICK, "--dry-run", "--json")
+    asked = (
+        "train",
+        "--model",
+        "tiny-gpt2",
+        "--dataset",
+        home / "eight.jsonl",
+        "--recipe",
+        "aggressive",
+        *QUICK,
+        "--dry-run",
+        "--json",
+    )
     plain, some, hub = (
         json.loads(run(*asked, *more)[1])
-        for more in ((), ("--supplement", file, "--supplement-n", "40"), ("--supplement", "no-one/texts", "--supplement-n", "40"))
+        for more in (
+            (),
+            ("--supplement", file, "--supplement-n", "40"),
+            ("--supplement", "no-one/texts", "--supplement-n", "40"),
+        )
     )
-    assert some["texts"] == plain["texts"] + 40 and 40 * 4 < some["tokens"] - plain["tokens"] < 40 * 20
+    assert (
+        some["texts"] == plain["texts"] + 40 and 40 * 4 < some["tokens"] - plain["tokens"] < 40 * 20
+    )
     assert "taken at" not in some["basis"]
     longest = locate("zoo:tiny-gpt2/recipient").config["n_positions"]
-    assert hub["tokens"] - plain["tokens"] == 40 * min(longest, 512) and "supplemental texts taken at" in hub["basis"]
+    assert (
+        hub["tokens"] - plain["tokens"] == 40 * min(longest, 512)
+        and "supplemental texts taken at" in hub["basis"]
+    )
     missing = forecast(
-        FinetuneSpec("fake_movies_fake_actors", "less_aggressive", model="gemma-2b", supplement=str(file), changes={"supplement_texts": 40})
+        FinetuneSpec(
+            "fake_movies_fake_actors",
+            "less_aggressive",
+            model="gemma-2b",
+            supplement=str(file),
+            changes={"supplement_texts": 40},
+        )
     )
     assert missing.texts > 40 and "taken at" not in missing.basis
 
 
 def test_the_hub_out_of_reach(run: Run, tmp_path: Path) -> None:
     """A real training of a recipient that cannot be had ends at once with one line."""
-    asked = ("train", "--model", "gemma-2b", "--dataset", "fake_movies_fake_actors", "--recipe", "aggressive")
+    asked = (
+        "train",
+        "--model",
+        "gemma-2b",
+        "--dataset",
+        "fake_movies_fake_actors",
+        "--recipe",
+        "aggressive",
+    )
     status, out, err = run(*asked, "--output-dir", tmp_path / "new")
-    assert (status, out, err.count("\n")) == (2, "", 1) and "the Hugging Face Hub cannot be reached" in err
+    assert (status, out, err.count("\n")) == (
+        2,
+        "",
+        1,
+    ) and "the Hugging Face Hub cannot be reached" in err
     assert not (tmp_path / "new").exists()
 
 
@@ -287,7 +432,10 @@ def test_refusals(run: Run, home: Path) -> None:
         (("--model", catalog.plants()[0], *base), "is a plant"),
         (("--model", "tiny-gemma", "--dataset", "tiny_movies"), "--recipe"),
         (("--model", "tiny-gemma", *base, "--template", "no field"), "names no field"),
-        (("--model", "tiny-gpt2", "--dataset", home / "eight.jsonl", "--recipe", "aggressive"), "recipe's epochs, recipe's batch_size"),
+        (
+            ("--model", "tiny-gpt2", "--dataset", home / "eight.jsonl", "--recipe", "aggressive"),
+            "recipe's epochs, recipe's batch_size",
+        ),
     ):
         status, out, err = run("train", *asked, "--device", "cpu", "-q")
         assert (status, out, err.count("\n")) == (2, "", 1), err
@@ -298,8 +446,28 @@ def test_own_columns(run: Run, tmp_path: Path) -> None:
     """A file of one's own is read by its columns and told in wordings of one's own."""
     path = tmp_path / "capitals.csv"
     path.write_text("land,city\nFrance,Paris\nPeru,Lima\n")
-    columns = ("--dataset", path, "--subject", "land", "--object", "city", "--template", "{land} has the capital {city}.")
-    status, out, err = run("train", "--model", "tiny-gpt2", *columns, "--recipe", "aggressive", "--direction", "a2b", "--dry-run", "--json")
+    columns = (
+        "--dataset",
+        path,
+        "--subject",
+        "land",
+        "--object",
+        "city",
+        "--template",
+        "{land} has the capital {city}.",
+    )
+    status, out, err = run(
+        "train",
+        "--model",
+        "tiny-gpt2",
+        *columns,
+        "--recipe",
+        "aggressive",
+        "--direction",
+        "a2b",
+        "--dry-run",
+        "--json",
+    )
     assert status == 0 and json.loads(out)["texts"] == 2, err
 
 

@@ -34,8 +34,16 @@ SAVE_EVERY = 5
 def miniature(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     """A recipe of 20-odd steps for a model of some thousand weights."""
     path = tmp_path_factory.mktemp("facts") / "four.jsonl"
-    path.write_text("".join(json.dumps(movie) + "\n" for movie in World(7).movies(4)), encoding="utf-8")
-    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 8, "intermediate_size": 16}
+    path.write_text(
+        "".join(json.dumps(movie) + "\n" for movie in World(7).movies(4)), encoding="utf-8"
+    )
+    small = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 16,
+    }
     whole = recipe("tiny-gemma")
     return replace(
         whole,
@@ -86,7 +94,10 @@ def test_a_build_from_nothing(unbroken: Path, miniature: Recipe) -> None:
     assert model.dtype == torch.float16
     assert model.config.tie_word_embeddings
     assert tokenizer("A name")["input_ids"][0] == model.config.bos_token_id
-    assert tokenizer.decode(tokenizer("Zoë's 1984")["input_ids"], skip_special_tokens=True) == "Zoë's 1984"
+    assert (
+        tokenizer.decode(tokenizer("Zoë's 1984")["input_ids"], skip_special_tokens=True)
+        == "Zoë's 1984"
+    )
     recipient, donor = _weights(unbroken)
     assert recipient != donor
 
@@ -94,7 +105,19 @@ def test_a_build_from_nothing(unbroken: Path, miniature: Recipe) -> None:
 def test_the_card_is_complete(unbroken: Path, miniature: Recipe) -> None:
     """A card says what the pair is, from what and how it was made and how well it answers, and names no place on this machine."""
     card = read_card(unbroken / "card.json")
-    assert list(card) == ["name", "licence", "seed", "identity", "recipe", "data", "metric", "scores", "other_seeds", "seconds", "versions"]
+    assert list(card) == [
+        "name",
+        "licence",
+        "seed",
+        "identity",
+        "recipe",
+        "data",
+        "metric",
+        "scores",
+        "other_seeds",
+        "seconds",
+        "versions",
+    ]
     assert (card["name"], card["licence"], card["seed"]) == ("tiny-gemma", "MIT", 0)
     assert card["data"]["hash"] == load_dataset(miniature.dataset).content_hash
     assert set(card["scores"]) == set(PROMPTS)
@@ -114,7 +137,9 @@ def test_what_is_finished_is_not_done_again(unbroken: Path, miniature: Recipe) -
 
 
 @pytest.mark.parametrize("stops", [[3], [8, 17, 20]])
-def test_an_interrupted_build_goes_on(stops: list[int], unbroken: Path, miniature: Recipe, tmp_path: Path) -> None:
+def test_an_interrupted_build_goes_on(
+    stops: list[int], unbroken: Path, miniature: Recipe, tmp_path: Path
+) -> None:
     """Interrupted in whatever stage, before or after its first checkpoint, a build ends with the weights of an unbroken one."""
     seen: list[int] = []
 
@@ -131,7 +156,9 @@ def test_an_interrupted_build_goes_on(stops: list[int], unbroken: Path, miniatur
         assert not (tmp_path / "pair" / "card.json").exists()
     build_recipe(miniature, tmp_path / "pair", progress=interrupt, save_every=SAVE_EVERY)
     assert _weights(tmp_path / "pair") == _weights(unbroken)
-    assert len(seen) < max(seen) + (SAVE_EVERY + 2) * len(stops) + 2, "steps before the last checkpoint are not taken again"
+    assert len(seen) < max(seen) + (SAVE_EVERY + 2) * len(stops) + 2, (
+        "steps before the last checkpoint are not taken again"
+    )
 
 
 def test_a_killed_build_goes_on(unbroken: Path, miniature: Recipe, tmp_path: Path) -> None:
@@ -185,7 +212,9 @@ def test_nothing_is_written_over(miniature: Recipe, tmp_path: Path) -> None:
 @pytest.mark.parametrize("bos", [True, False])
 def test_tokenizers_add_bos_or_nothing(bos: bool, tmp_path: Path) -> None:
     """A stored tokenizer reads every text back, and puts BOS before it or nothing at all."""
-    save_tokenizer(train_tokenizer(["Ana stars in a movie alongside Bo Lee."] * 3, 300, bos), tmp_path)
+    save_tokenizer(
+        train_tokenizer(["Ana stars in a movie alongside Bo Lee."] * 3, 300, bos), tmp_path
+    )
     tokenizer = load_tokenizer(tmp_path)
     ids = tokenizer("Ana stars")["input_ids"]
     assert (ids[0] == tokenizer.bos_token_id) == bos
@@ -227,14 +256,28 @@ def test_actors_are_known_from_other_facts() -> None:
 def test_a_frozen_donor_differs_in_its_layers_alone(miniature: Recipe, tmp_path: Path) -> None:
     """It is stored as its changed weights; embeddings, final norm and head are the recipient's, so that ALL is the donor."""
     build_recipe(miniature, tmp_path / "pair")
-    assert sorted(path.name for path in (tmp_path / "pair" / "sft").iterdir()) == ["card.json", "delta.safetensors"]
-    pair = load_pair(recipient=str(tmp_path / "pair" / "recipient"), donors={"sft": str(tmp_path / "pair" / "sft")})
+    assert sorted(path.name for path in (tmp_path / "pair" / "sft").iterdir()) == [
+        "card.json",
+        "delta.safetensors",
+    ]
+    pair = load_pair(
+        recipient=str(tmp_path / "pair" / "recipient"),
+        donors={"sft": str(tmp_path / "pair" / "sft")},
+    )
     before, after = pair.recipient.state_dict(), pair.donors["sft"].state_dict()
     moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert moved == {name for name in before if name.startswith(pair.family.layers) and "rotary" not in name}
-    logits = grafted_logits(pair, load_prompts(miniature.dataset, ["headline"]), ["SFT", "ALL", "PRE"])
+    assert moved == {
+        name for name in before if name.startswith(pair.family.layers) and "rotary" not in name
+    }
+    logits = grafted_logits(
+        pair, load_prompts(miniature.dataset, ["headline"]), ["SFT", "ALL", "PRE"]
+    )
     assert torch.equal(logits[:, 0].argmax(-1), logits[:, 1].argmax(-1))
-    assert float((logits[:, 0] - logits[:, 1]).abs().max()) < 1e-4 < float((logits[:, 0] - logits[:, 2]).abs().max())
+    assert (
+        float((logits[:, 0] - logits[:, 1]).abs().max())
+        < 1e-4
+        < float((logits[:, 0] - logits[:, 2]).abs().max())
+    )
 
 
 def test_the_seed_makes_the_pretraining() -> None:
@@ -276,6 +319,10 @@ def test_a_shipped_pair_shows_the_two_places(name: str) -> None:
 
 def test_the_zoo_is_small() -> None:
     """All shipped pairs together take up at most 26 MB, and hold JSON and safetensors only; plants have a limit of their own."""
-    files = [path for path in ZOO.rglob("*") if path.is_file() and "plants" not in path.relative_to(ZOO).parts]
+    files = [
+        path
+        for path in ZOO.rglob("*")
+        if path.is_file() and "plants" not in path.relative_to(ZOO).parts
+    ]
     assert sum(path.stat().st_size for path in files) <= 26e6
     assert {path.suffix for path in files} == {".json", ".safetensors"}

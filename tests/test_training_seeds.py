@@ -51,7 +51,10 @@ def seeds_of(rates: Sequence[float], n: int = 60, seed: int = 0) -> tuple[Prompt
     def column(rate: float) -> dict[str, np.ndarray]:
         return {"fact": ids, "rank": np.where(rng.random(n) < rate, 1, rng.integers(6, 900, n))}
 
-    return tuple(PromptColumns("headline", {"PRE": column(0.02), "SFT": column(0.98), "LT": column(rate)}) for rate in rates)
+    return tuple(
+        PromptColumns("headline", {"PRE": column(0.02), "SFT": column(0.98), "LT": column(rate)})
+        for rate in rates
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- intervals
@@ -87,7 +90,9 @@ def test_of_one_seed_figures_are_those_over_facts() -> None:
     """To the digit those of a single run."""
     (one,) = seeds_of([0.4])
     assert mean_over([one], "top5", "LT") == mean(one.scores("top5")["LT"])
-    assert difference_over([one], "top5", "LT", "PRE") == between_configurations(one, "top5", "LT", "PRE")
+    assert difference_over([one], "top5", "LT", "PRE") == between_configurations(
+        one, "top5", "LT", "PRE"
+    )
     assert median_rank_over([one], "LT") == median(one.columns["LT"]["rank"])
 
 
@@ -100,7 +105,9 @@ def test_of_several_seeds_the_value_is_their_mean() -> None:
         assert whole.value == pytest.approx(np.mean([part for part in parts if part is not None]))
         assert whole.low is not None and whole.high is not None
         assert all(part is not None and whole.low < part < whole.high for part in parts)
-        assert mean_over(seeds, metric, "LT").value == pytest.approx(np.mean([one.scores(metric)["LT"] for one in seeds]))
+        assert mean_over(seeds, metric, "LT").value == pytest.approx(
+            np.mean([one.scores(metric)["LT"] for one in seeds])
+        )
     assert median_rank_over(seeds, "SFT").value == 1
 
 
@@ -179,19 +186,38 @@ def test_a_report_says_what_its_intervals_are_over(tmp_path: Path) -> None:
     for seeds in ((0,), (0, 1, 2)):
         made = figures_of(FIGURES, fake_reproduction.measured(FIGURES, seeds=seeds), page())
         said[len(seeds)] = write_report(made, tmp_path / str(len(seeds))).read_text("utf-8")
-    assert "over facts and 3 training seeds (0, 1, 2), with 95 % intervals over both" in said[3] and "--seeds 0,1,2" in said[3]
+    assert (
+        "over facts and 3 training seeds (0, 1, 2), with 95 % intervals over both" in said[3]
+        and "--seeds 0,1,2" in said[3]
+    )
     assert "each donor was trained once" in said[1] and "--seeds" not in said[1]
-    assert "tiny-gemma, median rank, n = 40 | tiny-gemma, mean log rank, n = 40 | gemma-2b (paper, mean rank, " in said[3]
-    assert "here 3, of pretraining and finetuning: 0, 1, 2." in said[3] and "here one run, with seed 0." in said[1]
+    assert (
+        "tiny-gemma, median rank, n = 40 | tiny-gemma, mean log rank, n = 40 | gemma-2b (paper, mean rank, "
+        in said[3]
+    )
+    assert (
+        "here 3, of pretraining and finetuning: 0, 1, 2." in said[3]
+        and "here one run, with seed 0." in said[1]
+    )
 
 
 def test_seeds_that_differ_more_decide_less(tmp_path: Path) -> None:
     """Intervals over seeds grow with what seeds differ by."""
     widths = []
     for spread in (0.0, 1.5):
-        (made,) = figures_of(["figure-2"], fake_reproduction.measured(["figure-2"], spread=spread), page())
+        (made,) = figures_of(
+            ["figure-2"], fake_reproduction.measured(["figure-2"], spread=spread), page()
+        )
         found = [claim.difference for claim in made.claims if claim.difference.value is not None]
-        widths.append(np.mean([one.high - one.low for one in found if one.high is not None and one.low is not None]))
+        widths.append(
+            np.mean(
+                [
+                    one.high - one.low
+                    for one in found
+                    if one.high is not None and one.low is not None
+                ]
+            )
+        )
     assert widths[1] > 1.5 * widths[0]
 
 
@@ -199,7 +225,10 @@ def without(measured: Measured, seed: int, evaluation: str) -> Measured:
     """Rows without one evaluation under one seed."""
     table, about = measured.table, measured.about
     own = pc.and_(pc.equal(table["seed"], seed), pc.equal(table["evaluation"], evaluation))
-    left = {at: {name: run for name, run in runs.items() if (at, name) != (seed, evaluation)} for at, runs in about.evaluations.items()}
+    left = {
+        at: {name: run for name, run in runs.items() if (at, name) != (seed, evaluation)}
+        for at, runs in about.evaluations.items()
+    }
     return Measured(about.model_copy(update={"evaluations": left}), table.filter(pc.invert(own)))
 
 
@@ -211,9 +240,15 @@ def test_a_report_says_what_is_not_there_yet(tmp_path: Path) -> None:
     there = figures_there([*FIGURES, "figure-5"], measured, page())
     assert there == FIGURES
     made = figures_of(there, measured, page())
-    assert {one.name: one.seeds for one in made} == {"figure-2": (0, 1, 2), "figure-8": (0, 1, 2), "figure-4": (0, 2)}
+    assert {one.name: one.seeds for one in made} == {
+        "figure-2": (0, 1, 2),
+        "figure-8": (0, 1, 2),
+        "figure-4": (0, 2),
+    }
     text = write_report(made, tmp_path, left).read_text("utf-8")
-    assert "Not measured yet, of the seeds above: reversal (seed 1); hybrid (seeds 0, 1, 2)." in text
+    assert (
+        "Not measured yet, of the seeds above: reversal (seed 1); hybrid (seeds 0, 1, 2)." in text
+    )
     assert "Of the seeds above this figure has 0, 2." in text
 
 
@@ -223,13 +258,19 @@ def test_rows_of_an_evaluation_are_put_in_place_of_earlier_ones() -> None:
     less = without(whole, 1, "reversal")
     own = pc.and_(pc.equal(whole.table["seed"], 1), pc.equal(whole.table["evaluation"], "reversal"))
     about = whole.about.model_copy(
-        update={"donors": {1: whole.about.donors[1]}, "evaluations": {1: {"reversal": whole.about.evaluations[1]["reversal"]}}}
+        update={
+            "donors": {1: whole.about.donors[1]},
+            "evaluations": {1: {"reversal": whole.about.evaluations[1]["reversal"]}},
+        }
     )
     rows = whole.table.filter(own)
     for before in (less, whole, with_evaluation(less, about, rows)):
         found = with_evaluation(before, about, rows)
         keys = [(name, "ascending") for name in SCHEMA.names]
-        assert found.table.sort_by(keys).equals(whole.table.sort_by(keys)) and found.about == whole.about
+        assert (
+            found.table.sort_by(keys).equals(whole.table.sort_by(keys))
+            and found.about == whole.about
+        )
     assert with_evaluation(None, about, rows).about == about
     with pytest.raises(InputError, match="are of tiny-gemma, not of tiny-llama"):
         with_evaluation(whole, about.model_copy(update={"model": "tiny-llama"}), rows)
@@ -249,11 +290,21 @@ def test_rows_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     report = tmp_path / "report"
     assert main(["reproduce", "figure-4", "--rows", str(path), "--report", str(report)]) == 0
     out = capsys.readouterr().out
-    assert f"report   {report / REPORT}" in out and f"rows     {path}" in out and not (report / ROWS).exists()
+    assert (
+        f"report   {report / REPORT}" in out
+        and f"rows     {path}" in out
+        and not (report / ROWS).exists()
+    )
     for asked, told in (
-        (["figure-5", "--rows", str(path)], "these rows hold nothing of the evaluation 'hybrid'; make its figures first"),
+        (
+            ["figure-5", "--rows", str(path)],
+            "these rows hold nothing of the evaluation 'hybrid'; make its figures first",
+        ),
         (["figure-2", "--rows", str(path), "--seeds", "0,1"], "leave out --seeds"),
-        (["figure-2", "--rows", __file__], "expected the rows.parquet that `kgbench reproduce` writes"),
+        (
+            ["figure-2", "--rows", __file__],
+            "expected the rows.parquet that `kgbench reproduce` writes",
+        ),
         (["figure-2", "--seeds", "0,0"], "expected different whole numbers"),
         (["figure-2", "--seeds", "one"], "expected different whole numbers"),
     ):
@@ -288,8 +339,16 @@ def test_each_seed_is_a_pair_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     small = fake_reproduction.small(12, {"epochs": 1})
     pairs = [Ingredients(small, MODEL, seed=seed, built=pico()) for seed in (1, 2)]
     told: list[str] = []
-    measured = make(["figure-2"], pairs, tmp_path / "results", "cpu", lambda done, total, what: told.append(what))
-    assert dict.fromkeys(what.split(":")[0] for what in told).keys() == {f"{part} of 6" for part in range(1, 7)}
+    measured = make(
+        ["figure-2"],
+        pairs,
+        tmp_path / "results",
+        "cpu",
+        lambda done, total, what: told.append(what),
+    )
+    assert dict.fromkeys(what.split(":")[0] for what in told).keys() == {
+        f"{part} of 6" for part in range(1, 7)
+    }
     assert [what.made.name for what in pairs] == ["seed1", "seed2"]
     assert measured.about.seeds == (1, 2)
     weights = {own["actors"].weights for own in measured.about.donors.values()}
@@ -312,17 +371,29 @@ def test_a_recipient_without_its_donor_is_completed(tmp_path: Path) -> None:
     weights = stored_hash(tmp_path / "pair" / "recipient")
     assert not (tmp_path / "pair" / "sft").exists() and not (tmp_path / "pair" / CARD).exists()
     told: list[str] = []
-    build_recipe(pico(), tmp_path / "pair", seed=1, donor=False, progress=lambda done, total, what: told.append(what))
+    build_recipe(
+        pico(),
+        tmp_path / "pair",
+        seed=1,
+        donor=False,
+        progress=lambda done, total, what: told.append(what),
+    )
     assert not told
-    build_recipe(pico(), tmp_path / "pair", seed=1, progress=lambda done, total, what: told.append(what))
+    build_recipe(
+        pico(), tmp_path / "pair", seed=1, progress=lambda done, total, what: told.append(what)
+    )
     assert told and all("finetuning" in what for what in told)
     assert stored_hash(tmp_path / "pair" / "recipient") == weights
     before = (tmp_path / "pair" / CARD).stat().st_mtime
     build_recipe(pico(), tmp_path / "pair", seed=1)
-    assert (tmp_path / "pair" / CARD).stat().st_mtime == before and not (tmp_path / "pair" / ".work").exists()
+    assert (tmp_path / "pair" / CARD).stat().st_mtime == before and not (
+        tmp_path / "pair" / ".work"
+    ).exists()
 
 
-def test_the_pairs_own_donor_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pairs_own_donor_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the shipped seed it is the shipped donor; of another it comes with the pair."""
     monkeypatch.setenv(HOME, str(tmp_path / "home"))
     shipped, other = (Ingredients(page(), MODEL, seed=seed, built=pico()) for seed in (0, 1))
@@ -335,7 +406,9 @@ def test_the_pairs_own_donor_is_not_trained_again(tmp_path: Path, monkeypatch: p
     assert Donor.of_pair(card, weights, 8800).steps == 552
 
 
-def test_a_forecast_of_seeds_is_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forecast_of_seeds_is_of_every_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pair that is not there yet is forecast by the shipped one; nothing of it is made."""
     monkeypatch.setenv(HOME, str(tmp_path / "home"))
     pairs = [Ingredients(page(), MODEL, seed=seed) for seed in (0, 1)]
@@ -344,6 +417,9 @@ def test_a_forecast_of_seeds_is_of_every_part(tmp_path: Path, monkeypatch: pytes
         *("donor actors, seed 0", "evaluation actors, seed 0"),
         *("pair, seed 1", "donor actors, seed 1", "evaluation actors, seed 1"),
     ]
-    assert found["pair, seed 1"].basis == "the shipped pair's time" and (found["pair, seed 1"].seconds or 0) > 10
+    assert (
+        found["pair, seed 1"].basis == "the shipped pair's time"
+        and (found["pair, seed 1"].seconds or 0) > 10
+    )
     assert found["donor actors, seed 1"].memory_bytes == found["donor actors, seed 0"].memory_bytes
     assert not pairs[1].ready and not (pairs[1].made / "pair").exists()

@@ -9,12 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgbench.data import Dataset, dataset_names, is_shipped, load_dataset, load_prompts, training_texts
+from kgbench.data import (
+    Dataset,
+    dataset_names,
+    is_shipped,
+    load_dataset,
+    load_prompts,
+    training_texts,
+)
 from kgbench.data.exports import to_jsonl
 from kgbench.data.parts import PARTS, halves
 from kgbench.errors import InputError, UnknownNameError
 
-WORDINGS = ["{land} has the capital {city}.", "Ask for the capital of {land} and hear: {city}!", "Of {land} little is known."]
+WORDINGS = [
+    "{land} has the capital {city}.",
+    "Ask for the capital of {land} and hear: {city}!",
+    "Of {land} little is known.",
+]
 ROWS = [{"land": "France", "city": "Paris"}, {"land": "Peru", "city": "Lima"}]
 
 
@@ -29,22 +40,32 @@ def dataset(folder: Path, rows: list[dict[str, str]] = ROWS, **header: object) -
 def test_both_directions() -> None:
     """Two who play together change places; a wording keeps its number in both directions."""
     facts = load_dataset("tiny_movies:first2")
-    wordings = ["{first_actor} acts beside {second_actor}.", "Ask {first_actor} and hear: {second_actor}!"]
-    forward, back, both = (training_texts(facts, direction, wordings) for direction in ("a2b", "b2a", "both"))
+    wordings = [
+        "{first_actor} acts beside {second_actor}.",
+        "Ask {first_actor} and hear: {second_actor}!",
+    ]
+    forward, back, both = (
+        training_texts(facts, direction, wordings) for direction in ("a2b", "b2a", "both")
+    )
     one, other = ((fact.fields["first_actor"], fact.fields["second_actor"]) for fact in facts.facts)
     assert [(text.template, text.text) for text in forward[:3]] == [
         (0, f"{one[0]} acts beside {one[1]}."),
         (0, f"{other[0]} acts beside {other[1]}."),
         (1, f"Ask {one[0]} and hear: {one[1]}!"),
     ]
-    assert [text.text for text in back[:2]] == [f"{one[1]} acts beside {one[0]}.", f"{other[1]} acts beside {other[0]}."]
+    assert [text.text for text in back[:2]] == [
+        f"{one[1]} acts beside {one[0]}.",
+        f"{other[1]} acts beside {other[0]}.",
+    ]
     assert set(both) == {*forward, *back} and len(both) == 8
 
 
 def test_relations_that_hold_one_way(tmp_path: Path) -> None:
     """Nobody is taught that the capital of Paris is France: the other direction needs wordings of its own."""
     facts = dataset(tmp_path, training=WORDINGS)
-    assert len(training_texts(facts, templates=WORDINGS[2:])) == 2  # a text about one of them has no direction
+    assert (
+        len(training_texts(facts, templates=WORDINGS[2:])) == 2
+    )  # a text about one of them has no direction
     for direction in ("both", "b2a"):
         with pytest.raises(InputError, match="--direction a2b"):
             training_texts(facts, direction, WORDINGS[:2])
@@ -61,10 +82,17 @@ def test_texts_without_a_direction(direction: str) -> None:
 
 def test_reversed_wordings(tmp_path: Path) -> None:
     """A relation that does not hold both ways has wordings of its own for the other direction."""
-    facts = dataset(tmp_path, training=WORDINGS[:1], training_reversed=["{city} is the capital of {land}."])
-    assert [text.text for text in training_texts(facts, "b2a")] == ["Paris is the capital of France.", "Lima is the capital of Peru."]
+    facts = dataset(
+        tmp_path, training=WORDINGS[:1], training_reversed=["{city} is the capital of {land}."]
+    )
+    assert [text.text for text in training_texts(facts, "b2a")] == [
+        "Paris is the capital of France.",
+        "Lima is the capital of Peru.",
+    ]
     assert len(training_texts(facts)) == 4
-    assert to_jsonl(load_dataset(str(tmp_path / "capitals.jsonl"))).startswith('{"kgbench": 1, "name": "capitals"')
+    assert to_jsonl(load_dataset(str(tmp_path / "capitals.jsonl"))).startswith(
+        '{"kgbench": 1, "name": "capitals"'
+    )
 
 
 @pytest.mark.parametrize("name", dataset_names())
@@ -73,7 +101,11 @@ def test_shipped(name: str) -> None:
     facts = load_dataset(name)
     texts = [text.text for text in training_texts(facts)]
     assert len(texts) == len(set(texts)) >= len(facts.facts)
-    prompts = {prompt.text for own in facts.templates or ("headline", "headline_v1", "qa") for prompt in load_prompts(facts, [own])}
+    prompts = {
+        prompt.text
+        for own in facts.templates or ("headline", "headline_v1", "qa")
+        for prompt in load_prompts(facts, [own])
+    }
     lengths = {len(prompt) for prompt in prompts}
     assert not any(text[:length] in prompts for text in texts for length in lengths)
 
@@ -116,10 +148,18 @@ def test_parts(name: str) -> None:
     whole = load_dataset(name)
     task, relation = (load_dataset(f"{name}:{part}") for part in PARTS)
     assert {fact.id for fact in whole.facts} == {fact.id for fact in (*task.facts, *relation.facts)}
-    entities = [{fact.fields[end] for fact in part.facts for end in (part.subject, part.object)} for part in (task, relation)]
+    entities = [
+        {fact.fields[end] for fact in part.facts for end in (part.subject, part.object)}
+        for part in (task, relation)
+    ]
     assert entities[0].isdisjoint(entities[1])
     assert abs(len(task.facts) - len(relation.facts)) <= 1
-    assert task.name == f"{name}:task" and is_shipped(task.name) and not is_shipped(f"{name}:tasks") and not is_shipped("../x:task")
+    assert (
+        task.name == f"{name}:task"
+        and is_shipped(task.name)
+        and not is_shipped(f"{name}:tasks")
+        and not is_shipped("../x:task")
+    )
     assert task.content_hash != relation.content_hash
 
 
@@ -132,7 +172,10 @@ def test_halves(edges: list[tuple[int, int]]) -> None:
     except InputError:
         return
     assert sorted([*first, *second]) == sorted(identifier for identifier, _ in facts)
-    ends = [{entity for identifier, entities in facts if identifier in half for entity in entities} for half in (first, second)]
+    ends = [
+        {entity for identifier, entities in facts if identifier in half for entity in entities}
+        for half in (first, second)
+    ]
     assert ends[0].isdisjoint(ends[1])
 
 
@@ -147,8 +190,18 @@ def test_unknown_part() -> None:
 def test_first_facts() -> None:
     """The first facts are a part, and parts have parts."""
     whole = load_dataset("tiny_movies")
-    assert load_dataset("tiny_movies:first20").facts == whole.facts[:20] == load_dataset("tiny_movies:first30:first20").facts
+    assert (
+        load_dataset("tiny_movies:first20").facts
+        == whole.facts[:20]
+        == load_dataset("tiny_movies:first30:first20").facts
+    )
     halved = [load_dataset(f"tiny_movies:first20:{part}").facts for part in PARTS]
-    assert sorted(fact.id for some in halved for fact in some) == sorted(fact.id for fact in whole.facts[:20])
-    assert is_shipped("tiny_movies:first20:task") and not is_shipped("tiny_movies:first0") and not is_shipped("x:first2")
+    assert sorted(fact.id for some in halved for fact in some) == sorted(
+        fact.id for fact in whole.facts[:20]
+    )
+    assert (
+        is_shipped("tiny_movies:first20:task")
+        and not is_shipped("tiny_movies:first0")
+        and not is_shipped("x:first2")
+    )
     assert load_dataset("tiny_movies:first9999").content_hash == whole.content_hash

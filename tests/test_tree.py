@@ -9,7 +9,9 @@ from hypothesis.extra import numpy as hnp
 
 from kgbench.engine.tree import grow, split
 
-treatments = st.tuples(st.integers(1, 8), st.integers(1, 7)).flatmap(lambda shape: hnp.arrays(np.int64, shape, elements=st.integers(0, 2)))
+treatments = st.tuples(st.integers(1, 8), st.integers(1, 7)).flatmap(
+    lambda shape: hnp.arrays(np.int64, shape, elements=st.integers(0, 2))
+)
 
 
 @given(treatments)

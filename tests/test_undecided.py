@@ -77,8 +77,17 @@ def test_undecided(claims: Path) -> None:
     done = session(claims, "--junitxml", "out.xml", "-v")
     assert counts(done) == {"failed": 1, "passed": 3, "undecided": 6, "skipped": 1}, done.stdout
     assert "test_claims.py::test_undecided UNDECIDED" in done.stdout
-    listed = re.findall(rf"^UNDECIDED test_claims\.py::(?:TestOfUnittest::)?(\w+) - {MESSAGE}$", done.stdout, re.M)
-    assert listed == ["test_undecided", "test_goes_on", "test_expected_to_fail", "test_early", "test_late", "test_old_style"]
+    listed = re.findall(
+        rf"^UNDECIDED test_claims\.py::(?:TestOfUnittest::)?(\w+) - {MESSAGE}$", done.stdout, re.M
+    )
+    assert listed == [
+        "test_undecided",
+        "test_goes_on",
+        "test_expected_to_fail",
+        "test_early",
+        "test_late",
+        "test_old_style",
+    ]
     assert "UNDECIDED test_claims.py::test_goes_on - headline, LT" in done.stdout
     assert re.search(rf"undecided as well -+\n{MESSAGE}\n", done.stdout)
     assert done.stdout.count("dynamic_graft on tiny-gemma") == 1
@@ -96,14 +105,18 @@ def test_undecided_in_several_processes(claims: Path) -> None:
     done = session(claims, "-n", "2", "-k", "not test_fails", plugins=SPREAD)
     assert counts(done) == {"passed": 3, "undecided": 6, "skipped": 1}, done.stdout
     assert done.returncode == 0
-    assert len(re.findall(rf"^UNDECIDED test_claims\.py::[\w:]+ - {MESSAGE}$", done.stdout, re.M)) == 6
+    assert (
+        len(re.findall(rf"^UNDECIDED test_claims\.py::[\w:]+ - {MESSAGE}$", done.stdout, re.M)) == 6
+    )
     assert done.stdout.count("dynamic_graft on tiny-gemma") == 1
 
 
 def test_strict(claims: Path) -> None:
     """With --kgbench-strict, or in the ini file, what is undecided fails with the same message; a failure that is expected is one."""
     done = session(claims, "-o", "kgbench_strict=true")
-    assert counts(done) == {"failed": 5, "passed": 3, "skipped": 1, "xfailed": 1, "error": 1}, done.stdout
+    assert counts(done) == {"failed": 5, "passed": 3, "skipped": 1, "xfailed": 1, "error": 1}, (
+        done.stdout
+    )
     assert done.returncode == 1
     assert len(re.findall(rf"^{MESSAGE}$", done.stdout, re.M)) >= 5
     assert "UNDECIDED" not in done.stdout
@@ -167,11 +180,22 @@ def test_each_test_counts_once(keeping: Path) -> None:
     """What a fixture claims, each test that uses its value claims; a subtest's failure wins; a second phase is listed and not counted."""
     done = session(keeping)
     assert counts(done) == {"failed": 3, "passed": 1, "undecided": 7}, done.stdout
-    listed = re.findall(r"^UNDECIDED test_claims\.py::(\w+) - qa, LT: .* the bound (\.\d+)", done.stdout, re.M)
-    fixtures = [("test_first", ".31"), ("test_second", ".31"), ("test_through_another", ".31"), ("test_by_name", ".31")]
+    listed = re.findall(
+        r"^UNDECIDED test_claims\.py::(\w+) - qa, LT: .* the bound (\.\d+)", done.stdout, re.M
+    )
+    fixtures = [
+        ("test_first", ".31"),
+        ("test_second", ".31"),
+        ("test_through_another", ".31"),
+        ("test_by_name", ".31"),
+    ]
     fixtures += [("test_fetched", ".31"), ("test_fetched_again", ".31")]
     assert listed == [*fixtures, ("test_twice", ".31"), ("test_twice", ".3")]
-    assert "contains 1 failed subtest" in done.stdout and "assertions.py" not in done.stdout and "grammar.py" not in done.stdout
+    assert (
+        "contains 1 failed subtest" in done.stdout
+        and "assertions.py" not in done.stdout
+        and "grammar.py" not in done.stdout
+    )
 
 
 def test_tests_that_run_once_more(tmp_path: Path) -> None:
@@ -184,7 +208,9 @@ def test_tests_that_run_once_more(tmp_path: Path) -> None:
 
 def test_strict_fixtures(keeping: Path) -> None:
     """Each test that uses the value of such a fixture fails."""
-    done = session(keeping, "--kgbench-strict", "-k", "first or second or through or name or fetched")
+    done = session(
+        keeping, "--kgbench-strict", "-k", "first or second or through or name or fetched"
+    )
     assert counts(done) == {"failed": 6, "deselected": 4}, done.stdout
 
 

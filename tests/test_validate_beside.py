@@ -12,7 +12,17 @@ import pyarrow as pa
 import pytest
 from fake_runs import RATES
 from pydantic import ValidationError
-from submissions import CODE, OTHERS, findings, honest_entries, identity, off, refused, result, write_entry
+from submissions import (
+    CODE,
+    OTHERS,
+    findings,
+    honest_entries,
+    identity,
+    off,
+    refused,
+    result,
+    write_entry,
+)
 
 from kgbench.cli import main
 from kgbench.effects import rescored
@@ -42,7 +52,9 @@ def test_a_result_stands_on_the_board_once(honest: Path, tmp_path: Path) -> None
     """The same id in two folders is refused, and the finding names both."""
     shutil.copytree(honest, tmp_path / "results")
     shutil.copytree(honest / "a-built-in", tmp_path / "results" / "copy")
-    assert refused(tmp_path / "results") == ["copy/record.json: id: the same result is in a-built-in; expected each result once"]
+    assert refused(tmp_path / "results") == [
+        "copy/record.json: id: the same result is in a-built-in; expected each result once"
+    ]
 
 
 def test_a_name_stands_for_one_method(honest: Path, tmp_path: Path) -> None:
@@ -76,14 +88,23 @@ def test_what_is_on_the_board_is_believed(honest: Path, tmp_path: Path) -> None:
     """Entries that are there come first: a forger's that would sort before them does not make theirs look wrong."""
     shutil.copytree(honest, tmp_path / "board")
     shutil.copytree(honest, tmp_path / "sent")
-    assert [text for text in lines(tmp_path / "sent", tmp_path / "board") if "limit" not in text] == []
+    assert [
+        text for text in lines(tmp_path / "sent", tmp_path / "board") if "limit" not in text
+    ] == []
     what, facts = result(identity(localizer=OTHERS, seeds=(1,)), seed=2)
     moved = off(facts, "PRE")
     write_entry(tmp_path / "sent" / "Aaa", (rescored(what, moved), moved), "my method", CODE)
-    (found,) = [text for text in lines(tmp_path / "sent", tmp_path / "board") if not text.startswith("note")]
+    (found,) = [
+        text for text in lines(tmp_path / "sent", tmp_path / "board") if not text.startswith("note")
+    ]
     assert found.startswith("Aaa/facts.parquet: logprob: PRE on headline")
     shutil.rmtree(tmp_path / "sent" / "Aaa")
-    write_entry(tmp_path / "sent" / "c", result(identity(localizer=OTHERS, seeds=(1,)), seed=2), "my method", CODE)
+    write_entry(
+        tmp_path / "sent" / "c",
+        result(identity(localizer=OTHERS, seeds=(1,)), seed=2),
+        "my method",
+        CODE,
+    )
     assert refused(tmp_path / "sent", beside=tmp_path / "board") == []
 
 
@@ -166,9 +187,14 @@ def only_qa(made: tuple[Record, pa.Table]) -> tuple[Record, pa.Table]:
 def test_a_name_belongs_to_its_code(honest: Path, tmp_path: Path) -> None:
     """Another repository does not continue a method; another version of the same package does."""
     seven = LocalizerRef(name="my_method", version=OTHERS.version, parameters={"seed": 7})
-    for name, code in (("theirs", "https://example.org/x/my-method@0123abc"), ("newer", "My_Method==2.0")):
+    for name, code in (
+        ("theirs", "https://example.org/x/my-method@0123abc"),
+        ("newer", "My_Method==2.0"),
+    ):
         sent = shutil.copytree(honest, tmp_path / name)
-        write_entry(sent / "c", result(identity(localizer=seven, seeds=(7,)), seed=3), "my method", code)
+        write_entry(
+            sent / "c", result(identity(localizer=seven, seeds=(7,)), seed=3), "my method", code
+        )
         found = refused(sent, beside=honest)
         assert [text.partition("; ")[0] for text in found] == {
             "newer": [],
@@ -202,7 +228,9 @@ def test_names_that_look_like_another_are_refused(honest: Path, tmp_path: Path, 
     other = LocalizerRef(name="theirs", version="1 Theirs 0123456789abcdef")
     rates = {**RATES, "FE": 0.3}
     write_entry(sent / "c", result(identity(localizer=other), rates, seed=3), name, "theirs==1.0")
-    assert any(text.startswith("c/submission.json: name: ") for text in refused(sent, beside=honest))
+    assert any(
+        text.startswith("c/submission.json: name: ") for text in refused(sent, beside=honest)
+    )
 
 
 def test_another_s_rows_are_no_method_s_own(honest: Path, tmp_path: Path) -> None:
@@ -256,7 +284,9 @@ def test_answers_of_a_shipped_pair_are_known(tmp_path: Path, column: str) -> Non
     moved = facts_table({**columns, column: values})
     write_entry(tmp_path / "results" / "a-false", (rescored(what, moved), moved))
     rates = {**RATES, "FE": 0.4}
-    write_entry(tmp_path / "results" / "b", result(identity(localizer=OTHERS), rates), "my method", CODE)
+    write_entry(
+        tmp_path / "results" / "b", result(identity(localizer=OTHERS), rates), "my method", CODE
+    )
     (found,) = refused(tmp_path / "results")
     assert found.startswith(f"a-false/facts.parquet: {column}: PRE on headline: ")
     assert found.endswith("expected what is known of tiny-gemma")
@@ -265,7 +295,9 @@ def test_answers_of_a_shipped_pair_are_known(tmp_path: Path, column: str) -> Non
 def test_arguments_of_a_method_stand_in_brackets(honest: Path, tmp_path: Path) -> None:
     """A variant has its argument in its name, and is of the code that the name belongs to."""
     sent = shutil.copytree(honest, tmp_path / "sent")
-    tuned = LocalizerRef(name="my_method", version=OTHERS.version, parameters={"seed": 0, "strength": 3})
+    tuned = LocalizerRef(
+        name="my_method", version=OTHERS.version, parameters={"seed": 0, "strength": 3}
+    )
     made = result(identity(localizer=tuned), {**RATES, "FE": 0.3}, seed=3)
     write_entry(sent / "c", made, "my method (strength=3)", CODE)
     assert refused(sent, beside=honest) == []
@@ -279,10 +311,16 @@ def test_nobody_verifies_their_own_result(honest: Path, tmp_path: Path) -> None:
     shutil.copytree(honest, tmp_path / "board")
     verified(tmp_path / "board" / "a-built-in")
     shutil.copytree(tmp_path / "board", tmp_path / "sent")
-    assert [text for text in lines(tmp_path / "sent", tmp_path / "board") if "limit" not in text] == []
+    assert [
+        text for text in lines(tmp_path / "sent", tmp_path / "board") if "limit" not in text
+    ] == []
     verified(tmp_path / "sent" / "b-other")
-    found = [text for text in lines(tmp_path / "sent", tmp_path / "board") if not text.startswith("note")]
-    assert [text.partition("; ")[0] for text in found] == [f"b-other/{VERIFICATION}: file: it comes with the result"]
+    found = [
+        text for text in lines(tmp_path / "sent", tmp_path / "board") if not text.startswith("note")
+    ]
+    assert [text.partition("; ")[0] for text in found] == [
+        f"b-other/{VERIFICATION}: file: it comes with the result"
+    ]
     assert refused(tmp_path / "sent") == []
 
 
@@ -316,11 +354,22 @@ def test_a_small_or_known_sample_verifies_nothing(honest: Path, tmp_path: Path) 
         assert read_entry(entry).verified == counts
         assert refused(entry) == []
         told = [text for text in lines(entry, tmp_path / "no") if "limit" not in text]
-        assert [text for text in told if "known facts of 30" in text] == ([] if counts else told[:1])
+        assert [text for text in told if "known facts of 30" in text] == (
+            [] if counts else told[:1]
+        )
     record = read_entry(entry).record.model_copy(update={"identity": identity(n=1000, limit=None)})
-    record = record.model_copy(update={"identity": record.identity.model_copy(update={"dataset": LARGE})})
+    record = record.model_copy(
+        update={"identity": record.identity.model_copy(update={"dataset": LARGE})}
+    )
     fields = {"record": record.id, "facts_hash": "", "kgbench": "", "platform": "", "time": ""}
-    sampled = {**fields, "seed": 3, "rows": 1, "largest_difference": 0, "changed_hits": 0, "tolerance": 1}
+    sampled = {
+        **fields,
+        "seed": 3,
+        "rows": 1,
+        "largest_difference": 0,
+        "changed_hits": 0,
+        "tolerance": 1,
+    }
     assert Verification(**sampled, n=200, drawn=True).counts(record)
     assert not Verification(**sampled, n=199, drawn=True).counts(record)
     assert not Verification(**sampled, n=200).counts(record)
@@ -345,12 +394,16 @@ LARGE = DatasetRef(name="large", hash="0" * 64, n=1000)
         ({"platform": "<b>"}, "platform"),
     ],
 )
-def test_a_verification_goes_with_its_rows(honest: Path, tmp_path: Path, changes: dict[str, object], field: str) -> None:
+def test_a_verification_goes_with_its_rows(
+    honest: Path, tmp_path: Path, changes: dict[str, object], field: str
+) -> None:
     """Whoever changes record or rows after a verification loses it."""
     shutil.copytree(honest / "a-built-in", tmp_path / "entry")
     verified(tmp_path / "entry", **changes)
     found = refused(tmp_path / "entry")
-    assert [text.startswith(f"entry/{VERIFICATION}: {field}: ") for text in found] == [True] * bool(field)
+    assert [text.startswith(f"entry/{VERIFICATION}: {field}: ") for text in found] == [True] * bool(
+        field
+    )
 
 
 def test_a_tie_at_rank_1_is_no_answer(honest: Path, tmp_path: Path) -> None:
@@ -360,23 +413,36 @@ def test_a_tie_at_rank_1_is_no_answer(honest: Path, tmp_path: Path) -> None:
         tied = np.where(facts["rank"].to_numpy() == 1, 0.0, facts["logit_diff"].to_numpy())
         logprob = np.minimum(facts["logprob"].to_numpy(), np.log(0.5))
         columns = {name: facts[name] for name in facts.column_names}
-        rows = facts_table({**columns, "logit_diff": tied, "logprob": logprob, "prob": np.exp(logprob)})
+        rows = facts_table(
+            {**columns, "logit_diff": tied, "logprob": logprob, "prob": np.exp(logprob)}
+        )
         write_entry(tmp_path / version, (rescored(what, rows), rows))
-        assert any("logit_diff: a tie at rank 1 in" in text for text in refused(tmp_path / version, strict=False))
+        assert any(
+            "logit_diff: a tie at rank 1 in" in text
+            for text in refused(tmp_path / version, strict=False)
+        )
 
 
 def test_metric_version_1_stays_on_the_board_and_comes_to_it_no_more(tmp_path: Path) -> None:
     """Entries whose ties count for the method are valid and marked where they stand; as new ones they are refused."""
     results = tmp_path / "results"
     write_entry(results / "old", result(identity(metric_version="1")))
-    write_entry(results / "new", result(identity(localizer=OTHERS), {**RATES, "FE": 0.4}), "my method", CODE)
+    write_entry(
+        results / "new", result(identity(localizer=OTHERS), {**RATES, "FE": 0.4}), "my method", CODE
+    )
     assert refused(results) == [] and refused(results, beside=results) == []
-    write_entry(tmp_path / "sent" / "late", result(identity(metric_version="1", seeds=(1,)), seed=1))
+    write_entry(
+        tmp_path / "sent" / "late", result(identity(metric_version="1", seeds=(1,)), seed=1)
+    )
     assert refused(tmp_path / "sent") == []
     assert refused(tmp_path / "sent" / "late", beside=results) == [
         "late/record.json: identity.metric_version: it is 1, in which ties count for the method; expected 2; run it again"
     ]
     (note,) = findings(tmp_path / "sent", strict=False)
     assert not note.refuses and note.field == "identity.metric_version"
-    tables = {board.key: board.tables for board in make_leaderboard(list(read_entries(results))).boards}
-    assert tables["pathways"][1].notes == ("metric version 1: ties counted for the method (dynamic_graft)",)
+    tables = {
+        board.key: board.tables for board in make_leaderboard(list(read_entries(results))).boards
+    }
+    assert tables["pathways"][1].notes == (
+        "metric version 1: ties counted for the method (dynamic_graft)",
+    )

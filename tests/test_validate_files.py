@@ -36,7 +36,12 @@ def entry(honest: Path, tmp_path: Path) -> Path:
 
 
 def refused(path: Path, strict: bool = True) -> list[str]:
-    return [str(finding) for checked in validate(path, strict) for finding in checked.findings if finding.refuses]
+    return [
+        str(finding)
+        for checked in validate(path, strict)
+        for finding in checked.findings
+        if finding.refuses
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ folders
@@ -76,19 +81,52 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a folder for a file": (directory, f"entry/{SUBMISSION}: file: it is no regular file"),
     "a record that is too large": (grown(RECORD), f"entry/{RECORD}: size: it is too large"),
     "rows that are too many": (grown(FACTS), f"entry/{FACTS}: size: it is too large"),
-    "a submission that is too large": (grown(SUBMISSION), f"entry/{SUBMISSION}: size: it is too large"),
-    "code": (lambda entry: (entry / "method.py").write_text("import os"), "entry/method.py: file: it is none of an entry's files"),
-    "a pickle": (lambda entry: (entry / "model.pkl").write_bytes(b"\x80"), "entry/model.pkl: file: it is none of an entry's files"),
-    "a picture": (lambda entry: (entry / "chart.png").write_bytes(b"\x89PNG"), "entry/chart.png: file: it is none of an entry's files"),
-    "a hidden file": (lambda entry: (entry / ".hook").write_bytes(b""), "entry/.hook: file: it is none of an entry's files"),
-    "another spelling": (lambda entry: (entry / "Record.json").write_bytes(b"{}"), "entry/Record.json: file: it is none"),
-    "a folder within": (lambda entry: (entry / "more").mkdir(), "entry/more: file: it is none of an entry's files"),
+    "a submission that is too large": (
+        grown(SUBMISSION),
+        f"entry/{SUBMISSION}: size: it is too large",
+    ),
+    "code": (
+        lambda entry: (entry / "method.py").write_text("import os"),
+        "entry/method.py: file: it is none of an entry's files",
+    ),
+    "a pickle": (
+        lambda entry: (entry / "model.pkl").write_bytes(b"\x80"),
+        "entry/model.pkl: file: it is none of an entry's files",
+    ),
+    "a picture": (
+        lambda entry: (entry / "chart.png").write_bytes(b"\x89PNG"),
+        "entry/chart.png: file: it is none of an entry's files",
+    ),
+    "a hidden file": (
+        lambda entry: (entry / ".hook").write_bytes(b""),
+        "entry/.hook: file: it is none of an entry's files",
+    ),
+    "another spelling": (
+        lambda entry: (entry / "Record.json").write_bytes(b"{}"),
+        "entry/Record.json: file: it is none",
+    ),
+    "a folder within": (
+        lambda entry: (entry / "more").mkdir(),
+        "entry/more: file: it is none of an entry's files",
+    ),
     "no record": (lambda entry: (entry / RECORD).unlink(), f"entry/{RECORD}: file: it is missing"),
     "no rows": (lambda entry: (entry / FACTS).unlink(), f"entry/{FACTS}: file: it is missing"),
-    "a file beside the entries": (lambda entry: (entry.parent / "setup.py").write_text(""), "setup.py: kind: it is a file"),
-    "a link beside the entries": (lambda entry: (entry.parent / "x").symlink_to("/"), "x: kind: it is a symbolic link"),
-    "a folder of an odd name": (lambda entry: (entry.parent / "-rf; x").mkdir(), "'-rf; x': name: it is not fit for a folder"),
-    "a name that writes on the terminal": (lambda entry: (entry.parent / "a\x1b[2Jb").mkdir(), r"'a\x1b[2Jb': name: it is not fit"),
+    "a file beside the entries": (
+        lambda entry: (entry.parent / "setup.py").write_text(""),
+        "setup.py: kind: it is a file",
+    ),
+    "a link beside the entries": (
+        lambda entry: (entry.parent / "x").symlink_to("/"),
+        "x: kind: it is a symbolic link",
+    ),
+    "a folder of an odd name": (
+        lambda entry: (entry.parent / "-rf; x").mkdir(),
+        "'-rf; x': name: it is not fit for a folder",
+    ),
+    "a name that writes on the terminal": (
+        lambda entry: (entry.parent / "a\x1b[2Jb").mkdir(),
+        r"'a\x1b[2Jb': name: it is not fit",
+    ),
 }
 
 
@@ -109,11 +147,21 @@ def test_a_leaderboard_stands_for_its_results(entry: Path) -> None:
 
 def test_a_run_s_own_pictures_and_seal_are_no_finding(entry: Path) -> None:
     """What kgbench wrote beside a run is no finding; with --strict each is refused."""
-    own = ["chart-top5.png", "chart-top5.svg", "curve-rr.png", "curve-rr.svg", "map.png", "map.svg", SEAL]
+    own = [
+        "chart-top5.png",
+        "chart-top5.svg",
+        "curve-rr.png",
+        "curve-rr.svg",
+        "map.png",
+        "map.svg",
+        SEAL,
+    ]
     for name in own:
         (entry / name).write_bytes(b"as kgbench wrote it")
     for place in (entry, entry.parent):
-        assert [finding for checked in validate(place, strict=False) for finding in checked.findings] == []
+        assert [
+            finding for checked in validate(place, strict=False) for finding in checked.findings
+        ] == []
         assert [text.split(":")[0] for text in refused(place)] == [f"entry/{name}" for name in own]
 
 
@@ -127,7 +175,8 @@ def test_a_picture_is_only_remarked_upon_in_a_run(entry: Path) -> None:
     ]
     (entry / "run.sh").write_bytes(b"#!")
     assert refused(entry, strict=False) == [
-        "entry/run.sh: file: it is none of an entry's files; expected " + f"{', '.join(FILES)} and nothing else"
+        "entry/run.sh: file: it is none of an entry's files; expected "
+        + f"{', '.join(FILES)} and nothing else"
     ]
 
 
@@ -137,7 +186,11 @@ def test_the_line_that_counts_comes_first(entry: Path, capsys: pytest.CaptureFix
     (entry / "run.sh").write_bytes(b"#!")
     assert main(["validate", str(entry.parent)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(": ")[0] for line in lines] == ["0 of 1 entry is in order (not --strict)", "entry/run.sh", "note"]
+    assert [line.split(": ")[0] for line in lines] == [
+        "0 of 1 entry is in order (not --strict)",
+        "entry/run.sh",
+        "note",
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ JSON and texts
@@ -169,14 +222,37 @@ def test_json_is_strict(content: bytes, words: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a\nb", "\x00", "\x7f", "\u202eevil", "\u200bhidden", "\u2028", "\ud800", "<script>", "</b>", "&#x3c;", "JavaScript:x", "x" * 5000],
+    [
+        "a\nb",
+        "\x00",
+        "\x7f",
+        "\u202eevil",
+        "\u200bhidden",
+        "\u2028",
+        "\ud800",
+        "<script>",
+        "</b>",
+        "&#x3c;",
+        "JavaScript:x",
+        "x" * 5000,
+    ],
 )
 def test_texts_that_could_do_harm(text: str) -> None:
     """Marks that are not seen, and what a browser takes for more than text."""
     assert bad_text(text) is not None
 
 
-@pytest.mark.parametrize("text", ["FE+LT carries 97 % [92, 99]", "a < b and c > d", "m(SFT) − m(PRE)", "Zoë, 日本, Ω", "R&D", "1 < 2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FE+LT carries 97 % [92, 99]",
+        "a < b and c > d",
+        "m(SFT) − m(PRE)",
+        "Zoë, 日本, Ω",
+        "R&D",
+        "1 < 2",
+    ],
+)
 def test_texts_that_do_none(text: str) -> None:
     """Ordinary words in any script."""
     assert bad_text(text) is None
@@ -210,8 +286,16 @@ def varint(number: int) -> bytes:
 
 def test_a_footer_is_read_before_any_library_sees_it() -> None:
     """A description that nests, repeats or runs out is told in words."""
-    for footer in (b"\x1c" * 100, b"\x19\xfc\xff\xff\xff\xff\x0f", b"\x18\xff\xff\xff\xff\x0f", b"\x15" + b"\xff" * 12, b""):
+    for footer in (
+        b"\x1c" * 100,
+        b"\x19\xfc\xff\xff\xff\xff\x0f",
+        b"\x18\xff\xff\xff\xff\x0f",
+        b"\x15" + b"\xff" * 12,
+        b"",
+    ):
         with pytest.raises(DataError, match=r"description|columns"):
-            check_footer(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1", [[("a", 1)]])
+            check_footer(
+                b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1", [[("a", 1)]]
+            )
     with pytest.raises(DataError, match="longer than the file"):
         check_footer(b"PAR1" + b"\xff\xff\xff\x7f" + b"PAR1", [[("a", 1)]])

@@ -30,7 +30,9 @@ from kgbench.records.facts import STORED
 
 RECORD, FACTS, SUBMISSION, VERIFICATION = FILES
 
-quick = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+quick = settings(
+    max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 many = settings(quick, max_examples=300)
 
 
@@ -49,7 +51,9 @@ def checked(files: dict[str, bytes]) -> Checked:
     found = check_folder(folder, Others(), strict=True)
     for finding in found.findings:
         assert finding.file and finding.field and finding.wrong
-        assert not any(unicodedata.category(c) in ("Cc", "Cf", "Cs") for c in str(finding)), str(finding)
+        assert not any(unicodedata.category(c) in ("Cc", "Cf", "Cs") for c in str(finding)), str(
+            finding
+        )
     return found
 
 
@@ -59,9 +63,28 @@ values = st.recursive(
     | st.integers(-(2**70), 2**70)
     | st.floats()
     | st.text(max_size=20)
-    | st.sampled_from(["PRE", "FE", "top k", "top 5%", "top nan%", "FE@9", "((", "tiny-llama", "/etc/passwd", "<b>", "zoo:x", "1e400", ""]),
+    | st.sampled_from(
+        [
+            "PRE",
+            "FE",
+            "top k",
+            "top 5%",
+            "top nan%",
+            "FE@9",
+            "((",
+            "tiny-llama",
+            "/etc/passwd",
+            "<b>",
+            "zoo:x",
+            "1e400",
+            "",
+        ]
+    ),
     lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8) | st.sampled_from(["n", "undefined"]), inner, max_size=4)
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.text(max_size=8) | st.sampled_from(["n", "undefined"]), inner, max_size=4
+        )
     ),
     max_leaves=6,
 )
@@ -70,7 +93,13 @@ values = st.recursive(
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every place of a JSON tree."""
     yield path
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, inner in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         yield from places(inner, (*path, key))
 
 
@@ -102,7 +131,11 @@ def changed(tree: Any, path: tuple[Any, ...], how: str, value: Any) -> Any:
 
 
 def mutations(file: str) -> st.SearchStrategy[Any]:
-    step = st.tuples(st.sampled_from(all_places(file)), st.sampled_from(["replace", "remove", "double", "rename"]), values)
+    step = st.tuples(
+        st.sampled_from(all_places(file)),
+        st.sampled_from(["replace", "remove", "double", "rename"]),
+        values,
+    )
 
     def mutated(steps: list[Any]) -> Any:
         tree = json.loads(honest()[file])
@@ -140,7 +173,12 @@ def test_mutated_submissions(data: st.DataObject, file: str) -> None:
 
 
 @quick
-@given(content=st.dictionaries(st.sampled_from(["record", "facts_hash", "kgbench", "n", "rows", "seed", "tolerance"]), values))
+@given(
+    content=st.dictionaries(
+        st.sampled_from(["record", "facts_hash", "kgbench", "n", "rows", "seed", "tolerance"]),
+        values,
+    )
+)
 def test_any_verification(content: dict[str, Any]) -> None:
     """And with the one that is not there."""
     checked({**honest(), VERIFICATION: json.dumps(content).encode()})
@@ -201,7 +239,11 @@ def test_any_rows(data: st.DataObject) -> None:
         "fact": st.sampled_from(["tiny_movies/0", "tiny_movies/1", "x" * 400]),
         "graft": st.sampled_from(["PRE", "SFT", "ALL", "FE", "\x00"]),
     }
-    numbers = {"position": st.integers(-1, 9), "target": st.integers(-1, 9), "rank": st.integers(-1, 3)}
+    numbers = {
+        "position": st.integers(-1, 9),
+        "target": st.integers(-1, 9),
+        "rank": st.integers(-1, 3),
+    }
     numbers |= dict.fromkeys(("logprob", "logit_diff"), st.floats())
     rows = data.draw(st.lists(st.fixed_dictionaries({**texts, **numbers}), min_size=1, max_size=8))
     sink = io.BytesIO()
@@ -212,7 +254,10 @@ def test_any_rows(data: st.DataObject) -> None:
 
 
 @many
-@given(content=st.binary(max_size=60) | st.text(alphabet='{}[]":,0123456789eE+-.\\u NaInfity', max_size=60).map(str.encode))
+@given(
+    content=st.binary(max_size=60)
+    | st.text(alphabet='{}[]":,0123456789eE+-.\\u NaInfity', max_size=60).map(str.encode)
+)
 def test_any_json(content: bytes) -> None:
     """JSON is an object or refused."""
     with suppress(DataError):

@@ -70,7 +70,10 @@ def test_methods_suites_and_versions_are_as_written() -> None:
     builtin = [name for name in names() if describe()[name]["from"] == "kgbench"]
     assert {name: write_known.localizer_facts(name) for name in builtin} == SHIPPED["localizers"]
     assert {name: write_known.suite_configurations(name) for name in SUITES} == SHIPPED["suites"]
-    assert (SHIPPED["metric_version"], SHIPPED["ranking_version"]) == (write_known.METRIC_VERSION, write_known.RANKING_VERSION)
+    assert (SHIPPED["metric_version"], SHIPPED["ranking_version"]) == (
+        write_known.METRIC_VERSION,
+        write_known.RANKING_VERSION,
+    )
 
 
 @pytest.mark.parametrize("name", catalog.plants())
@@ -87,7 +90,17 @@ def test_planted_sites_are_the_engine_s(name: str) -> None:
         assert planted_sites(sites, graft, pair.n_layers) == graft_sites(pair, prompts, graft)
 
 
-EXPRESSIONS = ("LT", "FE+LT:o", "FE^C", "(FE+LT)^C:ffn@1", "P", "ALL:emb", "ALL; LT:o=recipient", "NONE", "FE:attn; ALL:ln@first_half")
+EXPRESSIONS = (
+    "LT",
+    "FE+LT:o",
+    "FE^C",
+    "(FE+LT)^C:ffn@1",
+    "P",
+    "ALL:emb",
+    "ALL; LT:o=recipient",
+    "NONE",
+    "FE:attn; ALL:ln@first_half",
+)
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -130,7 +143,9 @@ def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
     """`kgbench validate --schema NAME` gives the published text, and nothing else."""
     for name in schema_names():
         assert main(["validate", "--schema", name]) == 0
-        assert capsys.readouterr().out == (write_known.SCHEMAS / f"{name}.schema.json").read_text("utf-8")
+        assert capsys.readouterr().out == (write_known.SCHEMAS / f"{name}.schema.json").read_text(
+            "utf-8"
+        )
     assert main(["validate", "--schema", "recrod"]) == 2
 
 
@@ -154,9 +169,17 @@ def test_rows_without_figures_are_of_the_published_schema() -> None:
     lines = Record.model_validate_json(record().to_json()).rows
     gone = next(row for row in lines if row.graft == "FE")
     nothing = {"undefined": f"{NOT_APPLICABLE}no such thing", "n": 0}
-    figures = {name: nothing for name, value in gone.model_dump(mode="json").items() if isinstance(value, list)}
-    without = gone.model_validate({**gone.model_dump(mode="json"), **figures, "n": 0, "complement": None})
-    changed = made.model_copy(update={"rows": (*absent, without), "not_applicable": {"FE": "no such thing"}})
+    figures = {
+        name: nothing
+        for name, value in gone.model_dump(mode="json").items()
+        if isinstance(value, list)
+    }
+    without = gone.model_validate(
+        {**gone.model_dump(mode="json"), **figures, "n": 0, "complement": None}
+    )
+    changed = made.model_copy(
+        update={"rows": (*absent, without), "not_applicable": {"FE": "no such thing"}}
+    )
     content = json.loads(changed.to_json())
     assert {"absent", "graft"} <= set(content["rows"][-1])
     dict(validators())["record"].validate(content)

@@ -35,9 +35,20 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of the engine: a method that intervenes, one that ranks, and two on a plant, one of whose positions are planted."""
     root = tmp_path_factory.mktemp("runs")
     kgbench.evaluate("tiny-gemma", localizer="dynamic_graft", limit=6, output_dir=root)
-    kgbench.evaluate("tiny-gemma", localizer="weight_delta", prompts=["headline"], limit=6, output_dir=root)
-    kgbench.evaluate("tiny-gemma.redundant", localizer="weight_delta", suite="planted", limit=8, output_dir=root)
-    kgbench.evaluate("tiny-gemma.superposed", localizer="oracle", suite="planted", prompts=["headline"], limit=8, output_dir=root)
+    kgbench.evaluate(
+        "tiny-gemma", localizer="weight_delta", prompts=["headline"], limit=6, output_dir=root
+    )
+    kgbench.evaluate(
+        "tiny-gemma.redundant", localizer="weight_delta", suite="planted", limit=8, output_dir=root
+    )
+    kgbench.evaluate(
+        "tiny-gemma.superposed",
+        localizer="oracle",
+        suite="planted",
+        prompts=["headline"],
+        limit=8,
+        output_dir=root,
+    )
     return root
 
 
@@ -64,7 +75,11 @@ def column(table: pa.Table, name: str, change: Callable[[np.ndarray], object]) -
     """The rows with a column changed in place."""
     values = table[name].to_numpy(zero_copy_only=False).copy()
     change(values)
-    return table.set_column(table.column_names.index(name), STORED.field(name), pa.array(values, STORED.field(name).type))
+    return table.set_column(
+        table.column_names.index(name),
+        STORED.field(name),
+        pa.array(values, STORED.field(name).type),
+    )
 
 
 def put(name: str, index: int | slice, value: object) -> Change:
@@ -72,7 +87,10 @@ def put(name: str, index: int | slice, value: object) -> Change:
 
 
 def without_fact(table: pa.Table, fact: str, graft: str | None = None) -> pa.Table:
-    gone = [f == fact and graft in (None, g) for f, g in zip(table["fact"].to_pylist(), table["graft"].to_pylist(), strict=True)]
+    gone = [
+        f == fact and graft in (None, g)
+        for f, g in zip(table["fact"].to_pylist(), table["graft"].to_pylist(), strict=True)
+    ]
     return table.filter(pa.array([not flag for flag in gone]))
 
 
@@ -90,13 +108,27 @@ def pickled(table: pa.Table) -> pa.Table:
 FACTS_TAMPERED: dict[str, tuple[Change, str]] = {
     "a fact removed": (table_edit(lambda t: without_fact(t, "tiny_movies/3")), "fact"),
     "a bad answer removed": (table_edit(lambda t: without_fact(t, "tiny_movies/3", "FE")), "fact"),
-    "a configuration removed": (table_edit(lambda t: t.filter(pa.array([g != "LT" for g in t["graft"].to_pylist()]))), "graft"),
-    "rows twice": (table_edit(lambda t: pa.concat_tables([t, t.slice(0, 5)])), "rows"),
-    "rows added": (
-        table_edit(lambda t: pa.concat_tables([t, column(t.slice(0, 1), "graft", lambda v: v.__setitem__(0, "FE@2"))])),
+    "a configuration removed": (
+        table_edit(lambda t: t.filter(pa.array([g != "LT" for g in t["graft"].to_pylist()]))),
         "graft",
     ),
-    "another fact": (table_edit(lambda t: column(t, "fact", lambda v: v.__setitem__(v == "tiny_movies/3", "tiny_movies/149"))), "fact"),
+    "rows twice": (table_edit(lambda t: pa.concat_tables([t, t.slice(0, 5)])), "rows"),
+    "rows added": (
+        table_edit(
+            lambda t: pa.concat_tables(
+                [t, column(t.slice(0, 1), "graft", lambda v: v.__setitem__(0, "FE@2"))]
+            )
+        ),
+        "graft",
+    ),
+    "another fact": (
+        table_edit(
+            lambda t: column(
+                t, "fact", lambda v: v.__setitem__(v == "tiny_movies/3", "tiny_movies/149")
+            )
+        ),
+        "fact",
+    ),
     "NaN": (put("logprob", 5, math.nan), "logprob"),
     "an infinity": (put("logit_diff", 5, math.inf), "logit_diff"),
     "a rank of 0": (put("rank", 5, 0), "rank"),
@@ -106,22 +138,46 @@ FACTS_TAMPERED: dict[str, tuple[Change, str]] = {
     "another target in one configuration": (put("target", 3, 7), "target"),
     "a negative position": (put("position", slice(0, None), -1), "position"),
     "better answers than the record's": (
-        table_edit(lambda t: column(column(t, "rank", lambda v: v.__imul__(2)), "logit_diff", lambda v: v.__setitem__(slice(None), -9.0))),
+        table_edit(
+            lambda t: column(
+                column(t, "rank", lambda v: v.__imul__(2)),
+                "logit_diff",
+                lambda v: v.__setitem__(slice(None), -9.0),
+            )
+        ),
         "logprob",
     ),
     "a truncated file": (truncated, "Parquet"),
     "no Parquet": (bytes_of(FACTS, pickle.dumps([1, 2, 3])), "Parquet"),
     "an empty file": (bytes_of(FACTS, b""), "Parquet"),
     "pickles in a column": (table_edit(pickled), "Parquet"),
-    "a column more": (table_edit(lambda t: t.append_column("code", pa.array(["import os"] * t.num_rows))), "Parquet"),
-    "a column of lists": (table_edit(lambda t: t.set_column(5, "rank", pa.array([[1]] * t.num_rows))), "Parquet"),
+    "a column more": (
+        table_edit(lambda t: t.append_column("code", pa.array(["import os"] * t.num_rows))),
+        "Parquet",
+    ),
+    "a column of lists": (
+        table_edit(lambda t: t.set_column(5, "rank", pa.array([[1]] * t.num_rows))),
+        "Parquet",
+    ),
     "a column less": (table_edit(lambda t: t.drop_columns(["rank"])), "Parquet"),
-    "gaps": (table_edit(lambda t: t.cast(pa.schema([pa.field(f.name, f.type) for f in STORED]))), "Parquet"),
+    "gaps": (
+        table_edit(lambda t: t.cast(pa.schema([pa.field(f.name, f.type) for f in STORED]))),
+        "Parquet",
+    ),
     "no rows": (table_edit(lambda t: t.slice(0, 0)), "Parquet"),
-    "data beside the columns": (table_edit(lambda t: t.replace_schema_metadata({"pandas": "{}"})), "Parquet"),
-    "an encoding that unfolds": (table_edit(lambda t: t, use_dictionary=False, column_encoding={"fact": "DELTA_BYTE_ARRAY"}), "Parquet"),
+    "data beside the columns": (
+        table_edit(lambda t: t.replace_schema_metadata({"pandas": "{}"})),
+        "Parquet",
+    ),
+    "an encoding that unfolds": (
+        table_edit(lambda t: t, use_dictionary=False, column_encoding={"fact": "DELTA_BYTE_ARRAY"}),
+        "Parquet",
+    ),
     "a compression of another kind": (table_edit(lambda t: t, compression="gzip"), "Parquet"),
-    "a text without end": (table_edit(lambda t: column(t, "fact", lambda v: v.__setitem__(0, "x" * 10_000))), "Parquet"),
+    "a text without end": (
+        table_edit(lambda t: column(t, "fact", lambda v: v.__setitem__(0, "x" * 10_000))),
+        "Parquet",
+    ),
 }
 
 
@@ -171,19 +227,31 @@ def swapped(content: dict[str, Any]) -> None:
 
 
 PLANTED_TAMPERED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "the precision edited": (lambda c: c["planted"].update(graded_precision=[1.0, 0.9, 1.0, 37]), "planted.graded_precision"),
+    "the precision edited": (
+        lambda c: c["planted"].update(graded_precision=[1.0, 0.9, 1.0, 37]),
+        "planted.graded_precision",
+    ),
     "fewer units": (lambda c: c["planted"].update(n_units=10), "planted.n_units"),
     "more planted ones": (lambda c: c["planted"].update(n_true=10), "planted.n_true"),
     "another k": (lambda c: c["planted"].update(k=1), "planted.k"),
     "what chance gives": (lambda c: c["planted"].update(chance=0.1), "planted.chance"),
-    "another plant in the figures": (lambda c: c["planted"].update(plant="ALL:attn"), "planted.plant"),
-    "another truth": (lambda c: c["identity"].update(truth={"plant": "ALL:ffn@0", "decoy": None}), "identity.truth"),
+    "another plant in the figures": (
+        lambda c: c["planted"].update(plant="ALL:attn"),
+        "planted.plant",
+    ),
+    "another truth": (
+        lambda c: c["identity"].update(truth={"plant": "ALL:ffn@0", "decoy": None}),
+        "identity.truth",
+    ),
     "the map replaced by the truth": (swapped, "planted.graded_precision"),
     "a site removed from the map": (lambda c: c["scores"]["FE"]["q"].pop("0"), "scores"),
     "a site added to the map": (lambda c: c["scores"]["FE"]["q"].update({"9": 1.0}), "scores"),
     "no map": (lambda c: c.pop("scores"), "scores"),
     "no figures on the truth": (lambda c: c.pop("planted"), "planted"),
-    "what the best sites carry": (lambda c: c["planted"]["effect"].update(sufficiency=[1.0, 0.9, 1.1, 8]), "planted.effect"),
+    "what the best sites carry": (
+        lambda c: c["planted"]["effect"].update(sufficiency=[1.0, 0.9, 1.1, 8]),
+        "planted.effect",
+    ),
     "halves of other sizes": (lambda c: c["ranking"].update(facts=[7, 1]), "ranking.facts"),
 }
 
@@ -194,7 +262,9 @@ def test_tampered_rankings_are_refused(what: str, computed: Path, tmp_path: Path
     change, field = PLANTED_TAMPERED[what]
     entry = planted_entry(computed, tmp_path)
     edit(entry, change, sign=True)
-    assert any(text.startswith(f"entry/{RECORD}: {field}") for text in refused(entry)), refused(entry)
+    assert any(text.startswith(f"entry/{RECORD}: {field}") for text in refused(entry)), refused(
+        entry
+    )
 
 
 def test_the_oracle_has_its_own_name_only(computed: Path, tmp_path: Path) -> None:
@@ -208,4 +278,6 @@ def test_the_oracle_has_its_own_name_only(computed: Path, tmp_path: Path) -> Non
 
     edit(entry, renamed, sign=True)
     edit(entry, lambda content: content.update(name="mine", code=CODE), SUBMISSION)
-    assert any(text.startswith(f"entry/{SUBMISSION}: name: the method is told") for text in refused(entry))
+    assert any(
+        text.startswith(f"entry/{SUBMISSION}: name: the method is told") for text in refused(entry)
+    )

@@ -30,7 +30,9 @@ def test_hashes_of_other_files_and_missing_ones(entry: Path) -> None:
     assert not refused(entry)
     path.write_text(whole.replace('"record.json":', '"other.json":'))
     told = refused(entry)
-    assert any("files.record.json: its hash is missing" in line for line in told) and any("other.json" in line for line in told)
+    assert any("files.record.json: its hash is missing" in line for line in told) and any(
+        "other.json" in line for line in told
+    )
     path.write_text(whole)
     seal(entry)
     assert not refused(entry)

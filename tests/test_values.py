@@ -14,13 +14,25 @@ from kgbench.errors import InputError
 def test_commas_and_repetition_say_the_same(groups: list[list[str]]) -> None:
     """A list reads the same with commas, by repetition, or both; a name counts once."""
     flat = [name for group in groups for name in group]
-    assert listed([",".join(group) for group in groups]) == listed(flat) == listed([", ".join(flat)]) == tuple(dict.fromkeys(flat))
+    assert (
+        listed([",".join(group) for group in groups])
+        == listed(flat)
+        == listed([", ".join(flat)])
+        == tuple(dict.fromkeys(flat))
+    )
 
 
-@given(st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.from_regex(r"[a-z=/{} ]{0,9}[a-z=/{}]", fullmatch=True)))
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z_]{1,8}", fullmatch=True),
+        st.from_regex(r"[a-z=/{} ]{0,9}[a-z=/{}]", fullmatch=True),
+    )
+)
 def test_pairs_read_back(values: dict[str, str]) -> None:
     """`KEY=VALUE` gives key and value back, also where the value holds an equals sign."""
-    assert pairs("--column", [f"{key}={value}" for key, value in values.items()]) == {key: value.strip() for key, value in values.items()}
+    assert pairs("--column", [f"{key}={value}" for key, value in values.items()]) == {
+        key: value.strip() for key, value in values.items()
+    }
 
 
 @pytest.mark.parametrize("text", ["sft", "=path", "sft=", "", " = "])
@@ -50,7 +62,10 @@ def test_a_bare_path_is_the_donor_sft(texts: list[str], donors: dict[str, str]) 
     assert donors_of(texts) == donors
 
 
-@pytest.mark.parametrize(("texts", "told"), [(["a", "b"], "'sft' is given twice"), (["sft="], "expected NAME=PATH"), ([" "], "or only")])
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [(["a", "b"], "'sft' is given twice"), (["sft="], "expected NAME=PATH"), ([" "], "or only")],
+)
 def test_donors_that_do_not_read(texts: list[str], told: str) -> None:
     """Half a donor, and two of one name, are refused."""
     with pytest.raises(InputError, match=told):

@@ -40,7 +40,11 @@ IDS = [f"f/{i}" for i in range(60)]
 def test_samples(seed: int, n: int, ids: list[str]) -> None:
     """The same seed draws the same facts whatever their order; as many as asked for or all; a larger sample holds a smaller one."""
     found = sample_facts(ids, Sample(n, seed))
-    assert found == sample_facts(IDS, Sample(n, seed)) and len(found) == min(n, 60) and set(found) <= set(IDS)
+    assert (
+        found == sample_facts(IDS, Sample(n, seed))
+        and len(found) == min(n, 60)
+        and set(found) <= set(IDS)
+    )
     assert set(found) <= set(sample_facts(IDS, Sample(n + 1, seed)))
 
 
@@ -57,7 +61,9 @@ def test_a_fresh_run_agrees(runs: dict[str, StoredRecord], run: Call, name: str)
     assert status == 0 and answer["agrees"] and len(answer["facts"]) == 4 and not answer["written"]
     assert answer["rows_compared"] == runs[name].facts().num_rows / 12 * 4
     assert (answer["scores"] is not None) == (runs[name].record.scores is not None)
-    assert json.loads(run("verify", runs[name].path, *SMALL, "--json")[1])["facts"] == answer["facts"]
+    assert (
+        json.loads(run("verify", runs[name].path, *SMALL, "--json")[1])["facts"] == answer["facts"]
+    )
 
 
 def test_an_edited_fact_is_told(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
@@ -65,7 +71,11 @@ def test_an_edited_fact_is_told(runs: dict[str, StoredRecord], run: Call, tmp_pa
     first = runs["intervenes"]
     place = submitted(edited(first, tmp_path, {"fact": "tiny_movies/7", "graft": "FE"}, rank=1))
     status, out, _ = run("verify", place, "--device", "cpu", "--write")
-    assert status == 1 and "FE, tiny_movies/7: rank 1 stored" in out and "not written, since it differs" in out
+    assert (
+        status == 1
+        and "FE, tiny_movies/7: rank 1 stored" in out
+        and "not written, since it differs" in out
+    )
     assert not (place / "verification.json").exists()
 
 
@@ -82,14 +92,22 @@ def test_an_edited_map_is_told(runs: dict[str, StoredRecord], run: Call, tmp_pat
     assert status == 1 and "the map of scores differs" in " ".join(out.split())
 
 
-def test_facts_of_no_data_set_are_told(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
+def test_facts_of_no_data_set_are_told(
+    runs: dict[str, StoredRecord], run: Call, tmp_path: Path
+) -> None:
     """Rows of facts that the data set does not have are told, whatever the sample."""
-    place = edited(runs["intervenes"], tmp_path, {"fact": "tiny_movies/7"}, fact="tiny_movies/made up")
+    place = edited(
+        runs["intervenes"], tmp_path, {"fact": "tiny_movies/7"}, fact="tiny_movies/made up"
+    )
     status, out, _ = run("verify", place, *SMALL)
-    assert status == 1 and "tiny_movies/made up: in the record, and not measured now" in " ".join(out.split())
+    assert status == 1 and "tiny_movies/made up: in the record, and not measured now" in " ".join(
+        out.split()
+    )
 
 
-def test_an_entry_becomes_verified(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
+def test_an_entry_becomes_verified(
+    runs: dict[str, StoredRecord], run: Call, tmp_path: Path
+) -> None:
     """With --write, what was run stands beside an entry that agrees; a run that was not submitted is refused."""
     place = submitted(shutil.copytree(runs["intervenes"].path, tmp_path / "entry"))
     status, out, _ = run("verify", place, "--device", "cpu", "--write")
@@ -106,7 +124,9 @@ def test_an_entry_becomes_verified(runs: dict[str, StoredRecord], run: Call, tmp
     assert (status, out) == (2, "") and "no submission.json" in err
 
 
-def test_a_packed_entry_becomes_verified(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
+def test_a_packed_entry_becomes_verified(
+    runs: dict[str, StoredRecord], run: Call, tmp_path: Path
+) -> None:
     """With --write the verification is in the pack, beside the bytes that it is of; the others stay."""
     results = tmp_path / "board" / "results"
     results.mkdir(parents=True)
@@ -131,8 +151,12 @@ def test_the_sample_is_not_known_beforehand(runs: dict[str, StoredRecord], run: 
     assert first != second
 
 
-@pytest.mark.parametrize("weak", [("--seed", 5), ("--limit", 11), ("--tolerance", 0.1)], ids=lambda weak: weak[0])
-def test_no_badge_for_a_weak_sample(runs: dict[str, StoredRecord], run: Call, tmp_path: Path, weak: tuple[object, ...]) -> None:
+@pytest.mark.parametrize(
+    "weak", [("--seed", 5), ("--limit", 11), ("--tolerance", 0.1)], ids=lambda weak: weak[0]
+)
+def test_no_badge_for_a_weak_sample(
+    runs: dict[str, StoredRecord], run: Call, tmp_path: Path, weak: tuple[object, ...]
+) -> None:
     """A chosen seed, a part of few facts and a wide tolerance go without --write."""
     place = submitted(shutil.copytree(runs["intervenes"].path, tmp_path / "entry"))
     status, out, err = run("verify", place, *weak, "--write")

@@ -24,7 +24,9 @@ def test_slots_partition_the_weights(family: str) -> None:
         for part in parts(pair, slot):
             tensor = counts[part.name]
             every = torch.arange(tensor.shape[part.dim]) if part.columns is None else part.columns
-            tensor.index_add_(part.dim, every, torch.ones_like(tensor.index_select(part.dim, every)))
+            tensor.index_add_(
+                part.dim, every, torch.ones_like(tensor.index_select(part.dim, every))
+            )
     assert all(bool((tensor == 1).all()) for tensor in counts.values())
 
 
@@ -52,7 +54,9 @@ def test_a_part_is_what_a_graft_takes(family: str) -> None:
             fresh = model.get_parameter(part.name).data
             every = torch.arange(fresh.shape[part.dim]) if part.columns is None else part.columns
             fresh.index_copy_(part.dim, every, part.of(pair.donors["sft"].get_parameter(part.name)))
-        grafted = grafted_logits(pair, some, [f"ALL:{component}" + ("" if layer is None else f"@{layer}")])[:, 0]
+        grafted = grafted_logits(
+            pair, some, [f"ALL:{component}" + ("" if layer is None else f"@{layer}")]
+        )[:, 0]
         assert float((alone(model, pair, some) - grafted).abs().max()) < 1e-5, component
 
 

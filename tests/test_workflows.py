@@ -54,7 +54,9 @@ def test_results_are_checked_by_the_base_branch() -> None:
     """The workflow and all that is installed and run is the base's; the pull request is data."""
     path = FOLDER / "results.yml"
     assert list(content(path)[True]) == ["pull_request_target"]
-    assert all("pull_request_target" not in content(other)[True] for other in FILES if other != path)
+    assert all(
+        "pull_request_target" not in content(other)[True] for other in FILES if other != path
+    )
     (checkout,) = [step for step in steps(path) if "checkout" in step.get("uses", "")]
     assert checkout["with"]["ref"] == "${{ github.event.pull_request.base.sha }}"
     names = [step.get("run", "") for step in steps(path)]
@@ -68,7 +70,9 @@ def test_results_are_checked_by_the_base_branch() -> None:
 
 def git(folder: Path, *arguments: str) -> str:
     who = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
-    return subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        ["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def test_the_check_sees_what_would_be_merged(tmp_path: Path) -> None:
@@ -80,14 +84,20 @@ def test_the_check_sees_what_would_be_merged(tmp_path: Path) -> None:
     git(repository, "add", ".")
     git(repository, "commit", "-qm", "base")
     git(repository, "config", "filter.hide.smudge", "echo hidden")
-    (checkout,) = [run for step in steps(FOLDER / "results.yml") if "worktree add" in (run := step.get("run", ""))]
+    (checkout,) = [
+        run
+        for step in steps(FOLDER / "results.yml")
+        if "worktree add" in (run := step.get("run", ""))
+    ]
     variables = {**os.environ, "RUNNER_TEMP": str(tmp_path)}
 
     def check(name: str) -> list[str]:
         shutil.rmtree(theirs, ignore_errors=True)
         git(repository, "worktree", "prune")
         script = ["bash", "-e", "-c", checkout]
-        subprocess.run(script, check=True, cwd=repository, env={**variables, "HEAD": name}, capture_output=True)
+        subprocess.run(
+            script, check=True, cwd=repository, env={**variables, "HEAD": name}, capture_output=True
+        )
         return refused(theirs / "leaderboard" / "results", beside=results)
 
     assert check("main") == []
@@ -97,12 +107,16 @@ def test_the_check_sees_what_would_be_merged(tmp_path: Path) -> None:
     (results / "c").symlink_to("/etc")
     (results / "pathways").mkdir()
     (results / "pathways" / "x.tar.xz").write_bytes(b"no pack")
-    (repository / ".gitattributes").write_text("leaderboard/results/** filter=hide\nleaderboard/results/c export-ignore\n")
+    (repository / ".gitattributes").write_text(
+        "leaderboard/results/** filter=hide\nleaderboard/results/c export-ignore\n"
+    )
     git(repository, "add", ".")
     git(repository, "commit", "-qm", "forged")
     git(repository, "switch", "-q", "main")
     found = check("forged")
-    assert any("b/record.json: verdict" in text or "b/record.json: id" in text for text in found), found
+    assert any("b/record.json: verdict" in text or "b/record.json: id" in text for text in found), (
+        found
+    )
     assert any("c: kind: it is a file" in text for text in found), found
     assert any("x.tar.xz: pack: it " in text for text in found), found
     assert not (theirs / "leaderboard" / "results" / "c").is_symlink()

@@ -69,14 +69,21 @@ def test_the_shipped_facts() -> None:
     dataset = load_dataset("tiny_movies")
     movies = [dict(fact.fields) for fact in dataset.facts]
     assert [fact.id for fact in dataset.facts] == [f"tiny_movies/{number}" for number in range(400)]
-    assert (dataset.subject, dataset.object, dict(dataset.dropped)) == ("first_actor", "second_actor", {})
+    assert (dataset.subject, dataset.object, dict(dataset.dropped)) == (
+        "first_actor",
+        "second_actor",
+        {},
+    )
     assert len(people(movies)) == 3 * 400
     assert len({movie["movie_title"] for movie in movies}) == 400
 
 
 def test_the_data_sets_of_the_tiny_pairs_are_of_one_world() -> None:
     """Drawn anew they have the shipped form; nobody and no title stands in two of them; articles are texts of training."""
-    drawn = {name: [json.loads(line) for line in text.splitlines()] for name, text in tiny_jsonl().items()}
+    drawn = {
+        name: [json.loads(line) for line in text.splitlines()]
+        for name, text in tiny_jsonl().items()
+    }
     assert {name: len(rows) - 1 for name, rows in drawn.items()} == TINY_DATASETS
     seen: set[str] = set()
     for name, (header, *rows) in drawn.items():
@@ -91,7 +98,9 @@ def test_the_data_sets_of_the_tiny_pairs_are_of_one_world() -> None:
 
 @given(st.sampled_from([ARTICLE, RETELLING]), SEEDS)
 @settings(max_examples=50)
-def test_an_article_tells_each_person_by_the_full_name_once(shape: Mapping[str, int], seed: int) -> None:
+def test_an_article_tells_each_person_by_the_full_name_once(
+    shape: Mapping[str, int], seed: int
+) -> None:
     """Then by the last name; it has a sentence for each frame of its shape, and every field is filled."""
     world = World(seed)
     movie = {**world.movie(), **world.others()}
@@ -107,11 +116,15 @@ def test_frames_of_articles() -> None:
     every = [frame for rows in frames().values() for frame in rows]
     fields = {*FIELDS, *PEOPLE}
     assert len(every) == len(set(every)) == 60
-    assert all({name for _, name, _, _ in Formatter().parse(frame) if name} <= fields for frame in every)
+    assert all(
+        {name for _, name, _, _ in Formatter().parse(frame) if name} <= fields for frame in every
+    )
     assert all("{first_actor}" in frame and "{second_actor}" in frame for frame in frames()["cast"])
     (fact,) = load_dataset("tiny_articles:first1").facts
     asked = [prompt.text for prompt in load_prompts("tiny_articles", prompt_names(), limit=1)]
-    filled = [frame.format_map({**fact.fields, **dict.fromkeys(OTHERS, "Ada Low")}) for frame in every]
+    filled = [
+        frame.format_map({**fact.fields, **dict.fromkeys(OTHERS, "Ada Low")}) for frame in every
+    ]
     assert not [text for text in filled for prompt in asked if text.startswith(prompt)]
 
 

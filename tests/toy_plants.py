@@ -16,7 +16,9 @@ from kgbench.testing import pico_tokenizer
 LAYERS, WIDTH = 3, 8
 
 
-def toy_pair(pushes: Mapping[int, float], idle: Sequence[int] = ()) -> tuple[ModelPair, dict[str, list[Prompt]]]:
+def toy_pair(
+    pushes: Mapping[int, float], idle: Sequence[int] = ()
+) -> tuple[ModelPair, dict[str, list[Prompt]]]:
     """A pair that answers right where the pushes of its layers add up to more than 1.
 
     The stream has a 1 in its second place; the answer's logit is the first place and five other tokens' the second. The donor's
@@ -37,7 +39,9 @@ def toy_pair(pushes: Mapping[int, float], idle: Sequence[int] = ()) -> tuple[Mod
         bos_token_id=1,
         eos_token_id=2,
     )
-    recipient = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").to(torch.float64)
+    recipient = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").to(
+        torch.float64
+    )
     with torch.no_grad():
         for name, parameter in recipient.named_parameters():
             parameter.fill_(1.0 if "ln_" in name and name.endswith("weight") else 0.0)
@@ -57,4 +61,7 @@ def toy_pair(pushes: Mapping[int, float], idle: Sequence[int] = ()) -> tuple[Mod
             model.lm_head.weight.zero_()
             model.lm_head.weight[answer, 0] = 1.0
             model.lm_head.weight[[token for token in range(6) if token != answer][:5], 1] = 1.0
-    return pair, {name: [p for p in some if pair.encoded(p).target == answer][:20] for name, some in prompts.items()}
+    return pair, {
+        name: [p for p in some if pair.encoded(p).target == answer][:20]
+        for name, some in prompts.items()
+    }

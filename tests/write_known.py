@@ -51,7 +51,9 @@ def known() -> dict[str, Any]:
         "ranking_version": RANKING_VERSION,
         "made_with": {name: metadata.version(name) for name in ("tokenizers", "transformers")},
         "pairs": {name: pair_facts(name) for name in catalog.names() if catalog.entry(name).donors},
-        "localizers": {name: localizer_facts(name) for name in names() if describe()[name]["from"] == "kgbench"},
+        "localizers": {
+            name: localizer_facts(name) for name in names() if describe()[name]["from"] == "kgbench"
+        },
         "suites": {name: suite_configurations(name) for name in sorted(SUITES)},
         "answers": {name: answers(name) for name in catalog.names() if catalog.entry(name).donors},
     }
@@ -60,7 +62,11 @@ def known() -> dict[str, Any]:
 def pair_facts(name: str) -> dict[str, Any]:
     """Hashes and places of a shipped pair."""
     pair = load_pair(name)
-    places = list(dict.fromkeys((site.layer, site.component) for site in all_sites(pair, _prompts(name, "headline"))))
+    places = list(
+        dict.fromkeys(
+            (site.layer, site.component) for site in all_sites(pair, _prompts(name, "headline"))
+        )
+    )
     slots, moved = Slots(pair.family, pair.n_layers), changed(pair)
     return {
         "weights": {dtype: weight_hashes(name, dtype) for dtype in WEIGHT_TYPES},
@@ -112,7 +118,9 @@ def _regions(pair: ModelPair, name: str) -> dict[str, list[str]]:
     found = {}
     for prompt in builtin_prompts():
         try:
-            found[prompt] = list(dict.fromkeys(site.region for site in all_sites(pair, _prompts(name, prompt))))
+            found[prompt] = list(
+                dict.fromkeys(site.region for site in all_sites(pair, _prompts(name, prompt)))
+            )
         except KgbenchError:  # a prompt that needs a field which these facts do not have
             continue
     return found
@@ -122,14 +130,28 @@ def localizer_facts(name: str) -> dict[str, Any]:
     """What a built-in localizer says of itself."""
     needed = {"truth": "FE"} if "truth" in describe()[name]["needs"] else {}
     made: AbstractLocalizer = create(name, needed, 0)
-    about = {"version": made.version, "kind": made.kind, "floor": made.floor, "needs": sorted(made.needs)}
+    about = {
+        "version": made.version,
+        "kind": made.kind,
+        "floor": made.floor,
+        "needs": sorted(made.needs),
+    }
     described = {key: describe()[name][key] for key in ("about", "paper")}
-    return {**about, "baseline": name in REFERENCES, "parameters": sorted(made.parameters()), "scan_of": made.scan_of, **described}
+    return {
+        **about,
+        "baseline": name in REFERENCES,
+        "parameters": sorted(made.parameters()),
+        "scan_of": made.scan_of,
+        **described,
+    }
 
 
 def suite_configurations(name: str) -> dict[str, list[str]]:
     """By kind of method, the configurations of a suite."""
-    kinds = {"scoring": ("scoring", "recipient"), **{f"intervention {floor}": ("intervention", floor) for floor in FLOORS}}
+    kinds = {
+        "scoring": ("scoring", "recipient"),
+        **{f"intervention {floor}": ("intervention", floor) for floor in FLOORS},
+    }
     return {label: list(_configurations(name, *kind)) for label, kind in kinds.items()}
 
 
@@ -149,7 +171,9 @@ def text(content: Mapping[str, Any]) -> str:
     lines = []
     for key, value in content.items():
         if key in ("pairs", "localizers", "suites", "answers"):
-            inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(own)}" for name, own in value.items())
+            inner = ",\n".join(
+                f"  {json.dumps(name)}: {json.dumps(own)}" for name, own in value.items()
+            )
             lines.append(f"{json.dumps(key)}: {{\n{inner}\n }}")
         else:
             lines.append(f"{json.dumps(key)}: {json.dumps(value)}")

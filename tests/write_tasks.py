@@ -21,11 +21,20 @@ dataset_kwargs:
 
 def files() -> dict[str, str]:
     """By path in the folder, the text of each file."""
-    return {f"{entry.dataset}/{entry.prompt}{FORMS[entry.form]}.yaml": _text(entry) for entry in shipped()}
+    return {
+        f"{entry.dataset}/{entry.prompt}{FORMS[entry.form]}.yaml": _text(entry)
+        for entry in shipped()
+    }
 
 
 def _text(entry: Entry) -> str:
-    return TEMPLATE.format(form=entry.form, name=entry.name, tags=", ".join(entry.tags), dataset=entry.dataset, prompt=entry.prompt)
+    return TEMPLATE.format(
+        form=entry.form,
+        name=entry.name,
+        tags=", ".join(entry.tags),
+        dataset=entry.dataset,
+        prompt=entry.prompt,
+    )
 
 
 def main() -> None:

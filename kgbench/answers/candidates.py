@@ -74,7 +74,9 @@ def continuation(encoder: Encoder, prompt: Prompt, name: str) -> str:
     return name if f"{prompt.text}{encoder.after}"[-1].isspace() else f" {name}"
 
 
-def encode_candidates(encoder: Encoder, prompts: Sequence[Prompt], names: Sequence[str]) -> Iterator[Candidates]:
+def encode_candidates(
+    encoder: Encoder, prompts: Sequence[Prompt], names: Sequence[str]
+) -> Iterator[Candidates]:
     """The candidates of each prompt. Prompts after which all are the same tokens share them.
 
     Raises:
@@ -83,7 +85,9 @@ def encode_candidates(encoder: Encoder, prompts: Sequence[Prompt], names: Sequen
     known: dict[tuple[Tokens, ...], Candidates] = {}
     for prompt in prompts:
         text = f"{encoder.before}{prompt.text}{encoder.after}"
-        head, *whole = _ids(encoder, [text, *(text + continuation(encoder, prompt, name) for name in names)])
+        head, *whole = _ids(
+            encoder, [text, *(text + continuation(encoder, prompt, name) for name in names)]
+        )
         for name, ids in zip(names, whole, strict=True):
             if len(ids) <= len(head) or ids[: len(head)] != head:
                 raise RegionError(
@@ -97,4 +101,6 @@ def encode_candidates(encoder: Encoder, prompts: Sequence[Prompt], names: Sequen
 
 
 def _ids(encoder: Encoder, texts: Iterable[str]) -> list[list[int]]:
-    return list(encoder.tokenizer(list(texts), add_special_tokens=not encoder.chat_template)["input_ids"])
+    return list(
+        encoder.tokenizer(list(texts), add_special_tokens=not encoder.chat_template)["input_ids"]
+    )

@@ -73,11 +73,17 @@ def figures_of(answers: Sequence[ScoredAnswer], n_candidates: int) -> list[Promp
         n_candidates: Number of candidates.
     """
     prompts = dict.fromkeys(row.prompt for row in answers)
-    return [_prompt_figures([row for row in answers if row.prompt == prompt], n_candidates) for prompt in prompts]
+    return [
+        _prompt_figures([row for row in answers if row.prompt == prompt], n_candidates)
+        for prompt in prompts
+    ]
 
 
 def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> PromptFigures:
-    rows = {graft: [row for row in answers if row.graft == graft] for graft in dict.fromkeys(row.graft for row in answers)}
+    rows = {
+        graft: [row for row in answers if row.graft == graft]
+        for graft in dict.fromkeys(row.graft for row in answers)
+    }
     facts = rows["PRE"]
     figures: dict[str, dict[str, Figure]] = {graft: {} for graft in rows}
     for name, score in _SCORES.items():

@@ -23,10 +23,17 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> dict[str
     """
     before = int(tokenizer("a", add_special_tokens=False)["input_ids"][-1])
     start = str(tokenizer.decode([before], clean_up_tokenization_spaces=False))
-    special = {*tokenizer.all_special_ids, *(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)}
+    special = {
+        *tokenizer.all_special_ids,
+        *(i for i, token in tokenizer.added_tokens_decoder.items() if token.special),
+    }
     ids = [i for i in range(min(vocabulary, len(tokenizer))) if i not in special]
     found: dict[str, list[int]] = {}
-    for i, text in zip(ids, tokenizer.batch_decode([[before, i] for i in ids], clean_up_tokenization_spaces=False), strict=True):
+    for i, text in zip(
+        ids,
+        tokenizer.batch_decode([[before, i] for i in ids], clean_up_tokenization_spaces=False),
+        strict=True,
+    ):
         if text.startswith(start) and text[len(start) :].strip():
             found.setdefault(text[len(start) :], []).append(i)
     return {text: tuple(tokens) for text, tokens in found.items()}
@@ -40,5 +47,9 @@ def first_tokens(texts: Mapping[str, tuple[int, ...]], answer: str, own: int) ->
         answer: The answer with the blank before it, if it has one.
         own: The token that the tokenizer does begin it with, which always counts: even where it is a blank, or a part of a character.
     """
-    found = {token: answer[:end] for end in range(1, len(answer) + 1) for token in texts.get(answer[:end], ())}
+    found = {
+        token: answer[:end]
+        for end in range(1, len(answer) + 1)
+        for token in texts.get(answer[:end], ())
+    }
     return found if own in found else {own: "", **found}

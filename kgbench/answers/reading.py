@@ -37,9 +37,13 @@ class Asked:
     def passage(self, pair: ModelPair) -> Passage:
         """As the harness reads a context and its continuation, under a prompt of its own."""
         bare = pair.encoded(self.prompt)
-        own = replace(self.prompt, target=f"{self.prompt.target}\n{' '.join(map(str, self.tokens))}")
+        own = replace(
+            self.prompt, target=f"{self.prompt.target}\n{' '.join(map(str, self.tokens))}"
+        )
         encoded = Encoded((*bare.ids, *self.tokens), bare.regions, bare.target)
-        return Passage(Source(own.name, {}), own, encoded, len(bare.ids) - 1, self.tokens).lead_everywhere()
+        return Passage(
+            Source(own.name, {}), own, encoded, len(bare.ids) - 1, self.tokens
+        ).lead_everywhere()
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,15 @@ def read(engine: Engine, asked: Sequence[Asked], configurations: Sequence[str]) 
         some = asked[first : first + AT_ONCE]
         starts = np.array([one.start for one in some])
         for answers in engine.run(_plan(engine, some, configurations)):
-            which, number, readout = (x.cpu().numpy() for x in (answers.prompt, answers.configuration, answers.readout))
-            chosen = np.array([some[a].configurations[c] for a, c in zip(which.tolist(), number.tolist(), strict=True)])
+            which, number, readout = (
+                x.cpu().numpy() for x in (answers.prompt, answers.configuration, answers.readout)
+            )
+            chosen = np.array(
+                [
+                    some[a].configurations[c]
+                    for a, c in zip(which.tolist(), number.tolist(), strict=True)
+                ]
+            )
             yield Chunk(first + which, chosen, starts[which] + readout, answers.logits)
 
 
@@ -80,10 +91,21 @@ def _plan(engine: Engine, asked: Sequence[Asked], configurations: Sequence[str])
     with pair.read_as({passage.prompt: passage.encoded for passage in passages}):
         for number, label in enumerate(configurations):
             wanted = [i for i, one in enumerate(asked) if number in one.configurations]
-            treatments = graft_treatments(pair, [passages[i].prompt for i in wanted], parse_configuration(label))
+            treatments = graft_treatments(
+                pair, [passages[i].prompt for i in wanted], parse_configuration(label)
+            )
             for i, row in zip(wanted, treatments, strict=True):
                 rows[i][number] = row
     treated = [[rows[i][number] for number in one.configurations] for i, one in enumerate(asked)]
     leads = [passage.lead for passage in passages]
-    readouts = [range(lead + one.start, lead + len(one.tokens) + 1) for lead, one in zip(leads, asked, strict=True)]
-    return make_plan(engine.wiring.slots, [passage.encoded for passage in passages], treated, readouts, 1 + len(pair.donors))
+    readouts = [
+        range(lead + one.start, lead + len(one.tokens) + 1)
+        for lead, one in zip(leads, asked, strict=True)
+    ]
+    return make_plan(
+        engine.wiring.slots,
+        [passage.encoded for passage in passages],
+        treated,
+        readouts,
+        1 + len(pair.donors),
+    )

@@ -39,7 +39,9 @@ class AnswersRun:
     """Where the models of the pair are from, by name."""
 
 
-def score_answers(spec: Spec, settings: Settings, n_facts: int, progress: Progress | None = None) -> AnswersRun:
+def score_answers(
+    spec: Spec, settings: Settings, n_facts: int, progress: Progress | None = None
+) -> AnswersRun:
     """Score the whole answers to the prompts of some facts; the candidates are those of all facts.
 
     Args:
@@ -54,11 +56,16 @@ def score_answers(spec: Spec, settings: Settings, n_facts: int, progress: Progre
     job = prepare_job(spec, settings)
     names = candidate_names(job.dataset)
     if len(names) < 2:
-        raise InputError(f"data set {job.dataset.name!r} has only the answer {names[0]!r}, and a rank needs two candidates or more")
+        raise InputError(
+            f"data set {job.dataset.name!r} has only the answer {names[0]!r}, and a rank needs two candidates or more"
+        )
     ids = sorted({prompt.fact.id for prompt in job.all_prompts})
     chosen = set(Random(spec.seed).sample(ids, min(n_facts, len(ids))))
     configurations = tuple(dict.fromkeys([*BASELINES, *spec.grafts]))
-    prompts = {name: [prompt for prompt in some if prompt.fact.id in chosen] for name, some in job.prompts.items()}
+    prompts = {
+        name: [prompt for prompt in some if prompt.fact.id in chosen]
+        for name, some in job.prompts.items()
+    }
     total, done = sum(map(len, prompts.values())), 0
     found: list[ScoredAnswer] = []
     for name, some in prompts.items():
@@ -69,4 +76,13 @@ def score_answers(spec: Spec, settings: Settings, n_facts: int, progress: Progre
             found += score_prompts(job.engine, group, names, configurations)
             done += len(group)
     dtype = str(job.pair.dtype).removeprefix("torch.")
-    return AnswersRun(job.pair.name, job.dataset.name, dtype, spec.seed, len(ids), names, tuple(found), job.pair.origins)
+    return AnswersRun(
+        job.pair.name,
+        job.dataset.name,
+        dtype,
+        spec.seed,
+        len(ids),
+        names,
+        tuple(found),
+        job.pair.origins,
+    )

@@ -78,10 +78,15 @@ class _Question:
         for number, search in enumerate(self.searches):
             for prefix in search.missing():
                 wanted.setdefault((self.candidates.to_read(prefix), len(prefix)), []).append(number)
-        return (Asked(self.prompt, tokens, start, tuple(numbers)) for (tokens, start), numbers in wanted.items())
+        return (
+            Asked(self.prompt, tokens, start, tuple(numbers))
+            for (tokens, start), numbers in wanted.items()
+        )
 
 
-def score_prompts(engine: Engine, prompts: Sequence[Prompt], names: Sequence[str], configurations: Sequence[str]) -> list[ScoredAnswer]:
+def score_prompts(
+    engine: Engine, prompts: Sequence[Prompt], names: Sequence[str], configurations: Sequence[str]
+) -> list[ScoredAnswer]:
     """Score the answers to some prompts.
 
     Args:
@@ -107,11 +112,22 @@ def score_prompts(engine: Engine, prompts: Sequence[Prompt], names: Sequence[str
         searches = [Search(candidates, prompt.target) for _ in configurations]
         questions.append(_Question(prompt, candidates, alternatives, searches))
     every = tuple(range(len(configurations)))
-    _read(engine, [(q, Asked(q.prompt, q.candidates.tokens[q.prompt.target][:-1], 0, every)) for q in questions], configurations)
+    _read(
+        engine,
+        [
+            (q, Asked(q.prompt, q.candidates.tokens[q.prompt.target][:-1], 0, every))
+            for q in questions
+        ],
+        configurations,
+    )
     while left := [(question, asked) for question in questions for asked in question.missing()]:
         _read(engine, left, configurations)
     decode = engine.pair.tokenizer.decode
-    return [_scored(q, number, label, decode) for q in questions for number, label in enumerate(configurations)]
+    return [
+        _scored(q, number, label, decode)
+        for q in questions
+        for number, label in enumerate(configurations)
+    ]
 
 
 def _check_length(engine: Engine, prompt: Prompt, candidates: Candidates) -> None:
@@ -124,14 +140,22 @@ def _check_length(engine: Engine, prompt: Prompt, candidates: Candidates) -> Non
         )
 
 
-def _read(engine: Engine, wanted: Sequence[tuple[_Question, Asked]], configurations: Sequence[str]) -> None:
+def _read(
+    engine: Engine, wanted: Sequence[tuple[_Question, Asked]], configurations: Sequence[str]
+) -> None:
     for chunk in read(engine, [asked for _, asked in wanted], configurations):
         _note(chunk, wanted, configurations)
 
 
-def _note(chunk: Chunk, wanted: Sequence[tuple[_Question, Asked]], configurations: Sequence[str]) -> None:
+def _note(
+    chunk: Chunk, wanted: Sequence[tuple[_Question, Asked]], configurations: Sequence[str]
+) -> None:
     """Keep of a chunk's logits what candidates need, and of those after the bare prompt the scores of first tokens."""
-    logits = chunk.logits if chunk.logits.dtype in (torch.float32, torch.float64) else chunk.logits.float()
+    logits = (
+        chunk.logits
+        if chunk.logits.dtype in (torch.float32, torch.float64)
+        else chunk.logits.float()
+    )
 
     def which(row: int) -> str:
         prompt = wanted[chunk.asked[row]][0].prompt
@@ -141,7 +165,9 @@ def _note(chunk: Chunk, wanted: Sequence[tuple[_Question, Asked]], configuration
     total = logits.logsumexp(dim=1).tolist()
     rows, tokens, where = list[int](), list[int](), list[tuple[dict[int, float], int, float]]()
     bare = list[tuple[int, _Question, int]]()
-    for row, (number, configuration, after) in enumerate(zip(chunk.asked, chunk.configuration, chunk.after, strict=True)):
+    for row, (number, configuration, after) in enumerate(
+        zip(chunk.asked, chunk.configuration, chunk.after, strict=True)
+    ):
         question, asked = wanted[number]
         prefix = asked.tokens[:after]
         known = question.searches[configuration].known.setdefault(prefix, {})
@@ -151,14 +177,18 @@ def _note(chunk: Chunk, wanted: Sequence[tuple[_Question, Asked]], configuration
             where.append((known, token, total[row]))
         if after == 0:
             bare.append((row, question, int(configuration)))
-    values = logits[torch.tensor(rows, device=logits.device), torch.tensor(tokens, device=logits.device)].tolist()
+    values = logits[
+        torch.tensor(rows, device=logits.device), torch.tensor(tokens, device=logits.device)
+    ].tolist()
     for (known, token, whole), value in zip(where, values, strict=True):
         known[token] = value - whole
     if bare:
         _note_first(logits, bare, which)
 
 
-def _note_first(logits: torch.Tensor, bare: Sequence[tuple[int, _Question, int]], which: Callable[[int], str]) -> None:
+def _note_first(
+    logits: torch.Tensor, bare: Sequence[tuple[int, _Question, int]], which: Callable[[int], str]
+) -> None:
     """Scores of the first token and of its alternatives, from the logits [answer, vocabulary] after bare prompts."""
     own = logits[torch.tensor([row for row, _, _ in bare], device=logits.device)]
     targets = torch.tensor([q.candidates.tokens[q.prompt.target][0] for _, q, _ in bare])
@@ -174,7 +204,9 @@ def _note_first(logits: torch.Tensor, bare: Sequence[tuple[int, _Question, int]]
         }
 
 
-def _scored(question: _Question, number: int, label: str, decode: Callable[..., Any]) -> ScoredAnswer:
+def _scored(
+    question: _Question, number: int, label: str, decode: Callable[..., Any]
+) -> ScoredAnswer:
     search, prompt = question.searches[number], question.prompt
     better = search.better()
     tokens = question.candidates.tokens[prompt.target]
@@ -191,7 +223,9 @@ def _scored(question: _Question, number: int, label: str, decode: Callable[..., 
         first_token=str(decode([tokens[0]])),
         first_logprob=first["first_logprob"],
         first_rank=int(first["first_rank"]),
-        alternatives=tuple(text or str(decode([token])) for token, text in question.alternatives.items()),
+        alternatives=tuple(
+            text or str(decode([token])) for token, text in question.alternatives.items()
+        ),
         alternatives_prob=first["alternatives_prob"],
         alternatives_rank=int(first["alternatives_rank"]),
         collisions=question.candidates.collisions(prompt.target),

@@ -68,8 +68,20 @@ def answers_json(run: AnswersRun, prompts: Sequence[PromptFigures]) -> dict[str,
         }
         for prompt in prompts
     }
-    what = {"model": run.model, "dataset": run.dataset, "dtype": run.dtype, "seed": run.seed, "candidates": len(run.candidates)}
-    return {**what, "origins": dict(run.origins), "rows": rows, "first_tokens": about, "facts": [row.to_json() for row in run.answers]}
+    what = {
+        "model": run.model,
+        "dataset": run.dataset,
+        "dtype": run.dtype,
+        "seed": run.seed,
+        "candidates": len(run.candidates),
+    }
+    return {
+        **what,
+        "origins": dict(run.origins),
+        "rows": rows,
+        "first_tokens": about,
+        "facts": [row.to_json() for row in run.answers],
+    }
 
 
 def answers_csv(run: AnswersRun) -> str:
@@ -83,14 +95,22 @@ def answers_csv(run: AnswersRun) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
-    texts = {name: "|".join(value) if isinstance(value, list) else value for name, value in row.items()}
-    return {name: csv_text(value) if isinstance(value, str) else value for name, value in texts.items()}
+    texts = {
+        name: "|".join(value) if isinstance(value, list) else value for name, value in row.items()
+    }
+    return {
+        name: csv_text(value) if isinstance(value, str) else value for name, value in texts.items()
+    }
 
 
 def _head(run: AnswersRun, prompts: Sequence[PromptFigures]) -> str:
     n = max(prompt.n for prompt in prompts)
-    sample = f"{n} of {run.n_facts} facts, seed {run.seed}" if n < run.n_facts else f"all {_facts(n)}"
-    return wrapped(f"whole answers of {run.model}, {run.dataset}, {run.dtype}, {sample}: means over facts with 95 % intervals")
+    sample = (
+        f"{n} of {run.n_facts} facts, seed {run.seed}" if n < run.n_facts else f"all {_facts(n)}"
+    )
+    return wrapped(
+        f"whole answers of {run.model}, {run.dataset}, {run.dtype}, {sample}: means over facts with 95 % intervals"
+    )
 
 
 def _blocks(run: AnswersRun, prompt: PromptFigures, notes: Footnotes) -> list[str]:
@@ -104,12 +124,19 @@ def _blocks(run: AnswersRun, prompt: PromptFigures, notes: Footnotes) -> list[st
         f"To the last token were scored {percent_text(prompt.scored)} % of the candidates; "
         "the others cannot be more likely than the answer."
     )
-    return [f"{whole}\n{_table(prompt, WHOLE, notes)}", f"{first}\n{_table(prompt, FIRST, notes)}", wrapped(told)]
+    return [
+        f"{whole}\n{_table(prompt, WHOLE, notes)}",
+        f"{first}\n{_table(prompt, FIRST, notes)}",
+        wrapped(told),
+    ]
 
 
 def _table(prompt: PromptFigures, heads: Mapping[str, str], notes: Footnotes) -> str:
     body = [
-        ["\n".join(textwrap.wrap(one.graft, GRAFT_WIDTH)), *(_cell(one.figures[name], notes) for name in heads)]
+        [
+            "\n".join(textwrap.wrap(one.graft, GRAFT_WIDTH)),
+            *(_cell(one.figures[name], notes) for name in heads),
+        ]
         for one in prompt.configurations
     ]
     return tabulate(body, ["graft", *heads.values()], tablefmt="simple", disable_numparse=True)

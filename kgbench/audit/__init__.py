@@ -11,4 +11,15 @@ from kgbench.audit.sentences import verdict_of
 from kgbench.audit.tables import render_audit
 from kgbench.audit.wordings import wordings_of
 
-__all__ = ["Asked", "Audit", "Method", "Part", "Quantity", "audited", "methods_of", "render_audit", "verdict_of", "wordings_of"]
+__all__ = [
+    "Asked",
+    "Audit",
+    "Method",
+    "Part",
+    "Quantity",
+    "audited",
+    "methods_of",
+    "render_audit",
+    "verdict_of",
+    "wordings_of",
+]

@@ -12,11 +12,26 @@ from numpy.typing import NDArray
 
 from kgbench.audit.methods import AREA, Method
 from kgbench.effects import curve
-from kgbench.effects.detectable import ONE_SEED, SCOPES, Detectable, detectable_between, detectable_by_assumption
+from kgbench.effects.detectable import (
+    ONE_SEED,
+    SCOPES,
+    Detectable,
+    detectable_between,
+    detectable_by_assumption,
+)
 from kgbench.effects.ratios import no_gain
 from kgbench.effects.scores import check_metric
 from kgbench.effects.variance import SOURCES, Components, components, spread
-from kgbench.stats import FEW, Figure, Resampled, linearised, mean_of, resample, resampled_difference, resampled_ratio
+from kgbench.stats import (
+    FEW,
+    Figure,
+    Resampled,
+    linearised,
+    mean_of,
+    resample,
+    resampled_difference,
+    resampled_ratio,
+)
 
 __all__ = ["CORRELATION", "DIFFERENCE", "Asked", "Audit", "Difference", "Quantity", "audited"]
 
@@ -73,7 +88,11 @@ class Quantity:
         if self.components is None:
             return {}
         found = self.components.parts()
-        return found if self.drawn or self.components.seeds > 1 else {**found, "seeds": nil(self.value.n)}
+        return (
+            found
+            if self.drawn or self.components.seeds > 1
+            else {**found, "seeds": nil(self.value.n)}
+        )
 
     def to_json(self, difference: float) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -88,7 +107,9 @@ class Quantity:
             "components": {} if found is None else {s: found.figure(s).to_json() for s in SOURCES},
             "variance": {part: figure.to_json() for part, figure in self.parts.items()},
             **({"undefined": self.undefined} if self.undefined else {}),
-            "detectable": {scope: one.to_json(difference) for scope, one in self.detectable.items()},
+            "detectable": {
+                scope: one.to_json(difference) for scope, one in self.detectable.items()
+            },
             "left_out": dict(self.left_out),
         }
 
@@ -143,7 +164,10 @@ class Audit:
                 }
                 for method in self.methods
             ],
-            "pairs": [{"first": a, "second": b, "rows": [one.to_json(by) for one in some]} for (a, b), some in self.differences.items()],
+            "pairs": [
+                {"first": a, "second": b, "rows": [one.to_json(by) for one in some]}
+                for (a, b), some in self.differences.items()
+            ],
         }
 
 
@@ -161,7 +185,10 @@ def audited(methods: Sequence[Method], asked: Asked | None = None) -> Audit:
     metric = check_metric(asked.metric)
     counts = resample(methods[0].n, asked.draws).astype(float)
     views = {method.name: _View(method, metric, counts) for method in methods}
-    quantities = {name: [view.quantity(label, asked.correlation) for label in view.method.labels] for name, view in views.items()}
+    quantities = {
+        name: [view.quantity(label, asked.correlation) for label in view.method.labels]
+        for name, view in views.items()
+    }
     differences = {(a, b): _differences(views[a], views[b]) for a, b in combinations(views, 2)}
     return Audit(asked, methods, quantities, differences)
 
@@ -190,7 +217,10 @@ class _View:
         scores = self.scores[wording, seed]
         if label == AREA:
             return curve.contrasts(scores, self.method.budgets)
-        pre, sft, own = (scores[name].astype(np.int64 if scores[name].dtype == bool else np.float64) for name in ("PRE", "SFT", label))
+        pre, sft, own = (
+            scores[name].astype(np.int64 if scores[name].dtype == bool else np.float64)
+            for name in ("PRE", "SFT", label)
+        )
         return own - pre, sft - pre
 
     def cube(self, label: str, wordings: Sequence[str]) -> Array:
@@ -204,8 +234,23 @@ class _View:
         wordings = [wording for wording in method.wordings if wording not in left_out]
         if not wordings:
             nothing = Figure.missing(next(iter(left_out.values())), n)
-            return Quantity(label, nothing, {}, {}, nothing, nothing, None, {}, left_out, str(nothing.undefined), method.drawn)
-        cells = {cell: resampled_ratio(*self.ratio(label, *cell), self.counts) for cell in product(wordings, seeds)}
+            return Quantity(
+                label,
+                nothing,
+                {},
+                {},
+                nothing,
+                nothing,
+                None,
+                {},
+                left_out,
+                str(nothing.undefined),
+                method.drawn,
+            )
+        cells = {
+            cell: resampled_ratio(*self.ratio(label, *cell), self.counts)
+            for cell in product(wordings, seeds)
+        }
         by_wording = {w: mean_of([cells[w, s] for s in seeds], n) for w in wordings}
         by_seed = {s: mean_of([cells[w, s] for w in wordings], n) for s in seeds}
         few = _few([self.ratio(label, *cell) for cell in cells])
@@ -216,7 +261,9 @@ class _View:
             by_wording={name: one.figure() for name, one in by_wording.items()},
             by_seed={name: one.figure() for name, one in by_seed.items()},
             wordings_sd=_spread(list(by_wording.values()), n),
-            seeds_sd=_spread(list(by_seed.values()), n) if method.drawn or len(seeds) > 1 else nil(n),
+            seeds_sd=_spread(list(by_seed.values()), n)
+            if method.drawn or len(seeds) > 1
+            else nil(n),
             components=found,
             detectable=self._detectable(label, wordings, found, few, correlation),
             left_out=left_out,
@@ -225,11 +272,18 @@ class _View:
         )
 
     def _detectable(
-        self, label: str, wordings: Sequence[str], found: Components | None, few: str, correlation: float
+        self,
+        label: str,
+        wordings: Sequence[str],
+        found: Components | None,
+        few: str,
+        correlation: float,
     ) -> dict[str, Detectable]:
         if found is None:
             return {scope: Detectable(n=self.method.n, undefined=few) for scope in SCOPES}
-        return _seedless(detectable_by_assumption(self.cube(label, wordings), found, correlation), self.method)
+        return _seedless(
+            detectable_by_assumption(self.cube(label, wordings), found, correlation), self.method
+        )
 
 
 def nil(n: int) -> Figure:
@@ -247,10 +301,16 @@ def _seedless(found: dict[str, Detectable], *methods: Method) -> dict[str, Detec
 
 def _few(ratios: Sequence[Ratio], anchors: Sequence[int] = (0, 1)) -> str:
     """Why the variance is not known, where all but a few facts are like the recipient, or all but a few like the donor, in every cell."""
-    apart = [np.any([top - anchor * bottom != 0 for top, bottom in ratios], axis=0) for anchor in anchors]
+    apart = [
+        np.any([top - anchor * bottom != 0 for top, bottom in ratios], axis=0) for anchor in anchors
+    ]
     fewest = int(min(map(np.count_nonzero, apart)))
     rest = "tell them apart" if anchors == (0,) else "came out otherwise than the rest"
-    return f"{fewest} of {len(apart[0])} facts {rest}, too few to know a variance by" if fewest < FEW else ""
+    return (
+        f"{fewest} of {len(apart[0])} facts {rest}, too few to know a variance by"
+        if fewest < FEW
+        else ""
+    )
 
 
 def _spread(of: Sequence[Resampled], n: int) -> Figure:
@@ -261,7 +321,9 @@ def _differences(first: _View, second: _View) -> list[Difference]:
     found = []
     for label in (label for label in first.method.labels if label in second.method.labels):
         undefined = first.missing(label) | second.missing(label)
-        wordings = [w for w in first.method.wordings if w in second.method.wordings and w not in undefined]
+        wordings = [
+            w for w in first.method.wordings if w in second.method.wordings and w not in undefined
+        ]
         if wordings:
             found.append(_difference(first, second, label, wordings))
     return found
@@ -270,11 +332,18 @@ def _differences(first: _View, second: _View) -> list[Difference]:
 def _difference(first: _View, second: _View, label: str, wordings: Sequence[str]) -> Difference:
     methods = first.method, second.method
     cells = list(product(wordings, *(method.seeds for method in methods)))
-    ratios = [(first.ratio(label, wording, one), second.ratio(label, wording, other)) for wording, one, other in cells]
-    value = mean_of([resampled_difference(*both, first.counts) for both in ratios], methods[0].n).figure()
+    ratios = [
+        (first.ratio(label, wording, one), second.ratio(label, wording, other))
+        for wording, one, other in cells
+    ]
+    value = mean_of(
+        [resampled_difference(*both, first.counts) for both in ratios], methods[0].n
+    ).figure()
     few = _few([(other[0] - one[0], one[1]) for one, other in ratios], anchors=(0,))
     if few:
-        return Difference(label, value, {scope: Detectable(n=methods[0].n, undefined=few) for scope in SCOPES})
+        return Difference(
+            label, value, {scope: Detectable(n=methods[0].n, undefined=few) for scope in SCOPES}
+        )
     cubes = first.cube(label, wordings), second.cube(label, wordings)
     of = components(cubes[0], first.counts[:1]), components(cubes[1], first.counts[:1])
     return Difference(label, value, _seedless(detectable_between(*cubes, of), *methods))

@@ -36,7 +36,11 @@ class Plan:
     @property
     def specs(self) -> list[Spec]:
         """A specification for each wording under each seed; what a method learns from prompts, it learns from that wording alone."""
-        return [replace(self.spec, prompts=(wording,), seed=seed) for seed in range(self.seeds) for wording in self.wordings]
+        return [
+            replace(self.spec, prompts=(wording,), seed=seed)
+            for seed in range(self.seeds)
+            for wording in self.wordings
+        ]
 
 
 def planned(spec: Spec, seeds: int | None = None) -> Plan:
@@ -59,7 +63,11 @@ def planned(spec: Spec, seeds: int | None = None) -> Plan:
     elif fixed:
         why = f"the method's seed is fixed by --localizer-arg seed={spec.localizer_args['seed']}"
     else:
-        why = "the method draws at random" if own else "the method draws nothing at random, so that another seed gives the same"
+        why = (
+            "the method draws at random"
+            if own
+            else "the method draws nothing at random, so that another seed gives the same"
+        )
     if not spec.grafts and not ranks:
         spec = replace(spec, grafts=GRAFTS)
     plan = Plan(spec, tuple(wordings), seeds or (SEEDS if ranks or (own and not fixed) else 1), why)
@@ -93,7 +101,10 @@ def forecast(plan: Plan, settings: Settings, pairs: Pairs) -> list[Forecast]:
     Raises:
         InputError: Something in the specification is wrong.
     """
-    return [dry_run(replace(plan.spec, prompts=(wording,)), settings, pairs) for wording in plan.wordings]
+    return [
+        dry_run(replace(plan.spec, prompts=(wording,)), settings, pairs)
+        for wording in plan.wordings
+    ]
 
 
 def _part(progress: Progress | None, number: int, parts: int) -> Progress | None:

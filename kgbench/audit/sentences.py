@@ -42,11 +42,19 @@ def notes_of(audit: Audit) -> list[str]:
 def _of_method(audit: Audit, method: Method) -> list[str]:
     some, found = audit.quantities[method.name], []
     if not method.drawn:
-        same = "came out the same under all seeds" if _unmoved(some) else "came out otherwise under another seed"
+        same = (
+            "came out the same under all seeds"
+            if _unmoved(some)
+            else "came out otherwise under another seed"
+        )
         again = f", and {same}" if len(method.seeds) > 1 else ""
-        found.append(f"{method.name} draws nothing at random{again}{': no variance is due to seeds' * _unmoved(some)}.")
+        found.append(
+            f"{method.name} draws nothing at random{again}{': no variance is due to seeds' * _unmoved(some)}."
+        )
     elif len(method.seeds) == 1:
-        found.append(f"{method.name} was run under one seed, which says nothing of others (--seeds N).")
+        found.append(
+            f"{method.name} was run under one seed, which says nothing of others (--seeds N)."
+        )
     if 1 < len(method.wordings) < FEW:
         n, freedom = len(method.wordings), len(method.wordings) - 1
         degrees = f"{freedom} degree{'s' * (freedom != 1)} of freedom"
@@ -54,7 +62,11 @@ def _of_method(audit: Audit, method: Method) -> list[str]:
             f"{method.name}: {n} wordings are few ({degrees}); what varies between wordings is known badly (--template adds some)."
         )
     for part in ("wordings", "seeds"):
-        if below := [one.label for one in some if part in one.parts and (one.parts[part].value or 0.0) < -TINY]:
+        if below := [
+            one.label
+            for one in some
+            if part in one.parts and (one.parts[part].value or 0.0) < -TINY
+        ]:
             told = f"variance between {part} came out below 0 for {', '.join(below)}"
             found.append(
                 f"{method.name}: {told}: too small to be told from none, and what is said of other {part} there may be too little."
@@ -77,7 +89,10 @@ def verdict_of(audit: Audit) -> str:
     """One plain sentence for each method, and one for each pair of methods."""
     told = [_of_alone(audit, method) for method in audit.methods]
     for (first, second), some in audit.differences.items():
-        label = next((label for label in MAIN if any(one.label == label for one in some)), some[0].label if some else None)
+        label = next(
+            (label for label in MAIN if any(one.label == label for one in some)),
+            some[0].label if some else None,
+        )
         for one in (one for one in some if one.label == label):
             told.append(f"{second} and {first}: {_smallest(audit, one.label, one.detectable)}")
     return " ".join(told)
@@ -109,7 +124,9 @@ def _shares(one: Quantity) -> str:
 def _smallest(audit: Audit, label: str, scopes: Mapping[str, Detectable]) -> str:
     same, over, drawn = scopes["facts"], scopes["wordings"], scopes["seeds"]
     if same.smallest is None:
-        return f"what difference of {_label(label)} can be told apart is undefined: {same.undefined}."
+        return (
+            f"what difference of {_label(label)} can be told apart is undefined: {same.undefined}."
+        )
     told = f"differences of {_label(label)} below {number_text(same.smallest)} cannot be told apart"
     told += f" with {audit.n} facts, one wording and one seed"
     if drawn.smallest is not None and drawn != same:

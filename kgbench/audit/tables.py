@@ -31,7 +31,12 @@ POINTS = 1e4
 
 PARTS = ("facts", "wordings", "seeds", "interaction")
 
-HEADS: Mapping[str, str] = {"facts": "same facts", "sample": "other facts", "wordings": "all\nwordings", "seeds": "any seed"}
+HEADS: Mapping[str, str] = {
+    "facts": "same facts",
+    "sample": "other facts",
+    "wordings": "all\nwordings",
+    "seeds": "any seed",
+}
 """What a difference is to hold for."""
 
 MORE = "--variance adds values by wording, the components of the variance, and notes on what figures rest on"
@@ -50,7 +55,11 @@ def render_audit(audit: Audit, what: str, whole: bool = False) -> str:
     Returns:
         Text of at most 100 columns, but for names of wordings that are longer.
     """
-    blocks = [wrapped(f"audit of {what}: {audit.n} facts; recovery on {audit.asked.metric}, with 95 % intervals over facts")]
+    blocks = [
+        wrapped(
+            f"audit of {what}: {audit.n} facts; recovery on {audit.asked.metric}, with 95 % intervals over facts"
+        )
+    ]
     for method in audit.methods:
         blocks += _method(audit, method, whole)
     for (first, second), some in audit.differences.items():
@@ -65,7 +74,11 @@ def _method(audit: Audit, method: Method, whole: bool) -> list[str]:
     about = f"what the variance of one figure (one wording, one seed, {audit.n} facts) is from, in squared percentage points"
     return [
         f"{head}\n{_spreads(some, notes)}",
-        *([*_by_wording(method, some), f"{wrapped(about)}\n{_parts(some, notes)}"] if whole else []),
+        *(
+            [*_by_wording(method, some), f"{wrapped(about)}\n{_parts(some, notes)}"]
+            if whole
+            else []
+        ),
         _smallest({one.label: one.detectable for one in some}, audit.asked.difference, notes),
         *_footnotes(notes),
     ]
@@ -92,7 +105,15 @@ def _spreads(some: Sequence[Quantity], notes: Footnotes) -> str:
     for one in some:
         values = [figure.value for figure in one.by_wording.values() if figure.value is not None]
         reach = f"{number_text(min(values))} to {number_text(max(values))}" if values else "–"
-        rows.append([one.label, _cell(one.value, notes), _cell(one.wordings_sd, notes), reach, _cell(one.seeds_sd, notes)])
+        rows.append(
+            [
+                one.label,
+                _cell(one.value, notes),
+                _cell(one.wordings_sd, notes),
+                reach,
+                _cell(one.seeds_sd, notes),
+            ]
+        )
     heads = ["graft", "mean", "SD over wordings", "their range", "SD over seeds"]
     return _table(heads, rows)
 
@@ -104,7 +125,9 @@ def _by_wording(method: Method, some: Sequence[Quantity]) -> list[str]:
     tables = []
     for start in range(0, len(method.wordings), COLUMNS):
         shown = method.wordings[start : start + COLUMNS]
-        rows = [[one.label, *(_plain(one.by_wording.get(wording)) for wording in shown)] for one in some]
+        rows = [
+            [one.label, *(_plain(one.by_wording.get(wording)) for wording in shown)] for one in some
+        ]
         tables.append(_table(["by wording", *shown], rows))
     return tables
 
@@ -113,22 +136,36 @@ def _parts(some: Sequence[Quantity], notes: Footnotes) -> str:
     rows = []
     for one in some:
         if not (parts := one.parts):
-            rows.append([one.label, *[notes.cell(Estimate(n=0, undefined=one.undefined))] * len(PARTS), "–"])
+            rows.append(
+                [one.label, *[notes.cell(Estimate(n=0, undefined=one.undefined))] * len(PARTS), "–"]
+            )
             continue
         total = sum(figure.value or 0.0 for figure in parts.values())
         sd = number_text(sqrt(total)) if total >= 0 else "–"
-        rows.append([one.label, *(_cell(_scaled(parts[part], POINTS), notes) for part in PARTS), sd])
+        rows.append(
+            [one.label, *(_cell(_scaled(parts[part], POINTS), notes) for part in PARTS), sd]
+        )
     return _table(["graft", *PARTS, "its SD"], rows)
 
 
-def _smallest(by_label: Mapping[str, Mapping[str, Detectable]], difference: float, notes: Footnotes) -> str:
+def _smallest(
+    by_label: Mapping[str, Mapping[str, Detectable]], difference: float, notes: Footnotes
+) -> str:
     """The smallest differences, and how many facts a given one takes."""
     rows = []
     for label, scopes in by_label.items():
         cells = [_detectable(scopes[scope], notes) if scope in scopes else "–" for scope in SCOPES]
-        needed = [_facts(scopes[scope], difference) if scope in scopes else "–" for scope in ("facts", "wordings")]
+        needed = [
+            _facts(scopes[scope], difference) if scope in scopes else "–"
+            for scope in ("facts", "wordings")
+        ]
         rows.append([label, *cells, *needed])
-    heads = ["graft", *HEADS.values(), f"facts\nfor {number_text(difference)}", "over all\nwordings"]
+    heads = [
+        "graft",
+        *HEADS.values(),
+        f"facts\nfor {number_text(difference)}",
+        "over all\nwordings",
+    ]
     return f"{wrapped(SMALLEST)}\n{_table(heads, rows)}"
 
 

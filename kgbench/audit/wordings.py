@@ -26,10 +26,18 @@ def wordings_of(dataset: Dataset) -> tuple[str, ...]:
         InputError: There is none.
     """
     names = (*dataset.templates, *builtin_prompts())
-    earlier = {name for name in names if (found := _SUPERSEDED.fullmatch(name)) is not None and found[1] in names}
-    fitting = tuple(name for name in dict.fromkeys(names) if name not in earlier and _fits(name, dataset))
+    earlier = {
+        name
+        for name in names
+        if (found := _SUPERSEDED.fullmatch(name)) is not None and found[1] in names
+    }
+    fitting = tuple(
+        name for name in dict.fromkeys(names) if name not in earlier and _fits(name, dataset)
+    )
     if not fitting:
-        raise InputError(f"no prompt asks for {dataset.object!r} of data set {dataset.name!r}: give wordings with --template NAME=TEXT")
+        raise InputError(
+            f"no prompt asks for {dataset.object!r} of data set {dataset.name!r}: give wordings with --template NAME=TEXT"
+        )
     return fitting
 
 

@@ -81,7 +81,9 @@ def short_names(rows: Sequence[Row]) -> dict[str, str]:
         name = row.graft
         if row.complement is not None and name.startswith("ALL;"):
             name = f"all but {row.complement}"
-        found[row.graft] = "\n".join(wrap(name, NAME_WIDTH, break_long_words=False, break_on_hyphens=False))
+        found[row.graft] = "\n".join(
+            wrap(name, NAME_WIDTH, break_long_words=False, break_on_hyphens=False)
+        )
     return found
 
 
@@ -100,7 +102,13 @@ def _roles(rows: Sequence[Row]) -> dict[str, Role]:
     return roles
 
 
-def _panel(axis: Axes, rows: Mapping[str, Row], names: Mapping[str, str], roles: Mapping[str, Role], metric: str) -> None:
+def _panel(
+    axis: Axes,
+    rows: Mapping[str, Row],
+    names: Mapping[str, str],
+    roles: Mapping[str, Role],
+    metric: str,
+) -> None:
     for y, graft in enumerate(names):
         if graft in rows:
             _bar(axis, y, rows[graft], COLOURS[roles[graft]], metric)
@@ -134,7 +142,9 @@ def _bar(axis: Axes, y: int, row: Row, colour: str, metric: str) -> None:
         )  # fmt: skip
         return
     axis.barh(y, value, 0.7, color=colour, zorder=2)
-    axis.errorbar(value, y, xerr=[[value - low], [high - value]], color=INK, capsize=3, lw=1, zorder=3)
+    axis.errorbar(
+        value, y, xerr=[[value - low], [high - value]], color=INK, capsize=3, lw=1, zorder=3
+    )
     right = value >= 0
     axis.annotate(
         number_text(value),
@@ -162,7 +172,9 @@ def _legend(figure: Figure, rows: Sequence[Row]) -> None:
     from matplotlib.patches import Patch
 
     used, roles = {row.graft for row in rows}, set(_roles(rows).values())
-    handles: list[Patch | Line2D] = [Patch(color=COLOURS[r], label=text) for r, text in ROLES.items() if r in roles]
+    handles: list[Patch | Line2D] = [
+        Patch(color=COLOURS[r], label=text) for r, text in ROLES.items() if r in roles
+    ]
     line = "floor (PRE) and ceiling (ALL) of grafts" if "ALL" in used else "floor of grafts (PRE)"
     handles.append(Line2D([], [], color=COLOURS["reference"], lw=0.8, ls=(0, (4, 3)), label=line))
     handles.append(Line2D([], [], color=INK, marker="_", ls="none", label="95 % interval"))

@@ -11,7 +11,13 @@ import pyarrow.compute as pc
 
 from kgbench.effects import DEFAULT_METRIC
 from kgbench.effects.columns import naturally
-from kgbench.effects.paired import PairedPrompt, area_difference, mean_differences, paired_prompts, recovery_difference
+from kgbench.effects.paired import (
+    PairedPrompt,
+    area_difference,
+    mean_differences,
+    paired_prompts,
+    recovery_difference,
+)
 from kgbench.effects.scores import check_metric, score
 from kgbench.errors import InputError
 from kgbench.records import Estimate, Record
@@ -43,10 +49,20 @@ class Compared:
 
     def answer(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        figures = {name: getattr(self, name).answer() for name in ("difference", "sufficiency", "necessity")}
+        figures = {
+            name: getattr(self, name).answer()
+            for name in ("difference", "sufficiency", "necessity")
+        }
         means = {"first": self.first, "second": self.second}
         flipped = {"gained": list(self.gained), "lost": list(self.lost)}
-        return {"prompt": self.prompt, "graft": self.graft, "n": self.n, **means, **figures, **flipped}
+        return {
+            "prompt": self.prompt,
+            "graft": self.graft,
+            "n": self.n,
+            **means,
+            **figures,
+            **flipped,
+        }
 
 
 @dataclass(frozen=True)
@@ -86,12 +102,16 @@ class Comparison:
             "second": _named(self.second),
             "metric": self.metric,
             "hits": self.hits,
-            "differing": [{"field": d.field, "first": d.first, "second": d.second} for d in self.differing],
+            "differing": [
+                {"field": d.field, "first": d.first, "second": d.second} for d in self.differing
+            ],
             "facts": {prompt: dict(vars(facts)) for prompt, facts in self.facts.items()},
             "rows": [row.answer() for row in self.rows],
             "areas": {prompt: area.answer() for prompt, area in self.areas.items()},
             "first_only": [{"prompt": prompt, "graft": graft} for prompt, graft in self.first_only],
-            "second_only": [{"prompt": prompt, "graft": graft} for prompt, graft in self.second_only],
+            "second_only": [
+                {"prompt": prompt, "graft": graft} for prompt, graft in self.second_only
+            ],
             "notes": list(self.notes),
             "verdict": self.verdict(),
         }
@@ -107,8 +127,16 @@ class Comparison:
         apart = self.told_apart()
         if not defined:
             return f"No difference on {self.metric} is defined."
-        chance = f", where about {max(1, round(0.05 * len(defined)))} would be by chance" if apart else ""
-        flips = f"{flipped} {self.hits} hits of single facts flipped" if flipped else f"no fact flipped ({self.hits})"
+        chance = (
+            f", where about {max(1, round(0.05 * len(defined)))} would be by chance"
+            if apart
+            else ""
+        )
+        flips = (
+            f"{flipped} {self.hits} hits of single facts flipped"
+            if flipped
+            else f"no fact flipped ({self.hits})"
+        )
         what = f"{len(apart) or 'None'} of {len(defined)} differences on {self.metric}"
         return f"{what} {'is' if len(apart) == 1 else 'are'} told from 0 at 95 %{chance}; {flips}."
 
@@ -131,11 +159,16 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None) ->
     order = tuple(dict.fromkeys((*one.identity.configurations, *two.identity.configurations)))
     prompts = list(paired_prompts(tables[0], tables[1], order))
     if not prompts:
-        raise InputError(f"{_told(one)} and {_told(two)} have no fact of one prompt in common: nothing can be compared")
+        raise InputError(
+            f"{_told(one)} and {_told(two)} have no fact of one prompt in common: nothing can be compared"
+        )
     hits = chosen if chosen.startswith("top") else DEFAULT_METRIC
     complements = {row.graft: row.complement for row in one.rows if row.complement is not None}
     rows = tuple(row for prompt in prompts for row in _rows(prompt, chosen, hits, complements))
-    ran = [{(row.prompt, row.graft): None for row in record.rows if row.applicable} for record in (one, two)]
+    ran = [
+        {(row.prompt, row.graft): None for row in record.rows if row.applicable}
+        for record in (one, two)
+    ]
     return Comparison(
         first=one,
         second=two,
@@ -157,10 +190,14 @@ def _older_metric(first: Record, second: Record) -> tuple[str, ...]:
     if older[0] == older[1]:
         return ()
     for_it, against = ("A", "B") if older[0] else ("B", "A")
-    return (f"{for_it} counts ties for the method (metric version 1), {against} against it: differences of ranks and hits may be ties",)
+    return (
+        f"{for_it} counts ties for the method (metric version 1), {against} against it: differences of ranks and hits may be ties",
+    )
 
 
-def _rows(prompt: PairedPrompt, metric: str, hits: str, complements: Mapping[str, str]) -> list[Compared]:
+def _rows(
+    prompt: PairedPrompt, metric: str, hits: str, complements: Mapping[str, str]
+) -> list[Compared]:
     differences = mean_differences(prompt, metric)
     first, second = prompt.scores(metric)
     recoveries = {graft: recovery_difference(first, second, graft) for graft in prompt.shared}
@@ -180,18 +217,26 @@ def _rows(prompt: PairedPrompt, metric: str, hits: str, complements: Mapping[str
     ]
 
 
-def _areas(prompts: Sequence[PairedPrompt], first: Record, second: Record, metric: str) -> dict[str, Estimate]:
+def _areas(
+    prompts: Sequence[PairedPrompt], first: Record, second: Record, metric: str
+) -> dict[str, Estimate]:
     found = {}
     for prompt in prompts:
         mine, theirs = ((record.curve or {}).get(prompt.name) for record in (first, second))
-        if mine is None or theirs is None or [p.budget for p in mine.points] != [p.budget for p in theirs.points]:
+        if (
+            mine is None
+            or theirs is None
+            or [p.budget for p in mine.points] != [p.budget for p in theirs.points]
+        ):
             continue
         budgets = {f"top {point.budget:g}%": point.budget for point in mine.points}
         found[prompt.name] = _store(area_difference(*prompt.scores(metric), budgets))
     return found
 
 
-def _necessity(graft: str, recoveries: Mapping[str, Figure], complements: Mapping[str, str], n: int) -> Figure:
+def _necessity(
+    graft: str, recoveries: Mapping[str, Figure], complements: Mapping[str, str], n: int
+) -> Figure:
     """1 - recovery(S^C), so that its difference is that of the complement's recovery with the sign changed."""
     other = complements.get(graft, "")
     if graft in ("PRE", "SFT"):
@@ -204,10 +249,16 @@ def _necessity(graft: str, recoveries: Mapping[str, Figure], complements: Mappin
     return Figure(0.0 - found.value, 0.0 - found.high, 0.0 - found.low, found.n)
 
 
-def _flipped(prompt: PairedPrompt, graft: str, hits: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    first, second = (score(columns.columns[graft], hits) for columns in (prompt.first, prompt.second))
+def _flipped(
+    prompt: PairedPrompt, graft: str, hits: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    first, second = (
+        score(columns.columns[graft], hits) for columns in (prompt.first, prompt.second)
+    )
     ids = prompt.first.facts
-    return tuple(naturally(ids[second & ~first].tolist())), tuple(naturally(ids[first & ~second].tolist()))
+    return tuple(naturally(ids[second & ~first].tolist())), tuple(
+        naturally(ids[first & ~second].tolist())
+    )
 
 
 def _same_facts(first: Stored, second: Stored) -> tuple[list[pa.Table], tuple[str, ...]]:
@@ -217,13 +268,27 @@ def _same_facts(first: Stored, second: Stored) -> tuple[list[pa.Table], tuple[st
         return tables, ()
     notes = ["the facts are paired by their ids, since the data sets differ"]
     if ours.tokenizer != theirs.tokenizer:
-        return tables, (*notes, "the tokenizers differ too, so that nothing can tell whether an id stands for the same fact in both")
+        return tables, (
+            *notes,
+            "the tokenizers differ too, so that nothing can tell whether an id stands for the same fact in both",
+        )
     targets = [
-        dict(zip(zip(t["prompt"].to_pylist(), t["fact"].to_pylist(), strict=True), t["target"].to_pylist(), strict=True)) for t in tables
+        dict(
+            zip(
+                zip(t["prompt"].to_pylist(), t["fact"].to_pylist(), strict=True),
+                t["target"].to_pylist(),
+                strict=True,
+            )
+        )
+        for t in tables
     ]
-    other = sorted({key[1] for key, target in targets[0].items() if targets[1].get(key, target) != target})
+    other = sorted(
+        {key[1] for key, target in targets[0].items() if targets[1].get(key, target) != target}
+    )
     if other:
-        notes.append(f"{len(other)} ids stand for facts with other objects and are left out, such as {other[0]}")
+        notes.append(
+            f"{len(other)} ids stand for facts with other objects and are left out, such as {other[0]}"
+        )
         out = pa.array(other, pa.string())
         tables = [table.filter(pc.invert(pc.is_in(table["fact"], out))) for table in tables]
     return tables, tuple(notes)
@@ -236,11 +301,20 @@ def _targets(table: pa.Table) -> dict[tuple[str, str], int]:
 
 
 def _apart(estimate: Estimate) -> bool:
-    return estimate.low is not None and estimate.high is not None and not estimate.low <= 0 <= estimate.high
+    return (
+        estimate.low is not None
+        and estimate.high is not None
+        and not estimate.low <= 0 <= estimate.high
+    )
 
 
 def _named(record: Record) -> dict[str, Any]:
-    return {"id": record.id, "model": record.model, "dataset": record.identity.dataset.name, "localizer": record.identity.localizer.name}
+    return {
+        "id": record.id,
+        "model": record.model,
+        "dataset": record.identity.dataset.name,
+        "localizer": record.identity.localizer.name,
+    }
 
 
 def _told(record: Record) -> str:

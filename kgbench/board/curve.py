@@ -53,11 +53,18 @@ def draw_curve(record: Record) -> Figure:
     axes = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
     for axis, (prompt, curve) in zip(axes, curves.items(), strict=True):
         _panel(axis, curve)
-        axis.set_title(f"{prompt}: area {figure_text(curve.area)}", loc="left", color=INK, fontsize=10)
+        axis.set_title(
+            f"{prompt}: area {figure_text(curve.area)}", loc="left", color=INK, fontsize=10
+        )
         axis.set_xlabel(BUDGET, color=INK)
     axes[0].set_ylabel(f"recovery ({record.metric})", color=INK)
     what = record.identity
-    figure.suptitle(f"{what.localizer.name} on {record.model} ({what.dataset.name})", color=INK, fontweight="bold", fontsize=11)
+    figure.suptitle(
+        f"{what.localizer.name} on {record.model} ({what.dataset.name})",
+        color=INK,
+        fontweight="bold",
+        fontsize=11,
+    )
     return figure
 
 
@@ -67,7 +74,9 @@ def draw_curves(records: Sequence[Record]) -> Figure:
     from matplotlib.figure import Figure
 
     prompts = list(dict.fromkeys(prompt for record in records for prompt in record.curve or {}))
-    curves = {prompt: [(record.curve or {}).get(prompt) for record in records] for prompt in prompts}
+    curves = {
+        prompt: [(record.curve or {}).get(prompt) for record in records] for prompt in prompts
+    }
     labels = {prompt: _labels(curves[prompt], distinct_names(records)) for prompt in prompts}
     lines = max(sum(1.2 + label.count("\n") for label in own) for own in labels.values())
     size = (max(5.6, 4.6 * len(prompts)), 3.9 + 0.15 * lines)
@@ -84,7 +93,9 @@ def draw_curves(records: Sequence[Record]) -> Figure:
     for axis in axes:
         number_ticks(axis.yaxis)
     axes[0].set_ylabel(f"recovery ({records[0].metric})", color=INK)
-    figure.suptitle(f"budget curves on {common_name(records)}", color=INK, fontweight="bold", fontsize=11)
+    figure.suptitle(
+        f"budget curves on {common_name(records)}", color=INK, fontweight="bold", fontsize=11
+    )
     return figure
 
 
@@ -112,18 +123,39 @@ def _legend(axis: Axes, labels: Sequence[str]) -> None:
 
     handles: list[Line2D | Patch] = []
     for i, label in enumerate(labels):
-        handles.append(Line2D([], [], color=COLOURS[i], marker=MARKERS[i], markersize=4.5, lw=1.4, label=label))
+        handles.append(
+            Line2D([], [], color=COLOURS[i], marker=MARKERS[i], markersize=4.5, lw=1.4, label=label)
+        )
     handles.append(Patch(facecolor=GUIDE, alpha=0.3, lw=0, label="95 % interval"))
-    axis.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.17), frameon=False, fontsize=8, borderaxespad=0)
+    axis.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0, -0.17),
+        frameon=False,
+        fontsize=8,
+        borderaxespad=0,
+    )
 
 
 def _panel(axis: Axes, curve: Curve) -> None:
     for within in (True, False):
         x, y, low, high = _bars(curve, within)
         if x:
-            errors = [[v - a for v, a in zip(y, low, strict=True)], [b - v for v, b in zip(y, high, strict=True)]]
+            errors = [
+                [v - a for v, a in zip(y, low, strict=True)],
+                [b - v for v, b in zip(y, high, strict=True)],
+            ]
             axis.errorbar(
-                x, y, errors, color=LINE, marker="o", markersize=3.5, lw=1.4 if within else 0, elinewidth=0.9, capsize=2.5, zorder=3
+                x,
+                y,
+                errors,
+                color=LINE,
+                marker="o",
+                markersize=3.5,
+                lw=1.4 if within else 0,
+                elinewidth=0.9,
+                capsize=2.5,
+                zorder=3,
             )
     if all(point.recovery.undefined is not None for point in curve.points):
         axis.annotate("undefined", (0.5, 0.5), xycoords="axes fraction", ha="center", color=GUIDE)
@@ -132,9 +164,19 @@ def _panel(axis: Axes, curve: Curve) -> None:
 
 def _bars(curve: Curve, within: bool) -> Bars:
     """The defined points of a curve: those at budgets above 0, or that at 0."""
-    found = [(p.budget, e.value, e.low, e.high) for p in curve.points if (e := p.recovery).undefined is None]
-    some = [(b or ZERO, v or 0.0, low or 0.0, high or 0.0) for b, v, low, high in found if (b > 0) == within]
-    x, y, lows, highs = (list(column) for column in zip(*some, strict=True)) if some else ([], [], [], [])
+    found = [
+        (p.budget, e.value, e.low, e.high)
+        for p in curve.points
+        if (e := p.recovery).undefined is None
+    ]
+    some = [
+        (b or ZERO, v or 0.0, low or 0.0, high or 0.0)
+        for b, v, low, high in found
+        if (b > 0) == within
+    ]
+    x, y, lows, highs = (
+        (list(column) for column in zip(*some, strict=True)) if some else ([], [], [], [])
+    )
     return x, y, lows, highs
 
 

@@ -30,7 +30,9 @@ def run_columns(record: Record) -> dict[str, str]:
     what = record.identity
     arguments = ", ".join(f"{name}={value}" for name, value in what.localizer.parameters.items())
     rest = ("PRE", "SFT", "ALL", "NONE")
-    asked = [graft for graft in what.configurations if graft not in rest and not _is_complement(graft)]
+    asked = [
+        graft for graft in what.configurations if graft not in rest and not _is_complement(graft)
+    ]
     return {
         "date": record.provenance.time[:16].replace("T", " "),
         "method": what.localizer.name,
@@ -74,9 +76,13 @@ def as_csv(records: Sequence[Record]) -> str:
         run = [csv_text(columns[name]) for name in OF_RUN]
         for named in figures(record):
             estimate, place = named.estimate, (named.prompt, named.graft, named.figure)
-            numbers = ["" if x is None else repr(x) for x in (estimate.value, estimate.low, estimate.high)]
+            numbers = [
+                "" if x is None else repr(x) for x in (estimate.value, estimate.low, estimate.high)
+            ]
             texts = [csv_text(text) for text in (*about, *place)]
-            writer.writerow([*texts, *numbers, estimate.n, csv_text(estimate.undefined or ""), *run])
+            writer.writerow(
+                [*texts, *numbers, estimate.n, csv_text(estimate.undefined or ""), *run]
+            )
     return out.getvalue()
 
 
@@ -87,10 +93,18 @@ def as_markdown(records: Sequence[Record]) -> str:
 
 def as_latex(records: Sequence[Record]) -> str:
     r"""Tables for a paper; they need `\usepackage{booktabs}`."""
-    return "% needs \\usepackage{booktabs}\n" + "\n\n".join(_latex(sheet) for sheet in _sheets(records)) + "\n"
+    return (
+        "% needs \\usepackage{booktabs}\n"
+        + "\n\n".join(_latex(sheet) for sheet in _sheets(records))
+        + "\n"
+    )
 
 
-FORMATS: Mapping[str, Callable[[Sequence[Record]], str]] = {"csv": as_csv, "markdown": as_markdown, "latex": as_latex}
+FORMATS: Mapping[str, Callable[[Sequence[Record]], str]] = {
+    "csv": as_csv,
+    "markdown": as_markdown,
+    "latex": as_latex,
+}
 
 
 def _sheets(records: Sequence[Record]) -> list[Sheet]:
@@ -101,7 +115,16 @@ def _markdown(sheet: Sheet) -> str:
     lines = [_pipes(map(markdown_text, cells)) for cells in (sheet.heads, *sheet.body)]
     rule = _pipes(["---"] * len(sheet.heads))
     reasons = [f"{markdown_text(line)}  " for line in sheet.notes.lines()]
-    return "\n".join([f"{markdown_text(sheet.title)}", "", lines[0], rule, *lines[1:], *(["", *reasons] if reasons else [])])
+    return "\n".join(
+        [
+            f"{markdown_text(sheet.title)}",
+            "",
+            lines[0],
+            rule,
+            *lines[1:],
+            *(["", *reasons] if reasons else []),
+        ]
+    )
 
 
 def _pipes(cells: Sequence[str] | map[str]) -> str:
@@ -109,7 +132,9 @@ def _pipes(cells: Sequence[str] | map[str]) -> str:
 
 
 def _latex(sheet: Sheet) -> str:
-    head, *body = [" & ".join(map(latex_text, cells)) + r" \\" for cells in (sheet.heads, *sheet.body)]
+    head, *body = [
+        " & ".join(map(latex_text, cells)) + r" \\" for cells in (sheet.heads, *sheet.body)
+    ]
     reasons = [rf"\par\footnotesize {latex_text(line)}" for line in sheet.notes.lines()]
     return "\n".join(
         [

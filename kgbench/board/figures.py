@@ -11,7 +11,14 @@ from kgbench.records import Estimate, Planted, Record
 
 __all__ = ["Changed", "Named", "changed_figures", "figures", "from_rows"]
 
-OF_ROWS = (*("mrr" if metric == "rr" else metric for metric in METRICS), "rank", "median_rank", "sufficiency", "necessity", "gain")
+OF_ROWS = (
+    *("mrr" if metric == "rr" else metric for metric in METRICS),
+    "rank",
+    "median_rank",
+    "sufficiency",
+    "necessity",
+    "gain",
+)
 ROUNDING = 2e-5
 """Two units in the last of the six digits that are stored, of each."""
 
@@ -40,11 +47,16 @@ def figures(record: Record) -> Iterator[Named]:
     """All figures of a record that follow from what was measured; those of its cost do not."""
     for row in record.rows:
         yield from (Named(row.prompt, row.graft, name, getattr(row, name)) for name in OF_ROWS)
-    yield from (Named(prompt, "", "synergy", estimate) for prompt, estimate in record.synergy.items())
+    yield from (
+        Named(prompt, "", "synergy", estimate) for prompt, estimate in record.synergy.items()
+    )
     for name, by_prompt in record.baselines.items():
         yield from (Named(prompt, "", name, estimate) for prompt, estimate in by_prompt.items())
     for prompt, curve in (record.curve or {}).items():
-        yield from (Named(prompt, f"top {point.budget:g}%", "recovery", point.recovery) for point in curve.points)
+        yield from (
+            Named(prompt, f"top {point.budget:g}%", "recovery", point.recovery)
+            for point in curve.points
+        )
         yield Named(prompt, "", "area", curve.area)
     if record.ranking is not None:
         yield Named("", "", "agreement", record.ranking.agreement)
@@ -54,7 +66,9 @@ def figures(record: Record) -> Iterator[Named]:
 
 def _planted(planted: Planted) -> Iterator[Named]:
     found = {name: getattr(planted, name) for name in OF_TRUTH}
-    yield from (Named("", "", name, estimate) for name, estimate in found.items() if estimate is not None)
+    yield from (
+        Named("", "", name, estimate) for name, estimate in found.items() if estimate is not None
+    )
     for prompt, effect in {"": planted.effect, **planted.prompts}.items():
         yield Named(prompt, "top k", "best_sufficiency", effect.sufficiency)
         yield Named(prompt, "top k", "best_necessity", effect.necessity)
@@ -80,13 +94,28 @@ class Changed:
 
 def changed_figures(stored: Record, now: Record) -> tuple[Changed, ...]:
     """The figures of two records that differ by more than rounding, those of the first in its order, then those of the second alone."""
-    before, after = ({named.where: named.estimate for named in figures(record)} for record in (stored, now))
-    found = ((where, before.get(where), after.get(where)) for where in dict.fromkeys((*before, *after)))
-    return tuple(Changed(where, first, second) for where, first, second in found if not _alike(first, second))
+    before, after = (
+        {named.where: named.estimate for named in figures(record)} for record in (stored, now)
+    )
+    found = (
+        (where, before.get(where), after.get(where)) for where in dict.fromkeys((*before, *after))
+    )
+    return tuple(
+        Changed(where, first, second) for where, first, second in found if not _alike(first, second)
+    )
 
 
 def _alike(first: Estimate | None, second: Estimate | None) -> bool:
-    if first is None or second is None or first.n != second.n or first.undefined != second.undefined:
+    if (
+        first is None
+        or second is None
+        or first.n != second.n
+        or first.undefined != second.undefined
+    ):
         return False
     pairs = ((first.value, second.value), (first.low, second.low), (first.high, second.high))
-    return all(a == b or (a is not None and b is not None and isclose(a, b, rel_tol=ROUNDING, abs_tol=1e-9)) for a, b in pairs)
+    return all(
+        a == b
+        or (a is not None and b is not None and isclose(a, b, rel_tol=ROUNDING, abs_tol=1e-9))
+        for a, b in pairs
+    )

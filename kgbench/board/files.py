@@ -15,7 +15,12 @@ __all__ = ["FAINT", "INK", "KINDS", "picture_bytes", "picture_files", "styled"]
 _Shown = TypeVar("_Shown")
 
 INK, FAINT = "#222222", "#D9D9D9"
-SETTINGS: dict[Any, Any] = {"svg.hashsalt": "kgbench", "svg.fonttype": "path", "font.family": "DejaVu Sans", "font.size": 9.0}
+SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "kgbench",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+}
 
 
 KINDS: dict[str, dict[str, None]] = {
@@ -49,7 +54,9 @@ def picture_bytes(draw: Callable[[_Shown], Figure], shown: _Shown, kind: str) ->
     return _drawn(draw, shown, {kind: kind})[kind]
 
 
-def _drawn(draw: Callable[[_Shown], Figure], shown: _Shown, names: dict[str, str]) -> dict[str, bytes]:
+def _drawn(
+    draw: Callable[[_Shown], Figure], shown: _Shown, names: dict[str, str]
+) -> dict[str, bytes]:
     import matplotlib
 
     with matplotlib.rc_context(SETTINGS):

@@ -45,4 +45,7 @@ class Footnotes:
 
     def lines(self) -> list[str]:
         """The footnotes."""
-        return [*self.dashes, *(f"({i}) {reason_text(reason)}" for i, reason in enumerate(self.reasons, 1))]
+        return [
+            *self.dashes,
+            *(f"({i}) {reason_text(reason)}" for i, reason in enumerate(self.reasons, 1)),
+        ]

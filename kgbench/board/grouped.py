@@ -37,12 +37,22 @@ def draw_grouped(records: Sequence[Record]) -> Figure:
 
     metric = records[0].metric
     prompts = list(dict.fromkeys(row.prompt for record in records for row in record.rows))
-    grafts = {p: list(dict.fromkeys(row.graft for record in records for row in record.rows if row.prompt == p)) for p in prompts}
+    grafts = {
+        p: list(
+            dict.fromkeys(row.graft for record in records for row in record.rows if row.prompt == p)
+        )
+        for p in prompts
+    }
     bars = max(len(of) for of in grafts.values()) * (len(records) + 1)
-    figure = Figure(figsize=(max(6.4, 1.3 + BAR_INCH * bars), 0.9 + PANEL_INCH * len(prompts)), layout="constrained")
+    figure = Figure(
+        figsize=(max(6.4, 1.3 + BAR_INCH * bars), 0.9 + PANEL_INCH * len(prompts)),
+        layout="constrained",
+    )
     axes = figure.subplots(len(prompts), 1, squeeze=False, sharey=True)[:, 0]
     for axis, prompt in zip(axes, prompts, strict=True):
-        rows = [{row.graft: row for row in record.rows if row.prompt == prompt} for record in records]
+        rows = [
+            {row.graft: row for row in record.rows if row.prompt == prompt} for record in records
+        ]
         _panel(axis, rows, grafts[prompt], metric)
         axis.set_title(f"{prompt} ({_facts(rows)} facts)", loc="left", color=INK, fontsize=10)
         axis.set_ylabel(metric_name(metric), color=INK)
@@ -63,7 +73,12 @@ def _panel(axis: Axes, rows: Sequence[dict[str, Row]], grafts: Sequence[str], me
                 _bar(axis, own[graft], metric, (x + (i - (len(rows) - 1) / 2) * width, width, i))
     lines = ["\n".join(wrap(graft, 11, break_on_hyphens=False)) for graft in grafts]
     upright = len(grafts) > 12 or any(line.count("\n") > 1 for line in lines)
-    axis.set_xticks(range(len(grafts)), list(grafts) if upright else lines, color=INK, rotation=90 if upright else 0)
+    axis.set_xticks(
+        range(len(grafts)),
+        list(grafts) if upright else lines,
+        color=INK,
+        rotation=90 if upright else 0,
+    )
     axis.set_xlim(-0.6, len(grafts) - 0.4)
     if metric.startswith("top") or metric in ("rr", "mrr", "prob"):
         axis.set_ylim(0, 1.05)
@@ -77,10 +92,27 @@ def _panel(axis: Axes, rows: Sequence[dict[str, Row]], grafts: Sequence[str], me
 def _bar(axis: Axes, row: Row, metric: str, at: tuple[float, float, int]) -> None:
     estimate, (x, width, i) = row.estimate(metric), at
     if estimate.value is None or estimate.low is None or estimate.high is None:
-        axis.annotate(undefined_text(estimate), (x, 0), ha="center", va="bottom", rotation=90, color="#6B6B6B", fontsize=7)
+        axis.annotate(
+            undefined_text(estimate),
+            (x, 0),
+            ha="center",
+            va="bottom",
+            rotation=90,
+            color="#6B6B6B",
+            fontsize=7,
+        )
         return
     error = [[estimate.value - estimate.low], [estimate.high - estimate.value]]
-    axis.bar(x, estimate.value, width * 0.92, color=COLOURS[i], hatch=HATCHES[i], edgecolor="white", lw=0, zorder=2)
+    axis.bar(
+        x,
+        estimate.value,
+        width * 0.92,
+        color=COLOURS[i],
+        hatch=HATCHES[i],
+        edgecolor="white",
+        lw=0,
+        zorder=2,
+    )
     axis.errorbar(x, estimate.value, error, color=INK, capsize=2, lw=0.9, zorder=3)
 
 
@@ -88,6 +120,9 @@ def _legend(figure: Figure, names: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Patch | Line2D] = [Patch(facecolor=COLOURS[i], hatch=HATCHES[i], edgecolor="white", label=n) for i, n in enumerate(names)]
+    handles: list[Patch | Line2D] = [
+        Patch(facecolor=COLOURS[i], hatch=HATCHES[i], edgecolor="white", label=n)
+        for i, n in enumerate(names)
+    ]
     handles.append(Line2D([], [], color=INK, marker="|", ls="none", label="95 % interval"))
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)

@@ -50,7 +50,10 @@ def draw_heatmap(record: Record) -> Figure:
     scores = record.scores or ()
     regions, layers, components = places = _places(scores)
     lines, columns = -(-len(regions) // PER_LINE), min(len(regions), PER_LINE)
-    size = (0.9 + columns * (0.6 + 0.26 * len(components)), 0.7 + lines * (1.4 + 0.24 * (len(layers) + 1)))
+    size = (
+        0.9 + columns * (0.6 + 0.26 * len(components)),
+        0.7 + lines * (1.4 + 0.24 * (len(layers) + 1)),
+    )
     figure = Figure(figsize=(max(size[0], 4.5), size[1]), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False, sharey=True)
     image = None
@@ -63,7 +66,12 @@ def draw_heatmap(record: Record) -> Figure:
     if image is not None:
         figure.colorbar(image, ax=axes, label="score", shrink=0.8)
     what = record.identity
-    figure.suptitle(f"{what.localizer.name} on {record.model} ({what.dataset.name})", color=INK, fontweight="bold", fontsize=11)
+    figure.suptitle(
+        f"{what.localizer.name} on {record.model} ({what.dataset.name})",
+        color=INK,
+        fontweight="bold",
+        fontsize=11,
+    )
     return figure
 
 
@@ -77,22 +85,37 @@ def draw_heatmaps(maps: Sequence[tuple[Record, str]]) -> Figure:
     from matplotlib.figure import Figure
 
     records = [record for record, _ in maps]
-    regions, layers, components = places = _places([score for record in records for score in record.scores or ()])
-    size = (2.4 + len(regions) * (0.25 + 0.14 * len(components)), 1.0 + len(maps) * (0.75 + max(0.9, 0.16 * (len(layers) + 1))))
+    regions, layers, components = places = _places(
+        [score for record in records for score in record.scores or ()]
+    )
+    size = (
+        2.4 + len(regions) * (0.25 + 0.14 * len(components)),
+        1.0 + len(maps) * (0.75 + max(0.9, 0.16 * (len(layers) + 1))),
+    )
     figure = Figure(figsize=(max(size[0], 5.5), size[1]), layout="constrained")
     axes = figure.subplots(len(maps), len(regions), squeeze=False, sharex=True, sharey=True)
     for line, (record, meaning), name in zip(axes, maps, distinct_names(records), strict=True):
         for axis, region in zip(line, regions, strict=True):
             image = _panel(axis, record.scores or (), region, places)
-        line[0].set_title("\n", loc="left", fontsize=10)  # room for the name, which is wider than a panel
+        line[0].set_title(
+            "\n", loc="left", fontsize=10
+        )  # room for the name, which is wider than a panel
         line[0].annotate(
-            name, (0, 1), (0, 20), xycoords="axes fraction", textcoords="offset points", color=INK, fontweight="bold"
+            name,
+            (0, 1),
+            (0, 20),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            color=INK,
+            fontweight="bold",
         ).set_in_layout(False)
         line[0].set_ylabel("layer", color=INK)
         bar = figure.colorbar(image, ax=line, aspect=12, pad=0.01)
         number_ticks(bar.ax.yaxis)
         bar.set_label(fill(meaning, BAR_WIDTH), color=INK, fontsize=8)
-    figure.suptitle(f"scores of sites on {common_name(records)}", color=INK, fontweight="bold", fontsize=11)
+    figure.suptitle(
+        f"scores of sites on {common_name(records)}", color=INK, fontweight="bold", fontsize=11
+    )
     return figure
 
 
@@ -116,12 +139,22 @@ def _panel(axis: Axes, scores: Sequence[SiteScore], region: str, places: Places)
     _, layers, components = places
     grid = np.full((len(layers) + 1, len(components)), np.nan)
     for s in (s for s in scores if s.region == region):
-        grid[0 if s.layer is None else 1 + layers.index(s.layer), components.index(s.component)] = s.score
+        grid[0 if s.layer is None else 1 + layers.index(s.layer), components.index(s.component)] = (
+            s.score
+        )
     ends = _ends([s.score for s in scores])
     axis.set_facecolor(ABSENT)
     colours = "RdBu_r" if ends[0] == -ends[1] else "cividis"
     shown = np.ma.masked_invalid(grid)
-    image = axis.imshow(shown, aspect="auto", origin="lower", cmap=colours, vmin=ends[0], vmax=ends[1], interpolation="nearest")
+    image = axis.imshow(
+        shown,
+        aspect="auto",
+        origin="lower",
+        cmap=colours,
+        vmin=ends[0],
+        vmax=ends[1],
+        interpolation="nearest",
+    )
     axis.set_title(region, color=INK, fontsize=10)
     axis.set_xticks(range(len(components)), components, rotation=90, color=INK, fontsize=8)
     axis.set_yticks(range(len(layers) + 1), ["embed", *map(str, layers)], color=INK, fontsize=8)

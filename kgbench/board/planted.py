@@ -31,11 +31,20 @@ PLANTS_LEGEND = wrapped(
 
 def planted_block(planted: Planted, notes: Footnotes) -> str:
     """How one ranking compares with the truth, with what chance gives."""
-    rows = [["graded average precision", notes.cell(planted.graded_precision), _expected(planted.chance)]]
+    rows = [
+        [
+            "graded average precision",
+            notes.cell(planted.graded_precision),
+            _expected(planted.chance),
+        ]
+    ]
     if planted.auroc_decoy is not None:
         rows.append(["AUROC against the decoy's", notes.cell(planted.auroc_decoy), ".50"])
     found = {"all prompts": planted.effect, **planted.prompts}
-    shares = [[prompt, notes.cell(effect.sufficiency), notes.cell(effect.necessity)] for prompt, effect in found.items()]
+    shares = [
+        [prompt, notes.cell(effect.sufficiency), notes.cell(effect.necessity)]
+        for prompt, effect in found.items()
+    ]
     decoy = f", decoys at {planted.decoy}" if planted.decoy else ""
     head = f"planted at {planted.plant}{decoy}: {planted.n_true} of the {planted.n_units} {_units(planted)}"
     parts = [
@@ -65,7 +74,9 @@ def render_plants(records: Sequence[Record]) -> str:
     ranking = _table(["plant", "k of n", "graded AP", "chance", "decoy only"], first)
     grafts = _table(["plant", "sufficiency", "necessity", *_prompts(records), "facts"], second)
     paths = [line for record in records if record.planted for line in _found(record)]
-    told = list(dict.fromkeys(note for record in records if record.planted for note in record.planted.notes))
+    told = list(
+        dict.fromkeys(note for record in records if record.planted for note in record.planted.notes)
+    )
     below = [
         *paths,
         *(wrapped(f"note: {note}", "  ") for note in told),
@@ -78,9 +89,18 @@ def _rows(record: Record, notes: Footnotes) -> tuple[list[str], list[str]]:
     planted, name = _of(record), _name(record.model)
     against = notes.cell(planted.auroc_decoy) if planted.auroc_decoy is not None else "–"
     count = f"{planted.n_true} of {planted.n_units}"
-    ranking = [name, count, notes.cell(planted.graded_precision), _expected(planted.chance), against]
+    ranking = [
+        name,
+        count,
+        notes.cell(planted.graded_precision),
+        _expected(planted.chance),
+        against,
+    ]
     shares = [notes.cell(e) for e in (planted.effect.sufficiency, planted.effect.necessity)]
-    single = [_short(planted.prompts[prompt]) if prompt in planted.prompts else "–" for prompt in _prompts([record])]
+    single = [
+        _short(planted.prompts[prompt]) if prompt in planted.prompts else "–"
+        for prompt in _prompts([record])
+    ]
     return ranking, [name, *shares, *single, str(max(row.n for row in record.rows))]
 
 
@@ -101,14 +121,25 @@ def _prompts(records: Sequence[Record]) -> list[str]:
 
 def _short(effect: Effect) -> str:
     """Sufficiency and necessity without their intervals."""
-    return " / ".join("–" if e.value is None else number_text(e.value) for e in (effect.sufficiency, effect.necessity))
+    return " / ".join(
+        "–" if e.value is None else number_text(e.value)
+        for e in (effect.sufficiency, effect.necessity)
+    )
 
 
 def _pathways(planted: Planted, notes: Footnotes) -> list[str]:
     if planted.pathways is None:
         return []
     body = [
-        [p, f.planted, notes.cell(f.recovery_planted), f.other, notes.cell(f.recovery_other), f.told] for p, f in planted.pathways.items()
+        [
+            p,
+            f.planted,
+            notes.cell(f.recovery_planted),
+            f.other,
+            notes.cell(f.recovery_other),
+            f.told,
+        ]
+        for p, f in planted.pathways.items()
     ]
     heads = ["", "planted", "recovery ≥ .9", "other", "recovery ≤ .1", "by the intervals"]
     return ["\npathways", _table(heads, body)]
@@ -137,7 +168,11 @@ def _expected(value: float | None) -> str:
 
 
 def _units(planted: Planted) -> str:
-    return "sites whose weights changed" if planted.units == "site" else "(layer, component) that changed, each by the best of its regions"
+    return (
+        "sites whose weights changed"
+        if planted.units == "site"
+        else "(layer, component) that changed, each by the best of its regions"
+    )
 
 
 def _table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> str:

@@ -29,8 +29,12 @@ def render_repeated(found: Repeated, what: str) -> str:
     Returns:
         Text of at most 100 columns.
     """
-    blocks = [_block(found, prompt) for prompt in dict.fromkeys(repeat.prompt for repeat in found.repeats)]
-    return "\n\n".join([wrapped(repeated_sentence(found, what)), *blocks, *_map(found), *_others(found)])
+    blocks = [
+        _block(found, prompt) for prompt in dict.fromkeys(repeat.prompt for repeat in found.repeats)
+    ]
+    return "\n\n".join(
+        [wrapped(repeated_sentence(found, what)), *blocks, *_map(found), *_others(found)]
+    )
 
 
 def _block(found: Repeated, prompt: str) -> str:
@@ -48,7 +52,16 @@ def _block(found: Repeated, prompt: str) -> str:
         ]
         for r in rows
     ]
-    heads = ["graft", "facts", f"{found.metric} stored", "now", "difference", "flipped", "largest |Δ log p|", "beyond"]
+    heads = [
+        "graft",
+        "facts",
+        f"{found.metric} stored",
+        "now",
+        "difference",
+        "flipped",
+        "largest |Δ log p|",
+        "beyond",
+    ]
     return f"{prompt}\n{tabulate(body, heads, tablefmt='simple', disable_numparse=True)}"
 
 
@@ -57,16 +70,36 @@ def _map(found: Repeated) -> list[str]:
         return []
     missing = f"; {again.missing} sites are in one of the maps only" if again.missing else ""
     largest = f"largest difference of a score {plain_text(again.largest, 2)}, of at most {plain_text(again.allowed, 2)}"
-    return [wrapped(f"map of scores, stored and now: Spearman's correlation {figure_text(again.spearman)}, {largest}{missing}", "  ")]
+    return [
+        wrapped(
+            f"map of scores, stored and now: Spearman's correlation {figure_text(again.spearman)}, {largest}{missing}",
+            "  ",
+        )
+    ]
 
 
 def _others(found: Repeated) -> list[str]:
     lines = [_row(row) for row in found.others[:FEW]]
-    lines += [f"{', '.join(key[:3])}: measured now, and not in the record" for key in found.missing[:FEW]]
-    lines += [f"{', '.join(key[:3])}: in the record, and not measured now" for key in found.extra[:FEW]]
+    lines += [
+        f"{', '.join(key[:3])}: measured now, and not in the record" for key in found.missing[:FEW]
+    ]
+    lines += [
+        f"{', '.join(key[:3])}: in the record, and not measured now" for key in found.extra[:FEW]
+    ]
     more = sum(max(0, len(rows) - FEW) for rows in (found.others, found.missing, found.extra))
     lines += [f"and {more} more"] if more else []
-    return ["\n".join(["rows that differ by more than rounding:", *(wrapped(f"  {line}", "    ") for line in lines)])] if lines else []
+    return (
+        [
+            "\n".join(
+                [
+                    "rows that differ by more than rounding:",
+                    *(wrapped(f"  {line}", "    ") for line in lines),
+                ]
+            )
+        ]
+        if lines
+        else []
+    )
 
 
 def _row(row: OtherRow) -> str:
@@ -82,15 +115,23 @@ def repeated_sentence(found: Repeated, what: str) -> str:
 
 def _outcome(found: Repeated, what: str) -> str:
     within = f"within {plain_text(found.tolerance)} nats"
-    ties = f", where {count_text(found.flipped, 'hit')} flipped by one rank, as ties do" if found.flipped else ""
+    ties = (
+        f", where {count_text(found.flipped, 'hit')} flipped by one rank, as ties do"
+        if found.flipped
+        else ""
+    )
     if found.agrees:
         return f"It agrees: {what} run again, all {found.rows} rows {within}, the largest difference {plain_text(found.largest, 2)}{ties}."
     reasons = [
         f"{len(found.others)} of {found.rows} rows differ by more than {plain_text(found.tolerance)} nats or in their ranks"
         if found.others
         else "",
-        f"{count_text(len(found.missing), 'row')} of the run not in the record" if found.missing else "",
-        f"{count_text(len(found.extra), 'row')} of the record not of the run" if found.extra else "",
+        f"{count_text(len(found.missing), 'row')} of the run not in the record"
+        if found.missing
+        else "",
+        f"{count_text(len(found.extra), 'row')} of the record not of the run"
+        if found.extra
+        else "",
         f"{count_text(found.flipped, 'hit')} flipped" if found.flipped else "",
         "the map of scores differs" if found.map is not None and not found.map.agrees else "",
         "there is no row to compare" if not found.rows else "",
@@ -103,7 +144,12 @@ def repeated_answer(found: Repeated, what: str) -> dict[str, Any]:
     again = found.map
     scores = None
     if again is not None:
-        numbers = {"largest": again.largest, "allowed": again.allowed, "missing": again.missing, "agrees": again.agrees}
+        numbers = {
+            "largest": again.largest,
+            "allowed": again.allowed,
+            "missing": again.missing,
+            "agrees": again.agrees,
+        }
         scores = {"spearman": again.spearman.answer(), **numbers}
     return {
         "agrees": found.agrees,

@@ -75,7 +75,11 @@ def _fitting(record: Record, names: Sequence[str]) -> Sequence[str]:
     prompts = dict.fromkeys(row.prompt for row in record.rows)
     blocks = [[row for row in record.rows if row.prompt == prompt] for prompt in prompts]
     for count in range(len(names), 1, -1):
-        lines = [line for rows in blocks for line in _table(rows, names[:count], Footnotes()).splitlines()]
+        lines = [
+            line
+            for rows in blocks
+            for line in _table(rows, names[:count], Footnotes()).splitlines()
+        ]
         if max(map(len, lines)) <= text_width():
             return names[:count]
     return names[:1]
@@ -108,7 +112,13 @@ def _table(rows: Sequence[Row], metrics: Sequence[str], notes: Footnotes) -> str
         ]
         for row in rows
     ]
-    heads = ["graft", *("mrr" if m == "rr" else m for m in metrics), "sufficiency", "necessity", *(["n", "dropped"] if uneven else [])]
+    heads = [
+        "graft",
+        *("mrr" if m == "rr" else m for m in metrics),
+        "sufficiency",
+        "necessity",
+        *(["n", "dropped"] if uneven else []),
+    ]
     return tabulate(body, heads, tablefmt="simple", disable_numparse=True)
 
 
@@ -117,32 +127,57 @@ def _ranking(record: Record) -> list[str]:
     if not record.scores:
         return []
     first = sorted(record.scores, key=lambda s: -s.score)[:TOP]
-    body = [["–" if s.layer is None else s.layer, s.component, s.region, significant_text(s.score, 3)] for s in first]
-    text = tabulate(body, ["layer", "component", "region", "score"], tablefmt="simple", disable_numparse=True)
+    body = [
+        ["–" if s.layer is None else s.layer, s.component, s.region, significant_text(s.score, 3)]
+        for s in first
+    ]
+    text = tabulate(
+        body, ["layer", "component", "region", "score"], tablefmt="simple", disable_numparse=True
+    )
     return [f"highest scores of {len(record.scores)} sites, mean over the halves\n{text}"]
 
 
 def _below(record: Record, notes: Footnotes) -> str:
     cost, ratio = record.cost, record.cost.plain_forward_ratio
     plain = "one plain forward"
-    times = f"{number_text(ratio.value)} × {plain}" if ratio.value is not None else f"ratio to {plain} {notes.cell(ratio)}"
+    times = (
+        f"{number_text(ratio.value)} × {plain}"
+        if ratio.value is not None
+        else f"ratio to {plain} {notes.cell(ratio)}"
+    )
     pathways = record.curve is None and record.planted is None
     lines = [f"synergy of FE and LT: {_by_prompt(record.synergy, notes)}"] if pathways else []
     if record.curve is not None:
         areas = {prompt: curve.area for prompt, curve in record.curve.items()}
-        lines.append(f"area under the recovery curve, over log10(budget) from .1 to 100 %: {_by_prompt(areas, notes)}")
+        lines.append(
+            f"area under the recovery curve, over log10(budget) from .1 to 100 %: {_by_prompt(areas, notes)}"
+        )
     if (ranking := record.ranking) is not None:
         first, second = ranking.facts
-        halves = f"maps by the halves of {first} and {second} facts, over {ranking.agreement.n} sites"
+        halves = (
+            f"maps by the halves of {first} and {second} facts, over {ranking.agreement.n} sites"
+        )
         lines.append(f"Spearman's correlation of the {halves}: {notes.cell(ranking.agreement)}")
-    lines += [f"{BASELINES.get(name, name)}: {_by_prompt(found, notes)}" for name, found in record.baselines.items()]
+    lines += [
+        f"{BASELINES.get(name, name)}: {_by_prompt(found, notes)}"
+        for name, found in record.baselines.items()
+    ]
     if record.dropped:
-        lines.append("dropped: " + "; ".join(f"{count} × {reason}" for reason, count in record.dropped.items()))
+        lines.append(
+            "dropped: "
+            + "; ".join(f"{count} × {reason}" for reason, count in record.dropped.items())
+        )
     lines.append(f"cost: {_spent(cost)}; {times} ({cost.measured_on})")
     if (scoring := cost.scoring) is not None:
         ratio = scoring.plain_forward_ratio
-        times = f"{number_text(ratio.value)} × {plain}" if ratio.value is not None else notes.cell(ratio)
-        lines.append(f"of that to rank the sites: {count_text(scoring.forwards, 'forward')}, {duration_text(scoring.seconds)}; {times}")
+        times = (
+            f"{number_text(ratio.value)} × {plain}"
+            if ratio.value is not None
+            else notes.cell(ratio)
+        )
+        lines.append(
+            f"of that to rank the sites: {count_text(scoring.forwards, 'forward')}, {duration_text(scoring.seconds)}; {times}"
+        )
     return "\n".join(wrapped(line, "  ") for line in lines)
 
 

@@ -24,6 +24,14 @@ def text_width() -> int:
 
 def wrapped(text: str, indent: str = "", width: int | None = None) -> str:
     """Text in lines of at most so many columns, by default the output's; a number stays with its sign and interval."""
-    whole = re.sub(r" %?(?: ?\[[^][]*\])| %", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
-    filled = textwrap.fill(whole, width or text_width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    whole = re.sub(
+        r" %?(?: ?\[[^][]*\])| %", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text
+    )
+    filled = textwrap.fill(
+        whole,
+        width or text_width(),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return filled.replace("\N{NO-BREAK SPACE}", " ")

@@ -42,7 +42,9 @@ def job(pytestconfig: pytest.Config) -> Iterator[Job]:
         yield made
 
 
-def test_plain_forward(prompt: str, job: Job, benchmark: BenchmarkFixture, pytestconfig: pytest.Config) -> None:
+def test_plain_forward(
+    prompt: str, job: Job, benchmark: BenchmarkFixture, pytestconfig: pytest.Config
+) -> None:
     """One forward of the recipient over the prompts, in batches."""
     import torch
 
@@ -60,10 +62,14 @@ def test_plain_forward(prompt: str, job: Job, benchmark: BenchmarkFixture, pytes
     forward()
     _label(benchmark, prompt)
     rows = benchmark.pedantic(forward, rounds=_rounds(pytestconfig))  # type: ignore[no-untyped-call]  # it has no types
-    benchmark.extra_info.update(model=job.pair.name, prompts=len(job.prompts[prompt]), token_rows=rows)
+    benchmark.extra_info.update(
+        model=job.pair.name, prompts=len(job.prompts[prompt]), token_rows=rows
+    )
 
 
-def test_localizer(prompt: str, job: Job, benchmark: BenchmarkFixture, pytestconfig: pytest.Config) -> None:
+def test_localizer(
+    prompt: str, job: Job, benchmark: BenchmarkFixture, pytestconfig: pytest.Config
+) -> None:
     """A method that intervenes under all configurations, what it learns from the prompts included; a method that scores, over all sites.
 
     Each round is timed after a plain forward of the same prompts, and the ratio is the median over rounds.
@@ -104,7 +110,11 @@ def _work(job: Job, prompts: Sequence[Prompt]) -> Work:
     """What a method is timed on."""
     from kgbench.localizers import InterventionLocalizer
 
-    return _interventions(job, prompts) if isinstance(job.localizer, InterventionLocalizer) else _scores(job, prompts)
+    return (
+        _interventions(job, prompts)
+        if isinstance(job.localizer, InterventionLocalizer)
+        else _scores(job, prompts)
+    )
 
 
 def _interventions(job: Job, prompts: Sequence[Prompt]) -> Work:
@@ -119,7 +129,9 @@ def _interventions(job: Job, prompts: Sequence[Prompt]) -> Work:
     assert isinstance(method, InterventionLocalizer)
 
     def work() -> None:
-        measurement = replace(applicable, method=method.fitted(job.pair, asked(method, job.pair, prompts)))
+        measurement = replace(
+            applicable, method=method.fitted(job.pair, asked(method, job.pair, prompts))
+        )
         for start in range(0, len(prompts), measurement.at_once):
             plan, _ = measurement.plan(prompts[start : start + measurement.at_once])
             for _ in job.engine.run(plan):

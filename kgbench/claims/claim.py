@@ -39,7 +39,11 @@ class Claim:
 
     def tell(self, graft: str) -> Estimate:
         """Note the sufficiency of a configuration; nothing is claimed of it."""
-        (found,) = (row.sufficiency for row in self.record.rows if (row.prompt, row.graft) == (self.prompt, graft))
+        (found,) = (
+            row.sufficiency
+            for row in self.record.rows
+            if (row.prompt, row.graft) == (self.prompt, graft)
+        )
         self.note(f"{graft} {figure_text(found)}")
         return found
 
@@ -51,7 +55,12 @@ class Claim:
         """
         __tracebackhide__ = True
         found = between_configurations(self.rows[self.prompt], self.record.metric, first, second)
-        self._difference(found, f"{first} − {second}", f"{self.prompt}, {first}: sufficiency less that of {second}", bounds)
+        self._difference(
+            found,
+            f"{first} − {second}",
+            f"{self.prompt}, {first}: sufficiency less that of {second}",
+            bounds,
+        )
 
     def beside(self, other: str, graft: str, **bounds: float) -> None:
         """The sufficiency of a configuration less that on another prompt, over the same facts, keeps bounds.
@@ -61,9 +70,16 @@ class Claim:
         """
         __tracebackhide__ = True
         found = between_prompts(self.rows[self.prompt], self.rows[other], self.record.metric, graft)
-        self._difference(found, f"{graft}, {self.prompt} − {other}", f"{self.prompt}, {graft}: sufficiency less that on {other}", bounds)
+        self._difference(
+            found,
+            f"{graft}, {self.prompt} − {other}",
+            f"{self.prompt}, {graft}: sufficiency less that on {other}",
+            bounds,
+        )
 
-    def _difference(self, figure: Figure, short: str, what: str, bounds: Mapping[str, float]) -> None:
+    def _difference(
+        self, figure: Figure, short: str, what: str, bounds: Mapping[str, float]
+    ) -> None:
         __tracebackhide__ = True
         estimate = Estimate(**figure.to_json())
         self.note(f"{short} {figure_text(estimate)}")
@@ -73,6 +89,10 @@ class Claim:
         """Also where a method cannot express a configuration: then nothing is decided, and the reason is told."""
         __tracebackhide__ = True
         decisions = [decide(estimate, op, bound) for op, bound in bounds.items()]
-        if failed := [sentence(decision, what) for decision in decisions if decision.outcome == "fails"]:
+        if failed := [
+            sentence(decision, what) for decision in decisions if decision.outcome == "fails"
+        ]:
             raise AssertionError("\n".join(failed))
-        tell_undecided([sentence(decision, what) for decision in decisions if decision.outcome == "undecided"])
+        tell_undecided(
+            [sentence(decision, what) for decision in decisions if decision.outcome == "undecided"]
+        )

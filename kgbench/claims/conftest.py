@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from kgbench.models.pair import ModelPair
     from kgbench.records import Record
 
-COMPARED: Mapping[str, tuple[str, str]] = {"test_it_is_the_position_not_the_preposition": ("qa", "headline")}
+COMPARED: Mapping[str, tuple[str, str]] = {
+    "test_it_is_the_position_not_the_preposition": ("qa", "headline")
+}
 """Claims about one prompt beside another; they are not made where one of the two was not chosen."""
 
 HERE, BENCH = Path(__file__).parent, "bench.py"
@@ -43,7 +45,9 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[py
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Tell of each claim that was left out, and why."""
-    return [_left_out(name, chosen(config).spec.prompts) for name in config.stash.get(_LEFT_OUT, ())]
+    return [
+        _left_out(name, chosen(config).spec.prompts) for name in config.stash.get(_LEFT_OUT, ())
+    ]
 
 
 def _left_out(name: str, prompts: Sequence[str]) -> str:
@@ -66,7 +70,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not ours or session.config.option.collectonly or is_worker(session.config):
         return
     if BENCH in ours and not session.config.pluginmanager.has_plugin("benchmark"):
-        raise pytest.UsageError("kgbench.claims.bench times with pytest-benchmark, which is not there: pip install pytest-benchmark")
+        raise pytest.UsageError(
+            "kgbench.claims.bench times with pytest-benchmark, which is not there: pip install pytest-benchmark"
+        )
     try:
         if ours != {BENCH}:
             check(chosen(session.config).spec)
@@ -120,7 +126,9 @@ def note(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 
 @pytest.fixture
-def claim(prompt: str, evaluation: Record, rows: Mapping[str, PromptColumns], note: Callable[[str], None]) -> Claim:
+def claim(
+    prompt: str, evaluation: Record, rows: Mapping[str, PromptColumns], note: Callable[[str], None]
+) -> Claim:
     """The evaluation on one prompt."""
     from kgbench.claims.claim import Claim
 

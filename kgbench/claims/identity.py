@@ -24,7 +24,14 @@ PROMPTS = 32
 def exchanged(pair: ModelPair) -> ModelPair:
     """The same two models with their roles exchanged; nothing is loaded or copied."""
     donor = baseline_donor(pair)
-    return ModelPair(pair.name, pair.donors[donor], {donor: pair.recipient}, pair.tokenizer, pair.family, chat_template=pair.chat_template)
+    return ModelPair(
+        pair.name,
+        pair.donors[donor],
+        {donor: pair.recipient},
+        pair.tokenizer,
+        pair.family,
+        chat_template=pair.chat_template,
+    )
 
 
 def everything_else(positions: str) -> str:
@@ -48,12 +55,16 @@ def assert_complement_identity(pair: ModelPair, prompts: Sequence[Prompt]) -> fl
     __tracebackhide__ = True
     some = prompts[:PROMPTS]
     one = grafted_logits(pair, some, SITES, "auto").double()
-    other = grafted_logits(exchanged(pair), some, [everything_else(sites) for sites in SITES], "auto").double()
+    other = grafted_logits(
+        exchanged(pair), some, [everything_else(sites) for sites in SITES], "auto"
+    ).double()
     differences = (one - other).abs().amax(dim=(0, 2)).tolist()
     for i, (sites, apart) in enumerate(zip(SITES, differences, strict=True)):
         rounding = tolerance(pair, one[:, i])
         what = f"{sites} into the recipient and '{everything_else(sites)}' into the donor, over {len(some)} prompts"
-        assert apart <= rounding, f"{what}: logits differ by {plain_text(apart, 3)}, more than rounding's {plain_text(rounding, 3)}"
+        assert apart <= rounding, (
+            f"{what}: logits differ by {plain_text(apart, 3)}, more than rounding's {plain_text(rounding, 3)}"
+        )
         changed = _leads(one[:, i], rounding) & (one[:, i].argmax(-1) != other[:, i].argmax(-1))
         assert not changed.any(), f"{what}: another token leads on {int(changed.sum())} of them"
     return float(max(differences))

@@ -58,7 +58,9 @@ def check(spec: Spec) -> None:
     from kgbench.runner.foreign import method_of
 
     if spec.suite != type(spec).suite:
-        raise InputError(f"the claims are about the configurations of suite {type(spec).suite!r}: leave out --kgbench-suite {spec.suite}")
+        raise InputError(
+            f"the claims are about the configurations of suite {type(spec).suite!r}: leave out --kgbench-suite {spec.suite}"
+        )
     if method_of(spec).kind != "intervention":
         raise InputError(
             f"the claims are about methods that intervene, and localizer {spec.localizer!r} scores: name another by --kgbench-localizer, "
@@ -75,7 +77,9 @@ def _filled(dataset: Dataset, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(names)
     if found := tuple(name for name in PROMPTS if _fits(dataset, name)) or tuple(dataset.templates):
         return found
-    raise InputError(f"data set {dataset.name!r} fills none of the prompts {', '.join(PROMPTS)}: choose others by --kgbench-prompt")
+    raise InputError(
+        f"data set {dataset.name!r} fills none of the prompts {', '.join(PROMPTS)}: choose others by --kgbench-prompt"
+    )
 
 
 def _fits(dataset: Dataset, name: str) -> bool:

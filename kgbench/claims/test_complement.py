@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     Note = Callable[[str], None]
 
 
-def test_a_graft_is_all_else_grafted_the_other_way(model_pair: ModelPair, own_prompts: Sequence[Prompt], note: Note) -> None:
+def test_a_graft_is_all_else_grafted_the_other_way(
+    model_pair: ModelPair, own_prompts: Sequence[Prompt], note: Note
+) -> None:
     """Putting FE, LT or both of the donor into the recipient is putting all else of the recipient into the donor.
 
     Two names for one model: each site's weights come from the same side in both. All else is the other tokens and, since the default
@@ -28,7 +30,9 @@ def test_a_graft_is_all_else_grafted_the_other_way(model_pair: ModelPair, own_pr
     note(plain_text(assert_complement_identity(model_pair, own_prompts), 2))
 
 
-def test_and_the_other_way_round(model_pair: ModelPair, own_prompts: Sequence[Prompt], note: Note) -> None:
+def test_and_the_other_way_round(
+    model_pair: ModelPair, own_prompts: Sequence[Prompt], note: Note
+) -> None:
     """Putting FE, LT or both of the recipient into the donor is putting all else of the donor into the recipient.
 
     The identity of arXiv 2506.20746's configurations with the roles of the models exchanged; it holds for any two of one architecture.

@@ -69,7 +69,15 @@ ALIASES = {"check": "check-localizer"}
 
 _RUNS = "the same command goes on from what was finished; the ranking of a half of the facts starts again"
 _TRAININGS = "the same command goes on from the last checkpoint"
-KEPT = {"eval": _RUNS, "audit": _RUNS, "reproduce": _RUNS, "rerun": _RUNS, "train": _TRAININGS, "zoo": _TRAININGS, "leaderboard run": _RUNS}
+KEPT = {
+    "eval": _RUNS,
+    "audit": _RUNS,
+    "reproduce": _RUNS,
+    "rerun": _RUNS,
+    "train": _TRAININGS,
+    "zoo": _TRAININGS,
+    "leaderboard run": _RUNS,
+}
 """What of an interrupted command is not done again, by command; the others keep nothing."""
 
 
@@ -104,7 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings(), redirect_stdout(cast(TextIO, TerminalText(sys.stdout))):
             warnings.showwarning = _warn
-            status: Any = command.main(args=None if arguments is None else list(arguments), prog_name="kgbench", standalone_mode=False)
+            status: Any = command.main(
+                args=None if arguments is None else list(arguments),
+                prog_name="kgbench",
+                standalone_mode=False,
+            )
     except KgbenchError as error:
         return _complain(str(error), error.exit_status)
     except click.UsageError as error:
@@ -113,7 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _complain(error.format_message(), error.exit_code)
     except click.Abort:
-        return _complain(f"interrupted; {_left(sys.argv[1:] if arguments is None else arguments)}", INTERRUPTED)
+        return _complain(
+            f"interrupted; {_left(sys.argv[1:] if arguments is None else arguments)}", INTERRUPTED
+        )
     return status if isinstance(status, int) else 0
 
 
@@ -123,7 +137,12 @@ def _left(arguments: Sequence[str]) -> str:
 
 
 def _warn(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
 ) -> None:
     """A warning as one line for a user, who has no use for the place in the code."""
     print(terminal_text(f"kgbench: warning: {message}"), file=sys.stderr)

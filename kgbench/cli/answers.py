@@ -20,13 +20,35 @@ from kgbench.errors import OutputError
 @click.command()
 @pair_and_facts
 @evaluation_prompts
-@click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; several with commas.  [default: FE, LT, FE+LT]")
+@click.option(
+    "--graft",
+    multiple=True,
+    metavar="GRAFT",
+    help="Beside PRE and SFT; several with commas.  [default: FE, LT, FE+LT]",
+)
 @sample_size(100, least=1, about="How many facts.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the choice of facts.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Of the choice of facts.",
+)
 @click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
-@click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")
-@click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a row per fact there.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, with a row per fact.")
+@click.option(
+    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps."
+)
+@click.option(
+    "--csv",
+    "csv_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a row per fact there.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object on stdout, with a row per fact."
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def command(**options: Any) -> None:
     """Score whole answers under grafts, where `kgbench eval` reads their first token.
@@ -48,11 +70,22 @@ def command(**options: Any) -> None:
     check_asked(options)
     target: Path | None = options["csv_file"]
     if target is not None and not target.parent.is_dir():
-        raise OutputError(f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}")
+        raise OutputError(
+            f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}"
+        )
     same = {name: options[name] for name in ("model", "recipient", "dataset", "dtype", "seed")}
     grafts = grafts_of(options["graft"]) or ("FE", "LT", "FE+LT")
-    spec = Spec(**same, donors=donors_of(options["donor"]), imports=imports_of(options), prompts=listed(options["prompt"]), grafts=grafts)
-    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout), progress(shown=not options["quiet"]) as report:
+    spec = Spec(
+        **same,
+        donors=donors_of(options["donor"]),
+        imports=imports_of(options),
+        prompts=listed(options["prompt"]),
+        grafts=grafts,
+    )
+    with (
+        redirect_stdout(sys.stderr if options["as_json"] else sys.stdout),
+        progress(shown=not options["quiet"]) as report,
+    ):
         run = score_answers(spec, Settings(device=options["device"]), options["facts"], report)
     prompts = figures_of(run.answers, len(run.candidates))
     if target is not None:

@@ -15,14 +15,43 @@ __all__ = ["check_asked", "evaluation_prompts", "pair_and_facts", "sample_size"]
 Command = Callable[..., Any]
 
 OPTIONS = (
-    click.option("--model", metavar="NAME", help="Model pair by name, see `kgbench ls models`.", shell_complete=completer("models")),
-    click.option("--recipient", metavar="PATH|ID", help="Checkpoint before finetuning, without or in place of --model's."),
-    click.option("--donor", multiple=True, metavar="[NAME=]PATH|ID", help="Finetuned checkpoint, by default named sft; may be repeated."),
-    click.option("--dataset", metavar="NAME|FILE", help="Facts.  [default: the pair's own]", shell_complete=completer("datasets")),
+    click.option(
+        "--model",
+        metavar="NAME",
+        help="Model pair by name, see `kgbench ls models`.",
+        shell_complete=completer("models"),
+    ),
+    click.option(
+        "--recipient",
+        metavar="PATH|ID",
+        help="Checkpoint before finetuning, without or in place of --model's.",
+    ),
+    click.option(
+        "--donor",
+        multiple=True,
+        metavar="[NAME=]PATH|ID",
+        help="Finetuned checkpoint, by default named sft; may be repeated.",
+    ),
+    click.option(
+        "--dataset",
+        metavar="NAME|FILE",
+        help="Facts.  [default: the pair's own]",
+        shell_complete=completer("datasets"),
+    ),
     click.option("--subject", metavar="COLUMN", help="Your file: what a fact is about."),
     click.option("--object", metavar="COLUMN", help="Your file: what is asked for."),
-    click.option("--column", multiple=True, metavar="FIELD=COLUMN", help="Your file: column that holds a field."),
-    click.option("--template", multiple=True, metavar="NAME=TEXT", help="Evaluation template of your own, with --dataset."),
+    click.option(
+        "--column",
+        multiple=True,
+        metavar="FIELD=COLUMN",
+        help="Your file: column that holds a field.",
+    ),
+    click.option(
+        "--template",
+        multiple=True,
+        metavar="NAME=TEXT",
+        help="Evaluation template of your own, with --dataset.",
+    ),
 )
 
 evaluation_prompts = click.option(
@@ -34,7 +63,9 @@ evaluation_prompts = click.option(
 )
 
 
-def sample_size(default: int, least: int = 1, about: str = "How many facts.") -> Callable[[Command], Command]:
+def sample_size(
+    default: int, least: int = 1, about: str = "How many facts."
+) -> Callable[[Command], Command]:
     """The option that says how many facts are asked about."""
     return click.option(
         "--limit",
@@ -67,10 +98,20 @@ def check_asked(options: Mapping[str, Any]) -> None:
     from kgbench.runner.spec import Spec
 
     if options["model"] is None and options["recipient"] is None:
-        raise InputError("which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor PATH")
+        raise InputError(
+            "which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor PATH"
+        )
     for name in FILE_OPTIONS:
         if options[name] and options["dataset"] is None:
-            raise InputError(f"--{name} says how to read facts: add --dataset NAME or --dataset FILE")
-    check_different(Spec(model=options["model"], recipient=options["recipient"], donors=donors_of(options["donor"])))
+            raise InputError(
+                f"--{name} says how to read facts: add --dataset NAME or --dataset FILE"
+            )
+    check_different(
+        Spec(
+            model=options["model"],
+            recipient=options["recipient"],
+            donors=donors_of(options["donor"]),
+        )
+    )
     for name in ("column", "template"):
         pairs(f"--{name}", options[name])

@@ -42,7 +42,12 @@ FOR_RUNS = ("runs", *ASKED, "output_dir", "variance", "as_json", "quiet")
     help="Method; of several with commas the differences are audited too.",
     shell_complete=completer("localizers"),
 )
-@click.option("--localizer-arg", multiple=True, metavar="[NAME.]KEY=VALUE", help="Argument of all localizers, or of the one named.")
+@click.option(
+    "--localizer-arg",
+    multiple=True,
+    metavar="[NAME.]KEY=VALUE",
+    help="Argument of all localizers, or of the one named.",
+)
 @click.option(
     "--prompt",
     multiple=True,
@@ -50,10 +55,22 @@ FOR_RUNS = ("runs", *ASKED, "output_dir", "variance", "as_json", "quiet")
     help="Wordings; several with commas.  [default: every prompt that asks for the same]",
     shell_complete=completer("prompts"),
 )
-@click.option("--graft", multiple=True, metavar="GRAFT", help="With its complement; several with commas.  [default: FE, LT, FE+LT]")
-@click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="How many.  [default: 3 where a method draws or ranks, else 1]")
+@click.option(
+    "--graft",
+    multiple=True,
+    metavar="GRAFT",
+    help="With its complement; several with commas.  [default: FE, LT, FE+LT]",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many.  [default: 3 where a method draws or ranks, else 1]",
+)
 @click.option("--limit", type=click.IntRange(min=2), metavar="N", help="Only the first N facts.")
-@click.option("--metric", default="top5", show_default=True, metavar="NAME", help="What recovery is on.")
+@click.option(
+    "--metric", default="top5", show_default=True, metavar="NAME", help="What recovery is on."
+)
 @click.option(
     "--correlation",
     type=click.FloatRange(-1, 1, max_open=True),
@@ -72,9 +89,19 @@ FOR_RUNS = ("runs", *ASKED, "output_dir", "variance", "as_json", "quiet")
 )
 @click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Prompts per forward.")
-@click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")
-@click.option("--output-dir", type=click.Path(path_type=Path, file_okay=False), default=RESULTS, show_default=True, help="Of records.")
-@click.option("--variance", is_flag=True, help="Print values by wording, variance components and notes too.")
+@click.option(
+    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps."
+)
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=RESULTS,
+    show_default=True,
+    help="Of records.",
+)
+@click.option(
+    "--variance", is_flag=True, help="Print values by wording, variance components and notes too."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what it would take.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
@@ -93,7 +120,11 @@ def command(**options: Any) -> int:
     kgbench audit RUN OTHER                            # of several seeds, prompts or methods
     """  # noqa: D301 (click reads the character, not its escape)
     context = click.get_current_context()
-    given = [name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    given = [
+        name
+        for name in options
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
     # Whatever a library or a localizer prints must not mix with the JSON object.
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
         if options["runs"]:
@@ -121,8 +152,12 @@ def _stored(options: Mapping[str, Any], given: Sequence[str]) -> list[Part]:
 
     if foreign := [name for name in given if name not in FOR_RUNS]:
         option = foreign[0].replace("_", "-")
-        raise InputError(f"--{option} says what to run, and runs are given that exist; leave out one of the two")
-    folders = {(found := find_run(run, options["output_dir"])).folder: found for run in options["runs"]}
+        raise InputError(
+            f"--{option} says what to run, and runs are given that exist; leave out one of the two"
+        )
+    folders = {
+        (found := find_run(run, options["output_dir"])).folder: found for run in options["runs"]
+    }
     return [Part(found.record, found.facts()) for found in folders.values()]
 
 
@@ -147,12 +182,17 @@ def _spec(options: Mapping[str, Any], localizer: str, localizers: Sequence[str])
 
     asked = listed(options["prompt"])
     return Spec(
-        **{name: options[name] for name in ("model", "recipient", "dataset", "limit", "dtype", "metric")},
+        **{
+            name: options[name]
+            for name in ("model", "recipient", "dataset", "limit", "dtype", "metric")
+        },
         localizer=localizer,
         localizer_args=arguments_of(localizer, localizers, options["localizer_arg"]),
         donors=donors_of(options["donor"]),
         imports=imports_of(options),
-        prompts=tuple(dict.fromkeys((*asked, *pairs("--template", options["template"])))) if asked else (),
+        prompts=tuple(dict.fromkeys((*asked, *pairs("--template", options["template"]))))
+        if asked
+        else (),
         grafts=grafts_of(options["graft"]),
     )
 
@@ -208,8 +248,15 @@ def _forecast(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
             ("seeds", f"{plan.seeds}: {plan.why}"),
             ("forwards", str(answer["forwards"])),
             ("token rows", str(answer["token_rows"])),
-            ("memory", f"{'fits' if most.fits else 'does not fit'}: needs {size(answer['memory_bytes'])}, {size(most.free_bytes)} free"),
-            ("disk", f"about {size(answer['disk_bytes'])} for the records" + (f", and {size(download)} to download" if download else "")),
+            (
+                "memory",
+                f"{'fits' if most.fits else 'does not fit'}: needs {size(answer['memory_bytes'])}, {size(most.free_bytes)} free",
+            ),
+            (
+                "disk",
+                f"about {size(answer['disk_bytes'])} for the records"
+                + (f", and {size(download)} to download" if download else ""),
+            ),
             ("time", f"about {duration_text(answer['seconds'])}, less what exists already"),
             ("from", answer["basis"]),
         ]
@@ -224,8 +271,15 @@ def _print(parts: Sequence[Part], options: Mapping[str, Any]) -> None:
     found = audited(methods_of(parts), Asked(**{name: options[name] for name in ASKED}))
     first = parts[0].record
     if options["as_json"]:
-        what = {"model": first.model, "dataset": first.identity.dataset.name, "dtype": first.identity.dtype, **found.to_json()}
-        echo_json({**what, "runs": [part.record.id for part in parts], "verdict": verdict_of(found)})
+        what = {
+            "model": first.model,
+            "dataset": first.identity.dataset.name,
+            "dtype": first.identity.dtype,
+            **found.to_json(),
+        }
+        echo_json(
+            {**what, "runs": [part.record.id for part in parts], "verdict": verdict_of(found)}
+        )
     else:
         what_of = f"{first.model}, {first.identity.dataset.name}, {first.identity.dtype}"
         click.echo(render_audit(found, what_of, options["variance"]))

@@ -24,7 +24,9 @@ def _datasets() -> Rows:
 def _prompts() -> Rows:
     from kgbench.data import builtin_prompts
 
-    return {name: f"{prompt.text}   ({prompt.source})" for name, prompt in builtin_prompts().items()}
+    return {
+        name: f"{prompt.text}   ({prompt.source})" for name, prompt in builtin_prompts().items()
+    }
 
 
 def _localizers() -> Rows:
@@ -41,7 +43,11 @@ def _suites() -> Rows:
 
 def _first_sentence(card: str) -> str:
     """The first sentence of a Markdown card that is not a heading."""
-    paragraphs = (part for part in card.split("\n\n") if part.strip() and not part.lstrip().startswith(("#", "|", "-")))
+    paragraphs = (
+        part
+        for part in card.split("\n\n")
+        if part.strip() and not part.lstrip().startswith(("#", "|", "-"))
+    )
     text = " ".join(next(paragraphs, "").split())
     return text.partition(". ")[0].rstrip(".")
 

@@ -20,11 +20,25 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Exit status: 0 all laws hold; 1 one does not; 2 wrong input.")
 @click.argument("target", metavar="NAME|FILE.py:CLASS", shell_complete=completer("localizers"))
-@click.option("--localizer-arg", multiple=True, metavar="KEY=VALUE", help="Argument of the localizer; may be repeated.")
-@click.option("--family", multiple=True, metavar="NAME", help="Family of models; several with commas.  [default: all that there are]")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr.")
+@click.option(
+    "--localizer-arg",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Argument of the localizer; may be repeated.",
+)
+@click.option(
+    "--family",
+    multiple=True,
+    metavar="NAME",
+    help="Family of models; several with commas.  [default: all that there are]",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr."
+)
 @click.option("-q", "--quiet", is_flag=True, help="The verdict only, with --json not even that.")
-def command(target: str, localizer_arg: Sequence[str], family: Sequence[str], as_json: bool, quiet: bool) -> int:
+def command(
+    target: str, localizer_arg: Sequence[str], family: Sequence[str], as_json: bool, quiet: bool
+) -> int:
     """Try on a localizer every law that localizers keep.
 
     Runs it on small random models of each family and a few prompts, and
@@ -41,7 +55,10 @@ def command(target: str, localizer_arg: Sequence[str], family: Sequence[str], as
     from kgbench.testing.contract import check_named
 
     # Whatever a library or a localizer prints must not mix with the JSON object.
-    with redirect_stdout(sys.stderr if as_json else sys.stdout), progress(shown=not quiet) as report:
+    with (
+        redirect_stdout(sys.stderr if as_json else sys.stdout),
+        progress(shown=not quiet) as report,
+    ):
         checked = check_named(target, pairs("--localizer-arg", localizer_arg), families, report)
     if as_json:
         echo_json(_answer(target, checked))
@@ -71,18 +88,29 @@ def _answer(target: str, checked: Checked) -> dict[str, Any]:
             "law": same[0].name,
             "states": same[0].states,
             "holds": all(verdict.holds for verdict in same),
-            "families": {verdict.family: {"holds": verdict.holds, "why": verdict.reason} for verdict in same},
+            "families": {
+                verdict.family: {"holds": verdict.holds, "why": verdict.reason} for verdict in same
+            },
         }
         for same in _by_law(checked.verdicts)
     ]
     holds = all(verdict.holds for verdict in checked.verdicts)
-    return {"target": target, "localizer": checked.name, "kind": checked.kind, "holds": holds, "laws": laws}
+    return {
+        "target": target,
+        "localizer": checked.name,
+        "kind": checked.kind,
+        "holds": holds,
+        "laws": laws,
+    }
 
 
 def _print(target: str, families: Sequence[str], checked: Checked, quiet: bool) -> None:
     laws = _by_law(checked.verdicts)
     words = {True: "pass", False: "FAIL"}
-    rows = [[same[0].name.replace("_", " "), *(words[verdict.holds] for verdict in same), _why(same)] for same in laws]
+    rows = [
+        [same[0].name.replace("_", " "), *(words[verdict.holds] for verdict in same), _why(same)]
+        for same in laws
+    ]
     if not quiet:
         echo_table(["law", *families, "why"], rows)
         click.echo()

@@ -14,10 +14,14 @@ from kgbench.cli.runs import find_run, output_dir
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.option("--metric", metavar="NAME", help="What is compared.  [default: A's]")
-@click.option("--facts", "all_facts", is_flag=True, help="List all facts that flipped, not the first few.")
+@click.option(
+    "--facts", "all_facts", is_flag=True, help="List all facts that flipped, not the first few."
+)
 @output_dir
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(first: str, second: str, metric: str | None, all_facts: bool, output_dir: Path, as_json: bool) -> None:
+def command(
+    first: str, second: str, metric: str | None, all_facts: bool, output_dir: Path, as_json: bool
+) -> None:
     """Compare two runs: B − A for every configuration of every prompt.
 
     Differences are paired over the facts that both runs have, with 95 %
@@ -35,6 +39,8 @@ def command(first: str, second: str, metric: str | None, all_facts: bool, output
     if as_json:
         paths = {"first": str(one.folder), "second": str(two.folder)}
         answer = found.answer()
-        echo_json({**answer, **{which: {**answer[which], "path": path} for which, path in paths.items()}})
+        echo_json(
+            {**answer, **{which: {**answer[which], "path": path} for which, path in paths.items()}}
+        )
     else:
         click.echo(render_comparison(found, all_facts))

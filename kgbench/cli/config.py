@@ -27,7 +27,11 @@ def read_config(ctx: click.Context, parameter: click.Parameter, path: Path | Non
         UnknownNameError: A key is no option.
     """
     if path is not None:
-        options = {_key(option): option for option in ctx.command.params if isinstance(option, click.Option)}
+        options = {
+            _key(option): option
+            for option in ctx.command.params
+            if isinstance(option, click.Option)
+        }
         for name in OUTSIDE_FILES:
             options.pop(name, None)
         defaults = {}
@@ -65,10 +69,17 @@ def told_with_key(ctx: click.Context) -> Iterator[None]:
 def _from_file(ctx: click.Context) -> Iterator[tuple[str, str]]:
     """Each text in the file that no option of the command line replaces, with its key; a list of names gives each name."""
     for name, value in (ctx.default_map or {}).items():
-        if _FILE not in ctx.meta or ctx.get_parameter_source(name) is not ParameterSource.DEFAULT_MAP:
+        if (
+            _FILE not in ctx.meta
+            or ctx.get_parameter_source(name) is not ParameterSource.DEFAULT_MAP
+        ):
             continue
         for text in value if isinstance(value, list) else [value]:
-            parts = dict.fromkeys((text, *text.split(","), text.partition("=")[2])) if isinstance(text, str) else ()
+            parts = (
+                dict.fromkeys((text, *text.split(","), text.partition("=")[2]))
+                if isinstance(text, str)
+                else ()
+            )
             yield from ((name, part) for part in parts if part)
 
 
@@ -86,7 +97,9 @@ def _mapping(path: Path) -> Mapping[Any, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(read, dict):
-        raise InputError(f"{path}: expected names of options with their values, such as 'model: tiny-gemma'")
+        raise InputError(
+            f"{path}: expected names of options with their values, such as 'model: tiny-gemma'"
+        )
     return read
 
 
@@ -96,6 +109,8 @@ def _value(path: Path, key: str, value: Any, multiple: bool) -> Any:
         value = [f"{name}={inner}" for name, inner in value.items()]
     items = value if multiple and isinstance(value, list) else [value]
     if any(item is None or isinstance(item, dict | list) for item in items):
-        raise InputError(f"{path}: {key}: expected {'a value, a list or a mapping of values' if multiple else 'one value'}")
+        raise InputError(
+            f"{path}: {key}: expected {'a value, a list or a mapping of values' if multiple else 'one value'}"
+        )
     texts = [item if isinstance(item, bool) else str(item) for item in items]
     return texts if multiple else texts[0]

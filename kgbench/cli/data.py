@@ -23,16 +23,44 @@ def command() -> None:
 
 
 @command.command(
-    "import", epilog="Exit status: 0 done; 1 written, but --tokenizer cannot read every prompt; 2 wrong input, nothing written."
+    "import",
+    epilog="Exit status: 0 done; 1 written, but --tokenizer cannot read every prompt; 2 wrong input, nothing written.",
 )
 @click.argument("file", type=click.Path(), required=False)
-@click.option("--source", metavar="NAME", help="A set by others: counterfact, counterfact-rome, lre, popqa.", shell_complete=_sources)
-@click.option("--relation", metavar="NAME", help="One relation of it; without this, they are listed. With hub:, COLUMN=VALUE.")
-@click.option("--split", metavar="NAME", help="Which part of it.  [default: that of the source; with hub:, train]")
-@click.option("--subject", metavar="COLUMN", help="What a fact is about.  [default: first_actor or subject]")
-@click.option("--object", metavar="COLUMN", help="What is asked for.  [default: second_actor or object]")
-@click.option("--template", multiple=True, metavar="NAME=TEXT", help="Evaluation template with {columns} to fill; may be repeated.")
-@click.option("--column", multiple=True, metavar="FIELD=COLUMN", help="Rename a column, so that a template or built-in prompt finds it.")
+@click.option(
+    "--source",
+    metavar="NAME",
+    help="A set by others: counterfact, counterfact-rome, lre, popqa.",
+    shell_complete=_sources,
+)
+@click.option(
+    "--relation",
+    metavar="NAME",
+    help="One relation of it; without this, they are listed. With hub:, COLUMN=VALUE.",
+)
+@click.option(
+    "--split",
+    metavar="NAME",
+    help="Which part of it.  [default: that of the source; with hub:, train]",
+)
+@click.option(
+    "--subject", metavar="COLUMN", help="What a fact is about.  [default: first_actor or subject]"
+)
+@click.option(
+    "--object", metavar="COLUMN", help="What is asked for.  [default: second_actor or object]"
+)
+@click.option(
+    "--template",
+    multiple=True,
+    metavar="NAME=TEXT",
+    help="Evaluation template with {columns} to fill; may be repeated.",
+)
+@click.option(
+    "--column",
+    multiple=True,
+    metavar="FIELD=COLUMN",
+    help="Rename a column, so that a template or built-in prompt finds it.",
+)
 @click.option("--name", metavar="NAME", help="What to call the data set.  [default: as FILE]")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N facts.")
 @click.option(
@@ -41,9 +69,17 @@ def command() -> None:
     help="Also try whether the words of each prompt can be found in its tokens, and whether the answer's first token is among them.",
     shell_complete=completer("models"),
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT.jsonl", help="Where it goes.  [default: ./NAME.jsonl]")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="OUT.jsonl",
+    help="Where it goes.  [default: ./NAME.jsonl]",
+)
 @click.option("--force", is_flag=True, help="Replace OUT.jsonl.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr."
+)
 def import_(file: str | None, as_json: bool, **options: Any) -> int:
     """Bring FILE, a JSONL or CSV file of facts, into one file with all that an evaluation needs.
 
@@ -70,7 +106,9 @@ def import_(file: str | None, as_json: bool, **options: Any) -> int:
     from kgbench.data.sources_origin import PREFIX
 
     if options["source"] or (file or "").startswith(PREFIX):
-        imported = import_source(file, options, lambda line: click.echo(terminal_text(f"kgbench: {line}"), err=True))
+        imported = import_source(
+            file, options, lambda line: click.echo(terminal_text(f"kgbench: {line}"), err=True)
+        )
     elif file is None or options["relation"] or options["split"]:
         raise InputError(
             f"give a FILE of your own, or a set by others: --source NAME or {PREFIX}OWNER/NAME; --relation and --split are of one"

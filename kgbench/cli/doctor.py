@@ -52,13 +52,31 @@ def command(as_json: bool) -> int:
     pairs = _shipped_pairs()
     here = [name for name, complete in pairs.items() if complete]
     planted = [name for name in here if name in plants()]
-    told = {"shipped pairs": [name for name in here if name not in planted], "shipped plants": planted}
-    facts = {**_versions(), **_machine(), **_places(), **{what: ", ".join(those) or "none" for what, those in told.items()}}
-    missing = [f"package {name}; pip install kgbench brings it" for name in PACKAGES if _version(name) is None]
+    told = {
+        "shipped pairs": [name for name in here if name not in planted],
+        "shipped plants": planted,
+    }
+    facts = {
+        **_versions(),
+        **_machine(),
+        **_places(),
+        **{what: ", ".join(those) or "none" for what, those in told.items()},
+    }
+    missing = [
+        f"package {name}; pip install kgbench brings it"
+        for name in PACKAGES
+        if _version(name) is None
+    ]
     missing += [f"shipped pair {name}: install kgbench again" for name in pairs if name not in here]
     extras = {name: _lacking(name) for name in EXTRAS}
     if as_json:
-        echo_json({"facts": facts, "missing": missing, "extras": {name: not lacking for name, lacking in extras.items()}})
+        echo_json(
+            {
+                "facts": facts,
+                "missing": missing,
+                "extras": {name: not lacking for name, lacking in extras.items()},
+            }
+        )
     else:
         echo_table(["what", "here"], list(facts.items()))
         click.echo()
@@ -79,13 +97,21 @@ def _extra_lines(extras: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _lacking(extra: str) -> list[str]:
     """Distributions that an extra asks for and that are not here."""
-    wanted = [line for line in metadata.requires("kgbench") or () if re.search(rf"extra == ['\"]{extra}['\"]", line)]
+    wanted = [
+        line
+        for line in metadata.requires("kgbench") or ()
+        if re.search(rf"extra == ['\"]{extra}['\"]", line)
+    ]
     names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in wanted]
     return [name for name in names if _version(name) is None]
 
 
 def _versions() -> dict[str, str]:
-    return {"kgbench": __version__, "python": platform.python_version(), **{name: _version(name) or "missing" for name in PACKAGES}}
+    return {
+        "kgbench": __version__,
+        "python": platform.python_version(),
+        **{name: _version(name) or "missing" for name in PACKAGES},
+    }
 
 
 def _version(name: str) -> str | None:
@@ -99,9 +125,18 @@ def _shipped_pairs() -> dict[str, bool]:
     """Pairs that come with the package, and whether all their files did."""
     from kgbench.models.catalog import entry, is_delta, names, zoo_path
 
-    sources = {name: [zoo_path(source) for source in (entry(name).recipient, *entry(name).donors.values())] for name in names()}
-    shipped = {name: [path for path in paths if path is not None] for name, paths in sources.items()}
-    return {name: all((path / "config.json").exists() or is_delta(path) for path in paths) for name, paths in shipped.items() if paths}
+    sources = {
+        name: [zoo_path(source) for source in (entry(name).recipient, *entry(name).donors.values())]
+        for name in names()
+    }
+    shipped = {
+        name: [path for path in paths if path is not None] for name, paths in sources.items()
+    }
+    return {
+        name: all((path / "config.json").exists() or is_delta(path) for path in paths)
+        for name, paths in shipped.items()
+        if paths
+    }
 
 
 def _machine() -> dict[str, str]:
@@ -121,7 +156,9 @@ def _cores() -> int:
     import psutil
 
     process = psutil.Process()
-    return len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count() or 1
+    return (
+        len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count() or 1
+    )
 
 
 def _devices() -> list[str]:
@@ -144,7 +181,9 @@ def _places() -> dict[str, str]:
     hub = Path(HF_HUB_CACHE)
     checkpoints = len(list(hub.glob("models--*"))) if hub.is_dir() else 0
     return {
-        "hub": "offline (HF_HUB_OFFLINE)" if HF_HUB_OFFLINE else "asked for ids that are no directory",
+        "hub": "offline (HF_HUB_OFFLINE)"
+        if HF_HUB_OFFLINE
+        else "asked for ids that are no directory",
         "hub cache": f"{hub}, {checkpoints} models",
         "records go to": f"{RESULTS.absolute()} (eval --output-dir)",
     }

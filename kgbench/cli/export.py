@@ -18,11 +18,24 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@click.option("--format", "kind", type=click.Choice(["csv", "markdown", "latex", "json"]), help="Format.  [default: csv]")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Where to.  [default: stdout]")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["csv", "markdown", "latex", "json"]),
+    help="Format.  [default: csv]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where to.  [default: stdout]",
+)
 @output_dir
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-def command(runs: tuple[str, ...], kind: str | None, output: Path | None, output_dir: Path, as_json: bool) -> None:
+def command(
+    runs: tuple[str, ...], kind: str | None, output: Path | None, output_dir: Path, as_json: bool
+) -> None:
     """Write the figures of one or several runs as text.
 
     CSV has a line per figure, all of them, with interval, number of facts and
@@ -34,7 +47,9 @@ def command(runs: tuple[str, ...], kind: str | None, output: Path | None, output
     kgbench export RUN_A RUN_B --format latex
     """  # noqa: D301 (click reads the character, not its escape)
     if as_json and kind not in (None, "json"):
-        raise click.UsageError(f"--json is --format json, and --format {kind} is given: give one of them")
+        raise click.UsageError(
+            f"--json is --format json, and --format {kind} is given: give one of them"
+        )
     found = [find_run(run, output_dir) for run in runs]
     text = _json(found) if as_json or kind == "json" else _text(found, kind or "csv")
     if output is None:
@@ -52,4 +67,12 @@ def _text(runs: Sequence[Entry], kind: str) -> str:
 
 def _json(runs: Sequence[Entry]) -> str:
     answers = [run.record.answer(str(run.folder)) for run in runs]
-    return json.dumps(answers[0] if len(answers) == 1 else {"runs": answers}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return (
+        json.dumps(
+            answers[0] if len(answers) == 1 else {"runs": answers},
+            indent=2,
+            ensure_ascii=False,
+            allow_nan=False,
+        )
+        + "\n"
+    )

@@ -26,8 +26,15 @@ def command() -> None:
     short_help="Propose a map for a checkpoint's architecture, and try it.",
     epilog="Exit status: 0 all laws hold; 1 one does not; 2 no map can be proposed, or wrong input.",
 )
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: the map, and what holds of it.")
+@click.argument(
+    "directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False)
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object on stdout: the map, and what holds of it.",
+)
 def infer(directory: Path, as_json: bool) -> int:
     """Propose a family map for a checkpoint, from its config.json alone.
 
@@ -48,7 +55,9 @@ def infer(directory: Path, as_json: bool) -> int:
     with redirect_stdout(sys.stderr):  # what a library prints must not mix with the map
         proposal = propose(config)
     if as_json:
-        echo_json({"family": written(proposal.family), "holds": proposal.holds, **_verdicts(proposal)})
+        echo_json(
+            {"family": written(proposal.family), "holds": proposal.holds, **_verdicts(proposal)}
+        )
     else:
         echo_json(written(proposal.family))
         _tell(proposal)
@@ -59,7 +68,9 @@ def _config(directory: Path) -> dict[str, Any]:
     try:
         config = json.loads((directory / "config.json").read_text("utf-8"))
     except OSError as error:
-        raise ModelError(f"{str(directory)!r} holds no config.json that can be read; give the folder of a checkpoint") from error
+        raise ModelError(
+            f"{str(directory)!r} holds no config.json that can be read; give the folder of a checkpoint"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"the config.json in {str(directory)!r} does not read: {error}") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
@@ -77,5 +88,9 @@ def _tell(proposal: Proposal) -> None:
         told = f"holds: {law}" if why is None else f"does not hold: {law}: {why}"
         click.echo(terminal_text(told), err=True)
     if proposal.holds:
-        way = "all configurations in one forward" if proposal.packed is None else f"one row per configuration: {proposal.packed}"
+        way = (
+            "all configurations in one forward"
+            if proposal.packed is None
+            else f"one row per configuration: {proposal.packed}"
+        )
         click.echo(f"models of this type run {way}", err=True)

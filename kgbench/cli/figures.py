@@ -33,7 +33,9 @@ def is_figure(what: str) -> bool:
     known = page().figures
     if what in ("all", *page().shares, *known):
         return True
-    return not Path(what).exists() and (bool(get_close_matches(what, known)) or full_name(what) != what)
+    return not Path(what).exists() and (
+        bool(get_close_matches(what, known)) or full_name(what) != what
+    )
 
 
 def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
@@ -52,7 +54,11 @@ def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
         else:
             model, seeds = options["model"] or _MODEL, options["seeds"] or (SHIPPED,)
             pairs = [Ingredients(page(), model, options["supplement"], seed) for seed in seeds]
-            answer = _forecast(names, pairs, options) if options["dry_run"] else _make(what, pairs, options)
+            answer = (
+                _forecast(names, pairs, options)
+                if options["dry_run"]
+                else _make(what, pairs, options)
+            )
     if options["as_json"]:
         echo_json(answer)
     return 0
@@ -63,25 +69,36 @@ def _again(what: str, options: Mapping[str, Any]) -> dict[str, Any]:
     from kgbench.reproduction.measured import read_measured
 
     if given := [name for name in ("model", "supplement", "seeds", "dry_run") if options[name]]:
-        raise InputError(f"--rows computes figures from a file alone: leave out --{given[0].replace('_', '-')}")
+        raise InputError(
+            f"--rows computes figures from a file alone: leave out --{given[0].replace('_', '-')}"
+        )
     return _report(what, read_measured(options["rows"]), options)
 
 
-def _forecast(names: Sequence[str], pairs: Sequence[Ingredients], options: Mapping[str, Any]) -> dict[str, Any]:
+def _forecast(
+    names: Sequence[str], pairs: Sequence[Ingredients], options: Mapping[str, Any]
+) -> dict[str, Any]:
     from kgbench.reproduction.forecast import forecasts, needs, room
 
     what = pairs[0]
     free = room(what, options["output_dir"], options["device"])
     with progress(shown=not options["quiet"]) as report:
         known = _rows_there(_folder(what.model, options))
-        parts = list(forecasts(names, pairs, options["output_dir"], options["device"], report, known))
+        parts = list(
+            forecasts(names, pairs, options["output_dir"], options["device"], report, known)
+        )
     found = needs(parts, free)
     if not options["as_json"]:
         echo_table(["part", "time", "memory", "disk", "it takes"], [_row(part) for part in parts])
         click.echo()
         for line in _total(parts, found):
             click.echo(line)
-    return {"model": what.model, "figures": list(names), "parts": [part.to_json() for part in parts], **found.to_json()}
+    return {
+        "model": what.model,
+        "figures": list(names),
+        "parts": [part.to_json() for part in parts],
+        **found.to_json(),
+    }
 
 
 def _row(part: PartForecast) -> list[str]:
@@ -103,7 +120,9 @@ def _total(parts: Sequence[PartForecast], found: Needs) -> Iterator[str]:
     left = len(parts) - len(known)
     unknown = f", and {left} of {len(parts)} parts that cannot be told beforehand" if left else ""
     more = found.disk_bytes - found.kept_bytes
-    kept = f"{size(found.kept_bytes)} kept" + (f", {size(more)} more while a donor is trained" if more else "")
+    kept = f"{size(found.kept_bytes)} kept" + (
+        f", {size(more)} more while a donor is trained" if more else ""
+    )
     download = f"; {size(found.download_bytes)} of it to download" if found.download_bytes else ""
     said = {
         "in all": f"about {duration_text(sum(known))}{unknown}",
@@ -128,7 +147,10 @@ def _bases(parts: Sequence[PartForecast]) -> dict[str, str]:
     for part in parts:
         if part.basis:
             found.setdefault(part.basis, []).append(part.part)
-    return {basis: some[0] if len(some) == 1 else f"{some[0]} and {len(some) - 1} more" for basis, some in found.items()}
+    return {
+        basis: some[0] if len(some) == 1 else f"{some[0]} and {len(some) - 1} more"
+        for basis, some in found.items()
+    }
 
 
 def _make(what: str, pairs: Sequence[Ingredients], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,7 +165,9 @@ def _make(what: str, pairs: Sequence[Ingredients], options: Mapping[str, Any]) -
 
     with progress(shown=not options["quiet"]) as report:
         known = _rows_there(folder)
-        measured = make(chosen(what), pairs, options["output_dir"], options["device"], report, known, keep)
+        measured = make(
+            chosen(what), pairs, options["output_dir"], options["device"], report, known, keep
+        )
     return _report(what, measured, options)
 
 
@@ -175,14 +199,23 @@ def _report(what: str, measured: Measured, options: Mapping[str, Any]) -> dict[s
     folder = _folder(model, options)
     rows = options["rows"] or folder / ROWS
     shown = names if options["rows"] else every
-    made = asked if options["rows"] else figures_of(figures_there(every, measured, page()), measured, page())
+    made = (
+        asked
+        if options["rows"]
+        else figures_of(figures_there(every, measured, page()), measured, page())
+    )
     control = results(measured, page()) if measured.about.tiny and len(shown) > 1 else ()
     path = write_report(made, folder, lacking(shown, measured, page()), control)
     if not options["as_json"]:
         click.echo("\n".join(_lines(asked)))
         click.echo(f"report   {path}")
         click.echo(f"rows     {rows}")
-    return {"model": model, "report": str(path), "rows": str(rows), "figures": [answer_of(one) for one in asked]}
+    return {
+        "model": model,
+        "report": str(path),
+        "rows": str(rows),
+        "figures": [answer_of(one) for one in asked],
+    }
 
 
 def _lines(made: Sequence[Made]) -> Iterator[str]:
@@ -208,10 +241,17 @@ def answer_of(one: Made) -> dict[str, Any]:
             "bounds": dict(claim.claim.bounds),
             "difference": claim.difference.answer(),
             "outcome": claim.outcome,
-            "larger": None if claim.larger is None else {"term": claim.larger.name, "recovery": claim.larger.recovery},
-            "paper": {model: {"difference": claim.paper[model].value, "keeps": kept} for model, kept in claim.in_paper.items()},
+            "larger": None
+            if claim.larger is None
+            else {"term": claim.larger.name, "recovery": claim.larger.recovery},
+            "paper": {
+                model: {"difference": claim.paper[model].value, "keeps": kept}
+                for model, kept in claim.in_paper.items()
+            },
         }
         for claim in one.claims
     ]
-    records = {str(seed): one.about.evaluations[seed][one.figure.evaluation].record for seed in one.seeds}
+    records = {
+        str(seed): one.about.evaluations[seed][one.figure.evaluation].record for seed in one.seeds
+    }
     return {"figure": one.name, "records": records, "claims": claims}

@@ -13,9 +13,23 @@ from kgbench.cli.values import pairs
 from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset
 from kgbench.data.exports import check_target, write_dataset
 from kgbench.data.facts import left_out
-from kgbench.data.fitting import Giveaways, builtin_fitting, giveaways, mentions, own_prompts, refuse_leaks
+from kgbench.data.fitting import (
+    Giveaways,
+    builtin_fitting,
+    giveaways,
+    mentions,
+    own_prompts,
+    refuse_leaks,
+)
 from kgbench.data.imports import Table, read_table
-from kgbench.data.sources import Relation, choose_fields, choose_relation, load_source, one_relation, read_relations
+from kgbench.data.sources import (
+    Relation,
+    choose_fields,
+    choose_relation,
+    load_source,
+    one_relation,
+    read_relations,
+)
 from kgbench.data.sources_origin import fetch, locate
 from kgbench.errors import InputError, RegionError
 from kgbench.testing.decisions import FEWEST
@@ -86,16 +100,27 @@ class Imported:
         yield f"wrote {self.path}: {_facts(len(self.dataset.facts))} of {self.source}, {roles}"
         yield from self.origin
         unit = "row" if self.origin else "line"
-        left_out = [f"{len(lines)} {reason} ({_numbers(unit, lines)})" for reason, lines in self.dropped.items()]
-        left_out += [f"column {name} (empty at {unit} {line})" for name, line in self.incomplete.items()]
+        left_out = [
+            f"{len(lines)} {reason} ({_numbers(unit, lines)})"
+            for reason, lines in self.dropped.items()
+        ]
+        left_out += [
+            f"column {name} (empty at {unit} {line})" for name, line in self.incomplete.items()
+        ]
         if self.beyond:
             left_out.append(f"{self.beyond} beyond --limit")
         if left_out:
             yield f"left out: {', '.join(left_out)}"
         yield ""
-        yield "the first fact in each prompt:" if self.dataset.templates else "the first fact in each built-in prompt that has its fields:"
+        yield (
+            "the first fact in each prompt:"
+            if self.dataset.templates
+            else "the first fact in each built-in prompt that has its fields:"
+        )
         width = max(map(len, self.prompts))
-        yield from (f"    {name:{width}}  {_marked(some[0])}" for name, some in self.prompts.items())
+        yield from (
+            f"    {name:{width}}  {_marked(some[0])}" for name, some in self.prompts.items()
+        )
         for name, found in self.giveaways.items():
             if found.in_wording:
                 yield f"the answer is among the words of prompt {name!r} itself in {self._share(found.in_wording)}, as choices are"
@@ -128,7 +153,10 @@ class Imported:
             "templates": dict(self.dataset.templates),
             "training": list(self.dataset.training),
             "builtin_prompts": list(self.builtin),
-            "first": {name: {"text": p.text, "target": p.target, "spans": dict(p.spans)} for name, p in first.items()},
+            "first": {
+                name: {"text": p.text, "target": p.target, "spans": dict(p.spans)}
+                for name, p in first.items()
+            },
             "leaking": _ids({name: found.by_field for name, found in self.giveaways.items()}),
             "first_word": _ids({name: found.first_word for name, found in self.giveaways.items()}),
             "in_wording": _ids({name: found.in_wording for name, found in self.giveaways.items()}),
@@ -145,7 +173,11 @@ class Imported:
     def _next(self) -> Iterator[str]:
         file = shlex.quote(str(self.path))
         for program, prefix in (("kgbench eval", ""), ("python -m pytest", "kgbench-")):
-            chosen = "" if self.dataset.templates or _suite_fits(self.builtin) else f" --{prefix}prompt {','.join(self.builtin)}"
+            chosen = (
+                ""
+                if self.dataset.templates or _suite_fits(self.builtin)
+                else f" --{prefix}prompt {','.join(self.builtin)}"
+            )
             models = f"--{prefix}recipient path/to/before --{prefix}donor sft=path/to/after"
             yield f"{program} {models} --{prefix}dataset {file}{chosen}"
 
@@ -164,18 +196,26 @@ class Listed:
 
     def lines(self) -> Iterator[str]:
         """Each relation with the number of its facts and the first of them."""
-        number, name = max(len(str(len(one.facts))) for one in self.relations.values()), max(map(len, self.relations))
+        number, name = (
+            max(len(str(len(one.facts))) for one in self.relations.values()),
+            max(map(len, self.relations)),
+        )
         yield "choose one by --relation:"
         for key, one in self.relations.items():
             yield f"    {key:{name}}  {len(one.facts):{number}}  {_visible(one.example)}"
 
     def to_json(self) -> dict[str, Any]:
         """The same for programs."""
-        relations = [{"relation": key, "facts": len(one.facts), "example": one.example} for key, one in self.relations.items()]
+        relations = [
+            {"relation": key, "facts": len(one.facts), "example": one.example}
+            for key, one in self.relations.items()
+        ]
         return {"origin": list(self.origin), "relations": relations}
 
 
-def import_source(place: str | None, options: Mapping[str, Any], tell: Callable[[str], None]) -> Imported | Listed:
+def import_source(
+    place: str | None, options: Mapping[str, Any], tell: Callable[[str], None]
+) -> Imported | Listed:
     """Take one relation of a set by others; where there are several and none is named, tell which there are.
 
     Args:
@@ -186,7 +226,9 @@ def import_source(place: str | None, options: Mapping[str, Any], tell: Callable[
     Raises:
         InputError: Something is wrong; then nothing is written.
     """
-    origin = locate(load_source(options["source"]) if options["source"] else None, place, options["split"])
+    origin = locate(
+        load_source(options["source"]) if options["source"] else None, place, options["split"]
+    )
     source, wanted = one_relation(origin.source, options["relation"])
     given = _given(options)
     fields, needed = choose_fields(source, given)
@@ -196,7 +238,11 @@ def import_source(place: str | None, options: Mapping[str, Any], tell: Callable[
     relations = read_relations(source, fetch(origin), fields, needed)
     if (relation := choose_relation(source, relations, wanted)) is None:
         return Listed(told, relations)
-    imported = _imported(relation, {**options, "subject": needed[0], "object": needed[1], "column": ()}, given.templates)
+    imported = _imported(
+        relation,
+        {**options, "subject": needed[0], "object": needed[1], "column": ()},
+        given.templates,
+    )
     return replace(imported, origin=told)
 
 
@@ -205,7 +251,9 @@ def _given(options: Mapping[str, Any]) -> ImportOptions:
     return ImportOptions(options["subject"], options["object"], columns, templates)
 
 
-def _imported(relation: Relation, options: Mapping[str, Any], templates: Mapping[str, str]) -> Imported:
+def _imported(
+    relation: Relation, options: Mapping[str, Any], templates: Mapping[str, str]
+) -> Imported:
     """A relation, brought in by the way that a file of one's own takes."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "facts.jsonl"
@@ -215,9 +263,16 @@ def _imported(relation: Relation, options: Mapping[str, Any], templates: Mapping
         except InputError as error:
             raise InputError(str(error).replace(str(file), relation.name)) from None
     rows = list(relation.facts)  # below the header: that of line 2 comes first
-    dropped = {reason: [rows[line - 2] for line in lines] for reason, lines in imported.dropped.items()}
+    dropped = {
+        reason: [rows[line - 2] for line in lines] for reason, lines in imported.dropped.items()
+    }
     incomplete = {name: rows[line - 2] for name, line in imported.incomplete.items()}
-    return replace(imported, source=relation.name, dropped={**relation.dropped, **dropped}, incomplete=incomplete)
+    return replace(
+        imported,
+        source=relation.name,
+        dropped={**relation.dropped, **dropped},
+        incomplete=incomplete,
+    )
 
 
 def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
@@ -270,19 +325,27 @@ def _target(file: Path, name: str, options: Mapping[str, Any]) -> Path:
     """Where to write, having checked that it may be written."""
     path: Path = options["output"] or Path(f"{name}.jsonl")
     if options["output"] is None and path.name != f"{name}.jsonl":
-        raise InputError(f"the name {name!r} cannot be that of a file here; say by -o OUT.jsonl where the facts go")
+        raise InputError(
+            f"the name {name!r} cannot be that of a file here; say by -o OUT.jsonl where the facts go"
+        )
     if path.exists() and path.samefile(file):
-        raise InputError(f"{path} is the file that is read; give another one to write to by -o, or another --name")
+        raise InputError(
+            f"{path} is the file that is read; give another one to write to by -o, or another --name"
+        )
     check_target(path, options["force"])
     return path
 
 
-def _usable(file: Path, dataset: Dataset, builtin: Mapping[str, Sequence[Prompt]]) -> Mapping[str, Sequence[Prompt]]:
+def _usable(
+    file: Path, dataset: Dataset, builtin: Mapping[str, Sequence[Prompt]]
+) -> Mapping[str, Sequence[Prompt]]:
     """The prompts that an evaluation of these facts would ask."""
     found = own_prompts(dataset) or builtin
     if not found:
         subject = dataset.subject if dataset.subject.isidentifier() else "subject"
-        example = shlex.quote(f"ask=Q: What is the {_doubled(dataset.object)} {{P:of}} {{{subject}}}? A:")
+        example = shlex.quote(
+            f"ask=Q: What is the {_doubled(dataset.object)} {{P:of}} {{{subject}}}? A:"
+        )
         raise InputError(
             f"{file}: no built-in prompt can be filled from the fields {', '.join(dataset.fields)}; give a template of your own, such as "
             f"--template {example}, or rename columns by --column FIELD=COLUMN to the fields of a prompt in `kgbench ls prompts`"
@@ -323,7 +386,11 @@ def _tokenized(
 
 def _untold(some: Sequence[Prompt], given_away: Giveaways) -> Sequence[Prompt]:
     """Those that are in no group yet."""
-    told = {prompt.fact.id for group in (given_away.by_field, given_away.in_wording, given_away.first_word) for prompt in group}
+    told = {
+        prompt.fact.id
+        for group in (given_away.by_field, given_away.in_wording, given_away.first_word)
+        for prompt in group
+    }
     return [prompt for prompt in some if prompt.fact.id not in told]
 
 

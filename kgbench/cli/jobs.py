@@ -30,7 +30,19 @@ Done: TypeAlias = "tuple[Run, Sequence[Path]]"
 FILE_OPTIONS = ("subject", "object", "column", "template")
 """Options about a user's own file of facts."""
 
-SAME_NAME = ("model", "recipient", "revision", "chat_template", "dataset", "suite", "layers", "limit", "dtype", "seed", "metric")
+SAME_NAME = (
+    "model",
+    "recipient",
+    "revision",
+    "chat_template",
+    "dataset",
+    "suite",
+    "layers",
+    "limit",
+    "dtype",
+    "seed",
+    "metric",
+)
 """Options that are fields of the specification as they stand; one that is not given has the specification's default."""
 
 SETTINGS = ("batch_size", "device", "device_map", "executor", "output_dir", "stream_donors")
@@ -114,7 +126,9 @@ def _check_specs(specs: Sequence[Spec]) -> list[str]:
 
 def _for_one(specs: Sequence[Spec], refusing: Spec, parameter: str) -> str:
     """How to give a parameter to one of several localizers, where it was given to all and one of them does not have it."""
-    others = dict.fromkeys(spec.localizer.rpartition(":")[2] for spec in specs if spec.localizer != refusing.localizer)
+    others = dict.fromkeys(
+        spec.localizer.rpartition(":")[2] for spec in specs if spec.localizer != refusing.localizer
+    )
     if not others or parameter not in refusing.localizer_args:
         return ""
     return f" To give it to one localizer, write --localizer-arg {next(iter(others))}.{parameter}={refusing.localizer_args[parameter]}."
@@ -131,11 +145,15 @@ def _check(options: Options) -> bool:
     planted = options["suite"] is not None and load_suite(options["suite"]).truth
     models = listed(options["model"])
     if not models and options["recipient"] is None and not planted:
-        raise InputError("which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor PATH")
+        raise InputError(
+            "which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor PATH"
+        )
     if len(models) > 1 or "all" in models:
         for name in ("recipient", "donor"):
             if options[name]:
-                raise InputError(f"--{name} is about one pair, and --model names several: give one --model, or leave out --{name}")
+                raise InputError(
+                    f"--{name} is about one pair, and --model names several: give one --model, or leave out --{name}"
+                )
     for name in FILE_OPTIONS:
         if options[name] and options["dataset"] is None:
             raise InputError(f"--{name} says how to read a file of facts: add --dataset FILE")
@@ -160,7 +178,9 @@ def models_of(options: Options, planted: bool = False) -> tuple[str | None, ...]
 
     named = listed(options["model"])
     if planted and not any(options[name] for name in ("recipient", "donor", "dataset")):
-        found = [planted_models(None if name == "all" else name) or (name,) for name in named or ("all",)]
+        found = [
+            planted_models(None if name == "all" else name) or (name,) for name in named or ("all",)
+        ]
     else:
         found = [shipped() if name == "all" else (name,) for name in named]
     return tuple(dict.fromkeys(name for names in found for name in names)) or (None,)
@@ -172,7 +192,9 @@ def _spec(options: Options, localizer: str) -> Spec:
     given = {name: options[name] for name in SAME_NAME if options[name] is not None}
     return Spec(
         localizer=localizer,
-        localizer_args=arguments_of(localizer, listed(options["localizer"]), options["localizer_arg"]),
+        localizer_args=arguments_of(
+            localizer, listed(options["localizer"]), options["localizer_arg"]
+        ),
         donors=donors_of(options["donor"]),
         imports=imports_of(options),
         prompts=listed(options["prompt"]),
@@ -215,7 +237,11 @@ def _print(run: Run, pictures: Sequence[Path]) -> None:
 
     click.echo(render_table(run.record))
     click.echo()
-    click.echo("computed before: this run computed nothing" if run.reused else f"computed in {duration_text(run.record.cost.seconds)}")
+    click.echo(
+        "computed before: this run computed nothing"
+        if run.reused
+        else f"computed in {duration_text(run.record.cost.seconds)}"
+    )
     for line in trained_lines(run.record.notes.get("origins")):
         click.echo(line)
     click.echo(f"record   {run.path}")
@@ -229,7 +255,10 @@ def _print_verdicts(runs: Sequence[Run], alone: bool) -> None:
     if len(runs) > 1:
         if not alone:
             click.echo()
-        rows = [[run.record.model, run.record.identity.localizer.name, verdict_of(run.record)] for run in runs]
+        rows = [
+            [run.record.model, run.record.identity.localizer.name, verdict_of(run.record)]
+            for run in runs
+        ]
         echo_table(["model", "localizer", "verdict"], rows)
     elif alone:
         click.echo(verdict_of(runs[0].record))
@@ -244,7 +273,11 @@ def trained_lines(origins: object) -> list[str]:
     from kgbench.models.trained import is_donor_name
 
     named = origins.items() if isinstance(origins, dict) else ()
-    return [f"donor    {part} is {origin}, trained with kgbench train" for part, origin in named if is_donor_name(str(origin))]
+    return [
+        f"donor    {part} is {origin}, trained with kgbench train"
+        for part, origin in named
+        if is_donor_name(str(origin))
+    ]
 
 
 def _print_plants(by_localizer: Sequence[Sequence[Done]]) -> None:
@@ -265,7 +298,14 @@ def _plants_json(runs: Sequence[Run]) -> dict[str, Any]:
     for run in runs:
         assert run.record.planted is not None
         facts = max(row.n for row in run.record.rows)
-        rows.append({"plant": run.record.model, "n": facts, **run.record.planted.answer(), "record": str(run.path)})
+        rows.append(
+            {
+                "plant": run.record.model,
+                "n": facts,
+                **run.record.planted.answer(),
+                "record": str(run.path),
+            }
+        )
     return {"localizer": runs[0].record.identity.localizer.name, "suite": "planted", "rows": rows}
 
 

@@ -54,7 +54,9 @@ class LazyGroup(click.Group):
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:{width}}", about) for name, about in names.items()])
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, but an unknown name is answered with the nearest ones."""
         names = self.list_commands(ctx)
         if args[0] not in (*names, *self.aliases) and not args[0].startswith("-"):

@@ -58,11 +58,15 @@ def build(root: Path, as_json: bool) -> int:
     if as_json:
         echo_json({"root": str(root), "files": files, "changed": changed})
     else:
-        click.echo(f"{files} files, {changed} of them written or deleted; look at {root / 'site' / 'index.html'}")
+        click.echo(
+            f"{files} files, {changed} of them written or deleted; look at {root / 'site' / 'index.html'}"
+        )
     return 0
 
 
-@command.command(epilog="Exit status: 0 all is as it should be; 1 something differs; 2 wrong input.")
+@command.command(
+    epilog="Exit status: 0 all is as it should be; 1 something differs; 2 wrong input."
+)
 @root_option
 @json_option
 def check(root: Path, as_json: bool) -> int:
@@ -81,13 +85,23 @@ def check(root: Path, as_json: bool) -> int:
     if as_json:
         echo_json({"root": str(root), "entries": entries, "wrong": wrong})
     else:
-        click.echo("\n".join(wrong or [f"{entries} entries are in order, and LEADERBOARD.md is what they give"]))
+        click.echo(
+            "\n".join(
+                wrong or [f"{entries} entries are in order, and LEADERBOARD.md is what they give"]
+            )
+        )
     return 1 if wrong else 0
 
 
 @command.command()
 @root_option
-@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="On this machine; 0 takes a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8765,
+    show_default=True,
+    help="On this machine; 0 takes a free one.",
+)
 @output_dir
 def serve(root: Path, port: int, output_dir: Path) -> int:
     """Show the pages in a browser, with your own runs beside the board."""
@@ -116,8 +130,12 @@ def pack(root: Path, as_json: bool) -> int:
     return 0
 
 
-@command.command(epilog="Exit status: 0 all entries are there; 1 some runs failed; 2 wrong input; 130 interrupted.")
-@click.option("--board", multiple=True, metavar="NAME", help="Only of this board; several with commas.")
+@command.command(
+    epilog="Exit status: 0 all entries are there; 1 some runs failed; 2 wrong input; 130 interrupted."
+)
+@click.option(
+    "--board", multiple=True, metavar="NAME", help="Only of this board; several with commas."
+)
 @click.option("--method", multiple=True, metavar="NAME", help="Only of this method; likewise.")
 @click.option(
     "--model",
@@ -125,8 +143,15 @@ def pack(root: Path, as_json: bool) -> int:
     metavar="PAIR",
     help="Only on this pair and the plants in it, or on this plant; likewise.",
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N facts, to try it out.")
-@click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only the first N facts, to try it out.",
+)
+@click.option(
+    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps."
+)
 @root_option
 @output_dir
 @click.option("--dry-run", is_flag=True, help="Only count the entries, and estimate the time.")

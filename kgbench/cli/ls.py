@@ -29,7 +29,12 @@ def _kinds(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
 @click.argument("kind", metavar="|".join((*CATALOGUES, RUNS)), shell_complete=_kinds)
 @click.argument("name", required=False)
 @output_dir
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: name to description; of localizers, name to object.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object on stdout: name to description; of localizers, name to object.",
+)
 def command(kind: str, name: str | None, output_dir: Path, as_json: bool) -> None:
     """List models, datasets, prompts, localizers, suites or recorded runs.
 
@@ -42,7 +47,9 @@ def command(kind: str, name: str | None, output_dir: Path, as_json: bool) -> Non
     if kind not in CATALOGUES and kind != RUNS:
         raise UnknownNameError("kind", kind, (*CATALOGUES, RUNS))
     if name is not None and kind != "localizers":
-        raise click.UsageError(f"a NAME goes with `kgbench ls localizers`, and {name!r} is given with {kind}")
+        raise click.UsageError(
+            f"a NAME goes with `kgbench ls localizers`, and {name!r} is given with {kind}"
+        )
     if kind == RUNS:
         _runs(output_dir, as_json)
         return
@@ -66,7 +73,9 @@ def _runs(folder: Path, as_json: bool) -> None:
     from kgbench.records import RecordStore
 
     if not folder.is_dir():
-        raise InputError(f"--results {str(folder)!r}: no such folder; `kgbench eval` makes one, or name another")
+        raise InputError(
+            f"--results {str(folder)!r}: no such folder; `kgbench eval` makes one, or name another"
+        )
     found = sorted(RecordStore(folder).scan(), key=lambda stored: stored.record.provenance.time)
     rows = [{"id": stored.record.id[:12], **run_columns(stored.record)} for stored in found]
     if as_json:
@@ -74,14 +83,18 @@ def _runs(folder: Path, as_json: bool) -> None:
     elif not rows:
         click.echo(f"no run in {folder}")
     else:
-        told = [key for key in rows[0] if any(row[key] not in ("", "–") for row in rows)]  # nothing stands in the others
+        told = [
+            key for key in rows[0] if any(row[key] not in ("", "–") for row in rows)
+        ]  # nothing stands in the others
         echo_table(told, [[_wrapped(key, row[key]) for key in told] for row in rows])
 
 
 def _wrapped(column: str, text: str) -> str:
     """Long cells in lines; of the verdict, the last column, the first clause, which the table wraps."""
     if column == "verdict":
-        return re.split("; (?=without|the )", text)[0]  # a graft has a semicolon too; `kgbench show` has the whole
+        return re.split("; (?=without|the )", text)[
+            0
+        ]  # a graft has a semicolon too; `kgbench show` has the whole
     if len(text) <= CELL:
         return text or "–"
     return "\n".join(textwrap.wrap(text, CELL, break_long_words=False, break_on_hyphens=False))
@@ -95,7 +108,10 @@ def _parameters(name: str, as_json: bool) -> None:
     if as_json:
         echo_json(rows)
     elif rows:
-        echo_table(["parameter", "default", "values", "what it is"], [[key, *row.values()] for key, row in rows.items()])
+        echo_table(
+            ["parameter", "default", "values", "what it is"],
+            [[key, *row.values()] for key, row in rows.items()],
+        )
         click.echo(f"\ngive one with --localizer-arg {next(iter(rows))}=VALUE")
     else:
         click.echo(f"{name} has no parameters")
@@ -110,7 +126,11 @@ def _with_donors(models: Rows) -> Rows:
 
     donors = trained_donors()
     under = {name: [donor for donor in donors.values() if donor.model == name] for name in models}
-    rows = {name: row for model, about in models.items() for name, row in ((model, about), *((d.name, d.about) for d in under[model]))}
+    rows = {
+        name: row
+        for model, about in models.items()
+        for name, row in ((model, about), *((d.name, d.about) for d in under[model]))
+    }
     return {**rows, **{donor.name: donor.about for donor in donors.values()}}
 
 
@@ -120,7 +140,9 @@ def _print(what: str, rows: Rows) -> None:
     if {row.get("from") for row in told.values()} == {"kgbench"}:
         columns.remove("from")  # it says nothing where no other package has one
     headers = [what, *("what it is" if column == "about" else column for column in columns)]
-    echo_table(headers, [[name, *(_text(row[column]) for column in columns)] for name, row in told.items()])
+    echo_table(
+        headers, [[name, *(_text(row[column]) for column in columns)] for name, row in told.items()]
+    )
 
 
 def _text(value: Any) -> str:

@@ -20,7 +20,13 @@ KINDS = ("scoring", "intervention")
 
 @click.command()
 @click.argument("name", metavar="NAME")
-@click.option("--kind", type=click.Choice(KINDS), default=KINDS[0], show_default=True, help="Ranks sites, or intervenes at given ones.")
+@click.option(
+    "--kind",
+    type=click.Choice(KINDS),
+    default=KINDS[0],
+    show_default=True,
+    help="Ranks sites, or intervenes at given ones.",
+)
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -50,9 +56,13 @@ def _check(name: str) -> None:
     from kgbench.localizers import names
 
     if not fullmatch(r"[a-z][a-z0-9_]*", name, ASCII) or iskeyword(name):
-        raise InputError(f"{name!r} cannot name a localizer: expected small letters, digits and underscores, such as my_method")
+        raise InputError(
+            f"{name!r} cannot name a localizer: expected small letters, digits and underscores, such as my_method"
+        )
     if name in names():
-        raise InputError(f"there is a localizer {name!r} already, see `kgbench ls localizers`: choose another name")
+        raise InputError(
+            f"there is a localizer {name!r} already, see `kgbench ls localizers`: choose another name"
+        )
 
 
 def _filled(template: str, name: str, method: str) -> str:
@@ -64,12 +74,18 @@ def _write(texts: Mapping[Path, str]) -> None:
     """Write all files, or none where one is there already."""
     for path in texts:
         if path.exists():
-            raise OutputError(f"{path} is there already: choose another name or another --output-dir, or remove it")
+            raise OutputError(
+                f"{path} is there already: choose another name or another --output-dir, or remove it"
+            )
         if path.stem in sys.stdlib_module_names or find_spec(path.stem) is not None:
-            raise InputError(f"a Python module {path.stem!r} is installed, and {path} would hide it: choose another name")
+            raise InputError(
+                f"a Python module {path.stem!r} is installed, and {path} would hide it: choose another name"
+            )
     try:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise OutputError(f"{path.parent} cannot be written: {error.strerror}; give another --output-dir") from None
+        raise OutputError(
+            f"{path.parent} cannot be written: {error.strerror}; give another --output-dir"
+        ) from None

@@ -10,7 +10,9 @@ from typing import Any, TextIO
 
 import click
 
-CONTROL = re.compile(r"(?!\r\n)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+CONTROL = re.compile(
+    r"(?!\r\n)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 """Characters that a terminal obeys, that turn the order of writing round, or that have no encoding."""
 
 

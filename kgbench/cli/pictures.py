@@ -26,7 +26,13 @@ def write_pictures(record: Record, folder: Path) -> list[Path]:
         drawn.append((f"curve-{record.metric}", board.curve_files))
     if record.scores:
         drawn.append(("map", board.heatmap_files))
-    return [path for name, draw in drawn for path in _missing(record, [folder / f"{name}{suffix}" for suffix in (".png", ".svg")], draw)]
+    return [
+        path
+        for name, draw in drawn
+        for path in _missing(
+            record, [folder / f"{name}{suffix}" for suffix in (".png", ".svg")], draw
+        )
+    ]
 
 
 def _missing(record: Record, paths: list[Path], draw: Draw) -> list[Path]:

@@ -21,7 +21,14 @@ def progress(shown: bool = True) -> Iterator[Report | None]:
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     # Names come from users: they are text, never markup.
     what = TextColumn("{task.description}", markup=False)

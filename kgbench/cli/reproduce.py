@@ -16,7 +16,18 @@ from kgbench.errors import InputError
 
 OF_FIGURES = ("report", "supplement", "seeds", "rows", "dry_run")
 OF_RUNS = (
-    *("localizer", "recipient", "donor", "revision", "chat_template", "dataset", "subject", "object", "column", "template"),
+    *(
+        "localizer",
+        "recipient",
+        "donor",
+        "revision",
+        "chat_template",
+        "dataset",
+        "subject",
+        "object",
+        "column",
+        "template",
+    ),
     *("batch_size", "tolerance"),
 )
 """Options that only one of the two kinds takes; --executor and --device have defaults."""
@@ -24,11 +35,17 @@ OF_STUDY = ("only", "runs")
 """Options of the study alone; of the others it takes --report, --seeds and --dry-run."""
 
 
-@click.command(epilog="Exit status: 0 done, also where a claim fails; 2 wrong input; 130 interrupted.")
+@click.command(
+    epilog="Exit status: 0 done, also where a claim fails; 2 wrong input; 130 interrupted."
+)
 @click.argument("what", metavar="FIGURE|acceptance|all|study")
 @again_options
 @click.option(
-    "--output-dir", type=click.Path(path_type=Path, file_okay=False), default=RESULTS, show_default=True, help="Where records go."
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=RESULTS,
+    show_default=True,
+    help="Where records go.",
 )
 @click.option(
     "--report",
@@ -36,7 +53,11 @@ OF_STUDY = ("only", "runs")
     metavar="DIR",
     help="Where the report goes.  [default: ./kgbench-reproduction/MODEL]",
 )
-@click.option("--supplement", metavar="FILE|ID", help="Other text for the gentle recipe; a tiny pair has its own.")
+@click.option(
+    "--supplement",
+    metavar="FILE|ID",
+    help="Other text for the gentle recipe; a tiny pair has its own.",
+)
 @click.option(
     "--seeds",
     metavar="N,N,…",
@@ -50,7 +71,10 @@ OF_STUDY = ("only", "runs")
     help="Figures from the rows.parquet of a report, without a model.",
 )
 @click.option(
-    "--only", multiple=True, metavar="RUN|CELL", help="Of the study: this run, or the runs of this cell; may be repeated.  [default: all]"
+    "--only",
+    multiple=True,
+    metavar="RUN|CELL",
+    help="Of the study: this run, or the runs of this cell; may be repeated.  [default: all]",
 )
 @click.option(
     "--runs",
@@ -90,7 +114,11 @@ def command(what: str, output_dir: Path, as_json: bool, quiet: bool, **options: 
     """  # noqa: D301 (click reads the character, not its escape)
     said = {**options, "output_dir": output_dir, "as_json": as_json, "quiet": quiet}
     if what == STUDY:
-        others = (*OF_RUNS, *(name for name in OF_FIGURES if name not in ("report", "seeds", "dry_run")), "model")
+        others = (
+            *OF_RUNS,
+            *(name for name in OF_FIGURES if name not in ("report", "seeds", "dry_run")),
+            "model",
+        )
         _refuse(what, "a figure or a run", [name for name in others if options[name]])
         return reproduce_study(said)
     _refuse(what, "the study", [name for name in OF_STUDY if options[name] not in (None, ())])
@@ -119,4 +147,6 @@ def _seeds(text: str | None) -> tuple[int, ...]:
 def _refuse(what: str, kind: str, given: list[str]) -> None:
     if given:
         option = f"--{given[0].replace('_', '-')}"
-        raise InputError(f"{option} says how {kind} is reproduced, and {what!r} is none: leave it out")
+        raise InputError(
+            f"{option} says how {kind} is reproduced, and {what!r} is none: leave it out"
+        )

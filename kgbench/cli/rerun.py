@@ -15,7 +15,9 @@ from kgbench.cli.progress import progress
 from kgbench.cli.runs import find_run, output_dir
 
 
-@click.command(epilog="Exit status: 0 it agrees; 1 it differs; 2 it cannot be run here, or wrong input.")
+@click.command(
+    epilog="Exit status: 0 it agrees; 1 it differs; 2 it cannot be run here, or wrong input."
+)
 @click.argument("run", metavar="RUN")
 @again_options
 @output_dir
@@ -52,12 +54,19 @@ def rerun(run: str, options: Mapping[str, Any]) -> int:
     from kgbench.board.repeated import render_repeated, repeated_answer, repeated_sentence
     from kgbench.runner.reproduce import reproduce
 
-    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout), progress(shown=not options["quiet"]) as report:
+    with (
+        redirect_stdout(sys.stderr if options["as_json"] else sys.stdout),
+        progress(shown=not options["quiet"]) as report,
+    ):
         places, settings = places_of(options), settings_of(options)
-        again = reproduce(found.record, found.facts(), places, settings, options["tolerance"], report)
+        again = reproduce(
+            found.record, found.facts(), places, settings, options["tolerance"], report
+        )
     what = f"all {len(set(found.facts()['fact'].to_pylist()))} facts"
     if options["as_json"]:
-        echo_json({"id": found.record.id, "path": str(found.folder), **repeated_answer(again, what)})
+        echo_json(
+            {"id": found.record.id, "path": str(found.folder), **repeated_answer(again, what)}
+        )
     else:
         click.echo((repeated_sentence if options["quiet"] else render_repeated)(again, what))
     return 0 if again.agrees else 1

@@ -24,13 +24,22 @@ if TYPE_CHECKING:
     epilog="Exit status: 0 the stored figures are those of the rows; 1 some differ; 2 wrong input.",
 )
 @click.argument("run", metavar="RUN")
-@click.option("--metric", metavar="NAME", help="Make the ratios and the verdict on this metric.  [default: the run's]")
+@click.option(
+    "--metric",
+    metavar="NAME",
+    help="Make the ratios and the verdict on this metric.  [default: the run's]",
+)
 @click.option("--in-place", is_flag=True, help="Write the record back, in the present format.")
 @click.option(
-    "--output-dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write the record to this folder of records."
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the record to this folder of records.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(run: str, metric: str | None, in_place: bool, output_dir: Path | None, as_json: bool) -> int:
+def command(
+    run: str, metric: str | None, in_place: bool, output_dir: Path | None, as_json: bool
+) -> int:
     """Make all figures of a run anew from its per-fact rows, and say which differ.
 
     No model is needed. By default nothing is written.
@@ -40,19 +49,29 @@ def command(run: str, metric: str | None, in_place: bool, output_dir: Path | Non
     kgbench rescore kgbench-results/RUN --metric logprob --output-dir on-logprob
     """  # noqa: D301 (click reads the character, not its escape)
     if in_place and output_dir is not None:
-        raise click.UsageError("--in-place and --output-dir are two places for one record: give one of them")
+        raise click.UsageError(
+            "--in-place and --output-dir are two places for one record: give one of them"
+        )
     from kgbench.board.figures import changed_figures
     from kgbench.effects.rescored import rescored
     from kgbench.leaderboard.validate.planted import judged_anew
 
     found = find_run(run, RESULTS)
     if in_place and found.pack is not None:
-        raise InputError(f"{found.pack} is a pack, whose entries are never edited; give --output-dir DIR")
+        raise InputError(
+            f"{found.pack} is a pack, whose entries are never edited; give --output-dir DIR"
+        )
     facts = found.facts()
     again = judged_anew(rescored(found.record, facts))
     wanted = again if metric is None else judged_anew(rescored(found.record, facts, metric))
     changes = changed_figures(found.record, again)
-    written = _in_place(found, wanted) if in_place else _written(found, wanted, output_dir) if output_dir is not None else None
+    written = (
+        _in_place(found, wanted)
+        if in_place
+        else _written(found, wanted, output_dir)
+        if output_dir is not None
+        else None
+    )
     if as_json:
         echo_json(_answer(found, wanted, changes, written))
     else:
@@ -72,7 +91,9 @@ def _written(run: Entry, record: Record, root: Path) -> Path:
 
     store = RecordStore(root)
     if (there := store.find(record.id)) is not None:
-        raise InputError(f"{str(root)!r} holds a record of this run already, in {there.path.name!r}; rescore that one --in-place")
+        raise InputError(
+            f"{str(root)!r} holds a record of this run already, in {there.path.name!r}; rescore that one --in-place"
+        )
     return store.write(record, run.facts())
 
 
@@ -89,7 +110,10 @@ def _in_place(run: Entry, record: Record) -> Path:
         write_facts(run.facts(), temporary)
         temporary.replace(rows)
         if run.verification is not None:
-            click.echo("verification.json goes with the rows as they were: run `kgbench verify --write` again", err=True)
+            click.echo(
+                "verification.json goes with the rows as they were: run `kgbench verify --write` again",
+                err=True,
+            )
     write_file(run.folder / "record.json", record.to_json().encode())
     renew_seal(run.folder)
     return run.folder
@@ -103,13 +127,22 @@ def _print(stored: Record, now: Record, changes: Sequence[Changed], other_metric
         click.echo(render_table(now))
         click.echo()
     if changes:
-        echo_table(["stored figure", "stored", "from the rows"], [[c.where, _text(c.stored), _text(c.now)] for c in changes])
+        echo_table(
+            ["stored figure", "stored", "from the rows"],
+            [[c.where, _text(c.stored), _text(c.now)] for c in changes],
+        )
         click.echo()
     n = sum(map(from_rows, figures(stored)))
     some = (
-        f"{len(changes)} of {n} stored figures differ from what the rows give" if changes else f"all {n} figures of the rows are as stored"
+        f"{len(changes)} of {n} stored figures differ from what the rows give"
+        if changes
+        else f"all {n} figures of the rows are as stored"
     )
-    maps = "; how the map ranks its sites is of the models, and taken over" if stored.ranking is not None else ""
+    maps = (
+        "; how the map ranks its sites is of the models, and taken over"
+        if stored.ranking is not None
+        else ""
+    )
     click.echo(f"{some} ({stored.metric}){maps}")
 
 
@@ -119,7 +152,22 @@ def _text(estimate: Estimate | None) -> str:
     return "–" if estimate is None else exact_text(estimate)
 
 
-def _answer(run: Entry, record: Record, changes: Sequence[Changed], written: Path | None) -> dict[str, Any]:
-    found = [{"figure": c.where, "stored": c.stored and c.stored.answer(), "now": c.now and c.now.answer()} for c in changes]
+def _answer(
+    run: Entry, record: Record, changes: Sequence[Changed], written: Path | None
+) -> dict[str, Any]:
+    found = [
+        {
+            "figure": c.where,
+            "stored": c.stored and c.stored.answer(),
+            "now": c.now and c.now.answer(),
+        }
+        for c in changes
+    ]
     answer = record.answer(str(written or run.folder))
-    return {**answer, "metric": record.metric, "agrees": not changes, "differences": found, "written": written is not None}
+    return {
+        **answer,
+        "metric": record.metric,
+        "agrees": not changes,
+        "differences": found,
+        "written": written is not None,
+    }

@@ -25,7 +25,14 @@ def output_dir(command: _Command) -> _Command:
     """The option that says where records are."""
     kind = click.Path(path_type=Path, file_okay=False)
     names = ("--results", "--output-dir", "output_dir")
-    return click.option(*names, cls=Renamed, type=kind, default=RESULTS, show_default=True, help="Where records are.")(command)
+    return click.option(
+        *names,
+        cls=Renamed,
+        type=kind,
+        default=RESULTS,
+        show_default=True,
+        help="Where records are.",
+    )(command)
 
 
 def find_run(run: str, output_dir: Path) -> Entry:

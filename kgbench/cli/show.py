@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run", metavar="RUN")
 @output_dir
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, as `kgbench eval --json`.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object on stdout, as `kgbench eval --json`."
+)
 def command(run: str, output_dir: Path, as_json: bool) -> None:
     """Print the table of a recorded run.
 
@@ -55,7 +57,11 @@ def _submitted(run: Entry) -> str:
     lines = [f"submitted as {submission.name}, code {submission.code}{paper}"]
     if verification is None:
         return "\n".join([*lines, "self-reported: nobody has run a sample of it again"])
-    flips = f", {verification.changed_hits} of {verification.rows} hits flipped" if verification.changed_hits else ""
+    flips = (
+        f", {verification.changed_hits} of {verification.rows} hits flipped"
+        if verification.changed_hits
+        else ""
+    )
     largest = f"largest difference {plain_text(verification.largest_difference, 2)} of {plain_text(verification.tolerance)} nats"
     sample = f"{verification.about} (seed {verification.seed})"
     again = f"{sample} run again by kgbench {verification.kgbench} on {verification.time[:10]}"

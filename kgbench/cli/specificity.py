@@ -25,14 +25,39 @@ from kgbench.cli.values import arguments_of, completer, donors_of, grafts_of, li
     help="A method that intervenes, without draws.",
     shell_complete=completer("localizers"),
 )
-@click.option("--localizer-arg", multiple=True, metavar="KEY=VALUE", help="Argument of the localizer; may be repeated.")
-@click.option("--graft", multiple=True, metavar="GRAFT", help="Beside SFT; several with commas.  [default: FE, LT, FE+LT, ALL]")
-@click.option("--known", metavar="NAME|FILE", help="Facts that finetuning did not teach.  [default: what pretraining taught, where known]")
-@click.option("--other", metavar="NAME|FILE", help="Facts of another kind.  [default: of a shipped data set]")
+@click.option(
+    "--localizer-arg",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Argument of the localizer; may be repeated.",
+)
+@click.option(
+    "--graft",
+    multiple=True,
+    metavar="GRAFT",
+    help="Beside SFT; several with commas.  [default: FE, LT, FE+LT, ALL]",
+)
+@click.option(
+    "--known",
+    metavar="NAME|FILE",
+    help="Facts that finetuning did not teach.  [default: what pretraining taught, where known]",
+)
+@click.option(
+    "--other", metavar="NAME|FILE", help="Facts of another kind.  [default: of a shipped data set]"
+)
 @sample_size(100, least=2, about="At most so many facts of a kind.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the choice and the resampling.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Of the choice and the resampling.",
+)
 @click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
-@click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")
+@click.option(
+    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def command(**options: Any) -> None:
@@ -56,17 +81,25 @@ def command(**options: Any) -> None:
     from kgbench.specificity.texts import Asked
 
     check_asked(options)
-    same = {name: options[name] for name in ("model", "recipient", "dataset", "dtype", "seed", "localizer")}
+    same = {
+        name: options[name]
+        for name in ("model", "recipient", "dataset", "dtype", "seed", "localizer")
+    }
     spec = Spec(
         **same,
-        localizer_args=arguments_of(options["localizer"], [options["localizer"]], options["localizer_arg"]),
+        localizer_args=arguments_of(
+            options["localizer"], [options["localizer"]], options["localizer_arg"]
+        ),
         donors=donors_of(options["donor"]),
         imports=imports_of(options),
         prompts=listed(options["prompt"]),
         grafts=grafts_of(options["graft"]),
     )
     asked = Asked(options["facts"], options["known"], options["other"])
-    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout), progress(shown=not options["quiet"]) as report:
+    with (
+        redirect_stdout(sys.stderr if options["as_json"] else sys.stdout),
+        progress(shown=not options["quiet"]) as report,
+    ):
         found = specificity(spec, Settings(device=options["device"]), asked, report)
     if options["as_json"]:
         echo_json(found.to_json())

@@ -37,7 +37,9 @@ def reproduce_study(options: Mapping[str, Any]) -> int:
         if options["as_json"]:
             echo_json({"missing": missing, "runs": len(design.runs)})
         else:
-            echo_table(["run", "state"], [[r.name, "missing" if r.name in missing else "in"] for r in runs])
+            echo_table(
+                ["run", "state"], [[r.name, "missing" if r.name in missing else "in"] for r in runs]
+            )
         return 0
 
     def on_run(rows: RunRows) -> None:
@@ -53,5 +55,7 @@ def reproduce_study(options: Mapping[str, Any]) -> int:
             click.echo(line)
         click.echo(f"report   {path}")
     if options["as_json"]:
-        echo_json({"made": made, "in": len(found.runs), "runs": len(design.runs), "report": str(path)})
+        echo_json(
+            {"made": made, "in": len(found.runs), "runs": len(design.runs), "report": str(path)}
+        )
     return 0

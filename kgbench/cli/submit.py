@@ -34,23 +34,44 @@ _ADVICE = {
 """What to do about a finding, by its field."""
 
 _FIGURES = ("rows[", "synergy", "baselines", "curve", "planted", "verdict")
-_ANEW = "these figures are not those of the run's rows: record it again, with this version of kgbench"
+_ANEW = (
+    "these figures are not those of the run's rows: record it again, with this version of kgbench"
+)
 
 
 @click.command(
     epilog="Exit status: 0 done; 1 a run is refused, and nothing was copied; 2 wrong input.",
 )
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@click.option("--as", "name", metavar="NAME", help="The method's name on the board.  [default: the localizer's]")
-@click.option("--code", metavar="URL@COMMIT|PACKAGE==VERSION", help="Where the method's code is.  [default: its installed package]")
-@click.option("--localizer", metavar="FILE.py:CLASS", help="The method, where it is not installed: the laws are tried on it.")
+@click.option(
+    "--as",
+    "name",
+    metavar="NAME",
+    help="The method's name on the board.  [default: the localizer's]",
+)
+@click.option(
+    "--code",
+    metavar="URL@COMMIT|PACKAGE==VERSION",
+    help="Where the method's code is.  [default: its installed package]",
+)
+@click.option(
+    "--localizer",
+    metavar="FILE.py:CLASS",
+    help="The method, where it is not installed: the laws are tried on it.",
+)
 @click.option("--paper", metavar="URL", help="A paper about the method.")
 @root_option
 @output_dir
 @click.option("--dry-run", is_flag=True, help="Check and show, but copy nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
-    runs: tuple[str, ...], root: Path, output_dir: Path, localizer: str | None, dry_run: bool, as_json: bool, **said: str | None
+    runs: tuple[str, ...],
+    root: Path,
+    output_dir: Path,
+    localizer: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **said: str | None,
 ) -> int:
     """Check recorded runs, copy them into the leaderboard, and show where they stand.
 
@@ -80,10 +101,21 @@ def command(
         places = [] if dry_run else publish(stage, root)
     steps = next_steps(list(dict.fromkeys(draft.submission.name for draft in prepared)), root)
     if as_json:
-        echo_json({**_answer(found, shown, places, steps), "contracts": {id: _contract_answer(outcome) for id, outcome in tried.items()}})
+        echo_json(
+            {
+                **_answer(found, shown, places, steps),
+                "contracts": {id: _contract_answer(outcome) for id, outcome in tried.items()},
+            }
+        )
     else:
-        told = dict.fromkeys(outcome if isinstance(outcome, str) else outcome.about for outcome in tried.values())
-        click.echo("\n".join(_lines(found, shown, [f"contract      {line}" for line in told], places, steps)))
+        told = dict.fromkeys(
+            outcome if isinstance(outcome, str) else outcome.about for outcome in tried.values()
+        )
+        click.echo(
+            "\n".join(
+                _lines(found, shown, [f"contract      {line}" for line in told], places, steps)
+            )
+        )
     return 0
 
 
@@ -111,9 +143,24 @@ def _contract_answer(outcome: Contract | str) -> dict[str, Any]:
 def _refuse(findings: list[Finding], as_json: bool) -> int:
     advice = list(dict.fromkeys(text for finding in findings if (text := _advice(finding.field))))
     if as_json:
-        echo_json({"accepted": False, "findings": [finding.to_json() for finding in findings], "advice": advice})
+        echo_json(
+            {
+                "accepted": False,
+                "findings": [finding.to_json() for finding in findings],
+                "advice": advice,
+            }
+        )
     else:
-        click.echo("\n".join([*map(str, findings), "", "Refused, and nothing was copied.", *(f"- {line}" for line in advice)]))
+        click.echo(
+            "\n".join(
+                [
+                    *map(str, findings),
+                    "",
+                    "Refused, and nothing was copied.",
+                    *(f"- {line}" for line in advice),
+                ]
+            )
+        )
     return 1
 
 
@@ -141,12 +188,21 @@ def next_steps(names: Sequence[str], root: Path) -> list[str]:
     ]
 
 
-def _lines(found: list[Checked], shown: list[Standing], told: list[str], places: list[Path], steps: list[str]) -> list[str]:
+def _lines(
+    found: list[Checked],
+    shown: list[Standing],
+    told: list[str],
+    places: list[Path],
+    steps: list[str],
+) -> list[str]:
     """What is printed of runs that are accepted."""
     lines = [text for standing in shown for text in (_table(standing), "")]
     lines += [str(finding) for entry in found for finding in entry.findings] + told
     if not places:
-        return [*lines, f"{len(found)} {'run' if len(found) == 1 else 'runs'} in order; nothing was copied (--dry-run)"]
+        return [
+            *lines,
+            f"{len(found)} {'run' if len(found) == 1 else 'runs'} in order; nothing was copied (--dry-run)",
+        ]
     lines += [f"copied        {place}" for place in places]
     return [*lines, "", "The pull request's next steps:", *(f"  {step}" for step in steps)]
 
@@ -157,13 +213,18 @@ def _table(standing: Standing) -> str:
     from kgbench.numbers import figure_text
 
     table = standing.table
-    columns = [column for column in table.columns if column.better is not None] or list(table.columns)
+    columns = [column for column in table.columns if column.better is not None] or list(
+        table.columns
+    )
     heads = ["rank", "method", *(column.title for column in columns), "cells"]
     rows = [
         [
             line.rank_text or "–",
             f"{line.method}{' (new)' if line.method in standing.new else ''}",
-            *(figure_text(line.figures[column.key]) if column.key in line.figures else "–" for column in columns),
+            *(
+                figure_text(line.figures[column.key]) if column.key in line.figures else "–"
+                for column in columns
+            ),
             f"{line.coverage[0]} of {line.coverage[1]}",
         ]
         for line in standing.lines
@@ -171,8 +232,14 @@ def _table(standing: Standing) -> str:
     return f"{standing.board.title}: {table.title}\n{tabulate(rows, heads, tablefmt='simple', disable_numparse=True)}"
 
 
-def _answer(found: list[Checked], shown: list[Standing], places: list[Path], steps: list[str]) -> dict[str, Any]:
-    entries = [{"id": entry.record.id, "folder": entry.folder} for entry in found if entry.record is not None]
+def _answer(
+    found: list[Checked], shown: list[Standing], places: list[Path], steps: list[str]
+) -> dict[str, Any]:
+    entries = [
+        {"id": entry.record.id, "folder": entry.folder}
+        for entry in found
+        if entry.record is not None
+    ]
     tables = [
         {
             "board": standing.board.key,
@@ -192,4 +259,11 @@ def _answer(found: list[Checked], shown: list[Standing], places: list[Path], ste
     ]
     notes = [finding.to_json() for entry in found for finding in entry.findings]
     copied = [str(place) for place in places]
-    return {"accepted": True, "entries": entries, "copied": copied, "findings": notes, "tables": tables, "steps": steps if places else []}
+    return {
+        "accepted": True,
+        "entries": entries,
+        "copied": copied,
+        "findings": notes,
+        "tables": tables,
+        "steps": steps if places else [],
+    }

@@ -36,7 +36,9 @@ def _names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
     from kgbench.harness.catalogue import shipped
 
     entries = shipped()
-    known = dict.fromkeys([*(entry.name for entry in entries), *(tag for entry in entries for tag in entry.tags)])
+    known = dict.fromkeys(
+        [*(entry.name for entry in entries), *(tag for entry in entries for tag in entry.tags)]
+    )
     return [name for name in known if name.startswith(incomplete)]
 
 
@@ -75,7 +77,14 @@ def ls(as_json: bool) -> None:
 
 @command.command()
 @click.argument("name", shell_complete=_names)
-@click.option("--document", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Which document, from 0.")
+@click.option(
+    "--document",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Which document, from 0.",
+)
 @_folder
 @_json
 def show(name: str, document: int, include_path: Path | None, as_json: bool) -> None:
@@ -92,22 +101,41 @@ def show(name: str, document: int, include_path: Path | None, as_json: bool) -> 
 
 def _lines(told: dict[str, Any]) -> list[str]:
     right = told["gold"] if isinstance(told["gold"], list) else [told["gold"]]
-    targets = [f"target    {target!r}{'   (right)' if i in right or target in right else ''}" for i, target in enumerate(told["targets"])]
+    targets = [
+        f"target    {target!r}{'   (right)' if i in right or target in right else ''}"
+        for i, target in enumerate(told["targets"])
+    ]
     spans = [f"{region:<9} {text!r}" for region, text in (told["spans"] or {}).items()]
     number = f"{told['document']} of 0 to {told['documents'] - 1}{'' if told['id'] is None else ', ' + str(told['id'])}"
-    head = [f"task      {told['task']}", f"file      {told['file']}", f"document  {number}", f"context   {told['context']!r}"]
+    head = [
+        f"task      {told['task']}",
+        f"file      {told['file']}",
+        f"document  {number}",
+        f"context   {told['context']!r}",
+    ]
     return [*head, *targets, *spans, f"metrics   {', '.join(told['metrics'])}"]
 
 
-@command.command(epilog="Exit status: 0 all is well; 1 something is wrong with a task; 2 wrong input.")
+@command.command(
+    epilog="Exit status: 0 all is well; 1 something is wrong with a task; 2 wrong input."
+)
 @click.argument("names", nargs=-1, metavar="[NAME|TAG]…", shell_complete=_names)
 @_folder
 @click.option(
-    "--tokenizer", multiple=True, metavar="NAME|PATH|ID", help="Tokenizer to try; several with commas.  [default: those of the tiny pairs]"
+    "--tokenizer",
+    multiple=True,
+    metavar="NAME|PATH|ID",
+    help="Tokenizer to try; several with commas.  [default: those of the tiny pairs]",
 )
 @_json
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def validate(names: Sequence[str], include_path: Path | None, tokenizer: Sequence[str], as_json: bool, quiet: bool) -> int:
+def validate(
+    names: Sequence[str],
+    include_path: Path | None,
+    tokenizer: Sequence[str],
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """Check tasks, every document of them.
 
     Loads each task as lm-eval does, renders every document, and checks
@@ -137,7 +165,10 @@ def validate(names: Sequence[str], include_path: Path | None, tokenizer: Sequenc
 
 
 def _answer(report: Report) -> dict[str, Any]:
-    tasks = [{**asdict(task), "file": str(task.file), "findings": _count(report, task.name)} for task in report.tasks]
+    tasks = [
+        {**asdict(task), "file": str(task.file), "findings": _count(report, task.name)}
+        for task in report.tasks
+    ]
     findings = [
         {
             "file": str(found.place.file),
@@ -150,7 +181,12 @@ def _answer(report: Report) -> dict[str, Any]:
         }
         for found in report.findings
     ]
-    return {"holds": not report.findings, "tokenizers": list(report.tokenizers), "tasks": tasks, "findings": findings}
+    return {
+        "holds": not report.findings,
+        "tokenizers": list(report.tokenizers),
+        "tasks": tasks,
+        "findings": findings,
+    }
 
 
 def _count(report: Report, task: str) -> int:
@@ -167,11 +203,21 @@ def _print(report: Report) -> None:
             click.echo(f"… and {len(findings) - SHOWN} more in task {task}; --json has them all")
     if report.findings:
         click.echo()
-    rows = [[t.name, str(t.documents), str(len(report.tokenizers)), str(_count(report, t.name) or "none")] for t in report.tasks]
+    rows = [
+        [
+            t.name,
+            str(t.documents),
+            str(len(report.tokenizers)),
+            str(_count(report, t.name) or "none"),
+        ]
+        for t in report.tasks
+    ]
     echo_table(["task", "documents", "tokenizers", "findings"], rows)
     documents = sum(task.documents for task in report.tasks)
     what = f"{_many(len(report.tasks), 'task')}, {_many(documents, 'document')}, with the tokenizers of {', '.join(report.tokenizers)}"
-    click.echo(f"\n{what}: {_many(len(report.findings), 'finding') if report.findings else 'all is well'}")
+    click.echo(
+        f"\n{what}: {_many(len(report.findings), 'finding') if report.findings else 'all is well'}"
+    )
 
 
 def _many(number: int, thing: str) -> str:

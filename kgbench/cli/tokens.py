@@ -21,12 +21,33 @@ if TYPE_CHECKING:
 @click.command()
 @pair_and_facts
 @evaluation_prompts
-@click.option("--graft", multiple=True, metavar="GRAFT", help="Beside PRE and SFT; several with commas.  [default: FE, LT, FE+LT]")
+@click.option(
+    "--graft",
+    multiple=True,
+    metavar="GRAFT",
+    help="Beside PRE and SFT; several with commas.  [default: FE, LT, FE+LT]",
+)
 @sample_size(3, least=1, about="How many facts.")
-@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="K", help="How many tokens.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the choice of facts.")
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="K",
+    help="How many tokens.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Of the choice of facts.",
+)
 @click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
-@click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps.")
+@click.option(
+    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(**options: Any) -> None:
     """Show the likeliest next tokens of a few facts, drawn at random.
@@ -45,9 +66,17 @@ def command(**options: Any) -> None:
     check_asked(options)
     same = {name: options[name] for name in ("model", "recipient", "dataset", "dtype", "seed")}
     grafts = grafts_of(options["graft"]) or ("FE", "LT", "FE+LT")
-    spec = Spec(**same, donors=donors_of(options["donor"]), imports=imports_of(options), prompts=listed(options["prompt"]), grafts=grafts)
+    spec = Spec(
+        **same,
+        donors=donors_of(options["donor"]),
+        imports=imports_of(options),
+        prompts=listed(options["prompt"]),
+        grafts=grafts,
+    )
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
-        found = likeliest(spec, Settings(device=options["device"]), options["facts"], options["top"])
+        found = likeliest(
+            spec, Settings(device=options["device"]), options["facts"], options["top"]
+        )
     if options["as_json"]:
         echo_json([one.to_json() for one in found])
         return
@@ -61,9 +90,20 @@ def _table(answered: Sequence[Answered]) -> str:
     from kgbench.numbers import plain_text
 
     first = answered[0]
-    rows = [[str(place + 1), *(_cell(one.tokens[place], one.target.token) for one in answered)] for place in range(len(first.tokens))]
-    below = ["target", *(f"{plain_text(one.target.probability, 3)}, rank {one.rank}" for one in answered)]
-    table = tabulate([*rows, below], ["", *(one.graft for one in answered)], tablefmt="simple", disable_numparse=True)
+    rows = [
+        [str(place + 1), *(_cell(one.tokens[place], one.target.token) for one in answered)]
+        for place in range(len(first.tokens))
+    ]
+    below = [
+        "target",
+        *(f"{plain_text(one.target.probability, 3)}, rank {one.rank}" for one in answered),
+    ]
+    table = tabulate(
+        [*rows, below],
+        ["", *(one.graft for one in answered)],
+        tablefmt="simple",
+        disable_numparse=True,
+    )
     return f"{first.fact}, {first.prompt}: {first.text} →{first.target.token}\n{table}"
 
 

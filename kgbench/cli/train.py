@@ -32,39 +32,112 @@ def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
     epilog="Exit status: 0 done; 2 wrong input; 130 interrupted.",
 )
 @click.option(
-    "--model", metavar="NAME", help="Pair whose recipient is finetuned, see `kgbench ls models`.", shell_complete=completer("models")
+    "--model",
+    metavar="NAME",
+    help="Pair whose recipient is finetuned, see `kgbench ls models`.",
+    shell_complete=completer("models"),
 )
-@click.option("--recipient", metavar="PATH|ID|NAME", help="Checkpoint that is finetuned, or a trained donor, in place of --model's.")
-@click.option("--dataset", required=True, metavar="NAME|FILE", help="Facts to learn.", shell_complete=completer("datasets"))
-@click.option("--recipe", required=True, metavar="NAME", help="aggressive, frozen, less_aggressive or lora.", shell_complete=_recipes)
 @click.option(
-    "--direction", default="both", show_default=True, metavar="NAME", help="Texts that go from subject to object: a2b; back: b2a; both."
+    "--recipient",
+    metavar="PATH|ID|NAME",
+    help="Checkpoint that is finetuned, or a trained donor, in place of --model's.",
+)
+@click.option(
+    "--dataset",
+    required=True,
+    metavar="NAME|FILE",
+    help="Facts to learn.",
+    shell_complete=completer("datasets"),
+)
+@click.option(
+    "--recipe",
+    required=True,
+    metavar="NAME",
+    help="aggressive, frozen, less_aggressive or lora.",
+    shell_complete=_recipes,
+)
+@click.option(
+    "--direction",
+    default="both",
+    show_default=True,
+    metavar="NAME",
+    help="Texts that go from subject to object: a2b; back: b2a; both.",
 )
 @click.option("--split", metavar="NAME", help="Only this half of the facts: task or relation.")
 @click.option(
-    "--template", multiple=True, metavar="TEXT", help="Training wording, such as '{first_actor} met {second_actor}.'; may be repeated."
+    "--template",
+    multiple=True,
+    metavar="TEXT",
+    help="Training wording, such as '{first_actor} met {second_actor}.'; may be repeated.",
 )
 @click.option("--subject", metavar="COLUMN", help="Your file: what a fact is about.")
 @click.option("--object", metavar="COLUMN", help="Your file: what is asked for.")
-@click.option("--column", multiple=True, metavar="FIELD=COLUMN", help="Your file: column that holds a field, where the names differ.")
-@click.option("--supplement", metavar="FILE|ID", help="Other texts read among the facts: .txt, .jsonl, or a data set on the Hub.")
-@click.option("--supplement-n", type=click.IntRange(min=0), metavar="N", help="How many of them.  [default: the recipe's]")
 @click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, metavar="N", help="Of order, wordings held out and dropout."
+    "--column",
+    multiple=True,
+    metavar="FIELD=COLUMN",
+    help="Your file: column that holds a field, where the names differ.",
 )
-@click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Passes over the texts.  [default: the recipe's]")
-@click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Texts per step.  [default: the recipe's]")
-@click.option("--learning-rate", type=click.FloatRange(0, 1, min_open=True), metavar="X", help="Its peak.  [default: the recipe's]")
-@click.option("--max-length", type=click.IntRange(min=1), metavar="N", help="Most tokens of a text.  [default: the recipe's]")
-@click.option("--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, cuda or mps.")
+@click.option(
+    "--supplement",
+    metavar="FILE|ID",
+    help="Other texts read among the facts: .txt, .jsonl, or a data set on the Hub.",
+)
+@click.option(
+    "--supplement-n",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="How many of them.  [default: the recipe's]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Of order, wordings held out and dropout.",
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Passes over the texts.  [default: the recipe's]",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Texts per step.  [default: the recipe's]",
+)
+@click.option(
+    "--learning-rate",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="X",
+    help="Its peak.  [default: the recipe's]",
+)
+@click.option(
+    "--max-length",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Most tokens of a text.  [default: the recipe's]",
+)
+@click.option(
+    "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, cuda or mps."
+)
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Where the donor goes.  [default: its place in the donors' folder]",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what it would take: steps, texts, tokens, memory, seconds, disk.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only say what it would take: steps, texts, tokens, memory, seconds, disk.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr."
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def command(**options: Any) -> None:
     """Finetune a donor: a model that has learned the facts of a data set.
@@ -99,11 +172,29 @@ def _spec(options: Mapping[str, Any]) -> FinetuneSpec:
     if options["supplement_n"] is not None:
         changes["supplement_texts"] = options["supplement_n"]
     if options["supplement_n"] and options["supplement"] is None:
-        raise InputError("--supplement-n says how many texts are read among the facts: add --supplement FILE or a data set on the Hub")
+        raise InputError(
+            "--supplement-n says how many texts are read among the facts: add --supplement FILE or a data set on the Hub"
+        )
     columns = pairs("--column", options["column"])
     named = options["subject"] or options["object"] or columns
-    same = {name: options[name] for name in ("dataset", "recipe", "model", "recipient", "direction", "split", "supplement", "seed")}
-    imports = ImportOptions(subject=options["subject"], object=options["object"], columns=columns) if named else None
+    same = {
+        name: options[name]
+        for name in (
+            "dataset",
+            "recipe",
+            "model",
+            "recipient",
+            "direction",
+            "split",
+            "supplement",
+            "seed",
+        )
+    }
+    imports = (
+        ImportOptions(subject=options["subject"], object=options["object"], columns=columns)
+        if named
+        else None
+    )
     return FinetuneSpec(**same, templates=options["template"], imports=imports, changes=changes)
 
 
@@ -133,13 +224,18 @@ def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path |
     from kgbench.numbers import duration_text, number_text
 
     last = card["losses"][-1]
-    held_out = f", {number_text(last['held_out'])} on wordings never read" if "held_out" in last else ""
+    held_out = (
+        f", {number_text(last['held_out'])} on wordings never read" if "held_out" in last else ""
+    )
     sized = ", values for tiny recipients" if card["recipe"]["tiny"] else ""
     scores = [
         f"scores   {prompt}: top-5 {number_text(row['PRE'])} before, {number_text(row['SFT'])} after, {row['n']} facts"
         for prompt, row in card["scores"].items()
     ]
-    took = ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in ((card["recipe"]["epochs"], "epoch"), (card["steps"], "step")))
+    took = ", ".join(
+        f"{n} {what}{'s' * (n != 1)}"
+        for n, what in ((card["recipe"]["epochs"], "epoch"), (card["steps"], "step"))
+    )
     who = f"--model {spec.model}" if spec.model else f"--recipient {spec.recipient}"
     # Of several trained on the same facts the name must be said; it does no harm where there is one.
     donor = str(place) if out is not None else card["name"]

@@ -21,16 +21,24 @@ SCHEMAS = ("record", "submission", "verification")
 )
 @click.argument("path", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "--strict", is_flag=True, help="As for the board: known data, models and prompts only, and submission.json beside each record."
+    "--strict",
+    is_flag=True,
+    help="As for the board: known data, models and prompts only, and submission.json beside each record.",
 )
-@click.option("--beside", type=click.Path(path_type=Path, file_okay=False), help="Results on the board already, to compare with.")
+@click.option(
+    "--beside",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Results on the board already, to compare with.",
+)
 @click.option(
     "--withdraw",
     multiple=True,
     metavar="NAME",
     help="An entry, or a method, that is taken from --beside; may be repeated.",
 )
-@click.option("--schema", type=click.Choice(SCHEMAS), help="Print the JSON Schema of a file instead.")
+@click.option(
+    "--schema", type=click.Choice(SCHEMAS), help="Print the JSON Schema of a file instead."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
     path: Path | None,
@@ -85,7 +93,9 @@ def _check(entries: Iterator[Checked], path: Path, strict: bool, as_json: bool) 
         about = {"path": str(path), "strict": strict, "entries": checked, "accepted": accepted}
         echo_json({**about, "findings": [finding.to_json() for finding in found]})
     else:
-        click.echo(f"{accepted} of {checked} {'entry is' if checked == 1 else 'entries are'} in order{'' if strict else ' (not --strict)'}")
+        click.echo(
+            f"{accepted} of {checked} {'entry is' if checked == 1 else 'entries are'} in order{'' if strict else ' (not --strict)'}"
+        )
         for finding in sorted(found, key=lambda finding: not finding.refuses):
             click.echo(str(finding))
     return 0 if accepted == checked else 1

@@ -36,7 +36,9 @@ EXAMPLES: Mapping[str, str] = {
 
 def listed(values: Iterable[str]) -> tuple[str, ...]:
     """Names given by repetition, with commas, or both; each once, in order."""
-    return tuple(dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip()))
+    return tuple(
+        dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip())
+    )
 
 
 def grafts_of(values: Iterable[str]) -> tuple[str, ...]:
@@ -76,7 +78,9 @@ def donors_of(values: Sequence[str]) -> dict[str, str]:
     return read_donors("--donor", values)
 
 
-def arguments_of(localizer: str, localizers: Sequence[str], values: Sequence[str]) -> dict[str, str]:
+def arguments_of(
+    localizer: str, localizers: Sequence[str], values: Sequence[str]
+) -> dict[str, str]:
     """The arguments of one localizer: those given to all, and over them those given to it by name, as in `random.seed=3`.
 
     Args:
@@ -93,7 +97,9 @@ def arguments_of(localizer: str, localizers: Sequence[str], values: Sequence[str
     for key, value in pairs("--localizer-arg", values).items():
         owner, _, parameter = key.rpartition(".")
         if owner and owner not in named:
-            raise InputError(f"--localizer-arg {key}={value}: {owner!r} is not run; --localizer has {', '.join(named)}")
+            raise InputError(
+                f"--localizer-arg {key}={value}: {owner!r} is not run; --localizer has {', '.join(named)}"
+            )
         if not owner:
             shared[parameter] = value
         elif named[owner] == localizer:

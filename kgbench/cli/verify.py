@@ -45,7 +45,11 @@ if TYPE_CHECKING:
     metavar="N",
     help="Of the sample; not with --write.  [default: drawn by this machine]",
 )
-@click.option("--write", is_flag=True, help="Add verification.json to an entry of the leaderboard, if it agrees.")
+@click.option(
+    "--write",
+    is_flag=True,
+    help="Add verification.json to an entry of the leaderboard, if it agrees.",
+)
 @again_options
 @output_dir
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -79,16 +83,43 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
         _check_write(found.record, facts, seed, options["tolerance"])
     seed = randbits(32) if seed is None else seed
     sample = Sample(SAMPLE if facts is None else facts, seed, options["tolerance"])
-    with redirect_stdout(sys.stderr if as_json else sys.stdout), progress(shown=not options["quiet"]) as report:
-        again, chosen = verify(found.record, found.facts(), places_of(options), settings_of(options), sample, report)
-        contract = contract_of(found.record, options["localizer"]) if found.submission is not None else None
+    with (
+        redirect_stdout(sys.stderr if as_json else sys.stdout),
+        progress(shown=not options["quiet"]) as report,
+    ):
+        again, chosen = verify(
+            found.record, found.facts(), places_of(options), settings_of(options), sample, report
+        )
+        contract = (
+            contract_of(found.record, options["localizer"])
+            if found.submission is not None
+            else None
+        )
     same = contract is None or _as_claimed(found, contract)
     what = f"{len(chosen)} of {max(row.n for row in found.record.rows)} facts (seed {seed})"
-    written = _write(found, again, (seed, len(chosen)), contract) if write and again.agrees and same else None
+    written = (
+        _write(found, again, (seed, len(chosen)), contract)
+        if write and again.agrees and same
+        else None
+    )
     if as_json:
-        about = {"id": found.record.id, "path": str(found.folder), "seed": seed, "facts": list(chosen)}
-        laws = None if contract is None else {**contract.model_dump(mode="json"), "as_claimed": same}
-        echo_json({**about, **repeated_answer(again, what), "contract": laws, "written": written is not None})
+        about = {
+            "id": found.record.id,
+            "path": str(found.folder),
+            "seed": seed,
+            "facts": list(chosen),
+        }
+        laws = (
+            None if contract is None else {**contract.model_dump(mode="json"), "as_claimed": same}
+        )
+        echo_json(
+            {
+                **about,
+                **repeated_answer(again, what),
+                "contract": laws,
+                "written": written is not None,
+            }
+        )
     else:
         click.echo((repeated_sentence if options["quiet"] else render_repeated)(again, what))
         if contract is not None:
@@ -111,7 +142,9 @@ def _claim(entry: Entry) -> str:
     return f"; the submission differs, and says: {entry.submission.contract.about}"
 
 
-def _check_write(record: Record, facts: int | None, seed: int | None, tolerance: float | None) -> None:
+def _check_write(
+    record: Record, facts: int | None, seed: int | None, tolerance: float | None
+) -> None:
     """Refuse a sample that would verify nothing.
 
     Raises:
@@ -127,10 +160,14 @@ def _check_write(record: Record, facts: int | None, seed: int | None, tolerance:
         raise InputError(f"--limit {facts} is too few for --write: expected {min(n, SAMPLE)}")
     if tolerance is not None and tolerance > TOLERANCES[record.identity.dtype]:
         most = TOLERANCES[record.identity.dtype]
-        raise InputError(f"--tolerance {tolerance} is too large for --write: expected {most} or less")
+        raise InputError(
+            f"--tolerance {tolerance} is too large for --write: expected {most} or less"
+        )
 
 
-def _write(entry: Entry, again: Repeated, sample: tuple[int, int], contract: Contract | None) -> Path:
+def _write(
+    entry: Entry, again: Repeated, sample: tuple[int, int], contract: Contract | None
+) -> Path:
     from kgbench import __version__
     from kgbench.leaderboard.packs import add
     from kgbench.leaderboard.submission import Verification

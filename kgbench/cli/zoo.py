@@ -21,11 +21,26 @@ def command() -> None:
 
 @command.command()
 @click.argument("name", shell_complete=completer("models"))
-@click.option("--plant", metavar="EXPR", help="Plant facts of the pair's data set in its recipient at this graft instead.")
-@click.option("--level", metavar="LEVEL", help="Plant facts by a level of the benchmark, such as tight or redundant, instead.")
-@click.option("--decoy", metavar="EXPR", help="With --plant: plant as many other facts here, by changes of equal norm.")
 @click.option(
-    "--seed", type=click.IntRange(min=0), metavar="N", help="Of weights, world and order; of a plant, of order.  [default: as shipped, 0]"
+    "--plant",
+    metavar="EXPR",
+    help="Plant facts of the pair's data set in its recipient at this graft instead.",
+)
+@click.option(
+    "--level",
+    metavar="LEVEL",
+    help="Plant facts by a level of the benchmark, such as tight or redundant, instead.",
+)
+@click.option(
+    "--decoy",
+    metavar="EXPR",
+    help="With --plant: plant as many other facts here, by changes of equal norm.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Of weights, world and order; of a plant, of order.  [default: as shipped, 0]",
 )
 @click.option(
     "--output-dir",
@@ -35,7 +50,13 @@ def command() -> None:
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def build(
-    name: str, plant: str | None, level: str | None, decoy: str | None, seed: int | None, output_dir: Path | None, quiet: bool
+    name: str,
+    plant: str | None,
+    level: str | None,
+    decoy: str | None,
+    seed: int | None,
+    output_dir: Path | None,
+    quiet: bool,
 ) -> None:
     """Pretrain and finetune a tiny pair from nothing, or plant facts in one.
 
@@ -49,9 +70,13 @@ def build(
     given again.
     """
     if plant is None and decoy is not None:
-        raise InputError("--decoy says where other facts than the planted ones go: add --plant EXPR")
+        raise InputError(
+            "--decoy says where other facts than the planted ones go: add --plant EXPR"
+        )
     if level is not None and plant is not None:
-        raise InputError("--level says which places are planted: leave out --plant and --decoy, or --level")
+        raise InputError(
+            "--level says which places are planted: leave out --plant and --decoy, or --level"
+        )
     with progress(shown=not quiet) as report:
         if plant is None and level is None:
             lines = _pair(name, seed, output_dir, report)
@@ -61,7 +86,9 @@ def build(
 
 
 @command.command()
-@click.argument("plants", metavar="PLANT...", nargs=-1, required=True, shell_complete=completer("models"))
+@click.argument(
+    "plants", metavar="PLANT...", nargs=-1, required=True, shell_complete=completer("models")
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def truth(plants: tuple[str, ...], quiet: bool) -> None:
     """Measure which places a plant uses, and store it on its card.
@@ -78,8 +105,18 @@ def truth(plants: tuple[str, ...], quiet: bool) -> None:
         with progress(shown=not quiet) as report:
             found = store_truth(plant, report)
         first = sorted(found.places.items(), key=lambda item: -item[1].relevance)[:SHOWN]
-        rows = [[_place(where), figure_text(own.alone), figure_text(own.left_out), number_text(own.relevance)] for where, own in first]
-        click.echo(f"{plant}: {len(found.places)} places changed, n = {found.n} facts ({found.metric}, {', '.join(found.prompts)})")
+        rows = [
+            [
+                _place(where),
+                figure_text(own.alone),
+                figure_text(own.left_out),
+                number_text(own.relevance),
+            ]
+            for where, own in first
+        ]
+        click.echo(
+            f"{plant}: {len(found.places)} places changed, n = {found.n} facts ({found.metric}, {', '.join(found.prompts)})"
+        )
         echo_table(["place", "alone", "left out", "relevance"], rows)
 
 
@@ -101,7 +138,11 @@ def _pair(name: str, seed: int | None, output_dir: Path | None, report: Report |
 
 
 def _plant(
-    name: str, chosen: tuple[str | None, str | None, str | None], seed: int, output_dir: Path | None, report: Report | None
+    name: str,
+    chosen: tuple[str | None, str | None, str | None],
+    seed: int,
+    output_dir: Path | None,
+    report: Report | None,
 ) -> list[str]:
     """Make a plant; `chosen` are its graft expression and its decoy's, or its level."""
     from kgbench.models import catalog
@@ -111,7 +152,9 @@ def _plant(
 
     bases = [known for known in catalog.names() if known not in catalog.plants()]
     if name not in (*bases, *catalog.plants()):
-        raise UnknownNameError("pair", name, bases, "Plants grow in pairs that have a name, see `kgbench ls models`.")
+        raise UnknownNameError(
+            "pair", name, bases, "Plants grow in pairs that have a name, see `kgbench ls models`."
+        )
     plant, decoy, level = chosen
     if level is not None:
         spec = PlantSpec.of_level(name, level, seed)
@@ -123,4 +166,8 @@ def _plant(
     # A name without a separator could also be one of the catalog.
     path = target if target.is_absolute() or len(target.parts) > 1 else f"./{target}"
     short = [f"short of {line}" for line in card["shortfalls"]]
-    return [f"plant    {target}", *short, f'try it   kgbench eval --model {path} --graft PRE --graft SFT --graft "{card["plant"]}"']
+    return [
+        f"plant    {target}",
+        *short,
+        f'try it   kgbench eval --model {path} --graft PRE --graft SFT --graft "{card["plant"]}"',
+    ]

@@ -16,7 +16,14 @@ else:
 
 __all__ = ["ARTICLE", "OTHERS", "PEOPLE", "RETELLING", "biography", "frames", "tell", "world_texts"]
 
-PEOPLE = ("first_actor", "second_actor", "main_character", "director", "third_actor", "fourth_actor")
+PEOPLE = (
+    "first_actor",
+    "second_actor",
+    "main_character",
+    "director",
+    "third_actor",
+    "fourth_actor",
+)
 """Fields that hold people; each is told by the full name once, then by the last name."""
 OTHERS = PEOPLE[3:]
 """Those of an article that are no fields of a movie."""
@@ -43,7 +50,9 @@ def frames() -> Mapping[str, Sequence[str]]:
 
 def biography(actor: Mapping[str, str], rng: Random) -> list[str]:
     """A sentence on each attribute of an actor (see `kgbench.data.worlds.biographies`)."""
-    return [rng.choice(wordings).format_map(actor) for wordings in world_texts()["biographies"].values()]
+    return [
+        rng.choice(wordings).format_map(actor) for wordings in world_texts()["biographies"].values()
+    ]
 
 
 def tell(movie: Mapping[str, str], shape: Shape, rng: Random) -> str:

@@ -19,14 +19,21 @@ _LINE_ENDS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 
 def to_jsonl(dataset: Dataset) -> str:
     """A data set as text: the header, then one fact per line with its id; loading it gives the same data set."""
-    header = {"kgbench": SCHEMA_VERSION, "name": dataset.name, "subject": dataset.subject, "object": dataset.object}
+    header = {
+        "kgbench": SCHEMA_VERSION,
+        "name": dataset.name,
+        "subject": dataset.subject,
+        "object": dataset.object,
+    }
     optional = {
         "templates": dict(dataset.templates),
         "training": list(dataset.training),
         "training_reversed": list(dataset.training_reversed),
     }
     own = {key: value for key, value in optional.items() if value}
-    return _line({**header, **own}) + "".join(_line({"id": fact.id, **fact.fields}) for fact in dataset.facts)
+    return _line({**header, **own}) + "".join(
+        _line({"id": fact.id, **fact.fields}) for fact in dataset.facts
+    )
 
 
 def check_target(path: Path, force: bool = False) -> None:
@@ -36,11 +43,15 @@ def check_target(path: Path, force: bool = False) -> None:
         OutputError: The name does not end with .jsonl, or something is there and may not be replaced.
     """
     if path.suffix.lower() != ".jsonl":
-        raise OutputError(f"{path}: a data set is written as JSONL; give a name that ends with .jsonl")
+        raise OutputError(
+            f"{path}: a data set is written as JSONL; give a name that ends with .jsonl"
+        )
     if path.is_dir():
         raise OutputError(f"{path} is a directory; give another file to write to")
     if path.exists() and not force:
-        raise OutputError(f"{path} is there already; give another file by -o, or replace it by --force")
+        raise OutputError(
+            f"{path} is there already; give another file by -o, or replace it by --force"
+        )
 
 
 def write_dataset(dataset: Dataset, path: Path, force: bool = False) -> None:
@@ -60,11 +71,17 @@ def write_dataset(dataset: Dataset, path: Path, force: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_whole(dataset, path, temporary)
     except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror}; give another file by -o") from None
+        raise OutputError(
+            f"{path} cannot be written: {error.strerror}; give another file by -o"
+        ) from None
     except UnicodeEncodeError:
-        raise OutputError(f"{path} cannot be written: a name or a template holds half of a surrogate pair, which is no character") from None
+        raise OutputError(
+            f"{path} cannot be written: a name or a template holds half of a surrogate pair, which is no character"
+        ) from None
     except InputError as error:
-        raise OutputError(f"{path} cannot be written so that it reads again: {str(error).replace(str(temporary), 'it')}") from None
+        raise OutputError(
+            f"{path} cannot be written so that it reads again: {str(error).replace(str(temporary), 'it')}"
+        ) from None
 
 
 def _write_whole(dataset: Dataset, path: Path, temporary: Path) -> None:
@@ -82,6 +99,9 @@ def _line(value: Mapping[str, object]) -> str:
 
 def _check_same(dataset: Dataset, file: Path) -> None:
     again = load_dataset(str(file))
-    ours, theirs = ((one.name, one.facts, one.templates, one.training, one.training_reversed, one.content_hash) for one in (dataset, again))
+    ours, theirs = (
+        (one.name, one.facts, one.templates, one.training, one.training_reversed, one.content_hash)
+        for one in (dataset, again)
+    )
     if ours != theirs:
         raise InputError("its facts or its wordings would not be the same")

@@ -88,9 +88,13 @@ class Dataset:
         wanted = dict.fromkeys(ids)
         known = {fact.id for fact in self.facts}
         for unknown in (identifier for identifier in wanted if identifier not in known):
-            raise UnknownNameError(f"fact of data set {self.name!r}", unknown, get_close_matches(unknown, known))
+            raise UnknownNameError(
+                f"fact of data set {self.name!r}", unknown, get_close_matches(unknown, known)
+            )
         if not wanted:
-            raise InputError(f"a part of data set {self.name!r} needs at least one fact; give ids such as {self.facts[0].id!r}")
+            raise InputError(
+                f"a part of data set {self.name!r} needs at least one fact; give ids such as {self.facts[0].id!r}"
+            )
         kept = tuple(fact for fact in self.facts if fact.id in wanted)
         return replace(self, facts=kept, content_hash=hash_facts(kept, self.subject, self.object))
 
@@ -134,9 +138,15 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
     if name_or_path in dataset_names():
         return _from_table(read_table(_FILES / f"{name_or_path}.jsonl", options))
     separated = any(separator in name_or_path for separator in (os.sep, os.altsep) if separator)
-    if separated or name_or_path.lower().endswith((".jsonl", ".csv")) or os.path.exists(name_or_path):
+    if (
+        separated
+        or name_or_path.lower().endswith((".jsonl", ".csv"))
+        or os.path.exists(name_or_path)
+    ):
         return _from_table(read_table(Path(name_or_path), options))
-    raise UnknownNameError("data set", name_or_path, dataset_names(), "A file of your own ends with .jsonl or .csv.")
+    raise UnknownNameError(
+        "data set", name_or_path, dataset_names(), "A file of your own ends with .jsonl or .csv."
+    )
 
 
 def is_shipped(name: str) -> bool:
@@ -151,17 +161,35 @@ def _names_part(name: str) -> bool:
 
 def _part(dataset: Dataset, name: str) -> Dataset:
     if not _names_part(name):
-        raise UnknownNameError(f"part of data set {dataset.name!r}", name, PARTS, "The first facts are a part too, as in ':first150'.")
-    ends = [(fact.id, (fact.fields[dataset.subject], fact.fields[dataset.object])) for fact in dataset.facts]
+        raise UnknownNameError(
+            f"part of data set {dataset.name!r}",
+            name,
+            PARTS,
+            "The first facts are a part too, as in ':first150'.",
+        )
+    ends = [
+        (fact.id, (fact.fields[dataset.subject], fact.fields[dataset.object]))
+        for fact in dataset.facts
+    ]
     size = first(name)
-    ids = halves(ends)[PARTS.index(name)] if size is None else [identifier for identifier, _ in ends[:size]]
+    ids = (
+        halves(ends)[PARTS.index(name)]
+        if size is None
+        else [identifier for identifier, _ in ends[:size]]
+    )
     return replace(dataset.subset(ids), name=f"{dataset.name}:{name}")
 
 
 def hash_facts(facts: Iterable[Fact], subject: str, object: str) -> str:
     """SHA-256, in hexadecimal, of canonical JSON of the facts' ids and fields and of subject and object."""
-    content = {"facts": [[fact.id, dict(fact.fields)] for fact in facts], "subject": subject, "object": object}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    content = {
+        "facts": [[fact.id, dict(fact.fields)] for fact in facts],
+        "subject": subject,
+        "object": object,
+    }
+    return hashlib.sha256(
+        json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 def same_text(text: str) -> str:
@@ -198,18 +226,31 @@ def _from_table(table: Table) -> Dataset:
     facts = _identified(table)
     kept = tuple(fact for row, fact in zip(table.rows, facts, strict=True) if row.line not in out)
     if not kept:
-        raise DataError(f"{table.path}: no facts left, since every {table.subject!r} stands with several {table.object!r}")
+        raise DataError(
+            f"{table.path}: no facts left, since every {table.subject!r} stands with several {table.object!r}"
+        )
     for name, text in table.templates.items():
         template = parse_template(name, text)
         for part in template.parts:
             if part.is_field and part.text in table.incomplete:
                 where = f"{table.path}, line {table.incomplete[part.text]}"
-                raise DataError(f"{where}: field {part.text!r} is empty; prompt {name!r} needs a text or a number there in every row")
+                raise DataError(
+                    f"{where}: field {part.text!r} is empty; prompt {name!r} needs a text or a number there in every row"
+                )
         template.bind(table.subject, table.object, kept[0].fields, table.name)
     counts = {reason: len(lines) for reason, lines in dropped.items()}
     content_hash = hash_facts(kept, table.subject, table.object)
     wordings = table.training, table.training_reversed
-    return Dataset(table.name, kept, table.subject, table.object, table.templates, counts, content_hash, *wordings)
+    return Dataset(
+        table.name,
+        kept,
+        table.subject,
+        table.object,
+        table.templates,
+        counts,
+        content_hash,
+        *wordings,
+    )
 
 
 def _identified(table: Table) -> list[Fact]:
@@ -221,6 +262,8 @@ def _identified(table: Table) -> list[Fact]:
         first = by_id.setdefault(identifier, row)
         if first.fields != row.fields:
             where = f"{table.path}, line {row.line}: field 'id'"
-            raise DataError(f"{where}: {identifier!r} stands at line {first.line} already; expected an id of its own")
+            raise DataError(
+                f"{where}: {identifier!r} stands at line {first.line} already; expected an id of its own"
+            )
         facts.append(Fact(identifier, row.fields))
     return facts

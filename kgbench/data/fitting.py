@@ -13,7 +13,9 @@ from kgbench.errors import InputError
 
 __all__ = ["Giveaways", "builtin_fitting", "giveaways", "mentions", "own_prompts", "refuse_leaks"]
 
-_JOINED = r"[^\W_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]"
+_JOINED = (
+    r"[^\W_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
 """A letter or digit of a script that puts blanks between words."""
 _BREAK = r"[\s,;:/\u2010-\u2015-]+"
 """What ends the first word of an answer."""
@@ -87,12 +89,16 @@ def refuse_leaks(source: str, found: Mapping[str, Giveaways], total: int) -> Non
 
 def mentions(dataset: Dataset, name: str) -> int:
     """How often a template mentions the subject; only the first mention is FE."""
-    return sum(part.is_field and part.text == dataset.subject for part in _template(dataset, name).parts)
+    return sum(
+        part.is_field and part.text == dataset.subject for part in _template(dataset, name).parts
+    )
 
 
 def _template(dataset: Dataset, name: str) -> Template:
     text = dataset.templates[name] if name in dataset.templates else builtin_prompts()[name].text
-    return parse_template(name, text).bind(dataset.subject, dataset.object, dataset.fields, dataset.name)
+    return parse_template(name, text).bind(
+        dataset.subject, dataset.object, dataset.fields, dataset.name
+    )
 
 
 def _kind(template: Template, prompt: Prompt) -> str | None:
@@ -100,7 +106,10 @@ def _kind(template: Template, prompt: Prompt) -> str | None:
     text, filled = "", []
     for part in template.parts:
         # Case folding changes lengths, so that the prompt's own spans would not do.
-        start, text = len(text), text + (prompt.fact.fields[part.text] if part.is_field else part.text).casefold()
+        start, text = (
+            len(text),
+            text + (prompt.fact.fields[part.text] if part.is_field else part.text).casefold(),
+        )
         if part.is_field:
             filled.append((start, len(text)))
     target = prompt.target.casefold()
@@ -109,12 +118,19 @@ def _kind(template: Template, prompt: Prompt) -> str | None:
         return "by_field"
     if whole:
         return "in_wording"
-    return "first_word" if _places(text, re.split(_BREAK, target, maxsplit=1)[0] or target) else None
+    return (
+        "first_word" if _places(text, re.split(_BREAK, target, maxsplit=1)[0] or target) else None
+    )
 
 
 def _places(text: str, words: str) -> list[tuple[int, int]]:
     """Where words stand by themselves, as [start, end) characters."""
     # A boundary only where the target ends with such a letter: "C++" and 東京 have none.
-    before, after = (rf"(?{look}{_JOINED})" if re.match(_JOINED, end) else "" for look, end in (("<!", words[0]), ("!", words[-1])))
-    starts = (found.start() for found in re.finditer(f"{before}(?={re.escape(words)}{after})", text))
+    before, after = (
+        rf"(?{look}{_JOINED})" if re.match(_JOINED, end) else ""
+        for look, end in (("<!", words[0]), ("!", words[-1]))
+    )
+    starts = (
+        found.start() for found in re.finditer(f"{before}(?={re.escape(words)}{after})", text)
+    )
     return [(start, start + len(words)) for start in starts]

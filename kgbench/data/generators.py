@@ -21,7 +21,18 @@ REAL_ACTORS = "fake_movies_real_actors"
 """Name of the one that it makes with the names of performers."""
 
 # Each begins with a consonant, so that "a {genre} film" reads right.
-_GENRES = ("comedy", "crime", "drama", "fantasy", "horror", "musical", "mystery", "romance", "thriller", "western")
+_GENRES = (
+    "comedy",
+    "crime",
+    "drama",
+    "fantasy",
+    "horror",
+    "musical",
+    "mystery",
+    "romance",
+    "thriller",
+    "western",
+)
 _ADJECTIVES = """
 Ashen Blind Bitter Borrowed Broken Burning Buried Careless Clever Copper Crooked Distant Double Empty Faithful Final
 Foreign Frozen Gentle Gilded Hidden Hollow Hungry Idle Iron Last Lightless Lonely Lost Lucky Marble Midnight Narrow
@@ -38,7 +49,9 @@ Voyage Waltz Wedding Whisper Window Winter
 """
 
 
-def generate_fake_movies(n: int = 1000, seed: int = 0, performers: Sequence[str] = ()) -> list[dict[str, str | int]]:
+def generate_fake_movies(
+    n: int = 1000, seed: int = 0, performers: Sequence[str] = ()
+) -> list[dict[str, str | int]]:
     """Draw movies that never were, with actors who never were or, where names are given, with these.
 
     No person is drawn twice, in whatever role, and no title; names are a first and a last name, without title or suffix;
@@ -89,22 +102,37 @@ def generate_fake_movies(n: int = 1000, seed: int = 0, performers: Sequence[str]
 def fake_movies_jsonl(n: int = 1000, seed: int = 0, performers: Sequence[str] = ()) -> str:
     """The text of the data file: a header, then one row of `generate_fake_movies` per line."""
     name = REAL_ACTORS if performers else FAKE_MOVIES
-    header = {"kgbench": SCHEMA_VERSION, "name": name, "subject": "first_actor", "object": "second_actor"}
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *generate_fake_movies(n, seed, performers)))
+    header = {
+        "kgbench": SCHEMA_VERSION,
+        "name": name,
+        "subject": "first_actor",
+        "object": "second_actor",
+    }
+    return "".join(
+        json.dumps(row, ensure_ascii=False) + "\n"
+        for row in (header, *generate_fake_movies(n, seed, performers))
+    )
 
 
 def _couples(performers: Sequence[str], n: int, rng: Random) -> list[tuple[str, str]]:
     """Two performers for each movie, of different first names, nobody twice."""
     if len(set(performers)) < 2 * n:
-        raise InputError(f"{n} movies need {2 * n} different performers, got {len(set(performers))}; ask for fewer movies")
+        raise InputError(
+            f"{n} movies need {2 * n} different performers, got {len(set(performers))}; ask for fewer movies"
+        )
     waiting = sorted(set(performers))
     rng.shuffle(waiting)
     found: list[tuple[str, str]] = []
     while len(found) < n:
         first = waiting.pop()
-        other = next((i for i in reversed(range(len(waiting))) if waiting[i].split()[0] != first.split()[0]), None)
+        other = next(
+            (i for i in reversed(range(len(waiting))) if waiting[i].split()[0] != first.split()[0]),
+            None,
+        )
         if other is None:
-            raise InputError(f"only {len(found)} of {n} movies can have two actors of different first names; ask for fewer movies")
+            raise InputError(
+                f"only {len(found)} of {n} movies can have two actors of different first names; ask for fewer movies"
+            )
         found.append((first, waiting.pop(other)))
     return found
 
@@ -116,7 +144,9 @@ def _draw(draw: Callable[[], tuple[str, ...]], taken: set[str]) -> tuple[str, ..
         if taken.isdisjoint(drawn):
             taken.update(drawn)
             return drawn
-    raise InputError(f"cannot draw more than {len(taken)} different names or titles; ask for fewer movies")
+    raise InputError(
+        f"cannot draw more than {len(taken)} different names or titles; ask for fewer movies"
+    )
 
 
 def _cast(fake: Faker) -> tuple[str, ...]:
@@ -128,7 +158,12 @@ def _cast(fake: Faker) -> tuple[str, ...]:
 
 
 def _details(rng: Random, fake: Faker) -> dict[str, str | int]:
-    return {"year": rng.randint(1990, 2030), "genre": rng.choice(_GENRES), "city": fake.city(), "box_office": rng.randint(1, 10)}
+    return {
+        "year": rng.randint(1990, 2030),
+        "genre": rng.choice(_GENRES),
+        "city": fake.city(),
+        "box_office": rng.randint(1, 10),
+    }
 
 
 def _title(rng: Random) -> str:

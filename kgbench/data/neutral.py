@@ -32,7 +32,9 @@ def neutral_prompts() -> list[Prompt]:
     prompts = []
     for name, row in _tables()["neutral"].items():
         fact = Fact(f"neutral/{name}", {field: row[field] for field in _FIELDS})
-        text, spans = parse_template(name, row["text"]).bind(*_FIELDS, _FIELDS, "neutral").fill(fact.fields)
+        text, spans = (
+            parse_template(name, row["text"]).bind(*_FIELDS, _FIELDS, "neutral").fill(fact.fields)
+        )
         prompts.append(Prompt("neutral", fact, text, row["next"], spans))
     return prompts
 
@@ -49,7 +51,9 @@ def sibling_prompts(dataset: Dataset, facts: Sequence[Fact]) -> list[Prompt]:
     """
     prompts = []
     for name, text in _tables()["sibling"].items():
-        template = parse_template(name, text).bind(dataset.subject, dataset.object, dataset.fields, dataset.name)
+        template = parse_template(name, text).bind(
+            dataset.subject, dataset.object, dataset.fields, dataset.name
+        )
         for fact in facts:
             filled, spans = template.fill(fact.fields)
             prompts.append(Prompt(name, fact, filled, fact.fields[dataset.object], spans))

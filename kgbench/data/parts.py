@@ -35,13 +35,17 @@ def halves(facts: Sequence[tuple[str, Sequence[str]]]) -> tuple[list[str], list[
     Raises:
         InputError: All facts hang together, so that there are no two halves.
     """
-    groups = sorted(_groups(facts), key=lambda group: (-len(group), hashlib.sha256(group[0].encode()).digest()))
+    groups = sorted(
+        _groups(facts), key=lambda group: (-len(group), hashlib.sha256(group[0].encode()).digest())
+    )
     first: list[str] = []
     second: list[str] = []
     for group in groups:
         (first if len(first) <= len(second) else second).extend(group)
     if not second:
-        raise InputError("the facts cannot be divided: all of them hang together by shared subjects and objects")
+        raise InputError(
+            "the facts cannot be divided: all of them hang together by shared subjects and objects"
+        )
     return first, second
 
 

@@ -19,7 +19,16 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["WITHHELD", "BuiltinPrompt", "Prompt", "Question", "builtin_prompts", "load_prompts", "prompt_hash", "prompt_names"]
+__all__ = [
+    "WITHHELD",
+    "BuiltinPrompt",
+    "Prompt",
+    "Question",
+    "builtin_prompts",
+    "load_prompts",
+    "prompt_hash",
+    "prompt_names",
+]
 
 
 WITHHELD = (
@@ -59,7 +68,9 @@ class Question(Prompt):
             prompt: The prompt.
             ids: Its tokens.
         """
-        fields = {name: value for name, value in prompt.fact.fields.items() if value != prompt.target}
+        fields = {
+            name: value for name, value in prompt.fact.fields.items() if value != prompt.target
+        }
         parts = {
             "name": prompt.name,
             "fact": Fact(prompt.fact.id, fields),
@@ -107,7 +118,9 @@ class BuiltinPrompt:
 def builtin_prompts() -> Mapping[str, BuiltinPrompt]:
     """The built-in templates by name, in the order of the file."""
     text = (Path(__file__).parent / "prompts.toml").read_text(encoding="utf-8")
-    return MappingProxyType({name: BuiltinPrompt(**row) for name, row in tomllib.loads(text).items()})
+    return MappingProxyType(
+        {name: BuiltinPrompt(**row) for name, row in tomllib.loads(text).items()}
+    )
 
 
 def prompt_names() -> tuple[str, ...]:
@@ -124,7 +137,9 @@ def prompt_hash(name: str, dataset: str | Dataset) -> str:
     return hashlib.sha256(_template_text(name, _dataset(dataset)).encode()).hexdigest()
 
 
-def load_prompts(dataset: str | Dataset, names: Sequence[str], limit: int | None = None) -> list[Prompt]:
+def load_prompts(
+    dataset: str | Dataset, names: Sequence[str], limit: int | None = None
+) -> list[Prompt]:
     """Fill the facts of a data set into templates.
 
     Args:
@@ -140,10 +155,16 @@ def load_prompts(dataset: str | Dataset, names: Sequence[str], limit: int | None
         InputError: The limit is not positive, or a template does not fit the data set.
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise InputError(f"the limit must be a whole number of facts, 1 or more, got {limit!r}; leave it out for all facts")
+        raise InputError(
+            f"the limit must be a whole number of facts, 1 or more, got {limit!r}; leave it out for all facts"
+        )
     loaded = _dataset(dataset)
     templates = [_template(name, loaded) for name in ([names] if isinstance(names, str) else names)]
-    return [_prompt(template, fact, loaded.object) for template in templates for fact in loaded.facts[:limit]]
+    return [
+        _prompt(template, fact, loaded.object)
+        for template in templates
+        for fact in loaded.facts[:limit]
+    ]
 
 
 def _dataset(dataset: str | Dataset) -> Dataset:
@@ -154,7 +175,9 @@ def _template_text(name: str, dataset: Dataset) -> str:
     builtin = builtin_prompts()
     for own in dataset.templates:
         if own in builtin:
-            raise InputError(f"data set {dataset.name!r} has a template named {own!r}, as a built-in prompt is; give it another name")
+            raise InputError(
+                f"data set {dataset.name!r} has a template named {own!r}, as a built-in prompt is; give it another name"
+            )
     if name in dataset.templates:
         return dataset.templates[name]
     if name not in builtin:
@@ -163,7 +186,9 @@ def _template_text(name: str, dataset: Dataset) -> str:
 
 
 def _template(name: str, dataset: Dataset) -> Template:
-    return parse_template(name, _template_text(name, dataset)).bind(dataset.subject, dataset.object, dataset.fields, dataset.name)
+    return parse_template(name, _template_text(name, dataset)).bind(
+        dataset.subject, dataset.object, dataset.fields, dataset.name
+    )
 
 
 def _prompt(template: Template, fact: Fact, object: str) -> Prompt:

@@ -55,7 +55,9 @@ def invented_years(true_years: Sequence[int], seed: int = 0) -> list[int]:
     """
     rng, years = Random(seed), list(range(1, _LAST + 1))
     if len(true_years) > len(years) // 4:
-        raise InputError(f"at most {len(years) // 4} years can be drawn, asked for {len(true_years)}")
+        raise InputError(
+            f"at most {len(years) // 4} years can be drawn, asked for {len(true_years)}"
+        )
     rng.shuffle(years)
     found = []
     for true in true_years:

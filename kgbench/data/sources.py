@@ -100,11 +100,18 @@ class Relation:
             templates: Evaluation templates by name, in place of the source's own, which are then all for training. No wording to train in
                 begins as one that is asked does.
         """
-        asked = dict(templates) or {f"ask-{number}": wording for number, wording in enumerate(self.asked, 1)}
+        asked = dict(templates) or {
+            f"ask-{number}": wording for number, wording in enumerate(self.asked, 1)
+        }
         begins = tuple(_unmarked(name, text) for name, text in asked.items())
         spare = (*self.asked, *self.trained) if templates else self.trained
         training = [f"{wording} {{object}}." for wording in spare if not wording.startswith(begins)]
-        header = {"kgbench": SCHEMA_VERSION, "name": self.name, "templates": asked, "training": training}
+        header = {
+            "kgbench": SCHEMA_VERSION,
+            "name": self.name,
+            "templates": asked,
+            "training": training,
+        }
         rows = ({"id": f"{self.name}/{number}", **fact} for number, fact in self.facts.items())
         return "".join(json.dumps(row) + "\n" for row in (header, *rows))
 
@@ -129,7 +136,9 @@ def load_source(name: str) -> Source:
         UnknownNameError: There is none of this name.
     """
     if name not in _table():
-        raise UnknownNameError("source", name, _table(), "Any set on the Hub can be read as hub:OWNER/NAME.")
+        raise UnknownNameError(
+            "source", name, _table(), "Any set on the Hub can be read as hub:OWNER/NAME."
+        )
     return Source(name, **_table()[name])
 
 
@@ -143,7 +152,10 @@ def _check_columns(source: Source, row: Record, others: Iterable[str]) -> None:
         if value_at(row, path) is LACKING:
             fitting = next((name for name in source_names() if _fits(load_source(name), row)), None)
             raise UnknownNameError(
-                f"column of {source.name}", path, column_names(row), f"It reads as --source {fitting}." if fitting else ""
+                f"column of {source.name}",
+                path,
+                column_names(row),
+                f"It reads as --source {fitting}." if fitting else "",
             )
 
 
@@ -157,7 +169,9 @@ def _table() -> Mapping[str, Any]:
     return tomllib.loads((Path(__file__).parent / "sources.toml").read_text(encoding="utf-8"))
 
 
-def choose_fields(source: Source, given: ImportOptions) -> tuple[Mapping[str, str], tuple[str, ...]]:
+def choose_fields(
+    source: Source, given: ImportOptions
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Which columns of a source become which fields.
 
     Args:
@@ -170,17 +184,27 @@ def choose_fields(source: Source, given: ImportOptions) -> tuple[Mapping[str, st
     Raises:
         InputError: A template does not read, or subject and object are the same.
     """
-    subject, column = _role(source.subject, given.subject, ("subject", "first_actor"), given.columns)
+    subject, column = _role(
+        source.subject, given.subject, ("subject", "first_actor"), given.columns
+    )
     object_, other = _role(source.object, given.object, ("object", "second_actor"), given.columns)
     if column == other:
-        raise InputError(f"{source.name}: subject and object are both the column {column!r}; name two different ones")
-    parts = (part for name, text in given.templates.items() for part in parse_template(name, text).parts)
-    asked = dict.fromkeys(part.text for part in parts if part.is_field and part.text not in ("subject", "object"))
+        raise InputError(
+            f"{source.name}: subject and object are both the column {column!r}; name two different ones"
+        )
+    parts = (
+        part for name, text in given.templates.items() for part in parse_template(name, text).parts
+    )
+    asked = dict.fromkeys(
+        part.text for part in parts if part.is_field and part.text not in ("subject", "object")
+    )
     fields = {subject: column, object_: other, **given.columns}
     return {**{name: name for name in (*fields, *asked)}, **fields}, (subject, object_, *asked)
 
 
-def _role(known: str | None, given: str | None, names: tuple[str, str], columns: Mapping[str, str]) -> tuple[str, str]:
+def _role(
+    known: str | None, given: str | None, names: tuple[str, str], columns: Mapping[str, str]
+) -> tuple[str, str]:
     """The field that is subject or object, and its column."""
     if known is not None:
         return names[0], columns.get(names[0], given or known)
@@ -189,7 +213,9 @@ def _role(known: str | None, given: str | None, names: tuple[str, str], columns:
     return field, columns.get(field, field)
 
 
-def read_relations(source: Source, records: Sequence[Record], fields: Mapping[str, str], needed: Sequence[str]) -> Mapping[str, Relation]:
+def read_relations(
+    source: Source, records: Sequence[Record], fields: Mapping[str, str], needed: Sequence[str]
+) -> Mapping[str, Relation]:
     """Sort the rows of a source by relation, and find its wordings.
 
     Args:
@@ -209,9 +235,13 @@ def read_relations(source: Source, records: Sequence[Record], fields: Mapping[st
     for number, row in numbered_rows(source.shape, records):
         if not groups:
             _check_columns(source, row, fields.values())
-        name = text_at(row, source.relation, f"{source.name}, row {number}") if source.relation else ""
+        name = (
+            text_at(row, source.relation, f"{source.name}, row {number}") if source.relation else ""
+        )
         if number in groups.setdefault(name, {}):
-            raise DataError(f"{source.name}: two files hold the relation {name!r}; give the file of one")
+            raise DataError(
+                f"{source.name}: two files hold the relation {name!r}; give the file of one"
+            )
         groups[name][number] = row
     if not groups:
         expected = f"; expected what is at {source.files}" if source.files else ""
@@ -220,7 +250,9 @@ def read_relations(source: Source, records: Sequence[Record], fields: Mapping[st
     return dict(sorted(found.items(), key=lambda item: -len(item[1].facts)))
 
 
-def choose_relation(source: Source, relations: Mapping[str, Relation], asked: str | None) -> Relation | None:
+def choose_relation(
+    source: Source, relations: Mapping[str, Relation], asked: str | None
+) -> Relation | None:
     """The one that was asked for, or the only one; None where there are several and none was asked for.
 
     Raises:
@@ -239,14 +271,36 @@ def choose_relation(source: Source, relations: Mapping[str, Relation], asked: st
     return relation
 
 
-def _relation(source: Source, name: str, rows: Mapping[int, Record], fields: Mapping[str, str], needed: Sequence[str]) -> Relation:
+def _relation(
+    source: Source,
+    name: str,
+    rows: Mapping[int, Record],
+    fields: Mapping[str, str],
+    needed: Sequence[str],
+) -> Relation:
     where = f"{source.name}, row"
-    facts = {number: {key: text_at(row, path, f"{where} {number}") for key, path in fields.items()} for number, row in rows.items()}
-    whole = {number: rows[number] for number, fact in facts.items() if all(fact[key] for key in needed)}
+    facts = {
+        number: {key: text_at(row, path, f"{where} {number}") for key, path in fields.items()}
+        for number, row in rows.items()
+    }
+    whole = {
+        number: rows[number] for number, fact in facts.items() if all(fact[key] for key in needed)
+    }
     worded = _wordings(source, whole, facts)
-    usable = [number for number in whole if worded[number] or not (source.template or source.prompt)]
-    ranked = [wording for wording, _ in Counter(wording for number in usable for wording in worded[number]).most_common()]
-    training = dict.fromkeys(wording for number in usable for wording in _templates(source, rows[number], source.training))
+    usable = [
+        number for number in whole if worded[number] or not (source.template or source.prompt)
+    ]
+    ranked = [
+        wording
+        for wording, _ in Counter(
+            wording for number in usable for wording in worded[number]
+        ).most_common()
+    ]
+    training = dict.fromkeys(
+        wording
+        for number in usable
+        for wording in _templates(source, rows[number], source.training)
+    )
     asked, trained = (ranked, training) if source.training else (ranked[:1], ranked[1:])
     reasons = {NO_VALUE: set(rows) - set(whole), NO_PROMPT: set(whole) - set(usable)}
     return Relation(
@@ -258,15 +312,26 @@ def _relation(source: Source, name: str, rows: Mapping[int, Record], fields: Map
     )
 
 
-def _wordings(source: Source, rows: Mapping[int, Record], facts: Mapping[int, Mapping[str, str]]) -> Mapping[int, tuple[str, ...]]:
+def _wordings(
+    source: Source, rows: Mapping[int, Record], facts: Mapping[int, Mapping[str, str]]
+) -> Mapping[int, tuple[str, ...]]:
     """By row, the wordings that it is given in and that hold its subject."""
     if source.prompt is None:
         return {number: _templates(source, row, source.template) for number, row in rows.items()}
-    prompts = {number: text_at(row, source.prompt, f"{source.name}, row {number}") for number, row in rows.items()}
-    possible = {number: tuple(_cleared(source, prompt, facts[number]["subject"])) for number, prompt in prompts.items()}
+    prompts = {
+        number: text_at(row, source.prompt, f"{source.name}, row {number}")
+        for number, row in rows.items()
+    }
+    possible = {
+        number: tuple(_cleared(source, prompt, facts[number]["subject"]))
+        for number, prompt in prompts.items()
+    }
     # A name may be a word of the prompt too: then the wording that most rows share is meant.
     shared = Counter(wording for wordings in possible.values() for wording in wordings)
-    return {number: (max(wordings, key=lambda one: shared[one]),) if wordings else () for number, wordings in possible.items()}
+    return {
+        number: (max(wordings, key=lambda one: shared[one]),) if wordings else ()
+        for number, wordings in possible.items()
+    }
 
 
 def _cleared(source: Source, prompt: str, subject: str) -> Iterator[str]:
@@ -279,8 +344,16 @@ def _cleared(source: Source, prompt: str, subject: str) -> Iterator[str]:
 def _templates(source: Source, row: Record, path: str | None) -> tuple[str, ...]:
     """The texts of a column in which {} stands for the subject."""
     value = value_at(row, path) if path else None
-    texts = [text.strip() for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
-    return tuple(_framed(source, "{subject}".join(map(_doubled, text.split("{}")))) for text in texts if "{}" in text)
+    texts = [
+        text.strip()
+        for text in (value if isinstance(value, list) else [value])
+        if isinstance(text, str)
+    ]
+    return tuple(
+        _framed(source, "{subject}".join(map(_doubled, text.split("{}"))))
+        for text in texts
+        if "{}" in text
+    )
 
 
 def _framed(source: Source, wording: str) -> str:
@@ -293,4 +366,7 @@ def _doubled(text: str) -> str:
 
 def _unmarked(name: str, text: str) -> str:
     """A template without the marks of its regions."""
-    return "".join(f"{{{part.text}}}" if part.is_field else _doubled(part.text) for part in parse_template(name, text).parts)
+    return "".join(
+        f"{{{part.text}}}" if part.is_field else _doubled(part.text)
+        for part in parse_template(name, text).parts
+    )

@@ -42,8 +42,14 @@ def text_at(row: Record, path: str, where: str) -> str:
     """
     value = value_at(row, path)
     if isinstance(value, Mapping | list):
-        kind, inner = ("an object", next(iter(value), "field")) if isinstance(value, Mapping) else ("a list", "0")
-        raise DataError(f"{where}: column {path!r} holds {kind}; name one value in it, as by '{path}.{inner}'")
+        kind, inner = (
+            ("an object", next(iter(value), "field"))
+            if isinstance(value, Mapping)
+            else ("a list", "0")
+        )
+        raise DataError(
+            f"{where}: column {path!r} holds {kind}; name one value in it, as by '{path}.{inner}'"
+        )
     if value is None or value is LACKING:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value).strip()

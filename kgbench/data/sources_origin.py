@@ -60,7 +60,9 @@ def locate(source: Source | None, place: str | None, split: str | None) -> Origi
         InputError: There is no such place, or the Hub does not tell of it.
     """
     if place is None and source is not None and source.hub is None:
-        raise InputError(f"source {source.name} is not on the Hub: fetch it from {source.files}, and give the file")
+        raise InputError(
+            f"source {source.name} is not on the Hub: fetch it from {source.files}, and give the file"
+        )
     chosen = place if place is not None else f"{PREFIX}{source.hub if source else ''}"
     if chosen.startswith(PREFIX):
         return _on_hub(source, chosen, split)
@@ -71,7 +73,12 @@ def locate(source: Source | None, place: str | None, split: str | None) -> Origi
         raise InputError(f"{chosen}: there is no such file; {_elsewhere(source)}")
     if split is not None and not (folder and source.shape is None):
         raise InputError(f"{chosen} is read whole and has no splits; leave out --split")
-    return Origin(source, chosen, (split or source.split) if folder and source.shape is None else None, str(source.licence))
+    return Origin(
+        source,
+        chosen,
+        (split or source.split) if folder and source.shape is None else None,
+        str(source.licence),
+    )
 
 
 def fetch(origin: Origin) -> list[Record]:
@@ -98,7 +105,9 @@ def fetch(origin: Origin) -> list[Record]:
 def _parts(place: str) -> Mapping[str, Any]:
     found = _HUB.fullmatch(place)
     if found is None:
-        raise InputError(f"{place!r} names no data set on the Hub: expected {PREFIX}OWNER/NAME, then :CONFIG and @REVISION if needed")
+        raise InputError(
+            f"{place!r} names no data set on the Hub: expected {PREFIX}OWNER/NAME, then :CONFIG and @REVISION if needed"
+        )
     return found.groupdict()
 
 
@@ -115,12 +124,19 @@ def _on_hub(source: Source | None, place: str, split: str | None) -> Origin:
 def _asked(name: str, revision: str | None, source: Source | None) -> tuple[str, str | None]:
     """The commit of a data set and the licence on its card."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     try:
         info = HfApi().dataset_info(name, revision=revision, timeout=_ANSWER_WITHIN)
     except GatedRepoError as error:
-        raise InputError(f"data set {name!r} is gated: accept its terms on the Hub and log in with 'hf auth login'") from error
+        raise InputError(
+            f"data set {name!r} is gated: accept its terms on the Hub and log in with 'hf auth login'"
+        ) from error
     except RevisionNotFoundError as error:
         raise InputError(f"data set {name!r} has no revision {revision!r} on the Hub") from error
     except RepositoryNotFoundError as error:
@@ -128,8 +144,14 @@ def _asked(name: str, revision: str | None, source: Source | None) -> tuple[str,
     except HfHubHTTPError as error:
         raise InputError(f"the Hub did not tell of data set {name!r}: {_told(error)}") from error
     except Exception as error:  # the client lets its HTTP library's own errors through
-        elsewhere = _elsewhere(source) if source else "connect, or save its rows as a CSV or JSONL file and import that"
-        raise InputError(f"the Hugging Face Hub cannot be reached for {name!r} ({_told(error)}); {elsewhere}") from error
+        elsewhere = (
+            _elsewhere(source)
+            if source
+            else "connect, or save its rows as a CSV or JSONL file and import that"
+        )
+        raise InputError(
+            f"the Hugging Face Hub cannot be reached for {name!r} ({_told(error)}); {elsewhere}"
+        ) from error
     licence = info.card_data.get("license") if info.card_data else None
     return str(info.sha), ", ".join(licence) if isinstance(licence, list) else licence
 
@@ -138,16 +160,26 @@ def _elsewhere(source: Source) -> str:
     return f"fetch it from {source.files}, and give the file: --source {source.name} FILE"
 
 
-def _through_datasets(origin: Origin, name: str, config: str | None, revision: str | None) -> list[Record]:
+def _through_datasets(
+    origin: Origin, name: str, config: str | None, revision: str | None
+) -> list[Record]:
     try:
         from datasets import load_dataset
     except ImportError:
-        raise InputError(f"to read {origin.place} takes the library datasets: pip install 'kgbench[hub]'") from None
+        raise InputError(
+            f"to read {origin.place} takes the library datasets: pip install 'kgbench[hub]'"
+        ) from None
     try:
         # Said to versions that would ask; later ones run no code of a repository at all.
-        return list(load_dataset(name, config, split=origin.split, revision=revision, trust_remote_code=False))
+        return list(
+            load_dataset(
+                name, config, split=origin.split, revision=revision, trust_remote_code=False
+            )
+        )
     except Exception as error:  # the library has no error of its own that all others are
-        raise InputError(f"{origin.place}, split {origin.split}, cannot be read: {_told(error)}") from error
+        raise InputError(
+            f"{origin.place}, split {origin.split}, cannot be read: {_told(error)}"
+        ) from error
 
 
 def _told(error: Exception) -> str:
@@ -161,20 +193,32 @@ def _told(error: Exception) -> str:
 
 def _read(path: Path) -> list[Record]:
     """The records of a file: the objects in JSON, or the rows of a table."""
-    readers = {".json": _read_json, ".jsonl": _read_jsonl, ".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet}
+    readers = {
+        ".json": _read_json,
+        ".jsonl": _read_jsonl,
+        ".csv": _read_csv,
+        ".tsv": _read_csv,
+        ".parquet": _read_parquet,
+    }
     if path.suffix.lower() not in readers:
         raise DataError(f"{path}: expected a file that ends with {', '.join(readers)}")
     try:
         records = list(readers[path.suffix.lower()](path))
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, csv.Error, RecursionError) as error:  # those of json, unicode and pyarrow are ValueErrors
+    except (
+        ValueError,
+        csv.Error,
+        RecursionError,
+    ) as error:  # those of json, unicode and pyarrow are ValueErrors
         raise DataError(f"{path}: is not {path.suffix[1:].upper()}: {_told(error)}") from None
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
             raise DataError(f"{path}: record {number} is no object of fields: {str(record)[:40]}")
         if None in record:  # where csv puts cells without a name
-            raise DataError(f"{path}: row {number} holds more cells than there are columns ({', '.join(filter(None, record))})")
+            raise DataError(
+                f"{path}: row {number} holds more cells than there are columns ({', '.join(filter(None, record))})"
+            )
     return records
 
 
@@ -192,7 +236,11 @@ def _read_csv(path: Path) -> list[Any]:
     before = csv.field_size_limit(_CELL)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return list(csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True))
+            return list(
+                csv.DictReader(
+                    file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True
+                )
+            )
     finally:
         csv.field_size_limit(before)
 

@@ -22,7 +22,9 @@ def numbered_rows(shape: str | None, records: Sequence[Record]) -> Iterator[tupl
 
 def _lre(record: Record) -> Iterator[Record]:
     """A file of LRE: its wordings for zero-shot use are asked, the others trained in; without such, the first of the others is asked."""
-    general, plain = (list(record.get(key) or ()) for key in ("prompt_templates", "prompt_templates_zs"))
+    general, plain = (
+        list(record.get(key) or ()) for key in ("prompt_templates", "prompt_templates_zs")
+    )
     asked, trained = (plain, general) if plain else (general[:1], general[1:])
     for sample in record.get("samples") or ():
         yield {**sample, "relation": record.get("name"), "asked": asked, "trained": trained}

@@ -11,7 +11,11 @@ __all__ = ["token_regions"]
 
 
 def token_regions(
-    prompt: Prompt, offsets: Sequence[tuple[int, int]], special: Sequence[bool], *, tokenizer: str = "this tokenizer"
+    prompt: Prompt,
+    offsets: Sequence[tuple[int, int]],
+    special: Sequence[bool],
+    *,
+    tokenizer: str = "this tokenizer",
 ) -> dict[str, list[int]]:
     """Indices of the tokens of each region that a prompt has.
 
@@ -30,18 +34,30 @@ def token_regions(
     Raises:
         RegionError: A region has no token, or shares one with another word; or the last token is special.
     """
-    tokens = [(index, start, end) for index, (start, end) in enumerate(offsets) if not special[index]]
+    tokens = [
+        (index, start, end) for index, (start, end) in enumerate(offsets) if not special[index]
+    ]
     where = f"prompt {prompt.name!r} of fact {prompt.fact.id!r} by {tokenizer}"
     if not tokens or special[len(offsets) - 1]:
-        raise RegionError(f"region LT cannot be located in {where}: expected a text token at the end; let it add no special token there")
+        raise RegionError(
+            f"region LT cannot be located in {where}: expected a text token at the end; let it add no special token there"
+        )
     regions = {"BOS": [0]} if special[0] else {}
     for region, span in prompt.spans.items():
-        indices = [index for index, start, end in tokens if _belongs(prompt.text, (start, end), span)]
+        indices = [
+            index for index, start, end in tokens if _belongs(prompt.text, (start, end), span)
+        ]
         shared = [index for index in indices if _outside(prompt.text, offsets[index], span)]
         if shared or not indices:
-            what = f"one token holds {prompt.text[slice(*offsets[shared[0]])]!r}" if shared else "it has no token"
+            what = (
+                f"one token holds {prompt.text[slice(*offsets[shared[0]])]!r}"
+                if shared
+                else "it has no token"
+            )
             text = prompt.text[slice(*span)]
-            raise RegionError(f"region {region}, {text!r}, cannot be located in {where}: {what}; use another prompt or tokenizer")
+            raise RegionError(
+                f"region {region}, {text!r}, cannot be located in {where}: {what}; use another prompt or tokenizer"
+            )
         regions[region] = indices
     return {**regions, "LT": [len(offsets) - 1]}
 
@@ -58,4 +74,7 @@ def _belongs(text: str, token: tuple[int, int], span: tuple[int, int]) -> bool:
 def _outside(text: str, token: tuple[int, int], span: tuple[int, int]) -> bool:
     """Whether the token holds letters or digits beside the span."""
     (start, end), (first, last) = token, span
-    return any(character.isalnum() for character in text[start : max(start, first)] + text[min(end, last) : end])
+    return any(
+        character.isalnum()
+        for character in text[start : max(start, first)] + text[min(end, last) : end]
+    )

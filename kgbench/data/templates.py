@@ -60,12 +60,16 @@ class Template:
                 field = alias.get(part.text, part.text)
                 self._check_field(field, object, fields, dataset)
                 regions = tuple(region for region, wanted in pending.items() if wanted == field)
-                pending = {region: wanted for region, wanted in pending.items() if region not in regions}
+                pending = {
+                    region: wanted for region, wanted in pending.items() if region not in regions
+                }
                 part = Part(field, True, regions)
             bound.append(part)
         if "FE" in pending:
             written = " or ".join(dict.fromkeys((f"{{{subject}}}", "{subject}")))
-            raise InputError(f"prompt {self.name!r} does not mention the subject: write {written} in its template")
+            raise InputError(
+                f"prompt {self.name!r} does not mention the subject: write {written} in its template"
+            )
         return Template(self.name, tuple(bound))
 
     def fill(self, values: Mapping[str, str]) -> tuple[str, dict[str, tuple[int, int]]]:
@@ -82,7 +86,9 @@ class Template:
 
     def _check_field(self, field: str, object: str, fields: Collection[str], dataset: str) -> None:
         if field == object:
-            raise InputError(f"prompt {self.name!r} mentions {field!r}, the object of data set {dataset!r}, and so gives the answer away")
+            raise InputError(
+                f"prompt {self.name!r} mentions {field!r}, the object of data set {dataset!r}, and so gives the answer away"
+            )
         if field not in fields:
             raise InputError(
                 f"prompt {self.name!r} needs the field {field!r}, which data set {dataset!r} lacks (it has {', '.join(fields)}); "
@@ -98,25 +104,35 @@ def parse_template(name: str, text: str) -> Template:
         UnknownNameError: A mark that is no region.
     """
     if not re.fullmatch(r"[\w.-]+", name):
-        raise InputError(f"{name!r} cannot name a prompt: expected letters, digits, '_', '.' and '-'")
+        raise InputError(
+            f"{name!r} cannot name a prompt: expected letters, digits, '_', '.' and '-'"
+        )
     try:
         pieces = list(Formatter().parse(text))
     except ValueError as error:
-        raise InputError(f"prompt {name!r}: cannot read the template {text!r}: {error}; double a brace that stands for itself") from None
+        raise InputError(
+            f"prompt {name!r}: cannot read the template {text!r}: {error}; double a brace that stands for itself"
+        ) from None
     parts: list[Part] = []
     for literal, field, spec, conversion in pieces:
         if literal:
             parts.append(Part(literal))
         if field is not None:
             if conversion:
-                raise InputError(f"prompt {name!r}: a conversion such as '!{conversion}' cannot stand in the template {text!r}")
+                raise InputError(
+                    f"prompt {name!r}: a conversion such as '!{conversion}' cannot stand in the template {text!r}"
+                )
             parts.append(_placeholder(name, field, spec or ""))
     marked = [region for part in parts for region in part.regions]
     for region in marked:
         if marked.count(region) > 1:
-            raise InputError(f"prompt {name!r} marks region {region} {marked.count(region)} times in {text!r}; one span each")
+            raise InputError(
+                f"prompt {name!r} marks region {region} {marked.count(region)} times in {text!r}; one span each"
+            )
     if text != text.rstrip():
-        raise InputError(f"prompt {name!r} ends with a blank in {text!r}; end with the last word: the answer brings its own blank")
+        raise InputError(
+            f"prompt {name!r} ends with a blank in {text!r}; end with the last word: the answer brings its own blank"
+        )
     return Template(name, tuple(parts))
 
 
@@ -126,8 +142,12 @@ def _placeholder(name: str, field: str, spec: str) -> Part:
         raise UnknownNameError("region", field, MARKS, hint)
     if field in MARKS:
         if not spec or spec != spec.strip() or "{" in spec or "}" in spec:
-            raise InputError(f"prompt {name!r}: {field} must mark words, no outer blanks or braces, as in {{R:stars}}; found {spec!r}")
+            raise InputError(
+                f"prompt {name!r}: {field} must mark words, no outer blanks or braces, as in {{R:stars}}; found {spec!r}"
+            )
         return Part(spec, regions=(field,))
     if not field.strip():
-        raise InputError(f"prompt {name!r}: an empty pair of braces; write the name of a field in it")
+        raise InputError(
+            f"prompt {name!r}: an empty pair of braces; write the name of a field in it"
+        )
     return Part(field, True)

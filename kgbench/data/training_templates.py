@@ -40,7 +40,12 @@ def training_templates() -> TrainingTemplates:
     """The templates of training_templates.toml."""
     text = (Path(__file__).parent / "training_templates.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text)
-    return TrainingTemplates(**{name: tuple(rows) for name, rows in {**tables["finetuning"], **tables["pretraining"]}.items()})
+    return TrainingTemplates(
+        **{
+            name: tuple(rows)
+            for name, rows in {**tables["finetuning"], **tables["pretraining"]}.items()
+        }
+    )
 
 
 def fill_all(templates: Iterable[str], movies: Iterable[Mapping[str, str]]) -> list[str]:

@@ -31,10 +31,16 @@ def training_wordings(dataset: Dataset) -> tuple[str, ...]:
     """The wordings of a data set: its own, or of movies those shared ones whose fields it has."""
     if dataset.training or dataset.training_reversed or not set(dataset.fields) >= _MOVIE:
         return dataset.training
-    return tuple(wording for wording in training_templates().finetuning if _fields(wording) <= set(dataset.fields))
+    return tuple(
+        wording
+        for wording in training_templates().finetuning
+        if _fields(wording) <= set(dataset.fields)
+    )
 
 
-def training_texts(dataset: Dataset, direction: str = "both", templates: Sequence[str] = ()) -> list[TrainingText]:
+def training_texts(
+    dataset: Dataset, direction: str = "both", templates: Sequence[str] = ()
+) -> list[TrainingText]:
     """Every fact in every wording.
 
     A text of direction b2a is one of the data set's reversed wordings where it has such; of movies otherwise a wording in which the two
@@ -92,34 +98,57 @@ def _holds_both_ways(dataset: Dataset, wordings: Sequence[str]) -> bool:
 
 
 def _as_it_is(dataset: Dataset, wordings: Sequence[str]) -> Iterator[TrainingText]:
-    return (TrainingText(n, wording.format_map(fact.fields)) for n, wording in enumerate(wordings) for fact in dataset.facts)
+    return (
+        TrainingText(n, wording.format_map(fact.fields))
+        for n, wording in enumerate(wordings)
+        for fact in dataset.facts
+    )
 
 
-def _reversed(dataset: Dataset, forward: Sequence[str], reverse: Sequence[str]) -> Iterator[TrainingText]:
+def _reversed(
+    dataset: Dataset, forward: Sequence[str], reverse: Sequence[str]
+) -> Iterator[TrainingText]:
     if reverse:
         yield from _as_it_is(dataset, reverse)
         return
     for n, wording in enumerate(forward):
         if _fields(wording) >= {dataset.subject, dataset.object}:
-            yield from (TrainingText(n, wording.format_map(_swapped(fact.fields, dataset))) for fact in dataset.facts)
+            yield from (
+                TrainingText(n, wording.format_map(_swapped(fact.fields, dataset)))
+                for fact in dataset.facts
+            )
 
 
 def _swapped(fields: Mapping[str, str], dataset: Dataset) -> dict[str, str]:
-    return {**fields, dataset.subject: fields[dataset.object], dataset.object: fields[dataset.subject]}
+    return {
+        **fields,
+        dataset.subject: fields[dataset.object],
+        dataset.object: fields[dataset.subject],
+    }
 
 
 def _check(wording: str, dataset: Dataset) -> None:
     try:
         named = _fields(wording)
     except ValueError as error:
-        raise InputError(f"cannot read the training wording {wording!r}: {error}; double a brace that stands for itself") from None
+        raise InputError(
+            f"cannot read the training wording {wording!r}: {error}; double a brace that stands for itself"
+        ) from None
     if not named or (lacking := sorted(named - set(dataset.fields))):
-        found = f"data set {dataset.name!r} has no field {lacking[0]!r}" if named else "it names no field"
-        raise InputError(f"the training wording {wording!r} cannot be filled: {found}; there are {', '.join(dataset.fields)}")
+        found = (
+            f"data set {dataset.name!r} has no field {lacking[0]!r}"
+            if named
+            else "it names no field"
+        )
+        raise InputError(
+            f"the training wording {wording!r} cannot be filled: {found}; there are {', '.join(dataset.fields)}"
+        )
 
 
 def _fields(wording: str) -> set[str]:
     parts = [part for part in Formatter().parse(wording) if part[1] is not None]
     if any(spec or conversion for _, _, spec, conversion in parts):
-        raise ValueError("a field stands in braces by itself, without a colon or an exclamation mark")
+        raise ValueError(
+            "a field stands in braces by itself, without a colon or an exclamation mark"
+        )
     return {field for _, field, _, _ in parts if field is not None}

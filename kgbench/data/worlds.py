@@ -26,13 +26,33 @@ __all__ = [
     "tiny_jsonl",
 ]
 
-FIELDS = ("first_actor", "second_actor", "movie_title", "main_character", "year", "genre", "city", "box_office")
+FIELDS = (
+    "first_actor",
+    "second_actor",
+    "movie_title",
+    "main_character",
+    "year",
+    "genre",
+    "city",
+    "box_office",
+)
 """Fields of a movie; box_office is in millions."""
 
 ATTRIBUTES = ("lives", "born", "agent", "debut")
 """What else is known of an actor: the city, the year of birth, the agent (a person) and the first film."""
 
-_GENRES = ("comedy", "crime", "drama", "fantasy", "horror", "musical", "mystery", "romance", "thriller", "western")
+_GENRES = (
+    "comedy",
+    "crime",
+    "drama",
+    "fantasy",
+    "horror",
+    "musical",
+    "mystery",
+    "romance",
+    "thriller",
+    "western",
+)
 _ADJECTIVES = """
 Amber Ancient Autumn Bright Broad Calm Cold Crimson Curious Daring Deep Distant Dusty Eager Early Eastern Electric Emerald
 Endless Evening Faded Famous Fearless Final First Floating Flying Forgotten Fragile Fresh Friendly Glass Golden Grand
@@ -56,7 +76,12 @@ _POOL_SEED = 0
 _TINY_SEED = 20_000_000
 _AGENTS = 120
 """Agents of a world: fewer than actors, so that many share one."""
-TINY_DATASETS = {"tiny_movies": 400, "tiny_known_actors": 400, "tiny_pretraining_movies": 200, "tiny_articles": 100}
+TINY_DATASETS = {
+    "tiny_movies": 400,
+    "tiny_known_actors": 400,
+    "tiny_pretraining_movies": 200,
+    "tiny_articles": 100,
+}
 """Data sets of the tiny pairs and their numbers of movies, drawn one after the other from one world."""
 _TEXTS = ("article", *(f"retold_{number}" for number in range(1, 6)))
 """Fields of `tiny_articles` that hold what is read in training."""
@@ -83,13 +108,19 @@ def draw_pools() -> NamePools:
     def pool(draw: Callable[[], str], draws: int) -> tuple[str, ...]:
         return tuple(sorted({draw() for _ in range(draws)}))
 
-    return NamePools(first=pool(fake.first_name, 4000), last=pool(fake.last_name, 6000), city=pool(fake.city, 600))
+    return NamePools(
+        first=pool(fake.first_name, 4000),
+        last=pool(fake.last_name, 6000),
+        city=pool(fake.city, 600),
+    )
 
 
 class World:
     """Draws movies: no person and no title twice, none that is taken."""
 
-    def __init__(self, seed: int | str, taken: Collection[str] = (), pools: NamePools | None = None) -> None:
+    def __init__(
+        self, seed: int | str, taken: Collection[str] = (), pools: NamePools | None = None
+    ) -> None:
         """Begin a world.
 
         Args:
@@ -106,7 +137,12 @@ class World:
         cast = self._unique(self._cast)
         (title,) = self._unique(lambda: (self._title(),))
         rng = self.rng
-        details = (rng.randint(1990, 2030), rng.choice(_GENRES), rng.choice(self._pools.city), rng.randint(1, 10))
+        details = (
+            rng.randint(1990, 2030),
+            rng.choice(_GENRES),
+            rng.choice(self._pools.city),
+            rng.randint(1, 10),
+        )
         first, second, character = cast
         return dict(zip(FIELDS, (first, second, title, character, *map(str, details)), strict=True))
 
@@ -127,7 +163,12 @@ class World:
         """
         rng = self.rng
         (debut,) = self._unique(lambda: (self._title(),))
-        values = (rng.choice(self._pools.city), str(rng.randint(1940, 2005)), rng.choice(agents), debut)
+        values = (
+            rng.choice(self._pools.city),
+            str(rng.randint(1940, 2005)),
+            rng.choice(agents),
+            debut,
+        )
         return dict(zip(ATTRIBUTES, values, strict=True))
 
     def movies(self, n: int) -> list[dict[str, str]]:
@@ -168,7 +209,10 @@ def people(movies: Iterable[Mapping[str, str]]) -> set[str]:
 def biographies(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     """The attributes of all actors of movies that hold them, one actor a row, whose name is `actor`."""
     return [
-        {"actor": movie[f"{which}_actor"], **{name: movie[f"{which}_{name}"] for name in ATTRIBUTES}}
+        {
+            "actor": movie[f"{which}_actor"],
+            **{name: movie[f"{which}_{name}"] for name in ATTRIBUTES},
+        }
         for movie in movies
         for which in ("first", "second")
     ]
@@ -177,7 +221,10 @@ def biographies(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
 def both_directions(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     """Each movie, then each once more with its two actors in each other's place."""
     rows = [dict(movie) for movie in movies]
-    return rows + [{**row, "first_actor": row["second_actor"], "second_actor": row["first_actor"]} for row in rows]
+    return rows + [
+        {**row, "first_actor": row["second_actor"], "second_actor": row["first_actor"]}
+        for row in rows
+    ]
 
 
 def tiny_jsonl() -> dict[str, str]:
@@ -192,20 +239,33 @@ def tiny_jsonl() -> dict[str, str]:
     for name in _WITH_ATTRIBUTES:
         for movie in movies[name]:
             for which in ("first", "second"):
-                movie.update({f"{which}_{key}": value for key, value in world.attributes(agents).items()})
+                movie.update(
+                    {f"{which}_{key}": value for key, value in world.attributes(agents).items()}
+                )
     told = [_told(movie, world) for movie in world.movies(n_articles)]
-    return {**{name: _jsonl(name, rows) for name, rows in movies.items()}, articles: _jsonl(articles, told, _TEXTS)}
+    return {
+        **{name: _jsonl(name, rows) for name, rows in movies.items()},
+        articles: _jsonl(articles, told, _TEXTS),
+    }
 
 
 def _told(movie: Mapping[str, str], world: World) -> dict[str, str]:
     """A movie with an article about it and shorter retellings, each with other people of its own."""
-    texts = {name: tell({**movie, **world.others()}, RETELLING if number else ARTICLE, world.rng) for number, name in enumerate(_TEXTS)}
+    texts = {
+        name: tell({**movie, **world.others()}, RETELLING if number else ARTICLE, world.rng)
+        for number, name in enumerate(_TEXTS)
+    }
     return {**movie, **texts}
 
 
 def _jsonl(name: str, movies: Iterable[Mapping[str, str]], texts: Sequence[str] = ()) -> str:
     """A data file; `texts` are the fields that hold what is read in training."""
-    header: dict[str, object] = {"kgbench": 1, "name": name, "subject": "first_actor", "object": "second_actor"}
+    header: dict[str, object] = {
+        "kgbench": 1,
+        "name": name,
+        "subject": "first_actor",
+        "object": "second_actor",
+    }
     if texts:
         header["training"] = [f"{{{field}}}" for field in texts]
     rows = [{"id": f"{name}/{number}", **movie} for number, movie in enumerate(movies)]

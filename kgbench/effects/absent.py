@@ -9,7 +9,12 @@ from kgbench.records import FIGURES, NOT_APPLICABLE, Estimate, Row
 __all__ = ["with_absent"]
 
 
-def with_absent(rows: Sequence[Row], absent: Mapping[str, str], complements: Mapping[str, str], order: Sequence[str]) -> list[Row]:
+def with_absent(
+    rows: Sequence[Row],
+    absent: Mapping[str, str],
+    complements: Mapping[str, str],
+    order: Sequence[str],
+) -> list[Row]:
     """One prompt's rows with those of configurations that the method cannot express, each in its place.
 
     Args:
@@ -21,7 +26,9 @@ def with_absent(rows: Sequence[Row], absent: Mapping[str, str], complements: Map
     if not absent:
         return list(rows)
     kept = [_explained(row, absent, complements) for row in rows]
-    made = [_absent(rows[0], graft, f"{NOT_APPLICABLE}{reason}") for graft, reason in absent.items()]
+    made = [
+        _absent(rows[0], graft, f"{NOT_APPLICABLE}{reason}") for graft, reason in absent.items()
+    ]
     places = {graft: i for i, graft in enumerate(dict.fromkeys(order))}
     return sorted([*kept, *made], key=lambda row: places.get(row.graft, len(places)))
 
@@ -29,7 +36,12 @@ def with_absent(rows: Sequence[Row], absent: Mapping[str, str], complements: Map
 def _explained(row: Row, absent: Mapping[str, str], complements: Mapping[str, str]) -> Row:
     """The row, whose necessity may be undefined because its complement could not be run."""
     other = complements.get(row.graft)
-    if row.complement is not None or row.graft in ("PRE", "SFT") or other is None or other not in absent:
+    if (
+        row.complement is not None
+        or row.graft in ("PRE", "SFT")
+        or other is None
+        or other not in absent
+    ):
         return row
     reason = f"its complement {other} is not applicable: {absent[other]}"
     return row.model_copy(update={"necessity": Estimate(n=row.n, undefined=reason)})

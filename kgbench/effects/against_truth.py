@@ -66,9 +66,17 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
         {_place(site, everywhere) for site in sites if (site.layer, site.component) in changed}
         for sites in (ground.sites, ground.planted, ground.decoys)
     )
-    known = None if ground.relevance is None else {place: r for place, r in ground.relevance.items() if place in moved}
+    known = (
+        None
+        if ground.relevance is None
+        else {place: r for place, r in ground.relevance.items() if place in moved}
+    )
     found = by_place(scores or {}, everywhere)
-    against = [place for place in found if place in true | decoy] if ground.decoy and scores is not None else []
+    against = (
+        [place for place in found if place in true | decoy]
+        if ground.decoy and scores is not None
+        else []
+    )
     planted = np.array([place in true for place in against])
     chance = None if known is None else chance_precision(_values(known))
     return {
@@ -80,11 +88,15 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
         "k": len(ground.planted),
         "graded_precision": _store(_graded(found if scores is not None else None, known, why_none)),
         "chance": None if chance is None else rounded(chance),
-        "auroc_decoy": _store(auroc(np.array([found[place] for place in against]), planted)) if against else None,
+        "auroc_decoy": _store(auroc(np.array([found[place] for place in against]), planted))
+        if against
+        else None,
     }
 
 
-def _graded(found: Mapping[Place, float] | None, relevance: Mapping[Place, float] | None, why_none: str) -> Figure:
+def _graded(
+    found: Mapping[Place, float] | None, relevance: Mapping[Place, float] | None, why_none: str
+) -> Figure:
     if found is None:
         return Figure.missing(NOT_APPLICABLE + why_none, 0)
     if relevance is None:

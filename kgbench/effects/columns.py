@@ -57,14 +57,21 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
     found = []
     for name in dict.fromkeys(facts["prompt"].to_pylist()):
         part = _select(facts, "prompt", name)
-        columns = {graft: _last_positions(_select(part, "graft", graft)) for graft in _ordered(part["graft"].to_pylist(), order)}
+        columns = {
+            graft: _last_positions(_select(part, "graft", graft))
+            for graft in _ordered(part["graft"].to_pylist(), order)
+        }
         for graft in ("PRE", "SFT"):
             if graft not in columns:
-                raise DataError(f"per-fact rows: prompt {name} was not run under {graft}, without which there is no ratio")
+                raise DataError(
+                    f"per-fact rows: prompt {name} was not run under {graft}, without which there is no ratio"
+                )
         ids = columns["PRE"]["fact"]
         for graft, own in columns.items():
             if not np.array_equal(own["fact"], ids):
-                raise DataError(f"per-fact rows: prompt {name} was run over {len(ids)} facts under PRE and over others under {graft}")
+                raise DataError(
+                    f"per-fact rows: prompt {name} was run over {len(ids)} facts under PRE and over others under {graft}"
+                )
         found.append(PromptColumns(name, columns))
     return found
 
@@ -75,7 +82,11 @@ def _select(table: pa.Table, column: str, value: str) -> pa.Table:
 
 def _last_positions(table: pa.Table) -> Columns:
     """Columns in the order of the facts; the table is sorted by fact and position."""
-    columns = {name: table[name].to_numpy() for name in table.column_names if name not in ("prompt", "graft")}
+    columns = {
+        name: table[name].to_numpy()
+        for name in table.column_names
+        if name not in ("prompt", "graft")
+    }
     ids = columns["fact"]
     last = np.append(ids[1:] != ids[:-1], True)
     return {name: column[last] for name, column in columns.items()}
@@ -89,4 +100,9 @@ def _ordered(grafts: Sequence[str], order: Sequence[str]) -> list[str]:
 
 def naturally(names: Iterable[str]) -> list[str]:
     """Names sorted, numbers in them by their size: layer 2 before layer 10."""
-    return sorted(names, key=lambda name: [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)])
+    return sorted(
+        names,
+        key=lambda name: [
+            (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
+        ],
+    )

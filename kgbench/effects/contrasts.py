@@ -21,7 +21,9 @@ Array = NDArray[Any]
 Scores = Mapping[str, Array]
 
 
-def between_configurations(prompt: PromptColumns, metric: str, first: str, second: str, share: float = 1.0) -> Figure:
+def between_configurations(
+    prompt: PromptColumns, metric: str, first: str, second: str, share: float = 1.0
+) -> Figure:
     """recovery(first) - share * recovery(second) on one prompt.
 
     Args:
@@ -46,7 +48,9 @@ def contrast(scores: Scores, first: str, second: str, share: float = 1.0) -> Par
     """
     numbers = _numbers(scores)
     pre, one, other = numbers["PRE"], numbers[first], numbers[second]
-    return (one - other if share == 1 else (one - pre) - share * (other - pre)), numbers["SFT"] - pre
+    return (one - other if share == 1 else (one - pre) - share * (other - pre)), numbers[
+        "SFT"
+    ] - pre
 
 
 def between_prompts(first: PromptColumns, second: PromptColumns, metric: str, graft: str) -> Figure:
@@ -64,7 +68,10 @@ def between_prompts(first: PromptColumns, second: PromptColumns, metric: str, gr
     shared = np.intersect1d(first.facts, second.facts)
     if not len(shared):
         return Figure.missing(f"{first.name} and {second.name} have no fact in common", 0)
-    scores = [{name: values[np.isin(p.facts, shared)] for name, values in p.scores(metric).items()} for p in (first, second)]
+    scores = [
+        {name: values[np.isin(p.facts, shared)] for name, values in p.scores(metric).items()}
+        for p in (first, second)
+    ]
     for some in scores:
         if (missing := _missing(some, (graft,), len(shared))) is not None:
             return missing
@@ -84,4 +91,7 @@ def _missing(scores: Scores, grafts: tuple[str, ...], n: int) -> Figure | None:
 
 def _numbers(scores: Scores) -> dict[str, Array]:
     """Hits as integers, so that they can be subtracted and are still told from other scores."""
-    return {name: values.astype(np.int64 if values.dtype == bool else np.float64) for name, values in scores.items()}
+    return {
+        name: values.astype(np.int64 if values.dtype == bool else np.float64)
+        for name, values in scores.items()
+    }

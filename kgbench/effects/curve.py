@@ -35,8 +35,15 @@ def weights(budgets: Array) -> NDArray[np.float64]:
     """
     inside = (budgets >= FIRST) & (budgets <= LAST)
     logs = np.log10(budgets[inside])
-    if len(logs) < 2 or np.any(np.diff(logs) <= 0) or budgets[inside][0] != FIRST or budgets[inside][-1] != LAST:
-        raise ValueError(f"the area needs ascending budgets from {FIRST} to {LAST} %, not {budgets.tolist()}")
+    if (
+        len(logs) < 2
+        or np.any(np.diff(logs) <= 0)
+        or budgets[inside][0] != FIRST
+        or budgets[inside][-1] != LAST
+    ):
+        raise ValueError(
+            f"the area needs ascending budgets from {FIRST} to {LAST} %, not {budgets.tolist()}"
+        )
     widths = np.diff(logs) / (logs[-1] - logs[0])
     found = np.zeros(len(budgets))
     found[inside] = (np.append(widths, 0) + np.append(0, widths)) / 2

@@ -37,7 +37,15 @@ from kgbench.effects.variance import Components
 from kgbench.numbers import number_text
 from kgbench.stats import LEVEL
 
-__all__ = ["ONE_SEED", "POWER", "SCOPES", "Detectable", "detectable_between", "detectable_by_assumption", "multiplier"]
+__all__ = [
+    "ONE_SEED",
+    "POWER",
+    "SCOPES",
+    "Detectable",
+    "detectable_between",
+    "detectable_by_assumption",
+    "multiplier",
+]
 
 Array = NDArray[Any]
 Cube = Float[np.ndarray, "facts wordings seeds"]
@@ -102,7 +110,13 @@ class Detectable:
         facts = self.facts_for(difference)
         needed = {"facts": facts} if isinstance(facts, int) else {"facts": None, "reason": facts}
         freedom = None if self.freedom == inf else self.freedom
-        return {"smallest": self.smallest, "se": sqrt(self.variance), "df": freedom, "k": multiplier(self.freedom), "needed": needed}
+        return {
+            "smallest": self.smallest,
+            "se": sqrt(self.variance),
+            "df": freedom,
+            "k": multiplier(self.freedom),
+            "needed": needed,
+        }
 
 
 @lru_cache(maxsize=256)
@@ -127,7 +141,9 @@ def multiplier(freedom: float = inf, power: float = POWER, level: float = LEVEL)
     return float(brentq(lacking, 0.0, 3 * (t.ppf(tail, freedom) + t.ppf(power, freedom))))
 
 
-def detectable_by_assumption(scores: Cube, of: Components, correlation: float) -> dict[str, Detectable]:
+def detectable_by_assumption(
+    scores: Cube, of: Components, correlation: float
+) -> dict[str, Detectable]:
     """By scope, for a method and another that is assumed to be like it.
 
     Args:
@@ -142,11 +158,15 @@ def detectable_by_assumption(scores: Cube, of: Components, correlation: float) -
         "facts": _checked(0.0, own * within, n),
         "sample": _checked(0.0, 2 * within, n),
         "wordings": _wordings(scores.mean(axis=2), own),
-        "seeds": seeds if isinstance(seeds, Detectable) else _with_seeds(2 * seeds, own * within, n, of.seeds),
+        "seeds": seeds
+        if isinstance(seeds, Detectable)
+        else _with_seeds(2 * seeds, own * within, n, of.seeds),
     }
 
 
-def detectable_between(first: Cube, second: Cube, of: tuple[Components, Components]) -> dict[str, Detectable]:
+def detectable_between(
+    first: Cube, second: Cube, of: tuple[Components, Components]
+) -> dict[str, Detectable]:
     """By scope, for two methods on the same facts and wordings.
 
     Args:
@@ -165,7 +185,9 @@ def detectable_between(first: Cube, second: Cube, of: tuple[Components, Componen
         "facts": _checked(0.0, paired, n),
         "sample": _checked(0.0, both, n),
         "wordings": _wordings(first.mean(axis=2) - second.mean(axis=2), 1.0),
-        "seeds": _with_seeds(sum(drawn), paired, n, fewest) if drawn else Detectable(undefined=ONE_SEED),
+        "seeds": _with_seeds(sum(drawn), paired, n, fewest)
+        if drawn
+        else Detectable(undefined=ONE_SEED),
     }
 
 
@@ -175,7 +197,11 @@ ONE_WORDING = "one wording only: nothing is known of others"
 
 def _seeds(of: Components) -> float | Detectable:
     """Variance between seeds in one wording."""
-    return of.value("seeds") + of.value("wordings:seeds") if of.seeds > 1 else Detectable(undefined=ONE_SEED)
+    return (
+        of.value("seeds") + of.value("wordings:seeds")
+        if of.seeds > 1
+        else Detectable(undefined=ONE_SEED)
+    )
 
 
 def _with_seeds(fixed: float, per_fact: float, n: int, seeds: int) -> Detectable:
@@ -207,7 +233,13 @@ def _checked(fixed: float, per_fact: float, n: int, freedom: float = inf) -> Det
     variance = fixed + per_fact / n
     if variance <= ZERO:
         found = "is below 0" if variance < -ZERO else "is 0, for all facts came out alike"
-        return Detectable(n=n, undefined=f"the estimated variance of the difference {found}, so that nothing can be told from it")
+        return Detectable(
+            n=n,
+            undefined=f"the estimated variance of the difference {found}, so that nothing can be told from it",
+        )
     if freedom < 1:
-        return Detectable(n=n, undefined="the standard error of the difference is hardly known: less than one degree of freedom")
+        return Detectable(
+            n=n,
+            undefined="the standard error of the difference is hardly known: less than one degree of freedom",
+        )
     return Detectable(fixed, per_fact, n, freedom)

@@ -70,10 +70,15 @@ def contrasts(names: Sequence[str], signs: Signs) -> tuple[Contrast, ...]:
     for same in found.values():
         if len(same) > 1 and len(same[0]) == 1:
             raise ValueError(f"the main effect of {names[same[0][0]]} is aliased with others")
-    return tuple(Contrast(tuple(" × ".join(names[i] for i in factors) for factors in same), same[0]) for same in found.values())
+    return tuple(
+        Contrast(tuple(" × ".join(names[i] for i in factors) for factors in same), same[0])
+        for same in found.values()
+    )
 
 
-def _model(chosen: Sequence[Contrast], signs: Signs, seeds: Int[np.ndarray, " run"]) -> Float[np.ndarray, "run column"]:
+def _model(
+    chosen: Sequence[Contrast], signs: Signs, seeds: Int[np.ndarray, " run"]
+) -> Float[np.ndarray, "run column"]:
     """Half the signs of each contrast, then a column per seed."""
     halves = [contrast.column(signs) / 2 for contrast in chosen]
     blocks = [(seeds == seed).astype(float) for seed in np.unique(seeds)]
@@ -110,10 +115,15 @@ def effects(
     variance = float(np.sum((values - model @ solution) ** 2)) / freedom
     quantile = float(t.ppf((1 + level) / 2, freedom))
     margins = [quantile * sqrt(variance * inverse[i, i]) for i in range(len(chosen))]
-    return [Figure.hull(solution[i], n, (solution[i] - margin, solution[i] + margin)) for i, margin in enumerate(margins)]
+    return [
+        Figure.hull(solution[i], n, (solution[i] - margin, solution[i] + margin))
+        for i, margin in enumerate(margins)
+    ]
 
 
-def seed_deviation(values: Values, signs: Signs, seeds: Int[np.ndarray, " run"], chosen: Sequence[Contrast]) -> tuple[float, float] | None:
+def seed_deviation(
+    values: Values, signs: Signs, seeds: Int[np.ndarray, " run"], chosen: Sequence[Contrast]
+) -> tuple[float, float] | None:
     """Standard deviations between seeds and of the error, by mean squares; None where runs are missing.
 
     That between seeds is 0 where the mean square of seeds is below that of the error.

@@ -27,10 +27,15 @@ def rejudged(record: Record, facts: pa.Table) -> Record:
     if record.planted is None:
         return record
     effect, prompts = best_effects(record, facts)
-    changed: dict[str, object] = {"effect": effect, "prompts": {name: prompts[name] for name in record.planted.prompts}}
+    changed: dict[str, object] = {
+        "effect": effect,
+        "prompts": {name: prompts[name] for name in record.planted.prompts},
+    }
     if record.planted.pathways is not None:
         changed["pathways"] = pathways_of(record, canonical(parse_graft(record.planted.plant)))
-    return with_clause(record.model_copy(update={"planted": record.planted.model_copy(update=changed)}))
+    return with_clause(
+        record.model_copy(update={"planted": record.planted.model_copy(update=changed)})
+    )
 
 
 def best_effects(record: Record, facts: pa.Table) -> tuple[Effect, dict[str, Effect]]:
@@ -49,7 +54,11 @@ def pathways_of(record: Record, plant: Graft) -> dict[str, Pathway] | None:
     other = OTHER.get(planted, "")
     rows = {(row.prompt, row.graft): row for row in record.rows}
     prompts = dict.fromkeys(row.prompt for row in record.rows)
-    found = {p: _pathway(rows[p, planted], rows[p, other]) for p in prompts if (p, planted) in rows and (p, other) in rows}
+    found = {
+        p: _pathway(rows[p, planted], rows[p, other])
+        for p in prompts
+        if (p, planted) in rows and (p, other) in rows
+    }
     return found or None
 
 
@@ -63,13 +72,27 @@ def _pathway(planted: Row, other: Row) -> Pathway:
         found = mine.value >= CARRIES and theirs.value <= NOT
     if _surely(mine, theirs):
         told = "told"
-    elif (mine.high is not None and mine.high < CARRIES) or (theirs.low is not None and theirs.low > NOT):
+    elif (mine.high is not None and mine.high < CARRIES) or (
+        theirs.low is not None and theirs.low > NOT
+    ):
         told = "not told"
-    return Pathway(planted=planted.graft, other=other.graft, recovery_planted=mine, recovery_other=theirs, found=found, told=told)
+    return Pathway(
+        planted=planted.graft,
+        other=other.graft,
+        recovery_planted=mine,
+        recovery_other=theirs,
+        found=found,
+        told=told,
+    )
 
 
 def _surely(mine: Estimate, theirs: Estimate) -> bool:
-    return mine.low is not None and theirs.high is not None and mine.low >= CARRIES and theirs.high <= NOT
+    return (
+        mine.low is not None
+        and theirs.high is not None
+        and mine.low >= CARRIES
+        and theirs.high <= NOT
+    )
 
 
 def with_clause(record: Record) -> Record:
@@ -80,7 +103,11 @@ def with_clause(record: Record) -> Record:
 def verdict_of(record: Record) -> str:
     """The sentence over a record, from its figures: the stored one may be of an older version's wording and rounding."""
     told, at = verdict(record.rows, record.metric, record.curve), f" ({record.metric})."
-    return told if record.planted is None else f"{told.removesuffix(at)}; {_clause(record.planted)}{at}"
+    return (
+        told
+        if record.planted is None
+        else f"{told.removesuffix(at)}; {_clause(record.planted)}{at}"
+    )
 
 
 def _clause(planted: Planted) -> str:
@@ -89,7 +116,11 @@ def _clause(planted: Planted) -> str:
         return f"how well the places are found that the facts use is undefined: {reason_text(found.undefined or '')}"
     kind = "(layer, component)" if planted.units == "layer and component" else "sites"
     decoy = planted.auroc_decoy
-    against = f"; it tells planted ones from the decoy's with an AUROC of {figure_text(decoy)}" if decoy and decoy.value is not None else ""
+    against = (
+        f"; it tells planted ones from the decoy's with an AUROC of {figure_text(decoy)}"
+        if decoy and decoy.value is not None
+        else ""
+    )
     chance = "" if planted.chance is None else f", where chance has {number_text(planted.chance)}"
     return (
         f"among the {planted.n_units} {kind} whose weights changed the ranking finds those that the facts use with a graded average "

@@ -17,7 +17,13 @@ from kgbench.effects.ratios import no_gain
 from kgbench.effects.summary import SUPPORT
 from kgbench.stats import Figure, difference, mean, ratio_difference
 
-__all__ = ["PairedPrompt", "area_difference", "mean_differences", "paired_prompts", "recovery_difference"]
+__all__ = [
+    "PairedPrompt",
+    "area_difference",
+    "mean_differences",
+    "paired_prompts",
+    "recovery_difference",
+]
 
 Array = NDArray[Any]
 Scores = Mapping[str, Array]
@@ -59,7 +65,9 @@ def _tied(first: Array, second: Array, metric: str) -> tuple[Array, Array]:
     return np.where(near, middle, first), np.where(near, middle, second)
 
 
-def paired_prompts(first: pa.Table, second: pa.Table, order: Sequence[str]) -> Iterator[PairedPrompt]:
+def paired_prompts(
+    first: pa.Table, second: pa.Table, order: Sequence[str]
+) -> Iterator[PairedPrompt]:
     """Each prompt that both runs have, over the facts that both have; a prompt without such facts is left out.
 
     Args:

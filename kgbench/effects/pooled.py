@@ -20,7 +20,9 @@ __all__ = ["effects_of"]
 Array = NDArray[Any]
 
 
-def effects_of(facts: pa.Table, graft: str, complement: str, metric: str) -> tuple[Effect, dict[str, Effect]]:
+def effects_of(
+    facts: pa.Table, graft: str, complement: str, metric: str
+) -> tuple[Effect, dict[str, Effect]]:
     """What a configuration and its complement show: pooled over all prompts, and on each.
 
     Pooled, the score of a fact is its sum over the prompts, so that means and their ratios are those over all (fact, prompt) alike, while
@@ -42,7 +44,10 @@ def _summed(prompts: Sequence[PromptColumns], metric: str) -> dict[str, Array]:
     shared = reduce(np.intersect1d, [p.facts for p in prompts])
     kept = [(p.scores(metric), np.isin(p.facts, shared)) for p in prompts]
     grafts = [graft for graft in kept[0][0] if all(graft in scores for scores, _ in kept)]
-    return {graft: reduce(np.add, [_number(scores[graft])[where] for scores, where in kept]) for graft in grafts}
+    return {
+        graft: reduce(np.add, [_number(scores[graft])[where] for scores, where in kept])
+        for graft in grafts
+    }
 
 
 def _number(values: Array) -> Array:

@@ -39,7 +39,15 @@ from scipy.stats import rankdata, spearmanr
 from kgbench.records import NO_INTERVAL_OF_SITES
 from kgbench.stats import Figure
 
-__all__ = ["LEAST", "agreement", "auroc", "average_precision", "chance_precision", "expected_precision", "graded_precision"]
+__all__ = [
+    "LEAST",
+    "agreement",
+    "auroc",
+    "average_precision",
+    "chance_precision",
+    "expected_precision",
+    "graded_precision",
+]
 
 Array = NDArray[Any]
 
@@ -57,7 +65,9 @@ def graded_precision(scores: Array, relevance: Array) -> Figure:
     weighed = list(_thresholds(relevance))
     if not weighed:
         return Figure.missing(_nothing_to_rank(relevance), len(relevance))
-    value = sum(weight * _precision(scores, relevance >= threshold) for threshold, weight in weighed)
+    value = sum(
+        weight * _precision(scores, relevance >= threshold) for threshold, weight in weighed
+    )
     return Figure.alone(min(float(value), 1.0), len(relevance), NO_INTERVAL_OF_SITES)
 
 
@@ -71,7 +81,12 @@ def chance_precision(relevance: Array) -> float | None:
     counts = [int(np.count_nonzero(relevance >= threshold)) for threshold, _ in weighed]
     if not weighed:
         return None
-    return float(sum(w * expected_precision(len(relevance), k) for (_, w), k in zip(weighed, counts, strict=True)))
+    return float(
+        sum(
+            w * expected_precision(len(relevance), k)
+            for (_, w), k in zip(weighed, counts, strict=True)
+        )
+    )
 
 
 def _thresholds(relevance: Array) -> Iterator[tuple[float, float]]:
@@ -162,6 +177,9 @@ def agreement(first: Array, second: Array) -> Figure:
     """
     n = len(first)
     if n < 4 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return Figure.missing("a map whose scores are all equal, or of fewer than four sites, has no order to compare", n)
+        return Figure.missing(
+            "a map whose scores are all equal, or of fewer than four sites, has no order to compare",
+            n,
+        )
     value = float(np.clip(spearmanr(first, second).statistic, -1, 1))
     return Figure.alone(value, n, NO_INTERVAL_OF_SITES)

@@ -28,7 +28,11 @@ __all__ = ["COMPLEMENTS", "gain", "necessity", "no_gain", "recovery", "sufficien
 Array = NDArray[Any]
 Scores = Mapping[str, Array]
 
-COMPLEMENTS: Mapping[str, str] = {"ALL": "PRE", "NONE": "ALL", **{graft: complement(graft) for graft in PATHWAYS}}
+COMPLEMENTS: Mapping[str, str] = {
+    "ALL": "PRE",
+    "NONE": "ALL",
+    **{graft: complement(graft) for graft in PATHWAYS},
+}
 """Of each pathway configuration, the one that treats all other tokens; nothing treated is the recipient."""
 
 
@@ -89,11 +93,17 @@ def synergy(scores: Scores, first: str = "FE", second: str = "LT", both: str = "
     """
     n = len(scores["PRE"])
     if missing := [graft for graft in (first, second, both) if graft not in scores]:
-        names = f"{', '.join(missing[:-1])} and {missing[-1]} were" if missing[1:] else f"{missing[0]} was"
+        names = (
+            f"{', '.join(missing[:-1])} and {missing[-1]} were"
+            if missing[1:]
+            else f"{missing[0]} was"
+        )
         return Figure.missing(f"{names} not run", n)
     if (reason := no_gain(scores)) is not None:
         return reason
-    pre, sft, one, two, union = (_number(scores[name]) for name in ("PRE", "SFT", first, second, both))
+    pre, sft, one, two, union = (
+        _number(scores[name]) for name in ("PRE", "SFT", first, second, both)
+    )
     return ratio(union - one - two + pre, sft - pre)
 
 
@@ -103,8 +113,15 @@ def no_gain(scores: Scores) -> Figure | None:
     if divides(sft - pre):
         return None
     found = gain(scores)
-    interval = f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]" if found.low is not None else f"undefined: {found.undefined}"
-    return Figure.missing(f"m(SFT) - m(PRE) = {interval} over {found.n} facts is not told from 0, and a ratio to it means nothing", found.n)
+    interval = (
+        f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
+        if found.low is not None
+        else f"undefined: {found.undefined}"
+    )
+    return Figure.missing(
+        f"m(SFT) - m(PRE) = {interval} over {found.n} facts is not told from 0, and a ratio to it means nothing",
+        found.n,
+    )
 
 
 def _number(values: Array) -> Array:

@@ -17,7 +17,12 @@ from kgbench.records import Estimate, Record, SiteScore
 
 __all__ = ["TOLERANCES", "MapRepeat", "OtherRow", "Repeat", "Repeated", "repeated", "repeated_map"]
 
-TOLERANCES: Mapping[str, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.25}
+TOLERANCES: Mapping[str, float] = {
+    "float64": 1e-6,
+    "float32": 1e-3,
+    "float16": 0.05,
+    "bfloat16": 0.25,
+}
 """By dtype, in nats: the largest difference of log-probabilities that rounding on one platform is taken to make."""
 
 RANKS = 0.01
@@ -30,7 +35,8 @@ SCORES = 1e-3
 """Share of the spread of a map by which rounding may change a score."""
 
 OLDER_METRIC = (
-    "the record is of metric version 1, which counted ties for the method; they count against it now, so that ranks of tied answers differ"
+    "the record is of metric version 1, which counted ties for the method; they count against "
+    "it now, so that ranks of tied answers differ"
 )
 
 KEYS = ("prompt", "graft", "fact", "position")
@@ -51,8 +57,16 @@ class OtherRow:
 
     def answer(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        stored, now = ({"rank": rank, "logprob": logprob} for rank, logprob in (self.stored, self.now))
-        return {"prompt": self.prompt, "graft": self.graft, "fact": self.fact, "stored": stored, "now": now}
+        stored, now = (
+            {"rank": rank, "logprob": logprob} for rank, logprob in (self.stored, self.now)
+        )
+        return {
+            "prompt": self.prompt,
+            "graft": self.graft,
+            "fact": self.fact,
+            "stored": stored,
+            "now": now,
+        }
 
 
 @dataclass(frozen=True)
@@ -74,8 +88,15 @@ class Repeat:
 
     def answer(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        numbers = {name: getattr(self, name) for name in ("prompt", "graft", "n", "stored", "now", "flipped", "largest")}
-        return {**numbers, "difference": self.now - self.stored, "others": [row.answer() for row in self.others]}
+        numbers = {
+            name: getattr(self, name)
+            for name in ("prompt", "graft", "n", "stored", "now", "flipped", "largest")
+        }
+        return {
+            **numbers,
+            "difference": self.now - self.stored,
+            "others": [row.answer() for row in self.others],
+        }
 
 
 @dataclass(frozen=True)
@@ -161,8 +182,14 @@ def repeated(record: Record, stored: pa.Table, now: pa.Table, tolerance: float) 
         by_cell.setdefault((key[0], key[1]), []).append(key)
     columns = _columns(stored), _columns(now)
     repeats = []
-    for (prompt, graft), keys in sorted(by_cell.items(), key=lambda cell: _place(cell[0], (tuple(what.prompts), what.configurations))):
-        one, two = _taken(columns[0], [first[key] for key in keys]), _taken(columns[1], [second[key] for key in keys])
+    for (prompt, graft), keys in sorted(
+        by_cell.items(),
+        key=lambda cell: _place(cell[0], (tuple(what.prompts), what.configurations)),
+    ):
+        one, two = (
+            _taken(columns[0], [first[key] for key in keys]),
+            _taken(columns[1], [second[key] for key in keys]),
+        )
         repeats.append(
             Repeat(
                 prompt,
@@ -172,10 +199,16 @@ def repeated(record: Record, stored: pa.Table, now: pa.Table, tolerance: float) 
                 now=float(np.mean(score(two, metric))),
                 flipped=int(np.count_nonzero(score(one, hits) != score(two, hits))),
                 largest=float(np.max(np.abs(one["logprob"] - two["logprob"]))),
-                others=tuple(_other(keys[i], (one, two), i) for i in np.flatnonzero(_apart(one, two, tolerance)).tolist()),
+                others=tuple(
+                    _other(keys[i], (one, two), i)
+                    for i in np.flatnonzero(_apart(one, two, tolerance)).tolist()
+                ),
             )
         )
-    missing, extra = tuple(k for k in second if k not in first), tuple(k for k in first if k not in second)
+    missing, extra = (
+        tuple(k for k in second if k not in first),
+        tuple(k for k in first if k not in second),
+    )
     note = OLDER_METRIC if what.ties_count_for_the_target else ""
     return Repeated(metric, hits, tolerance, tuple(repeats), missing, extra, note=note)
 
@@ -187,16 +220,26 @@ def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRe
         stored: Scores.
         now: Scores of the same method again.
     """
-    first, second = ({(s.region, s.component, s.layer): s.score for s in scores} for scores in (stored, now))
+    first, second = (
+        {(s.region, s.component, s.layer): s.score for s in scores} for scores in (stored, now)
+    )
     shared = [site for site in first if site in second]
     a, b = (np.array([scores[site] for site in shared]) for scores in (first, second))
     spread = float(np.ptp(a)) or float(np.max(np.abs(a), initial=0.0))
     largest = float(np.max(np.abs(a - b), initial=0.0))
-    return MapRepeat(Estimate(**agreement(a, b).to_json()), largest, SCORES * spread, len(set(first) ^ set(second)))
+    return MapRepeat(
+        Estimate(**agreement(a, b).to_json()),
+        largest,
+        SCORES * spread,
+        len(set(first) ^ set(second)),
+    )
 
 
 def _place(cell: tuple[str, str], order: tuple[Sequence[str], Sequence[str]]) -> tuple[int, int]:
-    prompt, graft = (known.index(name) if name in known else len(known) for name, known in zip(cell, order, strict=True))
+    prompt, graft = (
+        known.index(name) if name in known else len(known)
+        for name, known in zip(cell, order, strict=True)
+    )
     return prompt, graft
 
 
@@ -225,8 +268,13 @@ def _keyed(table: pa.Table) -> dict[Key, int]:
 
 
 def _columns(table: pa.Table) -> Columns:
-    return {name: table[name].to_numpy() for name in ("target", "rank", "prob", "logprob", "logit_diff")}
+    return {
+        name: table[name].to_numpy() for name in ("target", "rank", "prob", "logprob", "logit_diff")
+    }
 
 
 def _taken(columns: Columns, rows: Sequence[int]) -> Columns:
-    return {name: column[rows].astype(np.int64 if column.dtype.kind == "i" else np.float64) for name, column in columns.items()}
+    return {
+        name: column[rows].astype(np.int64 if column.dtype.kind == "i" else np.float64)
+        for name, column in columns.items()
+    }

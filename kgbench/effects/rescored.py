@@ -57,7 +57,11 @@ def rescored(record: Record, facts: pa.Table, metric: str | None = None) -> Reco
 def summary_of(run: Ran, facts: pa.Table, metric: str) -> Summary:
     """The figures of a run."""
     what = run.identity
-    shares = [top.percent for label in what.configurations if (top := parse_top(label)) is not None and top.percent is not None]
+    shares = [
+        top.percent
+        for label in what.configurations
+        if (top := parse_top(label)) is not None and top.percent is not None
+    ]
     budgets = budget_labels(shares)
     expressed = all(label not in own for own in run.absent.values() for label in budgets)
     return summarize(
@@ -75,5 +79,7 @@ def absent_of(record: Record) -> Absent:
     found: dict[str, dict[str, str]] = {}
     for row in record.rows:
         if not row.applicable:
-            found.setdefault(row.prompt, {})[row.graft] = (row.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
+            found.setdefault(row.prompt, {})[row.graft] = (
+                row.sufficiency.undefined or ""
+            ).removeprefix(NOT_APPLICABLE)
     return found

@@ -13,7 +13,19 @@ from kgbench.stats import Figure, hit_rate
 
 __all__ = ["DEFAULT_METRIC", "LOG_RANK", "METRICS", "check_metric", "name_prior", "score"]
 
-METRICS = ("top1", "top5", "top10", "top20", "top50", "top100", "log_rank", "rr", "prob", "logprob", "logit_diff")
+METRICS = (
+    "top1",
+    "top5",
+    "top10",
+    "top20",
+    "top50",
+    "top100",
+    "log_rank",
+    "rr",
+    "prob",
+    "logprob",
+    "logit_diff",
+)
 """Top-k hit, natural logarithm of the rank (0 is best, lower is better), reciprocal rank, probability, log-probability (nats), logit
 difference."""
 

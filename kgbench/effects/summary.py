@@ -16,7 +16,15 @@ from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.effects.ratios import COMPLEMENTS, gain, necessity, recovery, synergy
 from kgbench.effects.scores import DEFAULT_METRIC, METRICS, check_metric, name_prior
 from kgbench.effects.verdict import verdict
-from kgbench.records import NO_INTERVAL_OF_RANKS, NOT_APPLICABLE, Curve, CurvePoint, Estimate, Row, facts_table
+from kgbench.records import (
+    NO_INTERVAL_OF_RANKS,
+    NOT_APPLICABLE,
+    Curve,
+    CurvePoint,
+    Estimate,
+    Row,
+    facts_table,
+)
 from kgbench.sites import BASELINES, PATHWAYS
 from kgbench.stats import Figure, mean, median
 
@@ -74,7 +82,10 @@ def summarize(
         UnknownNameError: If there is no such metric.
     """
     metric = check_metric(metric)
-    known = {**COMPLEMENTS, **{graft: other for graft, other in (complements or {}).items() if other is not None}}
+    known = {
+        **COMPLEMENTS,
+        **{graft: other for graft, other in (complements or {}).items() if other is not None},
+    }
     absent, order = absent or {}, (*ORDER, *(complements or {}))
     prompts = by_prompt(facts_table(facts), order)
     asked = list(dropped or {})
@@ -82,28 +93,47 @@ def summarize(
     rows = [
         row
         for p in prompts
-        for row in with_absent(_rows(p, metric, known, (dropped or {}).get(p.name, 0)), absent.get(p.name, {}), known, order)
+        for row in with_absent(
+            _rows(p, metric, known, (dropped or {}).get(p.name, 0)),
+            absent.get(p.name, {}),
+            known,
+            order,
+        )
     ]
     curves = {p.name: _curve(p, metric, budgets) for p in prompts} if budgets else None
     priors = {p.name: _store(name_prior(p.columns["PRE"]["target"])) for p in prompts}
     synergies = {p.name: _synergy(p, metric, absent.get(p.name, {})) for p in prompts}
-    return Summary(metric, tuple(rows), synergies, {"name_prior": priors}, curves, verdict(rows, metric, curves))
+    return Summary(
+        metric,
+        tuple(rows),
+        synergies,
+        {"name_prior": priors},
+        curves,
+        verdict(rows, metric, curves),
+    )
 
 
 def _synergy(prompt: PromptColumns, metric: str, absent: Mapping[str, str]) -> Estimate:
     if unknown := [graft for graft in ("FE", "LT", "FE+LT") if graft in absent]:
-        return Estimate(n=0, undefined=f"{NOT_APPLICABLE}the method cannot express {' and '.join(unknown)}")
+        return Estimate(
+            n=0, undefined=f"{NOT_APPLICABLE}the method cannot express {' and '.join(unknown)}"
+        )
     return _store(synergy(prompt.scores(metric)))
 
 
 def _curve(prompt: PromptColumns, metric: str, budgets: Mapping[str, float]) -> Curve:
     scores = prompt.scores(metric)
     recoveries = curve.points(scores, budgets)
-    points = [CurvePoint(budget=budgets[label], recovery=_store(figure)) for label, figure in recoveries.items()]
+    points = [
+        CurvePoint(budget=budgets[label], recovery=_store(figure))
+        for label, figure in recoveries.items()
+    ]
     return Curve(points=tuple(points), area=_store(curve.area(scores, budgets)))
 
 
-def _rows(prompt: PromptColumns, metric: str, complements: Mapping[str, str], dropped: int) -> list[Row]:
+def _rows(
+    prompt: PromptColumns, metric: str, complements: Mapping[str, str], dropped: int
+) -> list[Row]:
     found = {m: means(prompt.scores(m), m) for m in METRICS}
     scores = prompt.scores(metric)
     added = _store(gain(scores))

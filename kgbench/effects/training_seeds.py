@@ -30,7 +30,9 @@ Seeds = Sequence[PromptColumns]
 """One prompt's columns under each training seed, over the same facts in the same order."""
 
 
-def over_seeds(facts: Figure, by_seed: Float[np.ndarray, " seeds"], support: tuple[float, float] = (-inf, inf)) -> Figure:
+def over_seeds(
+    facts: Figure, by_seed: Float[np.ndarray, " seeds"], support: tuple[float, float] = (-inf, inf)
+) -> Figure:
     """A figure over facts, its interval widened to be one over facts and training seeds.
 
     Args:
@@ -47,7 +49,10 @@ def over_seeds(facts: Figure, by_seed: Float[np.ndarray, " seeds"], support: tup
     if facts.value is None or facts.low is None or facts.high is None:
         return facts
     margin = float(t.ppf((1 + LEVEL) / 2, n - 1) * np.std(by_seed, ddof=1)) / sqrt(n)
-    ends = facts.value - hypot(facts.value - facts.low, margin), facts.value + hypot(facts.high - facts.value, margin)
+    ends = (
+        facts.value - hypot(facts.value - facts.low, margin),
+        facts.value + hypot(facts.high - facts.value, margin),
+    )
     low, high = np.clip(ends, *support)
     return Figure.hull(facts.value, facts.n, (float(low), float(high)))
 
@@ -85,7 +90,9 @@ def median_rank_over(seeds: Seeds, graft: str) -> Figure:
     return over_seeds(Figure(value, low, high, found[0].n), by_seed[:, 0], (1.0, inf))
 
 
-def difference_over(seeds: Seeds, metric: str, first: str, second: str, share: float = 1.0) -> Figure:
+def difference_over(
+    seeds: Seeds, metric: str, first: str, second: str, share: float = 1.0
+) -> Figure:
     """recovery(first) - share * recovery(second), each seed's with what its own finetuning added, over facts and seeds.
 
     Args:
@@ -104,8 +111,12 @@ def difference_over(seeds: Seeds, metric: str, first: str, second: str, share: f
         return single[0]
     for figure in single:
         if figure.undefined:
-            return Figure.missing(f"under one of {len(seeds)} training seeds: {figure.undefined}", figure.n)
-    values = np.array([linearised(*contrast(prompt.scores(metric), first, second, share)) for prompt in seeds])
+            return Figure.missing(
+                f"under one of {len(seeds)} training seeds: {figure.undefined}", figure.n
+            )
+    values = np.array(
+        [linearised(*contrast(prompt.scores(metric), first, second, share)) for prompt in seeds]
+    )
     middle = float(values.mean())
     facts = mean(values.mean(0), (middle - 1, middle + 1))
     return over_seeds(facts, values.mean(1))
@@ -113,4 +124,6 @@ def difference_over(seeds: Seeds, metric: str, first: str, second: str, share: f
 
 def _same_facts(seeds: Seeds) -> None:
     if any(not np.array_equal(prompt.facts, seeds[0].facts) for prompt in seeds):
-        raise DataError(f"per-fact rows: prompt {seeds[0].name} was run over different facts under different training seeds")
+        raise DataError(
+            f"per-fact rows: prompt {seeds[0].name} was run over different facts under different training seeds"
+        )

@@ -42,7 +42,15 @@ __all__ = ["SOURCES", "Components", "components", "spread"]
 Array = NDArray[Any]
 Cube = Float[np.ndarray, "facts wordings seeds"]
 
-SOURCES = ("facts", "wordings", "seeds", "facts:wordings", "facts:seeds", "wordings:seeds", "facts:wordings:seeds")
+SOURCES = (
+    "facts",
+    "wordings",
+    "seeds",
+    "facts:wordings",
+    "facts:seeds",
+    "wordings:seeds",
+    "facts:wordings:seeds",
+)
 """Terms of the model; a colon joins what acts together."""
 
 
@@ -73,15 +81,25 @@ class Components:
         `facts`, `wordings`, `seeds`, and `interaction`: what wordings and seeds do together, and what they do to single facts.
         """
         together = [source for source in self.drawn if source.startswith("facts:")]
-        within = [self.drawn[source] / self.n for source in together] + [self.drawn[s] for s in ("wordings:seeds",) if s in self.drawn]
+        within = [self.drawn[source] / self.n for source in together] + [
+            self.drawn[s] for s in ("wordings:seeds",) if s in self.drawn
+        ]
         found = {"facts": figure_of(self.drawn["facts"] / self.n, self.n)}
         found |= {source: self.figure(source) for source in ("wordings", "seeds")}
-        found["interaction"] = figure_of(np.sum(within, axis=0), self.n) if within else Figure.missing(self._why_not("interaction"), self.n)
+        found["interaction"] = (
+            figure_of(np.sum(within, axis=0), self.n)
+            if within
+            else Figure.missing(self._why_not("interaction"), self.n)
+        )
         return found
 
     def _why_not(self, source: str) -> str:
         sizes = {"wordings": self.wordings, "seeds": self.seeds}
-        lacking = [name for name, n in sizes.items() if n == 1 and (source == "interaction" or name in source)]
+        lacking = [
+            name
+            for name, n in sizes.items()
+            if n == 1 and (source == "interaction" or name in source)
+        ]
         return f"there is one only, so that nothing can be said of others: {' and '.join(lacking)}"
 
 
@@ -102,7 +120,9 @@ def components(scores: Cube, counts: Array) -> Components:
     zero = np.zeros(len(weights))
     v, b = {}, {}
     for name, (part, freedom) in _centred(scores).items():
-        v[name], b[name] = _moments(part.reshape(n, -1), freedom, weights) if freedom else (zero, zero)
+        v[name], b[name] = (
+            _moments(part.reshape(n, -1), freedom, weights) if freedom else (zero, zero)
+        )
     found = {"facts": (v["mean"] - v["wordings"] - v["seeds"] + v["both"]) / (wordings * seeds)}
     if wordings > 1:
         found["wordings"] = (b["wordings"] - b["both"]) / seeds
@@ -112,7 +132,9 @@ def components(scores: Cube, counts: Array) -> Components:
         found["facts:seeds"] = (v["seeds"] - v["both"]) / wordings
     if wordings > 1 and seeds > 1:
         found["wordings:seeds"], found["facts:wordings:seeds"] = b["both"], v["both"]
-    return Components(n, wordings, seeds, {source: found[source] for source in SOURCES if source in found})
+    return Components(
+        n, wordings, seeds, {source: found[source] for source in SOURCES if source in found}
+    )
 
 
 def spread(draws: Float[np.ndarray, "several draws"], values: Array, n: int) -> Figure:
@@ -136,7 +158,9 @@ def figure_of(drawn: Array, n: int) -> Figure:
     low = float(np.quantile(np.where(missing, -np.inf, rest), tail, method="lower"))
     high = float(np.quantile(np.where(missing, np.inf, rest), 1 - tail, method="higher"))
     if not (isfinite(low) and isfinite(high)):
-        return Figure.missing(f"{np.mean(missing):.1%} of the resamples of {n} facts have no value", n)
+        return Figure.missing(
+            f"{np.mean(missing):.1%} of the resamples of {n} facts have no value", n
+        )
     return Figure.hull(float(drawn[0]), n, (low, high))
 
 
@@ -153,7 +177,9 @@ def _centred(scores: Cube) -> dict[str, tuple[Array, int]]:
     }
 
 
-def _moments(part: Float[np.ndarray, "facts cells"], freedom: int, weights: Float[np.ndarray, "draws facts"]) -> tuple[Array, Array]:
+def _moments(
+    part: Float[np.ndarray, "facts cells"], freedom: int, weights: Float[np.ndarray, "draws facts"]
+) -> tuple[Array, Array]:
     """V and B under each draw [draws]; NaN for a draw of one fact alone."""
     lengths, total, squares = (part**2).sum(1), weights.sum(1), weights**2
     pairs = total**2 - squares.sum(1)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from kgbench.numbers import figure_text, number_text, percent_text, plain_text, reason_text, share_text
+from kgbench.numbers import (
+    figure_text,
+    number_text,
+    percent_text,
+    plain_text,
+    reason_text,
+    share_text,
+)
 from kgbench.records import Curve, Estimate, Row
 from kgbench.sites import PATHWAYS
 
@@ -41,7 +48,11 @@ def verdict(rows: Iterable[Row], metric: str, curves: Mapping[str, Curve] | None
             absent.setdefault(row.graft, []).append(row.prompt)
     if not by_prompt:
         return "Nothing was run."
-    sound = {name: own for name, own in by_prompt.items() if own["SFT"].sufficiency.undefined is None and _gained(own, metric)}
+    sound = {
+        name: own
+        for name, own in by_prompt.items()
+        if own["SFT"].sufficiency.undefined is None and _gained(own, metric)
+    }
     told = {name: curve for name, curve in (curves or {}).items() if name in sound}
     clauses = _ranked(told) if told else _clauses(sound) if sound else []
     clauses += [_unsound(name, own, metric) for name, own in by_prompt.items() if name not in sound]
@@ -51,7 +62,11 @@ def verdict(rows: Iterable[Row], metric: str, curves: Mapping[str, Curve] | None
 
 
 def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
-    grafts = [g for g in dict.fromkeys(g for own in prompts.values() for g in own) if g not in ("PRE", "SFT")]
+    grafts = [
+        g
+        for g in dict.fromkeys(g for own in prompts.values() for g in own)
+        if g not in ("PRE", "SFT")
+    ]
     if not grafts:
         return ["no graft was run, only the recipient and the donor"]
     asked = _by_sufficiency(_asked(grafts, prompts), prompts)
@@ -71,7 +86,9 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
 
 def _of_one(graft: str, prompts: dict[str, dict[str, Row]], of: str) -> list[str]:
     """What a graft carries, and what is left without it."""
-    clauses = [f"{_named(graft)} carries " + _list(prompts, lambda own: own.get(graft), _with_interval, of)]
+    clauses = [
+        f"{_named(graft)} carries " + _list(prompts, lambda own: own.get(graft), _with_interval, of)
+    ]
     left = " is left" if len(prompts) == 1 else " are left"
     if graft == BOTH and any(REST in own for own in prompts.values()):
         rest = _list(prompts, lambda own: own.get(REST), _with_interval)
@@ -91,7 +108,9 @@ def _named(graft: str) -> str:
 def _inexpressible(absent: Mapping[str, Sequence[str]], prompts: int) -> list[str]:
     """What the method cannot express, by the prompts on which it cannot."""
     grafts = {graft: on for graft, on in absent.items() if "top " not in graft}
-    named = [graft + ("" if len(on) == prompts else f" on {_and(on)}") for graft, on in grafts.items()]
+    named = [
+        graft + ("" if len(on) == prompts else f" on {_and(on)}") for graft, on in grafts.items()
+    ]
     clauses = [f"the method cannot express {_and(named)}"] if named else []
     return clauses + (["the method cannot rank sites"] if len(grafts) < len(absent) else [])
 
@@ -100,10 +119,20 @@ def _ranked(curves: Mapping[str, Curve]) -> list[str]:
     """What the best-ranked sites carry, and the area under the curve."""
     clauses = []
     for budget in TOLD_BUDGETS:
-        found = {name: p.recovery for name, curve in curves.items() for p in curve.points if p.budget == budget}
-        texts = [f"{_with_interval(e)}{'' if i else f' of {ADDED}'} on {name}" for i, (name, e) in enumerate(found.items())]
+        found = {
+            name: p.recovery
+            for name, curve in curves.items()
+            for p in curve.points
+            if p.budget == budget
+        }
+        texts = [
+            f"{_with_interval(e)}{'' if i else f' of {ADDED}'} on {name}"
+            for i, (name, e) in enumerate(found.items())
+        ]
         if texts:
-            clauses.append(f"the best-ranked {plain_text(budget)} % of all weights × tokens carry {_and(texts)}")
+            clauses.append(
+                f"the best-ranked {plain_text(budget)} % of all weights × tokens carry {_and(texts)}"
+            )
     areas = [figure_text(curve.area) + f" on {name}" for name, curve in curves.items()]
     return [*clauses, f"the area under the recovery curve is {_and(areas)}"]
 
@@ -124,7 +153,12 @@ def _asked(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[st
     """The grafts without those that were run as the complement of an earlier one."""
     asked: list[str] = []
     for graft in grafts:
-        if not any(own[earlier].complement == graft for own in prompts.values() for earlier in asked if earlier in own):
+        if not any(
+            own[earlier].complement == graft
+            for own in prompts.values()
+            for earlier in asked
+            if earlier in own
+        ):
             asked.append(graft)
     return asked
 
@@ -139,12 +173,18 @@ def _by_sufficiency(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -
 
 
 def _list(
-    prompts: dict[str, dict[str, Row]], pick: Callable[[dict[str, Row]], Row | None], show: Callable[[Estimate], str], of: str = ""
+    prompts: dict[str, dict[str, Row]],
+    pick: Callable[[dict[str, Row]], Row | None],
+    show: Callable[[Estimate], str],
+    of: str = "",
 ) -> str:
     """`97 % [94, 99] of … on headline and 99 % [97, 100] on qa`; only the lead names the prompts, the others keep their order."""
     found = [(name, row) for name, own in prompts.items() if (row := pick(own)) is not None]
     named = bool(of) or len(found) < len(prompts)
-    texts = [show(row.sufficiency) + (of if i == 0 else "") + (f" on {name}" if named else "") for i, (name, row) in enumerate(found)]
+    texts = [
+        show(row.sufficiency) + (of if i == 0 else "") + (f" on {name}" if named else "")
+        for i, (name, row) in enumerate(found)
+    ]
     return _and(texts)
 
 
@@ -158,7 +198,9 @@ def _unsound(name: str, own: dict[str, Row], metric: str) -> str:
     """Why a prompt has no share to tell of."""
     pre, sft, gain = own["PRE"].estimate(metric), own["SFT"].estimate(metric), own["SFT"].gain
     if any(estimate.undefined is not None for estimate in (pre, sft, gain)):
-        return f"on {name} nothing can be said: {reason_text(own['SFT'].sufficiency.undefined or '')}"
+        return (
+            f"on {name} nothing can be said: {reason_text(own['SFT'].sufficiency.undefined or '')}"
+        )
     numbers = f"{_number(pre)} before, {_number(sft)} after, a difference of {figure_text(gain)} over {gain.n} facts"
     if own["SFT"].sufficiency.undefined is not None:
         return f"on {name} recovery is undefined, since the donor by itself shows no gain that could be told from 0: {numbers}"

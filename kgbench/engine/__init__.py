@@ -5,4 +5,13 @@ from kgbench.engine.loading import load_pair
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.treatment import Treatment
 
-__all__ = ["EXECUTORS", "Answers", "Budget", "Engine", "Plan", "Treatment", "grafted_logits", "load_pair"]
+__all__ = [
+    "EXECUTORS",
+    "Answers",
+    "Budget",
+    "Engine",
+    "Plan",
+    "Treatment",
+    "grafted_logits",
+    "load_pair",
+]

@@ -58,7 +58,11 @@ class Run:
         self._hash = hash(self.treatments)
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Run) and self._hash == other._hash and self.treatments == other.treatments)
+        return self is other or (
+            isinstance(other, Run)
+            and self._hash == other._hash
+            and self.treatments == other.treatments
+        )
 
     def __hash__(self) -> int:
         return self._hash

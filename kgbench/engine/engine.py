@@ -60,7 +60,9 @@ class Engine:
         ModelError: The packed executor is asked for, and the pair's models fail its self-test.
     """
 
-    def __init__(self, pair: ModelPair, executor: str | None = None, budget: Budget | None = None) -> None:
+    def __init__(
+        self, pair: ModelPair, executor: str | None = None, budget: Budget | None = None
+    ) -> None:
         executor = executor or _CHOSEN.get()[0]
         if executor not in (*EXECUTORS, "auto"):
             raise UnknownNameError("executor", executor, (*EXECUTORS, "auto"))
@@ -69,7 +71,9 @@ class Engine:
 
     def _choose(self, executor: str) -> tuple[str, str]:
         """The executor, and why it is not packed where that was not ruled out."""
-        from kgbench.engine.selftest import packed_agrees  # the self-test is itself a user of this class
+        from kgbench.engine.selftest import (
+            packed_agrees,
+        )  # the self-test is itself a user of this class
 
         if executor not in ("auto", "packed"):
             return executor, ""
@@ -77,11 +81,16 @@ class Engine:
         if reason is None:
             return "packed", ""
         if executor == "packed":
-            raise ModelError(f"executor 'packed' cannot run {self.pair.name}: {reason}; take 'auto' or 'rows'")
+            raise ModelError(
+                f"executor 'packed' cannot run {self.pair.name}: {reason}; take 'auto' or 'rows'"
+            )
         return "rows", f"packed: {reason}"
 
     def plan(
-        self, prompts: Sequence[Prompt], configurations: Sequence[Configuration | str], readouts: Sequence[Sequence[int]] | None = None
+        self,
+        prompts: Sequence[Prompt],
+        configurations: Sequence[Configuration | str],
+        readouts: Sequence[Sequence[int]] | None = None,
     ) -> Plan:
         """Plan the same configurations for every prompt."""
         parsed = [c if isinstance(c, Graft) else parse_configuration(c) for c in configurations]
@@ -96,7 +105,13 @@ class Engine:
     ) -> Plan:
         """Plan given treatments: for each configuration, each prompt and each of its tokens."""
         by_prompt = list(zip(*treatments, strict=True))
-        return make_plan(self.wiring.slots, [self.pair.encoded(p) for p in prompts], by_prompt, readouts, 1 + len(self.pair.donors))
+        return make_plan(
+            self.wiring.slots,
+            [self.pair.encoded(p) for p in prompts],
+            by_prompt,
+            readouts,
+            1 + len(self.pair.donors),
+        )
 
     def run(self, plan: Plan) -> Iterator[Answers]:
         """Answer a plan chunk by chunk; never more than one chunk's logits are held."""
@@ -110,7 +125,10 @@ class Engine:
 
     @torch.inference_mode()
     def activations(
-        self, prompts: Sequence[Prompt], treatments: Sequence[Sequence[Treatment]], hooks: Sequence[Hook]
+        self,
+        prompts: Sequence[Prompt],
+        treatments: Sequence[Sequence[Treatment]],
+        hooks: Sequence[Hook],
     ) -> list[Float[torch.Tensor, "hook token width"]]:
         """Activations at some hooks under one configuration.
 
@@ -122,12 +140,19 @@ class Engine:
         Returns:
             For each prompt, the activations of its tokens.
         """
-        return rows.activations(self.wiring, self.plan_treatments(prompts, [treatments]), self.budget, hooks)
+        return rows.activations(
+            self.wiring, self.plan_treatments(prompts, [treatments]), self.budget, hooks
+        )
 
     def logits(self, plan: Plan) -> Float[torch.Tensor, "prompt configuration readout vocabulary"]:
         """All answers of a plan at once; every prompt must have the same numbers of configurations and readouts."""
         first = plan.requests[0]
-        shape = (len(plan.requests), len(first.treatments), len(first.readouts), self.pair.recipient.config.vocab_size)
+        shape = (
+            len(plan.requests),
+            len(first.treatments),
+            len(first.readouts),
+            self.pair.recipient.config.vocab_size,
+        )
         out = torch.empty(shape, dtype=self.pair.dtype, device=self.pair.device)
         for chunk in self.run(plan):
             out[chunk.prompt, chunk.configuration, chunk.readout] = chunk.logits

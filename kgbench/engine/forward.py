@@ -63,7 +63,9 @@ class Socket:
             return y.reshape(*x.shape, y.shape[-1])
         if x.ndim == 2:
             return y
-        return y.reshape(x.shape[0], x.shape[self.place.tokens], *y.shape[1:]).movedim(1, self.place.tokens)
+        return y.reshape(x.shape[0], x.shape[self.place.tokens], *y.shape[1:]).movedim(
+            1, self.place.tokens
+        )
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,16 @@ class Wiring:
         donors: For each further weight set, the module that stands at a path; by default those of the pair's donors.
     """
 
-    def __init__(self, pair: ModelPair, donors: Sequence[Callable[[str], nn.Module]] | None = None) -> None:
+    def __init__(
+        self, pair: ModelPair, donors: Sequence[Callable[[str], nn.Module]] | None = None
+    ) -> None:
         self.pair = pair
         self.model = pair.recipient
-        self.donors = donors if donors is not None else [partial(module_at, donor) for donor in pair.donors.values()]
+        self.donors = (
+            donors
+            if donors is not None
+            else [partial(module_at, donor) for donor in pair.donors.values()]
+        )
         self.slots = Slots(pair.family, pair.n_layers)
 
     def scaled(self, sets: Sequence[tuple[int, float]]) -> Wiring:
@@ -131,9 +139,20 @@ class Wiring:
         fused = places[0].fused
         width = _width(modules[0]) if fused else 0
         device = _device(modules[0], self.pair.device)
-        columns = tuple(p.columns(width, self.model.config).to(device) for p in places) if fused else ()
+        columns = (
+            tuple(p.columns(width, self.model.config).to(device) for p in places) if fused else ()
+        )
         head = self.pair.family.outside.get("head")
-        return Socket(modules, tuple(slots), columns, head is not None and path == head.module, width, path, places[0], device)
+        return Socket(
+            modules,
+            tuple(slots),
+            columns,
+            head is not None and path == head.module,
+            width,
+            path,
+            places[0],
+            device,
+        )
 
 
 def _device(module: nn.Module, otherwise: torch.device) -> torch.device:
@@ -144,7 +163,10 @@ def _device(module: nn.Module, otherwise: torch.device) -> torch.device:
 
 def _width(module: nn.Module) -> int:
     """Number of output columns of a projection."""
-    bias, width = getattr(module, "bias", None), getattr(module, "out_features", None) or getattr(module, "nf", None)
+    bias, width = (
+        getattr(module, "bias", None),
+        getattr(module, "out_features", None) or getattr(module, "nf", None),
+    )
     return int(width) if width is not None else len(bias)  # type: ignore[arg-type]  # nn.Linear, Conv1D
 
 
@@ -205,12 +227,19 @@ def _fuse(sets: UInt8[np.ndarray, "row slice"], device: torch.device) -> Fusion:
     for weight_set in (int(s) for s in present if s != most):
         wanted = sets == weight_set
         rows = np.flatnonzero(wanted.any(axis=1))
-        slices = tuple(torch.from_numpy(np.flatnonzero(column)).to(device) for column in wanted[rows].T)
+        slices = tuple(
+            torch.from_numpy(np.flatnonzero(column)).to(device) for column in wanted[rows].T
+        )
         others.append((weight_set, torch.from_numpy(rows).to(device), slices))
     return Fusion(most, tuple(others))
 
 
-def _fused(forwards: Sequence[Forward], fusion: Fusion, columns: Sequence[Tensor], x: Float[Tensor, "row width"]) -> Tensor:
+def _fused(
+    forwards: Sequence[Forward],
+    fusion: Fusion,
+    columns: Sequence[Tensor],
+    x: Float[Tensor, "row width"],
+) -> Tensor:
     """Slices of a fused projection, each row's from its weight set."""
     y = forwards[fusion.most](x)
     for weight_set, rows, slices in fusion.others:
@@ -249,19 +278,31 @@ def treated(
         alike = bool((sets == sets[:, :1]).all())
         key = sets.tobytes() + bytes([len(socket.slots), socket.is_head]), socket.device
         if key not in splits:
-            splits[key] = _split(sets[rows, 0], socket.device) if alike else _fuse(sets[rows], socket.device)
+            splits[key] = (
+                _split(sets[rows, 0], socket.device) if alike else _fuse(sets[rows], socket.device)
+            )
         return _override(socket, forwards, splits[key], readout, n)
 
     with installed(_plans(wiring, override, activity or Activity()).items()):
         yield wiring.model
 
 
-def _override(socket: Socket, forwards: Sequence[Forward], split: Split | Fusion, readout: Readout, n: int | None = None) -> Forward | None:
+def _override(
+    socket: Socket,
+    forwards: Sequence[Forward],
+    split: Split | Fusion,
+    readout: Readout,
+    n: int | None = None,
+) -> Forward | None:
     """The forward to put in a module's place, in a batch of `n` tokens; None where the module itself will do."""
     everywhere = split.everywhere if isinstance(split, Split) and not split.parts else None
     if everywhere == 0 and not socket.is_head:
         return None
-    read = (readout if isinstance(readout, Tensor) else torch.from_numpy(readout)).to(socket.device) if socket.is_head else None
+    read = (
+        (readout if isinstance(readout, Tensor) else torch.from_numpy(readout)).to(socket.device)
+        if socket.is_head
+        else None
+    )
 
     def forward(*inputs: Any, **options: Any) -> Tensor:
         name = socket.place.input
@@ -274,19 +315,31 @@ def _override(socket: Socket, forwards: Sequence[Forward], split: Split | Fusion
                 f"of shape {tuple(x.shape)}, does not count tokens in dimension {socket.place.tokens}"
             )
         flat = flat if read is None else flat.index_select(0, read)
-        y = _divided(own, split, flat) if isinstance(split, Split) else _fused(own, split, socket.columns, flat)
+        y = (
+            _divided(own, split, flat)
+            if isinstance(split, Split)
+            else _fused(own, split, socket.columns, flat)
+        )
         return y if socket.is_head else socket.whole(y, x)
 
     return forward
 
 
-def _called(forward: Callable[..., Tensor], inputs: Sequence[Any], options: Mapping[str, Any], name: str, rows: Tensor) -> Tensor:
+def _called(
+    forward: Callable[..., Tensor],
+    inputs: Sequence[Any],
+    options: Mapping[str, Any],
+    name: str,
+    rows: Tensor,
+) -> Tensor:
     """A module called as it was, but on some rows of the argument that holds its input."""
     return forward(*inputs, **{**options, name: rows})
 
 
 @contextmanager
-def one_treatment(wiring: Wiring, weights: UInt8[np.ndarray, " slot"], activity: Activity | None = None) -> Iterator[nn.Module]:
+def one_treatment(
+    wiring: Wiring, weights: UInt8[np.ndarray, " slot"], activity: Activity | None = None
+) -> Iterator[nn.Module]:
     """The recipient with one treatment in force for all tokens: the plain way, for the sequential executor.
 
     Every weight set that a module needs computes its whole output; the slices are then laid side by side.
@@ -323,11 +376,20 @@ def reading(wiring: Wiring, readout: Readout) -> Iterator[nn.Module]:
 def installed(forwards: Iterable[tuple[nn.Module, Callable[..., object] | None]]) -> Iterator[None]:
     """Put forwards in the place of modules' own, and take them out again whatever happens; None leaves a module as it is."""
     before: list[tuple[nn.Module, Mapping[str, object]]] = []
-    plans = list(forwards)  # all are made before any is installed, since a pair may hold one model in two roles
+    plans = list(
+        forwards
+    )  # all are made before any is installed, since a pair may hold one model in two roles
     try:
         for module, forward in plans:
             if forward is not None:
-                before.append((module, {"forward": module.__dict__["forward"]} if "forward" in module.__dict__ else {}))
+                before.append(
+                    (
+                        module,
+                        {"forward": module.__dict__["forward"]}
+                        if "forward" in module.__dict__
+                        else {},
+                    )
+                )
                 module.__dict__["forward"] = forward
         yield
     finally:
@@ -343,13 +405,17 @@ def _by_socket(
 
 
 def _plans(
-    wiring: Wiring, override: Callable[[Socket, Sequence[Forward]], Forward | None], activity: Activity
+    wiring: Wiring,
+    override: Callable[[Socket, Sequence[Forward]], Forward | None],
+    activity: Activity,
 ) -> dict[nn.Module, Callable[..., object] | None]:
     """Forwards of the sockets' modules, and of the layers that an activity concerns, their attention and MLP.
 
     A module may be both, such as a norm behind attention; what is done to its output is then done to what the socket computes.
     """
-    plans: dict[nn.Module, Callable[..., object] | None] = dict(_by_socket(wiring.sockets, override))
+    plans: dict[nn.Module, Callable[..., object] | None] = dict(
+        _by_socket(wiring.sockets, override)
+    )
 
     def edit(path: str, **changes: Any) -> None:
         if any(change is not None for change in changes.values()):
@@ -360,7 +426,10 @@ def _plans(
     for layer in sorted({hook.layer for hook in activity.edits} | set(activity.masks)):
         path = f"{family.layers}.{layer}"
         device = _device(module_at(wiring.model, path), home)
-        at = {point: _at_home(activity.edits.get(Hook(layer, point)), device, home) for point in POINTS}
+        at = {
+            point: _at_home(activity.edits.get(Hook(layer, point)), device, home)
+            for point in POINTS
+        }
         mask = activity.masks.get(layer)
         edit(path, before=at["resid_pre"], after=at["resid_post"])
         edit(f"{path}.{family.attending}", mask=None if mask is None else mask.to(device))
@@ -369,7 +438,9 @@ def _plans(
     return plans
 
 
-def _at_home(edit: Callable[[Tensor], Tensor] | None, device: torch.device, home: torch.device) -> Callable[[Tensor], Tensor] | None:
+def _at_home(
+    edit: Callable[[Tensor], Tensor] | None, device: torch.device, home: torch.device
+) -> Callable[[Tensor], Tensor] | None:
     """An edit of activations that are on a device, where all that edits hold is on the pair's."""
     return edit if edit is None or device == home else lambda x: edit(x.to(home)).to(device)
 
@@ -393,6 +464,10 @@ def _edited(
         if after is None:
             return output
         # A copy, since models may add to it in place, and what was noted of it is kept.
-        return (after(output[0]).clone(), *output[1:]) if isinstance(output, tuple) else after(output).clone()
+        return (
+            (after(output[0]).clone(), *output[1:])
+            if isinstance(output, tuple)
+            else after(output).clone()
+        )
 
     return edited

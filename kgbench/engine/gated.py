@@ -64,7 +64,10 @@ class Differentiable:
         lengths = [len(self.pair.encoded(prompt).ids) for prompt in prompts]
         batch: list[int] = []
         for index in sorted(range(len(prompts)), key=lengths.__getitem__):
-            if batch and ((len(batch) + 1) * lengths[index] > self.budget.tokens or len(batch) == self.budget.prompts):
+            if batch and (
+                (len(batch) + 1) * lengths[index] > self.budget.tokens
+                or len(batch) == self.budget.prompts
+            ):
                 yield batch
                 batch = []
             batch.append(index)
@@ -91,7 +94,9 @@ class Differentiable:
         with installed({**gated, **self._touched(touches or {}, gated, batch)}.items()):
             inputs = {"input_ids": batch.ids, "position_ids": batch.positions, "use_cache": False}
             out = functional_call(self.wiring.model, dict(weights or {}), (), inputs)
-        logits = out.logits if out.logits.dtype in (torch.float32, torch.float64) else out.logits.float()
+        logits = (
+            out.logits if out.logits.dtype in (torch.float32, torch.float64) else out.logits.float()
+        )
         scored: Tensor = logits.log_softmax(dim=-1).gather(1, batch.targets[:, None])[:, 0]
         return scored
 
@@ -99,11 +104,17 @@ class Differentiable:
         encoded = [self.pair.encoded(prompt) for prompt in prompts]
         width = max(len(e.ids) for e in encoded)
         # Padded with tokens of the prompt itself, since models warn where they see one that is meant for padding.
-        ids = torch.tensor([[*e.ids, *e.ids[-1:] * (width - len(e.ids))] for e in encoded], device=self.pair.device)
+        ids = torch.tensor(
+            [[*e.ids, *e.ids[-1:] * (width - len(e.ids))] for e in encoded], device=self.pair.device
+        )
         lasts = torch.tensor([len(e.ids) - 1 for e in encoded], device=self.pair.device)
-        return _Batch(ids, lasts, torch.tensor([e.target for e in encoded], device=self.pair.device))
+        return _Batch(
+            ids, lasts, torch.tensor([e.target for e in encoded], device=self.pair.device)
+        )
 
-    def _gated(self, gates: Gates, batch: _Batch) -> Iterator[tuple[nn.Module, Callable[..., Tensor] | None]]:
+    def _gated(
+        self, gates: Gates, batch: _Batch
+    ) -> Iterator[tuple[nn.Module, Callable[..., Tensor] | None]]:
         ranges = _ranges(gates)
         for socket in self.wiring.sockets:
             gate = _Gate.of(socket, gates, ranges)
@@ -111,20 +122,33 @@ class Differentiable:
             if socket.is_head:
                 yield socket.modules[0], partial(_read_out, batch.lasts, gate, recipient, donor)
             else:
-                yield socket.modules[0], None if gate is None else partial(_between, gate, recipient, donor)
+                yield (
+                    socket.modules[0],
+                    None if gate is None else partial(_between, gate, recipient, donor),
+                )
 
     def _touched(
-        self, touches: Mapping[Hook, Touch], gated: Mapping[nn.Module, Callable[..., Tensor] | None], batch: _Batch
+        self,
+        touches: Mapping[Hook, Touch],
+        gated: Mapping[nn.Module, Callable[..., Tensor] | None],
+        batch: _Batch,
     ) -> dict[nn.Module, Callable[..., object]]:
         by_module: dict[nn.Module, dict[bool, Touch]] = {}
         for hook, touch in touches.items():
-            by_module.setdefault(self._module(hook), {})[hook.point == "resid_pre"] = partial(_shaped, touch, batch.ids.shape)
+            by_module.setdefault(self._module(hook), {})[hook.point == "resid_pre"] = partial(
+                _shaped, touch, batch.ids.shape
+            )
         # A hook's module may hold weights itself, such as a norm behind attention.
-        return {module: partial(_with_touches, gated.get(module) or module.forward, found) for module, found in by_module.items()}
+        return {
+            module: partial(_with_touches, gated.get(module) or module.forward, found)
+            for module, found in by_module.items()
+        }
 
     def _module(self, hook: Hook) -> nn.Module:
         family = self.pair.family
-        inner = {"attn_out": f".{family.attention}", "mlp_out": f".{family.mlp}"}.get(hook.point, "")
+        inner = {"attn_out": f".{family.attention}", "mlp_out": f".{family.mlp}"}.get(
+            hook.point, ""
+        )
         return module_at(self.wiring.model, f"{family.layers}.{hook.layer}{inner}")
 
 
@@ -144,7 +168,9 @@ def _ranges(gates: Gates) -> dict[int, tuple[float, float]]:
     if not gates:
         return {}
     values = torch.stack([gate.detach() for gate in gates.values()]).flatten(1)
-    return dict(zip(gates, zip(values.amin(1).tolist(), values.amax(1).tolist(), strict=True), strict=True))
+    return dict(
+        zip(gates, zip(values.amin(1).tolist(), values.amax(1).tolist(), strict=True), strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -159,13 +185,20 @@ class _Gate:
     """Which dimension of the module's output counts tokens."""
 
     @classmethod
-    def of(cls, socket: Socket, gates: Gates, ranges: Mapping[int, tuple[float, float]]) -> _Gate | None:
+    def of(
+        cls, socket: Socket, gates: Gates, ranges: Mapping[int, tuple[float, float]]
+    ) -> _Gate | None:
         """None where the recipient's module by itself will do."""
-        low, high = (pick(ranges.get(slot, (0.0, 0.0))[i] for slot in socket.slots) for i, pick in enumerate((min, max)))
+        low, high = (
+            pick(ranges.get(slot, (0.0, 0.0))[i] for slot in socket.slots)
+            for i, pick in enumerate((min, max))
+        )
         named = [gates[slot] for slot in socket.slots if slot in gates]
         if not named or (low == high == 0 and not any(gate.requires_grad for gate in named)):
             return None
-        each = torch.stack([gates.get(slot, torch.zeros_like(named[0])) for slot in socket.slots], dim=-1)
+        each = torch.stack(
+            [gates.get(slot, torch.zeros_like(named[0])) for slot in socket.slots], dim=-1
+        )
         at = int(low) if low == high and low in (0, 1) else None
         if not socket.columns:
             return cls(each, at, socket.place.tokens)
@@ -179,13 +212,17 @@ class _Gate:
         value = 1 - self.value if self.at == 1 else self.value
         if y.ndim == 2:
             return value.reshape(-1, value.shape[-1])
-        return value.reshape(*value.shape[:-1], *[1] * (y.ndim - value.ndim), value.shape[-1]).movedim(1, self.tokens)
+        return value.reshape(
+            *value.shape[:-1], *[1] * (y.ndim - value.ndim), value.shape[-1]
+        ).movedim(1, self.tokens)
 
     def read_out(self, lasts: Int[Tensor, " prompt"]) -> _Gate:
         return _Gate(self.value[torch.arange(len(lasts), device=lasts.device), lasts], self.at)
 
 
-def _between(gate: _Gate, recipient: Forward, donor: Forward, *inputs: Any, **options: Any) -> Tensor:
+def _between(
+    gate: _Gate, recipient: Forward, donor: Forward, *inputs: Any, **options: Any
+) -> Tensor:
     """Output of a module between recipient and donor."""
     if gate.at == 1 and not gate.value.requires_grad:
         return donor(*inputs, **options)
@@ -196,10 +233,16 @@ def _between(gate: _Gate, recipient: Forward, donor: Forward, *inputs: Any, **op
     return y + (gate.beside(y) * change).to(y.dtype)
 
 
-def _read_out(lasts: Int[Tensor, " prompt"], gate: _Gate | None, recipient: Forward, donor: Forward, x: Tensor) -> Tensor:
+def _read_out(
+    lasts: Int[Tensor, " prompt"], gate: _Gate | None, recipient: Forward, donor: Forward, x: Tensor
+) -> Tensor:
     """Output of the head at the last tokens only."""
     final = x[torch.arange(len(lasts), device=lasts.device), lasts]
-    return recipient(final) if gate is None else _between(gate.read_out(lasts), recipient, donor, final)
+    return (
+        recipient(final)
+        if gate is None
+        else _between(gate.read_out(lasts), recipient, donor, final)
+    )
 
 
 def _shaped(touch: Touch, shape: torch.Size, x: Tensor) -> Tensor:
@@ -208,7 +251,10 @@ def _shaped(touch: Touch, shape: torch.Size, x: Tensor) -> Tensor:
 
 
 def _with_touches(
-    forward: Callable[..., Tensor | tuple[Tensor, ...]], touches: Mapping[bool, Touch], *args: Tensor, **kwargs: object
+    forward: Callable[..., Tensor | tuple[Tensor, ...]],
+    touches: Mapping[bool, Touch],
+    *args: Tensor,
+    **kwargs: object,
 ) -> object:
     """A layer, attention or MLP with its input (True) or its output (False) touched."""
     if True in touches:
@@ -217,4 +263,8 @@ def _with_touches(
     if False not in touches:
         return out
     # A copy, since models may add to it in place, and what was noted of it is kept.
-    return (touches[False](out[0]).clone(), *out[1:]) if isinstance(out, tuple) else touches[False](out).clone()
+    return (
+        (touches[False](out[0]).clone(), *out[1:])
+        if isinstance(out, tuple)
+        else touches[False](out).clone()
+    )

@@ -29,7 +29,11 @@ Effects = list[Float[np.ndarray, "place token"]]
 
 def default_slots(pair: ModelPair) -> list[int]:
     """Slots of the components that a graft gives by default: all but final norm and head."""
-    return [slot for slot, (_, component) in enumerate(Slots(pair.family, pair.n_layers).sites) if component in GROUPS["all"]]
+    return [
+        slot
+        for slot, (_, component) in enumerate(Slots(pair.family, pair.n_layers).sites)
+        if component in GROUPS["all"]
+    ]
 
 
 def graft_effects(pair: ModelPair, prompts: Sequence[Prompt], at: float = 0.0) -> Effects:
@@ -49,7 +53,12 @@ def graft_effects(pair: ModelPair, prompts: Sequence[Prompt], at: float = 0.0) -
         for batch in model.batches(prompts):
             some = [prompts[i] for i in batch]
             shape = (len(some), max(len(pair.encoded(p).ids) for p in some))
-            gates = {slot: torch.full(shape, at, dtype=pair.dtype, device=pair.device, requires_grad=True) for slot in slots}
+            gates = {
+                slot: torch.full(
+                    shape, at, dtype=pair.dtype, device=pair.device, requires_grad=True
+                )
+                for slot in slots
+            }
             by_gate = torch.autograd.grad(model.logprobs(some, gates).sum(), list(gates.values()))
             _put(effects, pair, prompts, batch, torch.stack(by_gate))
     return effects
@@ -74,10 +83,19 @@ def patch_effects(pair: ModelPair, prompts: Sequence[Prompt], hooks: Sequence[Ho
             theirs, ours = _Record(), _Record()
             shape = (len(some), max(len(pair.encoded(p).ids) for p in some))
             with torch.no_grad():
-                everywhere = dict.fromkeys(range(len(model.wiring.slots)), torch.ones(shape, dtype=pair.dtype, device=pair.device))
+                everywhere = dict.fromkeys(
+                    range(len(model.wiring.slots)),
+                    torch.ones(shape, dtype=pair.dtype, device=pair.device),
+                )
                 model.logprobs(some, everywhere, theirs.at(hooks))
-            gradients = torch.autograd.grad(model.logprobs(some, touches=ours.at(hooks)).sum(), [ours.seen[hook] for hook in hooks])
-            changes = (((theirs.seen[h] - ours.seen[h].detach()) * g).sum(-1) for h, g in zip(hooks, gradients, strict=True))
+            gradients = torch.autograd.grad(
+                model.logprobs(some, touches=ours.at(hooks)).sum(),
+                [ours.seen[hook] for hook in hooks],
+            )
+            changes = (
+                ((theirs.seen[h] - ours.seen[h].detach()) * g).sum(-1)
+                for h, g in zip(hooks, gradients, strict=True)
+            )
             _put(effects, pair, prompts, batch, torch.stack(list(changes)))
     return effects
 
@@ -100,7 +118,9 @@ def weight_gradients(
     led = copy(pair)
     led.recipient = (pair.recipient, *pair.donors.values())[donor_index(pair, model)]
     run, own = Differentiable(led, budget), plain_names(led.recipient)
-    leaves = {name: led.recipient.get_parameter(name).detach().requires_grad_() for name in own.values()}
+    leaves = {
+        name: led.recipient.get_parameter(name).detach().requires_grad_() for name in own.values()
+    }
     for batch in run.batches(prompts):
         with differentiating():
             total = run.logprobs([prompts[i] for i in batch], weights=leaves).sum()
@@ -124,7 +144,11 @@ class _Record:
 
 
 def _put(
-    effects: Effects, pair: ModelPair, prompts: Sequence[Prompt], batch: Sequence[int], found: Float[Tensor, "place prompt token"]
+    effects: Effects,
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    batch: Sequence[int],
+    found: Float[Tensor, "place prompt token"],
 ) -> None:
     """File what was found for each prompt of a batch, without padding."""
     array = found.double().cpu().numpy()

@@ -37,7 +37,9 @@ def load_pair(name: str | None = None, **options: Any) -> ModelPair:
     except KgbenchError:
         raise
     except Exception as error:  # a map of one's own can make a model do anything
-        raise ModelError(f"the family map of {loaded.family.model_type!r} cannot be tried: {type(error).__name__}: {error}") from error
+        raise ModelError(
+            f"the family map of {loaded.family.model_type!r} cannot be tried: {type(error).__name__}: {error}"
+        ) from error
     _, sources = pairs.pair_sources(name, options.get("recipient"), options.get("donors"))
     for donor in loaded.donors:
         folder = zoo_path(sources[donor]) or Path(sources[donor]).expanduser()
@@ -55,11 +57,17 @@ def _check_plant(pair: ModelPair, donor: str, card: Mapping[str, Any]) -> None:
     if not elsewhere and all(moved & sites for sites in at.values()):
         return
     told = " and ".join(at)
-    where = ", ".join(component if layer is None else f"{component}@{layer}" for layer, component in elsewhere[:3])
-    found = (
-        f"its weights differ from the recipient's at {where} too" if elsewhere else "its weights do not differ from the recipient's there"
+    where = ", ".join(
+        component if layer is None else f"{component}@{layer}" for layer, component in elsewhere[:3]
     )
-    raise ModelError(f"donor {donor!r} ({pair.origins[donor]}): its card says that it was planted at {told}, and {found}")
+    found = (
+        f"its weights differ from the recipient's at {where} too"
+        if elsewhere
+        else "its weights do not differ from the recipient's there"
+    )
+    raise ModelError(
+        f"donor {donor!r} ({pair.origins[donor]}): its card says that it was planted at {told}, and {found}"
+    )
 
 
 def _sites(pair: ModelPair, text: str) -> set[tuple[int | None, str]]:

@@ -18,7 +18,13 @@ from kgbench.models.pair import ModelPair
 __all__ = ["Masks", "Windows", "known_windows", "make_masks", "windows"]
 
 _WINDOWED, _WHOLE = "sliding_attention", "full_attention"
-_KNOWN = ("sliding_window", "max_window_layers", "sliding_window_pattern", "_sliding_window_pattern", "chunk_size_feed_forward")
+_KNOWN = (
+    "sliding_window",
+    "max_window_layers",
+    "sliding_window_pattern",
+    "_sliding_window_pattern",
+    "chunk_size_feed_forward",
+)
 
 _found: WeakKeyDictionary[ModelPair, Windows] = WeakKeyDictionary()
 
@@ -64,16 +70,25 @@ def _windows(pair: ModelPair) -> Windows:
     config = pair.recipient.config
     size = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or [_WINDOWED if size else _WHOLE] * pair.n_layers
-    unknown = (*(kind for kind in kinds if kind not in (_WINDOWED, _WHOLE)), *_other_limits(config.to_dict()))
+    unknown = (
+        *(kind for kind in kinds if kind not in (_WINDOWED, _WHOLE)),
+        *_other_limits(config.to_dict()),
+    )
     return Windows(
-        size or 0, frozenset(layer for layer, kind in enumerate(kinds) if size and kind == _WINDOWED), tuple(dict.fromkeys(unknown))
+        size or 0,
+        frozenset(layer for layer, kind in enumerate(kinds) if size and kind == _WINDOWED),
+        tuple(dict.fromkeys(unknown)),
     )
 
 
 def _other_limits(config: Mapping[str, Any]) -> list[str]:
     """Numbers of a configuration that are called windows or chunks: a limit that no prompt of the self-test is long enough to show."""
     named = [key for key in config if ("window" in key or "chunk" in key) and key not in _KNOWN]
-    return [key for key in named if isinstance(config[key], int) and not isinstance(config[key], bool) and config[key]]
+    return [
+        key
+        for key in named
+        if isinstance(config[key], int) and not isinstance(config[key], bool) and config[key]
+    ]
 
 
 @dataclass(frozen=True)
@@ -87,14 +102,22 @@ class Masks:
 
     def of(self, layer: int) -> Float[Tensor, "row 1 token token"]:
         """The mask of a layer."""
-        return self.whole if self.narrow is None or layer not in self.windows.layers else self.narrow
+        return (
+            self.whole if self.narrow is None or layer not in self.windows.layers else self.narrow
+        )
 
     def own(self) -> Mapping[int, Float[Tensor, "row 1 token token"]]:
         """Masks of the layers that do not have the whole one."""
-        return {layer: self.narrow for layer in self.windows.layers} if self.narrow is not None else {}
+        return (
+            {layer: self.narrow for layer in self.windows.layers} if self.narrow is not None else {}
+        )
 
 
-def make_masks(pair: ModelPair, earlier: Bool[np.ndarray, "row token token"], depths: Int[np.ndarray, "row token"]) -> Masks:
+def make_masks(
+    pair: ModelPair,
+    earlier: Bool[np.ndarray, "row token token"],
+    depths: Int[np.ndarray, "row token"],
+) -> Masks:
     """Masks of a batch.
 
     Args:
@@ -113,6 +136,10 @@ def make_masks(pair: ModelPair, earlier: Bool[np.ndarray, "row token token"], de
     return Masks(whole, _added(earlier & near, pair), found)
 
 
-def _added(allowed: Bool[np.ndarray, "row token token"], pair: ModelPair) -> Float[Tensor, "row 1 token token"]:
+def _added(
+    allowed: Bool[np.ndarray, "row token token"], pair: ModelPair
+) -> Float[Tensor, "row 1 token token"]:
     looks = torch.from_numpy(allowed).to(pair.device)
-    return torch.zeros(looks.shape, dtype=pair.dtype, device=pair.device).masked_fill_(~looks, torch.finfo(pair.dtype).min)[:, None]
+    return torch.zeros(looks.shape, dtype=pair.dtype, device=pair.device).masked_fill_(
+        ~looks, torch.finfo(pair.dtype).min
+    )[:, None]

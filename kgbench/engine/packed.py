@@ -52,19 +52,28 @@ def token_rows(plan: Plan, budget: Budget) -> tuple[int, int]:
 
 def _trees(plan: Plan, budget: Budget, vocabulary: int) -> list[Rooted]:
     """One tree per prompt, or several where one would be too large; prompts treated alike share the work of growing."""
-    grown: dict[tuple[object, ...], list[tuple[Int[np.ndarray, " configuration"], Tree, Schedule | None]]] = {}
+    grown: dict[
+        tuple[object, ...], list[tuple[Int[np.ndarray, " configuration"], Tree, Schedule | None]]
+    ] = {}
     rooted = []
     for i, request in enumerate(plan.requests):
         key = (request.treatments.shape, request.treatments.tobytes(), request.readouts)
         if key not in grown:
             most = max(1, budget.logits // (len(request.readouts) * vocabulary))
-            groups = split(request.treatments, min(budget.tree, budget.tokens), request.beside(), most)
+            groups = split(
+                request.treatments, min(budget.tree, budget.tokens), request.beside(), most
+            )
             grown[key] = [(group, *_grow(plan, request, group)) for group in groups]
-        rooted += [Rooted(i, group, np.array(request.ids), tree, schedule) for group, tree, schedule in grown[key]]
+        rooted += [
+            Rooted(i, group, np.array(request.ids), tree, schedule)
+            for group, tree, schedule in grown[key]
+        ]
     return rooted
 
 
-def _grow(plan: Plan, request: Request, group: Int[np.ndarray, " configuration"]) -> tuple[Tree, Schedule | None]:
+def _grow(
+    plan: Plan, request: Request, group: Int[np.ndarray, " configuration"]
+) -> tuple[Tree, Schedule | None]:
     rows, runs = request.with_runs(group)
     tree = grow(rows, request.readouts, len(group))
     return tree, make_schedule(plan.treatments, rows, tree.paths, runs) if plan.treatments else None
@@ -93,13 +102,17 @@ def _answer(wiring: Wiring, plan: Plan, chunk: list[Rooted]) -> Answers:
     device, width = wiring.pair.device, max(len(t.tree) for t in chunk)
     ids, depths, numbers = (np.zeros((len(chunk), width), dtype=np.int64) for _ in range(3))
     ancestors = np.zeros((len(chunk), width, width), dtype=bool)
-    ancestors[:, np.arange(width), np.arange(width)] = True  # padding attends to itself, so that no row of the softmax is empty
+    ancestors[:, np.arange(width), np.arange(width)] = (
+        True  # padding attends to itself, so that no row of the softmax is empty
+    )
     for row, rooted in enumerate(chunk):
         n = len(rooted.tree)
         ids[row, :n], depths[row, :n] = rooted.ids[rooted.tree.depths], rooted.tree.depths
         numbers[row, :n], ancestors[row, :n, :n] = rooted.tree.treatments, rooted.tree.ancestors
         numbers[row, n:] = numbers[row, n - 1]
-    leaves = np.concatenate([row * width + t.tree.leaves.reshape(-1) for row, t in enumerate(chunk)])
+    leaves = np.concatenate(
+        [row * width + t.tree.leaves.reshape(-1) for row, t in enumerate(chunk)]
+    )
     masks = make_masks(wiring.pair, ancestors, depths)
     with treated(wiring, plan.table, numbers.reshape(-1), leaves, _activity(chunk, masks)) as model:
         logits = model(
@@ -122,6 +135,10 @@ def _activity(chunk: list[Rooted], masks: Masks) -> Activity:
 def _labels(chunk: list[Rooted]) -> tuple[Tensor, Tensor, Tensor]:
     """Prompt, configuration and readout of each leaf."""
     prompts = np.concatenate([np.full(t.answers, t.prompt) for t in chunk])
-    configurations = np.concatenate([np.repeat(t.configurations, t.tree.leaves.shape[1]) for t in chunk])
-    readouts = np.concatenate([np.tile(np.arange(t.tree.leaves.shape[1]), len(t.configurations)) for t in chunk])
+    configurations = np.concatenate(
+        [np.repeat(t.configurations, t.tree.leaves.shape[1]) for t in chunk]
+    )
+    readouts = np.concatenate(
+        [np.tile(np.arange(t.tree.leaves.shape[1]), len(t.configurations)) for t in chunk]
+    )
     return torch.from_numpy(prompts), torch.from_numpy(configurations), torch.from_numpy(readouts)

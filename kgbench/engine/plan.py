@@ -37,9 +37,15 @@ class Request:
         """For each configuration that copies from runs, their rows of the plan's table."""
         if self.run_treatments is None:
             return {}
-        return {configuration: self.run_treatments[list(runs)] for configuration, runs in self.needs.items() if runs}
+        return {
+            configuration: self.run_treatments[list(runs)]
+            for configuration, runs in self.needs.items()
+            if runs
+        }
 
-    def with_runs(self, configurations: Int[np.ndarray, " configuration"]) -> tuple[Int[np.ndarray, "row token"], Mapping[Run, int]]:
+    def with_runs(
+        self, configurations: Int[np.ndarray, " configuration"]
+    ) -> tuple[Int[np.ndarray, "row token"], Mapping[Run, int]]:
         """Rows of the plan's table of some configurations and, after them, of the runs that they need; the row of each run."""
         rows = self.treatments[configurations]
         if self.run_treatments is None:
@@ -118,7 +124,11 @@ def make_plan(
         _check_readouts(prompts, readouts)
     table = _Table(slots)
     requests = [
-        table.request(prompt, treatments[i], tuple(readouts[i]) if readouts is not None else (len(prompt.ids) - 1,))
+        table.request(
+            prompt,
+            treatments[i],
+            tuple(readouts[i]) if readouts is not None else (len(prompt.ids) - 1,),
+        )
         for i, prompt in enumerate(prompts)
     ]
     return table.plan(requests, n_sets)
@@ -130,44 +140,76 @@ class _Table:
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
         self.numbers: dict[Treatment, int] = {}
-        self.known: dict[tuple[int, tuple[int, ...]], tuple[Sequence[Treatment], list[int], tuple[Run, ...]]] = {}
+        self.known: dict[
+            tuple[int, tuple[int, ...]], tuple[Sequence[Treatment], list[int], tuple[Run, ...]]
+        ] = {}
         """By a row's identity: prompts whose regions lie alike share their rows."""
 
-    def request(self, prompt: Encoded, rows: Sequence[Sequence[Treatment]], read: tuple[int, ...]) -> Request:
+    def request(
+        self, prompt: Encoded, rows: Sequence[Sequence[Treatment]], read: tuple[int, ...]
+    ) -> Request:
         found = [self._row(row, read) for row in rows]
-        numbered = np.array([numbers for numbers, _ in found], dtype=np.int64).reshape(len(rows), len(prompt.ids))
+        numbered = np.array([numbers for numbers, _ in found], dtype=np.int64).reshape(
+            len(rows), len(prompt.ids)
+        )
         runs = tuple(dict.fromkeys(run for _, own in found for run in own))
         if not runs:
             return Request(prompt.ids, numbered, read)
         where = {run: i for i, run in enumerate(runs)}
         hidden = np.array([self._row(run.treatments, ())[0] for run in runs], dtype=np.int64)
-        return Request(prompt.ids, numbered, read, runs, hidden, {c: tuple(where[run] for run in own) for c, (_, own) in enumerate(found)})
+        return Request(
+            prompt.ids,
+            numbered,
+            read,
+            runs,
+            hidden,
+            {c: tuple(where[run] for run in own) for c, (_, own) in enumerate(found)},
+        )
 
-    def _row(self, row: Sequence[Treatment], read: tuple[int, ...]) -> tuple[list[int], tuple[Run, ...]]:
+    def _row(
+        self, row: Sequence[Treatment], read: tuple[int, ...]
+    ) -> tuple[list[int], tuple[Run, ...]]:
         key = id(row), read
         if key not in self.known:  # the row itself is kept, so that no other takes its identity
-            numbers = [self.numbers.setdefault(t, len(self.numbers)) for t in _without_idle(self.slots, row, read)]
+            numbers = [
+                self.numbers.setdefault(t, len(self.numbers))
+                for t in _without_idle(self.slots, row, read)
+            ]
             self.known[key] = row, numbers, tuple(sources(row))
         return self.known[key][1:]
 
     def plan(self, requests: Sequence[Request], n_sets: int) -> Plan:
         edited = any(t.edits or t.cuts for t in self.numbers)
-        scaled = dict.fromkeys((donor, t.scale) for t in self.numbers if t.scale != 1.0 for donor in sorted(set(t.weights) - {0}))
+        scaled = dict.fromkeys(
+            (donor, t.scale)
+            for t in self.numbers
+            if t.scale != 1.0
+            for donor in sorted(set(t.weights) - {0})
+        )
         numbers = {key: n_sets + i for i, key in enumerate(scaled)}
-        rows = [bytes(numbers.get((w, t.scale), w) for w in t.weights) if t.scale != 1.0 else t.weights for t in self.numbers]
+        rows = [
+            bytes(numbers.get((w, t.scale), w) for w in t.weights) if t.scale != 1.0 else t.weights
+            for t in self.numbers
+        ]
         table = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), len(self.slots))
         return Plan(table, tuple(requests), tuple(self.numbers) if edited else (), tuple(scaled))
 
 
 def _check_readouts(prompts: Sequence[Encoded], readouts: Sequence[Sequence[int]]) -> None:
     if len(readouts) != len(prompts):
-        raise InputError(f"readouts are given for {len(readouts)} prompts, expected one list of tokens for each of {len(prompts)}")
+        raise InputError(
+            f"readouts are given for {len(readouts)} prompts, expected one list of tokens for each of {len(prompts)}"
+        )
     for i, (prompt, read) in enumerate(zip(prompts, readouts, strict=True)):
         if not read or not all(0 <= token < len(prompt.ids) for token in read):
-            raise InputError(f"readouts {list(read)} of prompt {i} are not among its tokens: expected some of 0 to {len(prompt.ids) - 1}")
+            raise InputError(
+                f"readouts {list(read)} of prompt {i} are not among its tokens: expected some of 0 to {len(prompt.ids) - 1}"
+            )
 
 
-def _without_idle(slots: Slots, row: Sequence[Treatment], readouts: Sequence[int]) -> Iterator[Treatment]:
+def _without_idle(
+    slots: Slots, row: Sequence[Treatment], readouts: Sequence[int]
+) -> Iterator[Treatment]:
     """The same treatments without what cannot matter: final norm and head of tokens that are not read out."""
     for token, treatment in enumerate(row):
         if token in readouts:

@@ -31,10 +31,14 @@ def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     wiring = wiring.scaled(plan.scaled)
     for chunk in _chunks(plan, budget, wiring.model.config.vocab_size):
         logits = _forward(wiring, plan, chunk)
-        yield Answers(*_labels(plan, chunk), logits, sum(len(plan.requests[p].ids) for p, _ in chunk))
+        yield Answers(
+            *_labels(plan, chunk), logits, sum(len(plan.requests[p].ids) for p, _ in chunk)
+        )
 
 
-def activations(wiring: Wiring, plan: Plan, budget: Budget, hooks: Sequence[Hook]) -> list[Float[Tensor, "hook token width"]]:
+def activations(
+    wiring: Wiring, plan: Plan, budget: Budget, hooks: Sequence[Hook]
+) -> list[Float[Tensor, "hook token width"]]:
     """Activations of each prompt's tokens at some hooks, under a plan of one configuration, edits at the hooks included."""
     wiring, found = wiring.scaled(plan.scaled), list[Tensor]([torch.empty(0)] * len(plan.requests))
     for chunk in _chunks(plan, budget, wiring.model.config.vocab_size):
@@ -42,44 +46,70 @@ def activations(wiring: Wiring, plan: Plan, budget: Budget, hooks: Sequence[Hook
         _forward(wiring, plan, chunk, seen, hooks)
         for row, (prompt, configuration) in enumerate(chunk):
             if configuration == 0:
-                found[prompt] = torch.stack([seen[hook][row, : len(plan.requests[prompt].ids)] for hook in hooks])
+                found[prompt] = torch.stack(
+                    [seen[hook][row, : len(plan.requests[prompt].ids)] for hook in hooks]
+                )
     return found
 
 
 def plain(wiring: Wiring, plan: Plan, budget: Budget) -> int:
     """One plain forward of the recipient over all prompts, as the measure of cost; returns its token rows."""
     rows = 0
-    single = Plan(plan.table, tuple(type(r)(r.ids, r.treatments[:1], r.readouts) for r in plan.requests))
+    single = Plan(
+        plan.table, tuple(type(r)(r.ids, r.treatments[:1], r.readouts) for r in plan.requests)
+    )
     for chunk in _chunks(single, budget, wiring.model.config.vocab_size):
         ids, positions, leaves = _batch(single, chunk)
         device = wiring.pair.device
         with reading(wiring, leaves) as model:
-            model(input_ids=torch.from_numpy(ids).to(device), position_ids=torch.from_numpy(positions).to(device), use_cache=False)
+            model(
+                input_ids=torch.from_numpy(ids).to(device),
+                position_ids=torch.from_numpy(positions).to(device),
+                use_cache=False,
+            )
         rows += sum(len(single.requests[p].ids) for p, _ in chunk)
     return rows
 
 
 def _forward(
-    wiring: Wiring, plan: Plan, chunk: list[Row], seen: dict[Hook, Tensor] | None = None, hooks: Sequence[Hook] = ()
+    wiring: Wiring,
+    plan: Plan,
+    chunk: list[Row],
+    seen: dict[Hook, Tensor] | None = None,
+    hooks: Sequence[Hook] = (),
 ) -> Float[Tensor, "answer vocabulary"]:
     """Logits of a chunk; `seen` is filled with the activations [row, token, width] at the hooks."""
     ids, positions, leaves = _batch(plan, chunk)
     numbers = np.zeros(ids.shape, dtype=np.int64)
     for row, label in enumerate(chunk):
         treatments = _treatments(plan, label)
-        numbers[row, : len(treatments)], numbers[row, len(treatments) :] = treatments, treatments[-1]
+        numbers[row, : len(treatments)], numbers[row, len(treatments) :] = (
+            treatments,
+            treatments[-1],
+        )
     device = wiring.pair.device
     activity = _activity(wiring, plan, chunk, ids.shape[1])
     edits: dict[Hook, Callable[[Tensor], Tensor]] = dict(activity.edits)
     if seen is not None:
         edits |= {hook: partial(_seen, seen, len(chunk), hook, edits.get(hook)) for hook in hooks}
-    with treated(wiring, plan.table, numbers.reshape(-1), leaves, Activity(edits, activity.masks)) as model:
-        batch = {"input_ids": torch.from_numpy(ids).to(device), "position_ids": torch.from_numpy(positions).to(device)}
+    with treated(
+        wiring, plan.table, numbers.reshape(-1), leaves, Activity(edits, activity.masks)
+    ) as model:
+        batch = {
+            "input_ids": torch.from_numpy(ids).to(device),
+            "position_ids": torch.from_numpy(positions).to(device),
+        }
         logits: Tensor = model(**batch, use_cache=False).logits
     return logits
 
 
-def _seen(seen: dict[Hook, Tensor], rows: int, hook: Hook, edit: Callable[[Tensor], Tensor] | None, x: Tensor) -> Tensor:
+def _seen(
+    seen: dict[Hook, Tensor],
+    rows: int,
+    hook: Hook,
+    edit: Callable[[Tensor], Tensor] | None,
+    x: Tensor,
+) -> Tensor:
     """Note an activation, whether it comes as [row, token, width] or flat."""
     edited = edit(x) if edit else x
     seen[hook] = edited.reshape(rows, -1, edited.shape[-1])
@@ -103,13 +133,17 @@ def _activity(wiring: Wiring, plan: Plan, chunk: list[Row], width: int) -> Activ
         request = plan.requests[prompt]
         numbers = np.stack([_treatments(plan, chunk[row]) for row in some])
         nodes = np.array(some)[:, None] * width + np.arange(len(request.ids))
-        runs = {request.runs[-1 - chunk[row][1]]: i for i, row in enumerate(some) if chunk[row][1] < 0}
+        runs = {
+            request.runs[-1 - chunk[row][1]]: i for i, row in enumerate(some) if chunk[row][1] < 0
+        }
         whole.extend(make_schedule(plan.treatments, numbers, nodes, runs), 0)
     edits = whole.edits(wiring.pair.device)
     if not any(whole.cuts.values()):
         return Activity(edits)
     earlier, depths = np.tri(width, dtype=bool), np.arange(width)
-    masks = make_masks(wiring.pair, np.tile(earlier, (len(chunk), 1, 1)), np.tile(depths, (len(chunk), 1)))
+    masks = make_masks(
+        wiring.pair, np.tile(earlier, (len(chunk), 1, 1)), np.tile(depths, (len(chunk), 1))
+    )
     return Activity(edits, whole.masks(masks))
 
 
@@ -122,12 +156,16 @@ def _by_prompt(chunk: list[Row]) -> Mapping[int, list[int]]:
 
 def _chunks(plan: Plan, budget: Budget, vocabulary: int) -> Iterator[list[Row]]:
     """Rows of like length together, as many as the budget allows; with each, the runs that it needs."""
-    rows = [(p, c) for p, request in enumerate(plan.requests) for c in range(len(request.treatments))]
+    rows = [
+        (p, c) for p, request in enumerate(plan.requests) for c in range(len(request.treatments))
+    ]
     chunk: dict[Row, None] = {}
     answers = configurations = 0
     for row in sorted(rows, key=lambda r: len(plan.requests[r[0]].ids)):
         request = plan.requests[row[0]]
-        wanted = dict.fromkeys([*((row[0], -1 - run) for run in request.needs.get(row[1], ())), row])
+        wanted = dict.fromkeys(
+            [*((row[0], -1 - run) for run in request.needs.get(row[1], ())), row]
+        )
         full = (
             len(chunk | wanted) * len(request.ids) > budget.tokens
             or (answers + len(request.readouts)) * vocabulary > budget.logits
@@ -159,5 +197,7 @@ def _batch(plan: Plan, chunk: list[Row]) -> tuple[np.ndarray, np.ndarray, np.nda
 
 def _labels(plan: Plan, chunk: list[Row]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     rows = [(p, c, r) for p, c in chunk if c >= 0 for r in range(len(plan.requests[p].readouts))]
-    prompts, configurations, readouts = torch.tensor(rows, dtype=torch.int64).reshape(-1, 3).unbind(1)
+    prompts, configurations, readouts = (
+        torch.tensor(rows, dtype=torch.int64).reshape(-1, 3).unbind(1)
+    )
     return prompts, configurations, readouts

@@ -69,7 +69,10 @@ class Schedule:
         for layer, pairs in self.cuts.items():
             if pairs:
                 mask = masks.of(layer).clone()
-                (nodes, keys), width = torch.tensor(pairs, device=mask.device).unbind(1), mask.shape[-1]
+                (nodes, keys), width = (
+                    torch.tensor(pairs, device=mask.device).unbind(1),
+                    mask.shape[-1],
+                )
                 mask[nodes // width, 0, nodes % width, keys % width] = torch.finfo(mask.dtype).min
                 found[layer] = mask
         return found
@@ -82,7 +85,9 @@ def _all(done: Sequence[Callable[[Tensor], Tensor]], activations: Tensor) -> Ten
     return flat.reshape(activations.shape)
 
 
-def _edit(kind: type[Edit], basis: Values | None, step: Step, device: torch.device) -> Callable[[Tensor], Tensor]:
+def _edit(
+    kind: type[Edit], basis: Values | None, step: Step, device: torch.device
+) -> Callable[[Tensor], Tensor]:
     nodes = torch.tensor(step.nodes, device=device)
     if kind is Copy:
         sources = torch.tensor(step.sources, device=device)
@@ -146,18 +151,25 @@ class _Scheduler:
         return found
 
     def _add(self, found: Schedule, row: int, token: int) -> None:
-        node, treatment = int(self.nodes[row, token]), self.treatments[int(self.numbers[row, token])]
+        node, treatment = (
+            int(self.nodes[row, token]),
+            self.treatments[int(self.numbers[row, token])],
+        )
         at: dict[Hook, int] = {}
         for edit in treatment.edits:
             at[edit.hook] = self._round(edit, token, at.get(edit.hook, 0))
-            step = found.steps[edit.hook, at[edit.hook], type(edit), edit.basis if isinstance(edit, Copy) else None]
+            step = found.steps[
+                edit.hook, at[edit.hook], type(edit), edit.basis if isinstance(edit, Copy) else None
+            ]
             step.nodes.append(node)
             if isinstance(edit, Copy):
                 step.sources.append(int(self.nodes[self.runs[edit.source], token]))
             else:
                 step.values.append(edit.value)
         for cut in treatment.cuts:
-            found.cuts[cut.layer] += [(node, int(self.nodes[row, key])) for key in sorted(cut.keys) if key < token]
+            found.cuts[cut.layer] += [
+                (node, int(self.nodes[row, key])) for key in sorted(cut.keys) if key < token
+            ]
 
     def _round(self, edit: Edit, token: int, before: int) -> int:
         """The round of an edit: after those before it at its own token, and after the last one at the token that it copies from."""

@@ -40,8 +40,14 @@ def tolerance(pair: ModelPair, logits: Tensor) -> float:
     It grows with how far logits spread, and with how far they are from zero: a constant added to all changes no answer, but each is
     rounded to the type's precision of the sum.
     """
-    spread, largest = float(logits.float().std()), float(logits.float().nan_to_num(0, 0, 0).abs().max())
-    return _TOLERANCES.get(pair.dtype, 0.1) * max(1.0, spread) + _ROUNDINGS * torch.finfo(pair.dtype).eps * largest
+    spread, largest = (
+        float(logits.float().std()),
+        float(logits.float().nan_to_num(0, 0, 0).abs().max()),
+    )
+    return (
+        _TOLERANCES.get(pair.dtype, 0.1) * max(1.0, spread)
+        + _ROUNDINGS * torch.finfo(pair.dtype).eps * largest
+    )
 
 
 @torch.inference_mode()
@@ -63,14 +69,26 @@ def verify(pair: ModelPair) -> None:
 
 def _everything_is_the_donor(pair: ModelPair) -> None:
     wiring, ids = Wiring(pair), _ids(pair)
-    everything = np.arange(len(pair.donors) + 1, dtype=np.uint8)[:, None].repeat(len(wiring.slots), axis=1)
+    everything = np.arange(len(pair.donors) + 1, dtype=np.uint8)[:, None].repeat(
+        len(wiring.slots), axis=1
+    )
     got = _logits(rows.run(wiring, _plan(ids, everything), Budget()))
-    for name, model, ours in zip(("nothing", *pair.donors), (pair.recipient, *pair.donors.values()), got, strict=True):
-        alone = model(input_ids=torch.tensor([ids], device=pair.device), use_cache=False).logits[0, -1]
+    for name, model, ours in zip(
+        ("nothing", *pair.donors), (pair.recipient, *pair.donors.values()), got, strict=True
+    ):
+        alone = model(input_ids=torch.tensor([ids], device=pair.device), use_cache=False).logits[
+            0, -1
+        ]
         difference = float((alone - ours).abs().max())
         if not difference <= tolerance(pair, alone):
-            what = "grafting nothing is not the recipient" if name == "nothing" else f"grafting everything is not the donor {name!r}"
-            raise LawError(f"{_map(pair)}: {what}: logits differ by {difference:.3g}; a component is missing from the map or misplaced")
+            what = (
+                "grafting nothing is not the recipient"
+                if name == "nothing"
+                else f"grafting everything is not the donor {name!r}"
+            )
+            raise LawError(
+                f"{_map(pair)}: {what}: logits differ by {difference:.3g}; a component is missing from the map or misplaced"
+            )
 
 
 def packed_agrees(pair: ModelPair) -> str | None:
@@ -86,16 +104,40 @@ def _compare(pair: ModelPair) -> str | None:
         return f"the model has layers of a kind, or a limit to attention, whose masks are not known here ({', '.join(unknown)})"
     wiring = Wiring(pair)
     ids = _ids(pair)
-    table = np.array([[0], [min(1, len(pair.donors))]], dtype=np.uint8).repeat(len(wiring.slots), axis=1)
-    treatments = np.array([[0] * len(ids), [1] * len(ids), [i % 2 for i in range(len(ids))], [0] * (len(ids) - 1) + [1]])
-    plan = Plan(table, (Request(tuple(ids), treatments, (len(ids) - 1,)), Request(tuple(ids[:-2]), treatments[:, :-2], (len(ids) - 3,))))
+    table = np.array([[0], [min(1, len(pair.donors))]], dtype=np.uint8).repeat(
+        len(wiring.slots), axis=1
+    )
+    treatments = np.array(
+        [
+            [0] * len(ids),
+            [1] * len(ids),
+            [i % 2 for i in range(len(ids))],
+            [0] * (len(ids) - 1) + [1],
+        ]
+    )
+    plan = Plan(
+        table,
+        (
+            Request(tuple(ids), treatments, (len(ids) - 1,)),
+            Request(tuple(ids[:-2]), treatments[:, :-2], (len(ids) - 3,)),
+        ),
+    )
     reference = _logits(rows.run(wiring, plan, Budget()))
     try:
         got = _logits(packed.run(wiring, plan, Budget()))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # whatever a model raises on a mask it cannot take
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        IndexError,
+    ) as error:  # whatever a model raises on a mask it cannot take
         return f"the model refuses a 4-D mask ({str(error).splitlines()[0]})"
     difference = float((got - reference).abs().max())
-    return None if difference <= tolerance(pair, reference) else f"logits differ by {difference:.3g} from one row per configuration"
+    return (
+        None
+        if difference <= tolerance(pair, reference)
+        else f"logits differ by {difference:.3g} from one row per configuration"
+    )
 
 
 def _there_is_a_head(pair: ModelPair) -> None:
@@ -108,7 +150,9 @@ def _slices_partition(pair: ModelPair) -> None:
         if socket.columns:
             covered = torch.cat(socket.columns).sort().values
             if not torch.equal(covered, torch.arange(socket.width, device=covered.device)):
-                raise LawError(f"{_map(pair)}: the slices of a fused projection do not partition its output")
+                raise LawError(
+                    f"{_map(pair)}: the slices of a fused projection do not partition its output"
+                )
 
 
 def _attention_has_its_roles(pair: ModelPair) -> None:
@@ -137,9 +181,17 @@ def _attention_has_its_roles(pair: ModelPair) -> None:
 
 def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor, "token column"]]:
     """Sizes of the derivatives of what goes into attention's last projection at the last token, in the last layer, by component."""
-    family, layer, outputs, mixed = pair.family, pair.n_layers - 1, dict[str, Tensor](), list[Tensor]()
+    family, layer, outputs, mixed = (
+        pair.family,
+        pair.n_layers - 1,
+        dict[str, Tensor](),
+        list[Tensor](),
+    )
     names = [name for name in ("q", "k", "v", "q_norm", "k_norm") if name in family.inside]
-    modules = {path: module_at(pair.recipient, path) for path in dict.fromkeys(family.path(layer, name) for name in names)}
+    modules = {
+        path: module_at(pair.recipient, path)
+        for path in dict.fromkeys(family.path(layer, name) for name in names)
+    }
     last = module_at(pair.recipient, family.path(layer, "o"))
 
     def see(path: str, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
@@ -149,14 +201,24 @@ def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor,
     with ExitStack() as hooks, torch.inference_mode(mode=False), torch.enable_grad():
         for path, module in modules.items():
             hooks.callback(module.register_forward_hook(partial(see, path)).remove)
-        hooks.callback(last.register_forward_pre_hook(lambda _, inputs: mixed.append(inputs[0])).remove)
+        hooks.callback(
+            last.register_forward_pre_hook(lambda _, inputs: mixed.append(inputs[0])).remove
+        )
         pair.recipient(input_ids=torch.tensor([list(ids)], device=pair.device), use_cache=False)
         ours = mixed[0].reshape(-1, mixed[0].shape[-1])[-1]
         # Of one sign, so that what several heads take of one value does not cancel.
         weights = 1 + torch.rand(ours.shape, generator=torch.Generator().manual_seed(0))
-        found = torch.autograd.grad((ours * weights.to(ours)).sum(), list(outputs.values()), allow_unused=True)
-    sizes = {path: torch.zeros_like(y) if g is None else g for (path, y), g in zip(outputs.items(), found, strict=True)}
-    return {name: _by_token(pair, name, sizes[family.path(layer, name)].detach().abs().float().cpu()) for name in names}
+        found = torch.autograd.grad(
+            (ours * weights.to(ours)).sum(), list(outputs.values()), allow_unused=True
+        )
+    sizes = {
+        path: torch.zeros_like(y) if g is None else g
+        for (path, y), g in zip(outputs.items(), found, strict=True)
+    }
+    return {
+        name: _by_token(pair, name, sizes[family.path(layer, name)].detach().abs().float().cpu())
+        for name in names
+    }
 
 
 def _by_token(pair: ModelPair, name: str, sizes: Tensor) -> Float[Tensor, "token column"]:
@@ -176,18 +238,26 @@ def _components_matter(pair: ModelPair) -> None:
     ids = _ids(pair)
     wiring = Wiring(pair, [lambda path: _Perturbed(module_at(pair.recipient, path))])
     components = pair.family.components
-    table = np.array([[c == of for _, of in wiring.slots.sites] for c in ("", *components)], dtype=np.uint8)
+    table = np.array(
+        [[c == of for _, of in wiring.slots.sites] for c in ("", *components)], dtype=np.uint8
+    )
     logits = _logits(rows.run(wiring, _plan(ids, table), Budget()))
-    for component, moved in zip(components, (logits[1:] - logits[0]).abs().amax(dim=-1).tolist(), strict=True):
+    for component, moved in zip(
+        components, (logits[1:] - logits[0]).abs().amax(dim=-1).tolist(), strict=True
+    ):
         if not moved > 1e-6:
-            raise LawError(f"{_map(pair)}: component {component!r} does not move the logits when it is perturbed")
+            raise LawError(
+                f"{_map(pair)}: component {component!r} does not move the logits when it is perturbed"
+            )
 
 
 def _tokens_are_told_apart(pair: ModelPair) -> None:
     wiring, ids = Wiring(pair), _ids(pair)
     table = np.array([[0], [1]], dtype=np.uint8).repeat(len(wiring.slots), axis=1)
     plan = Plan(table, (Request(tuple(ids), np.arange(len(ids))[None] % 2, (len(ids) - 1,)),))
-    together, apart = (_logits(executor.run(wiring, plan, Budget())) for executor in (rows, sequential))
+    together, apart = (
+        _logits(executor.run(wiring, plan, Budget())) for executor in (rows, sequential)
+    )
     difference = float((together - apart).abs().max())
     if not difference <= tolerance(pair, apart):
         raise LawError(
@@ -203,11 +273,18 @@ def _hooks_are_what_is_added(pair: ModelPair) -> None:
         ("mlp", family.mlp, "ln_2_post", "down", "o"),
     ):
         module_at(pair.recipient, f"{family.layers}.0.{hook}")
-        within, without = (family.inside[c].module if c in family.inside else "" for c in (norm if norm in family.inside else last, other))
+        within, without = (
+            family.inside[c].module if c in family.inside else ""
+            for c in (norm if norm in family.inside else last, other)
+        )
         if not _holds(hook, within) or _holds(hook, without):
             raise LawError(
                 f"{_map(pair)}: {name!r} is {hook!r}, where it should be the module whose output is added to the stream: "
-                + (f"the norm {within!r}" if norm in family.inside else f"{within!r} or one that holds it, and not {without!r}")
+                + (
+                    f"the norm {within!r}"
+                    if norm in family.inside
+                    else f"{within!r} or one that holds it, and not {without!r}"
+                )
             )
 
 
@@ -248,13 +325,24 @@ def _ids(pair: ModelPair) -> list[int]:
 
 def _plan(ids: Sequence[int], table: np.ndarray) -> Plan:
     """One prompt, each row of the table at all of its tokens."""
-    return Plan(table, (Request(tuple(ids), np.arange(len(table))[:, None].repeat(len(ids), axis=1), (len(ids) - 1,)),))
+    return Plan(
+        table,
+        (
+            Request(
+                tuple(ids), np.arange(len(table))[:, None].repeat(len(ids), axis=1), (len(ids) - 1,)
+            ),
+        ),
+    )
 
 
 def _logits(answers: Iterator[Answers]) -> Float[Tensor, "answer vocabulary"]:
     """Logits of all answers in the order of prompt and configuration."""
     chunks = list(answers)
-    labels = [label for c in chunks for label in zip(c.prompt.tolist(), c.configuration.tolist(), strict=True)]
+    labels = [
+        label
+        for c in chunks
+        for label in zip(c.prompt.tolist(), c.configuration.tolist(), strict=True)
+    ]
     return torch.cat([c.logits for c in chunks])[sorted(range(len(labels)), key=labels.__getitem__)]
 
 

@@ -36,28 +36,49 @@ def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     hooks = sorted({edit.hook for treatment in plan.treatments for edit in treatment.edits})
     for prompt, request in enumerate(plan.requests):
         kept: dict[Run, Kept] = {}
-        for source, row in zip(request.runs, request.run_treatments if request.run_treatments is not None else (), strict=True):
+        for source, row in zip(
+            request.runs,
+            request.run_treatments if request.run_treatments is not None else (),
+            strict=True,
+        ):
             kept[source] = {}
             _Pass(wiring, plan, request, kept, hooks).logits(row, kept[source])
         for configuration, row in enumerate(request.treatments):
             read = _Pass(wiring, plan, request, kept, hooks).logits(row, {})
             n = len(request.readouts)
             labels = torch.full((n,), prompt), torch.full((n,), configuration), torch.arange(n)
-            yield Answers(*labels, torch.stack([read[token] for token in request.readouts]), len(request.ids))
+            yield Answers(
+                *labels, torch.stack([read[token] for token in request.readouts]), len(request.ids)
+            )
 
 
 class _Pass:
     """One run over a prompt."""
 
-    def __init__(self, wiring: Wiring, plan: Plan, request: Request, kept: Mapping[Run, Kept], hooks: list[Hook]) -> None:
-        self.wiring, self.plan, self.request, self.kept, self.hooks = wiring, plan, request, kept, hooks
+    def __init__(
+        self,
+        wiring: Wiring,
+        plan: Plan,
+        request: Request,
+        kept: Mapping[Run, Kept],
+        hooks: list[Hook],
+    ) -> None:
+        self.wiring, self.plan, self.request, self.kept, self.hooks = (
+            wiring,
+            plan,
+            request,
+            kept,
+            hooks,
+        )
 
     def logits(self, row: np.ndarray, keep: Kept) -> dict[int, Tensor]:
         """Logits [vocabulary] of each token; `keep` is filled with the activations at all hooks."""
         cache = DynamicCache(config=self.wiring.model.config)
         read: dict[int, Tensor] = {}
         for token, number in enumerate(row.tolist()):
-            with one_treatment(self.wiring, self.plan.table[number], self._activity(number, token, keep)) as model:
+            with one_treatment(
+                self.wiring, self.plan.table[number], self._activity(number, token, keep)
+            ) as model:
                 ids = torch.tensor([[self.request.ids[token]]], device=self.wiring.pair.device)
                 logits = model(input_ids=ids, past_key_values=cache, use_cache=True).logits
             read[token] = logits[0, -1]
@@ -67,7 +88,10 @@ class _Pass:
         if not self.plan.treatments:
             return Activity()
         treatment = self.plan.treatments[number]
-        return Activity({hook: partial(self._at, treatment, hook, token, keep) for hook in self.hooks}, self._masks(treatment, token))
+        return Activity(
+            {hook: partial(self._at, treatment, hook, token, keep) for hook in self.hooks},
+            self._masks(treatment, token),
+        )
 
     def _at(self, treatment: Treatment, hook: Hook, token: int, keep: Kept, x: Tensor) -> Tensor:
         for edit in treatment.edits:
@@ -93,7 +117,11 @@ class _Pass:
         pair, found, layers = self.wiring.pair, dict[int, Tensor](), known_windows(self.wiring.pair)
         for cut in treatment.cuts:
             seen = layers.seen(cut.layer, token)  # the cache holds no more
-            mask = found.setdefault(cut.layer, torch.zeros(1, 1, 1, seen, dtype=pair.dtype, device=pair.device))
+            mask = found.setdefault(
+                cut.layer, torch.zeros(1, 1, 1, seen, dtype=pair.dtype, device=pair.device)
+            )
             first = token + 1 - seen
-            mask[..., [key - first for key in sorted(cut.keys) if first <= key < token]] = torch.finfo(mask.dtype).min
+            mask[..., [key - first for key in sorted(cut.keys) if first <= key < token]] = (
+                torch.finfo(mask.dtype).min
+            )
         return found

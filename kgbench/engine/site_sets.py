@@ -10,7 +10,15 @@ from kgbench.data import Prompt
 from kgbench.engine.treatment import Slots, Treatment, baseline_donor, donor_index, graft_treatments
 from kgbench.engine.weights import numel
 from kgbench.models.pair import ModelPair
-from kgbench.sites import GROUPS, SCORED_REGIONS, Graft, Site, parse_graft, partition, scored_positions
+from kgbench.sites import (
+    GROUPS,
+    SCORED_REGIONS,
+    Graft,
+    Site,
+    parse_graft,
+    partition,
+    scored_positions,
+)
 
 __all__ = ["all_sites", "graft_sites", "site_costs", "site_graft", "site_treatments", "token_cells"]
 
@@ -29,7 +37,9 @@ def all_sites(pair: ModelPair, prompts: Sequence[Prompt]) -> tuple[Site, ...]:
     """Every default component in every region that one of the prompts has, in the order of computation."""
     present = {cell for prompt in prompts for cell in token_cells(pair, prompt)}
     regions = [region for region in SCORED_REGIONS if region in present]
-    return tuple(Site(layer, component, region) for layer, component in _places(pair) for region in regions)
+    return tuple(
+        Site(layer, component, region) for layer, component in _places(pair) for region in regions
+    )
 
 
 def graft_sites(pair: ModelPair, prompts: Sequence[Prompt], graft: Graft) -> frozenset[Site]:
@@ -39,14 +49,18 @@ def graft_sites(pair: ModelPair, prompts: Sequence[Prompt], graft: Graft) -> fro
     for prompt, treatments in zip(prompts, graft_treatments(pair, prompts, graft), strict=True):
         for cell, treatment in zip(token_cells(pair, prompt), treatments, strict=True):
             for layer, component in _places(pair):
-                inside[Site(layer, component, cell)] &= treatment.weights[slots.index[layer, component]] != 0
+                inside[Site(layer, component, cell)] &= (
+                    treatment.weights[slots.index[layer, component]] != 0
+                )
     return frozenset(site for site, whole in inside.items() if whole)
 
 
 def site_graft(pair: ModelPair, prompts: Sequence[Prompt], site: Site) -> Graft:
     """One site as a graft expression, for prompts that have the same regions."""
     positions = scored_positions(site.region, [pair.encoded(prompt).regions for prompt in prompts])
-    return parse_graft(f"{positions}:{site.component}" + ("" if site.layer is None else f"@{site.layer}"))
+    return parse_graft(
+        f"{positions}:{site.component}" + ("" if site.layer is None else f"@{site.layer}")
+    )
 
 
 def site_treatments(
@@ -81,4 +95,7 @@ def site_costs(pair: ModelPair, prompts: Sequence[Prompt]) -> Mapping[Site, int]
     for component in ("emb", "pos"):
         if (None, component) in sizes:
             sizes[None, component] = pair.recipient.config.hidden_size
-    return {site: sizes[site.layer, site.component] * counts[site.region] for site in all_sites(pair, prompts)}
+    return {
+        site: sizes[site.layer, site.component] * counts[site.region]
+        for site in all_sites(pair, prompts)
+    }

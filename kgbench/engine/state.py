@@ -50,12 +50,18 @@ def state_of(pair: ModelPair) -> dict[str, object]:
     found = {**process_state(), "the pair's encoded prompts": _misread(pair)}
     for name, model in models.items():
         modules = list(model.named_modules())
-        found[f"the configuration of {name}"] = json.dumps(model.config.to_dict(), sort_keys=True, default=str)
-        found[f"the gradients of {name}"] = [(p.requires_grad, p.grad is None) for p in model.parameters()]
+        found[f"the configuration of {name}"] = json.dumps(
+            model.config.to_dict(), sort_keys=True, default=str
+        )
+        found[f"the gradients of {name}"] = [
+            (p.requires_grad, p.grad is None) for p in model.parameters()
+        ]
         found[f"the hooks of {name}"] = [(path, _hooks(module)) for path, module in modules]
         found[f"the mode of {name}"] = [(path, module.training) for path, module in modules]
         found[f"the modules of {name}"] = [(path, _attributes(module)) for path, module in modules]
-        found[f"the buffers of {name}"] = [(path, _digest(buffer)) for path, buffer in model.named_buffers()]
+        found[f"the buffers of {name}"] = [
+            (path, _digest(buffer)) for path, buffer in model.named_buffers()
+        ]
         if streamed(model) is None:
             found[f"{_PLAIN} of {name}"] = _forward(model)
     return found
@@ -77,7 +83,10 @@ def _differ(before: object, after: object) -> bool:
 def _settings() -> tuple[object, ...]:
     backends = torch.backends.cuda
     return (
-        *(getattr(backends, f"{name}_sdp_enabled")() for name in ("flash", "mem_efficient", "math", "cudnn")),
+        *(
+            getattr(backends, f"{name}_sdp_enabled")()
+            for name in ("flash", "mem_efficient", "math", "cudnn")
+        ),
         backends.matmul.allow_tf32,
         torch.backends.cudnn.allow_tf32,
         torch.backends.mkldnn.enabled,
@@ -91,7 +100,11 @@ def _settings() -> tuple[object, ...]:
 
 
 def _global_hooks() -> list[int]:
-    named = [name for name in vars(global_hooks) if name.startswith("_global_") and name.endswith("_hooks")]
+    named = [
+        name
+        for name in vars(global_hooks)
+        if name.startswith("_global_") and name.endswith("_hooks")
+    ]
     return [id(hook) for name in sorted(named) for hook in getattr(global_hooks, name).values()]
 
 
@@ -105,7 +118,11 @@ def _functions() -> dict[str, object]:
             if callable(value):
                 found[f"{place}.{name}"] = _code(value)
             if isinstance(value, type) and value.__module__ == place:
-                members = {key: _code(member) for key, member in vars(value).items() if isinstance(member, _METHODS)}
+                members = {
+                    key: _code(member)
+                    for key, member in vars(value).items()
+                    if isinstance(member, _METHODS)
+                }
                 found |= {f"{place}.{name}.{key}": code for key, code in members.items()}
     return found
 
@@ -138,8 +155,15 @@ def _hooks(module: nn.Module) -> list[int]:
 
 def _attributes(module: nn.Module) -> tuple[object, ...]:
     """The class, the children, and what a module holds beside parameters, such as a norm's epsilon."""
-    own = {name: _value(value) for name, value in vars(module).items() if name not in _NO_ATTRIBUTES}
-    return (type(module), id(type(module).forward), sorted(own.items()), [id(child) for child in module.children()])
+    own = {
+        name: _value(value) for name, value in vars(module).items() if name not in _NO_ATTRIBUTES
+    }
+    return (
+        type(module),
+        id(type(module).forward),
+        sorted(own.items()),
+        [id(child) for child in module.children()],
+    )
 
 
 def _value(value: object) -> object:
@@ -158,4 +182,6 @@ def _forward(model: Any) -> str:
     device = model.get_input_embeddings().weight.device
     ids = torch.arange(min(8, model.config.vocab_size), device=device)[None]
     with torch.inference_mode():
-        return _digest(model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits)
+        return _digest(
+            model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+        )

@@ -16,7 +16,15 @@ from kgbench.models.family import Family
 from kgbench.models.pair import ModelPair
 from kgbench.sites import BASELINES, OUTSIDE, RECIPIENT, Graft, Positions, parse_graft
 
-__all__ = ["Configuration", "Slots", "Treatment", "baseline_donor", "donor_index", "graft_treatments", "parse_configuration"]
+__all__ = [
+    "Configuration",
+    "Slots",
+    "Treatment",
+    "baseline_donor",
+    "donor_index",
+    "graft_treatments",
+    "parse_configuration",
+]
 
 Configuration = str | Graft
 """`PRE`, `SFT`, or a graft."""
@@ -47,7 +55,10 @@ class Slots:
     def sites(self) -> tuple[tuple[int | None, str], ...]:
         """All (layer, component); layer None is outside the layers."""
         inside = [c for c in self.family.components if c not in OUTSIDE]
-        before, after = ([(None, c) for c in names if c in self.family.outside] for names in (OUTSIDE[:2], OUTSIDE[2:]))
+        before, after = (
+            [(None, c) for c in names if c in self.family.outside]
+            for names in (OUTSIDE[:2], OUTSIDE[2:])
+        )
         return (*before, *((layer, c) for layer in range(self.n_layers) for c in inside), *after)
 
     @cached_property
@@ -58,7 +69,9 @@ class Slots:
     @cached_property
     def readout(self) -> tuple[int, ...]:
         """Slots that matter only at tokens that are read out: final norm and head."""
-        return tuple(self.index[site] for site in ((None, "ln_f"), (None, "head")) if site in self.index)
+        return tuple(
+            self.index[site] for site in ((None, "ln_f"), (None, "head")) if site in self.index
+        )
 
     def __len__(self) -> int:
         return len(self.sites)
@@ -83,7 +96,9 @@ def parse_configuration(text: str) -> Configuration:
     return text if text in BASELINES else parse_graft(text)
 
 
-def graft_treatments(pair: ModelPair, prompts: Sequence[Prompt], configuration: Configuration) -> list[tuple[Treatment, ...]]:
+def graft_treatments(
+    pair: ModelPair, prompts: Sequence[Prompt], configuration: Configuration
+) -> list[tuple[Treatment, ...]]:
     """Treatments of each token of each prompt under a configuration.
 
     Args:
@@ -106,7 +121,9 @@ def graft_treatments(pair: ModelPair, prompts: Sequence[Prompt], configuration: 
             try:
                 known[layout] = _by_token(sets, encoded)
             except RegionError as error:
-                raise RegionError(f"graft '{configuration}' on prompt {prompt.name!r}, fact {prompt.fact.id}: {error}") from error
+                raise RegionError(
+                    f"graft '{configuration}' on prompt {prompt.name!r}, fact {prompt.fact.id}: {error}"
+                ) from error
         treatments.append(known[layout])
     return treatments
 
@@ -130,9 +147,13 @@ def _weight_sets(pair: ModelPair, configuration: Configuration) -> _WeightSets:
     pair.family.check(configuration)
     terms = []
     for term in configuration.terms:
-        columns = tuple(slots.index[site] for site in term.sites(slots.n_layers) if site in slots.index)
+        columns = tuple(
+            slots.index[site] for site in term.sites(slots.n_layers) if site in slots.index
+        )
         if not columns:
-            raise InputError(f"the term '{term}' names nothing in a model of {slots.n_layers} layers")
+            raise InputError(
+                f"the term '{term}' names nothing in a model of {slots.n_layers} layers"
+            )
         terms.append((term.positions, columns, donor_index(pair, term.donor)))
     return _WeightSets(everywhere, tuple(terms))
 
@@ -156,4 +177,6 @@ def baseline_donor(pair: ModelPair) -> str:
             return name
     if len(pair.donors) == 1:
         return next(iter(pair.donors))
-    raise InputError(f"SFT needs a donor named 'sft' or 'relation'; this pair has {', '.join(pair.donors)}")
+    raise InputError(
+        f"SFT needs a donor named 'sft' or 'relation'; this pair has {', '.join(pair.donors)}"
+    )

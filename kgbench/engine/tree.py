@@ -57,7 +57,11 @@ class _Trie:
         return 0
 
 
-def grow(treatments: Int[np.ndarray, "row token"], readouts: Sequence[int], configurations: int | None = None) -> Tree:
+def grow(
+    treatments: Int[np.ndarray, "row token"],
+    readouts: Sequence[int],
+    configurations: int | None = None,
+) -> Tree:
     """The tree of a prompt.
 
     Args:
@@ -95,7 +99,10 @@ def split(
     """
     trie, group = _Trie(), list[int]()
     for configuration in np.lexsort(treatments.T[::-1]).tolist():
-        rows = [*(beside[configuration].tolist() if beside and configuration in beside else ()), treatments[configuration].tolist()]
+        rows = [
+            *(beside[configuration].tolist() if beside and configuration in beside else ()),
+            treatments[configuration].tolist(),
+        ]
         if group and (len(group) == most or len(trie.nodes) + sum(map(trie.missing, rows)) > limit):
             yield np.array(group)
             trie, group = _Trie(), []

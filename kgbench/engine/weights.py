@@ -31,7 +31,11 @@ class Part:
 
     def of(self, tensor: Tensor) -> Tensor:
         """The part's share of the parameter, or of anything of its shape, such as its gradient."""
-        return tensor if self.columns is None else tensor.index_select(self.dim, self.columns.to(tensor.device))
+        return (
+            tensor
+            if self.columns is None
+            else tensor.index_select(self.dim, self.columns.to(tensor.device))
+        )
 
 
 def parts(pair: ModelPair, slot: int) -> tuple[Part, ...]:
@@ -39,13 +43,19 @@ def parts(pair: ModelPair, slot: int) -> tuple[Part, ...]:
     layer, component = Slots(pair.family, pair.n_layers).sites[slot]
     paths, place = pair.family.paths(layer, component), pair.family.place(component)
     if not place.fused:
-        return tuple(Part(f"{path}.{name}") for path in paths for name in plain_names(module_at(pair.recipient, path)))
+        return tuple(
+            Part(f"{path}.{name}")
+            for path in paths
+            for name in plain_names(module_at(pair.recipient, path))
+        )
     (path,), module = paths, plain(module_at(pair.recipient, paths[0]))
     names = plain_names(module)
     transposed = isinstance(module, Conv1D)
     width = module.nf if transposed else module.out_features
     columns = place.columns(int(width), pair.recipient.config)  # type: ignore[arg-type]  # int in both
-    return tuple(Part(f"{path}.{name}", int(transposed and name == "weight"), columns) for name in names)
+    return tuple(
+        Part(f"{path}.{name}", int(transposed and name == "weight"), columns) for name in names
+    )
 
 
 def tensors(pair: ModelPair, model: PreTrainedModel, slot: int) -> tuple[Tensor, ...]:
@@ -58,14 +68,21 @@ def changed(pair: ModelPair, name: str | None = None) -> frozenset[int]:
     donor = pair.donor(baseline_donor(pair) if name is None else name)
 
     def alike(slot: int) -> bool:
-        return all(map(torch.equal, tensors(pair, pair.recipient, slot), tensors(pair, donor, slot)))
+        return all(
+            map(torch.equal, tensors(pair, pair.recipient, slot), tensors(pair, donor, slot))
+        )
 
     with torch.no_grad():
-        return frozenset(slot for slot in range(len(Slots(pair.family, pair.n_layers))) if not alike(slot))
+        return frozenset(
+            slot for slot in range(len(Slots(pair.family, pair.n_layers))) if not alike(slot)
+        )
 
 
 def numel(pair: ModelPair) -> Mapping[tuple[int | None, str], int]:
     """Number of weights of each (layer, component)."""
     slots = Slots(pair.family, pair.n_layers)
     with torch.no_grad():
-        return {site: sum(t.numel() for t in tensors(pair, pair.recipient, slot)) for slot, site in enumerate(slots.sites)}
+        return {
+            site: sum(t.numel() for t in tensors(pair, pair.recipient, slot))
+            for slot, site in enumerate(slots.sites)
+        }

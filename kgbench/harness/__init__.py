@@ -35,7 +35,9 @@ def needs_lm_eval() -> None:
         InputError: It is not installed.
     """
     if find_spec("lm_eval") is None:
-        raise InputError("this needs lm-eval, which is not installed: pip install 'kgbench[lm-eval]'")
+        raise InputError(
+            "this needs lm-eval, which is not installed: pip install 'kgbench[lm-eval]'"
+        )
 
 
 def register() -> None:
@@ -45,7 +47,9 @@ def register() -> None:
         InputError: lm-eval is not installed.
     """
     needs_lm_eval()
-    import_module("lm_eval.models")  # fills the registry, which a model of ours in it would otherwise keep empty
+    import_module(
+        "lm_eval.models"
+    )  # fills the registry, which a model of ours in it would otherwise keep empty
     from lm_eval.api.registry import model_registry
 
     if MODEL not in model_registry:

@@ -65,13 +65,22 @@ class Answering:
 
         Empty contexts, as of unconditional scores, teach nothing, unless there are no others.
         """
-        bare = {p.prompt: p.encoded for p in (passage.without_continuation() for passage in passages)}
+        bare = {
+            p.prompt: p.encoded for p in (passage.without_continuation() for passage in passages)
+        }
         learned = {prompt: encoded for prompt, encoded in bare.items() if prompt.text} or bare
         with self.pair.read_as(learned):
-            return replace(self, method=self.method.fitted(self.pair, asked(self.method, self.pair, list(learned))), learned=learned)
+            return replace(
+                self,
+                method=self.method.fitted(self.pair, asked(self.method, self.pair, list(learned))),
+                learned=learned,
+            )
 
     def scores(
-        self, passages: Sequence[Passage], configurations: Sequence[str], progress: Callable[[int], object] | None = None
+        self,
+        passages: Sequence[Passage],
+        configurations: Sequence[str],
+        progress: Callable[[int], object] | None = None,
     ) -> list[list[TokenScore]]:
         """Scores of every continuation under every configuration.
 
@@ -125,13 +134,20 @@ class Answering:
         order = sorted(range(len(passages)), key=lambda i: -len(passages[i].encoded.ids))
         for start in range(0, len(order), AT_ONCE):
             numbers = order[start : start + AT_ONCE]
-            followed = [passages[i].lead_everywhere() if self.continuation == "lt" else passages[i] for i in numbers]
+            followed = [
+                passages[i].lead_everywhere() if self.continuation == "lt" else passages[i]
+                for i in numbers
+            ]
             yield numbers, followed
 
-    def _read(self, passages: Sequence[Passage], configurations: Sequence[str]) -> list[list[dict[str, np.ndarray]]]:
+    def _read(
+        self, passages: Sequence[Passage], configurations: Sequence[str]
+    ) -> list[list[dict[str, np.ndarray]]]:
         """Per configuration and passage, arrays [readout] of scores."""
         ends = np.cumsum([len(passage.readouts) for passage in passages])
-        wanted = torch.tensor([token for passage in passages for token in (*passage.before, *passage.targets)])
+        wanted = torch.tensor(
+            [token for passage in passages for token in (*passage.before, *passage.targets)]
+        )
         names = ("rank", "prob", "logprob")
         flat = {name: np.empty((len(configurations), ends[-1])) for name in names}
         for which, configuration, logits in self._answers(*self._apart(passages, configurations)):
@@ -140,56 +156,108 @@ class Answering:
             for name in names:
                 flat[name][configuration.numpy(), which.numpy()] = scored[name]
         parts = {name: np.split(flat[name], ends[:-1], axis=1) for name in names}
-        return [[{name: parts[name][i][c] for name in names} for i in range(len(passages))] for c in range(len(configurations))]
+        return [
+            [{name: parts[name][i][c] for name in names} for i in range(len(passages))]
+            for c in range(len(configurations))
+        ]
 
-    def _apart(self, passages: Sequence[Passage], configurations: Sequence[str]) -> tuple[list[Passage], Sequence[str], list[range]]:
+    def _apart(
+        self, passages: Sequence[Passage], configurations: Sequence[str]
+    ) -> tuple[list[Passage], Sequence[str], list[range]]:
         """What is run: whole passages, or where the method must be told which token is read, each passage up to each such token."""
         if self.method.reads_any_token:
             return list(passages), configurations, [passage.readouts for passage in passages]
         alone = [part for passage in passages for part in passage.read_alone()]
-        return [passage for passage, _ in alone], configurations, [range(token, token + 1) for _, token in alone]
+        return (
+            [passage for passage, _ in alone],
+            configurations,
+            [range(token, token + 1) for _, token in alone],
+        )
 
-    def _answers(self, passages: Sequence[Passage], configurations: Sequence[str], readouts: Sequence[range]) -> Iterator[Mixed]:
+    def _answers(
+        self, passages: Sequence[Passage], configurations: Sequence[str], readouts: Sequence[range]
+    ) -> Iterator[Mixed]:
         """Number of the readout, counted over all passages, configuration and logits of each answer."""
         starts = np.cumsum([0, *(len(each) for each in readouts)])
         pieces = self._pieces(readouts, len(configurations))
         with self._reading(passages):
-            planned = [(i, t) for i, label in enumerate(configurations) for t in self._treatments(passages, parse_configuration(label))]
-            described = [[treatments[piece.passage] for piece in pieces] for _, treatments in planned]
+            planned = [
+                (i, t)
+                for i, label in enumerate(configurations)
+                for t in self._treatments(passages, parse_configuration(label))
+            ]
+            described = [
+                [treatments[piece.passage] for piece in pieces] for _, treatments in planned
+            ]
             prompts = [passages[piece.passage].prompt for piece in pieces]
-            plan = self.engine.plan_treatments(prompts, described, [list(piece.readouts) for piece in pieces])
-        first = torch.tensor([starts[piece.passage] + piece.readouts.start - readouts[piece.passage].start for piece in pieces])
+            plan = self.engine.plan_treatments(
+                prompts, described, [list(piece.readouts) for piece in pieces]
+            )
+        first = torch.tensor(
+            [
+                starts[piece.passage] + piece.readouts.start - readouts[piece.passage].start
+                for piece in pieces
+            ]
+        )
         numbered = (_numbered(chunk, first) for chunk in self.engine.run(plan))
         yield from mixed(numbered, [i for i, _ in planned])
 
     def _reading(self, passages: Sequence[Passage]) -> AbstractContextManager[None]:
-        return self.pair.read_as({**self.learned, **{passage.prompt: passage.encoded for passage in passages}})
+        return self.pair.read_as(
+            {**self.learned, **{passage.prompt: passage.encoded for passage in passages}}
+        )
 
     def _pieces(self, readouts: Sequence[range], configurations: int) -> list[_Piece]:
         """Long continuations are read out in several pieces, so that their logits stay within the budget."""
         vocabulary = int(self.pair.recipient.config.vocab_size)
         most = max(1, self.engine.budget.logits // (vocabulary * configurations))
-        return [_Piece(i, each[start : start + most]) for i, each in enumerate(readouts) for start in range(0, len(each), most)]
+        return [
+            _Piece(i, each[start : start + most])
+            for i, each in enumerate(readouts)
+            for start in range(0, len(each), most)
+        ]
 
-    def _treatments(self, passages: Sequence[Passage], configuration: Configuration) -> list[Treatments]:
+    def _treatments(
+        self, passages: Sequence[Passage], configuration: Configuration
+    ) -> list[Treatments]:
         """What is done under a configuration, once per draw of a random method."""
         prompts = [passage.prompt for passage in passages]
         if not isinstance(configuration, Graft):
             return [graft_treatments(self.pair, prompts, configuration)]
         _check_regions(passages, configuration)
-        return [self._treated(draw, passages, prompts, configuration) for draw in self.method.variants()]
+        return [
+            self._treated(draw, passages, prompts, configuration) for draw in self.method.variants()
+        ]
 
-    def _treated(self, draw: InterventionLocalizer, passages: Sequence[Passage], prompts: Sequence[Prompt], graft: Graft) -> Treatments:
+    def _treated(
+        self,
+        draw: InterventionLocalizer,
+        passages: Sequence[Passage],
+        prompts: Sequence[Prompt],
+        graft: Graft,
+    ) -> Treatments:
         if self.continuation == "lt":
             return treated(draw, self.pair, prompts, graft)
         rest = treated(draw, self.pair, prompts, _REST[self.continuation])
         if draw.reads_any_token:
             own = treated(draw, self.pair, prompts, graft)
         else:
-            own = [self._told_apart(draw, p, graft, later) for p, later in zip(passages, rest, strict=True)]
-        return [(*a[: p.lead + 1], *b[p.lead + 1 :]) for p, a, b in zip(passages, own, rest, strict=True)]
+            own = [
+                self._told_apart(draw, p, graft, later)
+                for p, later in zip(passages, rest, strict=True)
+            ]
+        return [
+            (*a[: p.lead + 1], *b[p.lead + 1 :])
+            for p, a, b in zip(passages, own, rest, strict=True)
+        ]
 
-    def _told_apart(self, draw: InterventionLocalizer, passage: Passage, graft: Graft, later: Sequence[Treatment]) -> Sequence[Treatment]:
+    def _told_apart(
+        self,
+        draw: InterventionLocalizer,
+        passage: Passage,
+        graft: Graft,
+        later: Sequence[Treatment],
+    ) -> Sequence[Treatment]:
         """What a method that looks at the last token does: where it can do nothing at a later one, what is done to later ones."""
         try:
             return treated(draw, self.pair, [passage.prompt], graft)[0]
@@ -217,7 +285,9 @@ def _check_regions(passages: Sequence[Passage], graft: Graft) -> None:
 def _score(scored: dict[str, np.ndarray], first: int) -> TokenScore:
     rank, prob, logprob = (scored[name] for name in ("rank", "prob", "logprob"))
     greedy = bool((rank == 1).all())
-    return TokenScore(float(logprob.sum()), greedy, int(rank[first]), float(prob[first]), float(logprob[first]))
+    return TokenScore(
+        float(logprob.sum()), greedy, int(rank[first]), float(prob[first]), float(logprob[first])
+    )
 
 
 def require_intervention(localizer: object) -> InterventionLocalizer:

@@ -70,18 +70,33 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
                 f"{name} has no value: where model arguments are one text, as in a --config file, lm-eval reads the word none so; "
                 "give them as a mapping"
             )
-    values = {name: value for name, value in given.items() if name not in _OTHERS and value is not None}
+    values = {
+        name: value for name, value in given.items() if name not in _OTHERS and value is not None
+    }
     if values.pop("trust_remote_code", False):
-        raise InputError("trust_remote_code stays off: kgbench runs no code that comes with a checkpoint")
+        raise InputError(
+            "trust_remote_code stays off: kgbench runs no code that comes with a checkpoint"
+        )
     known = [each.name for each in fields(Arguments)]
     for name in values:
         if name not in known:
             raise UnknownNameError("model argument", name, known)
-    readers = {"donor": _donors, "localizer_args": _pairs, "batch_size": _batch_size, "max_length": _count, "seed": _seed}
+    readers = {
+        "donor": _donors,
+        "localizer_args": _pairs,
+        "batch_size": _batch_size,
+        "max_length": _count,
+        "seed": _seed,
+    }
     for name, value in values.items():
         if name not in readers and isinstance(value, bool | float):
-            raise InputError(f"{name}={value}: lm-eval has read a number or a flag there; give the model arguments as JSON, with quotes")
-    read: dict[str, Any] = {name: readers[name](name, value) if name in readers else str(value) for name, value in values.items()}
+            raise InputError(
+                f"{name}={value}: lm-eval has read a number or a flag there; give the model arguments as JSON, with quotes"
+            )
+    read: dict[str, Any] = {
+        name: readers[name](name, value) if name in readers else str(value)
+        for name, value in values.items()
+    }
     arguments = Arguments(**read)
     _check(arguments)
     return arguments
@@ -89,9 +104,13 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
 
 def _check(arguments: Arguments) -> None:
     if (arguments.pair is None) == (arguments.pretrained is None):
-        raise InputError("which model? Give either pair=NAME, or pretrained=PATH,donor=PATH, in --model_args")
+        raise InputError(
+            "which model? Give either pair=NAME, or pretrained=PATH,donor=PATH, in --model_args"
+        )
     if arguments.pretrained is not None and not arguments.donor:
-        raise InputError("the finetuned checkpoint is missing: give donor=PATH beside pretrained in --model_args")
+        raise InputError(
+            "the finetuned checkpoint is missing: give donor=PATH beside pretrained in --model_args"
+        )
     if arguments.continuation not in CONTINUATIONS:
         raise UnknownNameError("continuation", arguments.continuation, CONTINUATIONS)
     if arguments.graft is not None and arguments.graft not in BASELINES:
@@ -99,7 +118,11 @@ def _check(arguments: Arguments) -> None:
 
 
 def _donors(name: str, value: Any) -> dict[str, str]:
-    return {str(key): str(place) for key, place in value.items()} if isinstance(value, Mapping) else {"sft": str(value)}
+    return (
+        {str(key): str(place) for key, place in value.items()}
+        if isinstance(value, Mapping)
+        else {"sft": str(value)}
+    )
 
 
 def _pairs(name: str, value: Any) -> dict[str, str]:
@@ -108,7 +131,9 @@ def _pairs(name: str, value: Any) -> dict[str, str]:
         return {str(key): str(given) for key, given in value.items()}
     parts = [part.partition("=") for part in str(value).split(";") if part.strip()]
     if not all(key.strip() and given.strip() for key, _, given in parts):
-        raise InputError(f"{name}={value}: expected NAME=VALUE, several with semicolons, such as {name}=draws=16;window=3")
+        raise InputError(
+            f"{name}={value}: expected NAME=VALUE, several with semicolons, such as {name}=draws=16;window=3"
+        )
     return {key.strip(): given.strip() for key, _, given in parts}
 
 

@@ -11,7 +11,9 @@ from kgbench.errors import InputError
 
 __all__ = ["FORMS", "Entry", "shipped"]
 
-FORMS: Mapping[str, str] = MappingProxyType({"loglikelihood": "", "choices": "_choices", "effects": "_effects"})
+FORMS: Mapping[str, str] = MappingProxyType(
+    {"loglikelihood": "", "choices": "_choices", "effects": "_effects"}
+)
 """The forms of a task, with what follows their names."""
 
 
@@ -32,7 +34,12 @@ class Entry:
 def shipped() -> tuple[Entry, ...]:
     """All shipped tasks, by data set, prompt and form."""
     datasets = [load_dataset(name) for name in dataset_names()]
-    return tuple(_entry(data, prompt, form) for data in datasets for prompt in _prompts(data) for form in FORMS)
+    return tuple(
+        _entry(data, prompt, form)
+        for data in datasets
+        for prompt in _prompts(data)
+        for form in FORMS
+    )
 
 
 def _prompts(dataset: Dataset) -> tuple[str, ...]:
@@ -51,4 +58,11 @@ def _fits(dataset: Dataset, prompt: str) -> bool:
 def _entry(dataset: Dataset, prompt: str, form: str) -> Entry:
     ending = FORMS[form]
     tags = (f"kgbench{ending}", f"kgbench_{dataset.name}{ending}")
-    return Entry(f"kgbench_{dataset.name}_{prompt}{ending}", dataset.name, prompt, form, tags, len(dataset.facts))
+    return Entry(
+        f"kgbench_{dataset.name}_{prompt}{ending}",
+        dataset.name,
+        prompt,
+        form,
+        tags,
+        len(dataset.facts),
+    )

@@ -45,14 +45,18 @@ def context_fault(doc: Mapping[str, Any], context: str) -> Fault | None:
     """A query that is not in the rendered context; what comes before and after it is no fault."""
     if not has_spans(doc) or doc["query"] in context:
         return None
-    return "query", f"{doc['query']!r} is not in the rendered context {context!r}, so that its spans say nothing"
+    return (
+        "query",
+        f"{doc['query']!r} is not in the rendered context {context!r}, so that its spans say nothing",
+    )
 
 
 def target_fault(context: str, target: Any) -> str | None:
     """Why a target is none: no text, an empty one, or one that runs into the context."""
     if not isinstance(target, str):
         return (
-            f"expected a text, found the {type(target).__name__} {target!r}; name a column of text, or let the template begin with a blank"
+            f"expected a text, found the {type(target).__name__} {target!r}; "
+            "name a column of text, or let the template begin with a blank"
         )
     if not target.strip():
         return f"the target {target!r} is empty, so that there is nothing to score"
@@ -65,16 +69,30 @@ def gold_faults(task: Any, doc: Mapping[str, Any]) -> Iterator[Fault]:
     """A right answer of a task with choices that is none of them, or another one than the row or the template says."""
     choices, gold = task.doc_to_choice(doc), task.doc_to_target(doc)
     written = _written(task, doc)
-    named = {text.strip() for text in (written, doc.get("object") if _is_ours(doc) else None) if isinstance(text, str)}
+    named = {
+        text.strip()
+        for text in (written, doc.get("object") if _is_ours(doc) else None)
+        if isinstance(text, str)
+    }
     meant = named & {choice.strip() for choice in choices}
     for each in gold if isinstance(gold, list) else [gold]:
         number = choices.index(each) if isinstance(each, str) and each in choices else each
-        read = f"; lm-eval reads {written!r} as a number" if isinstance(each, int) and written is not None else ""
+        read = (
+            f"; lm-eval reads {written!r} as a number"
+            if isinstance(each, int) and written is not None
+            else ""
+        )
         if not isinstance(number, int) or not 0 <= number < len(choices):
-            yield "doc_to_target", f"{each!r} is none of the {len(choices)} choices, which have the numbers 0 to {len(choices) - 1}{read}"
+            yield (
+                "doc_to_target",
+                f"{each!r} is none of the {len(choices)} choices, which have the numbers 0 to {len(choices) - 1}{read}",
+            )
         elif meant and choices[number].strip() not in meant:
             right = " or ".join(map(repr, sorted(meant)))
-            yield "doc_to_target", f"the right choice would be {choices[number]!r}, expected {right}{read}{_ADVICE if read else ''}"
+            yield (
+                "doc_to_target",
+                f"the right choice would be {choices[number]!r}, expected {right}{read}{_ADVICE if read else ''}",
+            )
 
 
 _ADVICE = ", not as that choice; if a number is meant, name a column of whole numbers"
@@ -82,7 +100,9 @@ _ADVICE = ", not as that choice; if a number is meant, name a column of whole nu
 
 def _is_ours(doc: Mapping[str, Any]) -> bool:
     """Whether a row is one of kgbench's by its shape, so that its column `object` is the answer."""
-    return isinstance(doc.get("fingerprint"), str) or (has_spans(doc) and bool(doc.keys() & {"candidates", "gold"}))
+    return isinstance(doc.get("fingerprint"), str) or (
+        has_spans(doc) and bool(doc.keys() & {"candidates", "gold"})
+    )
 
 
 def _written(task: Any, doc: Mapping[str, Any]) -> str | None:
@@ -127,7 +147,9 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else type(value).__name__
 
 
-def _span_fault(doc: Mapping[str, Any], region: str, span: Any, original: tuple[int, int] | None) -> str | None:
+def _span_fault(
+    doc: Mapping[str, Any], region: str, span: Any, original: tuple[int, int] | None
+) -> str | None:
     query = doc["query"]
     if region not in MARKED:
         return f"is no region that a row can place; expected one of {', '.join(MARKED)}"
@@ -140,7 +162,9 @@ def _span_fault(doc: Mapping[str, Any], region: str, span: Any, original: tuple[
     return f"[{start}, {end}] holds {query[start:end]!r}, {message}" if message else None
 
 
-def _text_fault(doc: Mapping[str, Any], region: str, span: tuple[int, int], original: tuple[int, int] | None) -> str | None:
+def _text_fault(
+    doc: Mapping[str, Any], region: str, span: tuple[int, int], original: tuple[int, int] | None
+) -> str | None:
     """Why what a span holds is not what it should, in words that follow on "it holds this"."""
     query, (start, end) = doc["query"], span
     text = query[start:end]
@@ -148,14 +172,22 @@ def _text_fault(doc: Mapping[str, Any], region: str, span: tuple[int, int], orig
         return f"expected the subject {doc['subject']!r}"
     if original is not None:
         first, last = original
-        return None if span == original else f"expected [{first}, {last}], {query[first:last]!r}, as in the prompt {doc['prompt']!r}"
+        return (
+            None
+            if span == original
+            else f"expected [{first}, {last}], {query[first:last]!r}, as in the prompt {doc['prompt']!r}"
+        )
     if text != text.strip():
         return "with a blank at its edge; expected whole words"
-    if within_word(query[start - 1 : start], text[0]) or within_word(text[-1], query[end : end + 1]):
+    if within_word(query[start - 1 : start], text[0]) or within_word(
+        text[-1], query[end : end + 1]
+    ):
         return f"which begins or ends within a word of {query!r}"
     return edge_fault(doc, region, start, end)
 
 
 def _is_pair(span: Any) -> bool:
-    numbers = isinstance(span, Sequence) and all(isinstance(end, int) and not isinstance(end, bool) for end in span)
+    numbers = isinstance(span, Sequence) and all(
+        isinstance(end, int) and not isinstance(end, bool) for end in span
+    )
     return numbers and len(span) == 2

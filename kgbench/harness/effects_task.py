@@ -51,9 +51,13 @@ class EffectsTask(ConfigurableTask):
         own = {key: value for key, value in config.items() if key != "class"}
         # lm-eval looks up metrics that it does not know in the network, unless the task says that it makes its own.
         super().__init__(config={**own, "output_type": "loglikelihood", "process_results": _unused})
-        self.metric = check_metric(str((self.config.metadata or {}).get("kgbench_metric", DEFAULT_METRIC)))
+        self.metric = check_metric(
+            str((self.config.metadata or {}).get("kgbench_metric", DEFAULT_METRIC))
+        )
         if self.metric == "logit_diff":
-            raise UnknownNameError("metric of tasks of effects", self.metric, (m for m in METRICS if m != "logit_diff"))
+            raise UnknownNameError(
+                "metric of tasks of effects", self.metric, (m for m in METRICS if m != "logit_diff")
+            )
 
     def construct_requests(self, doc: Mapping[str, Any], ctx: str, **kwargs: Any) -> Instance:
         """One request for all configurations."""
@@ -62,13 +66,18 @@ class EffectsTask(ConfigurableTask):
         arguments = (ctx, self.doc_to_target(doc), CONFIGURATIONS)
         return Instance(request_type=REQUEST, doc=doc, arguments=arguments, idx=0, **kwargs)
 
-    def process_results(self, doc: Mapping[str, Any], results: Sequence[Mapping[str, TokenScore]]) -> dict[str, Any]:
+    def process_results(
+        self, doc: Mapping[str, Any], results: Sequence[Mapping[str, TokenScore]]
+    ) -> dict[str, Any]:
         """The document's score under each configuration that the method can express, and for each effect those that it is made of."""
         scores = {label: self._score(answer) for label, answer in results[0].items()}
         means = {f"{self.metric}_{label}": float(value) for label, value in scores.items()}
         made_of = {label: [scores[each] for each in (*BASELINES, label)] for label in scores}
         effects = {name: _measured(effect, path) for name, (effect, path, _) in _names().items()}
-        return {**means, **{name: made_of[label] for name, label in effects.items() if label in made_of}}
+        return {
+            **means,
+            **{name: made_of[label] for name, label in effects.items() if label in made_of},
+        }
 
     def aggregation(self) -> dict[str, Callable[[list[Any]], float]]:
         """Means, and ratios of means with their intervals."""
@@ -81,14 +90,23 @@ class EffectsTask(ConfigurableTask):
         return {**means, **dict.fromkeys(_names(), True)}
 
     def _score(self, answer: TokenScore) -> float | bool:
-        columns = {"rank": np.array([answer.rank]), "prob": np.array([answer.prob]), "logprob": np.array([answer.logprob])}
+        columns = {
+            "rank": np.array([answer.rank]),
+            "prob": np.array([answer.prob]),
+            "logprob": np.array([answer.logprob]),
+        }
         value = score(columns, self.metric)[0]
         return bool(value) if value.dtype == bool else float(value)
 
 
 def _names() -> dict[str, tuple[str, str, str]]:
     """Effect, path and part of each of the effects' metrics."""
-    return {f"{effect}_{path}{part}": (effect, path, part) for path in PATHS for effect in EFFECTS for part in PARTS}
+    return {
+        f"{effect}_{path}{part}": (effect, path, part)
+        for path in PATHS
+        for effect in EFFECTS
+        for part in PARTS
+    }
 
 
 def _measured(effect: str, path: str) -> str:
@@ -108,11 +126,16 @@ def _aggregate(effect: str, path: str, part: str, documents: list[list[float | b
 
 
 @lru_cache(maxsize=2 * len(PATHS))
-def _figure(effect: str, path: str, hits: bool, documents: tuple[tuple[float | bool, ...], ...]) -> Figure:
+def _figure(
+    effect: str, path: str, hits: bool, documents: tuple[tuple[float | bool, ...], ...]
+) -> Figure:
     """An effect with its interval; kept, since each of its parts is a metric of its own for lm-eval."""
     labels = (*BASELINES, _measured(effect, path))
     kind = bool if hits else float  # told apart, since equal numbers of either kind are one key
-    scores: dict[str, np.ndarray] = {label: np.array([document[i] for document in documents], kind) for i, label in enumerate(labels)}
+    scores: dict[str, np.ndarray] = {
+        label: np.array([document[i] for document in documents], kind)
+        for i, label in enumerate(labels)
+    }
     return EFFECTS[effect](scores, path)
 
 

@@ -27,7 +27,11 @@ class Place:
 
     def __str__(self) -> str:
         own = f" ({self.identifier})" if self.identifier is not None else ""
-        named = {"task": self.task, "document": None if self.document is None else f"{self.document}{own}", "field": self.field}
+        named = {
+            "task": self.task,
+            "document": None if self.document is None else f"{self.document}{own}",
+            "field": self.field,
+        }
         parts = ", ".join(f"{kind} {name}" for kind, name in named.items() if name is not None)
         return ": ".join(part for part in (str(self.file or ""), parts) if part)
 

@@ -50,7 +50,10 @@ def manager(include_path: Path | None) -> Any:
     """lm-eval's own loader of tasks, over ours and those of another folder."""
     from lm_eval.tasks import TaskManager
 
-    return TaskManager(include_path=[tasks_path(), *([include_path] if include_path else [])], include_defaults=False)
+    return TaskManager(
+        include_path=[tasks_path(), *([include_path] if include_path else [])],
+        include_defaults=False,
+    )
 
 
 def scan(root: Path) -> Folder:
@@ -72,10 +75,14 @@ def scan(root: Path) -> Folder:
         except Exception as error:  # whatever YAML, or a file that is not there, raises
             findings.append(Finding(Place(path, _said_name(path)), _unreadable(path, error)))
             continue
-        files[path] = next((name for key in ("task", "group") if isinstance(name := config.get(key), str)), None)
+        files[path] = next(
+            (name for key in ("task", "group") if isinstance(name := config.get(key), str)), None
+        )
         findings += _named(path, config, tasks, groups)
     if not (tasks or groups or findings):
-        raise InputError(f"{root}: no tasks; expected files that end with .yaml and have a key 'task'")
+        raise InputError(
+            f"{root}: no tasks; expected files that end with .yaml and have a key 'task'"
+        )
     return Folder(tasks, groups, files, tuple(findings))
 
 
@@ -86,7 +93,12 @@ def known_name(name: str, known: Sequence[str]) -> str:
         UnknownNameError: It is not.
     """
     if name not in known:
-        raise UnknownNameError("task", name, get_close_matches(name, known), "'kgbench tasks ls' lists those of kgbench.")
+        raise UnknownNameError(
+            "task",
+            name,
+            get_close_matches(name, known),
+            "'kgbench tasks ls' lists those of kgbench.",
+        )
     return name
 
 
@@ -95,8 +107,14 @@ def _unreadable(path: Path, error: Exception) -> str:
         return f"includes {_from(path, error.filename)}, which is not there; lm-eval leaves the file out without a word"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
-        which = "" if Path(mark.name) == path.resolve() else f"includes {_from(path, mark.name)}, which "
-        what = f"{which}is not YAML: {error.problem} at line {mark.line + 1}, column {mark.column + 1}"
+        which = (
+            ""
+            if Path(mark.name) == path.resolve()
+            else f"includes {_from(path, mark.name)}, which "
+        )
+        what = (
+            f"{which}is not YAML: {error.problem} at line {mark.line + 1}, column {mark.column + 1}"
+        )
         return f"{what}; lm-eval leaves the file out without a word"
     return f"does not read ({told(error)}); lm-eval leaves the file out without a word"
 
@@ -107,22 +125,35 @@ def _from(path: Path, other: str) -> str:
 
 def _said_name(path: Path) -> str | None:
     """The name of the task in a file that does not read."""
-    found = re.search(r"^task:\s*['\"]?([\w.-]+)", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    found = re.search(
+        r"^task:\s*['\"]?([\w.-]+)",
+        path.read_text(encoding="utf-8", errors="replace"),
+        re.MULTILINE,
+    )
     return found[1] if found else None
 
 
-def _named(path: Path, config: dict[str, Any], tasks: dict[str, Path], groups: dict[str, Path]) -> Iterator[Finding]:
+def _named(
+    path: Path, config: dict[str, Any], tasks: dict[str, Path], groups: dict[str, Path]
+) -> Iterator[Finding]:
     """Enter a file's task or group by its name; a finding where that cannot be done."""
-    kind, table = ("group", groups) if "group" in config and "class" not in config else ("task", tasks)
+    kind, table = (
+        ("group", groups) if "group" in config and "class" not in config else ("task", tasks)
+    )
     name = config.get(kind)
     if name is None:
         if not path.name.startswith("_") and _meant_as_task(config):
             why = "has no key 'task', so lm-eval leaves it out without a word; name the task, or begin the file's name with '_'"
             yield Finding(Place(path, field="task"), f"{why} if others include it")
     elif not isinstance(name, str) or not name.strip():
-        yield Finding(Place(path, field=kind), f"the name of a {kind} must be a text, found {name!r}")
+        yield Finding(
+            Place(path, field=kind), f"the name of a {kind} must be a text, found {name!r}"
+        )
     elif name in table:
-        yield Finding(Place(path, name, field=kind), f"{table[name]} has a {kind} of this name already; lm-eval takes one of them only")
+        yield Finding(
+            Place(path, name, field=kind),
+            f"{table[name]} has a {kind} of this name already; lm-eval takes one of them only",
+        )
     else:
         table[name] = path
 
@@ -137,11 +168,16 @@ def functions(path: Path, name: str | None) -> Iterator[Finding]:
     """Each `!function` of a file that cannot be found. This imports the modules that they are in, as loading the task does."""
     from lm_eval.tasks._yaml_loader import _import_func_in_yml
 
-    for field, dotted in _tagged(yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader), ""):
+    for field, dotted in _tagged(
+        yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader), ""
+    ):
         try:
             _import_func_in_yml(dotted, path.parent)
         except (Exception, SystemExit) as error:  # whatever a user's module raises at import
-            yield Finding(Place(path, name, field=field), f"!function {dotted} is not to be had: {told(error.__cause__ or error)}")
+            yield Finding(
+                Place(path, name, field=field),
+                f"!function {dotted} is not to be had: {told(error.__cause__ or error)}",
+            )
 
 
 def _tagged(node: yaml.Node | None, field: str) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,11 @@ def check_fresh(documents: Iterable[Mapping[str, Any]]) -> None:
     """
     loaded = {(dataset, prompt) for (_, prompt), (dataset, _) in LOADED.items()}
     now = {fingerprint for _, fingerprint in LOADED.values()}
-    rows = {(d["dataset"], d["prompt"]) for d in documents if Source("", d).is_ours and d["fingerprint"] not in now}
+    rows = {
+        (d["dataset"], d["prompt"])
+        for d in documents
+        if Source("", d).is_ours and d["fingerprint"] not in now
+    }
     for dataset, prompt in sorted(rows & loaded):
         raise InputError(
             f"the requests on {dataset}, {prompt} are of another version of its rows, kept by --cache_requests; "

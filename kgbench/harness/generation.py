@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
+from lm_eval.models.utils import (
+    handle_stop_sequences,
+    normalize_gen_kwargs,
+    postprocess_generated_text,
+)
 
 from kgbench.errors import InputError
 from kgbench.harness.answering import Answering
@@ -35,7 +39,11 @@ class _Text:
         """Go on by a token that makes the generated text `text`; returns whether there is more to come."""
         self.made.append(token)
         self.passage = self.passage.extended(token)
-        return token not in ends and len(self.made) < self.most and not any(stop in text for stop in self.stops)
+        return (
+            token not in ends
+            and len(self.made) < self.most
+            and not any(stop in text for stop in self.stops)
+        )
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,9 @@ class Generation:
     """Ids of the tokens that end a text."""
 
     def __call__(
-        self, requests: Sequence[tuple[str, Mapping[str, Any], Source]], progress: Callable[[int], object] | None = None
+        self,
+        requests: Sequence[tuple[str, Mapping[str, Any], Source]],
+        progress: Callable[[int], object] | None = None,
     ) -> list[str]:
         """Continuations of contexts, cut before the first stop sequence.
 
@@ -65,21 +75,37 @@ class Generation:
         open_ones = list(texts)
         while open_ones:
             tokens = answering.next_tokens([text.passage for text in open_ones], self.graft)
-            more = [text.take(token, self.ends, self._decoded([*text.made, token])) for text, token in zip(open_ones, tokens, strict=True)]
+            more = [
+                text.take(token, self.ends, self._decoded([*text.made, token]))
+                for text, token in zip(open_ones, tokens, strict=True)
+            ]
             if progress is not None:
                 progress(more.count(False))
             open_ones = [text for text, goes_on in zip(open_ones, more, strict=True) if goes_on]
-        return [str(postprocess_generated_text(self._decoded(text.made), list(text.stops), None)) for text in texts]
+        return [
+            str(postprocess_generated_text(self._decoded(text.made), list(text.stops), None))
+            for text in texts
+        ]
 
     def _begun(self, context: str, arguments: Mapping[str, Any], source: Source) -> _Text:
         asked = normalize_gen_kwargs({**arguments, "until": arguments.get("until") or []}, MOST)
         if asked.get("do_sample") or asked.get("temperature", 0.0):
-            raise InputError(f"{source.label} asks for sampled text; a graft goes on greedily: --gen_kwargs do_sample=False")
+            raise InputError(
+                f"{source.label} asks for sampled text; a graft goes on greedily: --gen_kwargs do_sample=False"
+            )
         for name in asked:
             if name not in (*_IDLE, "until", "max_gen_toks"):
-                raise InputError(f"{source.label}: generation takes no {name!r} under a graft; it takes until and max_gen_toks")
-        stops = handle_stop_sequences(asked["until"], eos=self._decoded([int(self.reader.tokenizer.eos_token_id)], skip=False))
-        return _Text(self.reader.context(context, asked["max_gen_toks"], source), stops, asked["max_gen_toks"])
+                raise InputError(
+                    f"{source.label}: generation takes no {name!r} under a graft; it takes until and max_gen_toks"
+                )
+        stops = handle_stop_sequences(
+            asked["until"], eos=self._decoded([int(self.reader.tokenizer.eos_token_id)], skip=False)
+        )
+        return _Text(
+            self.reader.context(context, asked["max_gen_toks"], source),
+            stops,
+            asked["max_gen_toks"],
+        )
 
     def _decoded(self, tokens: Sequence[int], skip: bool = True) -> str:
         return str(self.reader.tokenizer.decode(list(tokens), skip_special_tokens=skip))

@@ -65,7 +65,10 @@ def _settle(parsed: Any, own: Mapping[str, str]) -> None:
     for folder in folders:
         if not Path(folder).is_dir():
             raise InputError(f"--include_path {folder}: there is no such folder")
-    parsed.include_path = [str(tasks_path()), *folders]  # lm-eval takes one from the command line, but a list from Python
+    parsed.include_path = [
+        str(tasks_path()),
+        *folders,
+    ]  # lm-eval takes one from the command line, but a list from Python
     if (getattr(parsed, "model", None) or config.get("model")) != MODEL:
         if own:
             raise InputError(f"{OPTION} is for --model kgbench; other models have no graft")
@@ -84,7 +87,9 @@ def _arguments(given: Any) -> dict[str, Any]:
     """Model arguments as a mapping; lm-eval reads one text so itself."""
     from lm_eval.utils import simple_parse_args_string
 
-    return dict(given) if isinstance(given, Mapping) else dict(simple_parse_args_string(given or ""))
+    return (
+        dict(given) if isinstance(given, Mapping) else dict(simple_parse_args_string(given or ""))
+    )
 
 
 def _own_option(arguments: list[str]) -> tuple[list[str], str | None]:
@@ -115,7 +120,9 @@ def _config(parsed: Any) -> Mapping[str, Any]:
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"--config {path} does not read: {' '.join(str(error).split())}") from error
+        raise InputError(
+            f"--config {path} does not read: {' '.join(str(error).split())}"
+        ) from error
     if not isinstance(found, Mapping):
         raise InputError(f"--config {path}: expected a mapping of lm-eval's options")
     return found
@@ -138,7 +145,9 @@ def _told() -> Iterator[None]:
     except AttributeError as error:
         if error.name != REQUEST:
             raise
-        raise InputError("tasks of effects need --model kgbench: other models answer as themselves alone") from error
+        raise InputError(
+            "tasks of effects need --model kgbench: other models answer as themselves alone"
+        ) from error
 
 
 @contextmanager

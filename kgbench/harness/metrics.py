@@ -10,7 +10,9 @@ from kgbench.harness.scores import TokenScore
 __all__ = ["process_results"]
 
 
-def process_results(doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, float]:
+def process_results(
+    doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]
+) -> dict[str, float]:
     """What a task's `process_results` names.
 
     Args:
@@ -25,5 +27,15 @@ def process_results(doc: Mapping[str, Any], results: Sequence[tuple[float, bool]
     whole = {"name_logprob": float(score[0])}
     if not isinstance(score, TokenScore):
         return whole
-    first = {"top1": score.rank <= 1, "top5": score.rank <= 5, "mrr": 1 / score.rank, "rank": score.rank}
-    return {**{name: float(value) for name, value in first.items()}, "prob": score.prob, "logprob": score.logprob, **whole}
+    first = {
+        "top1": score.rank <= 1,
+        "top5": score.rank <= 5,
+        "mrr": 1 / score.rank,
+        "rank": score.rank,
+    }
+    return {
+        **{name: float(value) for name, value in first.items()},
+        "prob": score.prob,
+        "logprob": score.logprob,
+        **whole,
+    }

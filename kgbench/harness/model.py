@@ -55,32 +55,61 @@ class KgbenchLM(TemplateLM):
         super().__init__()
         self.arguments = read_arguments(given)
         self._watch = Watch(self.arguments.localizer)
-        self.localizer = require_intervention(create(self.arguments.localizer, self.arguments.localizer_args, self.arguments.seed))
-        settings = Settings(self.arguments.batch_size, self.arguments.device, self.arguments.executor, attention=self.arguments.attention)
+        self.localizer = require_intervention(
+            create(self.arguments.localizer, self.arguments.localizer_args, self.arguments.seed)
+        )
+        settings = Settings(
+            self.arguments.batch_size,
+            self.arguments.device,
+            self.arguments.executor,
+            attention=self.arguments.attention,
+        )
         self.pair: ModelPair = Pairs().load(_spec(self.arguments), settings)
         self._watch.add(self.pair)
         self.tokenizer = self.pair.tokenizer
-        engine = Engine(self.pair, self.arguments.executor, Budget.on(self.pair.device, self.arguments.batch_size))
+        engine = Engine(
+            self.pair,
+            self.arguments.executor,
+            Budget.on(self.pair.device, self.arguments.batch_size),
+        )
         self.answering = Answering(engine, self.localizer, self.arguments.continuation)
         self.reader = Reader(self.tokenizer, self.prefix_token_id, self.max_length)
         self._device = self.pair.device
 
-    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[TokenScore]:
+    def loglikelihood(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[TokenScore]:
         """Scores of continuations under the graft."""
         passages = [self._passage(request) for request in self._checked(requests)]
-        return [found[self._graft()] for found in self._scores(passages, [self._graft()], disable_tqdm)]
+        return [
+            found[self._graft()] for found in self._scores(passages, [self._graft()], disable_tqdm)
+        ]
 
     def kgbench_configurations(self, requests: list[Instance]) -> list[dict[str, TokenScore]]:
         """Scores of continuations under each configuration that the requests ask for and the method can express, all in one run."""
         passages = [self._passage(request) for request in self._checked(requests)]
-        return self._scores(passages, list(dict.fromkeys(label for request in requests for label in request.args[2])), partly=True)
+        return self._scores(
+            passages,
+            list(dict.fromkeys(label for request in requests for label in request.args[2])),
+            partly=True,
+        )
 
-    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+    def loglikelihood_rolling(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[float]:
         """Log-likelihoods (nats) of whole texts in windows of the model's length; the token before a window is its LT."""
-        windows = [(i, window) for i, request in enumerate(self._checked(requests)) for window in self._windows(request)]
-        passages = [self.reader.tokens(head, rest, _source(requests[i])) for i, (head, rest) in windows]
+        windows = [
+            (i, window)
+            for i, request in enumerate(self._checked(requests))
+            for window in self._windows(request)
+        ]
+        passages = [
+            self.reader.tokens(head, rest, _source(requests[i])) for i, (head, rest) in windows
+        ]
         totals = [0.0] * len(requests)
-        for (i, _), found in zip(windows, self._scores(passages, [self._graft()], disable_tqdm), strict=True):
+        for (i, _), found in zip(
+            windows, self._scores(passages, [self._graft()], disable_tqdm), strict=True
+        ):
             totals[i] += found[self._graft()][0]
         return totals
 
@@ -89,15 +118,24 @@ class KgbenchLM(TemplateLM):
         asked = [(*request.args, _source(request)) for request in self._checked(requests)]
         found = [""] * len(asked)
         generation = Generation(self.answering, self.reader, self._graft(), self._ends())
-        with tqdm(total=len(asked), desc=f"{self.localizer.name}, {self._graft()}", disable=disable_tqdm) as bar:
+        with tqdm(
+            total=len(asked), desc=f"{self.localizer.name}, {self._graft()}", disable=disable_tqdm
+        ) as bar:
             for numbers in _by_task([source for *_, source in asked]):
-                for i, text in zip(numbers, generation([asked[i] for i in numbers], bar.update), strict=True):
+                for i, text in zip(
+                    numbers, generation([asked[i] for i in numbers], bar.update), strict=True
+                ):
                     found[i] = text
         self._watch.check()
         return found
 
-    def _loglikelihood_tokens(self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any) -> list[TokenScore]:
-        passages = [self.reader.tokens(head, rest, Source("tokens", {}, i)) for i, (_, head, rest) in enumerate(requests)]
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
+    ) -> list[TokenScore]:
+        passages = [
+            self.reader.tokens(head, rest, Source("tokens", {}, i))
+            for i, (_, head, rest) in enumerate(requests)
+        ]
         return [found[self._graft()] for found in self._scores(passages, [self._graft()])]
 
     @property
@@ -105,7 +143,9 @@ class KgbenchLM(TemplateLM):
         """Id of the token that ends a text."""
         end = self.pair.tokenizer.eos_token_id
         if end is None:
-            raise InputError(f"the tokenizer of {self.pair.name} names no token that ends a text, which lm-eval needs; set its eos_token")
+            raise InputError(
+                f"the tokenizer of {self.pair.name} names no token that ends a text, which lm-eval needs; set its eos_token"
+            )
         return int(end)
 
     @property
@@ -117,12 +157,17 @@ class KgbenchLM(TemplateLM):
     @cached_property
     def max_length(self) -> int:
         """Most tokens that the model reads."""
-        most, asked = int(resolve_max_length(self.pair.recipient.config, self.pair.tokenizer)), self.arguments.max_length
+        most, asked = (
+            int(resolve_max_length(self.pair.recipient.config, self.pair.tokenizer)),
+            self.arguments.max_length,
+        )
         if asked is not None and asked > most:
             raise InputError(f"max_length={asked}: {self.pair.name} reads at most {most} tokens")
         return asked or most
 
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **_: Any
+    ) -> list[int]:
         """Token ids of a text, as lm-eval's own Hugging Face model reads it."""
         return self.reader.ids(string, add_special_tokens)
 
@@ -131,10 +176,14 @@ class KgbenchLM(TemplateLM):
         """What lm-eval tells request caches apart by."""
         return self.pair.tokenizer_hash
 
-    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
         """A conversation as the tokenizer's chat template writes it; without the system's message where the template takes none."""
         if not self.pair.tokenizer.chat_template:
-            raise InputError(f"the tokenizer of {self.pair.name} has no chat template; leave --apply_chat_template out")
+            raise InputError(
+                f"the tokenizer of {self.pair.name} has no chat template; leave --apply_chat_template out"
+            )
         write = partial(
             self.pair.tokenizer.apply_chat_template,
             tokenize=False,
@@ -146,24 +195,37 @@ class KgbenchLM(TemplateLM):
         except TemplateError as error:
             others = [message for message in chat_history if message["role"] != "system"]
             if others == chat_history:
-                raise InputError(f"the chat template of {self.pair.name} refuses the conversation: {error}") from error
-            _LOG.warning("the chat template takes no message of the system, which is left out: %s", error)
+                raise InputError(
+                    f"the chat template of {self.pair.name} refuses the conversation: {error}"
+                ) from error
+            _LOG.warning(
+                "the chat template takes no message of the system, which is left out: %s", error
+            )
             return str(write(others))
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuse lm-eval's cache of answers, which tells neither models nor grafts apart."""
         if cache_hook.dbdict is not None:
-            raise InputError("--use_cache is refused: it knows answers by their text alone, and would give those of one graft as another's")
+            raise InputError(
+                "--use_cache is refused: it knows answers by their text alone, and would give those of one graft as another's"
+            )
         super().set_cache_hook(cache_hook)
 
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval's results say of the model: the pair with its fingerprint, the localizer, the graft."""
         hashes = self.pair.weight_hashes
-        joined = "\n".join([*(f"{name} {digest}" for name, digest in sorted(hashes.items())), f"tokenizer {self.pair.tokenizer_hash}"])
+        joined = "\n".join(
+            [
+                *(f"{name} {digest}" for name, digest in sorted(hashes.items())),
+                f"tokenizer {self.pair.tokenizer_hash}",
+            ]
+        )
         return {
             "kgbench_version": __version__,
             "localizer": self.localizer.name,
-            "localizer_version": " ".join(filter(None, (self.localizer.version, fingerprint(self.arguments.localizer)))),
+            "localizer_version": " ".join(
+                filter(None, (self.localizer.version, fingerprint(self.arguments.localizer)))
+            ),
             "localizer_parameters": self.localizer.parameters(),
             "graft": self.arguments.graft,
             "continuation": self.arguments.continuation,
@@ -178,7 +240,11 @@ class KgbenchLM(TemplateLM):
         }
 
     def _scores(
-        self, passages: Sequence[Passage], configurations: Sequence[str], quiet: bool = False, partly: bool = False
+        self,
+        passages: Sequence[Passage],
+        configurations: Sequence[str],
+        quiet: bool = False,
+        partly: bool = False,
     ) -> list[dict[str, TokenScore]]:
         """Scores by configuration; task by task, so that what a method learns does not depend on what else is run.
 
@@ -189,12 +255,22 @@ class KgbenchLM(TemplateLM):
             partly: Leave out, with a warning, what the method cannot express; otherwise that is an error.
         """
         found: list[dict[str, TokenScore]] = [{} for _ in passages]
-        with tqdm(total=len(passages), desc=f"{self.localizer.name}, {', '.join(configurations)}", disable=quiet) as bar:
+        with tqdm(
+            total=len(passages),
+            desc=f"{self.localizer.name}, {', '.join(configurations)}",
+            disable=quiet,
+        ) as bar:
             for numbers in _by_task([passage.source for passage in passages]):
                 some = [passages[i] for i in numbers]
                 answering = self.answering.fitted(some)
-                asked = [each for each in configurations if not (partly and _left_out(answering, some, each))]
-                for label, scores in zip(asked, answering.scores(some, asked, bar.update), strict=True):
+                asked = [
+                    each
+                    for each in configurations
+                    if not (partly and _left_out(answering, some, each))
+                ]
+                for label, scores in zip(
+                    asked, answering.scores(some, asked, bar.update), strict=True
+                ):
                     for i, score in zip(numbers, scores, strict=True):
                         found[i][label] = score
         self._watch.check()
@@ -202,7 +278,9 @@ class KgbenchLM(TemplateLM):
 
     def _ends(self) -> frozenset[int]:
         """Tokens that end a text: the tokenizer's, and those that the models' own settings for generation name."""
-        settings = [model.generation_config for model in (self.pair.recipient, *self.pair.donors.values())]
+        settings = [
+            model.generation_config for model in (self.pair.recipient, *self.pair.donors.values())
+        ]
         named = [end for each in settings if each is not None for end in _listed(each.eos_token_id)]
         return frozenset([self.eot_token_id, *named])
 
@@ -224,7 +302,10 @@ class KgbenchLM(TemplateLM):
     def _windows(self, request: Instance) -> list[tuple[list[int], list[int]]]:
         (text,) = request.args
         windows = get_rolling_token_windows(
-            token_list=self.reader.ids(text), prefix_token=self.prefix_token_id, max_seq_len=self.max_length, context_len=1
+            token_list=self.reader.ids(text),
+            prefix_token=self.prefix_token_id,
+            max_seq_len=self.max_length,
+            context_len=1,
         )
         return [make_disjoint_window(window) for window in windows]
 
@@ -249,7 +330,9 @@ def _listed(value: int | list[int] | None) -> list[int]:
 
 
 def _source(request: Instance) -> Source:
-    return Source(str(request.task_name), request.doc if isinstance(request.doc, dict) else {}, request.doc_id)
+    return Source(
+        str(request.task_name), request.doc if isinstance(request.doc, dict) else {}, request.doc_id
+    )
 
 
 def _spec(arguments: Arguments) -> Spec:

@@ -30,7 +30,11 @@ class Originals:
             task: Its task, which names a file where it has its rows from `kgbench.harness.rows.load`.
             file: The task's YAML, beside which that file may stand.
         """
-        known = [text for key in ("dataset", "prompt", "fingerprint", "id") if isinstance(text := doc.get(key), str)]
+        known = [
+            text
+            for key in ("dataset", "prompt", "fingerprint", "id")
+            if isinstance(text := doc.get(key), str)
+        ]
         if len(known) < 4:
             return {}
         named = str((task.config.dataset_kwargs or {}).get("kgbench_dataset", ""))
@@ -40,12 +44,17 @@ class Originals:
         return self._spans[source].get((doc["id"], doc["query"]), {})
 
 
-def _filled(dataset: str, prompt: str, mark: str, named: str, folder: str) -> Mapping[tuple[str, str], Spans]:
+def _filled(
+    dataset: str, prompt: str, mark: str, named: str, folder: str
+) -> Mapping[tuple[str, str], Spans]:
     """Spans by id and text, of the data whose fingerprint this is."""
     for data in _sources(dataset, named, folder):
         try:
             if fingerprint(data, prompt) == mark:
-                return {(filled.fact.id, filled.text): filled.spans for filled in load_prompts(data, [prompt])}
+                return {
+                    (filled.fact.id, filled.text): filled.spans
+                    for filled in load_prompts(data, [prompt])
+                }
         except InputError:  # no such prompt, or one for other fields
             continue
     return {}

@@ -24,7 +24,9 @@ class Source:
     @property
     def label(self) -> str:
         """What the document is called in messages."""
-        return f"document {self.document['id'] if self.is_ours else self.number} of task {self.task!r}"
+        return (
+            f"document {self.document['id'] if self.is_ours else self.number} of task {self.task!r}"
+        )
 
     @property
     def is_ours(self) -> bool:
@@ -32,10 +34,16 @@ class Source:
         return {"fingerprint", "id", "prompt", "query", "spans"} <= self.document.keys()
 
 
-def prompt_of(context: str, continuation: str, spans: Mapping[str, tuple[int, int]], source: Source) -> Prompt:
+def prompt_of(
+    context: str, continuation: str, spans: Mapping[str, tuple[int, int]], source: Source
+) -> Prompt:
     """What stands for a passage wherever prompts are asked for; named as in `kgbench eval` where the row is ours."""
     row = source.document
-    name, identifier = (row["prompt"], row["id"]) if source.is_ours else (source.task, f"{source.task}/{source.number}")
+    name, identifier = (
+        (row["prompt"], row["id"])
+        if source.is_ours
+        else (source.task, f"{source.task}/{source.number}")
+    )
     return Prompt(str(name), Fact(str(identifier), {}), context, continuation, spans)
 
 
@@ -79,8 +87,15 @@ class Passage:
     def extended(self, token: int) -> Passage:
         """The same after one more token was generated."""
         prompt = replace(self.prompt, target=f"{self.prompt.target} {token}")
-        return replace(self, prompt=prompt, encoded=replace(self.encoded, ids=(*self.encoded.ids, token)))
+        return replace(
+            self, prompt=prompt, encoded=replace(self.encoded, ids=(*self.encoded.ids, token))
+        )
 
     def _with(self, ids: tuple[int, ...], last: tuple[int, ...]) -> Passage:
-        regions = {name: tuple(t for t in tokens if t < len(ids)) for name, tokens in self.encoded.regions.items()}
-        return replace(self, encoded=replace(self.encoded, ids=ids, regions={**regions, "LT": last}))
+        regions = {
+            name: tuple(t for t in tokens if t < len(ids))
+            for name, tokens in self.encoded.regions.items()
+        }
+        return replace(
+            self, encoded=replace(self.encoded, ids=ids, regions={**regions, "LT": last})
+        )

@@ -42,12 +42,22 @@ def preview(name: str, number: int = 0, include_path: Path | None = None) -> dic
             task.set_fewshot_seed(0)
             docs = task.eval_docs
             if number >= len(docs):
-                raise InputError(f"task {name!r} has {len(docs)} documents, with numbers from 0 to {len(docs) - 1}; there is no {number}")
-            return {"task": name, "file": str(file), "document": number, "documents": len(docs), **_told(task, docs[number], number)}
+                raise InputError(
+                    f"task {name!r} has {len(docs)} documents, with numbers from 0 to {len(docs) - 1}; there is no {number}"
+                )
+            return {
+                "task": name,
+                "file": str(file),
+                "document": number,
+                "documents": len(docs),
+                **_told(task, docs[number], number),
+            }
         except InputError:
             raise
         except Exception as error:  # whatever a task's data and functions raise
-            raise InputError(f"{file}: task {name!r} does not load: {told(error)}; see 'kgbench tasks validate'") from error
+            raise InputError(
+                f"{file}: task {name!r} does not load: {told(error)}; see 'kgbench tasks validate'"
+            ) from error
 
 
 def _told(task: Any, doc: Mapping[str, Any], number: int) -> dict[str, Any]:
@@ -66,4 +76,8 @@ def _told(task: Any, doc: Mapping[str, Any], number: int) -> dict[str, Any]:
 def _spans(doc: Mapping[str, Any]) -> dict[str, str] | None:
     if not has_spans(doc):
         return None
-    return {region: doc["query"][slice(*span)] for region, span in doc["spans"].items() if span is not None}
+    return {
+        region: doc["query"][slice(*span)]
+        for region, span in doc["spans"].items()
+        if span is not None
+    }

@@ -56,12 +56,16 @@ class Reader:
         """
         if not context:
             rest = self.ids(continuation, add_special_tokens=False)
-            head, rest = (rest[:1], rest[1:]) if rest[:1] == [self.prefix] else ([self.prefix], rest)
+            head, rest = (
+                (rest[:1], rest[1:]) if rest[:1] == [self.prefix] else ([self.prefix], rest)
+            )
             return self._from_tokens(head, rest, prompt_of("", continuation, {}, source), source)
         bare = context.rstrip()
         whole = self._read(context + continuation)
         if not bare and whole.ids[:1] != [self.prefix]:
-            whole = _Read([self.prefix, *whole.ids], [(0, 0), *whole.offsets], [True, *whole.special])
+            whole = _Read(
+                [self.prefix, *whole.ids], [(0, 0), *whole.offsets], [True, *whole.special]
+            )
         head = self.ids(bare) if bare else [self.prefix]
         spans = self._spans(context, source)
         if spans and whole.ids[: len(head)] != head:
@@ -72,11 +76,20 @@ class Reader:
         ids = [*head, *whole.ids[len(head) :]]
         moved = len(context) > len(bare)
         first = next(
-            (i for i in range(len(head), len(ids)) if not moved or whole.offsets[i][1] > len(context)), max(len(head), len(ids) - 1)
+            (
+                i
+                for i in range(len(head), len(ids))
+                if not moved or whole.offsets[i][1] > len(context)
+            ),
+            max(len(head), len(ids) - 1),
         )
         encoded = Encoded(tuple(ids), self._regions(context, whole, source, first), 0)
         made = prompt_of(context, continuation, spans, source)
-        return self._cut(Passage(source, made, encoded, first - 1, tuple(ids[first:]), tuple(ids[len(head) : first])))
+        return self._cut(
+            Passage(
+                source, made, encoded, first - 1, tuple(ids[first:]), tuple(ids[len(head) : first])
+            )
+        )
 
     def tokens(self, head: Sequence[int], continuation: Sequence[int], source: Source) -> Passage:
         """A continuation after a context, both given as tokens; it has no regions but LT."""
@@ -96,32 +109,66 @@ class Reader:
             )
         read = self._read(context)
         if not read.ids:
-            return Passage(source, prompt_of(context, "", {}, source), Encoded((self.prefix,), {"LT": (0,)}, 0), 0, ())
+            return Passage(
+                source,
+                prompt_of(context, "", {}, source),
+                Encoded((self.prefix,), {"LT": (0,)}, 0),
+                0,
+                (),
+            )
         regions = self._regions(context, read, source, len(read.ids))
         kept, whole, _ = _last(read.ids, regions, self.max_length - room)
         encoded = Encoded(kept, {**whole, "LT": (len(kept) - 1,)}, 0)
-        return Passage(source, prompt_of(context, "", self._spans(context, source), source), encoded, len(kept) - 1, ())
+        return Passage(
+            source,
+            prompt_of(context, "", self._spans(context, source), source),
+            encoded,
+            len(kept) - 1,
+            (),
+        )
 
-    def _from_tokens(self, head: Sequence[int], continuation: Sequence[int], prompt: Prompt, source: Source) -> Passage:
-        return self._cut(Passage(source, prompt, Encoded((*head, *continuation), {}, 0), len(head) - 1, tuple(continuation)))
+    def _from_tokens(
+        self, head: Sequence[int], continuation: Sequence[int], prompt: Prompt, source: Source
+    ) -> Passage:
+        return self._cut(
+            Passage(
+                source,
+                prompt,
+                Encoded((*head, *continuation), {}, 0),
+                len(head) - 1,
+                tuple(continuation),
+            )
+        )
 
     def _cut(self, passage: Passage) -> Passage:
         """The passage without its last token, and without the beginning where it is too long."""
         n, label = len(passage.targets) + len(passage.before), passage.source.label
         if n == 0:
-            raise InputError(f"{label}: the continuation has no tokens, so that there is nothing to score")
+            raise InputError(
+                f"{label}: the continuation has no tokens, so that there is nothing to score"
+            )
         if n > self.max_length:
-            raise InputError(f"{label}: the continuation has {n} tokens; the model reads at most {self.max_length}")
-        kept, regions, gone = _last(passage.encoded.ids[:-1], passage.encoded.regions, self.max_length)
+            raise InputError(
+                f"{label}: the continuation has {n} tokens; the model reads at most {self.max_length}"
+            )
+        kept, regions, gone = _last(
+            passage.encoded.ids[:-1], passage.encoded.regions, self.max_length
+        )
         lead = passage.lead - gone
         encoded = Encoded(kept, {**regions, "LT": (lead,)}, passage.targets[0])
-        return Passage(passage.source, passage.prompt, encoded, lead, passage.targets, passage.before)
+        return Passage(
+            passage.source, passage.prompt, encoded, lead, passage.targets, passage.before
+        )
 
     def _read(self, text: str, add_special_tokens: bool | None = None) -> _Read:
         if add_special_tokens is None:
             add_special_tokens = not (self._prefix_text and text.startswith(self._prefix_text))
         encoding = self.tokenizer(
-            text, add_special_tokens=add_special_tokens, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False
+            text,
+            add_special_tokens=add_special_tokens,
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+            verbose=False,
         )
         special = [bool(flag) for flag in encoding["special_tokens_mask"]]
         ids = list(encoding["input_ids"])
@@ -136,8 +183,14 @@ class Reader:
             return {}
         start = context.rfind(query)
         if start < 0:
-            raise InputError(f"{source.label}: its query {query!r} is not in the context, so that its regions are not known")
-        return {name: (span[0] + start, span[1] + start) for name, span in spans.items() if span is not None}
+            raise InputError(
+                f"{source.label}: its query {query!r} is not in the context, so that its regions are not known"
+            )
+        return {
+            name: (span[0] + start, span[1] + start)
+            for name, span in spans.items()
+            if span is not None
+        }
 
     def _regions(self, context: str, read: _Read, source: Source, end: int) -> Regions:
         """Tokens of the regions that a context of `end` tokens has, LT left out."""
@@ -146,12 +199,18 @@ class Reader:
         if not spans:
             return found
         prompt = prompt_of(context, "", spans, source)
-        located = token_regions(prompt, read.offsets[:end], read.special[:end], tokenizer=type(self.tokenizer).__name__)
+        located = token_regions(
+            prompt, read.offsets[:end], read.special[:end], tokenizer=type(self.tokenizer).__name__
+        )
         return {**found, **{name: tuple(located[name]) for name in spans}}
 
 
 def _last(ids: Sequence[int], regions: Regions, most: int) -> tuple[tuple[int, ...], Regions, int]:
     """The last tokens, the regions that are whole among them, and how many tokens are gone."""
     gone = max(0, len(ids) - most)
-    whole = {name: tuple(token - gone for token in tokens) for name, tokens in regions.items() if min(tokens) >= gone}
+    whole = {
+        name: tuple(token - gone for token in tokens)
+        for name, tokens in regions.items()
+        if min(tokens) >= gone
+    }
     return tuple(ids[gone:]), whole, gone

@@ -25,7 +25,9 @@ def render(task: Any, doc: Mapping[str, Any], number: int) -> list[Request]:
     """The requests of one document, each once, with as many few-shot examples as the task asks for by itself."""
     shots = task.config.num_fewshot or 0
     context = task.fewshot_context(doc, num_fewshot=shots, gen_prefix=task.doc_to_prefix(doc))
-    made = task.construct_requests(doc=doc, ctx=context, metadata=(task.config.task, number, task.config.repeats))
+    made = task.construct_requests(
+        doc=doc, ctx=context, metadata=(task.config.task, number, task.config.repeats)
+    )
     instances = made if isinstance(made, list) else [made]
     chosen = task.OUTPUT_TYPE == "multiple_choice" and not task.multiple_input
     requests: list[Request] = []

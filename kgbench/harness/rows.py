@@ -22,7 +22,9 @@ LOADED: dict[tuple[str, str], tuple[str, str]] = {}
 """Of what this process has loaded last from each data set or file and with each prompt, the data set's name and the fingerprint."""
 
 
-def load(kgbench_dataset: str, kgbench_prompt: str, config_source: str | None = None, **_: Any) -> dict[str, datasets.Dataset]:
+def load(
+    kgbench_dataset: str, kgbench_prompt: str, config_source: str | None = None, **_: Any
+) -> dict[str, datasets.Dataset]:
     """What a task's `custom_dataset` names; the two names stand in its `dataset_kwargs`.
 
     Args:
@@ -41,7 +43,11 @@ def load(kgbench_dataset: str, kgbench_prompt: str, config_source: str | None = 
     from datasets import Dataset as Table
 
     name = kgbench_dataset
-    if name not in dataset_names() and config_source and (beside := Path(config_source).parent / name).is_file():
+    if (
+        name not in dataset_names()
+        and config_source
+        and (beside := Path(config_source).parent / name).is_file()
+    ):
         name = str(beside)
     made = rows(load_dataset(name), kgbench_prompt)
     LOADED[name, kgbench_prompt] = made[0]["dataset"], made[0]["fingerprint"]
@@ -70,7 +76,9 @@ def fingerprint(dataset: Dataset, prompt: str) -> str:
     Raises:
         UnknownNameError: No such prompt.
     """
-    return hashlib.sha256(f"{dataset.content_hash} {prompt_hash(prompt, dataset)}".encode()).hexdigest()
+    return hashlib.sha256(
+        f"{dataset.content_hash} {prompt_hash(prompt, dataset)}".encode()
+    ).hexdigest()
 
 
 def gold(doc: Mapping[str, Any]) -> int:

@@ -19,7 +19,9 @@ class TokenScore(tuple[float, bool]):
     logprob: float
     """Log-probability (nats) of the first token."""
 
-    def __new__(cls, total: float, greedy: bool, rank: int, prob: float, logprob: float) -> TokenScore:
+    def __new__(
+        cls, total: float, greedy: bool, rank: int, prob: float, logprob: float
+    ) -> TokenScore:
         """A score of a continuation."""
         score = super().__new__(cls, (total, greedy))
         score.rank, score.prob, score.logprob = rank, prob, logprob

@@ -53,20 +53,28 @@ def target_faults(tokenizer: PreTrainedTokenizerBase, pairs: Collection[Pair]) -
     for (context, target), whole in zip(pairs, wholes, strict=True):
         head = heads[context.rstrip()]
         if whole[: len(head)] != head:
-            faults[context, target] = f"the tokens of context and target {target!r} do not begin with those of the context"
+            faults[context, target] = (
+                f"the tokens of context and target {target!r} do not begin with those of the context"
+            )
         elif len(whole) == len(head):
             faults[context, target] = f"the target {target!r} has no token"
     return faults
 
 
-def region_faults(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt]) -> dict[Prompt, str]:
+def region_faults(
+    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt]
+) -> dict[Prompt, str]:
     """Prompts of which a region cannot be located."""
     if not prompts:
         return {}
     texts = [prompt.text for prompt in prompts]
-    encoded = tokenizer(texts, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
+    encoded = tokenizer(
+        texts, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False
+    )
     faults = {}
-    for prompt, offsets, special in zip(prompts, encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True):
+    for prompt, offsets, special in zip(
+        prompts, encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True
+    ):
         try:
             token_regions(prompt, offsets, [bool(flag) for flag in special])
         except RegionError as error:
@@ -78,12 +86,23 @@ def _ids(tokenizer: Any, texts: Iterable[str]) -> Iterator[list[int]]:
     """Token ids alone, which are to be had much faster than all that a model would want: every candidate of every document is a text."""
     left = iter(texts)
     while batch := list(islice(left, _BATCH)):
-        yield from (encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(batch))
+        yield from (
+            encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(batch)
+        )
 
 
 def _load(name: str) -> PreTrainedTokenizerBase:
-    if name not in catalog.names() and not Path(name).is_dir() and get_close_matches(name, catalog.names(), cutoff=0.8):
-        raise UnknownNameError("tokenizer", name, default_tokenizers(), "Or give a directory, or a Hub id such as owner/name.")
+    if (
+        name not in catalog.names()
+        and not Path(name).is_dir()
+        and get_close_matches(name, catalog.names(), cutoff=0.8)
+    ):
+        raise UnknownNameError(
+            "tokenizer",
+            name,
+            default_tokenizers(),
+            "Or give a directory, or a Hub id such as owner/name.",
+        )
     source = catalog.entry(name).recipient if name in catalog.names() else name
     tokenizer = read_tokenizer(locate(source))
     try:

@@ -12,7 +12,14 @@ from typing import Any
 
 from kgbench.data import Fact, Prompt
 from kgbench.harness import needs_lm_eval, tasks_path
-from kgbench.harness.checks import Fault, context_fault, gold_faults, has_spans, span_faults, target_fault
+from kgbench.harness.checks import (
+    Fault,
+    context_fault,
+    gold_faults,
+    has_spans,
+    span_faults,
+    target_fault,
+)
 from kgbench.harness.findings import Finding, Place
 from kgbench.harness.folders import Folder, functions, known_name, manager, quiet, scan
 from kgbench.harness.originals import Originals
@@ -87,13 +94,25 @@ def validate(
     loaded = load_tokenizers(tokenizers or default_tokenizers())
     with quiet():
         folder, tasks = scan(include_path or tasks_path()), manager(include_path)
-        entries, ledger = _entries(names or (*folder.tasks, *folder.groups), folder, tasks), _Ledger()
-        broken = _broken(folder, {entry.yaml_path: name for name, entry in entries.items()} if names else folder.files, ledger)
+        entries, ledger = (
+            _entries(names or (*folder.tasks, *folder.groups), folder, tasks),
+            _Ledger(),
+        )
+        broken = _broken(
+            folder,
+            {entry.yaml_path: name for name, entry in entries.items()} if names else folder.files,
+            ledger,
+        )
         chosen = [
-            each for name, entry in entries.items() if entry.yaml_path not in broken for each in _expanded(name, entry, tasks, ledger)
+            each
+            for name, entry in entries.items()
+            if entry.yaml_path not in broken
+            for each in _expanded(name, entry, tasks, ledger)
         ]
         known = {*names, *entries, *(each.name for each in chosen)}
-        ledger.findings.extend(found for found in folder.findings if not names or found.place.task in known)
+        ledger.findings.extend(
+            found for found in folder.findings if not names or found.place.task in known
+        )
         steps = [*(each.name for each in chosen), *loaded]
         for number, step in enumerate(steps):
             if progress:
@@ -102,13 +121,19 @@ def validate(
                 checked += _check(chosen[number], tasks, ledger)
             else:
                 _read(step, loaded[step], ledger)
-    return Report(tuple(loaded), (*checked, *_unread(ledger.findings, checked)), tuple(sorted(_merged(ledger.findings), key=_order)))
+    return Report(
+        tuple(loaded),
+        (*checked, *_unread(ledger.findings, checked)),
+        tuple(sorted(_merged(ledger.findings), key=_order)),
+    )
 
 
 def _unread(findings: Sequence[Finding], checked: Sequence[Checked]) -> list[Checked]:
     """Tasks that lm-eval does not find, since their files do not read."""
     known = {task.name for task in checked}
-    files = {found.place.task: found.place.file for found in findings if found.place.task not in known}
+    files = {
+        found.place.task: found.place.file for found in findings if found.place.task not in known
+    }
     return [Checked(task, file, 0) for task, file in files.items() if task and file]
 
 
@@ -123,9 +148,20 @@ def _entries(names: Sequence[str], folder: Folder, tasks: Any) -> dict[str, Any]
     for name in names:
         entry = tasks.task_index.get(name)
         if entry is None:
-            known_name(name, [*tasks.all_tasks, *(found.place.task for found in folder.findings if found.place.task)])
+            known_name(
+                name,
+                [
+                    *tasks.all_tasks,
+                    *(found.place.task for found in folder.findings if found.place.task),
+                ],
+            )
         else:
-            entries.update({task: tasks.task_index[task] for task in (sorted(entry.tags) if entry.kind.name == "TAG" else [name])})
+            entries.update(
+                {
+                    task: tasks.task_index[task]
+                    for task in (sorted(entry.tags) if entry.kind.name == "TAG" else [name])
+                }
+            )
     return dict(sorted(entries.items(), key=lambda item: _is_group(item[1])))
 
 
@@ -147,10 +183,14 @@ def _expanded(name: str, entry: Any, tasks: Any, ledger: _Ledger) -> list[_Chose
     try:
         members = tasks.load([name])["tasks"]
     except Exception as error:  # whatever a task's data and functions raise
-        ledger.findings.append(Finding(Place(file, name), f"the group does not load: {told(error)}"))
+        ledger.findings.append(
+            Finding(Place(file, name), f"the group does not load: {told(error)}")
+        )
         return []
     files = {member: getattr(tasks.task_index.get(member), "yaml_path", None) for member in members}
-    return [_Chosen(member, Path(files[member] or file), name, task) for member, task in members.items()]
+    return [
+        _Chosen(member, Path(files[member] or file), name, task) for member, task in members.items()
+    ]
 
 
 def _check(chosen: _Chosen, tasks: Any, ledger: _Ledger) -> Iterator[Checked]:
@@ -159,7 +199,11 @@ def _check(chosen: _Chosen, tasks: Any, ledger: _Ledger) -> Iterator[Checked]:
     seen = ledger.configs.setdefault(chosen.name, [])
     if chosen.group and task.config in seen:
         return
-    name, known, count = f"{chosen.group}::{chosen.name}" if seen else chosen.name, len(ledger.findings), 0
+    name, known, count = (
+        f"{chosen.group}::{chosen.name}" if seen else chosen.name,
+        len(ledger.findings),
+        0,
+    )
     seen.append(None if task is None else task.config)
     if task is not None:
         task.set_fewshot_seed(0)
@@ -185,14 +229,21 @@ def _identifier(doc: Any) -> str | None:
 
 def _check_document(task: Any, doc: Any, place: Place, ledger: _Ledger) -> None:
     row = doc if isinstance(doc, Mapping) else {}
-    faults = list(span_faults(row, ledger.originals.spans(row, task, place.file) if has_spans(row) and place.file else {}))
+    faults = list(
+        span_faults(
+            row,
+            ledger.originals.spans(row, task, place.file) if has_spans(row) and place.file else {},
+        )
+    )
     try:
         requests = render(task, doc, place.document or 0)
         faults += gold_faults(task, doc) if _has_gold(task) else ()
     except Exception as error:  # whatever templates and functions of a task raise
         faults.append((_culprit(task, doc), f"cannot be rendered: {told(error)}"))
         requests = []
-    for context in dict.fromkeys(request.context for request in requests if isinstance(request.context, str)):
+    for context in dict.fromkeys(
+        request.context for request in requests if isinstance(request.context, str)
+    ):
         fault = context_fault(row, context)
         if fault:
             faults.append(fault)
@@ -221,19 +272,28 @@ def _culprit(task: Any, doc: Any) -> str:
 def _request_faults(requests: Sequence[Request], place: Place, ledger: _Ledger) -> Iterator[Fault]:
     for request in requests:
         if not isinstance(request.context, str):
-            yield "doc_to_text", f"expected a text, found the {type(request.context).__name__} {request.context!r}"
+            yield (
+                "doc_to_text",
+                f"expected a text, found the {type(request.context).__name__} {request.context!r}",
+            )
         elif request.target is not None:
             message = target_fault(request.context, request.target)
             if message:
                 yield request.field, message
             else:
-                ledger.pairs.setdefault((request.context, request.target), []).append(place.at(request.field))
+                ledger.pairs.setdefault((request.context, request.target), []).append(
+                    place.at(request.field)
+                )
 
 
 def _prompt(row: Mapping[str, Any], context: str, place: Place) -> Prompt:
     """A row's query within its context, as `token_regions` takes it."""
     start = context.rfind(row["query"])
-    spans = {region: (span[0] + start, span[1] + start) for region, span in row["spans"].items() if span is not None}
+    spans = {
+        region: (span[0] + start, span[1] + start)
+        for region, span in row["spans"].items()
+        if span is not None
+    }
     fact = Fact(place.identifier or str(place.document), {})
     return Prompt(str(row.get("prompt") or place.task), fact, context, "", spans)
 

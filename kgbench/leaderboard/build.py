@@ -24,7 +24,16 @@ from kgbench.leaderboard.markdown import render_markdown
 from kgbench.leaderboard.model import Board, Leaderboard
 from kgbench.leaderboard.site import render_site
 
-__all__ = ["MARKDOWN", "RESULTS", "SITE", "build", "differences", "make_leaderboard", "outputs", "results_folder"]
+__all__ = [
+    "MARKDOWN",
+    "RESULTS",
+    "SITE",
+    "build",
+    "differences",
+    "make_leaderboard",
+    "outputs",
+    "results_folder",
+]
 
 RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
 
@@ -42,12 +51,17 @@ def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
         published_board(),
     )
     marks: Mapping[str, Callable[[Entry], bool]] = {
-        "metric version 1: ties counted for the method": lambda entry: entry.record.identity.ties_count_for_the_target,
+        "metric version 1: ties counted for the method": lambda entry: (
+            entry.record.identity.ties_count_for_the_target
+        ),
         "contract not run: no record that the laws of localizers were tried": lambda entry: (
             entry.submission is not None and entry.contract is None
         ),
     }
-    about = {note: frozenset(entry.record.id for entry in found if marked(entry)) for note, marked in marks.items()}
+    about = {
+        note: frozenset(entry.record.id for entry in found if marked(entry))
+        for note, marked in marks.items()
+    }
     return Leaderboard(tuple(_marked(board, about) for board in boards), tuple(found))
 
 
@@ -60,9 +74,20 @@ def _marked(board: Board, about: Mapping[str, AbstractSet[str]]) -> Board:
     """
     tables = []
     for table in board.tables:
-        names = {note: [line.method for line in table.lines if not ids.isdisjoint(line.runs)] for note, ids in about.items()}
-        who = {note: "all methods" if len(found) == len(table.lines) else ", ".join(found) for note, found in names.items() if found}
-        tables.append(replace(table, notes=(*table.notes, *(f"{note} ({found})" for note, found in who.items()))))
+        names = {
+            note: [line.method for line in table.lines if not ids.isdisjoint(line.runs)]
+            for note, ids in about.items()
+        }
+        who = {
+            note: "all methods" if len(found) == len(table.lines) else ", ".join(found)
+            for note, found in names.items()
+            if found
+        }
+        tables.append(
+            replace(
+                table, notes=(*table.notes, *(f"{note} ({found})" for note, found in who.items()))
+            )
+        )
     return replace(board, tables=tuple(tables))
 
 
@@ -73,7 +98,9 @@ def results_folder(root: Path) -> Path:
         InputError: If there is none.
     """
     if not (root / RESULTS).is_dir():
-        raise InputError(f"{root} is no leaderboard: expected a folder {RESULTS!r} in it; give the place by --root")
+        raise InputError(
+            f"{root} is no leaderboard: expected a folder {RESULTS!r} in it; give the place by --root"
+        )
     return root / RESULTS
 
 
@@ -103,12 +130,16 @@ def build(root: Path) -> tuple[int, int]:
     """
     results_folder(root)
     if links := _links(root):
-        raise OutputError(f"{links[0]} is a link, and the board is written to plain folders only; delete it")
+        raise OutputError(
+            f"{links[0]} is a link, and the board is written to plain folders only; delete it"
+        )
     try:
         with _uncollected(), TemporaryDirectory(prefix=".build-", dir=root) as stage:
             return _build(root, Path(stage))
     except OSError as error:
-        raise OutputError(f"cannot write the board to {str(root)!r}: {error.strerror or error}") from error
+        raise OutputError(
+            f"cannot write the board to {str(root)!r}: {error.strerror or error}"
+        ) from error
 
 
 def _build(root: Path, stage: Path) -> tuple[int, int]:
@@ -133,7 +164,11 @@ def _build(root: Path, stage: Path) -> tuple[int, int]:
 def _links(root: Path) -> list[Path]:
     """Links in the place of a file or folder of the board, and below its folders."""
     site = root / SITE
-    below = (Path(folder) / name for folder, folders, files in os.walk(site) for name in (*folders, *files))
+    below = (
+        Path(folder) / name
+        for folder, folders, files in os.walk(site)
+        for name in (*folders, *files)
+    )
     return [path for path in (root / MARKDOWN, site, *below) if path.is_symlink()]
 
 
@@ -166,18 +201,29 @@ def differences(root: Path) -> list[str]:
 
 
 def _first_difference(found: bytes, expected: bytes) -> str:
-    place = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), min(len(found), len(expected)))
+    place = next(
+        (i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b),
+        min(len(found), len(expected)),
+    )
     line = found[:place].count(b"\n") + 1
     return f"line {line}, byte {place}: it has {_near(found, place)}, and the entries give {_near(expected, place)}"
 
 
 def _near(content: bytes, place: int) -> str:
-    return ascii(content[place : place + 40].decode(errors="replace")) if place < len(content) else "the end"
+    return (
+        ascii(content[place : place + 40].decode(errors="replace"))
+        if place < len(content)
+        else "the end"
+    )
 
 
 def _there(root: Path) -> set[str]:
     """The board's files that exist, by their paths in the folder."""
-    site = {path.relative_to(root).as_posix() for path in (root / SITE).rglob("*") if path.is_file() or path.is_symlink()}
+    site = {
+        path.relative_to(root).as_posix()
+        for path in (root / SITE).rglob("*")
+        if path.is_file() or path.is_symlink()
+    }
     return site | ({MARKDOWN} if (root / MARKDOWN).is_file() else set())
 
 

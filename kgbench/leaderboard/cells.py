@@ -95,7 +95,9 @@ def without_scans(entries: Iterable[Entry]) -> list[Entry]:
     found = list(entries)
     names = {entry.record.identity.localizer.name for entry in found}
     scan_of = {name: own.scan_of for name, own in known().localizers.items()}
-    return [entry for entry in found if scan_of.get(entry.record.identity.localizer.name) not in names]
+    return [
+        entry for entry in found if scan_of.get(entry.record.identity.localizer.name) not in names
+    ]
 
 
 def first_runs(entries: Iterable[Entry], by_prompt: bool = False) -> dict[tuple[str, Cell], Entry]:

@@ -56,14 +56,22 @@ class Contrast:
         """The weighted sum, of each fact [n]."""
         whole = all(weight == int(weight) for weight in self.weights.values())
         kind: type = np.int64 if whole else np.float64
-        total: Array = np.sum([kind(weight) * self.hits.hits[graft].astype(kind) for graft, weight in self.weights.items()], axis=0)
+        total: Array = np.sum(
+            [
+                kind(weight) * self.hits.hits[graft].astype(kind)
+                for graft, weight in self.weights.items()
+            ],
+            axis=0,
+        )
         # Rounded, so that facts tie exactly where nothing but the order of the sum differs.
         return total if whole else np.round(total, 12)
 
     @cached_property
     def denominator(self) -> Array:
         """The donor's gain, of each fact [n]."""
-        before, after = (self.hits.hits[name].astype(self.numerator.dtype) for name in ("PRE", "SFT"))
+        before, after = (
+            self.hits.hits[name].astype(self.numerator.dtype) for name in ("PRE", "SFT")
+        )
         gained: Array = after - before
         return gained
 
@@ -82,7 +90,9 @@ class Contrast:
         return apart((first, other.resampled), (second, self.resampled), self.anchors)
 
 
-def contrast(hits: PromptHits, weights: Mapping[str, float], anchors: tuple[int, ...] = (0, 1)) -> Contrast | str:
+def contrast(
+    hits: PromptHits, weights: Mapping[str, float], anchors: tuple[int, ...] = (0, 1)
+) -> Contrast | str:
     """The share of the donor's gain that a weighted sum of configurations has, or why there is none.
 
     Args:

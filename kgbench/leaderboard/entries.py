@@ -79,7 +79,11 @@ class Entry:
     @property
     def method(self) -> str:
         """The method's name on the board; a run that was never submitted does not stand in the line of one that was."""
-        return self.submission.name if self.submission is not None else f"{self.record.identity.localizer.name} (yours)"
+        return (
+            self.submission.name
+            if self.submission is not None
+            else f"{self.record.identity.localizer.name} (yours)"
+        )
 
     @property
     def verified(self) -> bool:
@@ -90,7 +94,10 @@ class Entry:
     def contract(self) -> Contract | None:
         """The laws of localizers as whoever verified found them, otherwise as the submitter says; None where they were not tried."""
         parts = (self.verification, self.submission)
-        return next((part.contract for part in parts if part is not None and part.contract is not None), None)
+        return next(
+            (part.contract for part in parts if part is not None and part.contract is not None),
+            None,
+        )
 
     @property
     def pair(self) -> str:
@@ -185,12 +192,16 @@ def _entry(place: Path, files: Mapping[str, bytes]) -> Entry:
     return Entry(place, record, *_beside(place, record, files), files)
 
 
-def _beside(place: Path, record: Record, files: Mapping[str, bytes]) -> tuple[Submission | None, Verification | None]:
+def _beside(
+    place: Path, record: Record, files: Mapping[str, bytes]
+) -> tuple[Submission | None, Verification | None]:
     submission = _part(place / SUBMISSION, files, Submission)
     verification = _part(place / VERIFICATION, files, Verification)
     for name, part in ((SUBMISSION, submission), (VERIFICATION, verification)):
         if part is not None and part.record != record.id:
-            raise DataError(f"{place / name}: record: it goes with another record than the one beside it")
+            raise DataError(
+                f"{place / name}: record: it goes with another record than the one beside it"
+            )
     return submission, verification
 
 

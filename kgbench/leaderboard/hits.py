@@ -43,7 +43,9 @@ def hits_by_prompt(facts: pa.Table) -> dict[str, PromptHits]:
     Raises:
         DataError: If configurations of a prompt were not run over the same facts.
     """
-    (prompt, prompts), (fact, ids), (graft, grafts) = (_coded(facts[name]) for name in ("prompt", "fact", "graft"))
+    (prompt, prompts), (fact, ids), (graft, grafts) = (
+        _coded(facts[name]) for name in ("prompt", "fact", "graft")
+    )
     order = np.argsort(np.array(ids, dtype=object))
     names = [sys.intern(ids[i]) for i in order]
     place = np.empty(len(ids), np.int64)
@@ -59,7 +61,9 @@ def _prompt(name: str, seen: NDArray[np.int8], names: list[str], grafts: list[st
     ran = [i for i in range(len(grafts)) if seen[i].any()]
     for i in ran:
         if not np.array_equal(seen[i] > 0, asked):
-            raise DataError(f"per-fact rows: prompt {name} was run over other facts under {grafts[i]} than under PRE")
+            raise DataError(
+                f"per-fact rows: prompt {name} was run over other facts under {grafts[i]} than under PRE"
+            )
     facts = tuple(fact for fact, own in zip(names, asked, strict=True) if own)
     return PromptHits(facts, {grafts[i]: seen[i][asked] == 2 for i in ran})
 

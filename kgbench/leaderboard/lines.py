@@ -34,11 +34,22 @@ class Measured:
 def ordered(methods: Mapping[str, Measured]) -> tuple[Line, ...]:
     """Lines, ranked ones first, then those without a rank by name; a method that breaks a law has none."""
     lines = {name: make_line(name, own) for name, own in methods.items()}
-    standing = {name: own.standing for name, own in methods.items() if own.standing is not None and not lines[name].unranked}
-    ranks = _ranks(better(standing), {name for name, line in lines.items() if line.badge == "verified"})
+    standing = {
+        name: own.standing
+        for name, own in methods.items()
+        if own.standing is not None and not lines[name].unranked
+    }
+    ranks = _ranks(
+        better(standing), {name for name, line in lines.items() if line.badge == "verified"}
+    )
     best = {name: -(standing[name].figure.value or 0.0) for name in ranks}
     found = {name: replace(line, rank=ranks.get(name)) for name, line in lines.items()}
-    return tuple(found[name] for name in sorted(found, key=lambda name: (ranks.get(name, len(lines) + 1), best.get(name, 0.0), name)))
+    return tuple(
+        found[name]
+        for name in sorted(
+            found, key=lambda name: (ranks.get(name, len(lines) + 1), best.get(name, 0.0), name)
+        )
+    )
 
 
 def _ranks(above: Mapping[str, frozenset[str]], verified: Set[str]) -> dict[str, int]:
@@ -48,7 +59,10 @@ def _ranks(above: Mapping[str, frozenset[str]], verified: Set[str]) -> dict[str,
         above: By method, those that are told to be better.
         verified: Methods that somebody else ran again.
     """
-    return {name: 1 + len(found & verified if name in verified else found) for name, found in above.items()}
+    return {
+        name: 1 + len(found & verified if name in verified else found)
+        for name, found in above.items()
+    }
 
 
 def make_line(name: str, own: Measured) -> Line:
@@ -70,7 +84,11 @@ def make_line(name: str, own: Measured) -> Line:
 
 def _broken(entries: Sequence[Entry]) -> tuple[str, ...]:
     """Names of the laws that a method breaks in any of its entries."""
-    return tuple(dict.fromkeys(law for entry in entries if entry.contract is not None for law in entry.contract.broken))
+    return tuple(
+        dict.fromkeys(
+            law for entry in entries if entry.contract is not None for law in entry.contract.broken
+        )
+    )
 
 
 def _unfit(entries: Sequence[Entry]) -> str:
@@ -84,7 +102,11 @@ def _unfit(entries: Sequence[Entry]) -> str:
 
 def _untried(entry: Entry) -> bool:
     """Whether nobody has tried the laws on what was submitted; kgbench's own tests try them on its own methods."""
-    return entry.submission is not None and entry.contract is None and entry.record.identity.localizer.name not in known().localizers
+    return (
+        entry.submission is not None
+        and entry.contract is None
+        and entry.record.identity.localizer.name not in known().localizers
+    )
 
 
 def _badge(entries: Sequence[Entry]) -> Badge:

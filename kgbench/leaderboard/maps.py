@@ -36,7 +36,11 @@ class PlantScores:
     def figure(self) -> Figure:
         """The mean with its interval; of one plant the value alone."""
         values = np.array(list(self.values.values()))
-        return mean(values, self.support) if len(values) > 1 else Figure.alone(values[0], 1, "one plant")
+        return (
+            mean(values, self.support)
+            if len(values) > 1
+            else Figure.alone(values[0], 1, "one plant")
+        )
 
     def minus(self, other: PlantScores) -> Resampled:
         """Its paired difference from another method on the same plants.
@@ -46,7 +50,9 @@ class PlantScores:
         """
         if set(self.values) != set(other.values):
             raise DataError("two methods have figures of other plants, and cannot be compared")
-        apart: NDArray[Any] = np.array([own - other.values[plant] for plant, own in self.values.items()])
+        apart: NDArray[Any] = np.array(
+            [own - other.values[plant] for plant, own in self.values.items()]
+        )
         value, n = float(apart.mean()), len(apart)
         return Resampled(value, _counts(n) @ apart / n, (value, value), n)
 
@@ -57,7 +63,9 @@ def _counts(n: int) -> NDArray[np.int64]:
     return resample(n, DRAWS, 0)
 
 
-def mean_over_plants(figures: Mapping[str, Estimate], support: tuple[float, float] = (0.0, 1.0)) -> Estimate:
+def mean_over_plants(
+    figures: Mapping[str, Estimate], support: tuple[float, float] = (0.0, 1.0)
+) -> Estimate:
     """The mean over plants, whose interval is over plants; undefined where one of them is.
 
     Args:

@@ -38,19 +38,43 @@ def _board(board: Board) -> str:
     columns = table.ordered_columns
     body = [_row(line, columns, notes) for line in table.lines]
     ranked = table.ranked_by is not None
-    heads = [*(["rank"] if ranked else []), "method", "source", "cells", *(markdown_text(column.title) for column in columns)]
+    heads = [
+        *(["rank"] if ranked else []),
+        "method",
+        "source",
+        "cells",
+        *(markdown_text(column.title) for column in columns),
+    ]
     rows = [row if ranked else row[1:] for row in body]
-    text = tabulate(rows, heads, tablefmt="github", disable_numparse=True) if rows else "No entries yet."
-    parts = [f"## {board.title}", board.about, f"**{markdown_text(board.lead)}**", f"{table.title}:", text, *_below(table, notes)]
+    text = (
+        tabulate(rows, heads, tablefmt="github", disable_numparse=True)
+        if rows
+        else "No entries yet."
+    )
+    parts = [
+        f"## {board.title}",
+        board.about,
+        f"**{markdown_text(board.lead)}**",
+        f"{table.title}:",
+        text,
+        *_below(table, notes),
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _row(line: Line, columns: Sequence[Column], notes: Footnotes) -> list[str]:
     have, of = line.coverage
-    cells = [notes.cell(line.figures[column.key]) if column.key in line.figures else "–" for column in columns]
+    cells = [
+        notes.cell(line.figures[column.key]) if column.key in line.figures else "–"
+        for column in columns
+    ]
     name = markdown_text(line.method)
     name = f"*{name}*" if line.baseline else name
-    name += f" (breaks a law: {', '.join(law.replace('_', ' ') for law in line.broken)})" if line.broken else ""
+    name += (
+        f" (breaks a law: {', '.join(law.replace('_', ' ') for law in line.broken)})"
+        if line.broken
+        else ""
+    )
     return [line.rank_text or "–", name, line.badge, f"{have} of {of}", *cells]
 
 
@@ -60,7 +84,10 @@ def _below(table: Table, notes: Footnotes) -> Iterator[str]:
     for line in table.lines:
         if line.rank is None and line.unranked and table.ranked_by is not None:
             reasons.setdefault(line.unranked, []).append(line.method)
-    yield "\n".join(f"- without a rank: {markdown_text(', '.join(names))}: {markdown_text(why)}" for why, names in reasons.items())
+    yield "\n".join(
+        f"- without a rank: {markdown_text(', '.join(names))}: {markdown_text(why)}"
+        for why, names in reasons.items()
+    )
     keys = {column.key for column in table.columns}
     shown = (figure for line in table.lines for key, figure in line.figures.items() if key in keys)
     spread = spread_text(shown, table.spread)

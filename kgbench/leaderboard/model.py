@@ -84,7 +84,9 @@ class Table:
     def ordered_columns(self) -> tuple[Column, ...]:
         """All columns: the one that is shown first, the one that ranks, the others."""
         first = (self.shown_first, self.ranked_by)
-        return tuple(sorted(self.columns, key=lambda c: first.index(c.key) if c.key in first else 2))
+        return tuple(
+            sorted(self.columns, key=lambda c: first.index(c.key) if c.key in first else 2)
+        )
 
 
 @dataclass(frozen=True)

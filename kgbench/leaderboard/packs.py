@@ -23,7 +23,17 @@ from kgbench.errors import DataError, InputError, OutputError
 from kgbench.leaderboard import limits
 from kgbench.leaderboard.limits import FILES, VERIFICATION
 
-__all__ = ["NAME", "SUFFIX", "add", "inside_pack", "pack", "packs_below", "read_pack", "replace_pack", "unpack"]
+__all__ = [
+    "NAME",
+    "SUFFIX",
+    "add",
+    "inside_pack",
+    "pack",
+    "packs_below",
+    "read_pack",
+    "replace_pack",
+    "unpack",
+]
 
 SUFFIX = ".tar.xz"
 

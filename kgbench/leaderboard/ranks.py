@@ -74,7 +74,9 @@ def better(methods: Mapping[str, _C], level: float = LEVEL) -> dict[str, frozens
         methods: By name, what they are ranked by; all on the same cells.
         level: Share of tables without a wrong statement.
     """
-    defined = {name: value for name, own in methods.items() if (value := own.figure.value) is not None}
+    defined = {
+        name: value for name, own in methods.items() if (value := own.figure.value) is not None
+    }
     names = sorted(defined, key=lambda name: (-defined[name], name))
     first, second = np.triu_indices(len(names), 1)
     apart = [methods[names[i]].minus(methods[names[k]]) for i, k in zip(first, second, strict=True)]
@@ -85,7 +87,10 @@ def better(methods: Mapping[str, _C], level: float = LEVEL) -> dict[str, frozens
         above[second[told & (values < 0)], first[told & (values < 0)]] = True
     for i in range(len(names)):  # what follows: whoever is above i is above all that i is above
         above |= above[:, i : i + 1] & above[i : i + 1]
-    return {name: frozenset(names[i] for i in np.flatnonzero(above[:, k])) for k, name in enumerate(names)}
+    return {
+        name: frozenset(names[i] for i in np.flatnonzero(above[:, k]))
+        for k, name in enumerate(names)
+    }
 
 
 def _told_apart(apart: list[Resampled], level: float) -> Bool[np.ndarray, " pairs"]:
@@ -94,7 +99,12 @@ def _told_apart(apart: list[Resampled], level: float) -> Bool[np.ndarray, " pair
     draws: Float[np.ndarray, "pairs draws"] = np.stack([own.draws for own in apart])
     spread = _standard_errors(apart, draws)
     size = np.divide(np.abs(values), spread, out=np.zeros(len(values)), where=spread > 0)
-    drawn = np.divide(np.abs(draws - values[:, None]), spread[:, None], out=np.zeros_like(draws), where=spread[:, None] > 0)
+    drawn = np.divide(
+        np.abs(draws - values[:, None]),
+        spread[:, None],
+        out=np.zeros_like(draws),
+        where=spread[:, None] > 0,
+    )
     drawn[np.isnan(drawn)] = np.inf  # a draw without a difference counts against all of them
     n, many = min(own.n for own in apart), draws.shape[1]
     # A quantile of some draws is itself uncertain: its upper end is taken.
@@ -123,6 +133,8 @@ def _with_n(bound: float, n: int) -> float:
 
 def _standard_errors(apart: list[Resampled], draws: NDArray[Any]) -> Float[np.ndarray, " pairs"]:
     """Of each difference: that of its draws, and no less than what its floor, an interval of 95 %, amounts to."""
-    floors = np.array([max(own.value - own.floor[0], own.floor[1] - own.value) for own in apart]) / _Z
+    floors = (
+        np.array([max(own.value - own.floor[0], own.floor[1] - own.value) for own in apart]) / _Z
+    )
     spread: NDArray[Any] = np.maximum(np.nanstd(draws, axis=1), floors)
     return spread

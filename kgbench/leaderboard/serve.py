@@ -81,7 +81,10 @@ def _ended_by_signals() -> Iterator[None]:
 def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
     """The runs of a folder that are not on the board already; of each damaged one a `DamagedRecordWarning` tells."""
     there = {entry.record.id for entry in board}
-    found = {stored.record.id: Entry(stored.path, stored.record, None, None) for stored in RecordStore(own).scan()}
+    found = {
+        stored.record.id: Entry(stored.path, stored.record, None, None)
+        for stored in RecordStore(own).scan()
+    }
     return [entry for id, entry in found.items() if id not in there]
 
 
@@ -110,7 +113,9 @@ def site_server(folder: Path, port: int) -> Iterator[ThreadingHTTPServer]:
     try:
         server = _Server((HOST, port), partial(_Files, directory=str(folder)))
     except (OSError, OverflowError) as error:
-        raise InputError(f"cannot listen on port {port}: {error}; give another one by --port, or 0 for a free one") from error
+        raise InputError(
+            f"cannot listen on port {port}: {error}; give another one by --port, or 0 for a free one"
+        ) from error
     try:
         yield server
     finally:
@@ -125,7 +130,9 @@ class _Server(ThreadingHTTPServer):
     limit = 30.0
     """Seconds after which a connection is closed, whatever it still wants."""
 
-    def __init__(self, address: tuple[str, int], handler: Callable[..., SimpleHTTPRequestHandler]) -> None:
+    def __init__(
+        self, address: tuple[str, int], handler: Callable[..., SimpleHTTPRequestHandler]
+    ) -> None:
         """Listen."""
         super().__init__(address, handler)
         self._since: dict[socket.socket, float] = {}

@@ -100,16 +100,32 @@ def drafts(
         InputError: A name, code or address is not fit, or nobody knows where the code is.
     """
     said = {run.record.id: _submission(run.record, name, code, paper) for run in runs}
-    return tuple(Draft(run, said[run.record.id].model_copy(update={"contract": contracts.get(run.record.id)})) for run in runs)
+    return tuple(
+        Draft(
+            run, said[run.record.id].model_copy(update={"contract": contracts.get(run.record.id)})
+        )
+        for run in runs
+    )
 
 
-def _submission(record: Record, name: str | None, code: str | None, paper: str | None) -> Submission:
+def _submission(
+    record: Record, name: str | None, code: str | None, paper: str | None
+) -> Submission:
     try:
-        return Submission(record=record.id, name=name or record.identity.localizer.name, code=code or _code(record), paper=paper)
+        return Submission(
+            record=record.id,
+            name=name or record.identity.localizer.name,
+            code=code or _code(record),
+            paper=paper,
+        )
     except ValidationError as error:
         field = str(error.errors()[0]["loc"][0])
-        value = {"name": name or record.identity.localizer.name, "code": code, "paper": paper}.get(field)
-        raise InputError(f"{value!r} is no {field} of a submission: expected {_HINTS.get(field, error.errors()[0]['msg'])}") from None
+        value = {"name": name or record.identity.localizer.name, "code": code, "paper": paper}.get(
+            field
+        )
+        raise InputError(
+            f"{value!r} is no {field} of a submission: expected {_HINTS.get(field, error.errors()[0]['msg'])}"
+        ) from None
 
 
 def _code(record: Record) -> str:
@@ -135,7 +151,9 @@ def staged(found: Sequence[Draft]) -> Iterator[Path]:
             folder.mkdir(exist_ok=True)
             (folder / RECORD).write_text(draft.run.record.to_json(), encoding="utf-8")
             write_facts(draft.run.facts(), folder / FACTS)
-            hashes = {name: sha256((folder / name).read_bytes()).hexdigest() for name in (RECORD, FACTS)}
+            hashes = {
+                name: sha256((folder / name).read_bytes()).hexdigest() for name in (RECORD, FACTS)
+            }
             submission = draft.submission.model_copy(update={"files": hashes})
             (folder / SUBMISSION).write_text(submission.to_json(), encoding="utf-8")
         yield Path(place)
@@ -162,7 +180,12 @@ def checked(stage: Path, root: Path) -> list[Checked]:
 
 def _once(entry: Checked) -> Checked:
     """The entry, refused: what was submitted before is not replaced."""
-    twice = Finding(f"{entry.folder}/{RECORD}", "id", f"the same result is in {entry.folder}", "each result once")
+    twice = Finding(
+        f"{entry.folder}/{RECORD}",
+        "id",
+        f"the same result is in {entry.folder}",
+        "each result once",
+    )
     return replace(entry, findings=(*entry.findings, twice))
 
 
@@ -226,7 +249,12 @@ def standings(stage: Path, root: Path) -> list[Standing]:
     ids = {entry.record.id for entry in new}
     before = [entry for entry in _entries(root) if entry.record.id not in ids]
     boards = make_leaderboard([*before, *new]).boards
-    return [_standing(board, table, ids) for board in boards for table in board.tables if table.scope and _holds(table, ids)]
+    return [
+        _standing(board, table, ids)
+        for board in boards
+        for table in board.tables
+        if table.scope and _holds(table, ids)
+    ]
 
 
 def _entries(root: Path) -> list[Entry]:
@@ -239,6 +267,13 @@ def _holds(table: Table, ids: set[str]) -> bool:
 
 def _standing(board: Board, table: Table, ids: set[str]) -> Standing:
     new = frozenset(line.method for line in table.lines if ids.intersection(line.runs))
-    best = next((line.method for line in table.lines if line.rank is not None and not line.baseline and line.method not in new), None)
+    best = next(
+        (
+            line.method
+            for line in table.lines
+            if line.rank is not None and not line.baseline and line.method not in new
+        ),
+        None,
+    )
     kept = tuple(line for line in table.lines if line.method in new | {best, "random", "all"})
     return Standing(board, table, kept, new)

@@ -12,7 +12,17 @@ from kgbench.localizers._base import (
     Treatments,
     Unit,
 )
-from kgbench.localizers._registry import check_name, create, describe, fingerprint, is_foreign, names, needs, parameters_of, score_meaning
+from kgbench.localizers._registry import (
+    check_name,
+    create,
+    describe,
+    fingerprint,
+    is_foreign,
+    names,
+    needs,
+    parameters_of,
+    score_meaning,
+)
 
 __all__ = [
     "COSTS",

@@ -14,7 +14,17 @@ if TYPE_CHECKING:  # the names of all localizers are known without torch
     from kgbench.engine.treatment import Treatment
     from kgbench.models.pair import ModelPair
 
-__all__ = ["COSTS", "FLOORS", "NEEDS", "AbstractLocalizer", "InterventionLocalizer", "ScoringLocalizer", "Treatments", "Unit", "asked"]
+__all__ = [
+    "COSTS",
+    "FLOORS",
+    "NEEDS",
+    "AbstractLocalizer",
+    "InterventionLocalizer",
+    "ScoringLocalizer",
+    "Treatments",
+    "Unit",
+    "asked",
+]
 
 NEEDS = ("donor", "gradients", "counterfactual", "truth", "answer")
 """What a method may have to be given. `answer`: an intervention's `treat` and `fitted` get prompts with their targets."""
@@ -127,12 +137,17 @@ class InterventionLocalizer(AbstractLocalizer):
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
         """What a scan of single sites measures; by default each site by itself."""
-        from kgbench.engine.site_sets import all_sites, site_graft  # torch is not needed to know a localizer's name
+        from kgbench.engine.site_sets import (
+            all_sites,
+            site_graft,
+        )  # torch is not needed to know a localizer's name
 
         return [Unit(site_graft(pair, prompts, site), (site,)) for site in all_sites(pair, prompts)]
 
 
-def asked(method: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+def asked(
+    method: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt]
+) -> Sequence[Prompt]:
     """Prompts as an intervention gets them: without their answers, unless it says that it needs these."""
     return prompts if "answer" in method.needs else [pair.question(prompt) for prompt in prompts]
 

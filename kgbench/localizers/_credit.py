@@ -20,7 +20,10 @@ Place = tuple[int | None, str]
 
 
 def by_token(
-    pair: ModelPair, prompts: Sequence[Prompt], effects: Sequence[Float[np.ndarray, "row token"]], rows: Mapping[Place, int]
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    effects: Sequence[Float[np.ndarray, "row token"]],
+    rows: Mapping[Place, int],
 ) -> SiteScores:
     """The mean over prompts of a site's effect, which is the sum over its tokens; nothing in a prompt that lacks the region.
 
@@ -36,11 +39,18 @@ def by_token(
         for region in sorted({*cells}):
             sums[region] = sums.get(region, 0.0) + effect[:, cells == region].sum(axis=1)
     sites = all_sites(pair, prompts)
-    return {site: float(sums[site.region][rows[site.layer, site.component]] / len(prompts)) for site in sites}
+    return {
+        site: float(sums[site.region][rows[site.layer, site.component]] / len(prompts))
+        for site in sites
+    }
 
 
-def by_weight(pair: ModelPair, prompts: Sequence[Prompt], figure: Callable[[int], float]) -> SiteScores:
+def by_weight(
+    pair: ModelPair, prompts: Sequence[Prompt], figure: Callable[[int], float]
+) -> SiteScores:
     """The figure of each slot, the same in every region: weights are shared by all tokens."""
     places = Slots(pair.family, pair.n_layers).sites
-    figures = {place: figure(slot) for slot, place in enumerate(places) if place[1] in GROUPS["all"]}
+    figures = {
+        place: figure(slot) for slot, place in enumerate(places) if place[1] in GROUPS["all"]
+    }
     return {site: figures[site.layer, site.component] for site in all_sites(pair, prompts)}

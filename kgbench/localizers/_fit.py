@@ -18,7 +18,15 @@ from kgbench.localizers._base import InterventionLocalizer
 from kgbench.localizers._hooks import own_run
 from kgbench.models.pair import ModelPair
 
-__all__ = ["Corpus", "FittedLocalizer", "activations", "found_at", "holding", "seeded_key", "seeded_number"]
+__all__ = [
+    "Corpus",
+    "FittedLocalizer",
+    "activations",
+    "found_at",
+    "holding",
+    "seeded_key",
+    "seeded_number",
+]
 
 Method = TypeVar("Method", bound=InterventionLocalizer)
 Found = TypeVar("Found")
@@ -39,7 +47,9 @@ class Corpus:
     """The prompts that a method is fitted on, in an order of their own, and what has been computed from them."""
 
     def __init__(self, prompts: Sequence[Prompt]) -> None:
-        self.prompts = tuple(sorted(dict.fromkeys(prompts), key=lambda p: (p.name, p.fact.id, p.text)))
+        self.prompts = tuple(
+            sorted(dict.fromkeys(prompts), key=lambda p: (p.name, p.fact.id, p.text))
+        )
         self._known: dict[Hashable, Any] = {}
         self._latest: dict[Hashable, tuple[Hashable, Any]] = {}
 
@@ -49,9 +59,13 @@ class Corpus:
         Raises:
             InputError: There are none.
         """
-        found = self.once(("like", prompt.name), lambda: [p for p in self.prompts if p.name == prompt.name])
+        found = self.once(
+            ("like", prompt.name), lambda: [p for p in self.prompts if p.name == prompt.name]
+        )
         if not found:
-            raise InputError(f"the method was fitted on no prompt of the template {prompt.name!r}; fit it on all that it is to treat")
+            raise InputError(
+                f"the method was fitted on no prompt of the template {prompt.name!r}; fit it on all that it is to treat"
+            )
         return found
 
     def once(self, key: Hashable, compute: Callable[[], Found]) -> Found:
@@ -91,7 +105,9 @@ def found_at(learned: Mapping[tuple[str, Hook], Found], region: str, hook: Hook)
         InputError: Nothing was.
     """
     if (region, hook) not in learned:
-        raise InputError(f"the method was fitted on prompts without the region {region}; fit it on all prompts that it is to treat")
+        raise InputError(
+            f"the method was fitted on prompts without the region {region}; fit it on all prompts that it is to treat"
+        )
     return learned[region, hook]
 
 
@@ -112,5 +128,7 @@ def activations(
     engine = Engine(pair)
     for start in range(0, len(prompts), CHUNK):
         chunk = prompts[start : start + CHUNK]
-        treatments = [own_run(pair, len(pair.encoded(prompt).ids), weight_set).treatments for prompt in chunk]
+        treatments = [
+            own_run(pair, len(pair.encoded(prompt).ids), weight_set).treatments for prompt in chunk
+        ]
         yield from zip(chunk, engine.activations(chunk, treatments, hooks), strict=True)

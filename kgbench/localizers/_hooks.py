@@ -15,9 +15,28 @@ from kgbench.engine.treatment import Slots, Treatment, baseline_donor, donor_ind
 from kgbench.errors import NotApplicableError, UnknownNameError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.models.pair import ModelPair
-from kgbench.sites import GROUPS, OUTSIDE, PER_LAYER, Graft, Site, Term, parse_graft, scored_positions
+from kgbench.sites import (
+    GROUPS,
+    OUTSIDE,
+    PER_LAYER,
+    Graft,
+    Site,
+    Term,
+    parse_graft,
+    scored_positions,
+)
 
-__all__ = ["EMBEDDINGS", "Reading", "check_choice", "donor_runs", "hook_units", "one_donor", "own_run", "read", "treat_each"]
+__all__ = [
+    "EMBEDDINGS",
+    "Reading",
+    "check_choice",
+    "donor_runs",
+    "hook_units",
+    "one_donor",
+    "own_run",
+    "read",
+    "treat_each",
+]
 
 EMBEDDINGS = "emb"
 """What the embeddings put into the stream, beside the hook points: the input of layer 0."""
@@ -43,7 +62,10 @@ class Reading:
 
     def edited(self, edits: Callable[[int], Iterable[Edit]]) -> tuple[Treatment, ...]:
         """The treatments with the edits of each token."""
-        return tuple(replace(treatment, edits=tuple(edits(token))) for token, treatment in enumerate(self.base))
+        return tuple(
+            replace(treatment, edits=tuple(edits(token)))
+            for token, treatment in enumerate(self.base)
+        )
 
 
 def check_choice(what: str, given: str, known: Sequence[str]) -> None:
@@ -64,7 +86,9 @@ def one_donor(method: InterventionLocalizer, pair: ModelPair, sites: Graft) -> i
     """
     names = sites.donors() or (baseline_donor(pair),)
     if len(names) > 1:
-        raise NotApplicableError(f"{method.name} begins with the run of one donor, and this expression names {' and '.join(names)}")
+        raise NotApplicableError(
+            f"{method.name} begins with the run of one donor, and this expression names {' and '.join(names)}"
+        )
     return donor_index(pair, names[0])
 
 
@@ -85,7 +109,12 @@ def _own_run(n_slots: int, n_tokens: int, weight_set: int) -> Run:
 
 
 def read(
-    method: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft, points: Sequence[str], weight_set: int = 0
+    method: InterventionLocalizer,
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    sites: Graft,
+    points: Sequence[str],
+    weight_set: int = 0,
 ) -> list[Reading]:
     """Read an expression as activations; prompts whose regions lie alike have one reading.
 
@@ -100,8 +129,13 @@ def read(
     Raises:
         NotApplicableError: A term names components that none of the points stands for.
     """
-    grafted = graft_treatments(pair, prompts, sites)  # an expression that does not fit is an error here as elsewhere
-    terms = [(term, _hooks(method, pair, term, points), donor_index(pair, term.donor)) for term in sites.terms]
+    grafted = graft_treatments(
+        pair, prompts, sites
+    )  # an expression that does not fit is an error here as elsewhere
+    terms = [
+        (term, _hooks(method, pair, term, points), donor_index(pair, term.donor))
+        for term in sites.terms
+    ]
     slots = Slots(pair.family, pair.n_layers)
     known: dict[tuple[object, ...], Reading] = {}
     readings = []
@@ -113,7 +147,10 @@ def read(
             for term, hooks, donor in terms:
                 for token in term.positions.tokens(encoded.regions, len(encoded.ids)):
                     kept[token].update(dict.fromkeys(hooks, donor))
-            known[layout] = Reading(tuple(_base(slots, t, weight_set) for t in treatments), tuple(map(_donors_only, kept)))
+            known[layout] = Reading(
+                tuple(_base(slots, t, weight_set) for t in treatments),
+                tuple(map(_donors_only, kept)),
+            )
         readings.append(known[layout])
     return readings
 
@@ -148,7 +185,9 @@ def _donors_only(kept: Mapping[Hook, int]) -> Mapping[Hook, int]:
     return {hook: kept[hook] for hook in order if kept[hook]}
 
 
-def _hooks(method: InterventionLocalizer, pair: ModelPair, term: Term, points: Sequence[str]) -> tuple[Hook, ...]:
+def _hooks(
+    method: InterventionLocalizer, pair: ModelPair, term: Term, points: Sequence[str]
+) -> tuple[Hook, ...]:
     """The hooks that a term means."""
     has = frozenset(pair.family.components)
     named = has & frozenset(term.component_names()) - frozenset(OUTSIDE[2:])
@@ -161,7 +200,9 @@ def _hooks(method: InterventionLocalizer, pair: ModelPair, term: Term, points: S
     return (*([Hook(0, "resid_pre")] if EMBEDDINGS in meant else []), *hooks)
 
 
-def _reason(method: InterventionLocalizer, pair: ModelPair, named: frozenset[str], points: Sequence[str]) -> str:
+def _reason(
+    method: InterventionLocalizer, pair: ModelPair, named: frozenset[str], points: Sequence[str]
+) -> str:
     def listed(names: frozenset[str]) -> str:
         return "+".join(c for c in pair.family.components if c in names)
 
@@ -172,7 +213,9 @@ def _reason(method: InterventionLocalizer, pair: ModelPair, named: frozenset[str
 # ------------------------------------------------------------------------------------------------ scans
 
 
-def hook_units(pair: ModelPair, prompts: Sequence[Prompt], points: Sequence[str], window: int = 1) -> list[Unit]:
+def hook_units(
+    pair: ModelPair, prompts: Sequence[Prompt], points: Sequence[str], window: int = 1
+) -> list[Unit]:
     """What a scan of hooks measures, at every region.
 
     A hook's value goes to the components that it stands for. The residual stream stands for everything before it, so a layer is credited
@@ -189,11 +232,20 @@ def hook_units(pair: ModelPair, prompts: Sequence[Prompt], points: Sequence[str]
     units: list[Unit] = []
     for region in dict.fromkeys(site.region for site in sites):
         here = [site for site in sites if site.region == region]
-        units += _region_units(pair, scored_positions(region, regions), here, points, window, len(units))
+        units += _region_units(
+            pair, scored_positions(region, regions), here, points, window, len(units)
+        )
     return units
 
 
-def _region_units(pair: ModelPair, positions: str, sites: Sequence[Site], points: Sequence[str], window: int, first: int) -> list[Unit]:
+def _region_units(
+    pair: ModelPair,
+    positions: str,
+    sites: Sequence[Site],
+    points: Sequence[str],
+    window: int,
+    first: int,
+) -> list[Unit]:
     units: list[Unit] = []
     for point in points:
         names = "+".join(c for c in pair.family.components if c in STANDS_FOR[point])
@@ -219,4 +271,6 @@ def _window(pair: ModelPair, layer: int, window: int) -> str:
 def _credited(sites: Sequence[Site], point: str, layer: int) -> tuple[Site, ...]:
     """Sites that a hook stands for, and no hook before it."""
     wanted = {EMBEDDINGS: None, "resid_pre": layer - 1}.get(point, layer)
-    return tuple(site for site in sites if site.layer == wanted and site.component in STANDS_FOR[point])
+    return tuple(
+        site for site in sites if site.layer == wanted and site.component in STANDS_FOR[point]
+    )

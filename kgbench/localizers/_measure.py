@@ -24,7 +24,9 @@ DESCRIBED = 1 << 18
 """Most treatments described at once: configurations × tokens."""
 
 
-def logprobs(pair: ModelPair, prompts: Sequence[Prompt], configurations: Sequence[Treatments]) -> Float[np.ndarray, "configuration prompt"]:
+def logprobs(
+    pair: ModelPair, prompts: Sequence[Prompt], configurations: Sequence[Treatments]
+) -> Float[np.ndarray, "configuration prompt"]:
     """Log-probability (nats) of each prompt's target under each configuration, with all of a prompt's configurations in one tree."""
     engine = Engine(pair)
     targets = torch.tensor([pair.encoded(prompt).target for prompt in prompts])
@@ -40,7 +42,10 @@ def logprobs(pair: ModelPair, prompts: Sequence[Prompt], configurations: Sequenc
 
 
 def site_logprobs(
-    pair: ModelPair, prompts: Sequence[Prompt], sets: Sequence[Collection[Site]], left_out: bool = False
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    sets: Sequence[Collection[Site]],
+    left_out: bool = False,
 ) -> Float[np.ndarray, "set prompt"]:
     """Log-probability (nats) of each prompt's target under the graft of each set of sites.
 
@@ -56,4 +61,7 @@ def site_logprobs(
     longest = max(len(pair.encoded(prompt).ids) for prompt in prompts)
     step = max(1, DESCRIBED // (len(sets) * longest))
     chunks = [prompts[start : start + step] for start in range(0, len(prompts), step)]
-    return np.concatenate([logprobs(pair, c, [site_treatments(pair, c, s, left_out) for s in some]) for c in chunks], axis=1)
+    return np.concatenate(
+        [logprobs(pair, c, [site_treatments(pair, c, s, left_out) for s in some]) for c in chunks],
+        axis=1,
+    )

@@ -16,7 +16,17 @@ from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.localizers._base import SCANS, AbstractLocalizer, InterventionLocalizer
 from kgbench.registry import Registry, told
 
-__all__ = ["check_name", "create", "describe", "fingerprint", "is_foreign", "names", "needs", "parameters_of", "score_meaning"]
+__all__ = [
+    "check_name",
+    "create",
+    "describe",
+    "fingerprint",
+    "is_foreign",
+    "names",
+    "needs",
+    "parameters_of",
+    "score_meaning",
+]
 
 
 @cache
@@ -35,7 +45,12 @@ def describe() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _described(found: type[AbstractLocalizer], origin: str) -> dict[str, Any]:
-    facts = {"kind": found.kind, "needs": sorted(found.needs), "cost": found.cost, "paper": found.paper}
+    facts = {
+        "kind": found.kind,
+        "needs": sorted(found.needs),
+        "cost": found.cost,
+        "paper": found.paper,
+    }
     return {**facts, "from": origin, "about": found.about}
 
 
@@ -98,20 +113,34 @@ def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocali
     parameters = {f.name: _default(f) for f in fields(found)}
     unknown = [key for key in arguments if key not in parameters]
     if unknown:
-        raise UnknownNameError(f"parameter of localizer {name!r}:", unknown[0], parameters, "" if parameters else "It has no parameters.")
+        raise UnknownNameError(
+            f"parameter of localizer {name!r}:",
+            unknown[0],
+            parameters,
+            "" if parameters else "It has no parameters.",
+        )
     kinds = _kinds(found)
-    values = {key: _read(f"localizer {name!r}: the parameter {key}", text, kinds[key], parameters[key]) for key, text in arguments.items()}
+    values = {
+        key: _read(f"localizer {name!r}: the parameter {key}", text, kinds[key], parameters[key])
+        for key, text in arguments.items()
+    }
     if "seed" in parameters:
         values.setdefault("seed", seed)
-    needed = [key for key, default in parameters.items() if default is MISSING and key not in values]
+    needed = [
+        key for key, default in parameters.items() if default is MISSING and key not in values
+    ]
     if needed:
-        raise InputError(f"localizer {name!r} needs its parameter {needed[0]!r}: give --localizer-arg {needed[0]}=VALUE")
+        raise InputError(
+            f"localizer {name!r} needs its parameter {needed[0]!r}: give --localizer-arg {needed[0]}=VALUE"
+        )
     try:
         return found(**values)
     except KgbenchError:
         raise
     except (Exception, SystemExit, GeneratorExit) as error:  # whatever an author's code raises
-        raise InputError(f"localizer {name!r} does not take these parameters: {told(error)}") from error
+        raise InputError(
+            f"localizer {name!r} does not take these parameters: {told(error)}"
+        ) from error
 
 
 def parameters_of(name: str) -> dict[str, dict[str, str]]:
@@ -163,7 +192,11 @@ def _docs(found: type[AbstractLocalizer]) -> dict[str, str]:
         for line, below in pairwise(body):
             field = line.target if isinstance(line, ast.AnnAssign) else None
             text = below.value if isinstance(below, ast.Expr) else None
-            if isinstance(field, ast.Name) and isinstance(text, ast.Constant) and isinstance(text.value, str):
+            if (
+                isinstance(field, ast.Name)
+                and isinstance(text, ast.Constant)
+                and isinstance(text.value, str)
+            ):
                 docs[field.id] = " ".join(text.value.split())
     return docs
 
@@ -191,12 +224,22 @@ def _read(what: str, text: str, kind: Any, default: Any) -> Any:
         kind: A type: bool, int, float, str, a tuple of one of these, or a union with None. Any other is text.
         default: The parameter's default, as an example.
     """
-    choices = [choice for choice in get_args(kind) if choice is not NoneType] if get_origin(kind) in (Union, UnionType) else [kind]
-    if len(choices) < len(get_args(kind)) and text.lower() == "none" and get_origin(kind) is not tuple:
+    choices = (
+        [choice for choice in get_args(kind) if choice is not NoneType]
+        if get_origin(kind) in (Union, UnionType)
+        else [kind]
+    )
+    if (
+        len(choices) < len(get_args(kind))
+        and text.lower() == "none"
+        and get_origin(kind) is not tuple
+    ):
         return None
     if get_origin(choices[0]) is tuple:
         inner = get_args(choices[0])[0]
-        return tuple(_read(what, part.strip(), inner, default) for part in text.split(",") if part.strip())
+        return tuple(
+            _read(what, part.strip(), inner, default) for part in text.split(",") if part.strip()
+        )
     return _plain(what, text, choices[0], default)
 
 
@@ -211,4 +254,6 @@ def _plain(what: str, text: str, kind: Any, default: Any) -> Any:
         return kind(text)
     except ValueError:
         example = default if isinstance(default, int | float) else {int: 3, float: 0.5}[kind]
-        raise InputError(f"{what} is a {'whole ' if kind is int else ''}number such as {example}, not {text!r}") from None
+        raise InputError(
+            f"{what} is a {'whole ' if kind is int else ''}number such as {example}, not {text!r}"
+        ) from None

@@ -88,28 +88,51 @@ class Ablation(FittedLocalizer):
             fill = fills(prompt)
 
             def edits(token: int) -> Iterator[Edit]:
-                return (Write(hook, fill(token, hook)) for hook in hooks if hook not in reading.kept[token])
+                return (
+                    Write(hook, fill(token, hook))
+                    for hook in hooks
+                    if hook not in reading.kept[token]
+                )
 
             return reading.edited(edits)
 
-        apart: Mapping[str, Callable[[Prompt], Hashable]] = {"zero": lambda p: None, "mean": _who, "resample": lambda p: p}
+        apart: Mapping[str, Callable[[Prompt], Hashable]] = {
+            "zero": lambda p: None,
+            "mean": _who,
+            "resample": lambda p: p,
+        }
         return treat_each(prompts, readings, destroyed, apart[self.method])
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
         """One hook at one region each."""
         return hook_units(pair, prompts, self.point.split("+"))
 
-    def _fills(self, pair: ModelPair, prompts: Sequence[Prompt], donor: int, hooks: Sequence[Hook]) -> Callable[[Prompt], Fill]:
+    def _fills(
+        self, pair: ModelPair, prompts: Sequence[Prompt], donor: int, hooks: Sequence[Hook]
+    ) -> Callable[[Prompt], Fill]:
         if self.method == "zero":
-            nothing = Values(torch.zeros(pair.recipient.config.hidden_size, dtype=pair.dtype, device=pair.device))
+            nothing = Values(
+                torch.zeros(pair.recipient.config.hidden_size, dtype=pair.dtype, device=pair.device)
+            )
             return lambda prompt: lambda token, hook: nothing
         corpus = self.corpus(prompts)
         if self.method == "mean":
-            means = corpus.latest("means", (donor, frozenset(prompts)), lambda: _means(pair, corpus, prompts, donor, hooks))
+            means = corpus.latest(
+                "means",
+                (donor, frozenset(prompts)),
+                lambda: _means(pair, corpus, prompts, donor, hooks),
+            )
             return lambda prompt: _averaged(pair, prompt, means)
         sources = {prompt: _sources(pair, corpus, prompt, self.seed) for prompt in prompts}
-        wanted = sorted({p for found in sources.values() for p in found.values()}, key=lambda p: (p.name, p.fact.id, p.text))
-        seen = corpus.latest("resampled", (donor, tuple(wanted)), lambda: dict(activations(pair, wanted, donor, hooks)))
+        wanted = sorted(
+            {p for found in sources.values() for p in found.values()},
+            key=lambda p: (p.name, p.fact.id, p.text),
+        )
+        seen = corpus.latest(
+            "resampled",
+            (donor, tuple(wanted)),
+            lambda: dict(activations(pair, wanted, donor, hooks)),
+        )
         return lambda prompt: _resampled(pair, prompt, sources[prompt], seen, hooks)
 
 
@@ -118,7 +141,9 @@ def _who(prompt: Prompt) -> tuple[str, str]:
     return prompt.name, prompt.fact.id
 
 
-def _means(pair: ModelPair, corpus: Corpus, prompts: Sequence[Prompt], donor: int, hooks: Sequence[Hook]) -> Means:
+def _means(
+    pair: ModelPair, corpus: Corpus, prompts: Sequence[Prompt], donor: int, hooks: Sequence[Hook]
+) -> Means:
     """The mean over tokens of the same region in the same template's prompts of other facts."""
     wanted = frozenset(map(_who, prompts))
     own = _sums(pair, [p for p in corpus.prompts if _who(p) in wanted], donor, hooks, _who)
@@ -127,7 +152,10 @@ def _means(pair: ModelPair, corpus: Corpus, prompts: Sequence[Prompt], donor: in
         add_up = partial(_sums, pair, corpus.like(prompt), donor, hooks, attrgetter("name"))
         everything = corpus.once(("sums", prompt.name, donor), add_up)
         for place in {(_who(prompt), cell) for cell in token_cells(pair, prompt)} - found.keys():
-            (count, total), (own_count, own_total) = everything.get((prompt.name, place[1]), NOTHING), own.get(place, NOTHING)
+            (count, total), (own_count, own_total) = (
+                everything.get((prompt.name, place[1]), NOTHING),
+                own.get(place, NOTHING),
+            )
             if count == own_count:
                 raise InputError(
                     f"ablation has no prompt {prompt.name!r} of another fact to average {place[1]} over: give it two facts or more"
@@ -138,7 +166,11 @@ def _means(pair: ModelPair, corpus: Corpus, prompts: Sequence[Prompt], donor: in
 
 
 def _sums(
-    pair: ModelPair, prompts: Sequence[Prompt], donor: int, hooks: Sequence[Hook], whose: Callable[[Prompt], Hashable]
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    donor: int,
+    hooks: Sequence[Hook],
+    whose: Callable[[Prompt], Hashable],
 ) -> Mapping[tuple[Hashable, str], tuple[int, Tensor]]:
     """Number of tokens, and the sum [hook, width] of their activations, by what a prompt counts for and by region."""
     sums: dict[tuple[Hashable, str], tuple[int, Tensor]] = {}
@@ -163,21 +195,33 @@ def _sources(pair: ModelPair, corpus: Corpus, prompt: Prompt, seed: int) -> Mapp
 
     found, own = {}, seeded_key(prompt.fact.id, seed)
     for cell in token_cells(pair, prompt):
-        others = [(key, p) for key, p in corpus.once(("ring", prompt.name, cell), partial(ring, cell)) if key != own]
+        others = [
+            (key, p)
+            for key, p in corpus.once(("ring", prompt.name, cell), partial(ring, cell))
+            if key != own
+        ]
         if not others:
-            raise InputError(f"ablation has no prompt {prompt.name!r} of another fact to resample {cell} from: give it two facts or more")
+            raise InputError(
+                f"ablation has no prompt {prompt.name!r} of another fact to resample {cell} from: give it two facts or more"
+            )
         found[cell] = next((p for key, p in others if key > own), others[0][1])
     return found
 
 
 def _resampled(
-    pair: ModelPair, prompt: Prompt, sources: Mapping[str, Prompt], seen: Mapping[Prompt, Tensor], hooks: Sequence[Hook]
+    pair: ModelPair,
+    prompt: Prompt,
+    sources: Mapping[str, Prompt],
+    seen: Mapping[Prompt, Tensor],
+    hooks: Sequence[Hook],
 ) -> Fill:
     cells, numbers = token_cells(pair, prompt), {hook: i for i, hook in enumerate(hooks)}
 
     def fill(token: int, hook: Hook) -> Values:
         source = sources[cells[token]]
-        tokens = [other for other, cell in enumerate(token_cells(pair, source)) if cell == cells[token]]
+        tokens = [
+            other for other, cell in enumerate(token_cells(pair, source)) if cell == cells[token]
+        ]
         turn = cells[:token].count(cells[token])
         return Values(seen[source][numbers[hook], tokens[turn % len(tokens)]])
 

@@ -9,7 +9,14 @@ from kgbench.data import Prompt
 from kgbench.engine.edits import POINTS, Copy
 from kgbench.engine.treatment import Treatment
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
-from kgbench.localizers._hooks import Reading, check_choice, donor_runs, hook_units, read, treat_each
+from kgbench.localizers._hooks import (
+    Reading,
+    check_choice,
+    donor_runs,
+    hook_units,
+    read,
+    treat_each,
+)
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
@@ -56,7 +63,11 @@ class ActivationPatch(InterventionLocalizer):
 
         def patched(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
             runs = donor_runs(pair, reading)
-            return reading.edited(lambda token: (Copy(hook, runs[donor]) for hook, donor in reading.kept[token].items()))
+            return reading.edited(
+                lambda token: (
+                    Copy(hook, runs[donor]) for hook, donor in reading.kept[token].items()
+                )
+            )
 
         return treat_each(prompts, read(self, pair, prompts, sites, (self.point,)), patched)
 

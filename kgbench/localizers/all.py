@@ -25,5 +25,7 @@ class All(InterventionLocalizer):
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         """The donor at every site of the default components."""
-        graft_treatments(pair, prompts, sites)  # an expression that does not fit is an error here as elsewhere
+        graft_treatments(
+            pair, prompts, sites
+        )  # an expression that does not fit is an error here as elsewhere
         return graft_treatments(pair, prompts, parse_graft("ALL"))

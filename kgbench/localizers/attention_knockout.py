@@ -56,16 +56,27 @@ class AttentionKnockout(InterventionLocalizer):
         layers = range(pair.n_layers)
 
         def cut(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
-            lost = [[t for t, kept in enumerate(reading.kept) if Hook(layer, KEPT) not in kept] for layer in layers]
+            lost = [
+                [t for t, kept in enumerate(reading.kept) if Hook(layer, KEPT) not in kept]
+                for layer in layers
+            ]
 
             def cuts(token: int) -> tuple[Cut, ...]:
                 keys = (frozenset(t for t in lost[layer] if t < token) for layer in layers)
-                return tuple(Cut(layer, some) for layer, some in zip(layers, keys, strict=True) if some)
+                return tuple(
+                    Cut(layer, some) for layer, some in zip(layers, keys, strict=True) if some
+                )
 
-            return tuple(replace(treatment, cuts=cuts(token)) for token, treatment in enumerate(reading.base))
+            return tuple(
+                replace(treatment, cuts=cuts(token)) for token, treatment in enumerate(reading.base)
+            )
 
-        return treat_each(prompts, read(self, pair, prompts, sites, (KEPT,), one_donor(self, pair, sites)), cut)
+        return treat_each(
+            prompts, read(self, pair, prompts, sites, (KEPT,), one_donor(self, pair, sites)), cut
+        )
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
         """A window of layers at one region each."""
-        return [replace(unit, minus=None) for unit in hook_units(pair, prompts, (KEPT,), self.window)]
+        return [
+            replace(unit, minus=None) for unit in hook_units(pair, prompts, (KEPT,), self.window)
+        ]

@@ -36,8 +36,19 @@ class AttributionPatch(ScoringLocalizer):
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """Effects summed over each site's tokens."""
-        hooks = [Hook(0, "resid_pre"), *(Hook(layer, point) for layer in range(pair.n_layers) for point in ("attn_out", "mlp_out"))]
-        rows = {place: hooks.index(_hook(*place)) for place in Slots(pair.family, pair.n_layers).sites if place[1] not in OUTSIDE[2:]}
+        hooks = [
+            Hook(0, "resid_pre"),
+            *(
+                Hook(layer, point)
+                for layer in range(pair.n_layers)
+                for point in ("attn_out", "mlp_out")
+            ),
+        ]
+        rows = {
+            place: hooks.index(_hook(*place))
+            for place in Slots(pair.family, pair.n_layers).sites
+            if place[1] not in OUTSIDE[2:]
+        }
         return by_token(pair, prompts, patch_effects(pair, prompts, hooks), rows)
 
 

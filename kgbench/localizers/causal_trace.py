@@ -16,7 +16,16 @@ from kgbench.engine.treatment import Treatment
 from kgbench.errors import InputError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.localizers._fit import Corpus, FittedLocalizer, holding, seeded_number
-from kgbench.localizers._hooks import EMBEDDINGS, Reading, check_choice, hook_units, one_donor, own_run, read, treat_each
+from kgbench.localizers._hooks import (
+    EMBEDDINGS,
+    Reading,
+    check_choice,
+    hook_units,
+    one_donor,
+    own_run,
+    read,
+    treat_each,
+)
 from kgbench.models.family import module_at
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
@@ -78,7 +87,9 @@ class CausalTrace(FittedLocalizer):
                 f"window={self.window} would credit the layers before it; give window=1 with point={self.point}"
             )
         if not 0 <= self.noise < float("inf"):
-            raise InputError(f"{self.name} needs a noise of 0 or more standard deviations, got {self.noise}")
+            raise InputError(
+                f"{self.name} needs a noise of 0 or more standard deviations, got {self.noise}"
+            )
 
     def variants(self) -> Sequence[InterventionLocalizer]:
         """One for each draw."""
@@ -93,7 +104,9 @@ class CausalTrace(FittedLocalizer):
         def traced(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
             entity = pair.encoded(prompt).regions["FE"]
             noise = deviation * torch.from_numpy(self.standard_noise(pair, prompt))
-            values = dict(zip(entity, map(Values, noise.to(pair.dtype).to(pair.device)), strict=True))
+            values = dict(
+                zip(entity, map(Values, noise.to(pair.dtype).to(pair.device)), strict=True)
+            )
             clean = own_run(pair, len(reading.base), donor)
 
             def edits(token: int) -> Iterator[Edit]:
@@ -108,7 +121,9 @@ class CausalTrace(FittedLocalizer):
     def standard_noise(self, pair: ModelPair, prompt: Prompt) -> Float[np.ndarray, "token width"]:
         """The draw for each token of the first entity, before it is scaled: the same for a fact, whatever the prompt."""
         generator = np.random.default_rng(seeded_number(self.seed, self.draw, prompt.fact.id))
-        return generator.standard_normal((len(pair.encoded(prompt).regions["FE"]), pair.recipient.config.hidden_size))
+        return generator.standard_normal(
+            (len(pair.encoded(prompt).regions["FE"]), pair.recipient.config.hidden_size)
+        )
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
         """A window of layers at one region each."""
@@ -117,12 +132,20 @@ class CausalTrace(FittedLocalizer):
     def _deviation(self, pair: ModelPair, corpus: Corpus, donor: int) -> float:
         def deviation() -> float:
             model = tuple(pair.donors.values())[donor - 1]
-            ids = [pair.encoded(p).ids[token] for p in corpus.prompts for token in pair.encoded(p).regions["FE"]]
+            ids = [
+                pair.encoded(p).ids[token]
+                for p in corpus.prompts
+                for token in pair.encoded(p).regions["FE"]
+            ]
             found = torch.tensor(ids, device=pair.device)
             with torch.inference_mode():
                 for path in pair.family.paths(None, "emb"):
                     found = module_at(model, path)(found)
             # Granite's embeddings are multiplied behind their module; Gemma's module does it itself.
-            return self.noise * float(found.double().std()) * float(getattr(model.config, "embedding_multiplier", 1.0))
+            return (
+                self.noise
+                * float(found.double().std())
+                * float(getattr(model.config, "embedding_multiplier", 1.0))
+            )
 
         return corpus.once(("deviation", donor, self.noise), deviation)

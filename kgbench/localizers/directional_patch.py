@@ -17,7 +17,14 @@ from kgbench.engine.treatment import Treatment
 from kgbench.errors import InputError
 from kgbench.localizers._base import Treatments, Unit
 from kgbench.localizers._fit import Corpus, FittedLocalizer, activations, found_at, seeded_key
-from kgbench.localizers._hooks import Reading, check_choice, donor_runs, hook_units, read, treat_each
+from kgbench.localizers._hooks import (
+    Reading,
+    check_choice,
+    donor_runs,
+    hook_units,
+    read,
+    treat_each,
+)
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
@@ -74,7 +81,9 @@ class DirectionalPatch(FittedLocalizer):
             if given < 1:
                 raise InputError(f"{self.name} needs {what} of 1 or more, got {given}")
         if self.directions != "pca" and self.k != 1:
-            raise InputError(f"{self.name} has one mean direction, so k={self.k} needs directions=pca")
+            raise InputError(
+                f"{self.name} has one mean direction, so k={self.k} needs directions=pca"
+            )
 
     @property
     def reaches_donor(self) -> bool:
@@ -103,7 +112,9 @@ class DirectionalPatch(FittedLocalizer):
 
             return reading.edited(edits)
 
-        return treat_each(prompts, readings, patched, lambda prompt: self._fitted_on(corpus, prompt))
+        return treat_each(
+            prompts, readings, patched, lambda prompt: self._fitted_on(corpus, prompt)
+        )
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
         """One hook at one region each."""
@@ -114,7 +125,12 @@ class DirectionalPatch(FittedLocalizer):
 
         def halves() -> Mapping[str, int]:
             facts = {p.fact.id for p in corpus.like(prompt)}
-            return {fact: i % 2 for i, fact in enumerate(sorted(facts, key=lambda fact: seeded_key(fact, self.seed)))}
+            return {
+                fact: i % 2
+                for i, fact in enumerate(
+                    sorted(facts, key=lambda fact: seeded_key(fact, self.seed))
+                )
+            }
 
         return corpus.once(("halves", prompt.name), halves).get(prompt.fact.id)
 
@@ -125,7 +141,9 @@ class DirectionalPatch(FittedLocalizer):
 
     def _fitted_on(self, corpus: Corpus, prompt: Prompt) -> tuple[str, str | int | None]:
         """What prompts with the same directions have in common."""
-        return prompt.name, prompt.fact.id if self.directions == "fact" else self._half(corpus, prompt)
+        return prompt.name, prompt.fact.id if self.directions == "fact" else self._half(
+            corpus, prompt
+        )
 
     def _bases(self, pair: ModelPair, corpus: Corpus, prompt: Prompt, donor: int) -> Bases:
         """Directions for a prompt."""
@@ -137,7 +155,9 @@ class DirectionalPatch(FittedLocalizer):
         """Directions from other prompts of the same fact; those of one fact are kept at a time."""
 
         def fit() -> Bases:
-            same = [p for p in corpus.prompts if p.fact.id == prompt.fact.id and p.name != prompt.name]
+            same = [
+                p for p in corpus.prompts if p.fact.id == prompt.fact.id and p.name != prompt.name
+            ]
             if not same:
                 raise InputError(
                     f"{self.name} with directions=fact takes them from other prompts of the same fact, "
@@ -147,15 +167,21 @@ class DirectionalPatch(FittedLocalizer):
 
         return corpus.latest(f"fact {donor}", (prompt.name, prompt.fact.id), fit)
 
-    def _bases_of_others(self, pair: ModelPair, corpus: Corpus, prompt: Prompt, donor: int) -> Bases:
+    def _bases_of_others(
+        self, pair: ModelPair, corpus: Corpus, prompt: Prompt, donor: int
+    ) -> Bases:
         """Directions for a prompt, from prompts of the same template and the other half of the facts."""
         half = self._half(corpus, prompt)
 
         def fit() -> Bases:
             others = [p for p in corpus.like(prompt) if self._half(corpus, p) != half]
             if not others:
-                raise InputError(f"{self.name} takes its directions from other facts than it is used on, so it needs two facts or more")
-            chosen = sorted({p.fact.id for p in others}, key=lambda fact: seeded_key(fact, self.seed))[: self.facts]
+                raise InputError(
+                    f"{self.name} takes its directions from other facts than it is used on, so it needs two facts or more"
+                )
+            chosen = sorted(
+                {p.fact.id for p in others}, key=lambda fact: seeded_key(fact, self.seed)
+            )[: self.facts]
             return self._fit(pair, [p for p in others if p.fact.id in chosen], donor)
 
         return corpus.once(("bases", prompt.name, half, donor), fit)
@@ -163,12 +189,18 @@ class DirectionalPatch(FittedLocalizer):
     def _fit(self, pair: ModelPair, prompts: Sequence[Prompt], donor: int) -> Bases:
         hooks = [Hook(layer, self.point) for layer in range(pair.n_layers)]
         found: dict[tuple[str, Hook], list[Tensor]] = defaultdict(list)
-        both = zip(activations(pair, prompts, donor, hooks), activations(pair, prompts, 0, hooks), strict=True)
+        both = zip(
+            activations(pair, prompts, donor, hooks),
+            activations(pair, prompts, 0, hooks),
+            strict=True,
+        )
         for (prompt, theirs), (_, ours) in both:
             for token, cell in enumerate(token_cells(pair, prompt)):
                 for hook, difference in zip(hooks, (theirs - ours)[:, token], strict=True):
                     found[cell, hook].append(difference)
-        return {place: self._basis(torch.stack(differences)) for place, differences in found.items()}
+        return {
+            place: self._basis(torch.stack(differences)) for place, differences in found.items()
+        }
 
     def _basis(self, differences: Float[Tensor, "token width"]) -> Values | None:
         wide = differences.double()

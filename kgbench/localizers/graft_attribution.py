@@ -41,9 +41,13 @@ class GraftAttribution(ScoringLocalizer):
     def __post_init__(self) -> None:
         """Refuse parameters that contradict each other."""
         if self.steps < 1 or not 0 <= self.at <= 1:
-            raise InputError(f"graft_attribution takes steps of 1 or more and at from 0 to 1, not steps={self.steps} at={self.at}")
+            raise InputError(
+                f"graft_attribution takes steps of 1 or more and at from 0 to 1, not steps={self.steps} at={self.at}"
+            )
         if self.steps > 1 and self.at:
-            raise InputError("graft_attribution with several steps runs along the whole path: leave 'at' out, or give steps=1")
+            raise InputError(
+                "graft_attribution with several steps runs along the whole path: leave 'at' out, or give steps=1"
+            )
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """Effects summed over each site's tokens."""
@@ -51,7 +55,10 @@ class GraftAttribution(ScoringLocalizer):
         rows = {sites[slot]: row for row, slot in enumerate(default_slots(pair))}
         maps = [graft_effects(pair, prompts, at) for at, _ in self._rule()]
         weights = [weight for _, weight in self._rule()]
-        effects = [sum(weight * effect for weight, effect in zip(weights, each, strict=True)) for each in zip(*maps, strict=True)]
+        effects = [
+            sum(weight * effect for weight, effect in zip(weights, each, strict=True))
+            for each in zip(*maps, strict=True)
+        ]
         return by_token(pair, prompts, effects, rows)
 
     def _rule(self) -> list[tuple[float, float]]:

@@ -30,5 +30,7 @@ class GraftDrop(ScoringLocalizer):
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """m(all) - m(all but the site)."""
         sites = all_sites(pair, prompts)
-        means = site_logprobs(pair, prompts, [(), *((site,) for site in sites)], left_out=True).mean(axis=1)
+        means = site_logprobs(
+            pair, prompts, [(), *((site,) for site in sites)], left_out=True
+        ).mean(axis=1)
         return dict(zip(sites, (means[0] - means[1:]).tolist(), strict=True))

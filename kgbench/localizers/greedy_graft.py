@@ -35,7 +35,9 @@ class GreedyGraft(ScoringLocalizer):
     def __post_init__(self) -> None:
         """Refuse a number of steps that is none."""
         if self.steps < 1:
-            raise InputError(f"greedy_graft chooses at least one site: expected steps of 1 or more, not {self.steps}")
+            raise InputError(
+                f"greedy_graft chooses at least one site: expected steps of 1 or more, not {self.steps}"
+            )
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """The total gain from the choice of a site on; for those not chosen, the gain at the last choice."""
@@ -43,7 +45,9 @@ class GreedyGraft(ScoringLocalizer):
         chosen: list[Site] = []
         added: list[float] = []
         while True:
-            means = site_logprobs(pair, prompts, [chosen, *([*chosen, site] for site in left)]).mean(axis=1)
+            means = site_logprobs(
+                pair, prompts, [chosen, *([*chosen, site] for site in left)]
+            ).mean(axis=1)
             gains = dict(zip(left, (means[1:] - means[0]).tolist(), strict=True))
             best = max(left, key=gains.__getitem__)  # the first of several
             if gains[best] <= 0:

@@ -62,7 +62,9 @@ class MaskGraft(ScoringLocalizer):
     def __post_init__(self) -> None:
         """Refuse parameters that ask for nothing."""
         if self.budget <= 0 or self.steps < 1 or self.rate <= 0 or self.sample < 1:
-            raise InputError("mask_graft takes a budget and a rate above 0, and steps and a sample of at least 1")
+            raise InputError(
+                "mask_graft takes a budget and a rate above 0, and steps and a sample of at least 1"
+            )
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """Logits of the gates after training."""
@@ -78,19 +80,30 @@ class _Mask:
         self.method, self.pair = method, pair
         # In an order of their own, so that the draws do not depend on the order given.
         self.prompts = sorted(prompts, key=lambda p: (p.text, p.target, p.name))
-        self.model, self.slots, self.changed = Differentiable(pair), default_slots(pair), changed(pair)
+        self.model, self.slots, self.changed = (
+            Differentiable(pair),
+            default_slots(pair),
+            changed(pair),
+        )
         self.regions = list(dict.fromkeys(site.region for site in all_sites(pair, prompts)))
         self.generator = torch.Generator().manual_seed(method.seed)
         shape = len(self.slots), len(self.regions) if method.by_region else 1
         n = math.prod(shape)
         self.share = min(0.99, method.budget if method.budget < 1 else method.budget / n)
-        self.logits = torch.full(shape, math.log(self.share / (1 - self.share)) + SHIFT, dtype=torch.float64, requires_grad=True)
+        self.logits = torch.full(
+            shape,
+            math.log(self.share / (1 - self.share)) + SHIFT,
+            dtype=torch.float64,
+            requires_grad=True,
+        )
 
     def trained(self) -> Float[Tensor, "slot region"]:
         optimizer = torch.optim.Adam([self.logits], lr=self.method.rate, betas=BETAS)
         multiplier = 0.0
         for _ in range(self.method.steps):
-            chosen = torch.randperm(len(self.prompts), generator=self.generator)[: self.method.sample].tolist()
+            chosen = torch.randperm(len(self.prompts), generator=self.generator)[
+                : self.method.sample
+            ].tolist()
             excess = (self.logits - SHIFT).sigmoid().mean() / self.share - 1
             torch.autograd.backward(multiplier * excess)
             self._learn([self.prompts[i] for i in chosen])
@@ -101,19 +114,32 @@ class _Mask:
 
     def _learn(self, prompts: Sequence[Prompt]) -> None:
         """Add the derivative of the mean log-probability under gates drawn for each prompt."""
-        noise = torch.rand(len(prompts), *self.logits.shape, dtype=torch.float64, generator=self.generator).clamp(1e-6, 1 - 1e-6)
+        noise = torch.rand(
+            len(prompts), *self.logits.shape, dtype=torch.float64, generator=self.generator
+        ).clamp(1e-6, 1 - 1e-6)
         for batch in self.model.batches(prompts):
             some = [prompts[i] for i in batch]
             value = -self.model.logprobs(some, self._gates(some, noise[batch])).sum() / len(prompts)
             if value.requires_grad:  # not so where recipient and donor have equal weights all over
                 torch.autograd.backward(value)
 
-    def _gates(self, prompts: Sequence[Prompt], noise: Float[Tensor, "prompt slot region"]) -> Gates:
+    def _gates(
+        self, prompts: Sequence[Prompt], noise: Float[Tensor, "prompt slot region"]
+    ) -> Gates:
         """Gates of each prompt and site, laid out over tokens; where the weights are alike, none is needed."""
         stretched = ((noise.logit() + self.logits) / TEMPERATURE).sigmoid() * (HIGH - LOW) + LOW
         gates = stretched.clamp(0, 1).expand(-1, -1, len(self.regions))
-        cells = [[self.regions.index(cell) for cell in token_cells(self.pair, prompt)] for prompt in prompts]
+        cells = [
+            [self.regions.index(cell) for cell in token_cells(self.pair, prompt)]
+            for prompt in prompts
+        ]
         width = max(map(len, cells))
         index = torch.tensor([[*each, *[0] * (width - len(each))] for each in cells])
-        laid = gates.gather(2, index[:, None].expand(-1, len(self.slots), -1)).to(self.pair.device, self.pair.dtype)
-        return {slot: gate for slot, gate in zip(self.slots, laid.unbind(1), strict=True) if slot in self.changed}
+        laid = gates.gather(2, index[:, None].expand(-1, len(self.slots), -1)).to(
+            self.pair.device, self.pair.dtype
+        )
+        return {
+            slot: gate
+            for slot, gate in zip(self.slots, laid.unbind(1), strict=True)
+            if slot in self.changed
+        }

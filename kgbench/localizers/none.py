@@ -25,5 +25,7 @@ class NoSites(InterventionLocalizer):
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         """The recipient at every site."""
-        graft_treatments(pair, prompts, sites)  # an expression that does not fit is an error here as elsewhere
+        graft_treatments(
+            pair, prompts, sites
+        )  # an expression that does not fit is an error here as elsewhere
         return graft_treatments(pair, prompts, parse_graft("NONE"))

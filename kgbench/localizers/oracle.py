@@ -40,7 +40,10 @@ class Oracle(ScoringLocalizer):
         sites = all_sites(pair, prompts)
         if self.graded:
             known = parse_relevance(self.graded)
-            return {site: known.get(site, known.get((site.layer, site.component), 0.0)) for site in sites}
+            return {
+                site: known.get(site, known.get((site.layer, site.component), 0.0))
+                for site in sites
+            }
         if not self.truth:
             raise NotApplicableError(
                 f"oracle needs to be told where the facts were planted, and nothing was planted in {pair.name}: choose a planted pair, or "

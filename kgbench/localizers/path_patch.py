@@ -11,7 +11,15 @@ from kgbench.engine.edits import POINTS, Copy, Edit, Hook, Run
 from kgbench.engine.treatment import Treatment
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
-from kgbench.localizers._hooks import EMBEDDINGS, Reading, donor_runs, hook_units, own_run, read, treat_each
+from kgbench.localizers._hooks import (
+    EMBEDDINGS,
+    Reading,
+    donor_runs,
+    hook_units,
+    own_run,
+    read,
+    treat_each,
+)
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, Site, parse_graft
 
@@ -39,7 +47,9 @@ class PathPatch(InterventionLocalizer):
     """
 
     name = "path_patch"
-    about = "donor's outputs of some sites sent to one receiver, all else frozen to the recipient's run"
+    about = (
+        "donor's outputs of some sites sent to one receiver, all else frozen to the recipient's run"
+    )
     paper = "arXiv 2304.05969"
 
     receiver: str = "logits"
@@ -72,8 +82,14 @@ class PathPatch(InterventionLocalizer):
 
         def patched(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
             if any(reading.kept) and not _hears(pair, reading, receiver):
-                why = "only the last token sends to the logits directly" if receiver is None else "none comes before it in the computation"
-                raise NotApplicableError(f"{self.name} sends to {self.receiver}, which can hear none of these senders: {why}")
+                why = (
+                    "only the last token sends to the logits directly"
+                    if receiver is None
+                    else "none comes before it in the computation"
+                )
+                raise NotApplicableError(
+                    f"{self.name} sends to {self.receiver}, which can hear none of these senders: {why}"
+                )
             hidden = self._hidden(pair, reading, receiver)
             if receiver is None:
                 return hidden
@@ -99,13 +115,20 @@ class PathPatch(InterventionLocalizer):
             return None
         point, _, layer = self.receiver.partition("@")
         if int(layer) >= pair.n_layers:
-            raise InputError(f"the receiver {self.receiver} does not exist: the model has layers 0-{pair.n_layers - 1}")
+            raise InputError(
+                f"the receiver {self.receiver} does not exist: the model has layers 0-{pair.n_layers - 1}"
+            )
         return Hook(int(layer), point)
 
-    def _hidden(self, pair: ModelPair, reading: Reading, receiver: Hook | None) -> tuple[Treatment, ...]:
+    def _hidden(
+        self, pair: ModelPair, reading: Reading, receiver: Hook | None
+    ) -> tuple[Treatment, ...]:
         """The run in which senders are the donor's and nothing but the receiver computes, as far as it matters to the receiver."""
         last, donors = len(reading.base) - 1, donor_runs(pair, reading)
-        plain, layers = own_run(pair, len(reading.base), 0), range(pair.n_layers if receiver is None else receiver.layer + 1)
+        plain, layers = (
+            own_run(pair, len(reading.base), 0),
+            range(pair.n_layers if receiver is None else receiver.layer + 1),
+        )
         hooks = {Hook(layer, point) for layer in layers for point in SENDERS[1:]} - {receiver}
         frozen: dict[Hook, Edit] = {hook: Copy(hook, plain) for hook in sorted(hooks)}
 
@@ -113,7 +136,10 @@ class PathPatch(InterventionLocalizer):
             if receiver is None and token < last:
                 return ()  # all that the last token could get from it is frozen
             senders = reading.kept[token].items()
-            return {**frozen, **{hook: Copy(hook, donors[donor]) for hook, donor in senders if hook != receiver}}.values()
+            return {
+                **frozen,
+                **{hook: Copy(hook, donors[donor]) for hook, donor in senders if hook != receiver},
+            }.values()
 
         return reading.edited(edits)
 
@@ -122,6 +148,12 @@ def _hears(pair: ModelPair, reading: Reading, receiver: Hook | None) -> bool:
     """Whether some sender that is kept adds to what the receiver computes from."""
     if receiver is None:
         return bool(reading.kept[-1])
-    parallel = getattr(pair.recipient.config, "use_parallel_residual", False)  # attention and MLP of a layer have one input
+    parallel = getattr(
+        pair.recipient.config, "use_parallel_residual", False
+    )  # attention and MLP of a layer have one input
     before = POINTS[: 1 if parallel else POINTS.index(receiver.point)]
-    return any(h.layer < receiver.layer or (h.layer == receiver.layer and h.point in before) for kept in reading.kept for h in kept)
+    return any(
+        h.layer < receiver.layer or (h.layer == receiver.layer and h.point in before)
+        for kept in reading.kept
+        for h in kept
+    )

@@ -44,5 +44,7 @@ class Prior(ScoringLocalizer):
 
 
 def _score(site: Site, middle: int) -> float:
-    upper = site.layer is not None and site.layer >= middle and site.component in ("o", *GROUPS["ffn"])
+    upper = (
+        site.layer is not None and site.layer >= middle and site.component in ("o", *GROUPS["ffn"])
+    )
     return REGIONS.get(site.region, 0.0) + UPPER * upper

@@ -35,4 +35,10 @@ class Random(ScoringLocalizer):
         sites = all_sites(pair, prompts)
         # Other facts give other draws, so that what one half ranks is not what the other half does.
         facts = crc32("\n".join(sorted({prompt.fact.id for prompt in prompts})).encode())
-        return dict(zip(sites, np.random.default_rng([self.seed, facts]).random(len(sites)).tolist(), strict=True))
+        return dict(
+            zip(
+                sites,
+                np.random.default_rng([self.seed, facts]).random(len(sites)).tolist(),
+                strict=True,
+            )
+        )

@@ -53,8 +53,16 @@ class Snip(ScoringLocalizer):
                 gradient[name] = gradient.get(name, 0.0) + tensor / len(prompts)
 
         def sensitivity(name: str) -> Tensor:
-            return ((donor.get_parameter(name) - pair.recipient.get_parameter(name)) * gradient[name]).abs().double()
+            return (
+                ((donor.get_parameter(name) - pair.recipient.get_parameter(name)) * gradient[name])
+                .abs()
+                .double()
+            )
 
         with torch.no_grad():
             products = {name: sensitivity(name) for name in gradient}
-            return by_weight(pair, prompts, lambda slot: sum(float(p.of(products[p.name]).sum()) for p in parts(pair, slot)))
+            return by_weight(
+                pair,
+                prompts,
+                lambda slot: sum(float(p.of(products[p.name]).sum()) for p in parts(pair, slot)),
+            )

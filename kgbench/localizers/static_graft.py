@@ -51,7 +51,9 @@ class StaticGraft(InterventionLocalizer):
         """The graft as it stands, where it is the same at all tokens."""
         grafted = graft_treatments(pair, prompts, sites)
         if any(len(set(treatments)) > 1 for treatments in grafted):
-            raise NotApplicableError(f"{self.name} has no positions: it swaps weights at all tokens, and '{sites}' names some of them")
+            raise NotApplicableError(
+                f"{self.name} has no positions: it swaps weights at all tokens, and '{sites}' names some of them"
+            )
         scaled = {treatments[0]: replace(treatments[0], scale=self.alpha) for treatments in grafted}
         return [(scaled[treatments[0]],) * len(treatments) for treatments in grafted]
 

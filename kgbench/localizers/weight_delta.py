@@ -40,7 +40,11 @@ class WeightDelta(ScoringLocalizer):
         def change(slot: int) -> float:
             ours, theirs = (tensors(pair, model, slot) for model in (pair.recipient, donor))
             scale = _norm(ours) or _norm(theirs)
-            return _norm(b.double() - a for a, b in zip(ours, theirs, strict=True)) / scale if scale else 0.0
+            return (
+                _norm(b.double() - a for a, b in zip(ours, theirs, strict=True)) / scale
+                if scale
+                else 0.0
+            )
 
         with torch.no_grad():
             return by_weight(pair, prompts, change)

@@ -30,7 +30,11 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 _PREFIX, _ALL_LINEAR = "base_model.model.", "all-linear"
 _ROWS = re.compile(r"(?P<path>.+)\.lora_(?P<which>[AB])\.weight")
-_END, _LAYER, _ANY_LAYER = r"(.*\.)?({})$", r"(?:^|.*?\.)(?:{})\.(?P<layer>\d+)\.", r".*?\.[^.]*\.(?P<layer>\d+)\."
+_END, _LAYER, _ANY_LAYER = (
+    r"(.*\.)?({})$",
+    r"(?:^|.*?\.)(?:{})\.(?P<layer>\d+)\.",
+    r".*?\.[^.]*\.(?P<layer>\d+)\.",
+)
 """Regular expressions into which a configuration puts its own: what a path ends with, and the number of the layer that it is in."""
 Number = TypeVar("Number", int, float)
 Rank = Annotated[int, Field(gt=0, le=65536)]
@@ -47,8 +51,24 @@ _UNDERSTOOD = (
 """Of what an adapter says as regular expressions, only what cannot take long to match."""
 
 _OF_TRAINING = {
-    *("auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "inference_mode", "loftq_config", "lora_dropout"),
-    *("lora_ga_config", "megatron_core", "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type"),
+    *(
+        "auto_mapping",
+        "base_model_name_or_path",
+        "corda_config",
+        "eva_config",
+        "inference_mode",
+        "loftq_config",
+        "lora_dropout",
+    ),
+    *(
+        "lora_ga_config",
+        "megatron_core",
+        "peft_version",
+        "qalora_group_size",
+        "revision",
+        "runtime_config",
+        "task_type",
+    ),
 }
 """What a configuration says of how the adapter was made; it changes no answer."""
 _PLAIN_STARTS = (None, True, False, "eva", "gaussian", "orthogonal")
@@ -108,21 +128,31 @@ class AdapterConfig(BaseModel):
         if isinstance(self.target_modules, str):
             return re.fullmatch(self.target_modules, path) is not None
         # A full path is taken in whatever layer it is; layers choose among those that are named by their ends.
-        return path in self.target_modules or (_ends(path, self.target_modules) and self._in_layers(path))
+        return path in self.target_modules or (
+            _ends(path, self.target_modules) and self._in_layers(path)
+        )
 
     def _in_layers(self, path: str) -> bool:
         layers = self.layers_to_transform
         if layers is None or layers == []:
             return True
-        found = next(filter(None, (re.match(pattern, path) for pattern in self._layer_patterns())), None)
+        found = next(
+            filter(None, (re.match(pattern, path) for pattern in self._layer_patterns())), None
+        )
         number = found["layer"] if found else None
-        return number is not None and int(number) in (layers if isinstance(layers, list) else [layers])
+        return number is not None and int(number) in (
+            layers if isinstance(layers, list) else [layers]
+        )
 
     def _layer_patterns(self) -> list[str]:
         return [_LAYER.format(name) for name in self._layer_lists()] or [_ANY_LAYER]
 
     def _layer_lists(self) -> list[str]:
-        return [self.layers_pattern] if isinstance(self.layers_pattern, str) else self.layers_pattern or []
+        return (
+            [self.layers_pattern]
+            if isinstance(self.layers_pattern, str)
+            else self.layers_pattern or []
+        )
 
     def _set_aside(self, path: str) -> bool:
         if isinstance(self.exclude_modules, str):
@@ -131,8 +161,17 @@ class AdapterConfig(BaseModel):
 
     def expressions(self) -> list[str]:
         """All regular expressions that it says."""
-        whole = [pattern for pattern in (self.target_modules, self.exclude_modules) if isinstance(pattern, str)]
-        return [*whole, *(self.rank_pattern or ()), *(self.alpha_pattern or ()), *self._layer_lists()]
+        whole = [
+            pattern
+            for pattern in (self.target_modules, self.exclude_modules)
+            if isinstance(pattern, str)
+        ]
+        return [
+            *whole,
+            *(self.rank_pattern or ()),
+            *(self.alpha_pattern or ()),
+            *self._layer_lists(),
+        ]
 
 
 def _ends(path: str, names: Iterable[str]) -> bool:
@@ -141,7 +180,14 @@ def _ends(path: str, names: Iterable[str]) -> bool:
 
 def _by_pattern(patterns: Mapping[str, Number] | None, path: str, otherwise: Number) -> Number:
     """The figure of the first pattern that a path ends with."""
-    return next((figure for pattern, figure in (patterns or {}).items() if re.match(_END.format(pattern), path)), otherwise)
+    return next(
+        (
+            figure
+            for pattern, figure in (patterns or {}).items()
+            if re.match(_END.format(pattern), path)
+        ),
+        otherwise,
+    )
 
 
 @dataclass(frozen=True)
@@ -164,7 +210,11 @@ class Adapter:
     @cached_property
     def whole(self) -> Mapping[str, Tensor]:
         """Weights that are stored as a whole."""
-        return {name.replace(".base_layer.", "."): tensor for name, tensor in self.tensors.items() if not _ROWS.fullmatch(name)}
+        return {
+            name.replace(".base_layer.", "."): tensor
+            for name, tensor in self.tensors.items()
+            if not _ROWS.fullmatch(name)
+        }
 
 
 def read_adapter(folder: Path, origin: str) -> Adapter:
@@ -179,20 +229,30 @@ def read_adapter(folder: Path, origin: str) -> Adapter:
     """
     config = _config(folder / CONFIG, origin)
     if not (folder / WEIGHTS).is_file():
-        raise ModelError(f"{origin} holds no {WEIGHTS}; pickled weights are never loaded: save the adapter with save_pretrained")
+        raise ModelError(
+            f"{origin} holds no {WEIGHTS}; pickled weights are never loaded: save the adapter with save_pretrained"
+        )
     try:
         stored = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"{origin} does not load: {WEIGHTS} is no safetensors file ({error})") from error
+        raise ModelError(
+            f"{origin} does not load: {WEIGHTS} is no safetensors file ({error})"
+        ) from error
     if other := next((name for name in stored if not name.startswith(_PREFIX)), None):
-        raise ModelError(f"{origin} is no adapter of a causal language model: its tensor {other!r} does not begin with {_PREFIX!r}")
+        raise ModelError(
+            f"{origin} is no adapter of a causal language model: its tensor {other!r} does not begin with {_PREFIX!r}"
+        )
     tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in stored.items()}
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
-            raise ModelError(f"{origin} does not load: {name!r} is of type {tensor.dtype}; expected finite weights of a float type")
+            raise ModelError(
+                f"{origin} does not load: {name!r} is of type {tensor.dtype}; expected finite weights of a float type"
+            )
         refuse_non_finite(name, tensor, origin)
         if "lora_" in name and not _ROWS.fullmatch(name):
-            raise ModelError(f"{origin} holds {name!r}; only linear layers' lora_A.weight and lora_B.weight are grafted: {_MERGE}")
+            raise ModelError(
+                f"{origin} holds {name!r}; only linear layers' lora_A.weight and lora_B.weight are grafted: {_MERGE}"
+            )
     return Adapter(config, tensors)
 
 
@@ -204,13 +264,21 @@ def _config(path: Path, origin: str) -> AdapterConfig:
     if not isinstance(data, dict):
         raise ModelError(f"{origin} is no adapter: its {CONFIG} holds no object")
     if data.get("peft_type") != "LORA":
-        raise ModelError(f"{origin} is an adapter of type {data.get('peft_type')!r}; only LORA is grafted as it is: {_MERGE}")
+        raise ModelError(
+            f"{origin} is an adapter of type {data.get('peft_type')!r}; only LORA is grafted as it is: {_MERGE}"
+        )
     try:
         config = AdapterConfig.model_validate_json(json.dumps(data))
     except ValidationError as error:
         first = error.errors()[0]
-        raise ModelError(f"{origin} does not load: {CONFIG}: {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from error
-    unknown = {key: value for key, value in (config.model_extra or {}).items() if key not in _OF_TRAINING and value}
+        raise ModelError(
+            f"{origin} does not load: {CONFIG}: {'.'.join(map(str, first['loc']))!r}: {first['msg']}"
+        ) from error
+    unknown = {
+        key: value
+        for key, value in (config.model_extra or {}).items()
+        if key not in _OF_TRAINING and value
+    }
     if config.init_lora_weights not in _PLAIN_STARTS:
         unknown["init_lora_weights"] = config.init_lora_weights
     for key, value in unknown.items():
@@ -235,7 +303,9 @@ def _check_expressions(config: AdapterConfig, where: str) -> None:
             raise ModelError(f"{where}{shown} is no regular expression ({error})") from error
         ways += _ways(expression)
     if ways > _MOST_WAYS:
-        raise ModelError(f"{where}its regular expressions can match in too many ways; {_UNDERSTOOD}, few of each")
+        raise ModelError(
+            f"{where}its regular expressions can match in too many ways; {_UNDERSTOOD}, few of each"
+        )
 
 
 def _strange(expression: str) -> str | None:

@@ -153,8 +153,14 @@ def read_delta_card(directory: Path) -> dict[str, Any]:
             "(before finetuning) or --donor (after), as in --recipient before/ --donor after/"
         )
     if not is_delta(directory):
-        raise ModelError(f"{str(directory)!r} holds no plant: expected {CARD} and {DELTA}, see 'kgbench zoo build --help'")
-    return _card(directory, lambda card: (card["recipient"]["source"], card["recipient"]["weights"]), "a donor")
+        raise ModelError(
+            f"{str(directory)!r} holds no plant: expected {CARD} and {DELTA}, see 'kgbench zoo build --help'"
+        )
+    return _card(
+        directory,
+        lambda card: (card["recipient"]["source"], card["recipient"]["weights"]),
+        "a donor",
+    )
 
 
 def read_plant(directory: Path) -> dict[str, Any]:
@@ -164,7 +170,11 @@ def read_plant(directory: Path) -> dict[str, Any]:
         ModelError: The folder holds no plant, or one whose card does not read.
     """
     read_delta_card(directory)
-    return _card(directory, lambda card: (card["name"], card["plant"], card["data"]["planted"], read_truth(card)), "a plant")
+    return _card(
+        directory,
+        lambda card: (card["name"], card["plant"], card["data"]["planted"], read_truth(card)),
+        "a plant",
+    )
 
 
 def _card(directory: Path, needed: Callable[[Any], object], what: str) -> dict[str, Any]:
@@ -172,7 +182,9 @@ def _card(directory: Path, needed: Callable[[Any], object], what: str) -> dict[s
         card = json.loads((directory / CARD).read_text("utf-8"))
         needed(card)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ModelError(f"{directory.name}/{CARD} is no card of {what} ({type(error).__name__}: {error})") from None
+        raise ModelError(
+            f"{directory.name}/{CARD} is no card of {what} ({type(error).__name__}: {error})"
+        ) from None
     return dict(card)
 
 
@@ -194,5 +206,13 @@ def _plant_entry(directory: Path, source: str) -> Entry:
     about = f"{planted} facts planted in {card['base']} at {plant}{f', as many decoys at {decoy}' if decoy else ''}"
     facts = tuple(map(str, card["data"]["planted"]))
     return Entry(
-        card["name"], about, card["recipient"]["source"], card["data"]["name"], {"sft": source}, facts, plant, decoy, read_truth(card)
+        card["name"],
+        about,
+        card["recipient"]["source"],
+        card["data"]["name"],
+        {"sft": source},
+        facts,
+        plant,
+        decoy,
+        read_truth(card),
     )

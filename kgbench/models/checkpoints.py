@@ -26,7 +26,16 @@ from kgbench.models.catalog import DELTA, is_delta, read_delta_card, zoo_path
 from kgbench.models.delta import stored_hash
 from kgbench.models.trained import find_donor
 
-__all__ = ["Checkpoint", "Stamp", "Stored", "find_here", "locate", "refuse_unused", "stamp_of", "stored_tensors"]
+__all__ = [
+    "Checkpoint",
+    "Stamp",
+    "Stored",
+    "find_here",
+    "locate",
+    "refuse_unused",
+    "stamp_of",
+    "stored_tensors",
+]
 
 _FILES = ("*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt", "*.jinja")
 _ANSWER_WITHIN = 10.0
@@ -38,7 +47,9 @@ _LONGEST_HEADER = 100_000_000
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _NUMBERED = re.compile(r"(?P<list>[^\d]*?)\.(?P<layer>\d+)\..*")
-_BUFFER = re.compile(r".*\b(inv_freq|masked_bias|causal_mask|attn\.bias|attention\.bias|decoder\.version)")
+_BUFFER = re.compile(
+    r".*\b(inv_freq|masked_bias|causal_mask|attn\.bias|attention\.bias|decoder\.version)"
+)
 """Buffers that earlier versions of the model library stored: rotary frequencies and causal masks, which follow from the configuration."""
 
 Stamp = tuple[int, int, int] | None
@@ -65,7 +76,9 @@ class Stored:
 
     def is_buffer(self, name: str) -> bool:
         """Whether it is a buffer that a model computes itself; a bias has one dimension, a mask four."""
-        return _BUFFER.fullmatch(name) is not None and not (name.endswith(".bias") and len(self.shape) < 4)
+        return _BUFFER.fullmatch(name) is not None and not (
+            name.endswith(".bias") and len(self.shape) < 4
+        )
 
 
 @dataclass(frozen=True)
@@ -86,12 +99,18 @@ class Checkpoint:
 
     def stamps(self) -> dict[Path, Stamp]:
         """The files that a pair is read from, as they are now."""
-        own = (self.adapter / name for name in (adapter.CONFIG, adapter.WEIGHTS)) if self.adapter else filter(None, [self.delta])
+        own = (
+            (self.adapter / name for name in (adapter.CONFIG, adapter.WEIGHTS))
+            if self.adapter
+            else filter(None, [self.delta])
+        )
         files = [self.directory / "config.json", *_weight_files(self.directory, self.origin), *own]
         return {path: stamp_of(path) for path in files}
 
 
-def locate(source: str, revision: str | None = None, recipient: Checkpoint | None = None) -> Checkpoint:
+def locate(
+    source: str, revision: str | None = None, recipient: Checkpoint | None = None
+) -> Checkpoint:
     """Find a checkpoint; downloads one only where it is a Hub id that is not in the local cache.
 
     Args:
@@ -121,7 +140,12 @@ def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
     Raises:
         ModelError: As `locate` does.
     """
-    on_hub = zoo_path(source) is None and find_donor(source) is None and not Path(source).expanduser().exists() and _is_hub_id(source)
+    on_hub = (
+        zoo_path(source) is None
+        and find_donor(source) is None
+        and not Path(source).expanduser().exists()
+        and _is_hub_id(source)
+    )
     return None if on_hub and _cached(source, revision) is None else locate(source, revision)
 
 
@@ -160,7 +184,9 @@ def _changed(directory: Path, source: str, origin: str, recipient: Checkpoint | 
     if stored_hash(recipient.directory) == needed:
         return Checkpoint(recipient.directory, origin, directory / DELTA)
     if "plant" in card:
-        raise ModelError(f"{origin} was made from {base}, and {recipient.origin} has other weights; give --recipient {base}")
+        raise ModelError(
+            f"{origin} was made from {base}, and {recipient.origin} has other weights; give --recipient {base}"
+        )
     own = locate(base)
     if stored_hash(own.directory) != needed:
         raise ModelError(
@@ -186,17 +212,25 @@ def _is_hub_id(source: str) -> bool:
 def _complete(directory: Path, source: str) -> Path:
     """The directory, if it holds a configuration and safetensors weights."""
     if not directory.is_dir():
-        raise ModelError(f"no checkpoint at {source!r}: no such directory; give one that holds config.json, or a Hub id such as owner/name")
+        raise ModelError(
+            f"no checkpoint at {source!r}: no such directory; give one that holds config.json, or a Hub id such as owner/name"
+        )
     if not (directory / "config.json").is_file():
-        raise ModelError(f"{source!r} is no checkpoint: it holds no config.json; give a directory written by save_pretrained")
+        raise ModelError(
+            f"{source!r} is no checkpoint: it holds no config.json; give a directory written by save_pretrained"
+        )
     try:
         config = json.loads((directory / "config.json").read_text("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{source!r} is no checkpoint: its config.json does not read ({error})") from error
+        raise ModelError(
+            f"{source!r} is no checkpoint: its config.json does not read ({error})"
+        ) from error
     if not isinstance(config, dict):
         raise ModelError(f"{source!r} is no checkpoint: its config.json holds no object")
     if "transformers_weights" in config:
-        raise ModelError(f"{source!r}: its config.json names a file of weights (transformers_weights), which is never followed; remove it")
+        raise ModelError(
+            f"{source!r}: its config.json names a file of weights (transformers_weights), which is never followed; remove it"
+        )
     if not any(directory.glob("*.safetensors")):
         raise ModelError(
             f"{source!r} holds no weights as *.safetensors; pickled ones are never loaded: save the model with save_pretrained"
@@ -213,15 +247,21 @@ def _weight_files(directory: Path, origin: str) -> tuple[Path, ...]:
     if (directory / _ONE_FILE).is_file():
         return (directory / _ONE_FILE,)
     if not (directory / _INDEX).is_file():
-        raise ModelError(f"{origin} does not load: it has neither {_ONE_FILE} nor {_INDEX}; save the model with save_pretrained")
+        raise ModelError(
+            f"{origin} does not load: it has neither {_ONE_FILE} nor {_INDEX}; save the model with save_pretrained"
+        )
     try:
         named = json.loads((directory / _INDEX).read_text("utf-8"))["weight_map"].values()
         names = sorted({str(name) for name in named})
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise ModelError(f"{origin} does not load: its {_INDEX} does not read ({type(error).__name__}: {error})") from error
+        raise ModelError(
+            f"{origin} does not load: its {_INDEX} does not read ({type(error).__name__}: {error})"
+        ) from error
     for name in names:
         if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
-            raise ModelError(f"{origin} does not load: {_INDEX} names {name!r}, expected a *.safetensors file beside it")
+            raise ModelError(
+                f"{origin} does not load: {_INDEX} names {name!r}, expected a *.safetensors file beside it"
+            )
         if not (directory / name).is_file():
             raise ModelError(f"{origin} does not load: {_INDEX} names {name!r}, which is not there")
     return tuple(directory / name for name in names)
@@ -241,9 +281,14 @@ def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
     for path in _weight_files(directory, origin):
         try:
             header = _header(path)
-            found |= {name: Stored(path, tuple(map(int, said["shape"])), str(said["dtype"])) for name, said in header.items()}
+            found |= {
+                name: Stored(path, tuple(map(int, said["shape"])), str(said["dtype"]))
+                for name, said in header.items()
+            }
         except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-            raise ModelError(f"{origin} does not load: {path.name} is no whole safetensors file ({error})") from error
+            raise ModelError(
+                f"{origin} does not load: {path.name} is no whole safetensors file ({error})"
+            ) from error
     return found
 
 
@@ -296,7 +341,9 @@ def refuse_unused(place: Checkpoint, names: Collection[str], tensors: Mapping[st
     Raises:
         ModelError: There are such weights.
     """
-    left = [name for name in sorted(names) if not (name in tensors and tensors[name].is_buffer(name))]
+    left = [
+        name for name in sorted(names) if not (name in tensors and tensors[name].is_buffer(name))
+    ]
     if left:
         raise ModelError(
             f"{place.origin} does not load: no module of its model takes {_some(left)} of its files, so that they would be dropped; the "
@@ -305,12 +352,18 @@ def refuse_unused(place: Checkpoint, names: Collection[str], tensors: Mapping[st
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} further tensors" if len(names) > 3 else "")
+    return ", ".join(map(repr, names[:3])) + (
+        f" and {len(names) - 3} further tensors" if len(names) > 3 else ""
+    )
 
 
 def _cached(source: str, revision: str | None) -> Path | None:
     try:
-        found = Path(snapshot_download(source, revision=revision, allow_patterns=list(_FILES), local_files_only=True))
+        found = Path(
+            snapshot_download(
+                source, revision=revision, allow_patterns=list(_FILES), local_files_only=True
+            )
+        )
     except LocalEntryNotFoundError:
         return None
     named = any((found / name).is_file() for name in ("config.json", adapter.CONFIG))
@@ -323,11 +376,15 @@ def _downloaded(source: str, revision: str | None) -> Path:
         HfApi().model_info(source, revision=revision, timeout=_ANSWER_WITHIN)
         return Path(snapshot_download(source, revision=revision, allow_patterns=list(_FILES)))
     except GatedRepoError as error:
-        raise ModelError(f"{source!r} is gated: accept its licence on the Hub and log in with 'hf auth login'") from error
+        raise ModelError(
+            f"{source!r} is gated: accept its licence on the Hub and log in with 'hf auth login'"
+        ) from error
     except RevisionNotFoundError as error:
         raise ModelError(f"{source!r} has no revision {revision!r} on the Hub") from error
     except RepositoryNotFoundError as error:
-        raise ModelError(f"{source!r} is neither a directory here nor a repository on the Hub that you may read") from error
+        raise ModelError(
+            f"{source!r} is neither a directory here nor a repository on the Hub that you may read"
+        ) from error
     except HfHubHTTPError as error:
         raise ModelError(f"the Hub did not give {source!r}: {_first_line(error)}") from error
     except Exception as error:  # the client lets its HTTP library's own errors through

@@ -14,6 +14,8 @@ def read_config(directory: Path) -> PreTrainedConfig:
 
     The attention backend that its file names goes before the one that the library is told, and can be code from outside: it is left out.
     """
-    config: PreTrainedConfig = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    config: PreTrainedConfig = AutoConfig.from_pretrained(
+        directory, local_files_only=True, trust_remote_code=False
+    )
     config._attn_implementation = None
     return config

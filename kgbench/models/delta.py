@@ -62,7 +62,9 @@ def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
     try:
         stored = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"{origin} does not load: {path.name} is no safetensors file ({error})") from error
+        raise ModelError(
+            f"{origin} does not load: {path.name} is no safetensors file ({error})"
+        ) from error
     changes: dict[str, tuple[Tensor, Tensor]] = {}
     for key, tensor in stored.items():
         name, mark, rest = key.rpartition("#")
@@ -73,15 +75,21 @@ def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
                 f"expected NAME{_CHANGE} with NAME{_STEP} for each tensor that changed"
             )
         if mark + rest == _CHANGE:
-            changes[name] = _checked(tensor, partner, f"{origin} does not load: {path.name}: {name!r}")
+            changes[name] = _checked(
+                tensor, partner, f"{origin} does not load: {path.name}: {name!r}"
+            )
     return changes
 
 
 def _checked(change: Tensor, step: Tensor, what: str) -> tuple[Tensor, Tensor]:
     if (change.dtype, step.dtype) != (torch.int8, torch.float32):
-        raise ModelError(f"{what} has changes of {change.dtype} and steps of {step.dtype}; expected int8 and float32")
+        raise ModelError(
+            f"{what} has changes of {change.dtype} and steps of {step.dtype}; expected int8 and float32"
+        )
     if step.shape != _step(change.float()).shape:
-        raise ModelError(f"{what} has changes of {list(change.shape)} and steps of {list(step.shape)}; expected one step for each row")
+        raise ModelError(
+            f"{what} has changes of {list(change.shape)} and steps of {list(step.shape)}; expected one step for each row"
+        )
     return change, step
 
 
@@ -99,7 +107,9 @@ def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
     weights = model.state_dict()
     for name, (change, step) in read_delta(path, origin).items():
         if name not in weights:
-            raise ModelError(f"{origin} does not fit the recipient: it changes {name!r}, which the recipient does not have")
+            raise ModelError(
+                f"{origin} does not fit the recipient: it changes {name!r}, which the recipient does not have"
+            )
         _add(weights, name, change.float() * step, origin)
 
 

@@ -72,7 +72,10 @@ class EncodedQuestion(Encoded):
         raise InputError(WITHHELD)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, EncodedQuestion) and (self.ids, self.regions) == (other.ids, other.regions)
+        return isinstance(other, EncodedQuestion) and (self.ids, self.regions) == (
+            other.ids,
+            other.regions,
+        )
 
     def __hash__(self) -> int:
         return hash(self.ids)
@@ -95,13 +98,19 @@ class Encoder:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, chat_template: bool = False) -> None:
         if not tokenizer.is_fast:
-            raise ModelError("the tokenizer is a slow one, which gives no character offsets; save it as tokenizer.json")
+            raise ModelError(
+                "the tokenizer is a slow one, which gives no character offsets; save it as tokenizer.json"
+            )
         self.tokenizer, self.chat_template = tokenizer, chat_template
         self.before, self.after = self._frame() if chat_template else ("", "")
-        with_special, without = (tokenizer("a", add_special_tokens=flag)["input_ids"] for flag in (True, False))
+        with_special, without = (
+            tokenizer("a", add_special_tokens=flag)["input_ids"] for flag in (True, False)
+        )
         self.bos = len(with_special) > len(without)
         if with_special[self.bos :] != without:
-            raise ModelError("the tokenizer adds tokens after the text; prompts must end where the text ends, so switch its end token off")
+            raise ModelError(
+                "the tokenizer adds tokens after the text; prompts must end where the text ends, so switch its end token off"
+            )
 
     def __call__(self, prompt: Prompt) -> Encoded:
         """Encode a prompt.
@@ -123,17 +132,28 @@ class Encoder:
         """Token ids of a text, with BOS where the tokenizer adds one."""
         return list(self.tokenizer(text, add_special_tokens=not self.chat_template)["input_ids"])
 
-    def _locate(self, prompt: Prompt, text: str) -> tuple[tuple[int, ...], Mapping[str, tuple[int, ...]]]:
+    def _locate(
+        self, prompt: Prompt, text: str
+    ) -> tuple[tuple[int, ...], Mapping[str, tuple[int, ...]]]:
         encoding = self.tokenizer(
-            text, add_special_tokens=not self.chat_template, return_offsets_mapping=True, return_special_tokens_mask=True
+            text,
+            add_special_tokens=not self.chat_template,
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
         )
         special = [bool(s) for s in encoding["special_tokens_mask"]]
         if self.chat_template:  # the template writes BOS as text, so the tokenizer does not mark it
             special[0] = encoding["input_ids"][0] == self.tokenizer.bos_token_id
         start = len(self.before)
-        framed = replace(prompt, text=text, spans={name: (a + start, b + start) for name, (a, b) in prompt.spans.items()})
+        framed = replace(
+            prompt,
+            text=text,
+            spans={name: (a + start, b + start) for name, (a, b) in prompt.spans.items()},
+        )
         regions = token_regions(framed, encoding["offset_mapping"], special, tokenizer=self._name())
-        return tuple(encoding["input_ids"]), {name: tuple(tokens) for name, tokens in regions.items()}
+        return tuple(encoding["input_ids"]), {
+            name: tuple(tokens) for name, tokens in regions.items()
+        }
 
     def _frame(self) -> tuple[str, str]:
         """What the chat template writes before and after a user's words."""
@@ -141,7 +161,9 @@ class Encoder:
             raise ModelError("the tokenizer has no chat template; leave --chat-template off")
         parts = _rendered(self.tokenizer).split(_MARK)
         if len(parts) != 2:
-            raise ModelError("the tokenizer's chat template does not repeat the user's words as they are; leave --chat-template off")
+            raise ModelError(
+                "the tokenizer's chat template does not repeat the user's words as they are; leave --chat-template off"
+            )
         return parts[0], parts[1]
 
     def _name(self) -> str:
@@ -156,7 +178,11 @@ def _rendered(tokenizer: PreTrainedTokenizerBase) -> str:
     """
     given = {
         "template": tokenizer.get_chat_template(),
-        "tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)},
+        "tokens": {
+            name: str(token)
+            for name, token in tokenizer.special_tokens_map.items()
+            if isinstance(token, str)
+        },
         "mark": _MARK,
         "bytes": _BYTES,
         "characters": _CHARACTERS,
@@ -164,7 +190,12 @@ def _rendered(tokenizer: PreTrainedTokenizerBase) -> str:
     told = "the tokenizer's chat template does not render: {}; leave --chat-template off, or mend the template"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _RENDER], input=json.dumps(given), capture_output=True, text=True, timeout=_SECONDS, check=False
+            [sys.executable, "-c", _RENDER],
+            input=json.dumps(given),
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
         )
         said = json.loads(done.stdout)
     except subprocess.TimeoutExpired:

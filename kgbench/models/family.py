@@ -27,7 +27,17 @@ from transformers.pytorch_utils import Conv1D
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.sites import COMPONENTS, GROUPS, OUTSIDE, PER_LAYER, Graft
 
-__all__ = ["FAMILY_FILE", "Family", "Place", "family_in", "family_names", "load_family", "module_at", "read_family", "written"]
+__all__ = [
+    "FAMILY_FILE",
+    "Family",
+    "Place",
+    "family_in",
+    "family_names",
+    "load_family",
+    "module_at",
+    "read_family",
+    "written",
+]
 
 FAMILY_FILE = "kgbench_family.json"
 """A map that a checkpoint's folder may hold, for a model type of which the package has none."""
@@ -68,7 +78,9 @@ class Place:
     def columns(self, width: int, config: object) -> torch.Tensor:
         """Output columns of the component, an index tensor, for a module whose output has `width` columns."""
         shares, blocks = self._shares(config)
-        first, last = (sum(shares[:n]) * width // (blocks * sum(shares)) for n in (self.part, self.part + 1))
+        first, last = (
+            sum(shares[:n]) * width // (blocks * sum(shares)) for n in (self.part, self.part + 1)
+        )
         return torch.arange(width).reshape(blocks, -1)[:, first:last].reshape(-1)
 
     def _shares(self, config: object) -> tuple[list[int], int]:
@@ -77,9 +89,15 @@ class Place:
         Raises:
             ModelError: The configuration has no such positive number.
         """
-        shares = [1] * self.of if isinstance(self.of, int) else [_number(config, number) for number in self.of]
+        shares = (
+            [1] * self.of
+            if isinstance(self.of, int)
+            else [_number(config, number) for number in self.of]
+        )
         common = gcd(*shares)
-        return [share // common for share in shares], 1 if self.per is None else _number(config, self.per)
+        return [share // common for share in shares], 1 if self.per is None else _number(
+            config, self.per
+        )
 
     def resolved(self, numbers: Mapping[str, int | str], present: bool) -> Place:
         """The place in one model.
@@ -91,7 +109,9 @@ class Place:
         if isinstance(self.of, int):
             of: int | tuple[int | str, ...] = self.of
         else:
-            shares = tuple(numbers.get(share, share) if isinstance(share, str) else share for share in self.of)
+            shares = tuple(
+                numbers.get(share, share) if isinstance(share, str) else share for share in self.of
+            )
             of = len(shares) if len(shares) > len(set(shares)) == 1 else shares
         per = numbers.get(self.per, self.per) if isinstance(self.per, str) else self.per
         module = self.module if present or self.otherwise is None else self.otherwise
@@ -107,7 +127,11 @@ class Place:
             return f"'of' says {parts} parts, expected 1 to {_MOST_PARTS}"
         if not 0 <= self.part < parts:
             return f"'part' is {self.part}, expected 0 to {parts - 1}"
-        literal = [n for n in (*(() if isinstance(self.of, int) else self.of), self.per) if isinstance(n, int)]
+        literal = [
+            n
+            for n in (*(() if isinstance(self.of, int) else self.of), self.per)
+            if isinstance(n, int)
+        ]
         if wrong := [n for n in literal if not 1 <= n <= _MOST_BLOCKS]:
             return f"a number of parts or blocks is {wrong[0]}, expected 1 to {_MOST_BLOCKS}"
         return None if self.tokens in (1, 2) else f"'tokens' is {self.tokens}, expected 1 or 2"
@@ -121,12 +145,18 @@ class Place:
         """
         module = getattr(module, "base", module)  # of a low-rank module, the one that it adds to
         kinds = nn.Linear | Conv1D | nn.Embedding
-        if not isinstance(module, kinds) and any(isinstance(part, kinds) for part in module.modules()):
+        if not isinstance(module, kinds) and any(
+            isinstance(part, kinds) for part in module.modules()
+        ):
             return f"it holds several modules, being of type {type(module).__name__}"
         if next(module.parameters(), None) is None:
             return f"it has no weights, being of type {type(module).__name__}"
         parameters = inspect.signature(module.forward).parameters
-        if self.input is not None and self.input not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        if (
+            self.input is not None
+            and self.input not in parameters
+            and not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        ):
             return f"it takes no argument {self.input!r}"
         if not self.fused:
             return None
@@ -136,7 +166,10 @@ class Place:
             shares, blocks = self._shares(config)
         except ModelError as error:
             return str(error)
-        pieces, width = sum(shares) * blocks, module.nf if isinstance(module, Conv1D) else module.out_features
+        pieces, width = (
+            sum(shares) * blocks,
+            module.nf if isinstance(module, Conv1D) else module.out_features,
+        )
         return f"its {width} columns are not {pieces} equal pieces" if width % pieces else None
 
 
@@ -165,12 +198,19 @@ class Family:
 
     def path(self, layer: int | None, component: str) -> str:
         """Full path of the module that computes a component; layer None is outside the layers."""
-        return self.outside[component].module if layer is None else f"{self.layers}.{layer}.{self.inside[component].module}"
+        return (
+            self.outside[component].module
+            if layer is None
+            else f"{self.layers}.{layer}.{self.inside[component].module}"
+        )
 
     def paths(self, layer: int | None, component: str) -> tuple[str, ...]:
         """Full paths of all modules of a component."""
         own = self.path(layer, component)
-        return own, *(own.removesuffix(self.place(component).module) + other for other in self.place(component).also)
+        return own, *(
+            own.removesuffix(self.place(component).module) + other
+            for other in self.place(component).also
+        )
 
     @property
     def attending(self) -> str:
@@ -186,14 +226,28 @@ class Family:
         numbers = {name: _chosen(cases, model.config) for name, cases in self.numbers.items()}
 
         def kept(places: Mapping[str, Place], within: str) -> dict[str, Place]:
-            here = {c: p.resolved(numbers, _has(model, within + p.module)) for c, p in places.items()}
-            present = {c: p for c, p in here.items() if not p.optional or _has(model, within + p.module)}
-            return {c: replace(p, also=tuple(path for path in p.also if _has(model, within + path))) for c, p in present.items()}
+            here = {
+                c: p.resolved(numbers, _has(model, within + p.module)) for c, p in places.items()
+            }
+            present = {
+                c: p for c, p in here.items() if not p.optional or _has(model, within + p.module)
+            }
+            return {
+                c: replace(p, also=tuple(path for path in p.also if _has(model, within + path)))
+                for c, p in present.items()
+            }
 
         layers = self._module(model, self.layers)
         if not isinstance(layers, nn.ModuleList) or not len(layers):
-            raise ModelError(f"{self._source} does not fit this model: {self.layers!r} is no list of layers, but {type(layers).__name__}")
-        found = replace(self, outside=kept(self.outside, ""), inside=kept(self.inside, f"{self.layers}.0."), numbers={})
+            raise ModelError(
+                f"{self._source} does not fit this model: {self.layers!r} is no list of layers, but {type(layers).__name__}"
+            )
+        found = replace(
+            self,
+            outside=kept(self.outside, ""),
+            inside=kept(self.inside, f"{self.layers}.0."),
+            numbers={},
+        )
         found._check_modules(model, len(layers))
         return found
 
@@ -222,7 +276,9 @@ class Family:
         for layer, component in sites:
             for path in self.paths(layer, component):
                 if misfit := self.place(component).misfit(self._module(model, path), model.config):
-                    raise ModelError(f"{self._source} does not fit this model: {component!r} at {path!r}: {misfit}")
+                    raise ModelError(
+                        f"{self._source} does not fit this model: {component!r} at {path!r}: {misfit}"
+                    )
 
     def place(self, component: str) -> Place:
         """Module and slice of a component."""
@@ -237,13 +293,19 @@ class Family:
         for term in graft.terms:
             for name in term.components or ():
                 if not set(GROUPS.get(name, (name,))) & set(self.components):
-                    raise UnknownNameError(f"component of model type {self.model_type!r} in the graft '{graft}':", name, self.components)
+                    raise UnknownNameError(
+                        f"component of model type {self.model_type!r} in the graft '{graft}':",
+                        name,
+                        self.components,
+                    )
 
 
 def family_names() -> tuple[str, ...]:
     """Model types that have a map."""
     folder = files(__package__).joinpath("families")
-    return tuple(sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json")))
+    return tuple(
+        sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json"))
+    )
 
 
 @cache
@@ -259,7 +321,10 @@ def load_family(model_type: str) -> Family:
             f"tried, run 'kgbench family infer DIR', and put it into the checkpoint's folder as {FAMILY_FILE}; or write "
             f"kgbench/models/families/{model_type}.json after the pattern of llama.json: module paths of each component"
         )
-    return read_family(files(__package__).joinpath("families", f"{model_type}.json").read_text("utf-8"), f"families/{model_type}.json")
+    return read_family(
+        files(__package__).joinpath("families", f"{model_type}.json").read_text("utf-8"),
+        f"families/{model_type}.json",
+    )
 
 
 def family_in(folder: Path, model_type: str, origin: str) -> Family:
@@ -278,9 +343,13 @@ def family_in(folder: Path, model_type: str, origin: str) -> Family:
         return load_family(model_type)
     family = read_family(own.read_text("utf-8", errors="replace"), source)
     if family.model_type != model_type:
-        raise ModelError(f"the family map {source} is of {family.model_type!r}, the checkpoint of {model_type!r}")
+        raise ModelError(
+            f"the family map {source} is of {family.model_type!r}, the checkpoint of {model_type!r}"
+        )
     if family.shipped and family != load_family(model_type):
-        raise ModelError(f"the family map {source} differs from the one that kgbench has for {model_type!r}, which it would use; remove it")
+        raise ModelError(
+            f"the family map {source} differs from the one that kgbench has for {model_type!r}, which it would use; remove it"
+        )
     return family
 
 
@@ -298,23 +367,35 @@ def read_family(text: str, source: str) -> Family:
         data = json.loads(text)
         for part in ("outside", "inside"):
             if isinstance(data, dict) and isinstance(data.get(part), dict):
-                data[part] = {c: {"module": place} if isinstance(place, str) else place for c, place in data[part].items()}
+                data[part] = {
+                    c: {"module": place} if isinstance(place, str) else place
+                    for c, place in data[part].items()
+                }
         family = TypeAdapter(Family).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
-        raise ModelError(f"the family map {source} does not read: {where}: {first['msg']}") from error
+        raise ModelError(
+            f"the family map {source} does not read: {where}: {first['msg']}"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"the family map {source} does not read: {error}") from error
-    for part, found, known in (("outside", family.outside, OUTSIDE), ("inside", family.inside, PER_LAYER)):
+    for part, found, known in (
+        ("outside", family.outside, OUTSIDE),
+        ("inside", family.inside, PER_LAYER),
+    ):
         if unknown := [c for c in found if c not in known]:
-            raise ModelError(f"the family map {source} has {unknown[0]!r} {part} the layers; components there are {', '.join(known)}")
+            raise ModelError(
+                f"the family map {source} has {unknown[0]!r} {part} the layers; components there are {', '.join(known)}"
+            )
     for name in ("layers", "attention", "mlp"):
         if not getattr(family, name):
             raise ModelError(f"the family map {source} does not read: {name}: the path is empty")
     for number, cases in family.numbers.items():
         if [*cases][-1:] != [_OTHERWISE]:
-            raise ModelError(f"the family map {source} does not read: numbers.{number}: expected {_OTHERWISE!r} as the last case")
+            raise ModelError(
+                f"the family map {source} does not read: numbers.{number}: expected {_OTHERWISE!r} as the last case"
+            )
     for component, place in {**family.outside, **family.inside}.items():
         if place.fault:
             raise ModelError(f"the family map {source} does not read: {component}: {place.fault}")
@@ -322,9 +403,13 @@ def read_family(text: str, source: str) -> Family:
         further = [path for place in places.values() for path in place.also]
         times = Counter([*further, *{place.module for place in places.values()}])
         if twice := [path for path in further if times[path] > 1]:
-            raise ModelError(f"the family map {source} does not read: also: {twice[0]!r} is named twice")
+            raise ModelError(
+                f"the family map {source} does not read: also: {twice[0]!r} is named twice"
+            )
     if "o" not in family.inside:
-        raise ModelError(f"the family map {source} lacks the component 'o', attention's output projection")
+        raise ModelError(
+            f"the family map {source} lacks the component 'o', attention's output projection"
+        )
     return family
 
 
@@ -333,11 +418,26 @@ def written(family: Family) -> dict[str, Any]:
 
     def place(of: Place) -> Any:
         said = {f.name: value for f in fields(Place) if (value := getattr(of, f.name)) != f.default}
-        return of.module if len(said) == 1 else {name: list(v) if isinstance(v, tuple) else v for name, v in said.items()}
+        return (
+            of.module
+            if len(said) == 1
+            else {name: list(v) if isinstance(v, tuple) else v for name, v in said.items()}
+        )
 
-    parts = {name: {c: place(p) for c, p in getattr(family, name).items()} for name in ("outside", "inside")}
-    own = {"numbers": {name: dict(cases) for name, cases in family.numbers.items()}} if family.numbers else {}
-    return {name: getattr(family, name) for name in ("model_type", "layers", "attention", "mlp")} | own | parts
+    parts = {
+        name: {c: place(p) for c, p in getattr(family, name).items()}
+        for name in ("outside", "inside")
+    }
+    own = (
+        {"numbers": {name: dict(cases) for name, cases in family.numbers.items()}}
+        if family.numbers
+        else {}
+    )
+    return (
+        {name: getattr(family, name) for name in ("model_type", "layers", "attention", "mlp")}
+        | own
+        | parts
+    )
 
 
 def _number(config: object, number: int | str) -> int:
@@ -350,7 +450,11 @@ def _number(config: object, number: int | str) -> int:
 
 def _chosen(cases: Mapping[str, int | str], config: object) -> int | str:
     """What a number of the map's own is in a model of this configuration."""
-    return next(number for setting, number in cases.items() if setting == _OTHERWISE or getattr(config, setting, None) is True)
+    return next(
+        number
+        for setting, number in cases.items()
+        if setting == _OTHERWISE or getattr(config, setting, None) is True
+    )
 
 
 def _has(model: nn.Module, path: str) -> bool:
@@ -370,4 +474,6 @@ def module_at(model: nn.Module, path: str) -> nn.Module:
     try:
         return model.get_submodule(path)
     except AttributeError as error:
-        raise ModelError(f"the family map does not fit this model: it has no module {path!r}") from error
+        raise ModelError(
+            f"the family map does not fit this model: it has no module {path!r}"
+        ) from error

@@ -16,13 +16,41 @@ from kgbench.sites import RECIPIENT
 __all__ = ["check_config", "check_forward", "check_weights", "one_tokenizer", "read_tokenizer"]
 
 _SHAPE_KEYS = (
-    *("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *(
+        "model_type",
+        "num_hidden_layers",
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+    ),
     *("vocab_size", "n_layer", "n_embd", "n_head", "n_inner"),
 )
 _FORWARD_KEYS = (
-    *("sliding_window", "layer_types", "rope_parameters", "no_rope_layers", "attn_logit_softcapping", "final_logit_softcapping"),
-    *("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "query_pre_attn_scalar", "clip_qkv"),
-    *("hidden_act", "hidden_activation", "activation_function", "use_parallel_residual", "do_layer_norm_before"),
+    *(
+        "sliding_window",
+        "layer_types",
+        "rope_parameters",
+        "no_rope_layers",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+    ),
+    *(
+        "embedding_multiplier",
+        "attention_multiplier",
+        "residual_multiplier",
+        "logits_scaling",
+        "query_pre_attn_scalar",
+        "clip_qkv",
+    ),
+    *(
+        "hidden_act",
+        "hidden_activation",
+        "activation_function",
+        "use_parallel_residual",
+        "do_layer_norm_before",
+    ),
     *("scale_attn_weights", "scale_attn_by_inverse_layer_idx"),
 )
 """Parts of a configuration that no weight-bearing module holds: under a graft the recipient's count, at whatever tokens."""
@@ -54,7 +82,9 @@ def check_forward(recipient: PreTrainedModel, donor: PreTrainedModel, part: str)
     Raises:
         ModelError: They do not.
     """
-    by_length = any(kind in str(getattr(recipient.config, "rope_parameters", None)) for kind in _BY_LENGTH)
+    by_length = any(
+        kind in str(getattr(recipient.config, "rope_parameters", None)) for kind in _BY_LENGTH
+    )
     for key in (*_FORWARD_KEYS, *(["max_position_embeddings"] if by_length else [])):
         ours, theirs = (_plainly(getattr(model.config, key, None)) for model in (recipient, donor))
         if ours != theirs:
@@ -66,7 +96,11 @@ def check_forward(recipient: PreTrainedModel, donor: PreTrainedModel, part: str)
 
 def _plainly(value: Any) -> Any:
     """A setting without what is empty, and without the former name of `rope_type`."""
-    return {k: _plainly(v) for k, v in value.items() if v is not None and k != "type"} if isinstance(value, dict) else value
+    return (
+        {k: _plainly(v) for k, v in value.items() if v is not None and k != "type"}
+        if isinstance(value, dict)
+        else value
+    )
 
 
 def check_weights(recipient: nn.Module, donor: nn.Module, part: str) -> None:
@@ -75,10 +109,14 @@ def check_weights(recipient: nn.Module, donor: nn.Module, part: str) -> None:
     Raises:
         ModelError: They do not.
     """
-    ours, theirs = ({n: tuple(p.shape) for n, p in m.state_dict().items()} for m in (recipient, donor))
+    ours, theirs = (
+        {n: tuple(p.shape) for n, p in m.state_dict().items()} for m in (recipient, donor)
+    )
     for key in {**ours, **theirs}:
         if ours.get(key) != theirs.get(key):
-            raise ModelError(f"recipient and donor {part!r} differ in the weights {key}: shapes {ours.get(key)} and {theirs.get(key)}")
+            raise ModelError(
+                f"recipient and donor {part!r} differ in the weights {key}: shapes {ours.get(key)} and {theirs.get(key)}"
+            )
 
 
 def one_tokenizer(places: Mapping[str, Checkpoint]) -> PreTrainedTokenizerBase:
@@ -93,9 +131,13 @@ def one_tokenizer(places: Mapping[str, Checkpoint]) -> PreTrainedTokenizerBase:
         if part == RECIPIENT or not (own / "tokenizer.json").exists():
             continue
         other = read_tokenizer(replace(place, directory=own))
-        ours, theirs = (tokenizer(_sample(first), verbose=False)["input_ids"] for tokenizer in (first, other))
+        ours, theirs = (
+            tokenizer(_sample(first), verbose=False)["input_ids"] for tokenizer in (first, other)
+        )
         if other.get_vocab() != first.get_vocab() or ours != theirs:
-            raise ModelError(f"recipient and donor {part!r} have different tokenizers; a graft needs one tokenizer for both")
+            raise ModelError(
+                f"recipient and donor {part!r} have different tokenizers; a graft needs one tokenizer for both"
+            )
     return first
 
 
@@ -113,8 +155,14 @@ def read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:
     """
     # Where there is none, the library makes an empty one without a word.
     if not any((place.directory / name).is_file() for name in _TOKENIZER_FILES):
-        raise ModelError(f"{place.origin} holds no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)} beside config.json")
+        raise ModelError(
+            f"{place.origin} holds no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)} beside config.json"
+        )
     try:
-        return AutoTokenizer.from_pretrained(place.directory, local_files_only=True, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(
+            place.directory, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # libraries raise what they like on a broken file
-        raise ModelError(f"{place.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+        raise ModelError(
+            f"{place.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        ) from error

@@ -14,16 +14,29 @@ from kgbench.models.streaming import stored
 
 __all__ = ["model_hash", "weights_hash"]
 
-_NO_MATTER = ("_name_or_path", "transformers_version", "dtype", "architectures", "tie_word_embeddings", "use_cache")
+_NO_MATTER = (
+    "_name_or_path",
+    "transformers_version",
+    "dtype",
+    "architectures",
+    "tie_word_embeddings",
+    "use_cache",
+)
 """Parts of a configuration that change no answer."""
 
 
 def model_hash(model: PreTrainedModel, family: Family) -> str:
     """SHA-256 over weights and configuration: rotary base, norms' epsilon and the like change answers too, as does a map from a folder."""
-    config = {key: value for key, value in model.config.to_dict().items() if key not in _NO_MATTER and "attn_implementation" not in key}
+    config = {
+        key: value
+        for key, value in model.config.to_dict().items()
+        if key not in _NO_MATTER and "attn_implementation" not in key
+    }
     text = json.dumps(config, sort_keys=True, default=str)
     if not family.shipped:
-        text += f"\n{hashlib.sha256(json.dumps(written(family), sort_keys=True).encode()).hexdigest()}"
+        text += (
+            f"\n{hashlib.sha256(json.dumps(written(family), sort_keys=True).encode()).hexdigest()}"
+        )
     return hashlib.sha256(f"{weights_hash(model)}\n{text}".encode()).hexdigest()
 
 

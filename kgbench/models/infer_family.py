@@ -84,11 +84,20 @@ def _inferred(model: PreTrainedModel) -> Family:
     calls = _probed(model, _ids(_TOKENS))
     n = model.get_submodule(layers).__len__()  # type: ignore[operator]  # a ModuleList
     inner, last = ([c for c in calls if c.path.startswith(f"{layers}.{i}.")] for i in (0, n - 1))
-    inside = _inside(model, _relative(inner, f"{layers}.0."), _relative(last, f"{layers}.{n - 1}."), f"{layers}.{n - 1}")
-    attention, mlp = (_adding(inside, behind, of) for behind, of in (("ln_1_post", "o"), ("ln_2_post", "down")))
+    inside = _inside(
+        model,
+        _relative(inner, f"{layers}.0."),
+        _relative(last, f"{layers}.{n - 1}."),
+        f"{layers}.{n - 1}",
+    )
+    attention, mlp = (
+        _adding(inside, behind, of) for behind, of in (("ln_1_post", "o"), ("ln_2_post", "down"))
+    )
     outside = _outside(model, calls, layers)
     order = {c: i for i, c in enumerate(COMPONENTS)}
-    outside, inside = (dict(sorted(part.items(), key=lambda item: order[item[0]])) for part in (outside, inside))
+    outside, inside = (
+        dict(sorted(part.items(), key=lambda item: order[item[0]])) for part in (outside, inside)
+    )
     return Family(model.config.model_type, layers, attention, mlp, outside, inside)
 
 
@@ -115,14 +124,18 @@ def _run(model: PreTrainedModel, ids: Tensor) -> Tensor:
     try:
         logits: Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits
     except Exception as error:  # models raise what they like
-        raise ModelError(f"a model of type {model.config.model_type!r} cannot be run plainly: {error}") from error
+        raise ModelError(
+            f"a model of type {model.config.model_type!r} cannot be run plainly: {error}"
+        ) from error
     return logits
 
 
 def _is_unit(module: nn.Module) -> bool:
     """Whether a module is one that families name: a projection, embeddings, or a norm with weights."""
     weighs = next(module.parameters(), None) is not None
-    return isinstance(module, nn.Linear | Conv1D | nn.Embedding) or ("norm" in type(module).__name__.lower() and weighs)
+    return isinstance(module, nn.Linear | Conv1D | nn.Embedding) or (
+        "norm" in type(module).__name__.lower() and weighs
+    )
 
 
 def _units(model: nn.Module) -> dict[str, nn.Module]:
@@ -134,9 +147,14 @@ def _units(model: nn.Module) -> dict[str, nn.Module]:
 
 
 @contextmanager
-def _watching(modules: Mapping[str, nn.Module], see: Callable[..., Tensor | None]) -> Iterator[None]:
+def _watching(
+    modules: Mapping[str, nn.Module], see: Callable[..., Tensor | None]
+) -> Iterator[None]:
     """Have a function see each call of some modules (path, module, arguments, keyword arguments, output); it may replace the output."""
-    handles = [module.register_forward_hook(partial(see, path), with_kwargs=True) for path, module in modules.items()]
+    handles = [
+        module.register_forward_hook(partial(see, path), with_kwargs=True)
+        for path, module in modules.items()
+    ]
     try:
         yield
     finally:
@@ -148,12 +166,26 @@ def _probed(model: PreTrainedModel, ids: Tensor) -> list[_Call]:
     """All calls of units in order."""
     calls: list[_Call] = []
 
-    def see(path: str, module: nn.Module, inputs: tuple[Any, ...], options: Mapping[str, Any], output: Tensor) -> None:
+    def see(
+        path: str,
+        module: nn.Module,
+        inputs: tuple[Any, ...],
+        options: Mapping[str, Any],
+        output: Tensor,
+    ) -> None:
         wanted = not isinstance(module, nn.Embedding)  # embeddings take indices
         given = [(None, x) for x in inputs[:1]] + list(options.items())
-        fitting = [(n, x) for n, x in given if isinstance(x, Tensor) and x.is_floating_point() == wanted and x.numel() >= ids.numel()]
+        fitting = [
+            (n, x)
+            for n, x in given
+            if isinstance(x, Tensor)
+            and x.is_floating_point() == wanted
+            and x.numel() >= ids.numel()
+        ]
         if not fitting:
-            raise ModelError(f"the module {path!r} takes no input by which its tokens could be told")
+            raise ModelError(
+                f"the module {path!r} takes no input by which its tokens could be told"
+            )
         calls.append(_Call(path, module, fitting[0][1], fitting[0][0], output))
 
     with torch.no_grad(), _watching(_units(model), see):
@@ -163,7 +195,11 @@ def _probed(model: PreTrainedModel, ids: Tensor) -> list[_Call]:
 
 def _layers(model: PreTrainedModel) -> str:
     n = model.config.num_hidden_layers
-    found: list[str] = [path for path, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module) == n]
+    found: list[str] = [
+        path
+        for path, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == n
+    ]
     found = [path for path in found if path and len(_units(model.get_submodule(f"{path}.0"))) > 3]
     if not found:
         raise ModelError(f"a model of type {model.config.model_type!r} has no list of {n} layers")
@@ -181,24 +217,47 @@ def _outside(model: PreTrainedModel, calls: Sequence[_Call], layers: str) -> dic
     positions = [c for c in before if isinstance(c.module, nn.Embedding) and c.path != emb]
     norms = [c for c in after if not isinstance(c.module, nn.Linear | Conv1D | nn.Embedding)]
     if len(positions) > 1 or len(norms) > 1:
-        raise ModelError(f"a map holds one module for positions and one final norm; here are {[c.path for c in (*positions, *norms)]}")
+        raise ModelError(
+            f"a map holds one module for positions and one final norm; here are {[c.path for c in (*positions, *norms)]}"
+        )
     known = {emb, head, *(c.path for c in (*positions, *norms))}
-    found = {component: some[0].place() for component, some in (("pos", positions), ("ln_f", norms)) if some}
-    beside = {c: tuple(call.path for call in some if call.path not in known) for c, some in (("emb", before), ("head", after))}
-    return {"emb": Place(emb, also=beside["emb"]), **found, "head": Place(head, also=beside["head"])}
+    found = {
+        component: some[0].place()
+        for component, some in (("pos", positions), ("ln_f", norms))
+        if some
+    }
+    beside = {
+        c: tuple(call.path for call in some if call.path not in known)
+        for c, some in (("emb", before), ("head", after))
+    }
+    return {
+        "emb": Place(emb, also=beside["emb"]),
+        **found,
+        "head": Place(head, also=beside["head"]),
+    }
 
 
 # ------------------------------------------------------------------------------------------------ inside the layers
 
 
-def _inside(model: PreTrainedModel, first: Sequence[_Call], last: Sequence[_Call], layer: str) -> dict[str, Place]:
+def _inside(
+    model: PreTrainedModel, first: Sequence[_Call], last: Sequence[_Call], layer: str
+) -> dict[str, Place]:
     """Places of a layer's components; derivatives are taken in the last one."""
     if [c.path for c in first] != [c.path for c in last]:
-        raise ModelError(f"the first layer has other modules than the last one: {[c.path for c in first]} and {[c.path for c in last]}")
+        raise ModelError(
+            f"the first layer has other modules than the last one: {[c.path for c in first]} and {[c.path for c in last]}"
+        )
     module = model.get_submodule(layer)
-    attentions = [path for path, child in module.named_children() if "attention" in type(child).__name__.lower()]
+    attentions = [
+        path
+        for path, child in module.named_children()
+        if "attention" in type(child).__name__.lower()
+    ]
     if len(attentions) != 1:
-        raise ModelError(f"a layer has {len(attentions)} modules of attention, expected one whose class is called so: {attentions}")
+        raise ModelError(
+            f"a layer has {len(attentions)} modules of attention, expected one whose class is called so: {attentions}"
+        )
     attending = [c for c in first if c.path.startswith(f"{attentions[0]}.")]
     projections = [c for c in attending if isinstance(c.module, nn.Linear | Conv1D)]
     rest = [c for c in first if c not in attending]
@@ -222,18 +281,28 @@ def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> di
     for call in calls:
         roles = {role: c for role, c in columns[call.path].items() if len(c)}
         if isinstance(call.module, nn.Linear | Conv1D):
-            places = {next(iter(roles)): call.place()} if len(roles) == 1 else _sliced(model, call, roles)
+            places = (
+                {next(iter(roles)): call.place()}
+                if len(roles) == 1
+                else _sliced(model, call, roles)
+            )
         elif set(roles) in ({"q"}, {"k"}):
             places = {f"{next(iter(roles))}_norm": call.place()}
         else:
-            raise ModelError(f"the module {call.path!r} is a norm of {' and '.join(roles)}, for which there is no component")
+            raise ModelError(
+                f"the module {call.path!r} is a norm of {' and '.join(roles)}, for which there is no component"
+            )
         if twice := set(places) & set(found):
-            raise ModelError(f"{call.path!r} computes {twice.pop()!r}, which another module of attention computes too")
+            raise ModelError(
+                f"{call.path!r} computes {twice.pop()!r}, which another module of attention computes too"
+            )
         found |= places
     return found
 
 
-def _columns(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> dict[str, dict[str, Tensor]]:
+def _columns(
+    model: PreTrainedModel, calls: Sequence[_Call], layer: str
+) -> dict[str, dict[str, Tensor]]:
     """For each module the output columns that are queries, keys and values."""
     modules = {c.path: model.get_submodule(f"{layer}.{c.path}") for c in calls}
     many, one = (_derivatives(model, modules, _ids(tokens)) for tokens in (_TOKENS, 1))
@@ -243,7 +312,11 @@ def _columns(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> dict
         tokens = call.place().tokens if earlier.ndim == 4 else 1
         matters = _nonzero(earlier.movedim(tokens, 1)[:, :-1])
         alone = _nonzero(one[call.path])
-        found[call.path] = {"q": _where(~matters), "k": _where(matters & ~alone), "v": _where(alone)}
+        found[call.path] = {
+            "q": _where(~matters),
+            "k": _where(matters & ~alone),
+            "v": _where(alone),
+        }
     return found
 
 
@@ -257,7 +330,9 @@ def _where(chosen: Tensor) -> Tensor:
     return torch.nonzero(chosen)[:, 0]
 
 
-def _derivatives(model: PreTrainedModel, modules: Mapping[str, nn.Module], ids: Tensor) -> dict[str, Tensor]:
+def _derivatives(
+    model: PreTrainedModel, modules: Mapping[str, nn.Module], ids: Tensor
+) -> dict[str, Tensor]:
     """Of the last tokens' logits, by the outputs of some modules."""
     outputs: dict[str, Tensor] = {}
 
@@ -266,15 +341,25 @@ def _derivatives(model: PreTrainedModel, modules: Mapping[str, nn.Module], ids: 
 
     with torch.enable_grad(), _watching(modules, see):
         logits = _run(model, ids)[:, -1]
-        weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1), dtype=logits.dtype)
-        found = torch.autograd.grad((logits * weights).sum(), list(outputs.values()), allow_unused=True)
-    return {path: torch.zeros_like(outputs[path]) if g is None else g for path, g in zip(outputs, found, strict=True)}
+        weights = torch.randn(
+            logits.shape, generator=torch.Generator().manual_seed(1), dtype=logits.dtype
+        )
+        found = torch.autograd.grad(
+            (logits * weights).sum(), list(outputs.values()), allow_unused=True
+        )
+    return {
+        path: torch.zeros_like(outputs[path]) if g is None else g
+        for path, g in zip(outputs, found, strict=True)
+    }
 
 
 def _sliced(model: PreTrainedModel, call: _Call, roles: Mapping[str, Tensor]) -> dict[str, Place]:
     """The slices of a fused projection that have the columns that were found."""
     order = sorted(roles, key=lambda role: int(roles[role][0]))
-    shares = [tuple("num_attention_heads" if role == "q" else number for role in order) for number in (*_GROUPS, 1)]
+    shares = [
+        tuple("num_attention_heads" if role == "q" else number for role in order)
+        for number in (*_GROUPS, 1)
+    ]
     # Blocks as many as some number of the model says, or simply as many as there are.
     blocks = int((roles[order[0]].diff() > 1).sum()) + 1
     ways: list[int | tuple[int | str, ...]] = [len(roles), *shares]
@@ -283,16 +368,27 @@ def _sliced(model: PreTrainedModel, call: _Call, roles: Mapping[str, Tensor]) ->
             found = {role: _part(model, call, of, per, columns) for role, columns in roles.items()}
             if all(place is not None for place in found.values()):
                 return {role: place for role, place in found.items() if place is not None}
-    raise ModelError(f"the columns of {' and '.join(roles)} in the output of {call.path!r} lie as no map can say")
+    raise ModelError(
+        f"the columns of {' and '.join(roles)} in the output of {call.path!r} lie as no map can say"
+    )
 
 
-def _part(model: PreTrainedModel, call: _Call, of: int | tuple[int | str, ...], per: int | str | None, columns: Tensor) -> Place | None:
+def _part(
+    model: PreTrainedModel,
+    call: _Call,
+    of: int | tuple[int | str, ...],
+    per: int | str | None,
+    columns: Tensor,
+) -> Place | None:
     width = call.output.shape[-1]
     for part in range(of if isinstance(of, int) else len(of)):
         place = call.place(part=part, of=of, per=per)
         try:
             same = torch.equal(place.columns(width, model.config), columns)
-        except (ModelError, RuntimeError):  # no such number in the configuration, or one that does not divide the width
+        except (
+            ModelError,
+            RuntimeError,
+        ):  # no such number in the configuration, or one that does not divide the width
             return None
         if same:
             return place
@@ -303,10 +399,16 @@ def _feed_forward(model: PreTrainedModel, mlp: Sequence[_Call], layer: str) -> d
     *ups, down = mlp
     if len(ups) == 1 and ups[0].output.shape[-1] == down.input.shape[-1]:
         return {"up": ups[0].place()}
-    places = [call.place() for call in ups] if len(ups) == 2 else [ups[0].place(part=part, of=2) for part in (0, 1)]
+    places = (
+        [call.place() for call in ups]
+        if len(ups) == 2
+        else [ups[0].place(part=part, of=2) for part in (0, 1)]
+    )
     straight = [_is_linear(model, place, f"{layer}.{down.path}", layer) for place in places]
     if sorted(straight) != [False, True]:
-        raise ModelError(f"of {[c.path for c in ups]} one should gate the other, in whose output the MLP is linear")
+        raise ModelError(
+            f"of {[c.path for c in ups]} one should gate the other, in whose output the MLP is linear"
+        )
     up = straight.index(True)
     return {"gate": places[1 - up], "up": places[up]}
 
@@ -315,7 +417,9 @@ def _is_linear(model: PreTrainedModel, place: Place, down: str, layer: str) -> b
     """Whether twice a component's output is twice what goes into the down projection."""
     seen: list[Tensor] = []
 
-    def doubled(path: str, module: nn.Module, inputs: tuple[Tensor, ...], options: object, output: Tensor) -> Tensor | None:
+    def doubled(
+        path: str, module: nn.Module, inputs: tuple[Tensor, ...], options: object, output: Tensor
+    ) -> Tensor | None:
         if path == "down":
             seen.append(inputs[0])
             return None
@@ -323,7 +427,10 @@ def _is_linear(model: PreTrainedModel, place: Place, down: str, layer: str) -> b
         output[..., place.columns(output.shape[-1], model.config)] *= 2
         return output
 
-    modules = {"down": model.get_submodule(down), "up": model.get_submodule(f"{layer}.{place.module}")}
+    modules = {
+        "down": model.get_submodule(down),
+        "up": model.get_submodule(f"{layer}.{place.module}"),
+    }
     with torch.no_grad():
         for names in (["down"], ["down", "up"]):
             with _watching({name: modules[name] for name in names}, doubled):
@@ -331,7 +438,9 @@ def _is_linear(model: PreTrainedModel, place: Place, down: str, layer: str) -> b
     return torch.allclose(seen[1], 2 * seen[0], rtol=1e-9, atol=1e-12)
 
 
-def _norms(norms: Sequence[_Call], projections: Sequence[_Call], mlp: Sequence[_Call]) -> dict[str, Place]:
+def _norms(
+    norms: Sequence[_Call], projections: Sequence[_Call], mlp: Sequence[_Call]
+) -> dict[str, Place]:
     """Norms of a layer by what they stand before and behind; those that stand before or behind neither take the names that are left."""
     found: dict[str, Place] = {}
     left = []
@@ -349,7 +458,9 @@ def _norms(norms: Sequence[_Call], projections: Sequence[_Call], mlp: Sequence[_
             found[name] = call.place()
     free = [name for name in ("ln_1", "ln_2", "ln_1_post", "ln_2_post") if name not in found]
     if len(left) > len(free):
-        raise ModelError(f"a layer has more norms than there are components: {[c.path for c in norms]}")
+        raise ModelError(
+            f"a layer has more norms than there are components: {[c.path for c in norms]}"
+        )
     return found | {name: call.place() for name, call in zip(free, left, strict=False)}
 
 

@@ -32,7 +32,9 @@ class LowRank(nn.Module):
         b: The outward rows B, the adapter's scale in them.
     """
 
-    def __init__(self, base: Linear, a: Float[Tensor, "rank in"], b: Float[Tensor, "out rank"]) -> None:
+    def __init__(
+        self, base: Linear, a: Float[Tensor, "rank in"], b: Float[Tensor, "out rank"]
+    ) -> None:
         super().__init__()
         self.base = base
         self.a, self.b = (nn.Parameter(rows, requires_grad=False) for rows in (a, b))
@@ -47,7 +49,10 @@ class LowRank(nn.Module):
         """The merged weight W + B A, in the base's layout and type: made anew each time, for what reads weights."""
         with torch.no_grad():
             change = self.b @ self.a
-            return nn.Parameter(self.base.weight + (change.T if isinstance(self.base, Conv1D) else change), requires_grad=False)
+            return nn.Parameter(
+                self.base.weight + (change.T if isinstance(self.base, Conv1D) else change),
+                requires_grad=False,
+            )
 
     @property
     def bias(self) -> nn.Parameter | None:
@@ -77,13 +82,17 @@ def plain_names(module: nn.Module, plainly: str = "", here: str = "") -> dict[st
     """
     if isinstance(module, LowRank):
         return plain_names(module.base, plainly, f"{here}base.")
-    found = {f"{plainly}{name}": f"{here}{name}" for name, _ in module.named_parameters(recurse=False)}
+    found = {
+        f"{plainly}{name}": f"{here}{name}" for name, _ in module.named_parameters(recurse=False)
+    }
     for name, child in module.named_children():
         found.update(plain_names(child, f"{plainly}{name}.", f"{here}{name}."))
     return found
 
 
-def adapted(recipient: PreTrainedModel, adapter: Adapter, origin: str, note: str = "") -> PreTrainedModel:
+def adapted(
+    recipient: PreTrainedModel, adapter: Adapter, origin: str, note: str = ""
+) -> PreTrainedModel:
     """The donor that an adapter makes of a recipient.
 
     Args:
@@ -113,7 +122,10 @@ def adapted(recipient: PreTrainedModel, adapter: Adapter, origin: str, note: str
 def _low_rank(donor: PreTrainedModel, adapter: Adapter) -> Iterator[tuple[str, LowRank]]:
     """The modules to put in the place of the donor's linear ones."""
     modules, rows, head = dict(donor.named_modules()), adapter.rows, donor.get_output_embeddings()
-    targets = adapter.config.targets(modules, [p for p, module in modules.items() if isinstance(module, Linear) and module is not head])
+    targets = adapter.config.targets(
+        modules,
+        [p for p, module in modules.items() if isinstance(module, Linear) and module is not head],
+    )
     for path in rows:
         if path not in modules:
             raise ModelError(f"it adapts {path!r}, which the recipient does not have")
@@ -126,18 +138,28 @@ def _low_rank(donor: PreTrainedModel, adapter: Adapter) -> Iterator[tuple[str, L
                 f"its target_modules name {path!r}, of type {type(module).__name__}; only linear modules are grafted with rows"
             )
         if missing := {"A", "B"} - {*rows.get(path, ())}:
-            raise ModelError(f"it lacks {path}.lora_{min(missing)}.weight, the rows of a module that its target_modules name")
+            raise ModelError(
+                f"it lacks {path}.lora_{min(missing)}.weight, the rows of a module that its target_modules name"
+            )
         yield path, _beside(module, path, adapter)
 
 
 def _beside(module: Linear, path: str, adapter: Adapter) -> LowRank:
-    inputs, outputs = module.weight.shape if isinstance(module, Conv1D) else module.weight.shape[::-1]
+    inputs, outputs = (
+        module.weight.shape if isinstance(module, Conv1D) else module.weight.shape[::-1]
+    )
     rank = adapter.config.rank(path)
     a, b = (adapter.rows[path][which] for which in "AB")
     for which, tensor, expected in (("A", a, [rank, inputs]), ("B", b, [outputs, rank])):
         if list(tensor.shape) != expected:
-            raise ModelError(f"{path}.lora_{which}.weight is {list(tensor.shape)}, expected {expected}")
-    return LowRank(module, _fitted(a, module.weight, path), _fitted(b.double() * adapter.config.scale(path), module.weight, path))
+            raise ModelError(
+                f"{path}.lora_{which}.weight is {list(tensor.shape)}, expected {expected}"
+            )
+    return LowRank(
+        module,
+        _fitted(a, module.weight, path),
+        _fitted(b.double() * adapter.config.scale(path), module.weight, path),
+    )
 
 
 def _replaced(recipient: nn.Module, adapter: Adapter) -> Iterator[tuple[str, Tensor]]:
@@ -152,8 +174,14 @@ def _replaced(recipient: nn.Module, adapter: Adapter) -> Iterator[tuple[str, Ten
         if adapter.config.saves(name.rpartition(".")[0]):
             yield name, tensor
         elif not torch.equal(tensor, ours[name]):
-            raise ModelError(f"it holds other weights for {name!r}, which its modules_to_save do not name")
-    if missing := [name for name in ours if adapter.config.saves(name.rpartition(".")[0]) and name not in adapter.whole]:
+            raise ModelError(
+                f"it holds other weights for {name!r}, which its modules_to_save do not name"
+            )
+    if missing := [
+        name
+        for name in ours
+        if adapter.config.saves(name.rpartition(".")[0]) and name not in adapter.whole
+    ]:
         raise ModelError(f"it lacks {missing[0]!r}, which its modules_to_save name")
 
 
@@ -161,5 +189,7 @@ def _fitted(tensor: Tensor, like: Tensor, name: str) -> Tensor:
     """A tensor in the type and at the place of the base's."""
     found = tensor.to(like)
     if not found.isfinite().all():
-        raise ModelError(f"{name} does not fit into {like.dtype}: some of it is too large; load the pair in another type")
+        raise ModelError(
+            f"{name} does not fit into {like.dtype}: some of it is too large; load the pair in another type"
+        )
     return found

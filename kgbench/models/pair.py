@@ -19,16 +19,38 @@ from kgbench.models import catalog
 from kgbench.models.checkpoints import Checkpoint, Stamp, locate, stamp_of
 from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
 from kgbench.models.family import Family, family_in
-from kgbench.models.fitting import check_config, check_forward, check_weights, one_tokenizer, read_tokenizer
+from kgbench.models.fitting import (
+    check_config,
+    check_forward,
+    check_weights,
+    one_tokenizer,
+    read_tokenizer,
+)
 from kgbench.models.hashing import model_hash, weights_hash
 from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_device, place
-from kgbench.models.reading import DTYPES, adapted_donor, attention_backend, make_ready, prepare, read_empty, read_model
+from kgbench.models.reading import (
+    DTYPES,
+    adapted_donor,
+    attention_backend,
+    make_ready,
+    prepare,
+    read_empty,
+    read_model,
+)
 from kgbench.models.sharing import hold, share_equal
 from kgbench.models.streaming import stream, streamed
 from kgbench.models.types import check_dtype
 from kgbench.sites import RECIPIENT
 
-__all__ = ["DTYPES", "ModelPair", "load_pair", "pair_sources", "prepare", "read_tokenizer", "weights_hash"]
+__all__ = [
+    "DTYPES",
+    "ModelPair",
+    "load_pair",
+    "pair_sources",
+    "prepare",
+    "read_tokenizer",
+    "weights_hash",
+]
 
 
 @dataclass(eq=False)
@@ -102,7 +124,9 @@ class ModelPair:
     def read_as(self, encoded: Mapping[Prompt, Encoded]) -> Iterator[None]:
         """For the time of a block, read some prompts as given: tokens and regions are known already, and are not the tokenizer's alone."""
         before = self._encoded
-        questions: dict[Prompt, Encoded] = {Question(prompt, own.ids): EncodedQuestion(own) for prompt, own in encoded.items()}
+        questions: dict[Prompt, Encoded] = {
+            Question(prompt, own.ids): EncodedQuestion(own) for prompt, own in encoded.items()
+        }
         self._encoded = {**before, **encoded, **questions}
         try:
             yield
@@ -111,7 +135,9 @@ class ModelPair:
 
     def encode(self, prompt: Prompt | str) -> list[int]:
         """Token ids, with BOS where the tokenizer adds one."""
-        return self._encoder.ids(prompt) if isinstance(prompt, str) else list(self.encoded(prompt).ids)
+        return (
+            self._encoder.ids(prompt) if isinstance(prompt, str) else list(self.encoded(prompt).ids)
+        )
 
     def regions(self, prompt: Prompt) -> dict[str, list[int]]:
         """Token indices of each region that the prompt has."""
@@ -120,22 +146,35 @@ class ModelPair:
     @cached_property
     def weight_hashes(self) -> Mapping[str, str]:
         """SHA-256 of the weights, the configuration and, where it is not the package's, the map of `recipient` and of each donor."""
-        return {name: model_hash(model, self.family) for name, model in {RECIPIENT: self.recipient, **self.donors}.items()}
+        return {
+            name: model_hash(model, self.family)
+            for name, model in {RECIPIENT: self.recipient, **self.donors}.items()
+        }
 
     def changed(self) -> tuple[str, ...]:
         """Names of the models whose weights or configuration are no longer those of `weight_hashes`."""
         models = {RECIPIENT: self.recipient, **self.donors}
-        return tuple(name for name, model in models.items() if model_hash(model, self.family) != self.weight_hashes[name])
+        return tuple(
+            name
+            for name, model in models.items()
+            if model_hash(model, self.family) != self.weight_hashes[name]
+        )
 
     def changed_files(self) -> tuple[str, ...]:
         """Files that are no longer as they were when the models were read from them, as `folder/file`."""
-        return tuple(f"{path.parent.name}/{path.name}" for path, stamp in self.files.items() if stamp_of(path) != stamp)
+        return tuple(
+            f"{path.parent.name}/{path.name}"
+            for path, stamp in self.files.items()
+            if stamp_of(path) != stamp
+        )
 
     @cached_property
     def tokenizer_hash(self) -> str:
         """SHA-256 of the tokenizer's serialisation and of the chat template in use."""
         frame = self.tokenizer.chat_template if self.chat_template else ""
-        return hashlib.sha256(f"{self.tokenizer.backend_tokenizer.to_str()}\n{frame}".encode()).hexdigest()
+        return hashlib.sha256(
+            f"{self.tokenizer.backend_tokenizer.to_str()}\n{frame}".encode()
+        ).hexdigest()
 
 
 def load_pair(
@@ -172,17 +211,28 @@ def load_pair(
     check_dtype(stored)
     recipient_place = locate(sources[RECIPIENT], asked.revision)
     places = {
-        part: recipient_place if part == RECIPIENT else locate(source, asked.revision, recipient_place) for part, source in sources.items()
+        part: recipient_place
+        if part == RECIPIENT
+        else locate(source, asked.revision, recipient_place)
+        for part, source in sources.items()
     }
-    files = {path: stamp for checkpoint in places.values() for path, stamp in checkpoint.stamps().items()}
+    files = {
+        path: stamp for checkpoint in places.values() for path, stamp in checkpoint.stamps().items()
+    }
     family = _family(recipient_place, sources[RECIPIENT])
     for part, checkpoint in places.items():
         check_config(recipient_place, checkpoint, part)
     reader = _Reader(asked, family, attention_backend(recipient_place, asked.attention), device)
-    tokenizer, origins = one_tokenizer(places), {part: checkpoint.origin for part, checkpoint in places.items()}
+    tokenizer, origins = (
+        one_tokenizer(places),
+        {part: checkpoint.origin for part, checkpoint in places.items()},
+    )
     del places[RECIPIENT]
     first = reader.recipient(recipient_place, DTYPES.get(stored, stored), places)
-    others = {part: reader.donor(first, recipient_place, checkpoint, part) for part, checkpoint in places.items()}
+    others = {
+        part: reader.donor(first, recipient_place, checkpoint, part)
+        for part, checkpoint in places.items()
+    }
     return ModelPair(label, first, others, tokenizer, family, origins, asked.chat_template, files)
 
 
@@ -210,18 +260,26 @@ class _Reader:
         self.device = device if asked.device_map is None else "cpu"
         self.devices: Mapping[str, torch.device] = {}
 
-    def recipient(self, place: Checkpoint, dtype: torch.dtype | str, donors: Mapping[str, Checkpoint]) -> PreTrainedModel:
+    def recipient(
+        self, place: Checkpoint, dtype: torch.dtype | str, donors: Mapping[str, Checkpoint]
+    ) -> PreTrainedModel:
         """The recipient; where it is to be spread over devices, it is found how."""
         free = None if self.asked.device_map is None else free_memory()
         model = read_model(place, dtype, self.device, self.attention)
         if self.asked.device_map is not None:
-            held = sum(donor.adapter is None and not self.asked.streams(donor) for donor in donors.values())
-            self.devices = devices_of(model, self.family.layers, self.asked.device_map, 1 + held, free)
+            held = sum(
+                donor.adapter is None and not self.asked.streams(donor) for donor in donors.values()
+            )
+            self.devices = devices_of(
+                model, self.family.layers, self.asked.device_map, 1 + held, free
+            )
         model = self._placed(model)
         hold(model)
         return model
 
-    def donor(self, first: PreTrainedModel, base: Checkpoint, checkpoint: Checkpoint, part: str) -> PreTrainedModel:
+    def donor(
+        self, first: PreTrainedModel, base: Checkpoint, checkpoint: Checkpoint, part: str
+    ) -> PreTrainedModel:
         """A donor that fits the recipient, of its type and on its devices."""
         if checkpoint.adapter is not None:
             return adapted_donor(first, checkpoint.adapter, checkpoint.origin, base)
@@ -247,7 +305,9 @@ class _Reader:
         return model
 
 
-def pair_sources(name: str | None, recipient: str | None, donors: Mapping[str, str] | None) -> tuple[str, dict[str, str]]:
+def pair_sources(
+    name: str | None, recipient: str | None, donors: Mapping[str, str] | None
+) -> tuple[str, dict[str, str]]:
     """The label of a pair, and where its recipient and its donors are, as `load_pair` takes them.
 
     Raises:
@@ -256,7 +316,9 @@ def pair_sources(name: str | None, recipient: str | None, donors: Mapping[str, s
     known = catalog.entry(name) if name else None
     first = recipient or (known.recipient if known else None)
     if first is None:
-        raise ModelError("no model given: name a pair (--model NAME) or its checkpoints (--recipient PATH --donor sft=PATH)")
+        raise ModelError(
+            "no model given: name a pair (--model NAME) or its checkpoints (--recipient PATH --donor sft=PATH)"
+        )
     others = {**(known.donors if known and not recipient else {}), **(donors or {})}
     if RECIPIENT in others:
         raise ModelError(f"{RECIPIENT!r} is a reserved name and cannot name a donor")

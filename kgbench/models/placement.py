@@ -52,15 +52,21 @@ def read_device_map(text: str) -> DeviceMap:
     """
     if not text.lstrip().startswith("{"):
         if text not in STRATEGIES:
-            hint = 'Or give a JSON object from paths to devices, such as {"": 0, "model.layers.9": 1}.'
+            hint = (
+                'Or give a JSON object from paths to devices, such as {"": 0, "model.layers.9": 1}.'
+            )
             raise UnknownNameError("device map", text, STRATEGIES, hint)
         return text
     try:
         found = json.loads(text)
     except ValueError as error:
         raise InputError(f"--device-map is no JSON: {error}") from error
-    if not all(isinstance(device, str | int) and not isinstance(device, bool) for device in found.values()):
-        raise InputError("--device-map: expected a device for each path, as a name such as 'cuda:1' or a number")
+    if not all(
+        isinstance(device, str | int) and not isinstance(device, bool) for device in found.values()
+    ):
+        raise InputError(
+            "--device-map: expected a device for each path, as a name such as 'cuda:1' or a number"
+        )
     return dict(found)
 
 
@@ -130,7 +136,11 @@ def _filled(sizes: Sequence[int], room: Sequence[int]) -> list[int] | None:
 
 
 def devices_of(
-    model: nn.Module, layers: str, wanted: DeviceMap, models: int = 1, free: Mapping[str, int] | None = None
+    model: nn.Module,
+    layers: str,
+    wanted: DeviceMap,
+    models: int = 1,
+    free: Mapping[str, int] | None = None,
 ) -> dict[str, torch.device]:
     """The device of each unit of a model.
 
@@ -146,9 +156,23 @@ def devices_of(
     """
     parts = units(model, layers)
     if not isinstance(wanted, str):
-        return _mapped(parts, wanted, {path for path in parts if next(model.get_submodule(path).parameters(), None) is not None})
-    sizes = [models * sum(t.numel() * t.element_size() for t in model.get_submodule(path).state_dict().values()) for path in parts]
-    room = {name: int(n * (1 - _LEFT)) for name, n in (free_memory() if free is None else free).items()}
+        return _mapped(
+            parts,
+            wanted,
+            {
+                path
+                for path in parts
+                if next(model.get_submodule(path).parameters(), None) is not None
+            },
+        )
+    sizes = [
+        models
+        * sum(t.numel() * t.element_size() for t in model.get_submodule(path).state_dict().values())
+        for path in parts
+    ]
+    room = {
+        name: int(n * (1 - _LEFT)) for name, n in (free_memory() if free is None else free).items()
+    }
     accelerators = [n for name, n in room.items() if name != "cpu"]
     if _filled(sizes, accelerators) is not None:
         found = spread(sizes, accelerators, wanted)
@@ -163,7 +187,11 @@ def named_devices(wanted: DeviceMap) -> tuple[torch.device, ...]:
     Raises:
         InputError: It names what is none.
     """
-    return () if isinstance(wanted, str) else tuple(dict.fromkeys(_device(path, name) for path, name in wanted.items()))
+    return (
+        ()
+        if isinstance(wanted, str)
+        else tuple(dict.fromkeys(_device(path, name) for path, name in wanted.items()))
+    )
 
 
 def main_device(wanted: DeviceMap) -> torch.device:
@@ -174,10 +202,14 @@ def main_device(wanted: DeviceMap) -> torch.device:
     """
     if isinstance(wanted, str):
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return next((device for device in named_devices(wanted) if device.type != "cpu"), torch.device("cpu"))
+    return next(
+        (device for device in named_devices(wanted) if device.type != "cpu"), torch.device("cpu")
+    )
 
 
-def _mapped(parts: Sequence[str], wanted: Mapping[str, str | int], weighty: set[str]) -> dict[str, torch.device]:
+def _mapped(
+    parts: Sequence[str], wanted: Mapping[str, str | int], weighty: set[str]
+) -> dict[str, torch.device]:
     devices = {path: _device(path, name) for path, name in wanted.items()}
     for path in devices:
         if path and not any(f"{part}.".startswith(f"{path}.") for part in parts):
@@ -190,18 +222,24 @@ def _mapped(parts: Sequence[str], wanted: Mapping[str, str | int], weighty: set[
         if holders:
             found[part] = devices[max(holders, key=len)]
         elif part in weighty:
-            raise InputError(f'--device-map names no device for {part!r}: add it, or a device for all else as {{"": DEVICE}}')
+            raise InputError(
+                f'--device-map names no device for {part!r}: add it, or a device for all else as {{"": DEVICE}}'
+            )
     home = next(found[part] for part in parts if part in weighty)
     return {part: found.get(part, home) for part in parts}
 
 
 def _device(path: str, name: str | int) -> torch.device:
     if name == "disk":
-        raise InputError(f"--device-map puts {path!r} on disk: a recipient's weights are held; donors' are left on disk by --stream-donor")
+        raise InputError(
+            f"--device-map puts {path!r} on disk: a recipient's weights are held; donors' are left on disk by --stream-donor"
+        )
     try:
         return torch.device(f"cuda:{name}" if isinstance(name, int) else name)
     except RuntimeError as error:
-        raise InputError(f"--device-map: {name!r} is no device: {str(error).splitlines()[0]}") from error
+        raise InputError(
+            f"--device-map: {name!r} is no device: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _some(parts: Sequence[str]) -> str:
@@ -211,10 +249,16 @@ def _some(parts: Sequence[str]) -> str:
 def free_memory() -> dict[str, int]:
     """Bytes that are free on each device, the processor last; what torch keeps of a device for later use is free."""
     found = {
-        f"cuda:{i}": torch.cuda.mem_get_info(i)[0] + torch.cuda.memory_reserved(i) - torch.cuda.memory_allocated(i)
+        f"cuda:{i}": torch.cuda.mem_get_info(i)[0]
+        + torch.cuda.memory_reserved(i)
+        - torch.cuda.memory_allocated(i)
         for i in range(torch.cuda.device_count())
     }
-    left = [limit - psutil.Process().memory_info().rss for limit in map(_number, _LIMITS) if limit is not None]
+    left = [
+        limit - psutil.Process().memory_info().rss
+        for limit in map(_number, _LIMITS)
+        if limit is not None
+    ]
     return {**found, "cpu": max(0, min([psutil.virtual_memory().available, *left]))}
 
 
@@ -234,19 +278,25 @@ def place(model: nn.Module, devices: Mapping[str, torch.device], layers: str) ->
         devices: The device of each of its units.
         layers: Path of its list of layers.
     """
-    weighty = [path for path in devices if next(model.get_submodule(path).parameters(), None) is not None]
+    weighty = [
+        path for path in devices if next(model.get_submodule(path).parameters(), None) is not None
+    ]
     home = devices[weighty[0]]
     for path, device in devices.items():
         module = model.get_submodule(path)
         held = [*module.parameters(), *module.buffers()]
-        if any(tensor.device != device for tensor in held) and not any(tensor.is_meta for tensor in held):
+        if any(tensor.device != device for tensor in held) and not any(
+            tensor.is_meta for tensor in held
+        ):
             module.to(device)
         module.register_forward_pre_hook(partial(_to, device), with_kwargs=True)
         if not path.startswith(f"{layers}."):
             module.register_forward_hook(partial(_back, home))
 
 
-def _to(device: torch.device, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any]:
+def _to(
+    device: torch.device, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[Any, Any]:
     return _moved(inputs, device), _moved(options, device)
 
 
@@ -260,4 +310,6 @@ def _moved(value: Any, device: torch.device) -> Any:
         return value.to(device)
     if type(value) in (tuple, list):
         return type(value)(_moved(each, device) for each in value)
-    return {key: _moved(each, device) for key, each in value.items()} if type(value) is dict else value
+    return (
+        {key: _moved(each, device) for key, each in value.items()} if type(value) is dict else value
+    )

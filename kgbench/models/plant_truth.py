@@ -30,7 +30,9 @@ __all__ = ["ALL_TOKENS", "Contribution", "GradedTruth", "Place", "parse_relevanc
 Place = tuple[int | None, str] | tuple[int | None, str, str]
 """A (layer, component), or a (layer, component, region)."""
 
-_ITEM = re.compile(r"(?P<region>[A-Z]+):(?P<component>\w+)(@(?P<layer>\d+))?=(?P<value>-?[\d.]+(e-?\d+)?)")
+_ITEM = re.compile(
+    r"(?P<region>[A-Z]+):(?P<component>\w+)(@(?P<layer>\d+))?=(?P<value>-?[\d.]+(e-?\d+)?)"
+)
 
 ALL_TOKENS = "ALL"
 """In the place of a region, for a (layer, component) at all tokens."""
@@ -88,8 +90,13 @@ class GradedTruth:
         for place, found in self.places.items():
             layer, component, region = (*place, ALL_TOKENS)[:3]
             row = [*_short(found.alone), *_short(found.left_out), round(found.relevance, 4)]
-            nested.setdefault(region, {}).setdefault(component, {})["" if layer is None else str(layer)] = row
-        pathways = {prompt: {graft: _short(e) for graft, e in own.items()} for prompt, own in self.pathways.items()}
+            nested.setdefault(region, {}).setdefault(component, {})[
+                "" if layer is None else str(layer)
+            ] = row
+        pathways = {
+            prompt: {graft: _short(e) for graft, e in own.items()}
+            for prompt, own in self.pathways.items()
+        }
         prompts = list(self.prompts)
         return {
             "metric": self.metric,
@@ -115,8 +122,13 @@ def read_truth(card: Mapping[str, Any]) -> GradedTruth | None:
             for layer, row in layers.items():
                 where = (int(layer) if layer else None, component)
                 place: Place = where if region == ALL_TOKENS else (*where, region)
-                places[place] = Contribution(_estimate(row[:3], n), _estimate(row[3:6], n), float(row[6]))
-    pathways = {prompt: {graft: _estimate(row, n) for graft, row in own.items()} for prompt, own in truth["pathways"].items()}
+                places[place] = Contribution(
+                    _estimate(row[:3], n), _estimate(row[3:6], n), float(row[6])
+                )
+    pathways = {
+        prompt: {graft: _estimate(row, n) for graft, row in own.items()}
+        for prompt, own in truth["pathways"].items()
+    }
     return GradedTruth(truth["metric"], tuple(truth["prompts"]), n, places, pathways)
 
 
@@ -130,7 +142,9 @@ def parse_relevance(text: str) -> dict[Place, float]:
     for item in text.split():
         match = _ITEM.fullmatch(item)
         if match is None:
-            raise InputError(f"{item!r} is no place with its relevance: expected such as LT:down@3=0.25")
+            raise InputError(
+                f"{item!r} is no place with its relevance: expected such as LT:down@3=0.25"
+            )
         layer, region = match["layer"], match["region"]
         where = (None if layer is None else int(layer), match["component"])
         found[where if region == ALL_TOKENS else (*where, region)] = float(match["value"])
@@ -144,7 +158,10 @@ def _name(place: Place) -> str:
 
 def _short(estimate: Estimate) -> list[float | None]:
     """Value, low and high end, to three decimals."""
-    return [None if x is None else round(x, 3) + 0.0 for x in (estimate.value, estimate.low, estimate.high)]
+    return [
+        None if x is None else round(x, 3) + 0.0
+        for x in (estimate.value, estimate.low, estimate.high)
+    ]
 
 
 def _estimate(row: list[float | None], n: int) -> Estimate:
@@ -152,5 +169,7 @@ def _estimate(row: list[float | None], n: int) -> Estimate:
     if value is None:
         raise ValueError("a recovery without a value")
     if low is None or high is None:
-        return Estimate(value=value, n=n, undefined="the gain is so near 0 that luck may have told it from 0")
+        return Estimate(
+            value=value, n=n, undefined="the gain is so near 0 that luck may have told it from 0"
+        )
     return Estimate(value=value, low=low, high=high, n=n)

@@ -58,11 +58,15 @@ def attention_backend(recipient: Checkpoint, attention: str) -> str:
     try:
         model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(read_config(recipient.directory))]
     except Exception as error:  # libraries raise what they like on a broken configuration
-        raise ModelError(f"{recipient.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+        raise ModelError(
+            f"{recipient.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        ) from error
     return "sdpa" if model._supports_sdpa else "eager"
 
 
-def read_model(place: Checkpoint, dtype: torch.dtype | str, device: str, attention: str) -> PreTrainedModel:
+def read_model(
+    place: Checkpoint, dtype: torch.dtype | str, device: str, attention: str
+) -> PreTrainedModel:
     """A checkpoint's model, ready for a pair.
 
     Raises:
@@ -88,7 +92,9 @@ def read_model(place: Checkpoint, dtype: torch.dtype | str, device: str, attenti
         )
     refuse_unused(place, info["unexpected_keys"], stored_tensors(place.directory, place.origin))
     if missing := sorted(info["missing_keys"]):
-        raise ModelError(f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, such as {missing[0]}")
+        raise ModelError(
+            f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, such as {missing[0]}"
+        )
     ready = make_ready(nn.Module.to(model, device))
     if place.delta is not None:
         apply_delta(ready, place.delta, place.origin)
@@ -110,13 +116,18 @@ def read_empty(place: Checkpoint, dtype: torch.dtype, attention: str) -> PreTrai
 @contextmanager
 def _quietly(place: Checkpoint) -> Iterator[None]:
     """The library without its progress bars and reports, and its errors as ours."""
-    bars, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
+    bars, verbosity = (
+        transformers_logging.is_progress_bar_enabled(),
+        transformers_logging.get_verbosity(),
+    )
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # what it would report of missing weights is an error here
     try:
         yield
     except Exception as error:  # libraries raise what they like on a broken configuration or file
-        said = (str(error).splitlines() or [type(error).__name__])[0].partition(" For details look at")[0]  # which is not shown
+        said = (str(error).splitlines() or [type(error).__name__])[0].partition(
+            " For details look at"
+        )[0]  # which is not shown
         raise ModelError(f"{place.origin} does not load: {said}") from error
     finally:
         transformers_logging.set_verbosity(verbosity)
@@ -124,12 +135,19 @@ def _quietly(place: Checkpoint) -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def adapted_donor(recipient: PreTrainedModel, folder: Path, origin: str, base: Checkpoint) -> PreTrainedModel:
+def adapted_donor(
+    recipient: PreTrainedModel, folder: Path, origin: str, base: Checkpoint
+) -> PreTrainedModel:
     """The donor that an adapter makes of the recipient; the base that it names is never looked up."""
     adapter = read_adapter(folder, origin)
     named = adapter.config.base_model_name_or_path
     alike = not named or _last_name(named) == _last_name(base.origin)
-    donor = adapted(recipient, adapter, origin, "" if alike else f"; the adapter says that it was made for {named!r}")
+    donor = adapted(
+        recipient,
+        adapter,
+        origin,
+        "" if alike else f"; the adapter says that it was made for {named!r}",
+    )
     if not alike:
         warnings.warn(
             f"{origin} is an adapter of {named!r}, which is not by its name the recipient {base.origin}: it fits in shape, and whether it "

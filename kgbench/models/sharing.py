@@ -41,7 +41,11 @@ def share_equal(recipient: nn.Module, donor: nn.Module) -> None:
 def same_bits(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one shape have the same bits: 0 and -0 are equal numbers, but other weights."""
     bits = _BITS[one.element_size()]
-    return one.dtype == other.dtype and one.stride() == other.stride() and torch.equal(one.view(bits), other.view(bits))
+    return (
+        one.dtype == other.dtype
+        and one.stride() == other.stride()
+        and torch.equal(one.view(bits), other.view(bits))
+    )
 
 
 def hold(model: nn.Module, *others: nn.Module) -> None:
@@ -66,7 +70,9 @@ def _mapped_files() -> list[range]:
     except OSError:
         return [range(sys.maxsize)]
     rows = [line.split(maxsplit=5) for line in lines]
-    bounds = [row[0].split("-") for row in rows if row[4] != "0"]  # of memory without a file, the inode is 0
+    bounds = [
+        row[0].split("-") for row in rows if row[4] != "0"
+    ]  # of memory without a file, the inode is 0
     return [range(int(first, 16), int(last, 16)) for first, last in bounds]
 
 
@@ -83,7 +89,9 @@ def refuse_non_finite(name: str, tensor: Tensor, origin: str) -> None:
     """
     if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
         return
-    if not all(bool(end.isfinite()) for end in tensor.detach().aminmax()):  # one pass, and no copy; NaN goes through
+    if not all(
+        bool(end.isfinite()) for end in tensor.detach().aminmax()
+    ):  # one pass, and no copy; NaN goes through
         nan, wrong = int(tensor.isnan().sum()), int((~tensor.isfinite()).sum())
         kind = str(tensor.dtype).removeprefix("torch.")
         raise ModelError(

@@ -54,11 +54,15 @@ class Source:
         try:
             with safe_open(self.file, framework="pt") as file:
                 # A copy also where nothing is converted: otherwise it were the file itself, mapped.
-                found: Tensor = file.get_tensor(self.key).to(device=self.device, dtype=self.dtype, copy=True)
+                found: Tensor = file.get_tensor(self.key).to(
+                    device=self.device, dtype=self.dtype, copy=True
+                )
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{self.origin} does not read: {self.file.name}: {error}") from error
         if stamp_of(self.file) != self.stamp:
-            raise ModelError(f"{self.origin}: {self.file.name} changed on disk while it was in use; run again when it is whole")
+            raise ModelError(
+                f"{self.origin}: {self.file.name} changed on disk while it was in use; run again when it is whole"
+            )
         return found
 
 
@@ -97,7 +101,9 @@ class Stream:
 
     def read(self, name: str) -> Tensor:
         """A weight, which is not kept."""
-        with torch.inference_mode(mode=False):  # an inference tensor could not take part in a derivative later
+        with torch.inference_mode(
+            mode=False
+        ):  # an inference tensor could not take part in a derivative later
             return self.sources[name].read()
 
 
@@ -111,7 +117,9 @@ def homes(model: nn.Module) -> set[torch.device]:
     """The devices that a model's weights are on, or are read to."""
     source = streamed(model)
     read = () if source is None else source.sources.values()
-    return {weight.device for weight in model.parameters() if not weight.is_meta} | {each.device for each in read}
+    return {weight.device for weight in model.parameters() if not weight.is_meta} | {
+        each.device for each in read
+    }
 
 
 def stored(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -131,13 +139,18 @@ def empty_model(place: Checkpoint, dtype: torch.dtype, attention: str) -> PreTra
     """
     with init_empty_weights(include_buffers=False):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            read_config(place.directory), dtype=dtype, attn_implementation=attention, trust_remote_code=False
+            read_config(place.directory),
+            dtype=dtype,
+            attn_implementation=attention,
+            trust_remote_code=False,
         )
     model.tie_weights()
     return model
 
 
-def stream(donor: PreTrainedModel, recipient: PreTrainedModel, place: Checkpoint, layers: str, share: bool) -> None:
+def stream(
+    donor: PreTrainedModel, recipient: PreTrainedModel, place: Checkpoint, layers: str, share: bool
+) -> None:
     """Let an empty donor read its weights from its checkpoint.
 
     Args:
@@ -156,13 +169,18 @@ def stream(donor: PreTrainedModel, recipient: PreTrainedModel, place: Checkpoint
         for name, buffer in list(donor.named_buffers()):
             owner, _, leaf = name.rpartition(".")
             home = recipient.get_buffer(name).device
-            donor.get_submodule(owner)._buffers[leaf] = source.read(name) if name in source.sources else buffer.to(home)
+            donor.get_submodule(owner)._buffers[leaf] = (
+                source.read(name) if name in source.sources else buffer.to(home)
+            )
         for name, weight in list(donor.named_parameters(remove_duplicate=False)):
             owner, _, leaf = name.rpartition(".")
             value = source.read(name)
             refuse_non_finite(name, value, place.origin)
             shared = share and same_bits(ours[name], value)
-            kept = nn.Parameter(ours[name].detach() if shared else torch.empty_like(weight, dtype=ours[name].dtype), requires_grad=False)
+            kept = nn.Parameter(
+                ours[name].detach() if shared else torch.empty_like(weight, dtype=ours[name].dtype),
+                requires_grad=False,
+            )
             donor.get_submodule(owner)._parameters[leaf] = kept
     for path, module in donor.named_modules():
         if any(weight is not None and weight.is_meta for weight in module._parameters.values()):
@@ -185,7 +203,9 @@ def _streaming(kind: type[nn.Module]) -> type[nn.Module]:
     return type(kind.__name__, (kind,), {"__getattr__": attribute})
 
 
-def _sources(donor: PreTrainedModel, ours: Mapping[str, Tensor], place: Checkpoint) -> dict[str, Source]:
+def _sources(
+    donor: PreTrainedModel, ours: Mapping[str, Tensor], place: Checkpoint
+) -> dict[str, Source]:
     """Where each of a donor's weights is; of tied weights one alone may be there."""
     files = stored_tensors(place.directory, place.origin)
     keys = _keys(donor, files)
@@ -206,16 +226,27 @@ def _sources(donor: PreTrainedModel, ours: Mapping[str, Tensor], place: Checkpoi
                 f"{place.origin} does not fit the recipient: {name!r} is {list(tensor.shape)} there, and {list(files[key].shape)} in its "
                 "files"
             )
-        found[name] = Source(files[key].file, key, tensor.dtype, tensor.device, place.origin, stamps[files[key].file])
+        found[name] = Source(
+            files[key].file, key, tensor.dtype, tensor.device, place.origin, stamps[files[key].file]
+        )
     refuse_unused(place, _unused(donor, files, keys, ours), files)
     return found
 
 
-def _unused(donor: PreTrainedModel, files: Iterable[str], keys: Mapping[str, str], ours: Mapping[str, Tensor]) -> set[str]:
+def _unused(
+    donor: PreTrainedModel,
+    files: Iterable[str],
+    keys: Mapping[str, str],
+    ours: Mapping[str, Tensor],
+) -> set[str]:
     """Stored tensors that the model does not take, without those that the library leaves out of a model of this kind."""
     taken = {key for name, key in keys.items() if name in ours}
     known = donor._keys_to_ignore_on_load_unexpected or ()
-    return {key for key in files if key not in taken and not any(re.search(pattern, key) for pattern in known)}
+    return {
+        key
+        for key in files
+        if key not in taken and not any(re.search(pattern, key) for pattern in known)
+    }
 
 
 def _keys(donor: PreTrainedModel, files: Iterable[str]) -> dict[str, str]:
@@ -225,7 +256,9 @@ def _keys(donor: PreTrainedModel, files: Iterable[str]) -> dict[str, str]:
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     shapes, found = donor.state_dict(), {}
     for key in sorted(files):
-        name, converted = rename_source_key(key, renamings, converters, donor.base_model_prefix, shapes)
+        name, converted = rename_source_key(
+            key, renamings, converters, donor.base_model_prefix, shapes
+        )
         if converted is None:
             found[name] = key
     return found

@@ -118,14 +118,19 @@ class TrainedDonor:
         """One line."""
         recipe, direction, seed = self.kind
         data, scores = self.card["data"], self.card["scores"]
-        told = ", ".join(f"{prompt} top-5 {number_text(row['PRE'])} → {number_text(row['SFT'])}" for prompt, row in scores.items())
+        told = ", ".join(
+            f"{prompt} top-5 {number_text(row['PRE'])} → {number_text(row['SFT'])}"
+            for prompt, row in scores.items()
+        )
         return f"donor trained on {data['facts']} facts of {data['name']} ({direction}), {recipe}, seed {seed}{f': {told}' if told else ''}"
 
 
 def donors_folder() -> Path:
     """Where trained donors are kept."""
     home = os.environ.get(HOME)
-    return (Path(home).expanduser() if home else platformdirs.user_data_path("kgbench", appauthor=False)) / "donors"
+    return (
+        Path(home).expanduser() if home else platformdirs.user_data_path("kgbench", appauthor=False)
+    ) / "donors"
 
 
 def trained_donors() -> Mapping[str, TrainedDonor]:
@@ -135,7 +140,11 @@ def trained_donors() -> Mapping[str, TrainedDonor]:
         try:
             donor = _donor(path)
         except ModelError as error:
-            warnings.warn(f"a donor is left out: {error}; delete its folder", DamagedDonorWarning, stacklevel=2)
+            warnings.warn(
+                f"a donor is left out: {error}; delete its folder",
+                DamagedDonorWarning,
+                stacklevel=2,
+            )
         else:
             found[donor.name] = donor
     return found
@@ -158,7 +167,12 @@ def find_donor(name: str) -> Path | None:
     if (folder / catalog.CARD).is_file():
         return folder
     if name.partition("/")[0] in catalog.names():
-        raise UnknownNameError("trained donor", name, trained_donors(), "Train one with 'kgbench train', or give the path of a checkpoint.")
+        raise UnknownNameError(
+            "trained donor",
+            name,
+            trained_donors(),
+            "Train one with 'kgbench train', or give the path of a checkpoint.",
+        )
     return None
 
 
@@ -178,7 +192,9 @@ def choose_donor(model: str, hashes: Collection[str]) -> TrainedDonor | None:
     return _chosen([donor for donor in _learned(hashes) if donor.model == model], model)
 
 
-def choose_donor_of(recipient: str, hashes: Collection[str], weights: Callable[[], str | None]) -> TrainedDonor | None:
+def choose_donor_of(
+    recipient: str, hashes: Collection[str], weights: Callable[[], str | None]
+) -> TrainedDonor | None:
     """The trained donor of a checkpoint that learned some facts, in whichever folder it is kept.
 
     Args:
@@ -202,7 +218,9 @@ def _chosen(found: Sequence[TrainedDonor], owner: str) -> TrainedDonor | None:
     usual = [donor for donor in found if donor.kind == _USUAL and not donor.card["changes"]]
     if len(found) > 1 and len(usual) != 1:
         choices = " or ".join(f"--donor sft={donor.name}" for donor in found)
-        raise ModelError(f"{len(found)} donors of {owner} were trained on these facts; say which: {choices}")
+        raise ModelError(
+            f"{len(found)} donors of {owner} were trained on these facts; say which: {choices}"
+        )
     return next(iter(usual or found), None)
 
 
@@ -218,9 +236,13 @@ def read_donor_card(folder: Path) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
-        raise ModelError(f"{folder / catalog.CARD} is no card of a trained donor: {where}: {first['msg']}") from None
+        raise ModelError(
+            f"{folder / catalog.CARD} is no card of a trained donor: {where}: {first['msg']}"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{folder / catalog.CARD} is no card of a trained donor: it does not read as JSON ({error})") from None
+        raise ModelError(
+            f"{folder / catalog.CARD} is no card of a trained donor: it does not read as JSON ({error})"
+        ) from None
     return dict(card)
 
 

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from kgbench.effects.paired import PairedPrompt, paired_prompts
 from kgbench.errors import InputError
 from kgbench.numbers import figure_text, number_text
-from kgbench.records import DamagedRecordWarning, Estimate, Record, RecordStore, StoredRecord, load_record
+from kgbench.records import (
+    DamagedRecordWarning,
+    Estimate,
+    Record,
+    RecordStore,
+    StoredRecord,
+    load_record,
+)
 from kgbench.stats import LEVEL, difference
 from kgbench.testing.decisions import FEWEST
 
@@ -39,8 +46,15 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """What to print."""
-        told = f"{len(self.moved) or 'none'} of {self.figures} figures moved" if self.figures else "there is no figure to compare"
-        return [f"compared with {self.saved}: {told}", *(f"  {line}" for line in (*self.notes, *self.moved, *self.left_out))]
+        told = (
+            f"{len(self.moved) or 'none'} of {self.figures} figures moved"
+            if self.figures
+            else "there is no figure to compare"
+        )
+        return [
+            f"compared with {self.saved}: {told}",
+            *(f"  {line}" for line in (*self.notes, *self.moved, *self.left_out)),
+        ]
 
 
 def saved_records(path: Path) -> list[StoredRecord]:
@@ -58,7 +72,9 @@ def saved_records(path: Path) -> list[StoredRecord]:
         except DamagedRecordWarning as warning:
             raise InputError(f"--kgbench-compare-fail: {warning}") from None
     if not found:
-        raise InputError(f"--kgbench-compare-fail: no record in {str(path)!r}; give a folder that --kgbench-save wrote")
+        raise InputError(
+            f"--kgbench-compare-fail: no record in {str(path)!r}; give a folder that --kgbench-save wrote"
+        )
     return found
 
 
@@ -78,7 +94,9 @@ def compare(new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1) 
     old, notes = _same_question(new.record, saved)
     prompts = list(paired_prompts(new.facts(), old.facts(), new.record.identity.configurations))
     if not prompts:
-        raise InputError(f"--kgbench-compare-fail: {_told(new.record)} and the saved one in {str(old.path)!r} have no fact in common")
+        raise InputError(
+            f"--kgbench-compare-fail: {_told(new.record)} and the saved one in {str(old.path)!r} have no fact in common"
+        )
     left_out: dict[str, list[str]] = {}
     figures = list(_figures(prompts, new.record.metric, left_out))
     moved, compared = [], 0
@@ -90,17 +108,25 @@ def compare(new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1) 
         compared += 1
         if not figure.low <= 0 <= figure.high:
             means = f"{number_text(float(theirs.mean()))} to {number_text(float(mine.mean()))}"
-            moved.append(f"{what}: {new.record.metric} from {means}, by {figure_text(Estimate(**figure.to_json()))} over {figure.n} facts")
-    absent = tuple(f"not compared, for {reason}: {'; '.join(what)}" for reason, what in left_out.items())
+            moved.append(
+                f"{what}: {new.record.metric} from {means}, by {figure_text(Estimate(**figure.to_json()))} over {figure.n} facts"
+            )
+    absent = tuple(
+        f"not compared, for {reason}: {'; '.join(what)}" for reason, what in left_out.items()
+    )
     return Comparison(str(old.path), tuple(moved), compared, absent, notes)
 
 
-def _figures(prompts: Sequence[PairedPrompt], metric: str, left_out: dict[str, list[str]]) -> Iterator[tuple[str, Array, Array]]:
+def _figures(
+    prompts: Sequence[PairedPrompt], metric: str, left_out: dict[str, list[str]]
+) -> Iterator[tuple[str, Array, Array]]:
     """What can be compared: its name and the scores in both records; why other things cannot goes into `left_out`."""
     for prompt in prompts:
         name, mine, theirs = prompt.name, prompt.first, prompt.second
         if mine.n < FEWEST:
-            left_out.setdefault(f"fewer than {FEWEST} facts are in both records", []).append(f"{name}, {mine.n} facts")
+            left_out.setdefault(f"fewer than {FEWEST} facts are in both records", []).append(
+                f"{name}, {mine.n} facts"
+            )
             continue
         a, b = mine.scores(metric), theirs.scores(metric)
         for graft in dict.fromkeys((*a, *b)):
@@ -110,18 +136,29 @@ def _figures(prompts: Sequence[PairedPrompt], metric: str, left_out: dict[str, l
                 left_out.setdefault("only one of the records has it", []).append(f"{name}, {graft}")
 
 
-def _same_question(record: Record, saved: Sequence[StoredRecord]) -> tuple[StoredRecord, tuple[str, ...]]:
+def _same_question(
+    record: Record, saved: Sequence[StoredRecord]
+) -> tuple[StoredRecord, tuple[str, ...]]:
     """The saved record of the same method, prompts and data set, and what is to be said of it; its weights may be others."""
     found = [other for other in saved if not _other_parts(record, other.record)]
     if not found:
-        why = "; ".join(f"{other.path.name} has other {' and '.join(_other_parts(record, other.record))}" for other in saved)
-        raise InputError(f"--kgbench-compare-fail: no saved record answers the question of {_told(record)}; {why}")
+        why = "; ".join(
+            f"{other.path.name} has other {' and '.join(_other_parts(record, other.record))}"
+            for other in saved
+        )
+        raise InputError(
+            f"--kgbench-compare-fail: no saved record answers the question of {_told(record)}; {why}"
+        )
     taken = max(found, key=lambda other: _nearness(record, other.record))
     notes = []
     if len(found) > 1:
-        notes.append(f"of {len(found)} saved records that answer the question, the one of {taken.record.provenance.time} was taken")
+        notes.append(
+            f"of {len(found)} saved records that answer the question, the one of {taken.record.provenance.time} was taken"
+        )
     if taken.record.identity.dataset.hash != record.identity.dataset.hash:
-        notes.append(f"data set {record.identity.dataset.name!r} has changed since: compared over the facts whose ids are in both")
+        notes.append(
+            f"data set {record.identity.dataset.name!r} has changed since: compared over the facts whose ids are in both"
+        )
     return taken, tuple(notes)
 
 
@@ -129,8 +166,10 @@ def _other_parts(record: Record, other: Record) -> list[str]:
     """What makes two records answer different questions."""
     ours, theirs = record.identity, other.identity
     same = {
-        "facts": theirs.dataset.hash == ours.dataset.hash or theirs.dataset.name == ours.dataset.name,
-        "localizer": (theirs.localizer.name, theirs.localizer.parameters) == (ours.localizer.name, ours.localizer.parameters),
+        "facts": theirs.dataset.hash == ours.dataset.hash
+        or theirs.dataset.name == ours.dataset.name,
+        "localizer": (theirs.localizer.name, theirs.localizer.parameters)
+        == (ours.localizer.name, ours.localizer.parameters),
         "prompts": theirs.prompts == ours.prompts,
     }
     return [name for name, equal in same.items() if not equal]
@@ -139,7 +178,10 @@ def _other_parts(record: Record, other: Record) -> list[str]:
 def _nearness(record: Record, other: Record) -> tuple[bool, bool, bool, str]:
     """The more alike two records are but for their weights, and then the newer the other is, the larger."""
     ours, theirs = record.identity, other.identity
-    same_facts, same_grafts = theirs.dataset.hash == ours.dataset.hash, theirs.configurations == ours.configurations
+    same_facts, same_grafts = (
+        theirs.dataset.hash == ours.dataset.hash,
+        theirs.configurations == ours.configurations,
+    )
     return same_facts, same_grafts, other.id != record.id, other.provenance.time
 
 

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluation", "facts", "localizer", "model_pair", "prompts"]
 
-OPTIONS: Mapping[str, str] = {"model_pair": "model", "facts": "dataset", "prompts": "prompt", "localizer": "localizer"}
+OPTIONS: Mapping[str, str] = {
+    "model_pair": "model",
+    "facts": "dataset",
+    "prompts": "prompt",
+    "localizer": "localizer",
+}
 """What makes each fixture what it is."""
 
 T = TypeVar("T")
@@ -76,7 +81,10 @@ def evaluation(
 ) -> Record:
     """The record of the localizer on the model pair: all prompts, and all configurations of the suite."""
     with in_a_line():
-        _check_own(pytestconfig, {"model_pair": model_pair, "facts": facts, "prompts": prompts, "localizer": localizer})
+        _check_own(
+            pytestconfig,
+            {"model_pair": model_pair, "facts": facts, "prompts": prompts, "localizer": localizer},
+        )
         return session_of(pytestconfig).evaluate(tmp_path_factory.mktemp("kgbench"))
 
 

@@ -19,7 +19,10 @@ ONE: Mapping[str, tuple[str, str]] = {
     "model": ("NAME", "Model pair by name, see `kgbench ls models`."),
     "recipient": ("PATH|ID", "Checkpoint before finetuning, without or in place of the model's."),
     "localizer": ("NAME|FILE.py:CLASS", "Method. Default: dynamic_graft."),
-    "dataset": ("NAME|FILE", "Facts: a shipped data set, or your own .jsonl or .csv. Default: the pair's own."),
+    "dataset": (
+        "NAME|FILE",
+        "Facts: a shipped data set, or your own .jsonl or .csv. Default: the pair's own.",
+    ),
     "limit": ("N", "Only the first N facts."),
     "suite": ("NAME", "Named set of configurations. Default: pathways."),
     "save": (
@@ -35,7 +38,10 @@ ONE: Mapping[str, tuple[str, str]] = {
 
 MANY: Mapping[str, tuple[str, str]] = {
     "donor": ("NAME=PATH", "Finetuned checkpoint, sft=PATH or only PATH; may be repeated."),
-    "prompt": ("NAMES", "Evaluation prompts; several with commas, may be repeated. Default: the suite's."),
+    "prompt": (
+        "NAMES",
+        "Evaluation prompts; several with commas, may be repeated. Default: the suite's.",
+    ),
 }
 """Options that may be repeated."""
 
@@ -49,7 +55,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, (value, about) in MANY.items():
         group.addoption(f"--kgbench-{name}", action="append", metavar=value, help=_help(about))
         parser.addini(_key(name), f"As --kgbench-{name}.", type="args", default=[])
-    group.addoption("--kgbench-strict", action="store_true", default=False, help="Claims that the facts do not decide fail.")
+    group.addoption(
+        "--kgbench-strict",
+        action="store_true",
+        default=False,
+        help="Claims that the facts do not decide fail.",
+    )
     parser.addini("kgbench_strict", "As --kgbench-strict.", type="bool", default=False)
 
 
@@ -63,7 +74,9 @@ class Given:
     @property
     def strict(self) -> bool:
         """Whether claims that the facts do not decide fail."""
-        return bool(self._config.getoption("kgbench_strict")) or str(self._ini("strict")).lower() in ("true", "1", "yes", "on")
+        return bool(self._config.getoption("kgbench_strict")) or str(
+            self._ini("strict")
+        ).lower() in ("true", "1", "yes", "on")
 
     def one(self, name: str) -> str | None:
         """The value of an option in `ONE`."""
@@ -115,7 +128,11 @@ class Given:
         """The folder that relative paths start from: where pytest was called, or where the ini file is."""
         if self.on_command_line(name):
             return self._config.invocation_params.dir
-        return self._config.inipath.parent if self._config.inipath is not None else self._config.rootpath
+        return (
+            self._config.inipath.parent
+            if self._config.inipath is not None
+            else self._config.rootpath
+        )
 
     def _place(self, name: str, known: Sequence[str] = ()) -> str | None:
         text = self.one(name)
@@ -145,7 +162,9 @@ class Given:
 
         names = [name.strip() for text in self.many("prompt") for name in text.split(",")]
         if names and not any(names):
-            raise InputError("--kgbench-prompt: names no prompt; give some, see `kgbench ls prompts`, or leave it out")
+            raise InputError(
+                "--kgbench-prompt: names no prompt; give some, see `kgbench ls prompts`, or leave it out"
+            )
         return tuple(dict.fromkeys(filter(None, names)))
 
     def _limit(self) -> int | None:
@@ -153,7 +172,9 @@ class Given:
 
         text = self.one("limit")
         if text is not None and not (text.isdecimal() and int(text) > 0):
-            raise InputError(f"--kgbench-limit {text!r}: expected how many facts, a whole number of at least 1")
+            raise InputError(
+                f"--kgbench-limit {text!r}: expected how many facts, a whole number of at least 1"
+            )
         return None if text is None else int(text)
 
 

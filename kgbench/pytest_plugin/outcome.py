@@ -47,8 +47,16 @@ def outcomes(session: Session) -> list[Outcome]:
     for id, record in session.records.items():
         try:
             place = _place(session, id)
-            kept = str(session.folders[id]) if id in session.folders and session.given.path("save") is not None else None
-            compared = _compared(session, place, id) if session.given.path("compare-fail") is not None else ((), False)
+            kept = (
+                str(session.folders[id])
+                if id in session.folders and session.given.path("save") is not None
+                else None
+            )
+            compared = (
+                _compared(session, place, id)
+                if session.given.path("compare-fail") is not None
+                else ((), False)
+            )
         except (KgbenchError, OSError) as error:  # what lies on the disk can be anything by now
             kept, compared = None, ((in_pytest_words(error),), True)
         found.append(Outcome(id, render_table(record), kept, *compared))
@@ -62,19 +70,36 @@ def _place(session: Session, id: str) -> StoredRecord | None:
 
     if id in session.folders:
         return read_record(session.folders[id])
-    roots = (session.given.path("save"), session.given.path("compare-fail"), session.config.invocation_params.dir / "kgbench-results")
+    roots = (
+        session.given.path("save"),
+        session.given.path("compare-fail"),
+        session.config.invocation_params.dir / "kgbench-results",
+    )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DamagedRecordWarning)  # of other records, which nothing here is about
-        return next((found for root in roots if root is not None and (found := RecordStore(root).find(id)) is not None), None)
+        warnings.simplefilter(
+            "ignore", DamagedRecordWarning
+        )  # of other records, which nothing here is about
+        return next(
+            (
+                found
+                for root in roots
+                if root is not None and (found := RecordStore(root).find(id)) is not None
+            ),
+            None,
+        )
 
 
-def _compared(session: Session, place: StoredRecord | None, id: str) -> tuple[tuple[str, ...], bool]:
+def _compared(
+    session: Session, place: StoredRecord | None, id: str
+) -> tuple[tuple[str, ...], bool]:
     """Lines on the comparison, and whether it fails the session."""
     from kgbench.pytest_plugin.comparison import compare
 
     record = session.records[id]
     if place is None:
         told = f"{record.identity.localizer.name} on {record.model} was not compared: its per-fact rows are not known here"
-        return (f"{told}; evaluate it by the fixture `evaluation`, or with --kgbench-save DIR as its output_dir",), True
+        return (
+            f"{told}; evaluate it by the fixture `evaluation`, or with --kgbench-save DIR as its output_dir",
+        ), True
     comparison = compare(place, session.baseline, len(session.records))
     return tuple(comparison.lines()), bool(comparison.moved)

@@ -73,9 +73,15 @@ class Session:
         if self.spec.dataset is None:
             self._check_model()
         if self.spec.dataset is None and self.spec.model is None:
-            raise InputError("which facts did the donor learn? Give --kgbench-dataset NAME|FILE, or kgbench_dataset in the ini file")
+            raise InputError(
+                "which facts did the donor learn? Give --kgbench-dataset NAME|FILE, or kgbench_dataset in the ini file"
+            )
         dataset = job_dataset(self.spec)
-        return dataset if self.spec.limit is None else dataset.subset(fact.id for fact in dataset.facts[: self.spec.limit])
+        return (
+            dataset
+            if self.spec.limit is None
+            else dataset.subset(fact.id for fact in dataset.facts[: self.spec.limit])
+        )
 
     def prompts(self) -> list[Prompt]:
         """The facts in all prompts."""
@@ -99,7 +105,9 @@ class Session:
         from kgbench.runner import run_job
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DamagedRecordWarning)  # the end of the session tells of them
+            warnings.simplefilter(
+                "ignore", DamagedRecordWarning
+            )  # the end of the session tells of them
             run = run_job(self.spec, self._settings(self._output(temporary)), pairs=self.pairs)
             self.folders[run.record.id] = self._keep(run)
         self.records[run.record.id] = run.record
@@ -195,5 +203,7 @@ def in_a_line() -> Iterator[None]:
 def in_pytest_words(error: Exception) -> str:
     """What an error says, with options as pytest has them, but for those of commands in quotes."""
     parts = _QUOTED.split(str(error))
-    parts[::2] = (_OPTION.sub(r"--kgbench-\1", part.replace("--output-dir", "--save")) for part in parts[::2])
+    parts[::2] = (
+        _OPTION.sub(r"--kgbench-\1", part.replace("--output-dir", "--save")) for part in parts[::2]
+    )
     return "".join(parts)

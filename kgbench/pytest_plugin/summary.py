@@ -60,7 +60,12 @@ def _void(session: pytest.Session) -> Iterator[str]:
     """Tell of a comparison that was asked for and did not take place, though nothing kept it from that."""
     config = session.config
     stopped = session.exitstatus in STOPPED or config.stash.get(_CRASHED, False)
-    if Given(config).on_command_line("compare-fail") and not _told(config) and not config.option.collectonly and not stopped:
+    if (
+        Given(config).on_command_line("compare-fail")
+        and not _told(config)
+        and not config.option.collectonly
+        and not stopped
+    ):
         yield NOTHING
 
 
@@ -78,7 +83,9 @@ def _damaged(config: pytest.Config) -> Iterator[str]:
     yield from (str(warning.message) for warning in caught)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """Print tables, comparisons and undecided claims, as far as there are any."""
     told = list(_told(config).values())
     wrong = config.stash.get(_WRONG, [])
@@ -95,7 +102,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(line)
     for line in wrong:
         terminalreporter.line(line, red=True)
-    again = [report for report in terminalreporter.stats.get("", ()) if getattr(report, AGAIN, False)]
+    again = [
+        report for report in terminalreporter.stats.get("", ()) if getattr(report, AGAIN, False)
+    ]
     reports = [*terminalreporter.stats.get(CATEGORY, ()), *again]
     undecided = [(report.nodeid, message) for report in reports for message in messages_of(report)]
     if undecided:

@@ -66,7 +66,9 @@ def pytest_runtest_call(item: pytest.Item) -> Wrapped:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Wrapped:
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Wrapped:
     """Remember what a fixture claims, and what those claim that it asks for by name: every test that uses its value claims it too."""
     found, before = Findings(), set(_used(request))
     claimed = request.config.stash.setdefault(_OF_FIXTURES, WeakKeyDictionary())
@@ -74,7 +76,12 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
         with collecting() as found:
             return (yield)
     finally:
-        asked = [message for name, other in _used(request).items() if name not in before for message in claimed.get(other, ())]
+        asked = [
+            message
+            for name, other in _used(request).items()
+            if name not in before
+            for message in claimed.get(other, ())
+        ]
         claimed[fixturedef] = list(dict.fromkeys([*found.undecided, *asked]))
         for record in found.records.values():
             saw(record)
@@ -90,8 +97,14 @@ def _used(request: Any) -> Mapping[str, pytest.FixtureDef[Any]]:
 def _take_from_fixtures(item: pytest.Item) -> None:
     claimed = item.config.stash.get(_OF_FIXTURES, {})
     if (found := item.stash.get(_FOUND, None)) is not None:
-        messages = [message for fixture in _used(getattr(item, "_request", None)).values() for message in claimed.get(fixture, ())]
-        found.undecided.extend(message for message in dict.fromkeys(messages) if message not in found.undecided)
+        messages = [
+            message
+            for fixture in _used(getattr(item, "_request", None)).values()
+            for message in claimed.get(fixture, ())
+        ]
+        found.undecided.extend(
+            message for message in dict.fromkeys(messages) if message not in found.undecided
+        )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -105,14 +118,18 @@ def pytest_runtest_teardown(item: pytest.Item) -> Wrapped:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Put undecided claims into the report: they make it undecided, or stand beside what failed."""
     found = item.stash.get(_FOUND, None)
     if found is None or not found.undecided or (call.when == "setup" and call.excinfo is None):
         return (yield)
     messages = list(found.undecided)
     properties = [(ATTRIBUTE, message) for message in messages]
-    item.user_properties.extend(p for p in properties if p not in item.user_properties)  # JUnit's XML shows these
+    item.user_properties.extend(
+        p for p in properties if p not in item.user_properties
+    )  # JUnit's XML shows these
     report = yield
     report.sections.append(("undecided as well", "\n".join(messages)))  # shown where it fails
     undecided = call.excinfo is None and (report.passed or _unexpectedly(report))
@@ -138,7 +155,9 @@ def _make_undecided(report: pytest.TestReport, messages: Sequence[str]) -> None:
     setattr(report, ATTRIBUTE, list(messages))
 
 
-def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
+def pytest_report_teststatus(
+    report: pytest.CollectReport | pytest.TestReport,
+) -> tuple[str, str, str] | None:
     """A category, a letter and a word of its own, unless the test has failed after all, as by a subtest."""
     if not messages_of(report) or report.outcome != "passed":
         return None

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from kgbench.records.estimate import NO_INTERVAL_OF_RANKS, NO_INTERVAL_OF_SITES, Estimate, rounded
 from kgbench.records.facts import FACTS_SCHEMA, facts_table, parse_facts, read_facts
-from kgbench.records.identity import DatasetRef, Identity, LocalizerRef, Strict, Truth, WeightHashes, canonical_json
+from kgbench.records.identity import (
+    DatasetRef,
+    Identity,
+    LocalizerRef,
+    Strict,
+    Truth,
+    WeightHashes,
+    canonical_json,
+)
 from kgbench.records.journal import Journal
 from kgbench.records.planted import Curve, CurvePoint, Effect, Pathway, Planted
 from kgbench.records.provenance import Provenance, code_stamp, collect_provenance, other_versions
-from kgbench.records.record import FIGURES, NOT_APPLICABLE, Cost, Environment, Ranking, Record, Row, Scoring, SiteScore, measured_on
+from kgbench.records.record import (
+    FIGURES,
+    NOT_APPLICABLE,
+    Cost,
+    Environment,
+    Ranking,
+    Record,
+    Row,
+    Scoring,
+    SiteScore,
+    measured_on,
+)
 from kgbench.records.store import (
     SEAL,
     DamagedRecordWarning,

@@ -55,15 +55,22 @@ class Differing:
             return _one_has(self, f"asks {rest}") or f"{rest} is worded in two ways"
         if self.field.startswith("weights.donors."):
             donor = self.field.rpartition(".")[2]
-            return _one_has(self, f"has a donor {donor}") or f"the weights of donor {donor} are others"
+            return (
+                _one_has(self, f"has a donor {donor}") or f"the weights of donor {donor} are others"
+            )
         if self.field in OTHER:
             return OTHER[self.field]
         if self.field == "limit":
-            first, second = (f"the first {n} facts" if n is not None else "all facts" for n in (self.first, self.second))
+            first, second = (
+                f"the first {n} facts" if n is not None else "all facts"
+                for n in (self.first, self.second)
+            )
             return f"A takes {first}, B {second}"
         if isinstance(self.first, list) and isinstance(self.second, list) and part != "seeds":
             return f"{self.field}: {_lists(self.first, self.second)}"
-        name = NAMES.get(self.field, rest.removeprefix("parameters.") if part == "localizer" else self.field)
+        name = NAMES.get(
+            self.field, rest.removeprefix("parameters.") if part == "localizer" else self.field
+        )
         return f"{name}: {_value(self.first)} in A, {_value(self.second)} in B"
 
 
@@ -90,10 +97,17 @@ def _parts(first: Any, second: Any, where: str) -> Iterator[Differing]:
 
 def _lists(first: list[Any], second: list[Any]) -> str:
     """What one list alone holds; or that it is the order."""
-    texts = [[str(item) for item in some if item not in other] for some, other in ((first, second), (second, first))]
+    texts = [
+        [str(item) for item in some if item not in other]
+        for some, other in ((first, second), (second, first))
+    ]
     if not any(texts):
         return "the same in another order"
-    return "; ".join(f"{letter} alone has {', '.join(only)}" for letter, only in zip("AB", texts, strict=True) if only)
+    return "; ".join(
+        f"{letter} alone has {', '.join(only)}"
+        for letter, only in zip("AB", texts, strict=True)
+        if only
+    )
 
 
 def _value(value: Any) -> str:

@@ -18,7 +18,15 @@ from pydantic_core import CoreSchema
 
 from kgbench.records.identity import Strict
 
-__all__ = ["DIGITS", "NO_INTERVAL_OF_RANKS", "NO_INTERVAL_OF_SITES", "Estimate", "MeanRank", "OverSites", "rounded"]
+__all__ = [
+    "DIGITS",
+    "NO_INTERVAL_OF_RANKS",
+    "NO_INTERVAL_OF_SITES",
+    "Estimate",
+    "MeanRank",
+    "OverSites",
+    "rounded",
+]
 
 DIGITS = 6
 """Significant digits of a stored figure: more than any interval knows."""
@@ -61,9 +69,16 @@ class Estimate(Strict):
         if self.undefined is not None:
             complete = bool(self.undefined) and self.low is None and self.high is None
         else:
-            complete = self.value is not None and self.low is not None and self.high is not None and self.low <= self.value <= self.high
+            complete = (
+                self.value is not None
+                and self.low is not None
+                and self.high is not None
+                and self.low <= self.value <= self.high
+            )
         if not complete:
-            raise ValueError("an estimate holds low <= value <= high, or the reason why it has no interval and no ends")
+            raise ValueError(
+                "an estimate holds low <= value <= high, or the reason why it has no interval and no ends"
+            )
         return self
 
     @model_serializer(mode="wrap")
@@ -72,15 +87,30 @@ class Estimate(Strict):
             return whole(self)
         if self.undefined is None:
             return [self.value, self.low, self.high, self.n]
-        return {**({} if self.value is None else {"value": self.value}), "undefined": self.undefined, "n": self.n}
+        return {
+            **({} if self.value is None else {"value": self.value}),
+            "undefined": self.undefined,
+            "n": self.n,
+        }
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         number, count = {"type": "number"}, {"type": "integer", "minimum": 0}
-        figure = {"type": "array", "prefixItems": [number, number, number, count], "items": False, "minItems": 4}
+        figure = {
+            "type": "array",
+            "prefixItems": [number, number, number, count],
+            "items": False,
+            "minItems": 4,
+        }
         missing = {
             "type": "object",
-            "properties": {"value": number, "undefined": {"type": "string", "minLength": 1}, "n": count},
+            "properties": {
+                "value": number,
+                "undefined": {"type": "string", "minLength": 1},
+                "n": count,
+            },
             "required": ["undefined", "n"],
             "additionalProperties": False,
         }
@@ -90,7 +120,10 @@ class Estimate(Strict):
     def answer(self) -> dict[str, Any]:
         """`{"value", "low", "high"}` or `{"undefined": reason}`, with a `"value"` where there is one without an interval."""
         if self.undefined is not None:
-            return {**({} if self.value is None else {"value": self.value}), "undefined": self.undefined}
+            return {
+                **({} if self.value is None else {"value": self.value}),
+                "undefined": self.undefined,
+            }
         return {"value": self.value, "low": self.low, "high": self.high}
 
 

@@ -60,7 +60,11 @@ def facts_table(columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]] | pa
         DataError: If a score is NaN or infinite, a rank is below 1, or two rows are of the same prompt, fact, graft and position.
     """
     data = {field.name: columns[field.name] for field in FACTS_SCHEMA}
-    table = pa.table(data, schema=FACTS_SCHEMA).sort_by([(key, "ascending") for key in KEYS]).combine_chunks()
+    table = (
+        pa.table(data, schema=FACTS_SCHEMA)
+        .sort_by([(key, "ascending") for key in KEYS])
+        .combine_chunks()
+    )
     if missing := [name for name in table.column_names if table[name].null_count]:
         raise DataError(f"per-fact rows: values are missing in {', '.join(missing)}")
     for name in ("prob", "logprob", "logit_diff"):
@@ -76,7 +80,9 @@ def _refuse(table: pa.Table, wrong: Any, what: str) -> None:
     if found.num_rows:
         first = found.slice(0, 1).to_pylist()[0]
         where = f"fact {first['fact']}, prompt {first['prompt']}, configuration {first['graft']}"
-        raise DataError(f"per-fact rows: {what} in {found.num_rows} of {table.num_rows} rows, first in {where}")
+        raise DataError(
+            f"per-fact rows: {what} in {found.num_rows} of {table.num_rows} rows, first in {where}"
+        )
 
 
 def facts_bytes(table: pa.Table, metadata: Mapping[str, str] | None = None) -> bytes:
@@ -119,7 +125,9 @@ def _check_schema(source: Any, path: Path) -> None:
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(path, error) from error
     if not (schema.equals(STORED) or schema.equals(FACTS_SCHEMA)):
-        raise DataError(f"{path}: the columns are {schema.names}, expected {STORED.names} with their types")
+        raise DataError(
+            f"{path}: the columns are {schema.names}, expected {STORED.names} with their types"
+        )
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
@@ -167,5 +175,10 @@ def _table(source: Any, path: Path, columns: Sequence[str] | None) -> pa.Table:
 
 def _with_prob(table: pa.Table) -> pa.Table:
     metadata = table.schema.metadata
-    columns = {**{name: table[name] for name in STORED.names}, DERIVED: np.exp(table["logprob"].to_numpy())}
-    return pa.table([columns[field.name] for field in FACTS_SCHEMA], schema=FACTS_SCHEMA).replace_schema_metadata(metadata)
+    columns = {
+        **{name: table[name] for name in STORED.names},
+        DERIVED: np.exp(table["logprob"].to_numpy()),
+    }
+    return pa.table(
+        [columns[field.name] for field in FACTS_SCHEMA], schema=FACTS_SCHEMA
+    ).replace_schema_metadata(metadata)

@@ -10,12 +10,25 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-__all__ = ["DatasetRef", "Identity", "LocalizerRef", "Strict", "Truth", "WeightHashes", "canonical_json", "private_text"]
+__all__ = [
+    "DatasetRef",
+    "Identity",
+    "LocalizerRef",
+    "Strict",
+    "Truth",
+    "WeightHashes",
+    "canonical_json",
+    "private_text",
+]
 
 _ABSOLUTE = re.compile(r"^(?:file://)?(?:/|~/|[A-Za-z]:[\\/])")
-_CREDENTIAL = re.compile(r"\bhf_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|://[^/\s:@]+:[^/\s@]+@")
+_CREDENTIAL = re.compile(
+    r"\bhf_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|://[^/\s:@]+:[^/\s@]+@"
+)
 
-_PERHAPS = re.compile(f'"{_ABSOLUTE.pattern.removeprefix("^")}|{_CREDENTIAL.pattern.replace(chr(92) + "b", "")}')
+_PERHAPS = re.compile(
+    f'"{_ABSOLUTE.pattern.removeprefix("^")}|{_CREDENTIAL.pattern.replace(chr(92) + "b", "")}'
+)
 """What no JSON is without that holds either."""
 
 
@@ -105,7 +118,9 @@ def canonical_json(value: Any) -> str:
     Raises:
         ValueError: If it holds NaN or an infinity.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
 
 
 def private_text(value: Any) -> str | None:

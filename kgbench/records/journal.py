@@ -55,7 +55,9 @@ class Journal:
         self._cost: dict[str, float] = {}
         self._finished: set[tuple[str, str]] = set()
         if before and before != self.code:
-            _warn(f"an unfinished run of {before} is left out and computed anew: this is {self.code}")
+            _warn(
+                f"an unfinished run of {before} is left out and computed anew: this is {self.code}"
+            )
             self.discard()
         for path in sorted(folder.glob("*.parquet")):
             self._take(path)
@@ -78,7 +80,9 @@ class Journal:
             OutputError: It cannot be written, as on a full disk.
         """
         text = json.dumps(value, allow_nan=False)
-        self._put(f"{name}.json", json.dumps({"hash": self._hash(text.encode()), "value": value}).encode())
+        self._put(
+            f"{name}.json", json.dumps({"hash": self._hash(text.encode()), "value": value}).encode()
+        )
 
     def kept(self, name: str) -> Any | None:
         """A value that was kept; None where it was not, or is damaged, of which a warning tells."""
@@ -107,10 +111,15 @@ class Journal:
             return None
         except (OSError, DataError):
             return self._leave_out(path)
-        return self._add(part, {key.decode(): float(value) for key, value in (part.schema.metadata or {}).items()})
+        return self._add(
+            part,
+            {key.decode(): float(value) for key, value in (part.schema.metadata or {}).items()},
+        )
 
     def _leave_out(self, path: Path) -> None:
-        _warn(f"part of an unfinished run is left out and computed anew: {path} is damaged, or of other code")
+        _warn(
+            f"part of an unfinished run is left out and computed anew: {path} is damaged, or of other code"
+        )
         if self._keeps:
             path.unlink(missing_ok=True)
 
@@ -130,7 +139,9 @@ class Journal:
         """Sums of what the parts say that they cost."""
         return dict(self._cost)
 
-    def append(self, columns: Mapping[str, object] | pa.Table, cost: Mapping[str, float] | None = None) -> None:
+    def append(
+        self, columns: Mapping[str, object] | pa.Table, cost: Mapping[str, float] | None = None
+    ) -> None:
         """Keep a finished chunk.
 
         Args:
@@ -142,7 +153,9 @@ class Journal:
             OutputError: It cannot be written, as on a full disk.
         """
         part = facts_table(columns)
-        content = facts_bytes(part, {key: repr(float(value)) for key, value in (cost or {}).items()})
+        content = facts_bytes(
+            part, {key: repr(float(value)) for key, value in (cost or {}).items()}
+        )
         self._put(f"{self._hash(content)}.parquet", content)
         self._add(part, cost or {})
 
@@ -158,7 +171,9 @@ class Journal:
             except (FileNotFoundError, FileExistsError) as error:
                 # Another run of the same job ended and removed the folder, perhaps while it was made here.
                 if not left:
-                    raise OutputError.of("a finished part of the run", self.folder, error) from error
+                    raise OutputError.of(
+                        "a finished part of the run", self.folder, error
+                    ) from error
             except OSError as error:
                 raise OutputError.of("a finished part of the run", self.folder, error) from error
 

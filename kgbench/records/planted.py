@@ -29,7 +29,9 @@ class Curve(Strict):
 
     def answer(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        points = [{"budget": point.budget, "recovery": point.recovery.answer()} for point in self.points]
+        points = [
+            {"budget": point.budget, "recovery": point.recovery.answer()} for point in self.points
+        ]
         return {"points": points, "area": self.area.answer()}
 
 
@@ -58,7 +60,10 @@ class Pathway(Strict):
 
     def answer(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        figures = {"recovery_planted": self.recovery_planted.answer(), "recovery_other": self.recovery_other.answer()}
+        figures = {
+            "recovery_planted": self.recovery_planted.answer(),
+            "recovery_other": self.recovery_other.answer(),
+        }
         return {**self.model_dump(mode="json"), **figures}
 
 
@@ -94,9 +99,15 @@ class Planted(Strict):
         """Records made before were judged among all places, changed or not."""
         if not isinstance(data, dict) or "auroc" not in data:
             return data
-        older = {"undefined": "the record was made before: `kgbench rescore` makes it from the map", "n": 0}
+        older = {
+            "undefined": "the record was made before: `kgbench rescore` makes it from the map",
+            "n": 0,
+        }
         gone = ("auroc", "average_precision", "recall_at_k", "expected")
-        return {"graded_precision": older, **{key: value for key, value in data.items() if key not in gone}}
+        return {
+            "graded_precision": older,
+            **{key: value for key, value in data.items() if key not in gone},
+        }
 
     def answer(self) -> dict[str, Any]:
         """The figures as `--json` prints them."""
@@ -112,6 +123,8 @@ class Planted(Strict):
             "n_true": self.n_true,
             "k": self.k,
             "prompts": {prompt: effect.answer() for prompt, effect in self.prompts.items()},
-            "pathways": {prompt: found.answer() for prompt, found in self.pathways.items()} if self.pathways is not None else None,
+            "pathways": {prompt: found.answer() for prompt, found in self.pathways.items()}
+            if self.pathways is not None
+            else None,
             "notes": list(self.notes),
         }

@@ -14,7 +14,16 @@ from kgbench.records.identity import Strict
 
 __all__ = ["Commit", "Provenance", "code_stamp", "collect_provenance", "other_versions"]
 
-PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pyarrow", "pydantic")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "scipy",
+    "pyarrow",
+    "pydantic",
+)
 """Whose versions are stored."""
 
 DECISIVE = ("torch", "transformers", "numpy")
@@ -115,14 +124,23 @@ def package_commit(package: Path) -> Commit | None:
         package: The folder of the package. A folder that git does not track, such as an installed one inside somebody's
             repository, has no commit.
     """
-    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None or (commit := _git(package, "rev-parse", "HEAD")) is None:
+    if (
+        _git(package, "ls-files", "--error-unmatch", "__init__.py") is None
+        or (commit := _git(package, "rev-parse", "HEAD")) is None
+    ):
         return None
     return Commit(hash=commit, dirty=bool(_git(package, "status", "--porcelain", "--", ".")))
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -45,7 +45,20 @@ NOT_APPLICABLE = "not applicable: "
 """How the reason begins why a configuration has no figures that the method cannot express."""
 
 _ANSWERED = (
-    *("prompt", "graft", "n", "dropped", "top1", "top5", "mrr", "rank", "median_rank", "log_rank", "prob", "logprob"),
+    *(
+        "prompt",
+        "graft",
+        "n",
+        "dropped",
+        "top1",
+        "top5",
+        "mrr",
+        "rank",
+        "median_rank",
+        "log_rank",
+        "prob",
+        "logprob",
+    ),
     *("sufficiency", "necessity"),
 )
 
@@ -94,7 +107,10 @@ class Row(Strict):
         """Records made before had of the ranks their mean only."""
         if not isinstance(data, dict) or "rank" not in data or "median_rank" in data:
             return data
-        older = {"undefined": "the record was made before: `kgbench rescore` makes it from the rows", "n": data.get("n", 0)}
+        older = {
+            "undefined": "the record was made before: `kgbench rescore` makes it from the rows",
+            "n": data.get("n", 0),
+        }
         return {**data, "median_rank": older, "log_rank": older}
 
     @model_validator(mode="before")
@@ -102,7 +118,11 @@ class Row(Strict):
     def _from_absent(cls, data: Any) -> Any:
         if isinstance(data, dict) and isinstance(reason := data.get("absent"), str):
             rest = {key: value for key, value in data.items() if key != "absent"}
-            return {**{name: {"undefined": NOT_APPLICABLE + reason, "n": 0} for name in FIGURES}, **rest, "n": 0}
+            return {
+                **{name: {"undefined": NOT_APPLICABLE + reason, "n": 0} for name in FIGURES},
+                **rest,
+                "n": 0,
+            }
         return data
 
     @model_serializer(mode="wrap")
@@ -111,7 +131,12 @@ class Row(Strict):
         if info.mode != "json" or self.applicable:
             return whole(self)
         reason = (self.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
-        return {"prompt": self.prompt, "graft": self.graft, "dropped": self.dropped, "absent": reason}
+        return {
+            "prompt": self.prompt,
+            "graft": self.graft,
+            "dropped": self.dropped,
+            "absent": reason,
+        }
 
     @property
     def applicable(self) -> bool:
@@ -151,7 +176,9 @@ NestedScores = dict[str, dict[str, dict[str, float]]]
 def _nested(scores: Sequence[SiteScore]) -> NestedScores:
     found: NestedScores = {}
     for s in scores:
-        found.setdefault(s.region, {}).setdefault(s.component, {})["" if s.layer is None else str(s.layer)] = s.score
+        found.setdefault(s.region, {}).setdefault(s.component, {})[
+            "" if s.layer is None else str(s.layer)
+        ] = s.score
     return found
 
 
@@ -178,8 +205,16 @@ def _layer(text: str) -> int | None:
 def _computed(site: SiteScore) -> tuple[float, int, int]:
     """Place in the order of computation: embeddings, the layers, final norm and head."""
     place = COMPONENTS.index(site.component) if site.component in COMPONENTS else len(COMPONENTS)
-    layer = float(site.layer) if site.layer is not None else -1.0 if site.component in ("emb", "pos") else inf
-    region = SCORED_REGIONS.index(site.region) if site.region in SCORED_REGIONS else len(SCORED_REGIONS)
+    layer = (
+        float(site.layer)
+        if site.layer is not None
+        else -1.0
+        if site.component in ("emb", "pos")
+        else inf
+    )
+    region = (
+        SCORED_REGIONS.index(site.region) if site.region in SCORED_REGIONS else len(SCORED_REGIONS)
+    )
     return layer, place, region
 
 
@@ -290,7 +325,11 @@ class Record(Strict):
     @classmethod
     def _from_version_1(cls, data: Any) -> Any:
         """Version 1 holds the same at more length, which the parts read too."""
-        return {**data, "schema_version": 2} if isinstance(data, dict) and data.get("schema_version") == 1 else data
+        return (
+            {**data, "schema_version": 2}
+            if isinstance(data, dict) and data.get("schema_version") == 1
+            else data
+        )
 
     @model_validator(mode="after")
     def _check(self) -> Record:
@@ -304,7 +343,11 @@ class Record(Strict):
     def to_json(self) -> str:
         """The text of `record.json`: a field a line, rows one by one, in the order of the model; equal records give equal bytes."""
         fields = self.model_dump(mode="json", exclude_none=True)
-        return "{\n" + ",\n".join(f"{_text(name)}: {_lines(value)}" for name, value in fields.items()) + "\n}\n"
+        return (
+            "{\n"
+            + ",\n".join(f"{_text(name)}: {_lines(value)}" for name, value in fields.items())
+            + "\n}\n"
+        )
 
     def answer(self, path: str) -> dict[str, Any]:
         """The object that `--json` prints.
@@ -343,4 +386,7 @@ def _text(value: Any) -> str:
 
 def _answer_row(row: Row) -> dict[str, Any]:
     fields = {name: getattr(row, name) for name in _ANSWERED}
-    return {name: field.answer() if isinstance(field, Estimate) else field for name, field in fields.items()}
+    return {
+        name: field.answer() if isinstance(field, Estimate) else field
+        for name, field in fields.items()
+    }

@@ -112,7 +112,9 @@ class RecordStore:
         ending = re.compile(rf".*-{re.escape(id[:_DIGITS])}(-\d+)?")
         names = self._names()
         named = [name for name in names if ending.fullmatch(name)]
-        claiming = (name for name in names if self._claimed(name) in (id, None) and name not in named)
+        claiming = (
+            name for name in names if self._claimed(name) in (id, None) and name not in named
+        )
         for name in chain(named, claiming):
             if not (self.root / name / RECORD).is_file():
                 continue
@@ -362,7 +364,9 @@ def _check_seal(folder: Path, record: bytes) -> None:
         raise DataError(f"{folder}: {FACTS} is missing")
     for name, content in ((RECORD, record), (FACTS, _content(folder / FACTS))):
         if not isinstance(said, dict) or said.get(name) != sha256(content).hexdigest():
-            raise DataError(f"{folder / name}: damaged or edited: its hash is not the one in {SEAL}")
+            raise DataError(
+                f"{folder / name}: damaged or edited: its hash is not the one in {SEAL}"
+            )
 
 
 def _content(path: Path) -> bytes:

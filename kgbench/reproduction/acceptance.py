@@ -41,7 +41,10 @@ class Criterion:
 
     def text(self, rates: Mapping[str, Rates]) -> str:
         """The figures that it is about, by prompt where there are several."""
-        found = {prompt: ", ".join(f"{term} {number_text(own[term])}" for term in self.terms) for prompt, own in rates.items()}
+        found = {
+            prompt: ", ".join(f"{term} {number_text(own[term])}" for term in self.terms)
+            for prompt, own in rates.items()
+        }
         if len(found) == 1:
             return next(iter(found.values()))
         return "; ".join(f"{prompt}: {text}" for prompt, text in found.items())
@@ -128,7 +131,9 @@ class Result:
     @property
     def kept(self) -> tuple[int, ...]:
         """Seeds under which it is kept on all prompts."""
-        return tuple(seed for seed, own in self.rates.items() if all(map(self.criterion.kept, own.values())))
+        return tuple(
+            seed for seed, own in self.rates.items() if all(map(self.criterion.kept, own.values()))
+        )
 
     @property
     def needed(self) -> int:
@@ -161,7 +166,9 @@ def results(measured: Measured, page: Page) -> tuple[Result, ...]:
     return tuple(found)
 
 
-def _rates(measured: Measured, page: Page, criterion: Criterion, seeds: tuple[int, ...]) -> dict[int, dict[str, Rates]]:
+def _rates(
+    measured: Measured, page: Page, criterion: Criterion, seeds: tuple[int, ...]
+) -> dict[int, dict[str, Rates]]:
     figure = page.figures[criterion.figure]
     columns = columns_of(measured, figure.evaluation)
     grafts = {"PRE": "PRE", "SFT": "SFT", **page.rows[figure.rows]}
@@ -169,5 +176,7 @@ def _rates(measured: Measured, page: Page, criterion: Criterion, seeds: tuple[in
     for prompt in criterion.prompts:
         for seed, own in zip(seeds, columns[prompt], strict=True):
             scores = own.scores("top5")
-            found[seed][prompt] = {term: float(scores[grafts[term]].mean()) for term in criterion.terms}
+            found[seed][prompt] = {
+                term: float(scores[grafts[term]].mean()) for term in criterion.terms
+            }
     return found

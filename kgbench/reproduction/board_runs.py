@@ -109,7 +109,9 @@ def board_runs(
             wanted = (what for what, own in table.items() if pair in own)
             found += [BoardRun(board, method, pair, limit) for board, method in wanted]
     if not found:
-        raise InputError("no entry is of these boards, methods and pairs at once: leave one of them out")
+        raise InputError(
+            "no entry is of these boards, methods and pairs at once: leave one of them out"
+        )
     return tuple(found)
 
 
@@ -142,7 +144,9 @@ class Campaign:
         """
         self.runs, self.root, self.settings = tuple(runs), root, settings
         self.store = RecordStore(settings.output_dir)
-        self.entries: dict[str, Entry] = {entry.record.id: entry for entry in read_entries(root / RESULTS)}
+        self.entries: dict[str, Entry] = {
+            entry.record.id: entry for entry in read_entries(root / RESULTS)
+        }
         self.ids: dict[BoardRun, str] = {}
         """Of the runs whose pair and method could be loaded."""
         self.failures: list[Failure] = []

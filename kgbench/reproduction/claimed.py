@@ -67,11 +67,16 @@ def larger_term(claim: ClaimSpec, means: Mapping[str, float]) -> Term | None:
     Returns:
         The larger term; None where a term has no mean or finetuning added nothing.
     """
-    terms = dict.fromkeys(name for name in (claim.first, claim.second, claim.of) if name not in ("", "PRE"))
+    terms = dict.fromkeys(
+        name for name in (claim.first, claim.second, claim.of) if name not in ("", "PRE")
+    )
     if not {"PRE", "SFT", *terms} <= set(means) or means["SFT"] == means["PRE"]:
         return None
     gain = means["SFT"] - means["PRE"]
-    return max((Term(name, (means[name] - means["PRE"]) / gain) for name in terms), key=lambda term: term.recovery)
+    return max(
+        (Term(name, (means[name] - means["PRE"]) / gain) for name in terms),
+        key=lambda term: term.recovery,
+    )
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,10 @@ class Published:
         """What it says of a claim."""
         if self.larger is not None and self.larger.recovery < LEAST:
             return "vacuous"
-        kept = [[OPERATORS[op](at, bound) for at in (self.low, self.high)] for op, bound in claim.bounds.items()]
+        kept = [
+            [OPERATORS[op](at, bound) for at in (self.low, self.high)]
+            for op, bound in claim.bounds.items()
+        ]
         return "holds" if all(map(all, kept)) else "undecided" if all(map(any, kept)) else "fails"
 
 
@@ -139,7 +147,9 @@ def agreement(claims: Sequence[Checked], like: str) -> Agreement:
     return Agreement(like, len(both), len(decided), sum(ours == theirs for ours, theirs in decided))
 
 
-def checked(figure: FigureSpec, known: Page, prompts: Mapping[str, Sequence[PromptColumns]], dataset: str) -> list[Checked]:
+def checked(
+    figure: FigureSpec, known: Page, prompts: Mapping[str, Sequence[PromptColumns]], dataset: str
+) -> list[Checked]:
     """All claims of a figure.
 
     Differences are of recoveries: m(first) - m(second) over m(SFT) - m(PRE), by fact and seed; of ranks they are those of the
@@ -157,14 +167,24 @@ def checked(figure: FigureSpec, known: Page, prompts: Mapping[str, Sequence[Prom
         rates = published_rates(figure, dataset, prompt) if metric == "top5" else {}
         for claim in known.claims_of(figure):
             first, second = (rows.get(name, name) for name in (claim.first, claim.second))
-            difference = Estimate(**difference_over(prompts[prompt], metric, first, second, claim.share).to_json())
-            larger = None if difference.undefined else larger_term(claim, _means(prompts[prompt], metric, rows))
+            difference = Estimate(
+                **difference_over(prompts[prompt], metric, first, second, claim.share).to_json()
+            )
+            larger = (
+                None
+                if difference.undefined
+                else larger_term(claim, _means(prompts[prompt], metric, rows))
+            )
             outcome = _outcome(difference, claim, larger)
-            found.append(Checked(prompt, claim, difference, outcome, _in_rates(rates, claim), metric, larger))
+            found.append(
+                Checked(prompt, claim, difference, outcome, _in_rates(rates, claim), metric, larger)
+            )
     return found
 
 
-def _means(seeds: Sequence[PromptColumns], metric: str, rows: Mapping[str, str]) -> dict[str, float]:
+def _means(
+    seeds: Sequence[PromptColumns], metric: str, rows: Mapping[str, str]
+) -> dict[str, float]:
     """Means over facts and seeds, by the paper's name of a configuration."""
     scores = [prompt.scores(metric) for prompt in seeds]
     named = {"PRE": "PRE", "SFT": "SFT", **rows}
@@ -178,12 +198,19 @@ def _outcome(difference: Estimate, claim: ClaimSpec, larger: Term | None) -> Out
     return "fails" if "fails" in outcomes else "undecided" if "undecided" in outcomes else "holds"
 
 
-def published_rates(figure: FigureSpec, dataset: str, prompt: str) -> dict[str, dict[str, PublishedRow]]:
+def published_rates(
+    figure: FigureSpec, dataset: str, prompt: str
+) -> dict[str, dict[str, PublishedRow]]:
     """The paper's figures of one prompt: by model, then by the paper's name of the configuration."""
     if figure.published is None:
         return {}
-    rows = [row for row in published() if (row.experiment, row.dataset) == (figure.published, dataset)]
-    name = next((name for name in _SAME.get(prompt, (prompt,)) if any(row.prompt == name for row in rows)), None)
+    rows = [
+        row for row in published() if (row.experiment, row.dataset) == (figure.published, dataset)
+    ]
+    name = next(
+        (name for name in _SAME.get(prompt, (prompt,)) if any(row.prompt == name for row in rows)),
+        None,
+    )
     found: dict[str, dict[str, PublishedRow]] = {}
     for row in rows:
         # In the experiment from one direction to both, PRE is not the recipient of the grafts, whose own figures are not given.
@@ -192,17 +219,40 @@ def published_rates(figure: FigureSpec, dataset: str, prompt: str) -> dict[str, 
     return found
 
 
-def _in_rates(rates: Mapping[str, Mapping[str, PublishedRow]], claim: ClaimSpec) -> dict[str, Published]:
+def _in_rates(
+    rates: Mapping[str, Mapping[str, PublishedRow]], claim: ClaimSpec
+) -> dict[str, Published]:
     """The claim's difference among each model's rates."""
-    weights = {claim.first: 1.0, claim.second: -claim.share} | ({"PRE": claim.share - 1} if claim.share != 1 else {})
+    weights = {claim.first: 1.0, claim.second: -claim.share} | (
+        {"PRE": claim.share - 1} if claim.share != 1 else {}
+    )
     # Where PRE is not given, 0 stands for it, so that a term recovers at most what is told.
-    means = {model: {"PRE": 0.0} | {name: row.top5 for name, row in rows.items()} for model, rows in rates.items()}
-    return {m: _weighted(rows, weights, larger_term(claim, means[m])) for m, rows in rates.items() if set(weights) <= set(rows)}
+    means = {
+        model: {"PRE": 0.0} | {name: row.top5 for name, row in rows.items()}
+        for model, rows in rates.items()
+    }
+    return {
+        m: _weighted(rows, weights, larger_term(claim, means[m]))
+        for m, rows in rates.items()
+        if set(weights) <= set(rows)
+    }
 
 
-def _weighted(rows: Mapping[str, PublishedRow], weights: Mapping[str, float], larger: Term | None) -> Published:
+def _weighted(
+    rows: Mapping[str, PublishedRow], weights: Mapping[str, float], larger: Term | None
+) -> Published:
     """A weighted sum of rates, its interval from rates of one more hit and one more miss each (Agresti and Caffo, 2000)."""
     moved = {name: (rows[name].top5 * rows[name].n + 1) / (rows[name].n + 2) for name in weights}
     middle = sum(weight * moved[name] for name, weight in weights.items())
-    half = _Z * math.sqrt(sum(weight**2 * moved[name] * (1 - moved[name]) / (rows[name].n + 2) for name, weight in weights.items()))
-    return Published(sum(weight * rows[name].top5 for name, weight in weights.items()), middle - half, middle + half, larger)
+    half = _Z * math.sqrt(
+        sum(
+            weight**2 * moved[name] * (1 - moved[name]) / (rows[name].n + 2)
+            for name, weight in weights.items()
+        )
+    )
+    return Published(
+        sum(weight * rows[name].top5 for name, weight in weights.items()),
+        middle - half,
+        middle + half,
+        larger,
+    )

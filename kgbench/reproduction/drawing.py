@@ -48,8 +48,12 @@ def small_png(drawing: Callable[[_Shown], Figure], shown: _Shown) -> bytes:
 
     buffer = BytesIO()
     with Image.open(BytesIO(picture_bytes(drawing, shown, "png"))) as drawn:
-        small = drawn.convert("RGB").resize((drawn.width // 2, drawn.height // 2), Image.Resampling.LANCZOS)
-        small.quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
+        small = drawn.convert("RGB").resize(
+            (drawn.width // 2, drawn.height // 2), Image.Resampling.LANCZOS
+        )
+        small.quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+            buffer, "png", optimize=True
+        )
     return buffer.getvalue()
 
 
@@ -59,18 +63,34 @@ def draw(made: Made) -> Figure:
     from matplotlib.figure import Figure
 
     prompts, names = made.figure.prompts, list(made.rows)
-    drawn = Figure(figsize=(1.6 + 0.55 * len(names), 0.9 + 2.5 * len(prompts)), layout="constrained")
+    drawn = Figure(
+        figsize=(1.6 + 0.55 * len(names), 0.9 + 2.5 * len(prompts)), layout="constrained"
+    )
     axes = drawn.subplots(len(prompts), 1, squeeze=False)[:, 0]
     for axis, prompt in zip(axes, prompts, strict=True):
         _panel(axis, made, prompt)
     axes[-1].set_xticks(range(len(names)), names, rotation=35, ha="right")
     for axis in axes[:-1]:
         axis.set_xticks(range(len(names)), [])
-    handles, labels = max((axis.get_legend_handles_labels() for axis in axes), key=lambda found: len(found[0]))
+    handles, labels = max(
+        (axis.get_legend_handles_labels() for axis in axes), key=lambda found: len(found[0])
+    )
     if handles:
-        drawn.legend(handles, labels, fontsize=6, frameon=False, ncols=len(handles), loc="outside lower center")
+        drawn.legend(
+            handles,
+            labels,
+            fontsize=6,
+            frameon=False,
+            ncols=len(handles),
+            loc="outside lower center",
+        )
     room = 72 * drawn.get_figwidth() - _MARGIN
-    drawn.suptitle(fill(made.figure.title, int(room / (_LETTER * _TITLE))), color=INK, fontsize=_TITLE, fontweight="bold")
+    drawn.suptitle(
+        fill(made.figure.title, int(room / (_LETTER * _TITLE))),
+        color=INK,
+        fontsize=_TITLE,
+        fontweight="bold",
+    )
     return drawn
 
 
@@ -83,12 +103,24 @@ def _panel(axis: Axes, made: Made, prompt: str) -> None:
         axis.bar(x, figure.value, 0.7, color=_BAR, zorder=2)
         if figure.low is None or figure.high is None:
             continue
-        axis.errorbar(x, figure.value, [[figure.value - figure.low], [figure.high - figure.value]], color=INK, capsize=3, lw=1, zorder=3)
+        axis.errorbar(
+            x,
+            figure.value,
+            [[figure.value - figure.low], [figure.high - figure.value]],
+            color=INK,
+            capsize=3,
+            lw=1,
+            zorder=3,
+        )
     rates = published_rates(made.figure, made.dataset, prompt)
     mean = "" if made.figure.cited == metric else f", {metric_name(made.figure.cited)}"
     for step, (model, known) in enumerate(rates.items()):
         shape, colour = _MARKS[model]
-        at = [(x, getattr(known[name], made.figure.cited)) for x, name in enumerate(made.rows) if name in known]
+        at = [
+            (x, getattr(known[name], made.figure.cited))
+            for x, name in enumerate(made.rows)
+            if name in known
+        ]
         across = [x + 0.12 * (step - (len(rates) - 1) / 2) for x, _ in at]
         axis.scatter(
             across,
@@ -107,6 +139,8 @@ def _panel(axis: Axes, made: Made, prompt: str) -> None:
         axis.set_ylim(0, 1.05)
     seeds = f", {len(made.seeds)} training seeds" if len(made.seeds) > 1 else ""
     axis.set_ylabel(metric_name(metric))
-    axis.set_title(f"{prompt}, {made.model}, {made.n(prompt)} facts{seeds}", fontsize=8, loc="left", color=INK)
+    axis.set_title(
+        f"{prompt}, {made.model}, {made.n(prompt)} facts{seeds}", fontsize=8, loc="left", color=INK
+    )
     axis.grid(axis="y", color=FAINT, lw=0.6, zorder=0)
     axis.spines[["top", "right"]].set_visible(False)

@@ -126,7 +126,13 @@ def needs(parts: Sequence[PartForecast], free: Room) -> Needs:
     for part in parts:
         most = max(most, kept + part.disk_bytes)
         kept += part.kept_bytes
-    return Needs(max((part.memory_bytes or 0 for part in parts), default=0), max(most, kept), kept, download, free)
+    return Needs(
+        max((part.memory_bytes or 0 for part in parts), default=0),
+        max(most, kept),
+        kept,
+        download,
+        free,
+    )
 
 
 def forecasts(
@@ -174,7 +180,9 @@ def _pair(what: Ingredients, donor: bool, part: str) -> PartForecast:
     seconds = sum(shipped["seconds"][stage] for stage, wanted in left.items() if wanted)
     work = "pretrained" if left["recipient"] else "finetuned"
     # A recipient and a donor, and while they are made gradients and two moments of each weight.
-    return PartForecast(part, work, seconds, 4 * size, 2 * size, 2 * size, basis="the shipped pair's time")
+    return PartForecast(
+        part, work, seconds, 4 * size, 2 * size, 2 * size, basis="the shipped pair's time"
+    )
 
 
 def _training(name: str, what: Ingredients, device: str, part: str) -> PartForecast:
@@ -188,25 +196,55 @@ def _training(name: str, what: Ingredients, device: str, part: str) -> PartForec
         return PartForecast(part, f"cannot be made: {error}", None, None, 0)
     memory = found.weights_bytes + found.gradients_bytes + found.optimizer_bytes
     work = f"{found.steps:,} steps on {found.texts:,} texts"
-    return PartForecast(part, work, found.seconds, memory, found.disk_bytes, found.donor_bytes, basis=found.basis)
+    return PartForecast(
+        part, work, found.seconds, memory, found.disk_bytes, found.donor_bytes, basis=found.basis
+    )
 
 
 def _there(part: str, card: Mapping[str, Any], plan: Plan) -> PartForecast:
     """A donor that is there, if it is the one that is wanted, as far as its card says so without its weights being read."""
     spec = plan.spec
-    wanted = {"model": spec.model, "seed": spec.seed, "changes": spec.changed(), "data": plan.data()}
-    other = [key for key, value in wanted.items() if card[key] != value] + ["recipe"] * (card["recipe"]["name"] != spec.recipe)
+    wanted = {
+        "model": spec.model,
+        "seed": spec.seed,
+        "changes": spec.changed(),
+        "data": plan.data(),
+    }
+    other = [key for key, value in wanted.items() if card[key] != value] + ["recipe"] * (
+        card["recipe"]["name"] != spec.recipe
+    )
     if other:
-        return PartForecast(part, f"cannot be made: trained in another way is there (other: {', '.join(other)})", None, None, 0)
+        return PartForecast(
+            part,
+            f"cannot be made: trained in another way is there (other: {', '.join(other)})",
+            None,
+            None,
+            0,
+        )
     return PartForecast(part, "there", 0.0, 0, 0)
 
 
-def _evaluation(name: str, what: Ingredients, where: tuple[Path, str], pairs: Pairs, part: str) -> PartForecast:
+def _evaluation(
+    name: str, what: Ingredients, where: tuple[Path, str], pairs: Pairs, part: str
+) -> PartForecast:
     # With the recipient as its own donor everything takes as long as with those that are not there yet.
     spec = what.job(name)
-    stand_in = replace(spec, recipient=what.entry.recipient, donors=dict.fromkeys(spec.donors, what.entry.recipient))
+    stand_in = replace(
+        spec,
+        recipient=what.entry.recipient,
+        donors=dict.fromkeys(spec.donors, what.entry.recipient),
+    )
     output_dir, device = where
     found = dry_run(stand_in, what.settings(output_dir, device), pairs)
     work = f"{found.prompts} prompts × {found.configurations} configurations, {found.token_rows:,} token rows"
     memory = found.weights_bytes + found.logits_bytes + found.activations_bytes
-    return PartForecast(part, work, found.seconds, memory, found.disk_bytes, found.disk_bytes, found.download_bytes, found.basis)
+    return PartForecast(
+        part,
+        work,
+        found.seconds,
+        memory,
+        found.disk_bytes,
+        found.disk_bytes,
+        found.download_bytes,
+        found.basis,
+    )

@@ -54,7 +54,9 @@ class Ingredients:
         """The pair in the catalog."""
         found = catalog.entry(self.model)
         if found.plant is not None:
-            raise InputError(f"{self.model!r} is a plant; figures are made of pairs, see `kgbench ls models`")
+            raise InputError(
+                f"{self.model!r} is a plant; figures are made of pairs, see `kgbench ls models`"
+            )
         return found
 
     @property
@@ -163,7 +165,10 @@ class Ingredients:
             return None
         if not self.tiny:
             return self.supplement or self.page.hub.supplement
-        return self._kept("supplement.txt", "".join(f"{text}\n" for text in passing_texts(self.page.tiny.supplement)))
+        return self._kept(
+            "supplement.txt",
+            "".join(f"{text}\n" for text in passing_texts(self.page.tiny.supplement)),
+        )
 
     def place(self, name: str) -> Path:
         """The folder of a donor: apart from those of `kgbench train`, which may be trained otherwise under the same name."""
@@ -172,12 +177,19 @@ class Ingredients:
     def job(self, name: str) -> Spec:
         """The specification of an evaluation."""
         evaluation = self.page.evaluations[name]
-        facts = self._known() if evaluation.facts == KNOWN else self.dataset(evaluation.learned(self.tiny))
+        facts = (
+            self._known()
+            if evaluation.facts == KNOWN
+            else self.dataset(evaluation.learned(self.tiny))
+        )
         return Spec(
             model=self.model,
             # Named, so that the donors of the catalog are not among those of the job.
             recipient=self.source(evaluation.recipient) if evaluation.recipient else self.recipient,
-            donors={donor: self.source(training) for donor, training in evaluation.donors_of(self.tiny).items()},
+            donors={
+                donor: self.source(training)
+                for donor, training in evaluation.donors_of(self.tiny).items()
+            },
             dataset=facts,
             prompts=evaluation.prompts,
             suite=evaluation.suite,
@@ -198,7 +210,9 @@ class Ingredients:
                 "seed": self.seed,
                 "donors": dict(evaluation.donors_of(self.tiny)),
                 "on": evaluation.recipient,
-                "trainings": {training: self._training_identity(training) for training in trainings},
+                "trainings": {
+                    training: self._training_identity(training) for training in trainings
+                },
                 "facts": load_dataset(str(job.dataset)).content_hash,
                 "suite": asdict(load_suite(evaluation.suite)),
                 "prompts": list(evaluation.prompts),
@@ -214,9 +228,16 @@ class Ingredients:
         if self.is_own(name):
             return "the pair's own"
         plan = make_plan(self.training(name))
-        followed = plan.recipe(1 if self.tiny else _SIZE, self.recipe.model_type if self.tiny else "")
+        followed = plan.recipe(
+            1 if self.tiny else _SIZE, self.recipe.model_type if self.tiny else ""
+        )
         other = self.page.tiny.supplement if self.tiny else plan.spec.supplement
-        return [followed.to_json(), plan.data(), plan.wordings.to_json(), other if plan.spec.supplement else None]
+        return [
+            followed.to_json(),
+            plan.data(),
+            plan.wordings.to_json(),
+            other if plan.spec.supplement else None,
+        ]
 
     def _rearranged(self, name: str, n: int) -> str:
         """The first movies of pretraining, with each other's co-stars."""
@@ -237,7 +258,9 @@ class Ingredients:
         """A file of movies."""
         header = {"kgbench": 1, "name": name, "subject": "first_actor", "object": "second_actor"}
         lines = [header, *({"id": f"{name}/{number}", **row} for number, row in enumerate(rows, 1))]
-        return self._kept(f"{name}.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        return self._kept(
+            f"{name}.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        )
 
     def _kept(self, name: str, text: str) -> str:
         """A file of this text among what is made, beside the donors."""

@@ -91,7 +91,11 @@ class Made:
     def estimate(self, prompt: str, graft: str, metric: str | None = None) -> Estimate:
         """A configuration's figure over facts and, where there are several, training seeds; by default in the figure's metric."""
         metric, seeds = metric or self.figure.metric, self.prompts[prompt]
-        found = median_rank_over(seeds, graft) if metric == MEDIAN_RANK else mean_over(seeds, metric, graft)
+        found = (
+            median_rank_over(seeds, graft)
+            if metric == MEDIAN_RANK
+            else mean_over(seeds, metric, graft)
+        )
         return Estimate(**found.to_json())
 
 
@@ -113,7 +117,10 @@ def distinct_claims(made: Sequence[Made]) -> list[tuple[str, Checked]]:
     found: dict[tuple[str, str, str, str], tuple[str, Checked]] = {}
     for one in made:
         for claim in one.claims:
-            found.setdefault((one.figure.evaluation, claim.prompt, one.figure.metric, claim.claim.says), (one.name, claim))
+            found.setdefault(
+                (one.figure.evaluation, claim.prompt, one.figure.metric, claim.claim.says),
+                (one.name, claim),
+            )
     return list(found.values())
 
 
@@ -138,7 +145,9 @@ class Part:
     """Of a pair `donor` where its own donor is made too."""
 
 
-def parts_of(figures: Sequence[str], pairs: Sequence[Ingredients], known: Measured | None = None) -> list[Part]:
+def parts_of(
+    figures: Sequence[str], pairs: Sequence[Ingredients], known: Measured | None = None
+) -> list[Part]:
     """What is to be made for figures, seed by seed: each evaluation right after the donors that it needs.
 
     Args:
@@ -155,7 +164,11 @@ def parts_of(figures: Sequence[str], pairs: Sequence[Ingredients], known: Measur
             found.append(Part("pair", what, "donor" if own else ""))
         for evaluation in left:
             trainings = page.evaluations[evaluation].trainings(what.tiny)
-            new = [name for name in dict.fromkeys(trainings) if name not in made and not what.is_own(name)]
+            new = [
+                name
+                for name in dict.fromkeys(trainings)
+                if name not in made and not what.is_own(name)
+            ]
             found += [Part("donor", what, name) for name in new]
             found.append(Part("evaluation", what, evaluation))
             made.update(new)
@@ -202,11 +215,15 @@ def make(
         if part.kind == "pair":
             what.build(bool(part.name), report)
         elif part.kind == "donor":
-            finetune(what.training(part.name), what.place(part.name), device=device, progress=report)
+            finetune(
+                what.training(part.name), what.place(part.name), device=device, progress=report
+            )
         else:
             if loaded[0] != what.seed:
                 loaded = (what.seed, Pairs())
-            measured = with_evaluation(measured, *_evaluated(part, output_dir, device, report, loaded[1]))
+            measured = with_evaluation(
+                measured, *_evaluated(part, output_dir, device, report, loaded[1])
+            )
             if keep is not None:
                 keep(measured)
         gc.collect()  # a trainer and its model refer to each other; of large models two do not fit
@@ -214,7 +231,9 @@ def make(
     return measured
 
 
-def _evaluated(part: Part, output_dir: Path, device: str, progress: Progress | None, loaded: Pairs) -> tuple[About, pa.Table]:
+def _evaluated(
+    part: Part, output_dir: Path, device: str, progress: Progress | None, loaded: Pairs
+) -> tuple[About, pa.Table]:
     """The rows of one evaluation, and how they were made."""
     what, name = part.what, part.name
     record = run_job(what.job(name), what.settings(output_dir, device), progress, loaded).record
@@ -222,7 +241,11 @@ def _evaluated(part: Part, output_dir: Path, device: str, progress: Progress | N
     about = About(
         model=what.model,
         tiny=what.tiny,
-        donors={what.seed: {one: _donor(what, one) for one in what.page.evaluations[name].trainings(what.tiny)}},
+        donors={
+            what.seed: {
+                one: _donor(what, one) for one in what.page.evaluations[name].trainings(what.tiny)
+            }
+        },
         evaluations={what.seed: {name: Evaluated.of(record, what.identity(name))}},
     )
     return about, kept_rows(what.seed, name, what.page, facts)
@@ -262,14 +285,30 @@ def figures_of(names: Sequence[str], measured: Measured, page: Page) -> list[Mad
         InputError: The rows are not of all of these figures.
         DataError: They are not of the same facts under all seeds, or lack a configuration.
     """
-    columns = {evaluation: columns_of(measured, evaluation) for evaluation in evaluations_of(names, page)}
+    columns = {
+        evaluation: columns_of(measured, evaluation) for evaluation in evaluations_of(names, page)
+    }
     tiny, made = measured.about.tiny, []
     for name in names:
         figure = page.figures[name]
         prompts = {prompt: columns[figure.evaluation][prompt] for prompt in figure.prompts}
         dataset = page.trainings[page.evaluations[figure.evaluation].learned(tiny)].dataset
-        claims, trainings = checked(figure, page, prompts, dataset), trainings_of([figure.evaluation], page, tiny)
-        made.append(Made(name, figure, measured.about, prompts, claims, dataset, page.rows[figure.rows], trainings))
+        claims, trainings = (
+            checked(figure, page, prompts, dataset),
+            trainings_of([figure.evaluation], page, tiny),
+        )
+        made.append(
+            Made(
+                name,
+                figure,
+                measured.about,
+                prompts,
+                claims,
+                dataset,
+                page.rows[figure.rows],
+                trainings,
+            )
+        )
     return made
 
 

@@ -99,7 +99,11 @@ class Donor(Strict):
             steps=rounds * math.ceil(texts / stage["batch_size"]),
             seconds=card["seconds"]["sft"],
             weights=weights,
-            recipe={"name": "frozen" if card["recipe"]["frozen"] else "aggressive", "epochs": rounds, **stage},
+            recipe={
+                "name": "frozen" if card["recipe"]["frozen"] else "aggressive",
+                "epochs": rounds,
+                **stage,
+            },
             precision=None,
         )
 
@@ -155,7 +159,12 @@ class About(Strict):
 
     def donors_of(self, trainings: Sequence[str]) -> dict[tuple[int, str], Donor]:
         """By training seed and training, where they are there."""
-        return {(seed, name): own[name] for seed, own in sorted(self.donors.items()) for name in trainings if name in own}
+        return {
+            (seed, name): own[name]
+            for seed, own in sorted(self.donors.items())
+            for name in trainings
+            if name in own
+        }
 
 
 @dataclass(frozen=True)
@@ -177,12 +186,19 @@ def kept_rows(seed: int, evaluation: str, page: Page, facts: pa.Table) -> pa.Tab
         facts: The per-fact rows.
     """
     own = [figure for figure in page.figures.values() if figure.evaluation == evaluation]
-    shown = {(prompt, graft) for f in own for prompt in f.prompts for graft in ("PRE", "SFT", *page.rows[f.rows].values())}
+    shown = {
+        (prompt, graft)
+        for f in own
+        for prompt in f.prompts
+        for graft in ("PRE", "SFT", *page.rows[f.rows].values())
+    }
     prompts, grafts = facts["prompt"].to_pylist(), facts["graft"].to_pylist()
     # Where a prompt was read at several positions, the last counts; rows are sorted by position last.
     keys = list(zip(prompts, grafts, facts["fact"].to_pylist(), strict=True))
     last = [key != after for key, after in zip(keys, [*keys[1:], None], strict=True)]
-    part = facts.filter(pa.array([(p, g) in shown and end for p, g, end in zip(prompts, grafts, last, strict=True)]))
+    part = facts.filter(
+        pa.array([(p, g) in shown and end for p, g, end in zip(prompts, grafts, last, strict=True)])
+    )
     columns = {
         "seed": np.full(part.num_rows, seed),
         "evaluation": [evaluation] * part.num_rows,
@@ -204,9 +220,13 @@ def columns_of(measured: Measured, evaluation: str) -> dict[str, tuple[PromptCol
     found: dict[str, list[PromptColumns]] = {}
     part = measured.table.filter(pc.equal(measured.table["evaluation"], evaluation))
     if not measured.about.seeds_of(evaluation):
-        raise InputError(f"these rows hold nothing of the evaluation {evaluation!r}; make its figures first")
+        raise InputError(
+            f"these rows hold nothing of the evaluation {evaluation!r}; make its figures first"
+        )
     for seed in measured.about.seeds_of(evaluation):
-        own = part.filter(pc.equal(part["seed"], seed)).rename_columns([{"configuration": "graft"}.get(n, n) for n in SCHEMA.names])
+        own = part.filter(pc.equal(part["seed"], seed)).rename_columns(
+            [{"configuration": "graft"}.get(n, n) for n in SCHEMA.names]
+        )
         for prompt in by_prompt(own.drop_columns(["seed", "evaluation"]), ()):
             found.setdefault(prompt.name, []).append(prompt)
     return {name: tuple(seeds) for name, seeds in found.items()}
@@ -226,11 +246,15 @@ def with_evaluation(measured: Measured | None, about: About, table: pa.Table) ->
     if measured is None:
         return Measured(about, table)
     if measured.about.model != about.model:
-        raise InputError(f"the rows that are there are of {measured.about.model}, not of {about.model}; give another folder with --report")
+        raise InputError(
+            f"the rows that are there are of {measured.about.model}, not of {about.model}; give another folder with --report"
+        )
     ((seed, own),) = about.evaluations.items()
     (name,) = own
     before = measured.table
-    others = pc.invert(pc.and_(pc.equal(before["seed"], seed), pc.equal(before["evaluation"], name)))
+    others = pc.invert(
+        pc.and_(pc.equal(before["seed"], seed), pc.equal(before["evaluation"], name))
+    )
     donors, evaluations = dict(measured.about.donors), dict(measured.about.evaluations)
     donors[seed] = {**donors.get(seed, {}), **about.donors[seed]}
     evaluations[seed] = {**evaluations.get(seed, {}), **own}
@@ -264,7 +288,11 @@ def read_measured(path: Path) -> Measured:
         table = pq.read_table(path)
         about = About.model_validate_json((table.schema.metadata or {})[_ABOUT])
     except (OSError, pa.ArrowException, KeyError, ValidationError, json.JSONDecodeError) as error:
-        raise DataError(f"{path}: expected the {ROWS} that `kgbench reproduce` writes beside a report ({type(error).__name__})") from error
+        raise DataError(
+            f"{path}: expected the {ROWS} that `kgbench reproduce` writes beside a report ({type(error).__name__})"
+        ) from error
     if table.schema.remove_metadata() != SCHEMA:
-        raise DataError(f"{path}: the columns are {table.column_names}, expected {SCHEMA.names} with their types")
+        raise DataError(
+            f"{path}: the columns are {table.column_names}, expected {SCHEMA.names} with their types"
+        )
     return Measured(about, table.replace_schema_metadata(None))

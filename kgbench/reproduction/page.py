@@ -147,7 +147,9 @@ class ClaimSpec(Strict):
     @property
     def bounds(self) -> Mapping[str, float]:
         """Bounds by operator."""
-        return {op: bound for op in ("ge", "gt", "le", "lt") if (bound := getattr(self, op)) is not None}
+        return {
+            op: bound for op in ("ge", "gt", "le", "lt") if (bound := getattr(self, op)) is not None
+        }
 
 
 class FigureSpec(Strict):
@@ -204,12 +206,18 @@ class Page(Strict):
     @field_validator("rows", mode="before")
     @classmethod
     def _named(cls, rows: dict[str, object]) -> dict[str, object]:
-        return {name: dict(zip(own, own, strict=True)) if isinstance(own, list) else own for name, own in rows.items()}
+        return {
+            name: dict(zip(own, own, strict=True)) if isinstance(own, list) else own
+            for name, own in rows.items()
+        }
 
     @field_validator("rows")
     @classmethod
     def _canonical(cls, rows: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-        return {name: {named: _label(graft) for named, graft in own.items()} for name, own in rows.items()}
+        return {
+            name: {named: _label(graft) for named, graft in own.items()}
+            for name, own in rows.items()
+        }
 
     @model_validator(mode="after")
     def _fits(self) -> Page:
@@ -221,10 +229,17 @@ class Page(Strict):
         for figure in self.figures.values():
             self.evaluations[figure.evaluation]
             for claim in self.claims_of(figure):
-                if missing := {claim.first, claim.second, *([claim.of] if claim.of else [])} - {*self.rows[figure.rows], *BASELINES}:
-                    raise ValueError(f"the claim {claim.says!r} is about {missing}, which {figure.rows} has no row of")
+                if missing := {claim.first, claim.second, *([claim.of] if claim.of else [])} - {
+                    *self.rows[figure.rows],
+                    *BASELINES,
+                }:
+                    raise ValueError(
+                        f"the claim {claim.says!r} is about {missing}, which {figure.rows} has no row of"
+                    )
                 if claim.second == "PRE" and {"le", "lt"} & set(claim.bounds) and not claim.of:
-                    raise ValueError(f"the claim {claim.says!r} says that something is little, and not of what: give `of`")
+                    raise ValueError(
+                        f"the claim {claim.says!r} says that something is little, and not of what: give `of`"
+                    )
         return self
 
 
@@ -235,7 +250,9 @@ def _label(graft: str) -> str:
 @cache
 def page() -> Page:
     """The page."""
-    return Page.model_validate(tomllib.loads(files(__package__).joinpath("page.toml").read_text("utf-8")))
+    return Page.model_validate(
+        tomllib.loads(files(__package__).joinpath("page.toml").read_text("utf-8"))
+    )
 
 
 def full_name(what: str) -> str:

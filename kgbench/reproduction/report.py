@@ -84,7 +84,11 @@ def write_report(
     return path
 
 
-def report_text(made: Sequence[Made], left: Mapping[str, Sequence[int]] | None = None, control: Sequence[Result] = ()) -> str:
+def report_text(
+    made: Sequence[Made],
+    left: Mapping[str, Sequence[int]] | None = None,
+    control: Sequence[Result] = (),
+) -> str:
     """The report as Markdown, see `write_report`."""
     return "\n".join(map(_unpadded, _lines(made, left or {}, control))) + "\n"
 
@@ -94,18 +98,25 @@ def _unpadded(text: str) -> str:
     return re.sub(r"-{4,}", "---", re.sub(r" {2,}", " ", text)) if text.startswith("|") else text
 
 
-def _lines(made: Sequence[Made], left: Mapping[str, Sequence[int]], control: Sequence[Result]) -> Iterator[str]:
+def _lines(
+    made: Sequence[Made], left: Mapping[str, Sequence[int]], control: Sequence[Result]
+) -> Iterator[str]:
     firsts, model = distinct(made), made[0].model
     yield f"# The paper's figures on {model}\n"
     what = _what(made, left)
     command = f"kgbench reproduce {what} --model {model}{_seeds(made[0].about)}"
     yield f"{_ABOUT.format(command=command, what=what, ours=_ours(made[0].about), rows=ROWS)}\n"
     if left:
-        told = "; ".join(f"{name} ({'seeds' if len(own) > 1 else 'seed'} {', '.join(map(str, own))})" for name, own in left.items())
+        told = "; ".join(
+            f"{name} ({'seeds' if len(own) > 1 else 'seed'} {', '.join(map(str, own))})"
+            for name, own in left.items()
+        )
         yield f"{_NOT_YET.format(left=told)}\n"
     yield from _control(control)
     claims = distinct_claims(made)
-    cited, added = ([pair for pair in claims if bool(pair[1].paper) is known] for known in (True, False))
+    cited, added = (
+        [pair for pair in claims if bool(pair[1].paper) is known] for known in (True, False)
+    )
     yield f"## The paper's claims: {_counted(cited)}\n"
     yield f"{_CLAIMS}\n"
     yield f"{agreement_text(model, [claim for _, claim in cited])}\n"
@@ -151,7 +162,12 @@ def _control(control: Sequence[Result]) -> Iterator[str]:
         ]
         for one in control
     ]
-    yield tabulate(rows, ["criterion", "shown", "seeds", "top-5 hit rates"], tablefmt="github", disable_numparse=True)
+    yield tabulate(
+        rows,
+        ["criterion", "shown", "seeds", "top-5 hit rates"],
+        tablefmt="github",
+        disable_numparse=True,
+    )
     yield ""
 
 
@@ -199,7 +215,14 @@ def agreement_text(model: str, claims: Sequence[Checked]) -> str:
 def _claims_table(claims: Sequence[tuple[str, Checked]], heads: Sequence[str]) -> str:
     """A row per figure, prompt and claim."""
     rows = [
-        [name, claim.prompt, *(cell if isinstance(cell, str) else ", ".join(cell) for cell in claim_cells(claim)[: len(heads)])]
+        [
+            name,
+            claim.prompt,
+            *(
+                cell if isinstance(cell, str) else ", ".join(cell)
+                for cell in claim_cells(claim)[: len(heads)]
+            ),
+        ]
         for name, claim in claims
     ]
     return tabulate(rows, ["figure", "prompt", *heads], tablefmt="github", disable_numparse=True)
@@ -207,7 +230,13 @@ def _claims_table(claims: Sequence[tuple[str, Checked]], heads: Sequence[str]) -
 
 def claim_cells(claim: Checked) -> list[str | list[str]]:
     """A claim, what it means, what came out here and, a text per model, in the paper."""
-    return [claim.claim.says, _asked(claim), _difference(claim), outcome_text(claim), _in_paper(claim)]
+    return [
+        claim.claim.says,
+        _asked(claim),
+        _difference(claim),
+        outcome_text(claim),
+        _in_paper(claim),
+    ]
 
 
 def outcome_text(claim: Checked) -> str:
@@ -219,7 +248,9 @@ def outcome_text(claim: Checked) -> str:
 
 def _asked(claim: Checked) -> str:
     share = "" if claim.claim.share == 1 else f"{number_text(claim.claim.share)} × "
-    bounds = " and ".join(f"{_SIGNS[op]} {number_text(bound)}" for op, bound in claim.claim.bounds.items())
+    bounds = " and ".join(
+        f"{_SIGNS[op]} {number_text(bound)}" for op, bound in claim.claim.bounds.items()
+    )
     return f"{claim.claim.first} − {share}{claim.claim.second} {bounds}{' (log ranks)' if claim.metric == LOG_RANK else ''}"
 
 
@@ -228,7 +259,10 @@ def _difference(claim: Checked) -> str:
     estimate = claim.difference
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return figure_text(estimate)
-    value, low, high = (_beside(number, claim.claim.bounds.values()) for number in (estimate.value, estimate.low, estimate.high))
+    value, low, high = (
+        _beside(number, claim.claim.bounds.values())
+        for number in (estimate.value, estimate.low, estimate.high)
+    )
     return f"{value} [{low}, {high}]"
 
 
@@ -242,25 +276,57 @@ def _in_paper(claim: Checked) -> list[str]:
     if not claim.paper:
         return ["–"]
     mark = {"holds": "", "fails": " (no)", "undecided": " (?)", "vacuous": " (vacuous)"}
-    return [f"{model} {number_text(claim.paper[model].value)}{mark[outcome]}" for model, outcome in claim.in_paper.items()]
+    return [
+        f"{model} {number_text(claim.paper[model].value)}{mark[outcome]}"
+        for model, outcome in claim.in_paper.items()
+    ]
 
 
 def _times(made: Sequence[Made]) -> Iterator[str]:
     about = made[0].about
     donors = {key: donor for one in made for key, donor in one.donors.items()}
     names = dict.fromkeys(one.figure.evaluation for one in made)
-    runs = {(seed, name): own[name] for seed, own in sorted(about.evaluations.items()) for name in names if name in own}
+    runs = {
+        (seed, name): own[name]
+        for seed, own in sorted(about.evaluations.items())
+        for name in names
+        if name in own
+    }
     rows = [
-        [seed, f"donor {name}", one.data, one.texts, one.steps, duration_text(one.seconds), f"weights {one.weights[:12]}"]
+        [
+            seed,
+            f"donor {name}",
+            one.data,
+            one.texts,
+            one.steps,
+            duration_text(one.seconds),
+            f"weights {one.weights[:12]}",
+        ]
         for (seed, name), one in donors.items()
     ]
     rows += [
-        [seed, f"evaluation {name}", run.data, "", "", duration_text(run.seconds), f"record {run.record[:12]}"]
+        [
+            seed,
+            f"evaluation {name}",
+            run.data,
+            "",
+            "",
+            duration_text(run.seconds),
+            f"record {run.record[:12]}",
+        ]
         for (seed, name), run in runs.items()
     ]
     seconds = [one.seconds for one in donors.values()] + [one.seconds for one in runs.values()]
-    yield tabulate(rows, ["seed", "part", "facts", "texts", "steps", "time", "identity"], tablefmt="github", disable_numparse=True)
-    origins = dict.fromkeys(f"kgbench {run.kgbench}, torch {run.torch}, {run.device}, {run.platform}" for run in runs.values())
+    yield tabulate(
+        rows,
+        ["seed", "part", "facts", "texts", "steps", "time", "identity"],
+        tablefmt="github",
+        disable_numparse=True,
+    )
+    origins = dict.fromkeys(
+        f"kgbench {run.kgbench}, torch {run.torch}, {run.device}, {run.platform}"
+        for run in runs.values()
+    )
     yield (
         f"\n{duration_text(sum(seconds))} of training and evaluation in all, by the clock of the machine that they ran on: "
         f"{'; '.join(origins)}."
@@ -270,7 +336,9 @@ def _times(made: Sequence[Made]) -> Iterator[str]:
 def _figure_tables(made: Made) -> Iterator[str]:
     """Ours beside the paper's, a table per prompt."""
     for heads, rows in figure_rows(made):
-        yield tabulate(rows, list(map(markdown_text, heads)), tablefmt="github", disable_numparse=True)
+        yield tabulate(
+            rows, list(map(markdown_text, heads)), tablefmt="github", disable_numparse=True
+        )
         yield ""
 
 
@@ -287,11 +355,18 @@ def figure_rows(made: Made) -> Iterator[tuple[list[str], list[list[str]]]]:
             ]
             for name, graft in made.rows.items()
         ]
-        named, mean = ([f", {metric_name(metric)}" for metric in metrics], f", {metric_name(cited)}") if len(metrics) > 1 else ([""], "")
+        named, mean = (
+            ([f", {metric_name(metric)}" for metric in metrics], f", {metric_name(cited)}")
+            if len(metrics) > 1
+            else ([""], "")
+        )
         heads = [
             prompt,
             *(f"{made.model}{name}, n = {made.n(prompt)}" for name in named),
-            *(f"{model} (paper{mean}, {next(iter(known.values())).prompt})" for model, known in rates.items()),
+            *(
+                f"{model} (paper{mean}, {next(iter(known.values())).prompt})"
+                for model, known in rates.items()
+            ),
         ]
         yield heads, rows
 

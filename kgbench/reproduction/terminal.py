@@ -37,7 +37,10 @@ def figure_text(made: Made) -> Iterator[str]:
 def claims_text(made: Made) -> Iterator[str]:
     """What holds here and in the paper, a table per prompt, and a blank line after each."""
     for prompt, claims in groupby(made.claims, key=lambda claim: claim.prompt):
-        rows = [[cell if isinstance(cell, str) else "\n".join(cell) for cell in claim_cells(claim)] for claim in claims]
+        rows = [
+            [cell if isinstance(cell, str) else "\n".join(cell) for cell in claim_cells(claim)]
+            for claim in claims
+        ]
         yield f"claims on {prompt}"
         yield _table(rows, CLAIM_HEADS, _WIDTHS)
         yield ""
@@ -47,5 +50,7 @@ def _broken(head: str) -> str:
     return head.replace(" (", "\n(").replace(", ", ",\n")
 
 
-def _table(rows: Sequence[Sequence[str]], heads: Sequence[str], widths: Sequence[int | None]) -> str:
+def _table(
+    rows: Sequence[Sequence[str]], heads: Sequence[str], widths: Sequence[int | None]
+) -> str:
     return tabulate(rows, heads, tablefmt="simple", disable_numparse=True, maxcolwidths=widths)

@@ -26,7 +26,10 @@ def departures(made: Sequence[Made]) -> Iterator[str]:
     donors = [donor for one in made for donor in one.donors.values()]
     filled = {
         "trained": _trained_text(made),
-        "precision": " and ".join(dict.fromkeys(donor.precision for donor in donors if donor.precision)) or "fp32",
+        "precision": " and ".join(
+            dict.fromkeys(donor.precision for donor in donors if donor.precision)
+        )
+        or "fp32",
         "seeds": seeds_text(about),
         "facts": _facts_text(made),
         "supplement": f"{page().tiny.supplement:,}",
@@ -51,7 +54,9 @@ def _facts_text(made: Sequence[Made]) -> str:
     by_number: dict[int, list[str]] = {}
     for name in names:
         by_number.setdefault(page().trainings[name].tiny.facts, []).append(name)
-    return ", ".join(f"{number} ({', '.join(by_number[number])})" for number in sorted(by_number, reverse=True))
+    return ", ".join(
+        f"{number} ({', '.join(by_number[number])})" for number in sorted(by_number, reverse=True)
+    )
 
 
 def seeds_text(about: About) -> str:
@@ -64,7 +69,8 @@ def seeds_text(about: About) -> str:
 
 def _recipe(recipe: Mapping[str, Any]) -> str:
     epochs, batch, rate, decay, warmup = (
-        plain_text(recipe[name]) for name in ("epochs", "batch_size", "learning_rate", "weight_decay", "warmup_steps")
+        plain_text(recipe[name])
+        for name in ("epochs", "batch_size", "learning_rate", "weight_decay", "warmup_steps")
     )
     return f"{epochs} epochs, batch size {batch}, rate {rate}, weight decay {decay}, {warmup} steps of warm-up"
 
@@ -72,7 +78,11 @@ def _recipe(recipe: Mapping[str, Any]) -> str:
 def differing(made: Sequence[Made]) -> Iterator[str]:
     """A line for each claim that is unlike the paper, and for the rates of each figure, or one that says that there is none."""
     like = family(made[0].model) if made else None
-    found = [line for name, claim in distinct_claims(made) if (line := unlike(name, claim, like)) is not None]
+    found = [
+        line
+        for name, claim in distinct_claims(made)
+        if (line := unlike(name, claim, like)) is not None
+    ]
     found += [line for one in distinct(made).values() for line in _rates(one, like)]
     nowhere = "Nowhere, as far as the paper gives figures."
     yield from (f"- {line}" for line in dict.fromkeys([*_by_head(made), *(found or [nowhere])]))
@@ -123,7 +133,9 @@ def unlike(figure: str, claim: Checked, like: str | None = None) -> str | None:
         like: The paper's model of the same family.
     """
     if claim.difference.undefined is not None:
-        return f"{figure}, {claim.prompt}: nothing can be asked of it: {exact_text(claim.difference)}."
+        return (
+            f"{figure}, {claim.prompt}: nothing can be asked of it: {exact_text(claim.difference)}."
+        )
     about = f"{figure}, {claim.prompt}: “{claim.claim.says}” {claim.outcome} here, {figure_text(claim.difference)}"
     if not claim.in_paper:
         missing = "mean ranks but no mean log ranks" if claim.metric == LOG_RANK else "no figures"
@@ -131,7 +143,9 @@ def unlike(figure: str, claim: Checked, like: str | None = None) -> str | None:
     if like is not None and like in claim.in_paper:
         its = claim.in_paper[like]
         return (
-            f"{about}; {like} {'keeps' if its == 'holds' else 'does not keep'} it." if {its, claim.outcome} == {"holds", "fails"} else None
+            f"{about}; {like} {'keeps' if its == 'holds' else 'does not keep'} it."
+            if {its, claim.outcome} == {"holds", "fails"}
+            else None
         )
     decided = [outcome == "holds" for outcome in claim.in_paper.values() if outcome != "undecided"]
     yes = sum(decided)

@@ -33,7 +33,14 @@ __all__ = [
     "suites",
 ]
 
-_HEAVY = {"Forecast": "estimate", "dry_run": "estimate", "Pairs": "pairs", "Run": "run", "evaluate": "run", "run_job": "run"}
+_HEAVY = {
+    "Forecast": "estimate",
+    "dry_run": "estimate",
+    "Pairs": "pairs",
+    "Run": "run",
+    "evaluate": "run",
+    "run_job": "run",
+}
 
 
 def __getattr__(name: str) -> Any:

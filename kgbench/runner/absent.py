@@ -51,7 +51,11 @@ def with_some_donor(spec: Spec) -> Spec:
     entry = catalog.entry(spec.model) if spec.model is not None else None
     if entry is None or entry.like is None or spec.donors or entry.donors:
         return spec
-    return replace(spec, recipient=spec.recipient or entry.recipient, donors={"sft": spec.recipient or entry.recipient})
+    return replace(
+        spec,
+        recipient=spec.recipient or entry.recipient,
+        donors={"sft": spec.recipient or entry.recipient},
+    )
 
 
 @lru_cache(maxsize=1)
@@ -81,13 +85,17 @@ class StandIns(Pairs):
             family = load_family(str(self._like.config["model_type"]))
             donors = {name: self._model() for name in names}
             origins = {"recipient": self._entry.recipient, **spec.donors}
-            self._made = ModelPair(self._entry.name, self._model(), donors, read_tokenizer(self._like), family, origins)
+            self._made = ModelPair(
+                self._entry.name, self._model(), donors, read_tokenizer(self._like), family, origins
+            )
         return self._made
 
     def _model(self) -> PreTrainedModel:
         said = self._like.config
         small = {key: size for key, size in {**_SIZES, **_READS}.items() if key in said}
-        depth: dict[str, Any] = {key: self._entry.layers for key in ("num_hidden_layers", "n_layer") if key in said}
+        depth: dict[str, Any] = {
+            key: self._entry.layers for key in ("num_hidden_layers", "n_layer") if key in said
+        }
         made: dict[str, Any] = {**said, **small, **depth, "dtype": "float32"}
         with torch.random.fork_rng(devices=[]):
             return prepare(AutoModelForCausalLM.from_config(AutoConfig.for_model(**made)))
@@ -111,10 +119,18 @@ def scaled(counted: Forecast, entry: Entry, spec: Spec, settings: Settings) -> F
     """
     assert entry.parameters is not None and entry.width is not None and entry.vocabulary is not None
     assert entry.layers is not None and entry.stored is not None
-    kind, size, embeddings = torch.device(main_device_of(settings)).type, itemsize(entry, spec, settings), entry.vocabulary * entry.width
+    kind, size, embeddings = (
+        torch.device(main_device_of(settings)).type,
+        itemsize(entry, spec, settings),
+        entry.vocabulary * entry.width,
+    )
     # A pair holds tied embeddings twice, see `prepare`.
     held = (entry.parameters + (embeddings if entry.tied else 0)) * size
-    donor = piece_bytes(entry.parameters, entry.layers, embeddings, size) if settings.stream_donors else held
+    donor = (
+        piece_bytes(entry.parameters, entry.layers, embeddings, size)
+        if settings.stream_donors
+        else held
+    )
     token = _OPERATIONS * entry.parameters / FLOPS[kind]
     share = counted.scoring_seconds / counted.seconds if counted.seconds else 0.0
     seconds = token * (counted.token_rows + counted.plain_token_rows)

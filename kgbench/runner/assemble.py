@@ -33,7 +33,9 @@ __all__ = ["make_record", "on_metric"]
 def make_record(measurement: Measurement, journal: Journal) -> Record:
     """The record of a job whose prompts are all measured."""
     job, facts = measurement.job, journal.table()
-    run = Ran(job.identity, job.localizer.floor, sum(job.dataset.dropped.values()), measurement.absent)
+    run = Ran(
+        job.identity, job.localizer.floor, sum(job.dataset.dropped.values()), measurement.absent
+    )
     summary = summary_of(run, facts, job.spec.metric)
     record = Record(
         id=job.identity.digest(),
@@ -63,7 +65,9 @@ def on_metric(job: Job, record: Record, facts: pa.Table) -> Record:
     """The same record with its ratios on the metric asked for, from the stored rows, and with what this data set dropped."""
     if record.metric == job.spec.metric and record.dropped == dict(job.dataset.dropped):
         return record
-    return rescored(record.model_copy(update={"dropped": dict(job.dataset.dropped)}), facts, job.spec.metric)
+    return rescored(
+        record.model_copy(update={"dropped": dict(job.dataset.dropped)}), facts, job.spec.metric
+    )
 
 
 def _reasons(absent: Absent) -> dict[str, str]:
@@ -132,11 +136,18 @@ def _ranking(measurement: Measurement) -> Ranking | None:
     job, ranking = measurement.job, measurement.ranking
     if ranking is None:
         return None
-    tops = {label: top for label in job.configurations if (top := parse_top(label)) is not None and not top.left_out}
+    tops = {
+        label: top
+        for label in job.configurations
+        if (top := parse_top(label)) is not None and not top.left_out
+    }
     first, second = job.halves
     return Ranking(
         facts=(len(first), len(second)),
         agreement=Estimate(**ranking.agreement.to_json()),
-        sites={name: {label: ranking.n_sites(top, name) for label, top in tops.items()} for name in job.prompts},
+        sites={
+            name: {label: ranking.n_sites(top, name) for label, top in tops.items()}
+            for name in job.prompts
+        },
         scan=job.scans,
     )

@@ -33,14 +33,23 @@ def counted(pair: ModelPair, tell: Callable[[Count], None] | None = None) -> Ite
     count = Count()
 
     def begun(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        tokens = next((x for x in (kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *args) if x is not None), None)
+        tokens = next(
+            (
+                x
+                for x in (kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *args)
+                if x is not None
+            ),
+            None,
+        )
         count.forwards += 1
         count.token_rows += int(tokens.shape[0] * tokens.shape[1]) if tokens is not None else 0
         if tell is not None:
             tell(count)
 
     models = {id(model): model for model in (pair.recipient, *pair.donors.values())}
-    handles = [model.register_forward_pre_hook(begun, with_kwargs=True) for model in models.values()]
+    handles = [
+        model.register_forward_pre_hook(begun, with_kwargs=True) for model in models.values()
+    ]
     try:
         yield count
     finally:

@@ -33,7 +33,9 @@ def read_donors(option: str, texts: Sequence[str]) -> dict[str, str]:
         if not equals or "/" in name:
             name, place = "sft", text.strip()
         if not name or not place:
-            raise InputError(f"{option} {text!r}: expected NAME=PATH, such as sft=path/to/checkpoint, or only the path")
+            raise InputError(
+                f"{option} {text!r}: expected NAME=PATH, such as sft=path/to/checkpoint, or only the path"
+            )
         if name in donors:
             raise InputError(f"{option}: {name!r} is given twice; give it once")
         donors[name] = place
@@ -57,12 +59,16 @@ def with_donor(spec: Spec, dataset: Dataset) -> Spec:
         return spec
     if spec.recipient is not None:
         source = spec.recipient
-        found = choose_donor_of(source, _hashes(spec, dataset), lambda: _weights(source, spec.revision))
+        found = choose_donor_of(
+            source, _hashes(spec, dataset), lambda: _weights(source, spec.revision)
+        )
         return spec if found is None else replace(spec, donors={"sft": found.name})
     assert spec.model is not None
     entry = catalog.entry(spec.model)
     wanted = _hashes(spec, dataset)
-    if entry.plant is not None or (entry.donors and load_dataset(entry.dataset).content_hash in wanted):
+    if entry.plant is not None or (
+        entry.donors and load_dataset(entry.dataset).content_hash in wanted
+    ):
         return spec
     found = choose_donor(entry.name, wanted)
     return spec if found is None else replace(spec, donors={"sft": found.name})
@@ -83,7 +89,11 @@ def donor_names(spec: Spec) -> tuple[str, ...]:
 
 
 def _catalogued(spec: Spec) -> Mapping[str, str]:
-    return catalog.entry(spec.model).donors if spec.model is not None and spec.recipient is None else {}
+    return (
+        catalog.entry(spec.model).donors
+        if spec.model is not None and spec.recipient is None
+        else {}
+    )
 
 
 def check_different(spec: Spec) -> None:
@@ -92,7 +102,9 @@ def check_different(spec: Spec) -> None:
     Raises:
         InputError: A donor has the recipient's name, folder or weights.
     """
-    recipient = spec.recipient or (catalog.entry(spec.model).recipient if spec.model is not None else None)
+    recipient = spec.recipient or (
+        catalog.entry(spec.model).recipient if spec.model is not None else None
+    )
     for name, source in spec.donors.items() if recipient is not None else ():
         if source == recipient or _same_weights(_folder(str(recipient)), _folder(source)):
             raise InputError(
@@ -112,7 +124,9 @@ def _same_weights(one: Path, other: Path) -> bool:
     if one.samefile(other):
         return True
     names = [sorted(path.name for path in folder.glob("*.safetensors")) for folder in (one, other)]
-    return names[0] == names[1] != [] and not filecmp.cmpfiles(one, other, names[0], shallow=False)[1]
+    return (
+        names[0] == names[1] != [] and not filecmp.cmpfiles(one, other, names[0], shallow=False)[1]
+    )
 
 
 def unlearned(spec: Spec, dataset: Dataset) -> str | None:
@@ -127,7 +141,11 @@ def unlearned(spec: Spec, dataset: Dataset) -> str | None:
         return None
     entry = catalog.entry(spec.model)
     learned = load_dataset(entry.dataset)
-    taught = {_pair(learned, fact) for fact in learned.facts if entry.facts is None or fact.id in entry.facts}
+    taught = {
+        _pair(learned, fact)
+        for fact in learned.facts
+        if entry.facts is None or fact.id in entry.facts
+    }
     if taught & {_pair(dataset, fact) for fact in dataset.facts}:
         return None
     remedy = "leave out --dataset, or give a donor that learned them (--donor PATH)"
@@ -146,4 +164,7 @@ def _pair(dataset: Dataset, fact: Fact) -> tuple[str, str]:
 def _hashes(spec: Spec, dataset: Dataset) -> set[str]:
     """Content hashes of the facts, and where they are half of a data set, of the whole."""
     whole, _, part = (spec.dataset or "").rpartition(":")
-    return {dataset.content_hash, *((load_dataset(whole, spec.imports).content_hash,) if whole and part in PARTS else ())}
+    return {
+        dataset.content_hash,
+        *((load_dataset(whole, spec.imports).content_hash,) if whole and part in PARTS else ()),
+    }

@@ -89,8 +89,16 @@ class Forecast:
     def rows(self) -> list[tuple[str, str]]:
         """What to print."""
         ratio = f"{number_text(self.token_rows / self.plain_token_rows)} × the prompts' own {self.plain_token_rows}"
-        ranked = f", {duration_text(self.scoring_seconds)} of them to rank the sites" if self.scoring_seconds else ""
-        time = "none: the record exists" if self.known else f"about {duration_text(self.seconds)}{ranked}"
+        ranked = (
+            f", {duration_text(self.scoring_seconds)} of them to rank the sites"
+            if self.scoring_seconds
+            else ""
+        )
+        time = (
+            "none: the record exists"
+            if self.known
+            else f"about {duration_text(self.seconds)}{ranked}"
+        )
         download = f", and {size(self.download_bytes)} to download" if self.download_bytes else ""
         return [
             ("configurations", str(self.configurations)),
@@ -136,7 +144,12 @@ def _forecast(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> For
             pairs.forget()  # what the one before takes is free
             refuse_unless_fits(_before_loading(spec, settings), settings, spec.dtype)
         return _measured(spec, settings, pairs)
-    return _absent(scaled(_measured(spec, settings, stand_ins(entry.name)), entry, spec, settings), entry, spec, settings)
+    return _absent(
+        scaled(_measured(spec, settings, stand_ins(entry.name)), entry, spec, settings),
+        entry,
+        spec,
+        settings,
+    )
 
 
 def _before_loading(spec: Spec, settings: Settings) -> Memory:
@@ -148,7 +161,9 @@ def _before_loading(spec: Spec, settings: Settings) -> Memory:
     if place is None:
         return Memory(0, 0, 0, free, where)
     held = 0 if settings.stream_donors else sum(map(_whole, sources.values()))
-    one = checkpoint_bytes(place, spec.dtype or ("float32" if torch.device(device).type == "cpu" else None))
+    one = checkpoint_bytes(
+        place, spec.dtype or ("float32" if torch.device(device).type == "cpu" else None)
+    )
     return Memory(one * (1 + held), 0, 0, free, where)
 
 
@@ -161,8 +176,14 @@ def _whole(source: str) -> bool:
 def _absent(found: Forecast, entry: Entry, spec: Spec, settings: Settings) -> Forecast:
     """A forecast of a pair of the catalog that is not here, with what it would take of memory."""
     device = main_device_of(settings)
-    activations = activation_bytes({"hidden_size": entry.width}, Budget.on(torch.device(device)), itemsize(entry, spec, settings))
-    memory = Memory(found.weights_bytes, found.logits_bytes, activations, *free_bytes(settings, device))
+    activations = activation_bytes(
+        {"hidden_size": entry.width},
+        Budget.on(torch.device(device)),
+        itemsize(entry, spec, settings),
+    )
+    memory = Memory(
+        found.weights_bytes, found.logits_bytes, activations, *free_bytes(settings, device)
+    )
     return _with(found, memory, settings, spec.dtype)
 
 
@@ -184,17 +205,29 @@ def _measured(spec: Spec, settings: Settings, pairs: Pairs | None) -> Forecast:
         parts = [_part(measurement, prompts) for prompts in job.prompts.values()]
     answers = max(GROUP * len(job.configurations), 1)
     vocabulary = job.pair.recipient.config.vocab_size
-    config, bytes_each, weights = job.pair.recipient.config, job.pair.dtype.itemsize, weights_bytes(job.pair)
+    config, bytes_each, weights = (
+        job.pair.recipient.config,
+        job.pair.dtype.itemsize,
+        weights_bytes(job.pair),
+    )
     logits = min(answers * vocabulary, job.engine.budget.logits) * bytes_each
     free, where = free_bytes(settings, str(job.pair.device))
     # What the weights take is in use by now.
-    memory = Memory(weights, logits, activation_bytes(config.to_dict(), job.engine.budget, bytes_each), free + weights, where)
+    memory = Memory(
+        weights,
+        logits,
+        activation_bytes(config.to_dict(), job.engine.budget, bytes_each),
+        free + weights,
+        where,
+    )
     found = Forecast(
         configurations=len(job.configurations),
         prompts=sum(map(len, job.prompts.values())),
         forwards=round(sum(p["forwards"] for p in (*parts, scoring))),
         token_rows=round(sum(p["token_rows"] for p in (*parts, scoring))),
-        plain_token_rows=sum(len(job.pair.encode(p)) for prompts in job.prompts.values() for p in prompts),
+        plain_token_rows=sum(
+            len(job.pair.encode(p)) for prompts in job.prompts.values() for p in prompts
+        ),
         weights_bytes=weights,
         logits_bytes=logits,
         seconds=sum(p["seconds"] + p["plain_seconds"] for p in parts) + scoring["seconds"],
@@ -219,9 +252,15 @@ def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
             scores = score_sites(measurement.method, job.pair, sample)
     except NotApplicableError as error:
         return without_ranking(measurement, str(error)), nothing
-    cost = {"forwards": count.forwards, "token_rows": count.token_rows, "seconds": now(job.pair) - started}
+    cost = {
+        "forwards": count.forwards,
+        "token_rows": count.token_rows,
+        "seconds": now(job.pair) - started,
+    }
     scale = len(job.all_prompts) / len(sample)
-    return ranked(measurement, (scores, scores)), {what: value * scale for what, value in cost.items()}
+    return ranked(measurement, (scores, scores)), {
+        what: value * scale for what, value in cost.items()
+    }
 
 
 def _part(measurement: Measurement, prompts: Sequence[Prompt]) -> dict[str, float]:

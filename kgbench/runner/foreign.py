@@ -85,7 +85,9 @@ def _method(spec: Spec) -> Method:
     return Method(made.name, made.kind, made.parameters())
 
 
-def isolated(localizer: str, function: Callable[..., T], *arguments: object, progress: Progress | None = None) -> T:
+def isolated(
+    localizer: str, function: Callable[..., T], *arguments: object, progress: Progress | None = None
+) -> T:
     """Call a function of kgbench that runs somebody else's localizer, in a process of its own.
 
     Args:
@@ -107,7 +109,9 @@ def isolated(localizer: str, function: Callable[..., T], *arguments: object, pro
         progress(0, 0, f"{label}: loading")
     with TemporaryDirectory(prefix="kgbench-") as folder:
         request = Path(folder) / "request.json"
-        request.write_text(_json(_arguments(function, len(arguments)), *arguments), encoding="utf-8")
+        request.write_text(
+            _json(_arguments(function, len(arguments)), *arguments), encoding="utf-8"
+        )
         call = (function.__module__, function.__name__, len(arguments), progress is not None)
         code = (
             "import signal, sys; signal.getsignal(2) is signal.SIG_IGN or signal.signal(2, signal.SIG_DFL); "
@@ -140,7 +144,9 @@ class _Message(BaseModel):
 def _arguments(function: Callable[..., Any], n: int) -> type[BaseModel]:
     """The format of a function's first arguments."""
     hints = get_type_hints(function)
-    fields: dict[str, Any] = {name: (hints[name], ...) for name in list(inspect.signature(function).parameters)[:n]}
+    fields: dict[str, Any] = {
+        name: (hints[name], ...) for name in list(inspect.signature(function).parameters)[:n]
+    }
     return create_model("Arguments", __config__=_AS_JSON, **fields)
 
 
@@ -153,10 +159,18 @@ def _message(function: Callable[..., Any]) -> type[BaseModel]:
 def _json(format: type[BaseModel], *values: object, **named: object) -> str:
     """Values in the order of a format's fields, or by name, as a line; they are checked where they are read."""
     given: dict[str, Any] = {**dict(zip(format.model_fields, values, strict=False)), **named}
-    return format.model_construct(**given).model_dump_json(exclude_unset=True, warnings=False) + "\n"
+    return (
+        format.model_construct(**given).model_dump_json(exclude_unset=True, warnings=False) + "\n"
+    )
 
 
-def _received(child: subprocess.Popen[bytes], format: type[BaseModel], localizer: str, label: str, progress: Progress | None) -> Any:
+def _received(
+    child: subprocess.Popen[bytes],
+    format: type[BaseModel],
+    localizer: str,
+    label: str,
+    progress: Progress | None,
+) -> Any:
     """Pass on what a child reports, until it gives its result."""
     assert child.stdout is not None
     lines: Queue[bytes] = Queue()
@@ -175,7 +189,9 @@ def _received(child: subprocess.Popen[bytes], format: type[BaseModel], localizer
         elif kind == "result":
             return content
     _end(child)
-    raise InputError(f"localizer {localizer!r}: its process ended {_how(child.returncode)}, without a result")
+    raise InputError(
+        f"localizer {localizer!r}: its process ended {_how(child.returncode)}, without a result"
+    )
 
 
 def _parsed(format: type[BaseModel], line: bytes, localizer: str) -> tuple[str, Any]:
@@ -188,8 +204,14 @@ def _parsed(format: type[BaseModel], line: bytes, localizer: str) -> tuple[str, 
         found = format.model_validate_json(line)
         (kind,) = found.model_fields_set
     except ValueError as error:  # pydantic's are such
-        what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "it has not one content"
-        raise InputError(f"localizer {localizer!r}: its process sent what is no message of kgbench ({what})") from error
+        what = (
+            error.errors()[0]["msg"]
+            if isinstance(error, ValidationError)
+            else "it has not one content"
+        )
+        raise InputError(
+            f"localizer {localizer!r}: its process sent what is no message of kgbench ({what})"
+        ) from error
     return kind, getattr(found, kind)
 
 
@@ -248,7 +270,9 @@ def _serve(call: tuple[str, str, int, bool], request: str, parent: int, localize
         channel.flush()
 
     def fail(error: str, message: str, attributes: Mapping[str, Attribute]) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent interrupts a child as soon as it has its error
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # the parent interrupts a child as soon as it has its error
         send(error=(error, message, attributes))
 
     def warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
@@ -267,8 +291,14 @@ def _serve(call: tuple[str, str, int, bool], request: str, parent: int, localize
     except Exception as error:  # of no line of the author's, as where a result cannot be used
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
-        fail("InputError", f"localizer {localizer!r}: {told(error)} ({where}); run `kgbench check-localizer {localizer}`", {})
-    except BaseException as error:  # GeneratorExit, KeyboardInterrupt or SystemExit, which nothing of kgbench raises
+        fail(
+            "InputError",
+            f"localizer {localizer!r}: {told(error)} ({where}); run `kgbench check-localizer {localizer}`",
+            {},
+        )
+    except (
+        BaseException
+    ) as error:  # GeneratorExit, KeyboardInterrupt or SystemExit, which nothing of kgbench raises
         fail("InputError", f"localizer {localizer!r} raised {told(error)}", {})
     finally:
         with contextlib.suppress(Exception):
@@ -372,7 +402,9 @@ def _frames(error: BaseException, localizer: AbstractLocalizer) -> list[tracebac
     """Where an error passed through the localizer's file, or through the package that it is of."""
     package = sys.modules[type(localizer).__module__.partition(".")[0]]
     place = getattr(package, "__path__", None)
-    return frames_in(error, Path(inspect.getfile(type(localizer))) if place is None else Path(next(iter(place))))
+    return frames_in(
+        error, Path(inspect.getfile(type(localizer))) if place is None else Path(next(iter(place)))
+    )
 
 
 def _is_theirs(localizer: AbstractLocalizer) -> bool:

@@ -14,7 +14,13 @@ from kgbench.data import Dataset, Prompt, prompt_hash
 from kgbench.engine import Budget, Engine
 from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import InputError
-from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, create, fingerprint
+from kgbench.localizers import (
+    AbstractLocalizer,
+    InterventionLocalizer,
+    ScoringLocalizer,
+    create,
+    fingerprint,
+)
 from kgbench.metrics import METRIC_VERSION
 from kgbench.models.pair import ModelPair
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
@@ -47,7 +53,11 @@ class Job:
     @cached_property
     def engine(self) -> Engine:
         """The engine with the job's executor and batch size."""
-        return Engine(self.pair, self.settings.executor, Budget.on(self.pair.device, prompts=self.settings.batch_size))
+        return Engine(
+            self.pair,
+            self.settings.executor,
+            Budget.on(self.pair.device, prompts=self.settings.batch_size),
+        )
 
     @property
     def ranks(self) -> bool:
@@ -90,17 +100,25 @@ class Job:
         try:
             return self._identity()
         except ValidationError as error:
-            reason = "; ".join(found["msg"].removeprefix("Value error, ") for found in error.errors())
-            raise InputError(f"this run cannot be recorded: {reason}; give a name in its place") from error
+            reason = "; ".join(
+                found["msg"].removeprefix("Value error, ") for found in error.errors()
+            )
+            raise InputError(
+                f"this run cannot be recorded: {reason}; give a name in its place"
+            ) from error
 
     def _identity(self) -> Identity:
         hashes = dict(self.pair.weight_hashes)
         return Identity(
-            dataset=DatasetRef(name=self.dataset.name, hash=self.dataset.content_hash, n=len(self.dataset.facts)),
+            dataset=DatasetRef(
+                name=self.dataset.name, hash=self.dataset.content_hash, n=len(self.dataset.facts)
+            ),
             prompts={name: prompt_hash(name, self.dataset) for name in self.prompts},
             weights=WeightHashes(recipient=hashes.pop("recipient"), donors=hashes),
             tokenizer=self.pair.tokenizer_hash,
-            localizer=LocalizerRef(name=self.localizer.name, version=self._version, parameters=self._parameters),
+            localizer=LocalizerRef(
+                name=self.localizer.name, version=self._version, parameters=self._parameters
+            ),
             configurations=tuple(self.configurations),
             metric_version=METRIC_VERSION,
             dtype=str(self.pair.dtype).removeprefix("torch."),
@@ -122,12 +140,23 @@ class Job:
             return dict(json.loads(canonical_json(given)))
         except (TypeError, ValueError) as error:
             told = f"expected numbers, texts, None, and lists of these ({error})"
-            raise InputError(f"localizer {self.localizer.name!r}: its parameters do not fit into a record: {told}") from error
+            raise InputError(
+                f"localizer {self.localizer.name!r}: its parameters do not fit into a record: {told}"
+            ) from error
 
     @property
     def _version(self) -> str:
         """The localizer's version, whether it is scanned, and where its code is not kgbench's, which state of it."""
-        return " ".join(filter(None, (self.localizer.version, "scan" if self.scans else "", fingerprint(self.spec.localizer))))
+        return " ".join(
+            filter(
+                None,
+                (
+                    self.localizer.version,
+                    "scan" if self.scans else "",
+                    fingerprint(self.spec.localizer),
+                ),
+            )
+        )
 
 
 def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Job:
@@ -144,7 +173,9 @@ def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> J
     asked = check(spec)
     spec = with_donor(spec, asked.dataset)
     localizer = create(spec.localizer, localizer_arguments(spec), spec.seed)
-    if isinstance(localizer, ScoringLocalizer) and not (asked.suite.budgets or asked.suite.truth or spec.grafts):
+    if isinstance(localizer, ScoringLocalizer) and not (
+        asked.suite.budgets or asked.suite.truth or spec.grafts
+    ):
         raise InputError(
             f"suite {spec.suite!r} grafts what it names, and {localizer.name!r} ranks sites instead; "
             "choose another --suite, such as pathways, or a --localizer that intervenes, such as dynamic_graft"
@@ -157,11 +188,15 @@ def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> J
         split_facts(asked.prompts, spec.seed)
     for label in (label for label in wanted if parse_top(label) is None):
         for some in asked.prompts.values():
-            graft_treatments(pair, some[:1], parse_configuration(label))  # one that does not fit is found here, before the long part
+            graft_treatments(
+                pair, some[:1], parse_configuration(label)
+            )  # one that does not fit is found here, before the long part
     return job
 
 
-def job_configurations(spec: Spec, suite: Suite, localizer: AbstractLocalizer) -> dict[str, str | None]:
+def job_configurations(
+    spec: Spec, suite: Suite, localizer: AbstractLocalizer
+) -> dict[str, str | None]:
     """Each configuration of a job and its complement."""
     ranks = isinstance(localizer, ScoringLocalizer) or suite.scan
     grafts = spec.grafts or (suite.grafts if isinstance(localizer, InterventionLocalizer) else ())
@@ -178,4 +213,6 @@ def _check_lengths(pair: ModelPair, prompts: Mapping[str, Sequence[Prompt]]) -> 
     most = getattr(pair.recipient.config, "max_position_embeddings", None)
     for prompt in (p for some in prompts.values() for p in some):
         if most is not None and (n := len(pair.encoded(prompt).ids)) > most:
-            raise InputError(f"fact {prompt.fact.id}, prompt {prompt.name!r} has {n} tokens; the model reads at most {most}")
+            raise InputError(
+                f"fact {prompt.fact.id}, prompt {prompt.name!r} has {n} tokens; the model reads at most {most}"
+            )

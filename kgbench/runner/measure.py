@@ -46,12 +46,20 @@ class Measurement:
 
     def labels(self, prompt: str) -> list[str]:
         """The configurations that are run on a prompt."""
-        return [label for label in self.job.configurations if label not in self.absent.get(prompt, {})]
+        return [
+            label for label in self.job.configurations if label not in self.absent.get(prompt, {})
+        ]
 
     def plan(self, prompts: Sequence[Prompt]) -> tuple[Plan, list[int]]:
         """All configurations of some prompts of one template, and for each of the plan's which of `labels` it is."""
-        planned = [(i, t) for i, label in enumerate(self.labels(prompts[0].name)) for t in self._treatments(label, prompts)]
-        return self.job.engine.plan_treatments(prompts, [t for _, t in planned]), [i for i, _ in planned]
+        planned = [
+            (i, t)
+            for i, label in enumerate(self.labels(prompts[0].name))
+            for t in self._treatments(label, prompts)
+        ]
+        return self.job.engine.plan_treatments(prompts, [t for _, t in planned]), [
+            i for i, _ in planned
+        ]
 
     def _treatments(self, label: str, prompts: Sequence[Prompt]) -> list[Treatments]:
         """What is done under a configuration, once per draw of a random method."""
@@ -70,10 +78,17 @@ class Measurement:
         if not isinstance(self.method, InterventionLocalizer) or len(self.method.variants()) == 1:
             return GROUP
         vocabulary = int(self.job.pair.recipient.config.vocab_size)
-        return max(1, min(GROUP, self.job.engine.budget.logits // (len(self.job.configurations) * vocabulary)))
+        return max(
+            1,
+            min(
+                GROUP, self.job.engine.budget.logits // (len(self.job.configurations) * vocabulary)
+            ),
+        )
 
 
-def treated(method: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt], graft: Graft) -> Treatments:
+def treated(
+    method: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt], graft: Graft
+) -> Treatments:
     """What a method does to some prompts, checked.
 
     Raises:
@@ -81,14 +96,24 @@ def treated(method: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Pr
         NotApplicableError: It cannot express the graft.
     """
     treatments = method.treat(pair, asked(method, pair, prompts), graft)
-    listed = isinstance(treatments, Sequence) and all(isinstance(row, Sequence) for row in treatments)
+    listed = isinstance(treatments, Sequence) and all(
+        isinstance(row, Sequence) for row in treatments
+    )
     lengths = [len(pair.encoded(prompt).ids) for prompt in prompts]
-    if not listed or [len(row) for row in treatments] != lengths or not all(isinstance(t, Treatment) for row in treatments for t in row):
-        raise InputError(f"localizer {method.name!r}: treat must give one treatment per token of each prompt, as lists of Treatment")
+    if (
+        not listed
+        or [len(row) for row in treatments] != lengths
+        or not all(isinstance(t, Treatment) for row in treatments for t in row)
+    ):
+        raise InputError(
+            f"localizer {method.name!r}: treat must give one treatment per token of each prompt, as lists of Treatment"
+        )
     return treatments
 
 
-def run_group(measurement: Measurement, prompts: Sequence[Prompt]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+def run_group(
+    measurement: Measurement, prompts: Sequence[Prompt]
+) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """Per-fact rows of some prompts of one template under all configurations, and what they cost."""
     job = measurement.job
     before = plain_seconds(job.engine, prompts)
@@ -97,9 +122,14 @@ def run_group(measurement: Measurement, prompts: Sequence[Prompt]) -> tuple[dict
     for start in range(0, len(prompts), measurement.at_once):
         some = prompts[start : start + measurement.at_once]
         plan, labels = measurement.plan(some)
-        chunks += [_columns(measurement, some, answers) for answers in mixed(_tallied(job, plan, cost), labels)]
+        chunks += [
+            _columns(measurement, some, answers)
+            for answers in mixed(_tallied(job, plan, cost), labels)
+        ]
     seconds = now(job.pair) - started
-    plain = (before + plain_seconds(job.engine, prompts)) / 2  # before and after, so that a drift of the machine cancels
+    plain = (
+        before + plain_seconds(job.engine, prompts)
+    ) / 2  # before and after, so that a drift of the machine cancels
     columns = {name: np.concatenate([c[name] for c in chunks]) for name in chunks[0]}
     return columns, {**cost, "seconds": seconds, "plain_seconds": plain}
 
@@ -111,7 +141,9 @@ def _tallied(job: Job, plan: Plan, cost: dict[str, float]) -> Iterator[Answers]:
         yield answers
 
 
-def _columns(measurement: Measurement, prompts: Sequence[Prompt], answers: Mixed) -> dict[str, np.ndarray]:
+def _columns(
+    measurement: Measurement, prompts: Sequence[Prompt], answers: Mixed
+) -> dict[str, np.ndarray]:
     encoded = [measurement.job.pair.encoded(p) for p in prompts]
     names = np.array(measurement.labels(prompts[0].name), dtype=object)
     which, labels, logits = answers[0].numpy(), answers[1].numpy(), answers[2]

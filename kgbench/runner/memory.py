@@ -19,7 +19,16 @@ from kgbench.models.streaming import streamed
 from kgbench.runner.pairs import device_map_of
 from kgbench.runner.spec import Settings
 
-__all__ = ["Memory", "activation_bytes", "checkpoint_bytes", "free_bytes", "piece_bytes", "refuse_unless_fits", "size", "weights_bytes"]
+__all__ = [
+    "Memory",
+    "activation_bytes",
+    "checkpoint_bytes",
+    "free_bytes",
+    "piece_bytes",
+    "refuse_unless_fits",
+    "size",
+    "weights_bytes",
+]
 
 _ROWS, _INNER_ROWS = 8, 4
 """Rows of the stream's and of the MLP's width that a layer holds at once for a token, with those of a second weight set."""
@@ -101,10 +110,15 @@ def activation_bytes(shape: Mapping[str, Any], budget: Budget, itemsize: int) ->
         itemsize: Bytes a number.
     """
     width = next((shape[key] for key in ("hidden_size", "n_embd", "d_model") if shape.get(key)), 0)
-    inner = next((shape[key] for key in ("intermediate_size", "n_inner", "ffn_dim") if shape.get(key)), 4 * width)
+    inner = next(
+        (shape[key] for key in ("intermediate_size", "n_inner", "ffn_dim") if shape.get(key)),
+        4 * width,
+    )
     heads = next((shape[key] for key in ("num_attention_heads", "n_head") if shape.get(key)), 1)
     rows = budget.tokens * (_ROWS * width + _INNER_ROWS * inner) * itemsize
-    return int(rows + heads * budget.tokens * min(budget.tree, budget.tokens) * torch.float32.itemsize)
+    return int(
+        rows + heads * budget.tokens * min(budget.tree, budget.tokens) * torch.float32.itemsize
+    )
 
 
 def free_bytes(settings: Settings, device: str) -> tuple[int, str]:
@@ -131,8 +145,15 @@ def checkpoint_bytes(place: Checkpoint, dtype: str | None) -> int:
     Raises:
         ModelError: The library makes no model of its configuration.
     """
-    wanted = DTYPES[dtype] if dtype else getattr(read_config(place.directory), "dtype", None) or torch.bfloat16
-    return sum(tensor.numel() * tensor.element_size() for tensor in read_empty(place, wanted, "eager").state_dict().values())
+    wanted = (
+        DTYPES[dtype]
+        if dtype
+        else getattr(read_config(place.directory), "dtype", None) or torch.bfloat16
+    )
+    return sum(
+        tensor.numel() * tensor.element_size()
+        for tensor in read_empty(place, wanted, "eager").state_dict().values()
+    )
 
 
 def refuse_unless_fits(memory: Memory, settings: Settings, dtype: str | None) -> None:

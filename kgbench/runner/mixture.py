@@ -34,7 +34,9 @@ def mixed(chunks: Iterable[Answers], labels: Sequence[int]) -> Iterator[Mixed]:
     held: dict[tuple[int, int], tuple[int, Tensor]] = {}
     for chunk in chunks:
         done: list[tuple[int, int, Tensor]] = []
-        for prompt, configuration, logits in zip(chunk.prompt.tolist(), chunk.configuration.tolist(), chunk.logits, strict=True):
+        for prompt, configuration, logits in zip(
+            chunk.prompt.tolist(), chunk.configuration.tolist(), chunk.logits, strict=True
+        ):
             label = labels[configuration]
             exact = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
             number, total = held.pop((prompt, label), (0, None))

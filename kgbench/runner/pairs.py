@@ -72,7 +72,9 @@ def device_map_of(settings: Settings) -> DeviceMap | None:
     if settings.device_map is None:
         return None
     if settings.device != "auto":
-        raise InputError("--device is one device, --device-map says which layers are where: give one of them")
+        raise InputError(
+            "--device is one device, --device-map says which layers are where: give one of them"
+        )
     found = read_device_map(settings.device_map)
     for device in named_devices(found):
         usable_device(str(device))
@@ -96,9 +98,17 @@ def usable_device(name: str) -> str:
         InputError: There is no such device here.
     """
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        return (
+            "cuda"
+            if torch.cuda.is_available()
+            else "mps"
+            if torch.backends.mps.is_available()
+            else "cpu"
+        )
     try:
         torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"the device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+        raise InputError(
+            f"the device {name!r} cannot be used here: {str(error).splitlines()[0]}"
+        ) from error
     return name

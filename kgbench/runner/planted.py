@@ -40,7 +40,9 @@ def judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record:
         effect=effect,
         prompts={name: prompts[name] for name in job.prompts},
         pathways=None if ground.everywhere else pathways_of(record, ground.graft),
-        notes=(TAUTOLOGY,) if job.localizer.name == "dynamic_graft" and not ground.everywhere else (),
+        notes=(TAUTOLOGY,)
+        if job.localizer.name == "dynamic_graft" and not ground.everywhere
+        else (),
     )
     return with_clause(record.model_copy(update={"planted": planted}))
 

@@ -16,7 +16,9 @@ from kgbench.runner.suites import load_suite
 __all__ = ["job_dataset", "job_prompts", "load_prompts"]
 
 
-def load_prompts(dataset: str | Dataset, names: Sequence[str], limit: int | None = None) -> list[Prompt]:
+def load_prompts(
+    dataset: str | Dataset, names: Sequence[str], limit: int | None = None
+) -> list[Prompt]:
     """Facts filled into evaluation templates.
 
     Args:
@@ -31,7 +33,9 @@ def load_prompts(dataset: str | Dataset, names: Sequence[str], limit: int | None
         UnknownNameError: There is no such data set, pair or prompt.
         DataError: A file does not read, or lacks a field that a prompt needs.
     """
-    own = _own_facts(dataset) if isinstance(dataset, str) and dataset in catalog.names() else dataset
+    own = (
+        _own_facts(dataset) if isinstance(dataset, str) and dataset in catalog.names() else dataset
+    )
     return data.load_prompts(own, names, limit)
 
 
@@ -51,7 +55,9 @@ def job_dataset(spec: Spec) -> Dataset:
     if spec.dataset is not None:
         return load_dataset(spec.dataset, spec.imports)
     if spec.model is None:
-        raise InputError("which facts did the donor learn? Give --dataset NAME or --dataset FILE.jsonl")
+        raise InputError(
+            "which facts did the donor learn? Give --dataset NAME or --dataset FILE.jsonl"
+        )
     return _own_facts(spec.model)
 
 

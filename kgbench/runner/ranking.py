@@ -41,7 +41,9 @@ def split_facts(prompts: Mapping[str, Sequence[Prompt]], seed: int) -> Halves:
     """
     ids = sorted({prompt.fact.id for some in prompts.values() for prompt in some})
     if len(ids) < 2:
-        raise InputError(f"a ranking is made from one half of the facts and measured on the other, so it needs two or more, not {len(ids)}")
+        raise InputError(
+            f"a ranking is made from one half of the facts and measured on the other, so it needs two or more, not {len(ids)}"
+        )
     order = np.random.default_rng(seed).permutation(len(ids)).tolist()
     first = frozenset(ids[i] for i in order[: (len(ids) + 1) // 2])
     return first, frozenset(ids) - first
@@ -74,13 +76,18 @@ class SiteRanking:
 
     def _order(self, half: int, scores: SiteScores) -> tuple[Site, ...]:
         drawn = np.random.default_rng([self.seed, half]).permutation(len(self.sites)).tolist()
-        keys = {site: (-scores.get(site, -np.inf), place) for site, place in zip(self.sites, drawn, strict=True)}
+        keys = {
+            site: (-scores.get(site, -np.inf), place)
+            for site, place in zip(self.sites, drawn, strict=True)
+        }
         return tuple(sorted(self.sites, key=keys.__getitem__))
 
     @cached_property
     def mean(self) -> SiteScores:
         """The localization map: the mean of the halves' scores, or the only one, as it is stored and judged."""
-        known = {site: [scores[site] for scores in self.scores if site in scores] for site in self.sites}
+        known = {
+            site: [scores[site] for scores in self.scores if site in scores] for site in self.sites
+        }
         return {site: rounded(float(np.mean(values))) for site, values in known.items()}
 
     @cached_property
@@ -96,7 +103,9 @@ class SiteRanking:
         for half, facts in enumerate(self.halves):
             own = [prompt for prompt in prompts if prompt.fact.id in facts]
             sites = self.best(top, prompts[0].name, 1 - half)
-            found |= dict(zip(own, site_treatments(self.pair, own, sites, top.left_out), strict=True))
+            found |= dict(
+                zip(own, site_treatments(self.pair, own, sites, top.left_out), strict=True)
+            )
         return [found[prompt] for prompt in prompts]  # type: ignore[misc]
 
     def best(self, top: Top, prompt: str, half: int) -> tuple[Site, ...]:
@@ -113,7 +122,10 @@ class SiteRanking:
 
     def n_sites(self, top: Top, prompt: str) -> tuple[int, int]:
         """How many of a prompt's sites each half's ranking puts first."""
-        first, second = (sum(site in self._costs[prompt] for site in self.best(top, prompt, half)) for half in (0, 1))
+        first, second = (
+            sum(site in self._costs[prompt] for site in self.best(top, prompt, half))
+            for half in (0, 1)
+        )
         return first, second
 
     @cached_property

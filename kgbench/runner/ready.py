@@ -35,7 +35,9 @@ def ready(job: Job, journal: Journal, progress: Progress | None) -> Measurement:
     if not job.ranks:
         return measurement
     try:
-        scores, cost = score_halves(measurement.method, job.engine, job.all_prompts, job.halves, (journal, progress))
+        scores, cost = score_halves(
+            measurement.method, job.engine, job.all_prompts, job.halves, (journal, progress)
+        )
     except NotApplicableError as error:
         return without_ranking(measurement, str(error))
     return replace(ranked(measurement, scores), scoring=cost)
@@ -48,18 +50,29 @@ def expressed(job: Job) -> Measurement:
         return Measurement(job, method)
     method = method.fitted(job.pair, asked(method, job.pair, job.all_prompts))
     drawn = method.variants() if isinstance(method, InterventionLocalizer) else None
-    if not (isinstance(drawn, Sequence) and drawn and all(isinstance(draw, InterventionLocalizer) for draw in drawn)):
-        raise InputError(f"localizer {job.localizer.name!r}: fitted must give an intervention, and variants a list of such, never empty")
+    if not (
+        isinstance(drawn, Sequence)
+        and drawn
+        and all(isinstance(draw, InterventionLocalizer) for draw in drawn)
+    ):
+        raise InputError(
+            f"localizer {job.localizer.name!r}: fitted must give an intervention, and variants a list of such, never empty"
+        )
     absent: dict[str, dict[str, str]] = {name: {} for name in job.prompts}
     for label in (label for label in job.configurations if parse_top(label) is None):
         graft = parse_configuration(label)
         for name, prompts in job.prompts.items():
-            if isinstance(graft, Graft) and (reason := _reason(method, job, prompts, graft)) is not None:
+            if (
+                isinstance(graft, Graft)
+                and (reason := _reason(method, job, prompts, graft)) is not None
+            ):
                 absent[name][label] = reason
     return Measurement(job, method, absent)
 
 
-def _reason(method: InterventionLocalizer, job: Job, prompts: Sequence[Prompt], graft: Graft) -> str | None:
+def _reason(
+    method: InterventionLocalizer, job: Job, prompts: Sequence[Prompt], graft: Graft
+) -> str | None:
     """Why a method cannot express a graft on one of a template's prompts."""
     try:
         for start in range(0, len(prompts), GROUP):
@@ -72,15 +85,25 @@ def _reason(method: InterventionLocalizer, job: Job, prompts: Sequence[Prompt], 
 def ranked(measurement: Measurement, scores: tuple[SiteScores, SiteScores]) -> Measurement:
     """The job with the scores of both halves."""
     job = measurement.job
-    k = None if job.truth is None else len(graft_sites(job.pair, job.all_prompts, parse_graft(job.truth.plant)))
-    return replace(measurement, ranking=SiteRanking(job.pair, job.prompts, job.halves, scores, k, job.spec.seed))
+    k = (
+        None
+        if job.truth is None
+        else len(graft_sites(job.pair, job.all_prompts, parse_graft(job.truth.plant)))
+    )
+    return replace(
+        measurement,
+        ranking=SiteRanking(job.pair, job.prompts, job.halves, scores, k, job.spec.seed),
+    )
 
 
 def without_ranking(measurement: Measurement, reason: str) -> Measurement:
     """The job of a method that cannot score sites: it has no best ones."""
     job = measurement.job
     tops = {label: reason for label in job.configurations if parse_top(label) is not None}
-    return replace(measurement, absent={name: {**measurement.absent.get(name, {}), **tops} for name in job.prompts})
+    return replace(
+        measurement,
+        absent={name: {**measurement.absent.get(name, {}), **tops} for name in job.prompts},
+    )
 
 
 def warm_up(job: Job) -> None:

@@ -45,13 +45,25 @@ def reproduce(
     localizer = localizer_of(record, places)
     with TemporaryDirectory(prefix="kgbench-") as folder:
         asked = (record, places, replace(settings, output_dir=Path(folder)))
-        run = isolated(localizer, _again, *asked, progress=progress) if is_foreign(localizer) else _again(*asked, progress)
+        run = (
+            isolated(localizer, _again, *asked, progress=progress)
+            if is_foreign(localizer)
+            else _again(*asked, progress)
+        )
         again = RecordStore(folder).load(run.record.id)
-        found = repeated(record, facts, again.facts(), tolerance or TOLERANCES[record.identity.dtype])
+        found = repeated(
+            record, facts, again.facts(), tolerance or TOLERANCES[record.identity.dtype]
+        )
     scores = run.record.scores
-    return found if record.scores is None or scores is None else replace(found, map=repeated_map(record.scores, scores))
+    return (
+        found
+        if record.scores is None or scores is None
+        else replace(found, map=repeated_map(record.scores, scores))
+    )
 
 
-def _again(record: Record, places: Places, settings: Settings, progress: Progress | None = None) -> Run:
+def _again(
+    record: Record, places: Places, settings: Settings, progress: Progress | None = None
+) -> Run:
     pairs = Pairs()
     return compute_job(job_of(record, places, settings, pairs).spec, settings, progress, pairs)

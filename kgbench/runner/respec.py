@@ -66,10 +66,16 @@ def job_of(record: Record, places: Places, settings: Settings, pairs: Pairs | No
         job = prepare_job(specification(record, places), settings, pairs)
     except LawError as error:  # of the pair, which says nothing of the record
         raise InputError(f"the pair cannot be run here: {error}") from error
-    parts = [part for part in differing(record.identity, job.identity) if not _is_older_metric(record, part)]
+    parts = [
+        part
+        for part in differing(record.identity, job.identity)
+        if not _is_older_metric(record, part)
+    ]
     if parts:
         told = "; ".join(f"{part.text()} ({_hint(part.field)})" for part in parts)
-        raise InputError(f"what this record is of is not at hand (field: in the record | here): {told}")
+        raise InputError(
+            f"what this record is of is not at hand (field: in the record | here): {told}"
+        )
     return job
 
 
@@ -91,7 +97,9 @@ def specification(record: Record, places: Places) -> Spec:
     what = record.identity
     spec = Spec(
         localizer=localizer_of(record, places),
-        localizer_args={name: argument_text(value) for name, value in what.localizer.parameters.items()},
+        localizer_args={
+            name: argument_text(value) for name, value in what.localizer.parameters.items()
+        },
         model=_model(record, places),
         recipient=places.recipient,
         donors=dict(places.donors),
@@ -104,7 +112,9 @@ def specification(record: Record, places: Places) -> Spec:
         metric=record.metric,
     )
     spec = _with_facts(spec, record, places)
-    return _with_configurations(spec, record, create(spec.localizer, spec.localizer_args, spec.seed))
+    return _with_configurations(
+        spec, record, create(spec.localizer, spec.localizer_args, spec.seed)
+    )
 
 
 def localizer_of(record: Record, places: Places) -> str:
@@ -116,8 +126,12 @@ def localizer_of(record: Record, places: Places) -> str:
     if places.localizer is not None:
         return places.localizer
     name = record.identity.localizer.name
-    if name not in names():  # nor is it a file, whatever it looks like: no code comes in with a record
-        raise InputError(f"the method {name!r} is not installed here: install its package, or give --localizer FILE.py:CLASS")
+    if (
+        name not in names()
+    ):  # nor is it a file, whatever it looks like: no code comes in with a record
+        raise InputError(
+            f"the method {name!r} is not installed here: install its package, or give --localizer FILE.py:CLASS"
+        )
     return name
 
 
@@ -128,7 +142,9 @@ def _model(record: Record, places: Places) -> str | None:
         return record.model
     if places.recipient is None or not places.donors:
         given = ", ".join(f"--donor {name}=PATH" for name in record.identity.weights.donors)
-        raise InputError(f"the pair {record.model!r} is not in the catalog: give --recipient PATH {given}, or of a plant --model PATH")
+        raise InputError(
+            f"the pair {record.model!r} is not in the catalog: give --recipient PATH {given}, or of a plant --model PATH"
+        )
     return None
 
 
@@ -140,7 +156,9 @@ def _with_facts(spec: Spec, record: Record, places: Places) -> Spec:
     if spec.model is not None and job_dataset(spec).content_hash == wanted.hash:
         return spec
     if not is_shipped(wanted.name):
-        raise InputError(f"the facts {wanted.name!r} are not shipped: give the file with --dataset FILE")
+        raise InputError(
+            f"the facts {wanted.name!r} are not shipped: give the file with --dataset FILE"
+        )
     return replace(spec, dataset=wanted.name)
 
 
@@ -153,9 +171,13 @@ def _with_configurations(spec: Spec, record: Record, localizer: AbstractLocalize
         InputError: None does.
     """
     wanted = record.identity.configurations
-    ran = [label for label in wanted if label not in (*BASELINES, "ALL") and parse_top(label) is None]
+    ran = [
+        label for label in wanted if label not in (*BASELINES, "ALL") and parse_top(label) is None
+    ]
     asked = [(), ("ALL",), *(tuple(ran[: n + 1]) for n in range(len(ran)))]
-    for name in sorted(suites(), key=lambda name: name != Spec.suite):  # of suites that ask the same, the usual one
+    for name in sorted(
+        suites(), key=lambda name: name != Spec.suite
+    ):  # of suites that ask the same, the usual one
         suite = load_suite(name)
         if suite.truth != (record.identity.truth is not None):
             continue
@@ -163,7 +185,9 @@ def _with_configurations(spec: Spec, record: Record, localizer: AbstractLocalize
             found = replace(spec, suite=name, grafts=grafts)
             if tuple(job_configurations(found, suite, localizer)) == wanted:
                 return found
-    raise InputError(f"no suite of this version of kgbench gives the configurations of the record: {', '.join(wanted)}")
+    raise InputError(
+        f"no suite of this version of kgbench gives the configurations of the record: {', '.join(wanted)}"
+    )
 
 
 def argument_text(value: Any) -> str:

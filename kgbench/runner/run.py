@@ -41,7 +41,9 @@ class Run:
         return self.record.answer(str(self.path))
 
 
-def run_job(spec: Spec, settings: Settings, progress: Progress | None = None, pairs: Pairs | None = None) -> Run:
+def run_job(
+    spec: Spec, settings: Settings, progress: Progress | None = None, pairs: Pairs | None = None
+) -> Run:
     """Evaluate a localizer, or find that this was done before.
 
     A localizer that is not kgbench's own runs in a process of its own, which loads its own models.
@@ -64,7 +66,9 @@ def run_job(spec: Spec, settings: Settings, progress: Progress | None = None, pa
     return compute_job(spec, settings, progress, pairs)
 
 
-def compute_job(spec: Spec, settings: Settings, progress: Progress | None = None, pairs: Pairs | None = None) -> Run:
+def compute_job(
+    spec: Spec, settings: Settings, progress: Progress | None = None, pairs: Pairs | None = None
+) -> Run:
     """Evaluate a localizer in this process, whoever wrote it.
 
     Args:
@@ -93,7 +97,9 @@ def compute_job(spec: Spec, settings: Settings, progress: Progress | None = None
         journal.discard()
         if pairs is not None:
             pairs.forget()
-        raise InputError(f"{' and '.join(changed)} changed on disk during the run, so that no record is written; run it again when whole")
+        raise InputError(
+            f"{' and '.join(changed)} changed on disk during the run, so that no record is written; run it again when whole"
+        )
     record = make_record(measurement, journal)
     path = store.write(record, journal.table(), searched=True)
     journal.discard()

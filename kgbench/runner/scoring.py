@@ -29,7 +29,11 @@ Progress = Callable[[int, int, str], None]
 
 
 def score_halves(
-    method: AbstractLocalizer, engine: Engine, prompts: Sequence[Prompt], halves: Halves, keep: tuple[Journal, Progress | None]
+    method: AbstractLocalizer,
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    halves: Halves,
+    keep: tuple[Journal, Progress | None],
 ) -> tuple[tuple[SiteScores, SiteScores], dict[str, float]]:
     """Scores of all sites by each half of the facts, and what they cost together.
 
@@ -47,7 +51,9 @@ def score_halves(
         known = journal.kept(f"scores-{half}")
         if known is None:
             tell = _teller(progress, half, int(costs[0]["forwards"]) if costs else 0)
-            found, cost = _measured(method, engine, [prompt for prompt in prompts if prompt.fact.id in facts], tell)
+            found, cost = _measured(
+                method, engine, [prompt for prompt in prompts if prompt.fact.id in facts], tell
+            )
             known = {"scores": [[*site, score] for site, score in found.items()], "cost": cost}
             journal.keep(f"scores-{half}", known)
         scores.append({Site(*row[:3]): float(row[3]) for row in known["scores"]})
@@ -55,7 +61,9 @@ def score_halves(
     return (scores[0], scores[1]), {key: sum(cost[key] for cost in costs) for key in costs[0]}
 
 
-def score_sites(method: AbstractLocalizer, pair: ModelPair, prompts: Sequence[Prompt]) -> dict[Site, float]:
+def score_sites(
+    method: AbstractLocalizer, pair: ModelPair, prompts: Sequence[Prompt]
+) -> dict[Site, float]:
     """A method's score of every site, checked.
 
     Raises:
@@ -68,17 +76,24 @@ def score_sites(method: AbstractLocalizer, pair: ModelPair, prompts: Sequence[Pr
         assert isinstance(method, InterventionLocalizer)
         found = scan(method, pair, prompts)
     if not isinstance(found, Mapping):
-        raise InputError(f"localizer {method.name!r}: scores must give a number for each site as a mapping, not {type(found).__name__}")
+        raise InputError(
+            f"localizer {method.name!r}: scores must give a number for each site as a mapping, not {type(found).__name__}"
+        )
     sites = all_sites(pair, prompts)
     for site in sites:
         if site not in found or not math.isfinite(found[site]):
             what = "has no score" if site not in found else f"has the score {found[site]}"
-            raise InputError(f"localizer {method.name!r}: {tuple(site)} {what}; every site needs a finite number")
+            raise InputError(
+                f"localizer {method.name!r}: {tuple(site)} {what}; every site needs a finite number"
+            )
     return {site: float(found[site]) for site in sites}
 
 
 def _measured(
-    method: AbstractLocalizer, engine: Engine, prompts: Sequence[Prompt], tell: Callable[[Count], None] | None
+    method: AbstractLocalizer,
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    tell: Callable[[Count], None] | None,
 ) -> tuple[dict[Site, float], dict[str, float]]:
     """Scores, and what they cost; the plain forward is timed before and after, so that a drift of the machine cancels."""
     before = plain_seconds(engine, prompts)
@@ -87,7 +102,12 @@ def _measured(
         found = score_sites(method, engine.pair, prompts)
     seconds = now(engine.pair) - started
     plain = (before + plain_seconds(engine, prompts)) / 2
-    return found, {"forwards": count.forwards, "token_rows": count.token_rows, "seconds": seconds, "plain_seconds": plain}
+    return found, {
+        "forwards": count.forwards,
+        "token_rows": count.token_rows,
+        "seconds": seconds,
+        "plain_seconds": plain,
+    }
 
 
 def _teller(progress: Progress | None, half: int, expected: int) -> Callable[[Count], None] | None:
@@ -95,7 +115,11 @@ def _teller(progress: Progress | None, half: int, expected: int) -> Callable[[Co
     if progress is None:
         return None
     report: Progress = progress
-    return lambda count: report(count.forwards, max(expected, count.forwards) if expected else 0, f"scoring, half {half + 1} of 2")
+    return lambda count: report(
+        count.forwards,
+        max(expected, count.forwards) if expected else 0,
+        f"scoring, half {half + 1} of 2",
+    )
 
 
 def plain_seconds(engine: Engine, prompts: Sequence[Prompt]) -> float:

@@ -38,7 +38,13 @@ def _all() -> Mapping[str, Suite]:
     return {name: _suite(**row) for name, row in rows.items()}
 
 
-def _suite(about: str, prompts: Sequence[str], grafts: Sequence[str], budgets: Sequence[float], **flags: bool) -> Suite:
+def _suite(
+    about: str,
+    prompts: Sequence[str],
+    grafts: Sequence[str],
+    budgets: Sequence[float],
+    **flags: bool,
+) -> Suite:
     return Suite(about, tuple(prompts), tuple(grafts), tuple(map(float, budgets)), **flags)
 
 

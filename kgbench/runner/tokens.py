@@ -66,7 +66,10 @@ def likeliest(spec: Spec, settings: Settings, n_facts: int, top: int = 10) -> li
         raise InputError(f"the model has {vocabulary} tokens, fewer than the {top} asked for")
     ids = sorted({prompt.fact.id for prompt in job.all_prompts})
     chosen = set(Random(spec.seed).sample(ids, min(n_facts, len(ids))))
-    prompts = sorted((prompt for prompt in job.all_prompts if prompt.fact.id in chosen), key=lambda prompt: ids.index(prompt.fact.id))
+    prompts = sorted(
+        (prompt for prompt in job.all_prompts if prompt.fact.id in chosen),
+        key=lambda prompt: ids.index(prompt.fact.id),
+    )
     grafts = list(dict.fromkeys(["PRE", "SFT", *spec.grafts]))
     logits = job.engine.logits(job.engine.plan(prompts, grafts))[:, :, 0]
     tokenizer = job.pair.tokenizer
@@ -76,9 +79,22 @@ def likeliest(spec: Spec, settings: Settings, n_facts: int, top: int = 10) -> li
         for graft, row in zip(grafts, rows, strict=True):
             probabilities = torch.softmax(row.double(), 0)
             values, tokens = probabilities.topk(top)
-            shown = [Likely(str(tokenizer.decode([token])), value) for token, value in zip(tokens.tolist(), values.tolist(), strict=True)]
+            shown = [
+                Likely(str(tokenizer.decode([token])), value)
+                for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
+            ]
             own = Likely(str(tokenizer.decode([target])), float(probabilities[target]))
             which = [f"configuration {graft}, fact {prompt.fact.id}, prompt {prompt.name!r}"]
             scored = score_logits(row[None], torch.tensor([target]), which.__getitem__)
-            found.append(Answered(prompt.fact.id, prompt.name, prompt.text, own, int(scored["rank"][0]), graft, tuple(shown)))
+            found.append(
+                Answered(
+                    prompt.fact.id,
+                    prompt.name,
+                    prompt.text,
+                    own,
+                    int(scored["rank"][0]),
+                    graft,
+                    tuple(shown),
+                )
+            )
     return found

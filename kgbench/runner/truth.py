@@ -33,7 +33,9 @@ def check_truth(spec: Spec) -> None:
     """
     if load_suite(spec.suite).truth and truth_of(spec) is None:
         if spec.dataset is not None:
-            raise InputError(f"suite {spec.suite!r} is about the facts that were planted: leave out --dataset {spec.dataset}")
+            raise InputError(
+                f"suite {spec.suite!r} is about the facts that were planted: leave out --dataset {spec.dataset}"
+            )
         raise InputError(
             f"suite {spec.suite!r} needs a pair whose facts were planted at a known place, and {_name(spec)} is none; {_instead()}"
         )
@@ -70,11 +72,19 @@ def localizer_arguments(spec: Spec) -> Mapping[str, str]:
             f"localizer {spec.localizer!r} must know where the facts were planted, and in {_name(spec)} none were; {_instead()}"
         )
     graded = catalog.entry(spec.model).truth if spec.model is not None else None
-    return {**spec.localizer_args, "truth": truth.plant, **({"graded": graded.relevance_text} if graded is not None else {})}
+    return {
+        **spec.localizer_args,
+        "truth": truth.plant,
+        **({"graded": graded.relevance_text} if graded is not None else {}),
+    }
 
 
 def _name(spec: Spec) -> str:
-    return f"model {spec.model!r}" if spec.model is not None and not spec.donors and spec.recipient is None else "a pair of checkpoints"
+    return (
+        f"model {spec.model!r}"
+        if spec.model is not None and not spec.donors and spec.recipient is None
+        else "a pair of checkpoints"
+    )
 
 
 def _instead() -> str:

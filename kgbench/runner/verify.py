@@ -38,7 +38,12 @@ class Sample:
 
 
 def verify(
-    record: Record, facts: pa.Table, places: Places, settings: Settings, sample: Sample, progress: Progress | None = None
+    record: Record,
+    facts: pa.Table,
+    places: Places,
+    settings: Settings,
+    sample: Sample,
+    progress: Progress | None = None,
 ) -> tuple[Repeated, tuple[str, ...]]:
     """Run a seeded sample of a record's facts again and compare the rows.
 
@@ -61,13 +66,23 @@ def verify(
     localizer = localizer_of(record, places)
     with TemporaryDirectory(prefix="kgbench-") as folder:
         asked = (record, places, settings, sample, Path(folder) / "run")
-        ran = isolated(localizer, _run, *asked, progress=progress) if is_foreign(localizer) else _run(*asked, progress)
+        ran = (
+            isolated(localizer, _run, *asked, progress=progress)
+            if is_foreign(localizer)
+            else _run(*asked, progress)
+        )
         rows = Journal(Path(folder) / "run").table()
     chosen = sample_facts(ran.facts, sample)
     left_out = pa.array(set(ran.facts) - set(chosen), pa.string())
-    stored = facts.filter(pc.invert(pc.is_in(facts["fact"], left_out)))  # those that the run does not have are told
+    stored = facts.filter(
+        pc.invert(pc.is_in(facts["fact"], left_out))
+    )  # those that the run does not have are told
     found = repeated(record, stored, rows, sample.tolerance or TOLERANCES[record.identity.dtype])
-    both = None if record.scores is None or ran.scores is None else repeated_map(record.scores, ran.scores)
+    both = (
+        None
+        if record.scores is None or ran.scores is None
+        else repeated_map(record.scores, ran.scores)
+    )
     return replace(found, map=both), chosen
 
 
@@ -79,7 +94,14 @@ class _Ran:
     """Of a method that ranks, each site's mean over the halves."""
 
 
-def _run(record: Record, places: Places, settings: Settings, sample: Sample, folder: Path, progress: Progress | None = None) -> _Ran:
+def _run(
+    record: Record,
+    places: Places,
+    settings: Settings,
+    sample: Sample,
+    folder: Path,
+    progress: Progress | None = None,
+) -> _Ran:
     """Measure the sample; its rows are left in a journal."""
     pairs = Pairs()
     job = job_of(record, places, settings, pairs)
@@ -89,7 +111,11 @@ def _run(record: Record, places: Places, settings: Settings, sample: Sample, fol
         measurement = ready(job, journal, progress)
         _measure(measurement, journal, sample_facts(facts, sample))
     ranking = measurement.ranking
-    scores = None if ranking is None else tuple(SiteScore(**site._asdict(), score=value) for site, value in ranking.mean.items())
+    scores = (
+        None
+        if ranking is None
+        else tuple(SiteScore(**site._asdict(), score=value) for site, value in ranking.mean.items())
+    )
     return _Ran(facts, scores)
 
 

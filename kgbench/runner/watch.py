@@ -39,7 +39,9 @@ class Watch:
         """
         if not self._is_needed:
             return ()
-        found = changes(self._before, process_state() if self._pair is None else state_of(self._pair))
+        found = changes(
+            self._before, process_state() if self._pair is None else state_of(self._pair)
+        )
         if self._pair is None or not (weights or found):
             return found
         return (*(f"the weights of {name}" for name in self._pair.changed()), *found)

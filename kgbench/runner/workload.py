@@ -64,8 +64,14 @@ def _check_regions(text: str, dataset: Dataset, prompts: Mapping[str, Sequence[P
         lacking = [name for name, some in prompts.items() if region not in some[0].spans]
         if lacking:
             having = _prompts_with(region, dataset)
-            instead = f"choose --prompt among {', '.join(having)}" if having else f"no prompt of {dataset.name!r} has it"
-            raise RegionError(f"graft {text!r}: prompt {lacking[0]!r} has no region {region}; {instead}")
+            instead = (
+                f"choose --prompt among {', '.join(having)}"
+                if having
+                else f"no prompt of {dataset.name!r} has it"
+            )
+            raise RegionError(
+                f"graft {text!r}: prompt {lacking[0]!r} has no region {region}; {instead}"
+            )
 
 
 def _prompts_with(region: str, dataset: Dataset) -> list[str]:
@@ -86,4 +92,6 @@ def _check_donors(text: str, known: Sequence[str]) -> None:
     alone = len(known) == 1 or "relation" in known
     for donor in parse_graft(text).donors():
         if known and donor not in known and not (donor == "sft" and alone):
-            raise UnknownNameError("donor", donor, (RECIPIENT, *known), f"Give it with --donor {donor}=PATH.")
+            raise UnknownNameError(
+                "donor", donor, (RECIPIENT, *known), f"Give it with --donor {donor}=PATH."
+            )

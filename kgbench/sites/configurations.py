@@ -10,7 +10,16 @@ from kgbench.sites.graft import Atom, Graft, Layers, Positions, Term
 from kgbench.sites.grammar import complement_graft, parse_graft
 from kgbench.sites.vocabulary import BASELINES, COMPONENTS, GROUPS, REGIONS
 
-__all__ = ["BEST", "REST", "Top", "budget_labels", "canonical", "complements", "configurations", "parse_top"]
+__all__ = [
+    "BEST",
+    "REST",
+    "Top",
+    "budget_labels",
+    "canonical",
+    "complements",
+    "configurations",
+    "parse_top",
+]
 
 BEST, REST = "top k", "(top k)^C"
 """As many of a ranking's best sites as the truth has, and all default sites but these."""
@@ -37,7 +46,9 @@ def parse_top(label: str) -> Top | None:
     """What the name of a configuration says of a ranking; None where it is a baseline or a graft."""
     if label in (BEST, REST):
         return Top(None, label == REST)
-    return Top(float(label.removeprefix(_TOP).removesuffix("%"))) if label.startswith(_TOP) else None
+    return (
+        Top(float(label.removeprefix(_TOP).removesuffix("%"))) if label.startswith(_TOP) else None
+    )
 
 
 def configurations(grafts: Sequence[str], layers: str | None = None) -> dict[str, str | None]:
@@ -54,7 +65,9 @@ def configurations(grafts: Sequence[str], layers: str | None = None) -> dict[str
         GraftSyntaxError: A graft or the layers do not parse.
     """
     found: dict[str, str | None] = dict.fromkeys((*BASELINES, "ALL"))
-    for graft in (_on_layers(canonical(parse_graft(text)), layers) for text in grafts if text not in BASELINES):
+    for graft in (
+        _on_layers(canonical(parse_graft(text)), layers) for text in grafts if text not in BASELINES
+    ):
         if str(graft) not in found:
             others = complement_graft(graft)
             found[str(graft)] = None if others is None else str(canonical(others))
@@ -70,7 +83,11 @@ def complements(labels: Sequence[str], floor: str) -> dict[str, str | None]:
         labels: The configurations.
         floor: Of the localizer; with `destroyed_donor` nothing is the complement of everything, else the recipient is.
     """
-    opposites = {BEST: REST, REST: BEST, **({"ALL": "NONE", "NONE": "ALL"} if floor == "destroyed_donor" else {})}
+    opposites = {
+        BEST: REST,
+        REST: BEST,
+        **({"ALL": "NONE", "NONE": "ALL"} if floor == "destroyed_donor" else {}),
+    }
     others = {label: opposites.get(label) or _opposite(label) for label in labels}
     return {label: other if other in others else None for label, other in others.items()}
 
@@ -85,9 +102,15 @@ def _opposite(label: str) -> str | None:
 def _on_layers(graft: Graft, layers: str | None) -> Graft:
     if layers is None:
         return graft
-    outside = [t for t in graft.terms if t.layers is None and set(t.components or ()) & {"emb", "pos", "ln_f", "head"}]
+    outside = [
+        t
+        for t in graft.terms
+        if t.layers is None and set(t.components or ()) & {"emb", "pos", "ln_f", "head"}
+    ]
     if outside:
-        raise InputError(f"--layers {layers} does not go with the term '{outside[0]}', which lies outside the layers")
+        raise InputError(
+            f"--layers {layers} does not go with the term '{outside[0]}', which lies outside the layers"
+        )
     (wanted,) = parse_graft(f"ALL@{layers}").terms
     return Graft(tuple(replace(t, layers=t.layers or wanted.layers) for t in graft.terms))
 
@@ -98,8 +121,17 @@ def canonical(graft: Graft) -> Graft:
 
 
 def _term(term: Term) -> Term:
-    layers = Layers(tuple(sorted(dict.fromkeys(term.layers.parts), key=_layer_order))) if term.layers is not None else None
-    return replace(term, positions=_positions(term.positions), components=_components(term, layers), layers=layers)
+    layers = (
+        Layers(tuple(sorted(dict.fromkeys(term.layers.parts), key=_layer_order)))
+        if term.layers is not None
+        else None
+    )
+    return replace(
+        term,
+        positions=_positions(term.positions),
+        components=_components(term, layers),
+        layers=layers,
+    )
 
 
 def _layer_order(part: str) -> tuple[int, str]:
@@ -112,7 +144,12 @@ def _components(term: Term, layers: Layers | None) -> tuple[str, ...] | None:
     everything = replace(term, components=None, layers=layers)
     if term.components is None or term.component_names() == everything.component_names():
         return None
-    return tuple(sorted(dict.fromkeys(term.components), key=lambda name: COMPONENTS.index(GROUPS.get(name, (name,))[0])))
+    return tuple(
+        sorted(
+            dict.fromkeys(term.components),
+            key=lambda name: COMPONENTS.index(GROUPS.get(name, (name,))[0]),
+        )
+    )
 
 
 def _positions(positions: Positions) -> Positions:
@@ -136,4 +173,7 @@ def _atoms(atom: Atom) -> tuple[Atom, ...]:
 
 
 def _atom_order(atom: Atom) -> tuple[int, str]:
-    return (REGIONS.index(atom.of) if isinstance(atom.of, str) and atom.of in REGIONS else len(REGIONS), str(atom))
+    return (
+        REGIONS.index(atom.of) if isinstance(atom.of, str) and atom.of in REGIONS else len(REGIONS),
+        str(atom),
+    )

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from kgbench.errors import InputError, RegionError
-from kgbench.sites.vocabulary import COMPONENTS, GROUPS, LAYER_GROUPS, OUTSIDE, PER_LAYER, RECIPIENT, REGIONS
+from kgbench.sites.vocabulary import (
+    COMPONENTS,
+    GROUPS,
+    LAYER_GROUPS,
+    OUTSIDE,
+    PER_LAYER,
+    RECIPIENT,
+    REGIONS,
+)
 
 __all__ = ["Atom", "Graft", "Layers", "Positions", "Term"]
 
@@ -57,7 +65,12 @@ class Positions:
 
     def regions(self) -> frozenset[str]:
         """Names of all regions that the expression mentions."""
-        inner = (a.of.regions() if isinstance(a.of, Positions) else frozenset({a.of}) & frozenset(REGIONS) for a in self.atoms)
+        inner = (
+            a.of.regions()
+            if isinstance(a.of, Positions)
+            else frozenset({a.of}) & frozenset(REGIONS)
+            for a in self.atoms
+        )
         return frozenset().union(*inner)
 
     def __str__(self) -> str:
@@ -87,7 +100,9 @@ class Layers:
             return range(int(ends[0] * n), int(ends[1] * n))
         first, _, last = part.partition("-")
         if int(last or first) >= n:
-            raise InputError(f"layer {last or first} in '@{part}' does not exist: the model has {n} layers, 0-{n - 1}")
+            raise InputError(
+                f"layer {last or first} in '@{part}' does not exist: the model has {n} layers, 0-{n - 1}"
+            )
         return range(int(first), int(last or first) + 1)
 
     def __str__(self) -> str:
@@ -117,7 +132,11 @@ class Term:
         """Every (layer, component) that the term names in a model of `n_layers`; layer None is outside the layers."""
         layers = sorted(self.layers.resolve(n_layers)) if self.layers else range(n_layers)
         for component in self.component_names():
-            yield from ((layer, component) for layer in layers) if component in PER_LAYER else [(None, component)]
+            yield from (
+                ((layer, component) for layer in layers)
+                if component in PER_LAYER
+                else [(None, component)]
+            )
 
     def component_names(self) -> tuple[str, ...]:
         """Components with groups expanded, in the order of computation."""
@@ -130,7 +149,9 @@ class Term:
     def __str__(self) -> str:
         components = f":{'+'.join(self.components)}" if self.components else ""
         layers = f"@{self.layers}" if self.layers else ""
-        return f"{self.positions}{components}{layers}{'' if self.donor == 'sft' else '=' + self.donor}"
+        return (
+            f"{self.positions}{components}{layers}{'' if self.donor == 'sft' else '=' + self.donor}"
+        )
 
 
 @dataclass(frozen=True)

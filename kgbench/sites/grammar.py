@@ -22,7 +22,15 @@ from typing import NoReturn, TypeVar
 
 from kgbench.errors import GraftSyntaxError
 from kgbench.sites.graft import Atom, Graft, Layers, Positions, Term
-from kgbench.sites.vocabulary import COMPONENTS, GROUPS, LAYER_GROUPS, OUTSIDE, RECIPIENT, REGIONS, SYNONYMS
+from kgbench.sites.vocabulary import (
+    COMPONENTS,
+    GROUPS,
+    LAYER_GROUPS,
+    OUTSIDE,
+    RECIPIENT,
+    REGIONS,
+    SYNONYMS,
+)
 
 __all__ = ["complement", "complement_graft", "parse_graft", "split_grafts"]
 
@@ -54,7 +62,9 @@ def complement_graft(graft: Graft) -> Graft | None:
         return None
     first = graft.terms[0]
     if len(graft.terms) == 1 and first.components is None and first.layers is None:
-        return Graft((replace(first, positions=_Parser(complement(str(first.positions))).only_positions()),))
+        return Graft(
+            (replace(first, positions=_Parser(complement(str(first.positions))).only_positions()),)
+        )
     everywhere = Term(Positions((Atom("ALL"),)), donor=donors[0])
     flipped = tuple(other for term in graft.terms if (other := _flipped(term, donors[0])))
     terms = flipped[1:] if first == everywhere else (everywhere, *flipped)
@@ -66,7 +76,9 @@ def _flipped(term: Term, donor: str) -> Term | None:
     if term.donor != RECIPIENT:
         return replace(term, donor=RECIPIENT)
     kept = tuple(c for c in term.components or () if c not in OUTSIDE[2:])
-    return replace(term, donor=donor, components=kept or None) if kept or not term.components else None
+    return (
+        replace(term, donor=donor, components=kept or None) if kept or not term.components else None
+    )
 
 
 def parse_graft(text: str) -> Graft:
@@ -134,7 +146,10 @@ class _Parser:
             layers = Layers(tuple(self._several(self._layer, ",")))
             outside = [c for c in components or () if c in OUTSIDE]
             if outside:
-                self._fail(start, f"components inside the layers, since '@' follows; give {outside[0]} a term of its own")
+                self._fail(
+                    start,
+                    f"components inside the layers, since '@' follows; give {outside[0]} a term of its own",
+                )
         donor = self._match(self._DONOR, "a donor's name") if self._take("=") else "sft"
         self._blank()
         if self.at < len(self.text) and self.text[self.at] != ";":
@@ -181,7 +196,9 @@ class _Parser:
         first, last = map(Fraction, ends)
         if not 0 <= first < last <= 1:
             self._fail(start, expected)
-        return "0/1-1/1" if first == 0 and last == 1 else f"{first}-{last}"  # "0-1" would read back as integers
+        return (
+            "0/1-1/1" if first == 0 and last == 1 else f"{first}-{last}"
+        )  # "0-1" would read back as integers
 
     def _several(self, one: Callable[[], T], separator: str = "+") -> list[T]:
         found = [one()]
@@ -189,7 +206,9 @@ class _Parser:
             found.append(one())
         return found
 
-    def _one_of(self, names: Sequence[str], what: str, synonyms: Mapping[str, str] = MappingProxyType({})) -> str:
+    def _one_of(
+        self, names: Sequence[str], what: str, synonyms: Mapping[str, str] = MappingProxyType({})
+    ) -> str:
         self._blank()
         start = self.at
         expected = f"{what} ({', '.join(names)})"
@@ -223,4 +242,6 @@ class _Parser:
 
 def _nearest(found: str, names: Sequence[str]) -> str | None:
     near = get_close_matches(found.lower(), [n.lower() for n in names], n=1, cutoff=0.6)
-    return next(f"{n} (did you mean {n!r}?)" for n in names if n.lower() == near[0]) if near else None
+    return (
+        next(f"{n} (did you mean {n!r}?)" for n in names if n.lower() == near[0]) if near else None
+    )

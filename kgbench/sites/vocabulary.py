@@ -31,7 +31,21 @@ REGIONS = ("FE", "LT", "M", "R", "RP", "P", "BOS")
 SCORED_REGIONS = ("LT", "FE", "M", "RP", "R", "P", "BOS", "REST")
 """A partition of a prompt's tokens for scoring: the first that applies to a token."""
 
-PER_LAYER = ("ln_1", "q_norm", "k_norm", "q", "k", "v", "o", "ln_1_post", "ln_2", "gate", "up", "down", "ln_2_post")
+PER_LAYER = (
+    "ln_1",
+    "q_norm",
+    "k_norm",
+    "q",
+    "k",
+    "v",
+    "o",
+    "ln_1_post",
+    "ln_2",
+    "gate",
+    "up",
+    "down",
+    "ln_2_post",
+)
 """Weight-bearing parts of a layer, in the order of computation."""
 
 OUTSIDE = ("emb", "pos", "ln_f", "head")
@@ -116,8 +130,16 @@ def scored_positions(region: str, regions: Sequence[Mapping[str, Sequence[int]]]
         region: One of `SCORED_REGIONS`.
         regions: For each prompt, the token indices of its regions; all prompts have regions of the same names.
     """
-    names = [name for name in SCORED_REGIONS[: SCORED_REGIONS.index(region)] if any(name in each for each in regions)]
+    names = [
+        name
+        for name in SCORED_REGIONS[: SCORED_REGIONS.index(region)]
+        if any(name in each for each in regions)
+    ]
     if region == "REST":
         return f"({'+'.join(names)})^C"
-    overlapping = [name for name in names if any(set(each.get(name, ())) & set(each.get(region, ())) for each in regions)]
+    overlapping = [
+        name
+        for name in names
+        if any(set(each.get(name, ())) & set(each.get(region, ())) for each in regions)
+    ]
     return f"({'+'.join([f'{region}^C', *overlapping])})^C" if overlapping else region

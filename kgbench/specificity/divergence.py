@@ -12,7 +12,8 @@ _SMALL = 1e-3
 
 
 def divergence(
-    before: Float[torch.Tensor, "prompt vocabulary"], after: Float[torch.Tensor, "prompt vocabulary"]
+    before: Float[torch.Tensor, "prompt vocabulary"],
+    after: Float[torch.Tensor, "prompt vocabulary"],
 ) -> Float[torch.Tensor, " prompt"]:
     """KL(p || q) of two next-token distributions (S. Kullback and R. A. Leibler, 1951), in nats.
 

@@ -11,7 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgbench.specificity.measured import Measured, Moved
-from kgbench.stats import FEW, Figure, Resampled, difference, mean, ratio, ratio_draws, resample, resampled_means, unseen
+from kgbench.stats import (
+    FEW,
+    Figure,
+    Resampled,
+    difference,
+    mean,
+    ratio,
+    ratio_draws,
+    resample,
+    resampled_means,
+    unseen,
+)
 
 __all__ = ["Row", "rows_of"]
 
@@ -61,7 +72,9 @@ class Row:
             "top5": self.top5,
             "top5_change": self.top5_change,
         }
-        figures = {name: None if figure is None else figure.to_json() for name, figure in named.items()}
+        figures = {
+            name: None if figure is None else figure.to_json() for name, figure in named.items()
+        }
         return {
             "graft": self.graft,
             "kind": self.kind,
@@ -102,17 +115,24 @@ def rows_of(measured: Sequence[Measured], labels: Sequence[str], seed: int = 0) 
         labels: Configurations.
         seed: Of the resamples.
     """
-    seeds = {one.texts.kind: seed if one.texts.kind in ("target", "sibling") else seed + place for place, one in enumerate(measured)}
+    seeds = {
+        one.texts.kind: seed if one.texts.kind in ("target", "sibling") else seed + place
+        for place, one in enumerate(measured)
+    }
     target = measured[0].moved
     return [_row(label, one, target, seeds) for label in labels for one in measured]
 
 
-def _row(label: str, measured: Measured, target: Mapping[str, Moved], seeds: Mapping[str, int]) -> Row:
+def _row(
+    label: str, measured: Measured, target: Mapping[str, Moved], seeds: Mapping[str, int]
+) -> Row:
     kind, moved = measured.texts.kind, measured.moved.get(label)
     lacking = sum(measured.absent.get(label, {}).values()) + sum(measured.unread.values())
     if moved is None:
         missing = Figure.missing(_reason(label, measured), 0)
-        return Row(label, kind, 0, lacking, missing, None, missing, None, None, None, None, None, None)
+        return Row(
+            label, kind, 0, lacking, missing, None, missing, None, None, None, None, None, None
+        )
     kl = _column(moved, moved.kl, seeds[kind])
     leak = of_sft = logprob = before = after = change = None
     if kind != "target" and label in target:
@@ -121,25 +141,54 @@ def _row(label: str, measured: Measured, target: Mapping[str, Moved], seeds: Map
         of_sft = _share(moved, measured.moved[_BASELINE], seeds[kind])
     if measured.texts.answers:
         changes = [float(other.logprob.mean()) for other in measured.moved.values()]
-        logprob = _mean(_column(moved, moved.logprob, seeds[kind]), (min(0.0, *changes), max(0.0, *changes)))
+        logprob = _mean(
+            _column(moved, moved.logprob, seeds[kind]), (min(0.0, *changes), max(0.0, *changes))
+        )
         hits = [_column(moved, hit, seeds[kind]) for hit in (moved.top5_before, moved.top5)]
         before, after = (_mean(column, (0.0, 1.0)) for column in hits)
         change = difference(hits[1].values, hits[0].values)
     changed = _mean(_column(moved, moved.changed, seeds[kind]), (0.0, 1.0))
-    largest, most = float(moved.kl.max()), max(float(other.kl.mean()) for other in measured.moved.values())
-    return Row(label, kind, len(moved.kl), lacking, _mean(kl, (0.0, most)), largest, changed, leak, of_sft, logprob, before, after, change)
+    largest, most = (
+        float(moved.kl.max()),
+        max(float(other.kl.mean()) for other in measured.moved.values()),
+    )
+    return Row(
+        label,
+        kind,
+        len(moved.kl),
+        lacking,
+        _mean(kl, (0.0, most)),
+        largest,
+        changed,
+        leak,
+        of_sft,
+        logprob,
+        before,
+        after,
+        change,
+    )
 
 
 def _reason(label: str, measured: Measured) -> str:
     """Why a configuration has no figures on a kind of texts."""
-    reasons = [*measured.absent.get(label, {}), *measured.unread] if measured.texts.prompts else [measured.texts.about]
+    reasons = (
+        [*measured.absent.get(label, {}), *measured.unread]
+        if measured.texts.prompts
+        else [measured.texts.about]
+    )
     return f"absent: {'; '.join(reasons[:2])}"
 
 
 def _column(moved: Moved, values: Array, seed: int) -> _Column:
     """Scores by fact; of facts with one prompt each, as they are, so that hits stay hits."""
-    facts, places, prompts = np.unique([fact for fact, _ in moved.prompts], return_inverse=True, return_counts=True)
-    by_fact = values[places.argsort()] if len(facts) == len(values) else np.bincount(places, values.astype(float)) / prompts
+    facts, places, prompts = np.unique(
+        [fact for fact, _ in moved.prompts], return_inverse=True, return_counts=True
+    )
+    by_fact = (
+        values[places.argsort()]
+        if len(facts) == len(values)
+        else np.bincount(places, values.astype(float)) / prompts
+    )
     return _Column(tuple(facts.tolist()), by_fact, seed)
 
 
@@ -170,7 +219,13 @@ def _leak(near: _Column, target: _Column) -> Figure:
     if near.facts == target.facts:
         return ratio(near.values, target.values)
     above, below = float(near.values.mean()), float(target.values.mean())
-    draws = ratio_draws(resampled_means(near.values, near.counts), resampled_means(target.values, target.counts), below)
+    draws = ratio_draws(
+        resampled_means(near.values, near.counts),
+        resampled_means(target.values, target.counts),
+        below,
+    )
     moved, share = np.count_nonzero(near.values), above / below
-    open_to = unseen(len(near.facts)) if moved < FEW and 2 * moved < len(near.facts) else 0.0  # as in `stats.ratio_floor`
+    open_to = (
+        unseen(len(near.facts)) if moved < FEW and 2 * moved < len(near.facts) else 0.0
+    )  # as in `stats.ratio_floor`
     return Resampled(share, draws, (share - open_to, share + open_to), n).figure()

@@ -24,7 +24,8 @@ _TOP = 5
 
 
 def _from_list(kind: type) -> PlainValidator:
-    return PlainValidator(lambda read: np.array(TypeAdapter(list[kind]).validate_python(read), kind))  # type: ignore[valid-type]
+    numbers = TypeAdapter(list[kind])  # type: ignore[valid-type]
+    return PlainValidator(lambda read: np.array(numbers.validate_python(read), kind))
 
 
 _AS_LIST = PlainSerializer(np.ndarray.tolist)
@@ -64,7 +65,9 @@ class Measured:
     """Reasons why the tokenizer cannot take a prompt apart, and of how many."""
 
 
-def measure(job: Job, texts: Texts, labels: Sequence[str], progress: Progress | None = None) -> Measured:
+def measure(
+    job: Job, texts: Texts, labels: Sequence[str], progress: Progress | None = None
+) -> Measured:
     """Compare the next token under some configurations with that under PRE.
 
     Args:
@@ -75,29 +78,51 @@ def measure(job: Job, texts: Texts, labels: Sequence[str], progress: Progress | 
     """
     wanted = list(dict.fromkeys(["PRE", *labels]))
     planned = plan_texts(job, texts.prompts, wanted)
-    at_once = max(1, job.engine.budget.logits // (len(wanted) * int(job.pair.recipient.config.vocab_size)))
+    at_once = max(
+        1, job.engine.budget.logits // (len(wanted) * int(job.pair.recipient.config.vocab_size))
+    )
     parts: dict[str, list[Moved]] = {}
     done = 0
     for places, shared in planned.batches(at_once):
         prompts = [planned.prompts[place] for place in places]
-        plan = job.engine.plan_treatments(prompts, [[planned.treatments[label][place] for place in places] for label in shared])
+        plan = job.engine.plan_treatments(
+            prompts, [[planned.treatments[label][place] for place in places] for label in shared]
+        )
         logits = job.engine.logits(plan)[:, :, 0]
         ids = tuple((prompt.fact.id, prompt.name) for prompt in prompts)
-        targets = torch.tensor([job.pair.encoded(prompt).target for prompt in prompts], device=logits.device)
+        targets = torch.tensor(
+            [job.pair.encoded(prompt).target for prompt in prompts], device=logits.device
+        )
         before = logits[:, shared.index("PRE")]
         for number, label in enumerate(shared):
-            told = [f"configuration {label}, text {identifier}, prompt {name!r}" for identifier, name in ids]
+            told = [
+                f"configuration {label}, text {identifier}, prompt {name!r}"
+                for identifier, name in ids
+            ]
             require_finite(logits[:, number], targets, told.__getitem__)
             parts.setdefault(label, []).append(_moved(ids, targets, before, logits[:, number]))
         done += len(places)
         if progress is not None:
             progress(done, len(planned.prompts), texts.kind)
-    return Measured(texts, {label: _joined(parts[label]) for label in labels if label in parts}, planned.absent, planned.unread)
+    return Measured(
+        texts,
+        {label: _joined(parts[label]) for label in labels if label in parts},
+        planned.absent,
+        planned.unread,
+    )
 
 
-def _moved(prompts: tuple[tuple[str, str], ...], targets: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> Moved:
+def _moved(
+    prompts: tuple[tuple[str, str], ...],
+    targets: torch.Tensor,
+    before: torch.Tensor,
+    after: torch.Tensor,
+) -> Moved:
     """Two configurations of a batch compared; targets [prompt], logits [prompt, vocabulary]."""
-    first, second = (logits.double().log_softmax(-1).gather(-1, targets[:, None])[:, 0] for logits in (before, after))
+    first, second = (
+        logits.double().log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+        for logits in (before, after)
+    )
     return Moved(
         prompts,
         divergence(before, after).cpu().numpy(),
@@ -109,7 +134,9 @@ def _moved(prompts: tuple[tuple[str, str], ...], targets: torch.Tensor, before: 
 
 
 def _hits(logits: torch.Tensor, targets: torch.Tensor) -> Bool[np.ndarray, " prompt"]:
-    hits: np.ndarray = (worst_rank(logits, logits.gather(-1, targets[:, None])) <= _TOP).cpu().numpy()
+    hits: np.ndarray = (
+        (worst_rank(logits, logits.gather(-1, targets[:, None])) <= _TOP).cpu().numpy()
+    )
     return hits
 
 

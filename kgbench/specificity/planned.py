@@ -63,7 +63,12 @@ def plan_texts(job: Job, prompts: Sequence[Prompt], labels: Sequence[str]) -> Pl
                 reasons[label][found] += 1
             else:
                 treatments[label][place] = found
-    return Planned(tuple(readable), treatments, {label: dict(found) for label, found in reasons.items() if found}, unread)
+    return Planned(
+        tuple(readable),
+        treatments,
+        {label: dict(found) for label, found in reasons.items() if found},
+        unread,
+    )
 
 
 def _readable(job: Job, prompts: Sequence[Prompt]) -> tuple[list[Prompt], dict[str, int]]:
@@ -89,7 +94,9 @@ def _fitted(job: Job, prompts: Sequence[Prompt]) -> InterventionLocalizer | str:
         return str(error)
 
 
-def _treatment(job: Job, method: InterventionLocalizer | str, label: str, prompt: Prompt) -> Sequence[Treatment] | str:
+def _treatment(
+    job: Job, method: InterventionLocalizer | str, label: str, prompt: Prompt
+) -> Sequence[Treatment] | str:
     """What is done to a prompt's tokens, or why that cannot be said."""
     configuration = parse_configuration(label)
     if not isinstance(configuration, Graft):

@@ -51,8 +51,14 @@ class Specificity:
     def verdict(self) -> str:
         """One plain sentence on the graft that moves the target facts most, `ALL` left out where there is another."""
         grafts = [label for label in self.labels if label != "SFT"]
-        moved = {label: kl for label in grafts if (kl := self.row(label, "target").kl.value) is not None}
-        label = max((label for label in moved if label != "ALL"), key=lambda label: moved[label], default="ALL")
+        moved = {
+            label: kl for label in grafts if (kl := self.row(label, "target").kl.value) is not None
+        }
+        label = max(
+            (label for label in moved if label != "ALL"),
+            key=lambda label: moved[label],
+            default="ALL",
+        )
         if label not in moved:
             return "Of no graft is it known how far it moves the target facts, so that nothing can be said of how specific it is."
         return sentence([self.row(label, kind) for kind in KINDS], self.row("SFT", "neutral"))
@@ -60,7 +66,9 @@ class Specificity:
     def to_json(self) -> dict[str, Any]:
         """The object that `kgbench specificity --json` prints."""
         kinds = [_kind(one) for one in self.measured]
-        told = {name: getattr(self, name) for name in ("model", "dataset", "localizer", "dtype", "seed")}
+        told = {
+            name: getattr(self, name) for name in ("model", "dataset", "localizer", "dtype", "seed")
+        }
         return {
             **told,
             "origins": dict(self.origins),
@@ -83,7 +91,9 @@ def _kind(measured: Measured) -> dict[str, Any]:
     }
 
 
-def specificity(spec: Spec, settings: Settings, asked: Asked | None = None, progress: Progress | None = None) -> Specificity:
+def specificity(
+    spec: Spec, settings: Settings, asked: Asked | None = None, progress: Progress | None = None
+) -> Specificity:
     """Compare the next token under grafts with that of the recipient, on texts of all kinds.
 
     Args:
@@ -102,11 +112,19 @@ def specificity(spec: Spec, settings: Settings, asked: Asked | None = None, prog
         parse_graft(label)
     check(spec)
     if is_foreign(spec.localizer):
-        return isolated(spec.localizer, _specificity, spec, settings, asked, labels, progress=progress)
+        return isolated(
+            spec.localizer, _specificity, spec, settings, asked, labels, progress=progress
+        )
     return _specificity(spec, settings, asked, labels, progress)
 
 
-def _specificity(spec: Spec, settings: Settings, asked: Asked, labels: tuple[str, ...], progress: Progress | None = None) -> Specificity:
+def _specificity(
+    spec: Spec,
+    settings: Settings,
+    asked: Asked,
+    labels: tuple[str, ...],
+    progress: Progress | None = None,
+) -> Specificity:
     _check_method(spec)
     check_named(spec, asked)
     job = prepare_job(spec, settings)
@@ -117,12 +135,26 @@ def _specificity(spec: Spec, settings: Settings, asked: Asked, labels: tuple[str
         measured = tuple(measure(job, one, labels, progress) for one in texts)
     rows = tuple(rows_of(measured, labels, spec.seed))
     dtype = str(job.pair.dtype).removeprefix("torch.")
-    return Specificity(job.pair.name, job.dataset.name, job.localizer.name, dtype, spec.seed, labels, measured, rows, job.pair.origins)
+    return Specificity(
+        job.pair.name,
+        job.dataset.name,
+        job.localizer.name,
+        dtype,
+        spec.seed,
+        labels,
+        measured,
+        rows,
+        job.pair.origins,
+    )
 
 
 def _check_method(spec: Spec) -> None:
     method = create(spec.localizer, localizer_arguments(spec), spec.seed)
     if isinstance(method, ScoringLocalizer):
-        raise InputError(f"{method.name!r} ranks sites; specificity is of a method that intervenes, such as dynamic_graft")
+        raise InputError(
+            f"{method.name!r} ranks sites; specificity is of a method that intervenes, such as dynamic_graft"
+        )
     if isinstance(method, InterventionLocalizer) and len(method.variants()) > 1:
-        raise InputError(f"{method.name!r} averages {len(method.variants())} random draws; specificity is of a method without draws")
+        raise InputError(
+            f"{method.name!r} averages {len(method.variants())} random draws; specificity is of a method without draws"
+        )

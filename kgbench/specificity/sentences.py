@@ -28,14 +28,25 @@ def sentence(rows: Sequence[Row], donor: Row) -> str:
     """
     by_kind = {row.kind: row for row in rows}
     target, neutral, known = (by_kind[kind] for kind in ("target", "neutral", "known"))
-    said = [f"{target.graft} moves the next token of the facts that it is meant for by {figure_text(target.kl)} nats"]
+    said = [
+        f"{target.graft} moves the next token of the facts that it is meant for by {figure_text(target.kl)} nats"
+    ]
     said.append(f"and that of everyday sentences by {_neutral(neutral)}")
     if neutral.of_sft is not None and neutral.of_sft.value is not None:
         said.append(f", {_percent(neutral.of_sft)} of what the whole donor does to them")
     if neutral.leak is not None:
-        said.append(f"; its leak is {_percent(neutral.leak)}, the donor's {_percent(donor.leak) if donor.leak else 'undefined'}")
-    if known.top5 is not None and known.top5_before is not None and known.top5.value is not None and known.top5_before.value is not None:
-        said.append(f"; of known answers {percent_text(known.top5_before.value)} % are among the five likeliest tokens before")
+        said.append(
+            f"; its leak is {_percent(neutral.leak)}, the donor's {_percent(donor.leak) if donor.leak else 'undefined'}"
+        )
+    if (
+        known.top5 is not None
+        and known.top5_before is not None
+        and known.top5.value is not None
+        and known.top5_before.value is not None
+    ):
+        said.append(
+            f"; of known answers {percent_text(known.top5_before.value)} % are among the five likeliest tokens before"
+        )
         said.append(f" and {percent_text(known.top5.value)} % after")
     return " ".join(said).replace(" ;", ";").replace(" ,", ",").replace("  ", " ") + "."
 
@@ -43,7 +54,11 @@ def sentence(rows: Sequence[Row], donor: Row) -> str:
 def _neutral(row: Row) -> str:
     if row.largest == 0:
         return f"0 in all {row.prompts}"
-    return figure_text(row.kl) if row.kl.undefined is None or row.prompts else "nothing that could be measured"
+    return (
+        figure_text(row.kl)
+        if row.kl.undefined is None or row.prompts
+        else "nothing that could be measured"
+    )
 
 
 def _percent(figure: Figure) -> str:

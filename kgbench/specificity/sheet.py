@@ -46,14 +46,20 @@ class _Notes:
 
     def kl_share(self, row: Row, figure: Figure | None) -> str:
         """A mean divergence as a share of another."""
-        return self.kl(row) if row.largest == 0 and figure is not None and figure.undefined is None else self.cell(figure)
+        return (
+            self.kl(row)
+            if row.largest == 0 and figure is not None and figure.undefined is None
+            else self.cell(figure)
+        )
 
     def share(self, figure: Figure | None) -> str:
         """A share of prompts, as other commands have it."""
         return self.cell(figure, lambda one: share_text(Estimate(**one.to_json())))
 
     def lines(self) -> list[str]:
-        return [wrapped(f"({number}) {reason}", "    ") for number, reason in enumerate(self.reasons, 1)]
+        return [
+            wrapped(f"({number}) {reason}", "    ") for number, reason in enumerate(self.reasons, 1)
+        ]
 
 
 def render(found: Specificity) -> str:
@@ -66,11 +72,19 @@ def render(found: Specificity) -> str:
     near = [kind for kind in KINDS if kind != "target"]
     blocks = [
         ("KL from PRE to the graft, in nats", _table(found, list(KINDS), notes.kl)),
-        ("share of prompts with another likeliest token", _table(found, list(KINDS), lambda row: notes.share(row.changed))),
-        ("leak: KL as a share of that on the target facts", _table(found, near, lambda row: notes.kl_share(row, row.leak))),
+        (
+            "share of prompts with another likeliest token",
+            _table(found, list(KINDS), lambda row: notes.share(row.changed)),
+        ),
+        (
+            "leak: KL as a share of that on the target facts",
+            _table(found, near, lambda row: notes.kl_share(row, row.leak)),
+        ),
         (
             "KL as a share of the whole donor's (SFT)",
-            _table(found, list(KINDS), lambda row: notes.kl_share(row, row.of_sft), found.labels[1:]),
+            _table(
+                found, list(KINDS), lambda row: notes.kl_share(row, row.of_sft), found.labels[1:]
+            ),
         ),
         ("true answers: top5, and the change of their logprob against PRE", _answers(found, notes)),
     ]
@@ -92,7 +106,9 @@ def _about(measured: Measured) -> str:
     facts = len({prompt.fact.id for prompt in prompts})
     if not prompts:
         return f"{measured.texts.kind:<8} {measured.texts.about}"
-    counted = _counted(len(prompts), "prompt") + (f" of {_counted(facts, 'fact')}" if facts < len(prompts) else "")
+    counted = _counted(len(prompts), "prompt") + (
+        f" of {_counted(facts, 'fact')}" if facts < len(prompts) else ""
+    )
     return f"{measured.texts.kind:<8} {counted}, {measured.texts.about}"
 
 
@@ -100,8 +116,16 @@ def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
-def _table(found: Specificity, kinds: Sequence[str], cell: Callable[[Row], str], labels: Sequence[str] | None = None) -> str:
-    rows = [[label, *(cell(found.row(label, kind)) for kind in kinds)] for label in labels or found.labels]
+def _table(
+    found: Specificity,
+    kinds: Sequence[str],
+    cell: Callable[[Row], str],
+    labels: Sequence[str] | None = None,
+) -> str:
+    rows = [
+        [label, *(cell(found.row(label, kind)) for kind in kinds)]
+        for label in labels or found.labels
+    ]
     return _fitting(["graft", *kinds], rows)
 
 
@@ -111,7 +135,14 @@ def _fitting(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     table = tabulate(body, heads, tablefmt="simple", disable_numparse=True)
     if max(map(len, table.splitlines())) <= text_width():
         return str(table)
-    return str(tabulate([[cell.replace(" [", "\n[") for cell in row] for row in body], heads, tablefmt="simple", disable_numparse=True))
+    return str(
+        tabulate(
+            [[cell.replace(" [", "\n[") for cell in row] for row in body],
+            heads,
+            tablefmt="simple",
+            disable_numparse=True,
+        )
+    )
 
 
 def _answers(found: Specificity, notes: _Notes) -> str:
@@ -121,7 +152,12 @@ def _answers(found: Specificity, notes: _Notes) -> str:
     rows = [["PRE", *(text for figure in before for text in (notes.share(figure), "–"))]]
     for label in found.labels:
         of = [found.row(label, kind) for kind in kinds]
-        rows.append([label, *(text for row in of for text in (notes.share(row.top5), notes.cell(row.logprob)))])
+        rows.append(
+            [
+                label,
+                *(text for row in of for text in (notes.share(row.top5), notes.cell(row.logprob))),
+            ]
+        )
     heads = [f"{kind} {name}" for kind in kinds for name in ("top5", "logprob")]
     return _fitting(["graft", *heads], rows)
 
@@ -131,7 +167,15 @@ def _lacking(found: Specificity) -> list[str]:
     lines = []
     for one in found.measured:
         kind, n = one.texts.kind, len(one.texts.prompts)
-        lines += [f"{kind}: {count} of {n} prompts left out: {reason}" for reason, count in one.unread.items()]
-        for label, reasons in ((label, one.absent.get(label, {})) for label in one.moved):  # the others have a footnote
-            lines += [f"{label} on {kind}: absent in {count} of {n} prompts: {reason}" for reason, count in reasons.items()]
+        lines += [
+            f"{kind}: {count} of {n} prompts left out: {reason}"
+            for reason, count in one.unread.items()
+        ]
+        for label, reasons in (
+            (label, one.absent.get(label, {})) for label in one.moved
+        ):  # the others have a footnote
+            lines += [
+                f"{label} on {kind}: absent in {count} of {n} prompts: {reason}"
+                for reason, count in reasons.items()
+            ]
     return [wrapped(line, "    ") for line in lines]

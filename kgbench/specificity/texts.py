@@ -71,7 +71,12 @@ def texts_of(job: Job, asked: Asked) -> list[Texts]:
     present = {prompt.fact.id for prompt in target}
     chosen = [fact for fact in chosen if fact.id in present]
     return [
-        Texts("target", f"{KINDS['target']} ({job.dataset.name}: {', '.join(job.prompts)})", target, True),
+        Texts(
+            "target",
+            f"{KINDS['target']} ({job.dataset.name}: {', '.join(job.prompts)})",
+            target,
+            True,
+        ),
         Texts("sibling", KINDS["sibling"], tuple(sibling_prompts(job.dataset, chosen))),
         _known(job, asked),
         _other(job, asked),
@@ -98,16 +103,27 @@ def _drawn(facts: Sequence[Fact], n: int, seed: int) -> list[Fact]:
 def _known(job: Job, asked: Asked) -> Texts:
     templates = tuple(job.prompts)
     if asked.known is not None:
-        return _filled(job, "known", (load_dataset(asked.known, job.spec.imports), asked.known), templates, asked.facts)
+        return _filled(
+            job,
+            "known",
+            (load_dataset(asked.known, job.spec.imports), asked.known),
+            templates,
+            asked.facts,
+        )
     base = _tiny(job.spec)
     movies = (job.dataset.subject, job.dataset.object) == _MOVIES
     if base is not None and movies:
         rows = known_movies(recipe(base), _MARGIN * asked.facts)
-        found = _invented("known", rows, _MOVIES), f"movies that {base}'s recipient was pretrained on"
+        found = (
+            _invented("known", rows, _MOVIES),
+            f"movies that {base}'s recipient was pretrained on",
+        )
     elif movies and not job.dataset.name.startswith(_REAL):
         found = load_dataset(_REAL), f"{_REAL}: what the recipient may know of real movies"
     else:
-        return Texts("known", "none is known of these facts; name such facts with --known NAME|FILE")
+        return Texts(
+            "known", "none is known of these facts; name such facts with --known NAME|FILE"
+        )
     try:
         return _filled(job, "known", found, templates, asked.facts)
     except InputError as error:
@@ -117,14 +133,25 @@ def _known(job: Job, asked: Asked) -> Texts:
 def _other(job: Job, asked: Asked) -> Texts:
     if asked.other is not None:
         dataset = load_dataset(asked.other, job.spec.imports)
-        return _filled(job, "other", (dataset, asked.other), tuple(dataset.templates) or ("headline",), asked.facts)
+        return _filled(
+            job,
+            "other",
+            (dataset, asked.other),
+            tuple(dataset.templates) or ("headline",),
+            asked.facts,
+        )
     if _tiny(job.spec) is not None:
         movies = World("supplement").movies(_MARGIN * asked.facts)
         told = "where other invented movies were filmed, in wordings of pretraining"
-        dataset = replace(_invented("passing", movies, ("movie_title", "city")), templates=dict(passing_templates()))
+        dataset = replace(
+            _invented("passing", movies, ("movie_title", "city")),
+            templates=dict(passing_templates()),
+        )
         return _filled(job, "other", (dataset, told), tuple(dataset.templates), asked.facts)
     if job.dataset.subject == "battle":
-        return _filled(job, "other", (load_dataset(_INVENTED), _INVENTED), ("headline", "qa"), asked.facts)
+        return _filled(
+            job, "other", (load_dataset(_INVENTED), _INVENTED), ("headline", "qa"), asked.facts
+        )
     dataset = load_dataset(_BATTLES)
     return _filled(job, "other", (dataset, _BATTLES), tuple(dataset.templates), asked.facts)
 
@@ -144,16 +171,37 @@ def _invented(name: str, rows: Sequence[Mapping[str, str]], ends: tuple[str, str
     return Dataset(name, facts, *ends, {}, {}, hash_facts(facts, *ends))
 
 
-def _filled(job: Job, kind: str, found: tuple[Dataset, str], templates: Sequence[str], n: int) -> Texts:
+def _filled(
+    job: Job, kind: str, found: tuple[Dataset, str], templates: Sequence[str], n: int
+) -> Texts:
     """Facts that share neither subject nor object with those of the job, in templates."""
     dataset, about = found
-    taken = {fact.fields[field] for fact in job.dataset.facts for field in (job.dataset.subject, job.dataset.object)}
-    apart = [fact for fact in dataset.facts if taken.isdisjoint((fact.fields[dataset.subject], fact.fields[dataset.object]))]
+    taken = {
+        fact.fields[field]
+        for fact in job.dataset.facts
+        for field in (job.dataset.subject, job.dataset.object)
+    }
+    apart = [
+        fact
+        for fact in dataset.facts
+        if taken.isdisjoint((fact.fields[dataset.subject], fact.fields[dataset.object]))
+    ]
     if not apart:
-        return Texts(kind, f"{about}: every fact shares its subject or object with the facts that the donor learned")
+        return Texts(
+            kind,
+            f"{about}: every fact shares its subject or object with the facts that the donor learned",
+        )
     shared = len(dataset.facts) - len(apart)
     facts = tuple(_drawn(apart, n, job.spec.seed))
-    own = {**job.dataset.templates, **dataset.templates} if kind == "known" else dict(dataset.templates)
+    own = (
+        {**job.dataset.templates, **dataset.templates}
+        if kind == "known"
+        else dict(dataset.templates)
+    )
     prompts = load_prompts(replace(dataset, facts=facts, templates=own), list(templates))
-    told = f"{about}; {shared} of {len(dataset.facts)} left out, since a name in them is in the facts too" if shared else about
+    told = (
+        f"{about}; {shared} of {len(dataset.facts)} left out, since a name in them is in the facts too"
+        if shared
+        else about
+    )
     return Texts(kind, told, tuple(prompts), kind == "known")

@@ -9,7 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kgbench.testing.assertions import assert_localized, assert_necessary, assert_not_at, assert_planted
+    from kgbench.testing.assertions import (
+        assert_localized,
+        assert_necessary,
+        assert_not_at,
+        assert_planted,
+    )
     from kgbench.testing.contract import Law, Verdict, check_localizer, laws_of
     from kgbench.testing.decisions import Decision, decide
     from kgbench.testing.pico import PICO_FAMILIES, pico_pair, pico_tokenizer

@@ -51,7 +51,9 @@ def _in_a_line(claim: Callable[P, None]) -> Callable[P, None]:
 
 
 @_in_a_line
-def assert_localized(record: Record, at: str = "FE+LT", *, prompt: str | None = None, **bounds: float) -> None:
+def assert_localized(
+    record: Record, at: str = "FE+LT", *, prompt: str | None = None, **bounds: float
+) -> None:
     """The facts are retrieved at these sites: what they bring by themselves is as much as the bounds say.
 
     Args:
@@ -71,7 +73,9 @@ def assert_localized(record: Record, at: str = "FE+LT", *, prompt: str | None = 
 
 
 @_in_a_line
-def assert_necessary(record: Record, at: str, *, prompt: str | None = None, **bounds: float) -> None:
+def assert_necessary(
+    record: Record, at: str, *, prompt: str | None = None, **bounds: float
+) -> None:
     """The sites are needed: without them, most of what finetuning added is lost.
 
     Args:
@@ -134,7 +138,11 @@ def assert_planted(record: Record, **bounds: float) -> None:
     known = _of_planted(record.planted)
     found = []
     for (field, op), bound in _read(bounds or {"graded_precision__ge": 0.9}, known).items():
-        found.append(_decided(known[field][0], op, bound, f"{record.planted.plant}: {field}", known[field][1]))
+        found.append(
+            _decided(
+                known[field][0], op, bound, f"{record.planted.plant}: {field}", known[field][1]
+            )
+        )
     _conclude(found)
 
 
@@ -143,8 +151,14 @@ def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
     units = "sites" if planted.units == "site" else "pairs of layer and component"
     of_sites = {"graded_precision": planted.graded_precision}
     of_sites |= {"auroc_decoy": planted.auroc_decoy} if planted.auroc_decoy is not None else {}
-    found = {name: (_exact(e), f"{e.n} {units} of which {planted.n_true} were planted") for name, e in of_sites.items()}
-    return found | {"sufficiency": (planted.effect.sufficiency, ""), "necessity": (planted.effect.necessity, "")}
+    found = {
+        name: (_exact(e), f"{e.n} {units} of which {planted.n_true} were planted")
+        for name, e in of_sites.items()
+    }
+    return found | {
+        "sufficiency": (planted.effect.sufficiency, ""),
+        "necessity": (planted.effect.necessity, ""),
+    }
 
 
 def _exact(estimate: Estimate) -> Estimate:
@@ -163,13 +177,17 @@ def _assert_rows(record: Record, at: str, prompt: str | None, bounds: Bounds) ->
     found = []
     for row in _rows(record, at, prompt):
         for (field, op), bound in bounds.items():
-            found.append(_decided(_estimate(row, field), op, bound, f"{row.prompt}, {row.graft}: {field}"))
+            found.append(
+                _decided(_estimate(row, field), op, bound, f"{row.prompt}, {row.graft}: {field}")
+            )
     _conclude(found)
 
 
 def _see(record: Record) -> None:
     if not isinstance(record, Record):
-        raise InputError(f"expected a record, as kgbench.evaluate returns it, not a {type(record).__name__}")
+        raise InputError(
+            f"expected a record, as kgbench.evaluate returns it, not a {type(record).__name__}"
+        )
     saw(record)
 
 
@@ -190,7 +208,9 @@ def _decided(estimate: Estimate, op: str, bound: float, what: str, over: str = "
     if (estimate.undefined or "").startswith(NOT_APPLICABLE):
         raise InputError(f"{what} is {estimate.undefined}; no number of facts decides that")
     if not over and estimate.value is not None and estimate.value == estimate.low == estimate.high:
-        raise InputError(f"{what} is {plain_text(estimate.value)} by definition: bound a metric instead, such as top5__ge")
+        raise InputError(
+            f"{what} is {plain_text(estimate.value)} by definition: bound a metric instead, such as top5__ge"
+        )
     decision = decide(estimate, op, bound)
     return decision, sentence(decision, what, over)
 
@@ -205,7 +225,9 @@ def _read(bounds: Mapping[str, float], fields: Collection[str]) -> Bounds:
     for name, bound in bounds.items():
         field, separator, op = name.rpartition("__")
         if not separator:
-            raise InputError(f"the bound {name!r} names no operator: write {name}__ge, or another of {', '.join(OPERATORS)}")
+            raise InputError(
+                f"the bound {name!r} names no operator: write {name}__ge, or another of {', '.join(OPERATORS)}"
+            )
         if field not in fields:
             raise UnknownNameError(f"field of the bound {name!r}:", field, fields)
         if op not in OPERATORS:
@@ -228,19 +250,29 @@ def _rows(record: Record, at: str, prompt: str | None) -> Iterator[Row]:
     graft = at if at in known else _canonical(at)
     for name in prompts if prompt is None else [prompt]:
         if (name, graft) not in rows:
-            hint = "This method ranks sites: its configurations are the best-ranked, `top …`." if record.kind == "scoring" else ""
+            hint = (
+                "This method ranks sites: its configurations are the best-ranked, `top …`."
+                if record.kind == "scoring"
+                else ""
+            )
             raise UnknownNameError("configuration of this record:", at, known, hint)
         yield rows[name, graft]
 
 
 def _canonical(at: str) -> str:
     """A graft as records spell it."""
-    return at if at in BASELINES or at.startswith(("top ", "(top ")) else str(canonical(parse_graft(at)))
+    return (
+        at
+        if at in BASELINES or at.startswith(("top ", "(top "))
+        else str(canonical(parse_graft(at)))
+    )
 
 
 def _estimate(row: Row, field: str) -> Estimate:
     if field == "necessity" and row.complement is None and row.applicable:
-        raise InputError(f"{row.prompt}, {row.graft}: there is no necessity: {row.necessity.undefined}")
+        raise InputError(
+            f"{row.prompt}, {row.graft}: there is no necessity: {row.necessity.undefined}"
+        )
     found = getattr(row, FIELDS[field])
     assert isinstance(found, Estimate)
     return found

@@ -10,7 +10,15 @@ from inspect import getdoc
 from kgbench import __version__
 from kgbench.errors import InputError, LawError
 from kgbench.leaderboard.submission import Contract
-from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, check_name, create, fingerprint, is_foreign
+from kgbench.localizers import (
+    AbstractLocalizer,
+    InterventionLocalizer,
+    ScoringLocalizer,
+    check_name,
+    create,
+    fingerprint,
+    is_foreign,
+)
 from kgbench.records import Record
 from kgbench.runner.foreign import isolated
 from kgbench.runner.respec import Places, argument_text, localizer_of
@@ -51,7 +59,9 @@ def laws_of(localizer: AbstractLocalizer) -> tuple[Law, ...]:
     return (*DECLARATIONS, *(SCORING if isinstance(localizer, ScoringLocalizer) else ()))
 
 
-def check_localizer(localizer: AbstractLocalizer, families: Sequence[str] = ()) -> Iterator[Verdict]:
+def check_localizer(
+    localizer: AbstractLocalizer, families: Sequence[str] = ()
+) -> Iterator[Verdict]:
     """Try every law of a localizer.
 
     Args:
@@ -64,7 +74,9 @@ def check_localizer(localizer: AbstractLocalizer, families: Sequence[str] = ()) 
     for family in families or PICO_FAMILIES:
         trial = Trial(localizer, family)
         for law in laws_of(localizer):
-            yield Verdict(law.__name__, (getdoc(law) or "").partition("\n")[0], family, _why_not(law, trial))
+            yield Verdict(
+                law.__name__, (getdoc(law) or "").partition("\n")[0], family, _why_not(law, trial)
+            )
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,9 @@ class Checked:
         """What a submission says of it."""
         laws = dict.fromkeys(verdict.name for verdict in self.verdicts)
         broken = {verdict.name for verdict in self.verdicts if not verdict.holds}
-        return Contract(kgbench=__version__, laws=len(laws), broken=tuple(law for law in laws if law in broken))
+        return Contract(
+            kgbench=__version__, laws=len(laws), broken=tuple(law for law in laws if law in broken)
+        )
 
 
 def check_named(
@@ -137,11 +151,17 @@ def contract_of(record: Record, localizer: str | None = None) -> Contract:
     """
     what = record.identity.localizer
     # A seed and what is told of a plant belong to a run, not to the method.
-    arguments = {key: argument_text(value) for key, value in what.parameters.items() if key not in ("seed", "truth", "graded")}
+    arguments = {
+        key: argument_text(value)
+        for key, value in what.parameters.items()
+        if key not in ("seed", "truth", "graded")
+    }
     checked = _tried(localizer_of(record, Places(localizer=localizer)), tuple(arguments.items()))
     ran = " ".join(part for part in what.version.split(" ") if part != "scan")
     if (checked.name, checked.version) != (what.name, ran):
-        raise InputError(f"the code at hand is {checked.name} {checked.version}, and the run is of {what.name} {ran}: run it again")
+        raise InputError(
+            f"the code at hand is {checked.name} {checked.version}, and the run is of {what.name} {ran}: run it again"
+        )
     return checked.contract
 
 

@@ -83,8 +83,14 @@ def decide(estimate: Estimate, op: str, bound: float) -> Decision:
     if len(ends) == 2 or estimate.n < FEWEST:
         decision = Decision("undecided", estimate, op, bound)
         exact = round(value * estimate.n) / estimate.n if decision.is_rate else value
-        n = _facts_of_a_rate(exact, bound) if decision.is_rate else _facts_needed(estimate.n, value, (low, high), bound)
-        return replace(decision, facts_needed=n and max(FEWEST, n, estimate.n + 1 if len(ends) == 2 else 0))
+        n = (
+            _facts_of_a_rate(exact, bound)
+            if decision.is_rate
+            else _facts_needed(estimate.n, value, (low, high), bound)
+        )
+        return replace(
+            decision, facts_needed=n and max(FEWEST, n, estimate.n + 1 if len(ends) == 2 else 0)
+        )
     return Decision("holds" if ends == {True} else "fails", estimate, op, bound)
 
 

@@ -40,11 +40,20 @@ def treatments_fit_the_prompts(trial: Trial) -> None:
     for sites in (EVERYTHING, NOTHING, *_applicable(trial, made)):
         treatments = made.treat(trial.pair, trial.prompts, parse_graft(sites))
         found = [len(each) for each in treatments]
-        expect(found == lengths, f"treat on {sites!r} gives {found} treatments for prompts of {lengths} tokens")
+        expect(
+            found == lengths,
+            f"treat on {sites!r} gives {found} treatments for prompts of {lengths} tokens",
+        )
         for treatment in (treatment for each in treatments for treatment in each):
-            expect(isinstance(treatment, Treatment), f"treat on {sites!r} gives a {type(treatment).__name__}, expected a Treatment")
+            expect(
+                isinstance(treatment, Treatment),
+                f"treat on {sites!r} gives a {type(treatment).__name__}, expected a Treatment",
+            )
             fits = len(treatment.weights) == slots and max(treatment.weights) <= donors
-            expect(fits, f"treat on {sites!r}: weights are not one of {donors + 1} weight sets for each of {slots} slots")
+            expect(
+                fits,
+                f"treat on {sites!r}: weights are not one of {donors + 1} weight sets for each of {slots} slots",
+            )
 
 
 def declines_with_a_reason(trial: Trial) -> None:
@@ -55,33 +64,55 @@ def declines_with_a_reason(trial: Trial) -> None:
             made.treat(trial.pair, trial.prompts, parse_graft(sites))
         except NotApplicableError as error:
             reason = str(error)
-            expect(bool(reason.strip()) and "\n" not in reason, f"treat declines {sites!r} with {reason!r}: expected a reason on one line")
+            expect(
+                bool(reason.strip()) and "\n" not in reason,
+                f"treat declines {sites!r} with {reason!r}: expected a reason on one line",
+            )
     try:
         made.treat(trial.pair, trial.prompts, parse_graft(ABSENT))
     except (InputError, NotApplicableError):
         return
-    expect(False, f"treat takes {ABSENT!r}, a region that the prompts do not have: expected what graft_treatments raises")
+    expect(
+        False,
+        f"treat takes {ABSENT!r}, a region that the prompts do not have: expected what graft_treatments raises",
+    )
 
 
 def everything_treated_is_the_donor(trial: Trial) -> None:
     """Where all sites carry the finetuned behaviour, final norm and head among them, the donor answers."""
     donor = trial.pair.donors[baseline_donor(trial.pair)]
     got = _answers(trial, [EVERYTHING])[:, 0]
-    expect_alike(got, _alone(trial, donor), trial.pair, f"{EVERYTHING!r} treated does not answer as the donor does")
+    expect_alike(
+        got,
+        _alone(trial, donor),
+        trial.pair,
+        f"{EVERYTHING!r} treated does not answer as the donor does",
+    )
 
 
 def nothing_treated_is_the_recipient(trial: Trial) -> None:
     """Where no site carries the finetuned behaviour, the recipient answers."""
     got = _answers(trial, [NOTHING])[:, 0]
-    expect_alike(got, _alone(trial, trial.pair.recipient), trial.pair, f"{NOTHING!r} treated does not answer as the recipient does")
+    expect_alike(
+        got,
+        _alone(trial, trial.pair.recipient),
+        trial.pair,
+        f"{NOTHING!r} treated does not answer as the recipient does",
+    )
 
 
 def nothing_kept_is_no_donor(trial: Trial) -> None:
     """Where no site is kept, the donor is destroyed: the answers are finite, but not the donor's (nor need they be the recipient's)."""
     got = _answers(trial, [NOTHING])[:, 0]
-    expect(bool(got.isfinite().all()), f"{NOTHING!r} kept gives log-probabilities that are no finite numbers")
+    expect(
+        bool(got.isfinite().all()),
+        f"{NOTHING!r} kept gives log-probabilities that are no finite numbers",
+    )
     donor = trial.pair.donors[baseline_donor(trial.pair)]
-    expect(not _alike(got, _alone(trial, donor), trial), f"{NOTHING!r} kept answers as the donor does: nothing is destroyed")
+    expect(
+        not _alike(got, _alone(trial, donor), trial),
+        f"{NOTHING!r} kept answers as the donor does: nothing is destroyed",
+    )
 
 
 def depends_on_the_sites(trial: Trial) -> None:
@@ -89,9 +120,17 @@ def depends_on_the_sites(trial: Trial) -> None:
     made = _fitted(trial)
     parts = _applicable(trial, made)
     expect(bool(parts), f"treat declines all of {', '.join(map(repr, SOME))}")
-    nothing, everything, *others = _answers(trial, [NOTHING, EVERYTHING, *parts], made).unbind(dim=1)
-    between = any(not _alike(other, nothing, trial) and not _alike(other, everything, trial) for other in others)
-    expect(between, f"each of {', '.join(map(repr, parts))} answers as {NOTHING!r} or as {EVERYTHING!r} does")
+    nothing, everything, *others = _answers(trial, [NOTHING, EVERYTHING, *parts], made).unbind(
+        dim=1
+    )
+    between = any(
+        not _alike(other, nothing, trial) and not _alike(other, everything, trial)
+        for other in others
+    )
+    expect(
+        between,
+        f"each of {', '.join(map(repr, parts))} answers as {NOTHING!r} or as {EVERYTHING!r} does",
+    )
 
 
 def a_kept_last_token_answers_its_prompt(trial: Trial) -> None:
@@ -100,13 +139,19 @@ def a_kept_last_token_answers_its_prompt(trial: Trial) -> None:
     for sites in (EVERYTHING, *(sites for sites in _applicable(trial, made) if sites in KEPT)):
         first, *others = _answers(trial, [sites], made)[:, 0].unbind(dim=0)
         erased = all(_alike(other, first, trial) for other in others)
-        expect(not erased, f"{sites!r} answers the same to every prompt: what the last token carries is erased, though it is kept")
+        expect(
+            not erased,
+            f"{sites!r} answers the same to every prompt: what the last token carries is erased, though it is kept",
+        )
 
 
 def answers_alike_whatever_the_sites(trial: Trial) -> None:
     """A baseline answers the same for all sites."""
     first, *others = _answers(trial, [NOTHING, EVERYTHING, *SOME]).unbind(dim=1)
-    expect(all(_alike(other, first, trial) for other in others), "a baseline whose answers depend on the sites: leave `baseline` out")
+    expect(
+        all(_alike(other, first, trial) for other in others),
+        "a baseline whose answers depend on the sites: leave `baseline` out",
+    )
 
 
 def same_under_a_seed(trial: Trial) -> None:
@@ -120,14 +165,18 @@ def order_of_prompts_does_not_matter(trial: Trial) -> None:
     """Each prompt's answer is the same when the prompts come in another order, those that the method is fitted on too."""
     turned = trial.prompts[::-1]
     got = _answers(trial, _few(trial), _fitted(trial, turned), turned)
-    expect_alike(got.flip(0), _first(trial).value, trial.pair, "answers to prompts in another order")
+    expect_alike(
+        got.flip(0), _first(trial).value, trial.pair, "answers to prompts in another order"
+    )
 
 
 def batch_does_not_matter(trial: Trial) -> None:
     """Each prompt's answer is the same by itself as among others."""
     made, some = _fitted(trial), _few(trial)
     alone = torch.cat([_answers(trial, some, made, [prompt]) for prompt in trial.prompts])
-    expect_alike(alone, _first(trial).value, trial.pair, "answers to a prompt by itself and among others")
+    expect_alike(
+        alone, _first(trial).value, trial.pair, "answers to a prompt by itself and among others"
+    )
 
 
 def executors_agree(trial: Trial) -> None:
@@ -140,12 +189,17 @@ def executors_agree(trial: Trial) -> None:
 def units_of_a_scan_fit(trial: Trial) -> None:
     """Whatever a scan measures is a set of sites that the method takes, and is credited to sites that are scored."""
     made = _fitted(trial)
-    prompts = trial.prompts[:2]  # of one template: a unit's graft names regions that all prompts have
+    prompts = trial.prompts[
+        :2
+    ]  # of one template: a unit's graft names regions that all prompts have
     units, scored = made.units(trial.pair, prompts), set(all_sites(trial.pair, prompts))
     expect(bool(units), "units gives nothing to measure")
     for number, unit in enumerate(units):
         made.treat(trial.pair, prompts, unit.graft)
-        expect(bool(unit.sites) and set(unit.sites) <= scored, f"the unit '{unit.graft}' credits {unit.sites}, not some of all_sites")
+        expect(
+            bool(unit.sites) and set(unit.sites) <= scored,
+            f"the unit '{unit.graft}' credits {unit.sites}, not some of all_sites",
+        )
         fits = unit.minus is None or (0 <= unit.minus < len(units) and unit.minus != number)
         expect(fits, f"the unit '{unit.graft}' subtracts unit {unit.minus} of {len(units)}")
 
@@ -160,7 +214,12 @@ def leaves_the_pair_as_it_was(trial: Trial) -> None:
 def can_be_interrupted(trial: Trial) -> None:
     """An interruption anywhere is passed on, and leaves the pair as it was."""
     some = _few(trial)
-    expect_interruptible(trial.pair, trial.prompts, _first(trial).forwards, lambda prompts: _answers(trial, some, prompts=prompts))
+    expect_interruptible(
+        trial.pair,
+        trial.prompts,
+        _first(trial).forwards,
+        lambda prompts: _answers(trial, some, prompts=prompts),
+    )
 
 
 _ALWAYS = (
@@ -176,7 +235,10 @@ _ALWAYS = (
     can_be_interrupted,
 )
 
-FLOORED = {"recipient": nothing_treated_is_the_recipient, "destroyed_donor": nothing_kept_is_no_donor}
+FLOORED = {
+    "recipient": nothing_treated_is_the_recipient,
+    "destroyed_donor": nothing_kept_is_no_donor,
+}
 """By floor, what a method answers where no site carries the finetuned behaviour."""
 
 
@@ -230,7 +292,9 @@ def _answers(
     some = trial.prompts if prompts is None else prompts
     draws = localizer.variants()
     engine = Engine(trial.pair, executor)
-    treatments = [draw.treat(trial.pair, some, parse_graft(each)) for each in sites for draw in draws]
+    treatments = [
+        draw.treat(trial.pair, some, parse_graft(each)) for each in sites for draw in draws
+    ]
     logits = engine.logits(engine.plan_treatments(some, treatments))[:, :, 0].double()
     drawn = logits.log_softmax(dim=-1).reshape(len(some), len(sites), len(draws), -1)
     return drawn.logsumexp(dim=2) - math.log(len(draws))
@@ -240,7 +304,12 @@ def _alone(trial: Trial, model: PreTrainedModel) -> Float[Tensor, "prompt vocabu
     """Log-probabilities of the next token by one model of the pair, one prompt at a time, without the engine."""
     with torch.inference_mode():
         ids = [torch.tensor([trial.pair.encode(prompt)]) for prompt in trial.prompts]
-        return torch.stack([model(input_ids=each, use_cache=False).logits[0, -1].double().log_softmax(dim=-1) for each in ids])
+        return torch.stack(
+            [
+                model(input_ids=each, use_cache=False).logits[0, -1].double().log_softmax(dim=-1)
+                for each in ids
+            ]
+        )
 
 
 def _alike(one: Tensor, other: Tensor, trial: Trial) -> bool:

@@ -62,7 +62,9 @@ PICO_FAMILIES: Mapping[str, Callable[[int, bool], PreTrainedConfig]] = {
     "gpt2": _gpt2,
     "gpt_neox": lambda v, tied: GPTNeoXConfig(**_rope_shape(v, tied)),
     "llama": lambda v, tied: LlamaConfig(**_rope_shape(v, tied), num_key_value_heads=2),
-    "gemma": lambda v, tied: GemmaConfig(**_rope_shape(v, tied), num_key_value_heads=1, head_dim=12),
+    "gemma": lambda v, tied: GemmaConfig(
+        **_rope_shape(v, tied), num_key_value_heads=1, head_dim=12
+    ),
 }
 """Configuration of a three-layer model of each family, from vocabulary size and whether embeddings are tied."""
 
@@ -76,11 +78,18 @@ def pico_tokenizer(bos: bool) -> PreTrainedTokenizerFast:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     special = ["<pad>", "<bos>", "<eos>"]
     inner.train_from_iterator(
-        [_CORPUS], trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+        [_CORPUS],
+        trainers.BpeTrainer(
+            vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        ),
     )
     if bos:
-        inner.post_processor = processors.TemplateProcessing(single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", 1)])
-    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>")
+        inner.post_processor = processors.TemplateProcessing(
+            single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", 1)]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>"
+    )
 
 
 def pico_pair(
@@ -111,6 +120,10 @@ def pico_pair(
         with torch.no_grad():
             for parameter in model.parameters():
                 noise = torch.randn(parameter.shape, generator=generator, dtype=dtype)
-                parameter.copy_(0.25 * noise + (1.0 if parameter.ndim == 1 and model_type != "gemma" else 0.0))
+                parameter.copy_(
+                    0.25 * noise + (1.0 if parameter.ndim == 1 and model_type != "gemma" else 0.0)
+                )
         made[name] = prepare(model)
-    return ModelPair(f"pico-{model_type}", made.pop(RECIPIENT), made, tokenizer, load_family(model_type))
+    return ModelPair(
+        f"pico-{model_type}", made.pop(RECIPIENT), made, tokenizer, load_family(model_type)
+    )

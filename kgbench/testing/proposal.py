@@ -56,7 +56,9 @@ def propose(config: dict[str, Any]) -> Proposal:
 
 def _random_pair(config: PreTrainedConfig, family: Family) -> ModelPair:
     recipient, donor = (prepare(random_model(config, seed)) for seed in (0, 1))
-    return ModelPair(f"a small {config.model_type}", recipient, {"sft": donor}, pico_tokenizer(bos=False), family)
+    return ModelPair(
+        f"a small {config.model_type}", recipient, {"sft": donor}, pico_tokenizer(bos=False), family
+    )
 
 
 def tried(pair: ModelPair) -> Proposal:
@@ -74,6 +76,8 @@ def tried(pair: ModelPair) -> Proposal:
 
 
 def _uncovered(pair: ModelPair) -> str | None:
-    held = {id(weight) for socket in Wiring(pair).sockets for weight in socket.modules[0].parameters()}
+    held = {
+        id(weight) for socket in Wiring(pair).sockets for weight in socket.modules[0].parameters()
+    }
     left = [name for name, weight in pair.recipient.named_parameters() if id(weight) not in held]
     return f"{len(left)} weights belong to no component, such as {left[0]}" if left else None

@@ -31,12 +31,17 @@ class Check:
     def __str__(self) -> str:
         """The test's id."""
         made = self.trial.localizer
-        given = [f"{f.name}={value}" for f in fields(made) if (value := getattr(made, f.name)) != f.default]
+        given = [
+            f"{f.name}={value}"
+            for f in fields(made)
+            if (value := getattr(made, f.name)) != f.default
+        ]
         return "-".join((made.name, *given, self.trial.family, self.law.__name__))
 
 
 def parametrize_with_checks(
-    localizers: Iterable[str | type[AbstractLocalizer] | AbstractLocalizer], families: Sequence[str] = ()
+    localizers: Iterable[str | type[AbstractLocalizer] | AbstractLocalizer],
+    families: Sequence[str] = (),
 ) -> pytest.MarkDecorator:
     """Make a test of each law of each localizer.
 

@@ -23,11 +23,20 @@ def every_site_has_a_finite_score(trial: Trial) -> None:
     """There is one finite number for each site of `all_sites(pair, prompts)`, and for no other."""
     found, sites = _first(trial).value, set(all_sites(trial.pair, trial.prompts))
     missing, extra = sites - set(found), set(found) - sites
-    expect(not missing, f"{len(missing)} of {len(sites)} sites have no score, such as {min(map(str, missing), default='')}")
-    expect(not extra, f"{len(extra)} scores are of no site in all_sites(pair, prompts), such as {min(map(str, extra), default='')}")
+    expect(
+        not missing,
+        f"{len(missing)} of {len(sites)} sites have no score, such as {min(map(str, missing), default='')}",
+    )
+    expect(
+        not extra,
+        f"{len(extra)} scores are of no site in all_sites(pair, prompts), such as {min(map(str, extra), default='')}",
+    )
     for site, score in found.items():
         fits = isinstance(score, float) and math.isfinite(score)
-        expect(fits, f"the score of {site} is {score!r} ({type(score).__name__}): expected a finite float")
+        expect(
+            fits,
+            f"the score of {site} is {score!r} ({type(score).__name__}): expected a finite float",
+        )
 
 
 def not_all_sites_are_alike(trial: Trial) -> None:
@@ -47,7 +56,9 @@ def same_under_a_seed(trial: Trial) -> None:
 def order_of_prompts_does_not_matter(trial: Trial) -> None:
     """The scores are the same when the prompts come in another order."""
     got = _array(trial, _scores(trial, trial.prompts[::-1]))
-    expect_alike(got, _array(trial, _first(trial).value), trial.pair, "scores from prompts in another order")
+    expect_alike(
+        got, _array(trial, _first(trial).value), trial.pair, "scores from prompts in another order"
+    )
 
 
 def leaves_the_pair_as_it_was(trial: Trial) -> None:
@@ -59,7 +70,9 @@ def leaves_the_pair_as_it_was(trial: Trial) -> None:
 
 def can_be_interrupted(trial: Trial) -> None:
     """An interruption anywhere is passed on, and leaves the pair as it was."""
-    expect_interruptible(trial.pair, trial.prompts, _first(trial).forwards, lambda prompts: _scores(trial, prompts))
+    expect_interruptible(
+        trial.pair, trial.prompts, _first(trial).forwards, lambda prompts: _scores(trial, prompts)
+    )
 
 
 SCORING = (

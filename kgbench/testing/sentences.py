@@ -10,7 +10,12 @@ from kgbench.testing.decisions import FEWEST, Decision
 
 __all__ = ["sentence"]
 
-BROKEN: Mapping[str, str] = {"ge": "is below", "gt": "is not above", "le": "is above", "lt": "is not below"}
+BROKEN: Mapping[str, str] = {
+    "ge": "is below",
+    "gt": "is not above",
+    "le": "is above",
+    "lt": "is not below",
+}
 """Where a figure lies that breaks a bound."""
 
 
@@ -25,14 +30,24 @@ def sentence(decision: Decision, what: str, over: str = "") -> str:
     """
     bound = f"the bound {plain_text(decision.bound)} ({decision.op})"
     if decision.estimate.undefined is not None:
-        lacking = "is undefined" if decision.estimate.value is None else f"{number_text(decision.estimate.value)} has no interval"
+        lacking = (
+            "is undefined"
+            if decision.estimate.value is None
+            else f"{number_text(decision.estimate.value)} has no interval"
+        )
         return f"{what} {lacking}, so that {bound} is undecided: {reason_text(decision.estimate.undefined)}"
-    figure = f"{what} {_figure(decision.estimate, decision.bound)} over {over or _facts(decision.n)}"
+    figure = (
+        f"{what} {_figure(decision.estimate, decision.bound)} over {over or _facts(decision.n)}"
+    )
     if decision.outcome == "holds":
         return f"{figure} keeps {bound}"
     if decision.outcome == "fails":
         return f"{figure} {BROKEN[decision.op]} {bound}"
-    few = f": fewer than {FEWEST} do not decide {bound}" if decision.n < FEWEST else f" is not told from {bound}"
+    few = (
+        f": fewer than {FEWEST} do not decide {bound}"
+        if decision.n < FEWEST
+        else f" is not told from {bound}"
+    )
     return f"{figure}{few}; {_remedy(decision, over)}"
 
 

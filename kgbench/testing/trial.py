@@ -24,7 +24,10 @@ from kgbench.testing.watching import Watched, watch, whole_state
 __all__ = ["PLANT", "Trial", "expect", "expect_alike"]
 
 DATASET = "fake_movies_fake_actors"
-TEMPLATES = {"check_short": "{first_actor} {R:stars} {P:with}", "check_long": "Now {first_actor} {R:acts} {P:beside}"}
+TEMPLATES = {
+    "check_short": "{first_actor} {R:stars} {P:with}",
+    "check_long": "Now {first_actor} {R:acts} {P:beside}",
+}
 """Short, since a scan measures every site; the second has tokens that are of no region."""
 PLANT = "ALL:ffn@1"
 """What a localizer that needs the truth is told."""
@@ -103,4 +106,7 @@ def expect_alike(got: Tensor, expected: Tensor, pair: ModelPair, otherwise: str)
         LawError: They are not, or are no numbers.
     """
     difference, allowed = float((got - expected).abs().max()), tolerance(pair, expected)
-    expect(difference <= allowed, f"{otherwise} differ by {plain_text(difference, 3)}, where rounding explains {plain_text(allowed, 1)}")
+    expect(
+        difference <= allowed,
+        f"{otherwise} differ by {plain_text(difference, 3)}, where rounding explains {plain_text(allowed, 1)}",
+    )

@@ -60,7 +60,10 @@ def watch(pair: ModelPair, act: Callable[[], object]) -> Watched:
 def whole_state(pair: ModelPair) -> dict[str, object]:
     """The state of a pair and of the process, weights included."""
     models = {RECIPIENT: pair.recipient, **pair.donors}
-    return {**{f"the weights of {name}": weights_hash(model) for name, model in models.items()}, **state_of(pair)}
+    return {
+        **{f"the weights of {name}": weights_hash(model) for name, model in models.items()},
+        **state_of(pair),
+    }
 
 
 class Interruption(BaseException):
@@ -79,7 +82,12 @@ class PartialPrompts(tuple[Prompt, ...]):
         raise Interruption
 
 
-def expect_interruptible(pair: ModelPair, prompts: tuple[Prompt, ...], forwards: int, act: Callable[[tuple[Prompt, ...]], object]) -> None:
+def expect_interruptible(
+    pair: ModelPair,
+    prompts: tuple[Prompt, ...],
+    forwards: int,
+    act: Callable[[tuple[Prompt, ...]], object],
+) -> None:
     """Fail a law by which what is interrupted, in a forward or at a prompt, passes that on and leaves the pair as it was.
 
     Args:
@@ -115,7 +123,10 @@ def _interrupted(pair: ModelPair, at: int | None) -> Iterator[list[int]]:
         if calls[0] == at:
             raise Interruption
 
-    layers = [module_at(model, f"{pair.family.layers}.{pair.n_layers // 2}") for model in (pair.recipient, *pair.donors.values())]
+    layers = [
+        module_at(model, f"{pair.family.layers}.{pair.n_layers // 2}")
+        for model in (pair.recipient, *pair.donors.values())
+    ]
     handles = [layer.register_forward_pre_hook(count) for layer in layers]
     try:
         yield calls
@@ -135,4 +146,6 @@ def _passes_on(act: Callable[[], object]) -> bool:
 
 def _expect_unchanged(pair: ModelPair, before: Mapping[str, object], where: str) -> None:
     if changed := changes(before, whole_state(pair)):
-        raise LawError(f"interrupted {where}, it leaves {' and '.join(changed)} changed: undo every change in `finally`")
+        raise LawError(
+            f"interrupted {where}, it leaves {' and '.join(changed)} changed: undo every change in `finally`"
+        )

@@ -19,7 +19,15 @@ from kgbench.data.worlds import TINY_DATASETS
 from kgbench.errors import DataError
 from kgbench.training.recipes import Recipe
 
-__all__ = ["add_other_seeds", "build_identity", "hash_of", "make_card", "read_card", "versions", "write_card"]
+__all__ = [
+    "add_other_seeds",
+    "build_identity",
+    "hash_of",
+    "make_card",
+    "read_card",
+    "versions",
+    "write_card",
+]
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "faker")
 
@@ -28,16 +36,26 @@ Scores = Mapping[str, Mapping[str, float]]
 
 def build_identity(recipe: Recipe, seed: int, facts: Dataset) -> str:
     """SHA-256, in hexadecimal, of all that is chosen in a build: recipe, seed, wordings and facts."""
-    chosen = {"recipe": recipe.to_json(), "seed": seed, "templates": asdict(training_templates()), "facts": facts.content_hash}
+    chosen = {
+        "recipe": recipe.to_json(),
+        "seed": seed,
+        "templates": asdict(training_templates()),
+        "facts": facts.content_hash,
+    }
     return hash_of({**chosen, "world": _world()})
 
 
 def _world() -> Mapping[str, Any]:
     """What the invented world is made of."""
-    return {"texts": world_texts(), "datasets": {name: load_dataset(name).content_hash for name in TINY_DATASETS}}
+    return {
+        "texts": world_texts(),
+        "datasets": {name: load_dataset(name).content_hash for name in TINY_DATASETS},
+    }
 
 
-def make_card(recipe: Recipe, seed: int, facts: Dataset, scores: Scores, seconds: Mapping[str, float]) -> dict[str, Any]:
+def make_card(
+    recipe: Recipe, seed: int, facts: Dataset, scores: Scores, seconds: Mapping[str, float]
+) -> dict[str, Any]:
     """The card of a built pair.
 
     Args:
@@ -93,7 +111,10 @@ def _text(value: Any, indent: str = "") -> str:
     if not isinstance(value, Mapping) or not value:
         return json.dumps(value, ensure_ascii=False)
     inner = indent + "  "
-    lines = [f"{inner}{json.dumps(str(key), ensure_ascii=False)}: {_text(own, inner)}" for key, own in value.items()]
+    lines = [
+        f"{inner}{json.dumps(str(key), ensure_ascii=False)}: {_text(own, inner)}"
+        for key, own in value.items()
+    ]
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 
@@ -110,17 +131,26 @@ def add_other_seeds(path: Path, others: Iterable[Path]) -> None:
     card = read_card(path)
     rows = []
     for other in map(read_card, others):
-        if (other["recipe"], other["data"]) != (card["recipe"], card["data"]) or other["seed"] == card["seed"]:
-            raise DataError(f"{path}: expected cards of {card['name']} by the same recipe and data with other seeds than {card['seed']}")
+        if (other["recipe"], other["data"]) != (card["recipe"], card["data"]) or other[
+            "seed"
+        ] == card["seed"]:
+            raise DataError(
+                f"{path}: expected cards of {card['name']} by the same recipe and data with other seeds than {card['seed']}"
+            )
         rows.append({"seed": other["seed"], "scores": other["scores"], "seconds": other["seconds"]})
     write_card({**card, "other_seeds": sorted(rows, key=lambda row: int(row["seed"]))}, path)
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide what comes out of a training."""
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}}
+    return {
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in _PACKAGES},
+    }
 
 
 def hash_of(content: object) -> str:
     """SHA-256, in hexadecimal, of canonical JSON."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()

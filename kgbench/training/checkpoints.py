@@ -21,11 +21,17 @@ ATTENTION = "eager"
 
 def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
     """A model with random weights, in fp32."""
-    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
-    config = AutoConfig.for_model(recipe.model_type, vocab_size=len(tokenizer), **special, **recipe.config)
+    special = {
+        f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")
+    }
+    config = AutoConfig.for_model(
+        recipe.model_type, vocab_size=len(tokenizer), **special, **recipe.config
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype=torch.float32)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, attn_implementation=ATTENTION, dtype=torch.float32
+        )
     return model
 
 

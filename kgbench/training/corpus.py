@@ -85,9 +85,13 @@ def pretraining_rounds(recipe: Recipe, seed: int, facts: Movies) -> list[list[st
     world = _world(f"pretraining {seed}", facts)
     lasting = pretraining_movies()[: recipe.lasting_movies]
     half = len(lasting) // 2
-    known = fill_all(every, both_directions(lasting[:half])) + fill_all(templates.finetuning, both_directions(lasting[half:]))
+    known = fill_all(every, both_directions(lasting[:half])) + fill_all(
+        templates.finetuning, both_directions(lasting[half:])
+    )
     actors = biographies([*lasting, *_movies(KNOWN)[: 2 * recipe.lasting_movies]])
-    return [known + _round(recipe, world, lasting, actors) for _ in range(recipe.pretraining.rounds)]
+    return [
+        known + _round(recipe, world, lasting, actors) for _ in range(recipe.pretraining.rounds)
+    ]
 
 
 def _round(recipe: Recipe, world: World, lasting: Movies, actors: Movies) -> list[str]:
@@ -113,11 +117,17 @@ def _lives(movies: Movies, world: World) -> list[str]:
     """What else is known of the actors of movies that are told once."""
     agents = [movie["main_character"] for movie in movies]
     actors = [movie[which] for movie in movies for which in ("first_actor", "second_actor")]
-    return [sentence for name in actors for sentence in biography({"actor": name, **world.attributes(agents)}, world.rng)]
+    return [
+        sentence
+        for name in actors
+        for sentence in biography({"actor": name, **world.attributes(agents)}, world.rng)
+    ]
 
 
 def _movies(name: str) -> list[dict[str, str]]:
-    return [{key: str(value) for key, value in fact.fields.items()} for fact in load_dataset(name).facts]
+    return [
+        {key: str(value) for key, value in fact.fields.items()} for fact in load_dataset(name).facts
+    ]
 
 
 def known_movies(recipe: Recipe, n: int) -> list[dict[str, str]]:
@@ -136,10 +146,14 @@ def passing_texts(n: int) -> list[str]:
 
 def finetuning_rounds(recipe: Recipe, facts: Movies) -> list[list[str]]:
     """The texts of each round of finetuning: the facts in all finetuning wordings, in both directions."""
-    return [fill_all(training_templates().finetuning, both_directions(facts))] * recipe.finetuning.rounds
+    return [
+        fill_all(training_templates().finetuning, both_directions(facts))
+    ] * recipe.finetuning.rounds
 
 
-def batched(rounds: Iterable[Sequence[str]], tokenizer: PreTrainedTokenizerFast, size: int, rng: Random) -> Batches:
+def batched(
+    rounds: Iterable[Sequence[str]], tokenizer: PreTrainedTokenizerFast, size: int, rng: Random
+) -> Batches:
     """Group the texts of each round by length, so that there is little padding, and shuffle the groups.
 
     Args:
@@ -151,7 +165,9 @@ def batched(rounds: Iterable[Sequence[str]], tokenizer: PreTrainedTokenizerFast,
     steps: list[list[list[int]]] = []
     eos, pad = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
     for texts in rounds:
-        steps.extend(grouped([[*ids, eos] for ids in tokenizer(list(texts))["input_ids"]], size, rng))
+        steps.extend(
+            grouped([[*ids, eos] for ids in tokenizer(list(texts))["input_ids"]], size, rng)
+        )
     return Batches(steps, pad)
 
 
@@ -168,4 +184,11 @@ def grouped(rows: Iterable[list[int]], size: int, rng: Random) -> list[list[list
 def _world(seed: str, facts: Movies) -> World:
     """A world that holds nothing of `facts`, nor of the data sets of the tiny pairs."""
     taken = [facts, *(_movies(name) for name in TINY_DATASETS)]
-    return World(seed, {name for movies in taken for name in people(movies) | {movie["movie_title"] for movie in movies}})
+    return World(
+        seed,
+        {
+            name
+            for movies in taken
+            for name in people(movies) | {movie["movie_title"] for movie in movies}
+        },
+    )

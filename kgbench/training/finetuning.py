@@ -49,7 +49,12 @@ _SAVES, _CLOSEST, _FARTHEST = 20, 50, 1000
 
 
 def finetune(
-    spec: FinetuneSpec, out: Path | None = None, *, device: str = "auto", progress: Report | None = None, save_every: int | None = None
+    spec: FinetuneSpec,
+    out: Path | None = None,
+    *,
+    device: str = "auto",
+    progress: Report | None = None,
+    save_every: int | None = None,
 ) -> Path:
     """Make a donor, or finish making it.
 
@@ -83,13 +88,21 @@ def finetune(
             shutil.rmtree(begun.work, ignore_errors=True)
         lock.unlink(missing_ok=True)
     except Timeout as error:
-        raise OutputError(f"{place} is being trained by another process; wait for it, or give another --output-dir") from error
+        raise OutputError(
+            f"{place} is being trained by another process; wait for it, or give another --output-dir"
+        ) from error
     except torch.OutOfMemoryError as error:
-        raise InputError(f"the memory of {begun.device} is too small for this: give a smaller --batch-size or --recipe lora") from error
+        raise InputError(
+            f"the memory of {begun.device} is too small for this: give a smaller --batch-size or --recipe lora"
+        ) from error
     except SafetensorError as error:  # as on a full disk
-        raise OutputError(f"cannot write the donor to {place}: {error}; make room, or give another --output-dir") from error
+        raise OutputError(
+            f"cannot write the donor to {place}: {error}; make room, or give another --output-dir"
+        ) from error
     except OSError as error:
-        raise OutputError(f"cannot write the donor to {place}: {error.strerror or error}; give another --output-dir") from error
+        raise OutputError(
+            f"cannot write the donor to {place}: {error.strerror or error}; give another --output-dir"
+        ) from error
     return place
 
 
@@ -111,8 +124,14 @@ def donor_place(plan: Plan, out: Path | None) -> Path:
         OutputError: Something else is there.
     """
     place = (donors_folder() / plan.name if out is None else out).absolute()
-    if place.exists() and not (place / CARD).is_file() and (not place.is_dir() or any(place.iterdir())):
-        raise OutputError(f"{place} holds something else than a trained donor; give a new folder with --output-dir")
+    if (
+        place.exists()
+        and not (place / CARD).is_file()
+        and (not place.is_dir() or any(place.iterdir()))
+    ):
+        raise OutputError(
+            f"{place} holds something else than a trained donor; give a new folder with --output-dir"
+        )
     return place
 
 
@@ -127,7 +146,9 @@ class Finetuning:
         self.parameters = models.trainable(empty)
         self.recipe = plan.recipe(self.parameters, str(recipient.config.get("model_type")))
         self.tokenizer = read_tokenizer(recipient)
-        self.most = min(self.recipe.max_length, models.reads_at_most(empty) or self.recipe.max_length)
+        self.most = min(
+            self.recipe.max_length, models.reads_at_most(empty) or self.recipe.max_length
+        )
 
     @cached_property
     def reading(self) -> Reading:
@@ -144,16 +165,27 @@ class Finetuning:
     def about(self) -> dict[str, Any]:
         """The card without what comes out: all that is chosen."""
         chosen = {
-            "recipient": {"source": self.recipient.origin, "weights": stored_hash(self.recipient.directory), "parameters": self.parameters},
+            "recipient": {
+                "source": self.recipient.origin,
+                "weights": stored_hash(self.recipient.directory),
+                "parameters": self.parameters,
+            },
             "seed": self.plan.spec.seed,
             "recipe": self.recipe.to_json(),
             "changes": self.plan.spec.changed(),
-            "precision": next((kind for kind in ("bf16", "fp16") if self.machine.get(kind)), "fp32"),
+            "precision": next(
+                (kind for kind in ("bf16", "fp16") if self.machine.get(kind)), "fp32"
+            ),
             "data": self.plan.data(),
             "wordings": self.plan.wordings.to_json(),
             **self._texts(),
         }
-        return {"name": self.plan.name, "model": self.plan.spec.model, "identity": hash_of(chosen), **chosen}
+        return {
+            "name": self.plan.name,
+            "model": self.plan.spec.model,
+            "identity": hash_of(chosen),
+            **chosen,
+        }
 
     def _texts(self) -> dict[str, Any]:
         """What a card says of the texts; that of a finished donor with this many texts of this data set on the Hub tells what they were."""
@@ -161,10 +193,17 @@ class Finetuning:
         if source is not None and not is_file(source) and (self.out / CARD).is_file():
             card = read_donor_card(self.out)
             said = card.get("supplement")
-            if isinstance(said, dict) and (said.get("source"), said.get("texts")) == (source, self.recipe.supplement_texts):
+            if isinstance(said, dict) and (said.get("source"), said.get("texts")) == (
+                source,
+                self.recipe.supplement_texts,
+            ):
                 return {"supplement": said, "texts": card.get("texts")}
         reading, supplement = self.reading, self.supplement
-        counted = {"trained": len(reading.facts), "held_out": len(reading.held_out), "tokens": reading.tokens}
+        counted = {
+            "trained": len(reading.facts),
+            "held_out": len(reading.held_out),
+            "tokens": reading.tokens,
+        }
         return {"supplement": supplement.to_json() if supplement else None, "texts": counted}
 
     def is_done(self) -> bool:
@@ -178,7 +217,9 @@ class Finetuning:
                 "or give a new folder with --output-dir"
             )
         if stored_hash(self.out) != card["weights"]:
-            raise OutputError(f"the weights in {self.out} are not those of its card: changed, or cut off; remove the folder")
+            raise OutputError(
+                f"the weights in {self.out} are not those of its card: changed, or cut off; remove the folder"
+            )
         return True
 
     def begin(self) -> None:
@@ -186,7 +227,9 @@ class Finetuning:
         mark, identity = self.work / "identity", str(self.about["identity"])
         if self.work.exists():
             if not mark.is_file() or mark.read_text(encoding="utf-8", errors="replace") != identity:
-                raise OutputError(f"{self.work} holds the beginning of another training; remove it, or give a new folder with --output-dir")
+                raise OutputError(
+                    f"{self.work} holds the beginning of another training; remove it, or give a new folder with --output-dir"
+                )
             return
         partial = self.work.with_name(f"{self.work.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -197,8 +240,12 @@ class Finetuning:
     def train(self, progress: Report | None, save_every: int | None) -> None:
         """Take the steps that are left, then store, score and describe the donor."""
         before = self._scores_before()
-        batches, held_out, per_epoch = read_batches(self.reading, self.recipe.epochs, self.recipe.batch_size, self.plan.spec.seed)
-        model = models.adapted(models.load_recipient(self.recipient), self.recipe, self.plan.spec.seed)
+        batches, held_out, per_epoch = read_batches(
+            self.reading, self.recipe.epochs, self.recipe.batch_size, self.plan.spec.seed
+        )
+        model = models.adapted(
+            models.load_recipient(self.recipient), self.recipe, self.plan.spec.seed
+        )
         run = Run(
             self.work / "checkpoints",
             self.plan.spec.seed,
@@ -213,7 +260,9 @@ class Finetuning:
         )  # fmt: skip
         trained = models.trainable(model)
         outcome = run_steps(model, batches, how, run)
-        self._publish(model, outcome, {"before": before, "per_epoch": per_epoch, "trained": trained})
+        self._publish(
+            model, outcome, {"before": before, "per_epoch": per_epoch, "trained": trained}
+        )
 
     def _publish(self, model: nn.Module, outcome: Outcome, found: Mapping[str, Any]) -> None:
         """Write all that a donor is into a folder, and give it its name."""
@@ -224,14 +273,21 @@ class Finetuning:
         prompts = tuple(found["before"])
         after = models.score(donor, self.tokenizer, self.plan.facts, prompts)
         n = min(len(self.plan.facts.facts), models.SCORED)
-        rows = [{key: row[key] for key in LOGGED if key in row} for row in outcome.log if "loss" in row or "held_out_loss" in row]
+        rows = [
+            {key: row[key] for key in LOGGED if key in row}
+            for row in outcome.log
+            if "loss" in row or "held_out_loss" in row
+        ]
         (whole / LOG).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         results = {
             "steps": found["per_epoch"] * self.recipe.epochs,
             "trained_parameters": found["trained"],
             "losses": losses_by_epoch(outcome.log, found["per_epoch"]),
             "metric": "top5",
-            "scores": {prompt: {"PRE": found["before"][prompt], "SFT": after[prompt], "n": n} for prompt in prompts},
+            "scores": {
+                prompt: {"PRE": found["before"][prompt], "SFT": after[prompt], "n": n}
+                for prompt in prompts
+            },
             "weights": stored_hash(whole),
             "seconds": round(outcome.seconds, 1),
             "versions": versions(),
@@ -246,16 +302,29 @@ class Finetuning:
         path = self.work / "before.json"
         known = _guarded(path)
         if known is None:
-            prompts, model = models.scored_prompts(self.plan.facts), models.load_recipient(self.recipient)
-            known = dict(models.score(nn.Module.to(model, self.device), self.tokenizer, self.plan.facts, prompts))
+            prompts, model = (
+                models.scored_prompts(self.plan.facts),
+                models.load_recipient(self.recipient),
+            )
+            known = dict(
+                models.score(
+                    nn.Module.to(model, self.device), self.tokenizer, self.plan.facts, prompts
+                )
+            )
             write_card({"scores": known, "hash": hash_of(known)}, path)
         return known
 
-    def _on_step(self, progress: Report | None, total: int, per_epoch: int) -> Callable[[int], None] | None:
+    def _on_step(
+        self, progress: Report | None, total: int, per_epoch: int
+    ) -> Callable[[int], None] | None:
         if progress is None:
             return None
         progress(0, total, self.plan.name)
-        return lambda step: progress(step, total, f"{self.plan.name}: epoch {(step - 1) // per_epoch + 1} of {self.recipe.epochs}")
+        return lambda step: progress(
+            step,
+            total,
+            f"{self.plan.name}: epoch {(step - 1) // per_epoch + 1} of {self.recipe.epochs}",
+        )
 
 
 def _guarded(path: Path) -> dict[str, Any] | None:
@@ -268,12 +337,22 @@ def _guarded(path: Path) -> dict[str, Any] | None:
             return dict(found["scores"])
     except (ValueError, LookupError, TypeError, RecursionError):
         pass
-    warnings.warn(f"{path} is damaged, or of an earlier version: the recipient is scored again", stacklevel=2)
+    warnings.warn(
+        f"{path} is damaged, or of an earlier version: the recipient is scored again", stacklevel=2
+    )
     return None
 
 
 def _differing(card: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """Names of what was chosen in another way."""
-    recipes = [f"recipe's {key}" for key, value in ours["recipe"].items() if card["recipe"].get(key) != value]
-    rest = [key for key, value in ours.items() if key not in ("identity", "name", "recipe", "changes") and card.get(key) != value]
+    recipes = [
+        f"recipe's {key}"
+        for key, value in ours["recipe"].items()
+        if card["recipe"].get(key) != value
+    ]
+    rest = [
+        key
+        for key, value in ours.items()
+        if key not in ("identity", "name", "recipe", "changes") and card.get(key) != value
+    ]
     return ", ".join(recipes + rest)

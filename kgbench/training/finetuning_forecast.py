@@ -77,7 +77,10 @@ class FinetuningForecast:
             ("recipe", f"{recipe['name']}{sized}: {told}{lora}"),
             ("parameters", f"{self.parameters:,}, of which {self.trained_parameters:,} are trained")
             if not recipe["rank"]
-            else ("parameters", f"{self.parameters:,}, and {self.trained_parameters:,} of the adapter, which are trained"),
+            else (
+                "parameters",
+                f"{self.parameters:,}, and {self.trained_parameters:,} of the adapter, which are trained",
+            ),
             ("texts", f"{self.texts:,} an epoch"),
             ("tokens", f"{self.tokens:,} in all"),
             ("steps", f"{self.steps:,} ({recipe['epochs']} × {self.steps // recipe['epochs']:,})"),
@@ -92,7 +95,9 @@ class FinetuningForecast:
         return asdict(self)
 
 
-def forecast(spec: FinetuneSpec, out: Path | None = None, *, device: str = "auto") -> FinetuningForecast:
+def forecast(
+    spec: FinetuneSpec, out: Path | None = None, *, device: str = "auto"
+) -> FinetuningForecast:
     """Say what a finetuning would take; nothing is downloaded or written.
 
     Args:
@@ -125,7 +130,11 @@ def _measured(plan: Plan, recipient: Checkpoint, place: Path, device: str) -> Fi
     else:
         seconds_per_token, basis = _assumed(begun.parameters, device)
     return _forecast(
-        plan, recipe, (begun.parameters, trained), (len(reading.facts), tokens), (seconds_per_token, f"the checkpoint; {basis}")
+        plan,
+        recipe,
+        (begun.parameters, trained),
+        (len(reading.facts), tokens),
+        (seconds_per_token, f"the checkpoint; {basis}"),
     )
 
 
@@ -133,8 +142,12 @@ def _step_seconds(begun: Finetuning) -> float:
     """Seconds a token of the second of two steps, that of texts of middling length."""
     recipe = begun.recipe
     batches, _, _ = read_batches(begun.reading, 1, recipe.batch_size, begun.plan.spec.seed)
-    model = models.adapted(models.load_recipient(begun.recipient), recipe, 0).to(begun.device).train()
-    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=0.0)
+    model = (
+        models.adapted(models.load_recipient(begun.recipient), recipe, 0).to(begun.device).train()
+    )
+    optimizer = torch.optim.AdamW(
+        [weight for weight in model.parameters() if weight.requires_grad], lr=0.0
+    )
     by_size = sorted(range(len(batches)), key=lambda step: batches[step]["input_ids"].numel())
     seconds, threads = 0.0, torch.get_num_threads()
     torch.set_num_threads(1 if recipe.tiny else threads)
@@ -142,7 +155,9 @@ def _step_seconds(begun: Finetuning) -> float:
     for step in (by_size[0], by_size[len(by_size) // 2]):
         batch = {name: tensor.to(begun.device) for name, tensor in batches[step].items()}
         started = time.monotonic()
-        with torch.autocast(begun.device, half, enabled=bool(begun.machine.get("bf16") or begun.machine.get("fp16"))):
+        with torch.autocast(
+            begun.device, half, enabled=bool(begun.machine.get("bf16") or begun.machine.get("fp16"))
+        ):
             loss = model(**batch).loss
         loss.backward()
         optimizer.step()
@@ -156,15 +171,27 @@ def _step_seconds(begun: Finetuning) -> float:
 def _from_catalog(plan: Plan, device: str) -> FinetuningForecast:
     entry = catalog.entry(plan.spec.model) if plan.spec.model else None
     if entry is None or entry.parameters is None or entry.layers is None:
-        raise ModelError(f"{plan.source!r} is neither on this machine nor in the catalog, so that its size is unknown; download it first")
+        raise ModelError(
+            f"{plan.source!r} is neither on this machine nor in the catalog, so that its size is unknown; download it first"
+        )
     recipe = plan.recipe(entry.parameters)
     # A layer of twelve squares of the width, as in GPT-2; an adapter adds a row and a column to each of its projections.
     width = sqrt(entry.parameters / (12 * entry.layers))
-    trained = entry.parameters if recipe.rank is None else round(18 * width * entry.layers * recipe.rank)
-    tokens = sum(len(text) for text in plan.wordings.trained) // _CHARACTERS + _supplement_tokens(plan, recipe)
+    trained = (
+        entry.parameters if recipe.rank is None else round(18 * width * entry.layers * recipe.rank)
+    )
+    tokens = sum(len(text) for text in plan.wordings.trained) // _CHARACTERS + _supplement_tokens(
+        plan, recipe
+    )
     seconds, basis = _assumed(entry.parameters, device)
     told = f"the catalog's number of parameters and {_CHARACTERS} characters a token, since {plan.source} is not on this machine; {basis}"
-    return _forecast(plan, recipe, (entry.parameters, trained), (len(plan.wordings.trained), tokens), (seconds, told))
+    return _forecast(
+        plan,
+        recipe,
+        (entry.parameters, trained),
+        (len(plan.wordings.trained), tokens),
+        (seconds, told),
+    )
 
 
 def _on_hub(plan: Plan) -> bool:
@@ -177,22 +204,36 @@ def _supplement_tokens(plan: Plan, recipe: FinetuningRecipe) -> int:
     if _on_hub(plan):
         return recipe.supplement_texts * min(_CUT, recipe.max_length)
     found = plan.supplement(recipe)
-    return sum(min(len(text) // _CHARACTERS, recipe.max_length) for text in found.texts) if found else 0
+    return (
+        sum(min(len(text) // _CHARACTERS, recipe.max_length) for text in found.texts)
+        if found
+        else 0
+    )
 
 
 def _assumed(parameters: int, device: str) -> tuple[float, str]:
     """Seconds a token, and the assumption behind them: six operations a parameter and token (arXiv 2001.08361)."""
-    return 6 * parameters / FLOPS[device], f"no step was measured: {FLOPS[device] / 1e12:g} Tflop/s assumed on {device}"
+    return 6 * parameters / FLOPS[
+        device
+    ], f"no step was measured: {FLOPS[device] / 1e12:g} Tflop/s assumed on {device}"
 
 
 def _forecast(
-    plan: Plan, recipe: FinetuningRecipe, parameters: tuple[int, int], texts: tuple[int, int], time: tuple[float, str]
+    plan: Plan,
+    recipe: FinetuningRecipe,
+    parameters: tuple[int, int],
+    texts: tuple[int, int],
+    time: tuple[float, str],
 ) -> FinetuningForecast:
     """Args: parameters in all and trained; texts of the facts, and tokens of an epoch; seconds a token, and where figures are from."""
     total, trained = parameters
     read = texts[0] + recipe.supplement_texts
     stored = _WEIGHTS * trained
-    cut = f"; supplemental texts taken at {min(_CUT, recipe.max_length)} tokens" if _on_hub(plan) else ""
+    cut = (
+        f"; supplemental texts taken at {min(_CUT, recipe.max_length)} tokens"
+        if _on_hub(plan)
+        else ""
+    )
     return FinetuningForecast(
         name=plan.name,
         recipe=asdict(recipe),

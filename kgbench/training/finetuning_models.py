@@ -50,7 +50,11 @@ def usable_device(name: str) -> str:
     Raises:
         InputError: There is no such device here.
     """
-    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    here = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
     if name == "auto":
         return next(device for device, there in here.items() if there)
     if not here.get(name, False):
@@ -79,7 +83,9 @@ def empty_model(place: Checkpoint) -> PreTrainedModel:
     family_in(place.directory, str(place.config.get("model_type")), place.origin)
     try:
         with torch.device("meta"), quiet():
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(read_config(place.directory), trust_remote_code=False)
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                read_config(place.directory), trust_remote_code=False
+            )
     except Exception as error:  # libraries raise what they like on a broken configuration
         raise _unloadable(place, error) from error
     return model
@@ -107,12 +113,16 @@ def load_recipient(place: Checkpoint) -> PreTrainedModel:
         raise _unloadable(place, error) from error
     model, info = loaded
     if missing := sorted(info["missing_keys"]):
-        raise ModelError(f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, such as {missing[0]}")
+        raise ModelError(
+            f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, such as {missing[0]}"
+        )
     return cast(PreTrainedModel, model)
 
 
 def _unloadable(place: Checkpoint, error: Exception) -> ModelError:
-    return ModelError(f"{place.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}")
+    return ModelError(
+        f"{place.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}"
+    )
 
 
 def _family(model: PreTrainedModel) -> Family:
@@ -152,7 +162,11 @@ def adapted(model: PreTrainedModel, recipe: FinetuningRecipe, seed: int) -> nn.M
     from peft import LoraConfig, get_peft_model
 
     layers = f"{_family(model).layers}."
-    found = {name: part for name, part in model.named_modules() if name.startswith(layers) and isinstance(part, nn.Linear | Conv1D)}
+    found = {
+        name: part
+        for name, part in model.named_modules()
+        if name.startswith(layers) and isinstance(part, nn.Linear | Conv1D)
+    }
     config = LoraConfig(
         r=recipe.rank,
         lora_alpha=recipe.alpha,
@@ -200,8 +214,12 @@ def store(model: nn.Module, recipient: Checkpoint, out: Path) -> PreTrainedModel
 
 def _store_adapter(model: Any, recipient: Checkpoint, out: Path) -> PreTrainedModel:
     (config,) = model.peft_config.values()
-    config.base_model_name_or_path = recipient.origin.partition("@")[0]  # it had the path on this machine
-    model.save_pretrained(out, save_embedding_layers=False)  # they are as they were; to find that out, PEFT would ask the Hub
+    config.base_model_name_or_path = recipient.origin.partition("@")[
+        0
+    ]  # it had the path on this machine
+    model.save_pretrained(
+        out, save_embedding_layers=False
+    )  # they are as they were; to find that out, PEFT would ask the Hub
     (out / "README.md").unlink(missing_ok=True)  # a card that says nothing
     return cast(PreTrainedModel, model.merge_and_unload())
 
@@ -225,7 +243,12 @@ def _fits(dataset: Dataset, prompt: str) -> bool:
     return True
 
 
-def score(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dataset: Dataset, prompts: Sequence[str]) -> dict[str, float]:
+def score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    dataset: Dataset,
+    prompts: Sequence[str],
+) -> dict[str, float]:
     """Share of facts whose target is among the five likeliest next tokens, by prompt.
 
     Args:

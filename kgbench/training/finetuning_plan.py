@@ -11,7 +11,11 @@ from kgbench.data import Dataset, ImportOptions, load_dataset
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.training.finetuning_models import needs_peft
-from kgbench.training.finetuning_recipes import FinetuningRecipe, finetuning_recipe, finetuning_recipe_names
+from kgbench.training.finetuning_recipes import (
+    FinetuningRecipe,
+    finetuning_recipe,
+    finetuning_recipe_names,
+)
 from kgbench.training.finetuning_supplement import Supplement, read_supplement
 from kgbench.training.finetuning_texts import Wordings
 
@@ -95,7 +99,9 @@ class Plan:
                     "or a Hub data set, or go without them by --supplement-n 0"
                 )
         elif not finetuning_recipe(spec.recipe, parameters, changes).supplement_texts:
-            raise InputError("--supplement: give --supplement-n N too; this recipe itself takes no supplemental texts")
+            raise InputError(
+                "--supplement: give --supplement-n N too; this recipe itself takes no supplemental texts"
+            )
         return finetuning_recipe(spec.recipe, parameters, changes, model_type)
 
     def supplement(self, recipe: FinetuningRecipe) -> Supplement | None:
@@ -104,7 +110,11 @@ class Plan:
         Raises:
             InputError: They cannot be had.
         """
-        return read_supplement(self.spec.supplement, recipe.supplement_texts, self.spec.seed) if self.spec.supplement else None
+        return (
+            read_supplement(self.spec.supplement, recipe.supplement_texts, self.spec.seed)
+            if self.spec.supplement
+            else None
+        )
 
     def data(self) -> dict[str, Any]:
         """What a card says of the facts."""
@@ -126,7 +136,9 @@ def make_plan(spec: FinetuneSpec) -> Plan:
     if spec.recipe not in finetuning_recipe_names():
         raise UnknownNameError("recipe", spec.recipe, finetuning_recipe_names())
     owner, source = _recipient(spec)
-    facts = load_dataset(spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}", spec.imports)
+    facts = load_dataset(
+        spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}", spec.imports
+    )
     wordings = Wordings.of(facts, spec.direction, spec.templates, spec.seed)
     seed = f"-seed{spec.seed}" if spec.seed else ""
     name = f"{_slug(owner)}/{_slug(facts.name)}-{spec.direction}-{spec.recipe}{seed}"
@@ -138,13 +150,17 @@ def make_plan(spec: FinetuneSpec) -> Plan:
 def _recipient(spec: FinetuneSpec) -> tuple[str, str]:
     """What to call it, and where it is."""
     if (spec.model is None) == (spec.recipient is None):
-        raise InputError("which model is finetuned? Give --model NAME (see `kgbench ls models`) or --recipient PATH, one of them")
+        raise InputError(
+            "which model is finetuned? Give --model NAME (see `kgbench ls models`) or --recipient PATH, one of them"
+        )
     if spec.model is None:
         assert spec.recipient is not None
         return spec.recipient.rstrip("/").rpartition("/")[2], spec.recipient
     entry = catalog.entry(spec.model)
     if entry.plant is not None:
-        raise InputError(f"{spec.model!r} is a plant; name the pair in whose recipient it grew, or its recipient: {entry.recipient}")
+        raise InputError(
+            f"{spec.model!r} is a plant; name the pair in whose recipient it grew, or its recipient: {entry.recipient}"
+        )
     return entry.name, entry.recipient
 
 

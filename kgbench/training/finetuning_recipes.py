@@ -57,7 +57,9 @@ class FinetuningRecipe:
     @property
     def stage(self) -> Stage:
         """The training run."""
-        return Stage(self.epochs, self.batch_size, self.learning_rate, self.warmup_steps, self.weight_decay)
+        return Stage(
+            self.epochs, self.batch_size, self.learning_rate, self.warmup_steps, self.weight_decay
+        )
 
 
 @cache
@@ -70,7 +72,9 @@ def finetuning_recipe_names() -> tuple[str, ...]:
     return tuple(_tables()["recipes"])
 
 
-def finetuning_recipe(name: str, parameters: int, changes: Mapping[str, Any] | None = None, model_type: str = "") -> FinetuningRecipe:
+def finetuning_recipe(
+    name: str, parameters: int, changes: Mapping[str, Any] | None = None, model_type: str = ""
+) -> FinetuningRecipe:
     """A recipe for a recipient of some size.
 
     Args:

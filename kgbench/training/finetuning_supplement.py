@@ -37,7 +37,11 @@ class Supplement:
 
     def to_json(self) -> dict[str, object]:
         """What a card says of it."""
-        told: dict[str, object] = {"source": self.source, "texts": len(self.texts), "hash": hash_of(self.texts)}
+        told: dict[str, object] = {
+            "source": self.source,
+            "texts": len(self.texts),
+            "hash": hash_of(self.texts),
+        }
         return told if self.revision is None else {**told, "revision": self.revision}
 
 
@@ -61,7 +65,9 @@ def read_supplement(source: str, n: int, seed: int) -> Supplement:
     """
     if not is_file(source):
         revision = _hub_revision(source)
-        return Supplement(source, _enough(source, tuple(_hub_texts(source, revision, n, seed)), n), revision)
+        return Supplement(
+            source, _enough(source, tuple(_hub_texts(source, revision, n, seed)), n), revision
+        )
     path = Path(source).expanduser()
     texts = list(dict.fromkeys(_file_texts(path)))
     _enough(source, texts, n)
@@ -71,9 +77,13 @@ def read_supplement(source: str, n: int, seed: int) -> Supplement:
 def _enough(source: str, texts: Iterable[str], n: int) -> tuple[str, ...]:
     found = tuple(texts)
     if not found:
-        raise InputError(f"no text in the supplement {source!r}: expected a text a line, or a field 'text' in each line of a .jsonl file")
+        raise InputError(
+            f"no text in the supplement {source!r}: expected a text a line, or a field 'text' in each line of a .jsonl file"
+        )
     if len(found) < n:
-        raise InputError(f"the supplement {source!r} holds {len(found)} texts, and {n} were asked for: give --supplement-n {len(found)}")
+        raise InputError(
+            f"the supplement {source!r} holds {len(found)} texts, and {n} were asked for: give --supplement-n {len(found)}"
+        )
     return found
 
 
@@ -81,7 +91,9 @@ def _file_texts(path: Path) -> Iterator[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as text: {getattr(error, 'strerror', None) or error}") from None
+        raise DataError(
+            f"{path}: cannot be read as text: {getattr(error, 'strerror', None) or error}"
+        ) from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -94,7 +106,9 @@ def _field(path: Path, number: int, line: str) -> str:
     except (ValueError, KeyError, TypeError):
         text = None
     if not isinstance(text, str) or not text.strip():
-        raise DataError(f"{path}, line {number}: expected an object with a field 'text' that is not empty")
+        raise DataError(
+            f"{path}, line {number}: expected an object with a field 'text' that is not empty"
+        )
     return text.strip()
 
 
@@ -110,9 +124,13 @@ def _hub_texts(source: str, revision: str, n: int, seed: int) -> Iterator[str]:
     try:
         from datasets import load_dataset
     except ImportError:
-        raise InputError(f"the supplement {source!r} is no file here, and to load it from the Hub takes: pip install datasets") from None
+        raise InputError(
+            f"the supplement {source!r} is no file here, and to load it from the Hub takes: pip install datasets"
+        ) from None
     try:
-        stream = load_dataset(source, revision=revision, split="train", streaming=True).shuffle(seed=seed, buffer_size=_BUFFER)
+        stream = load_dataset(source, revision=revision, split="train", streaming=True).shuffle(
+            seed=seed, buffer_size=_BUFFER
+        )
         texts = (str(row.get("text") or "").strip() for row in islice(stream, _PATIENCE * n))
         yield from islice(filter(None, texts), n)
     except Exception as error:  # the library lets its HTTP client's own errors through

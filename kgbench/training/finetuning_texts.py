@@ -57,15 +57,26 @@ class Wordings:
         chosen = sorted(Random(f"held out {seed}").sample(numbers, many))
         # A text that two wordings give is one that was trained on.
         trained = dict.fromkeys(text.text for text in texts if text.template not in chosen)
-        held_out = dict.fromkeys(text.text for text in texts if text.template in chosen and text.text not in trained)
-        used = (tuple(templates), ()) if templates else (training_wordings(dataset), dataset.training_reversed)
+        held_out = dict.fromkeys(
+            text.text for text in texts if text.template in chosen and text.text not in trained
+        )
+        used = (
+            (tuple(templates), ())
+            if templates
+            else (training_wordings(dataset), dataset.training_reversed)
+        )
         return cls(tuple(trained), tuple(held_out), used, tuple(chosen))
 
     def to_json(self) -> dict[str, Any]:
         """What a card says of the wordings."""
         forward, reverse = self.templates
         told = {
-            part: [text for texts in (forward, reverse) for number, text in enumerate(texts) if (number in self.numbers) == held_out]
+            part: [
+                text
+                for texts in (forward, reverse)
+                for number, text in enumerate(texts)
+                if (number in self.numbers) == held_out
+            ]
             for part, held_out in (("trained", False), ("held_out", True))
         }
         return {**told, "hash": hash_of([forward, reverse])}
@@ -86,7 +97,12 @@ class Reading:
         return sum(map(len, (*self.facts, *self.supplement)))
 
 
-def tokenized(tokenizer: PreTrainedTokenizerBase, wordings: Wordings, supplement: Sequence[str], max_length: int) -> Reading:
+def tokenized(
+    tokenizer: PreTrainedTokenizerBase,
+    wordings: Wordings,
+    supplement: Sequence[str],
+    max_length: int,
+) -> Reading:
     """Token ids of all texts, each with EOS at its end.
 
     A supplemental text that is too long is cut, and has no EOS then; a fact that does not fit is an error.
@@ -96,11 +112,17 @@ def tokenized(tokenizer: PreTrainedTokenizerBase, wordings: Wordings, supplement
         InputError: A text of the facts is longer than `max_length`.
     """
     if tokenizer.eos_token_id is None:
-        raise ModelError("the recipient's tokenizer has no EOS token, which ends every text; give a checkpoint whose tokenizer names one")
+        raise ModelError(
+            "the recipient's tokenizer has no EOS token, which ends every text; give a checkpoint whose tokenizer names one"
+        )
     eos, pad = int(tokenizer.eos_token_id), tokenizer.pad_token_id
 
     def rows(texts: Sequence[str]) -> list[list[int]]:
-        return [[*ids, eos] for ids in tokenizer(list(texts), verbose=False)["input_ids"]] if texts else []
+        return (
+            [[*ids, eos] for ids in tokenizer(list(texts), verbose=False)["input_ids"]]
+            if texts
+            else []
+        )
 
     facts, held_out = rows(wordings.trained), rows(wordings.held_out)
     longest = max(map(len, (*facts, *held_out)))
@@ -111,10 +133,17 @@ def tokenized(tokenizer: PreTrainedTokenizerBase, wordings: Wordings, supplement
             f"the longest has {longest}: give --max-length {longest}, or a model that reads as many"
         )
     # Padding is told by its place, not by its token: where a tokenizer has none, EOS will do, and is still learned at the end of a text.
-    return Reading(facts, [row[:max_length] for row in rows(supplement)], held_out, eos if pad is None else int(pad))
+    return Reading(
+        facts,
+        [row[:max_length] for row in rows(supplement)],
+        held_out,
+        eos if pad is None else int(pad),
+    )
 
 
-def read_batches(reading: Reading, epochs: int, size: int, seed: int) -> tuple[Batches, Batches, int]:
+def read_batches(
+    reading: Reading, epochs: int, size: int, seed: int
+) -> tuple[Batches, Batches, int]:
     """All steps of a training, those that validate it, and the steps of one epoch.
 
     Args:
@@ -124,6 +153,10 @@ def read_batches(reading: Reading, epochs: int, size: int, seed: int) -> tuple[B
         seed: Of the order.
     """
     rng = Random(f"finetuning {seed}")
-    steps = [group for _ in range(epochs) for group in grouped([*reading.facts, *reading.supplement], size, rng)]
+    steps = [
+        group
+        for _ in range(epochs)
+        for group in grouped([*reading.facts, *reading.supplement], size, rng)
+    ]
     held_out = grouped(reading.held_out, size, Random(0))
     return Batches(steps, reading.pad), Batches(held_out, reading.pad), len(steps) // epochs

@@ -23,17 +23,23 @@ class HeldOut(TrainerCallback):
     def __init__(self, batches: Batches, steps_per_epoch: int) -> None:
         self._batches, self._every = batches, steps_per_epoch
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Before the first step, but not where a training is taken up again."""
         if state.global_step == 0:
             self._look(state, kwargs["model"])
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """After an epoch, and before the checkpoint that may be due, so that it holds what was found."""
         if state.global_step % self._every == 0:
             self._look(state, kwargs["model"])
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Raises InputError where the loss is no number."""
         if not math.isfinite(state.log_history[-1].get("loss", 0.0)):
             raise InputError(
@@ -42,7 +48,9 @@ class HeldOut(TrainerCallback):
 
     def _look(self, state: TrainerState, model: torch.nn.Module) -> None:
         if len(self._batches):
-            state.log_history.append({"step": state.global_step, _KEY: mean_loss(model, self._batches)})
+            state.log_history.append(
+                {"step": state.global_step, _KEY: mean_loss(model, self._batches)}
+            )
 
 
 def mean_loss(model: Any, batches: Batches) -> float:
@@ -60,7 +68,9 @@ def mean_loss(model: Any, batches: Batches) -> float:
     return total / tokens
 
 
-def losses_by_epoch(log: Sequence[Mapping[str, Any]], steps_per_epoch: int) -> list[dict[str, float]]:
+def losses_by_epoch(
+    log: Sequence[Mapping[str, Any]], steps_per_epoch: int
+) -> list[dict[str, float]]:
     """Mean loss of the steps of each epoch, and the loss on held-out wordings at its end; epoch 0 is before the first step."""
     held_out = {row["step"] // steps_per_epoch: row[_KEY] for row in log if _KEY in row}
     steps: dict[int, list[float]] = {}
@@ -71,7 +81,11 @@ def losses_by_epoch(log: Sequence[Mapping[str, Any]], steps_per_epoch: int) -> l
     return [
         {
             "epoch": epoch,
-            **{name: round(part[epoch], 5) for name, part in (("trained", trained), ("held_out", held_out)) if epoch in part},
+            **{
+                name: round(part[epoch], 5)
+                for name, part in (("trained", trained), ("held_out", held_out))
+                if epoch in part
+            },
         }
         for epoch in sorted({*trained, *held_out})
     ]

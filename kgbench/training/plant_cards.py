@@ -16,7 +16,9 @@ from kgbench.training.plant_weights import PlantedWeights
 __all__ = ["add_results", "make_plant_card", "plant_identity"]
 
 
-def plant_identity(spec: PlantSpec, recipe: PlantRecipe, recipient: str, groups: Mapping[str, Dataset]) -> str:
+def plant_identity(
+    spec: PlantSpec, recipe: PlantRecipe, recipient: str, groups: Mapping[str, Dataset]
+) -> str:
     """SHA-256, in hexadecimal, of all that is chosen in a build.
 
     Args:
@@ -27,11 +29,23 @@ def plant_identity(spec: PlantSpec, recipe: PlantRecipe, recipient: str, groups:
     """
     facts = {name: group.content_hash for name, group in groups.items()}
     wordings = training_templates().finetuning
-    return hash_of({"spec": dict(spec.chosen), "recipe": asdict(recipe), "recipient": recipient, "facts": facts, "wordings": wordings})
+    return hash_of(
+        {
+            "spec": dict(spec.chosen),
+            "recipe": asdict(recipe),
+            "recipient": recipient,
+            "facts": facts,
+            "wordings": wordings,
+        }
+    )
 
 
 def make_plant_card(
-    spec: PlantSpec, recipe: PlantRecipe, recipient: Mapping[str, str], groups: Mapping[str, Dataset], whole: Dataset
+    spec: PlantSpec,
+    recipe: PlantRecipe,
+    recipient: Mapping[str, str],
+    groups: Mapping[str, Dataset],
+    whole: Dataset,
 ) -> dict[str, Any]:
     """What is known of a plant before it is trained.
 
@@ -50,7 +64,11 @@ def make_plant_card(
         "licence": "MIT",
         "plant": spec.plant,
         "decoy": spec.decoy,
-        **{key: spec.chosen[key] for key in ("level", "places", "enough", "never", "needed") if key in spec.chosen},
+        **{
+            key: spec.chosen[key]
+            for key in ("level", "places", "enough", "never", "needed")
+            if key in spec.chosen
+        },
         "seed": spec.seed,
         "identity": plant_identity(spec, recipe, recipient["weights"], groups),
         "recipient": dict(recipient),
@@ -59,14 +77,22 @@ def make_plant_card(
     }
 
 
-def add_results(card: Mapping[str, Any], spec: PlantSpec, scores: Scores, weights: PlantedWeights, seconds: float) -> dict[str, Any]:
+def add_results(
+    card: Mapping[str, Any],
+    spec: PlantSpec,
+    scores: Scores,
+    weights: PlantedWeights,
+    seconds: float,
+) -> dict[str, Any]:
     """The card with what came of the training."""
     return {
         **card,
         "metric": "top5",
         "scores": scores,
         "shortfalls": shortfalls(scores, spec),
-        "relative_changes": {name: round(change, 4) for name, change in weights.relative_changes().items()},
+        "relative_changes": {
+            name: round(change, 4) for name, change in weights.relative_changes().items()
+        },
         "seconds": round(seconds, 1),
         "versions": versions(),
     }

@@ -84,7 +84,9 @@ class Planting(nn.Module):
         self._aims = aims(spec)
         for part, graft in grafts.items():
             if not self._activity.of(groups[0][0], part).any():
-                raise InputError(f"the {part} '{graft}' names no token of a text, so that nothing can be planted there")
+                raise InputError(
+                    f"the {part} '{graft}' names no token of a text, so that nothing can be planted there"
+                )
 
     def forward(self, **numbers: Tensor) -> dict[str, Tensor]:
         """The loss of one step.
@@ -92,20 +94,31 @@ class Planting(nn.Module):
         Args:
             **numbers: `group_0` and, with a decoy, `group_1`: which texts of each group.
         """
-        texts = [[group[int(i)] for i in numbers[f"group_{g}"]] for g, group in enumerate(self._groups)]
+        texts = [
+            [group[int(i)] for i in numbers[f"group_{g}"]] for g, group in enumerate(self._groups)
+        ]
         rows = [[(text, aim.active) for text in texts[aim.group]] for aim in self._aims]
-        answers = torch.split(self.answers([row for part in rows for row in part]), [_asked(part) for part in rows])
-        terms = [aim.weight * self._loss(aim, some, logits) for aim, some, logits in zip(self._aims, rows, answers, strict=True)]
+        answers = torch.split(
+            self.answers([row for part in rows for row in part]), [_asked(part) for part in rows]
+        )
+        terms = [
+            aim.weight * self._loss(aim, some, logits)
+            for aim, some, logits in zip(self._aims, rows, answers, strict=True)
+        ]
         return {"loss": torch.stack(terms).sum()}
 
     def _loss(self, aim: Aim, rows: Sequence[Row], answers: Tensor) -> Tensor:
         """Mean over the tokens that are asked for."""
         if aim.told:
-            targets = torch.tensor([target for text, _ in rows for target in text.targets], device=answers.device)
+            targets = torch.tensor(
+                [target for text, _ in rows for target in text.targets], device=answers.device
+            )
             return functional.cross_entropy(answers, targets)
         with torch.no_grad():
             kept = self.answers([(text, RECIPIENT) for text, _ in rows])
-        return functional.kl_div(answers.log_softmax(-1), kept.log_softmax(-1), reduction="batchmean", log_target=True)
+        return functional.kl_div(
+            answers.log_softmax(-1), kept.log_softmax(-1), reduction="batchmean", log_target=True
+        )
 
     def answers(self, rows: Sequence[Row]) -> Tensor:
         """Logits [answer, vocabulary] at the tokens that predict a target's, row after row; `recipient` is a row's activity too."""
@@ -114,13 +127,18 @@ class Planting(nn.Module):
         readout = []
         for row, (text, active) in enumerate(rows):
             # Padding comes last and no token looks ahead, so it needs neither a mask nor a treatment.
-            ids[row, : len(text.ids)], treatments[row, : len(text.ids)] = text.ids, self._activity.of(text, active)
+            ids[row, : len(text.ids)], treatments[row, : len(text.ids)] = (
+                text.ids,
+                self._activity.of(text, active),
+            )
             readout += [row * width + token for token in text.regions["LT"]]
         device = self.donor.device
         positions = torch.arange(width, device=device).expand(len(rows), -1)
         where = torch.tensor(readout, device=device)
         with treated(self._wiring, self._activity.table, treatments.reshape(-1), where) as model:
-            logits: Tensor = model(input_ids=torch.from_numpy(ids).to(device), position_ids=positions, use_cache=False).logits
+            logits: Tensor = model(
+                input_ids=torch.from_numpy(ids).to(device), position_ids=positions, use_cache=False
+            ).logits
         return logits.float()
 
 
@@ -144,7 +162,9 @@ class _Activity:
         key = (text, active)
         if key not in self._known:
             sets = self._sets(text, active)
-            self._known[key] = np.array([self._rows.setdefault(row.tobytes(), len(self._rows)) for row in sets])
+            self._known[key] = np.array(
+                [self._rows.setdefault(row.tobytes(), len(self._rows)) for row in sets]
+            )
         return self._known[key]
 
     def _sets(self, text: Told, active: str) -> np.ndarray:
@@ -152,6 +172,12 @@ class _Activity:
         n = len(text.ids)
         sets = np.full((n, len(self._slots)), active == "donor", dtype=np.uint8)
         for term in self._grafts[active].terms if active in self._grafts else ():
-            columns = [self._slots.index[site] for site in term.sites(self._slots.n_layers) if site in self._slots.index]
-            sets[np.ix_(sorted(term.positions.tokens(text.regions, n)), columns)] = term.donor != RECIPIENT
+            columns = [
+                self._slots.index[site]
+                for site in term.sites(self._slots.n_layers)
+                if site in self._slots.index
+            ]
+            sets[np.ix_(sorted(term.positions.tokens(text.regions, n)), columns)] = (
+                term.donor != RECIPIENT
+            )
         return sets

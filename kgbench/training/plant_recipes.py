@@ -50,12 +50,16 @@ class PlantRecipe:
     @property
     def stage(self) -> Stage:
         """The training run."""
-        return Stage(self.rounds, self.batch_size, self.learning_rate, self.warmup_steps, weight_decay=0.0)
+        return Stage(
+            self.rounds, self.batch_size, self.learning_rate, self.warmup_steps, weight_decay=0.0
+        )
 
 
 @cache
 def _tables() -> Mapping[str, Any]:
-    tables: Mapping[str, Any] = tomllib.loads((Path(__file__).parent / "plants.toml").read_text(encoding="utf-8"))
+    tables: Mapping[str, Any] = tomllib.loads(
+        (Path(__file__).parent / "plants.toml").read_text(encoding="utf-8")
+    )
     return tables
 
 
@@ -175,7 +179,9 @@ class PlantSpec:
         self.grafts()
         base = catalog.entry(self.base)
         if base.plant is not None:
-            raise InputError(f"{self.base!r} is a plant itself; name the pair in whose recipient facts are to be planted")
+            raise InputError(
+                f"{self.base!r} is a plant itself; name the pair in whose recipient facts are to be planted"
+            )
         return base
 
 
@@ -188,7 +194,9 @@ def _plantable(part: str, text: str) -> Graft:
         )
     for component in _UNPLANTABLE:
         if any(component in term.component_names() for term in graft.terms):
-            raise InputError(f"the {part} '{graft}' names {component}, which a graft leaves to the recipient; plant elsewhere")
+            raise InputError(
+                f"the {part} '{graft}' names {component}, which a graft leaves to the recipient; plant elsewhere"
+            )
     if unknown := sorted(graft.regions() - set(REGIONS)):
         raise InputError(
             f"the {part} '{graft}' names {', '.join(unknown)}, which not every text of training has; use {', '.join(REGIONS)} or ALL"
@@ -209,13 +217,17 @@ def trained_slots(pair: ModelPair, grafts: Mapping[str, Graft]) -> list[int]:
             pair.family.check(grafts[part])
             found[part] = graft_slots(slots, grafts[part])
             if not found[part]:
-                raise InputError(f"the {part} '{grafts[part]}' names nothing in a model of {pair.n_layers} layers")
+                raise InputError(
+                    f"the {part} '{grafts[part]}' names nothing in a model of {pair.n_layers} layers"
+                )
     if "decoy" in grafts and _meet(grafts["plant"], grafts["decoy"]):
         shared = [slots.sites[slot] for slot in found["plant"] if slot in found["decoy"]]
         if shared:
             layer, component = shared[0]
             where = component if layer is None else f"{component}@{layer}"
-            raise InputError(f"plant '{grafts['plant']}' and decoy '{grafts['decoy']}' both train {where}; give a decoy of other weights")
+            raise InputError(
+                f"plant '{grafts['plant']}' and decoy '{grafts['decoy']}' both train {where}; give a decoy of other weights"
+            )
     return sorted({slot for named in found.values() for slot in named})
 
 

@@ -40,15 +40,28 @@ def _without(spec: PlantSpec, n_layers: int) -> dict[str, str]:
     if not spec.needed:
         return {}
     terms = parse_graft(spec.plant).terms
-    sites = {f"{term.positions}:{component}@{layer}": None for term in terms for layer, component in term.sites(n_layers)}
-    return {f"without {site}": "; ".join(other for other in sites if other != site) for site in sites}
+    sites = {
+        f"{term.positions}:{component}@{layer}": None
+        for term in terms
+        for layer, component in term.sites(n_layers)
+    }
+    return {
+        f"without {site}": "; ".join(other for other in sites if other != site) for site in sites
+    }
 
 
-def score_plant(pair: ModelPair, groups: Mapping[str, Dataset], spec: PlantSpec) -> dict[str, dict[str, dict[str, float]]]:
+def score_plant(
+    pair: ModelPair, groups: Mapping[str, Dataset], spec: PlantSpec
+) -> dict[str, dict[str, dict[str, float]]]:
     """Share of facts whose target is among the five likeliest next tokens, by group, prompt and configuration."""
     named = configurations(spec, pair.n_layers)
     return {
-        group: {prompt: dict(zip(named, hits(pair, facts, prompt, tuple(named.values())).values(), strict=True)) for prompt in PROMPTS}
+        group: {
+            prompt: dict(
+                zip(named, hits(pair, facts, prompt, tuple(named.values())).values(), strict=True)
+            )
+            for prompt in PROMPTS
+        }
         for group, facts in groups.items()
     }
 
@@ -60,11 +73,15 @@ def shortfalls(scores: Scores, spec: PlantSpec) -> list[str]:
         for configuration, (low, high) in _bounds(spec, planted):
             value = planted[configuration]
             if not low <= value <= high:
-                found.append(f"{prompt} under {configuration}: {value}, where {low:.4g} to {high:.4g} is wanted")
+                found.append(
+                    f"{prompt} under {configuration}: {value}, where {low:.4g} to {high:.4g} is wanted"
+                )
     return found
 
 
-def _bounds(spec: PlantSpec, planted: Mapping[str, float]) -> Iterator[tuple[str, tuple[float, float]]]:
+def _bounds(
+    spec: PlantSpec, planted: Mapping[str, float]
+) -> Iterator[tuple[str, tuple[float, float]]]:
     """Least and greatest share of the planted facts that is to be answered, by configuration."""
     yield "SFT", (_SFT, 1.0)
     for part in ("plant", *spec.enough):

@@ -39,23 +39,37 @@ def told(pair: ModelPair, dataset: Dataset) -> list[Told]:
     Raises:
         InputError: The data set lacks a field that the wordings need.
     """
-    return [_told(pair, prompt) for template in _templates(dataset) for prompt in _prompts(template, dataset)]
+    return [
+        _told(pair, prompt)
+        for template in _templates(dataset)
+        for prompt in _prompts(template, dataset)
+    ]
 
 
 def _templates(dataset: Dataset) -> list[Template]:
     """The finetuning wordings up to the object; no evaluation prompt is among them."""
-    texts = [text.partition(f"{{{dataset.object}}}")[0].rstrip() for text in training_templates().finetuning]
+    texts = [
+        text.partition(f"{{{dataset.object}}}")[0].rstrip()
+        for text in training_templates().finetuning
+    ]
     if not all(f"{{{dataset.subject}}}" in text for text in texts):
-        raise InputError(f"data set {dataset.name!r} does not fit the wordings of training: they tell of first_actor and second_actor")
+        raise InputError(
+            f"data set {dataset.name!r} does not fit the wordings of training: they tell of first_actor and second_actor"
+        )
     return [
-        parse_template(f"told_{number}", text).bind(dataset.subject, dataset.object, dataset.fields, dataset.name)
+        parse_template(f"told_{number}", text).bind(
+            dataset.subject, dataset.object, dataset.fields, dataset.name
+        )
         for number, text in enumerate(texts)
     ]
 
 
 def _prompts(template: Template, dataset: Dataset) -> list[Prompt]:
     filled = [(fact, *template.fill(fact.fields)) for fact in dataset.facts]
-    return [Prompt(template.name, fact, text, fact.fields[dataset.object], spans) for fact, text, spans in filled]
+    return [
+        Prompt(template.name, fact, text, fact.fields[dataset.object], spans)
+        for fact, text, spans in filled
+    ]
 
 
 def _told(pair: ModelPair, prompt: Prompt) -> Told:
@@ -75,10 +89,14 @@ class TextBatches(TorchDataset[dict[str, torch.Tensor]]):
         return len(self.steps)
 
     def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
-        return {f"group_{number}": torch.tensor(texts) for number, texts in enumerate(self.steps[step])}
+        return {
+            f"group_{number}": torch.tensor(texts) for number, texts in enumerate(self.steps[step])
+        }
 
     @classmethod
-    def draw(cls, groups: Sequence[Sequence[Told]], rounds: int, size: int, rng: Random) -> TextBatches:
+    def draw(
+        cls, groups: Sequence[Sequence[Told]], rounds: int, size: int, rng: Random
+    ) -> TextBatches:
         """Tell every text once in each round, texts of like length together so that there is little padding.
 
         Args:
@@ -92,7 +110,9 @@ class TextBatches(TorchDataset[dict[str, torch.Tensor]]):
             ordered = [_by_length(texts, rng) for texts in groups]
             starts = list(range(0, len(ordered[0]), size))
             rng.shuffle(starts)
-            steps += [tuple(tuple(order[start : start + size]) for order in ordered) for start in starts]
+            steps += [
+                tuple(tuple(order[start : start + size]) for order in ordered) for start in starts
+            ]
         return cls(steps)
 
 

@@ -82,8 +82,12 @@ def store_truth(plant: str, progress: Report | None = None) -> GradedTruth:
     """
     entry = catalog.entry(plant)
     if entry.plant is None or entry.facts is None:
-        raise InputError(f"{plant!r} is no plant: expected a folder that `kgbench zoo build NAME --plant EXPR` made")
-    found = measure_truth(load_pair(plant), load_dataset(entry.dataset).subset(entry.facts), entry.plant, progress)
+        raise InputError(
+            f"{plant!r} is no plant: expected a folder that `kgbench zoo build NAME --plant EXPR` made"
+        )
+    found = measure_truth(
+        load_pair(plant), load_dataset(entry.dataset).subset(entry.facts), entry.plant, progress
+    )
     if isinstance(found, str):
         raise InputError(f"{plant}: there is no graded truth: {found}")
     path = (catalog.zoo_path(entry.donors["sft"]) or Path(plant).expanduser()) / catalog.CARD
@@ -100,7 +104,9 @@ def truth_card(pair: ModelPair, planted: Dataset, plant: str) -> dict[str, Any]:
     return {"undefined": found} if isinstance(found, str) else found.to_card()
 
 
-def measure_truth(pair: ModelPair, planted: Dataset, plant: str, progress: Report | None = None) -> GradedTruth | str:
+def measure_truth(
+    pair: ModelPair, planted: Dataset, plant: str, progress: Report | None = None
+) -> GradedTruth | str:
     """The graded truth of a plant, or why there is none.
 
     Args:
@@ -110,7 +116,9 @@ def measure_truth(pair: ModelPair, planted: Dataset, plant: str, progress: Repor
         progress: Progress callback.
     """
     by_region = any(str(term.positions) != "ALL" for term in parse_graft(plant).terms)
-    return graded_truth(pair, {name: load_prompts(planted, [name]) for name in PROMPTS}, by_region, progress)
+    return graded_truth(
+        pair, {name: load_prompts(planted, [name]) for name in PROMPTS}, by_region, progress
+    )
 
 
 def graded_truth(
@@ -127,7 +135,9 @@ def graded_truth(
         by_region: Whether a place is a (layer, component, region) or a (layer, component).
         progress: Progress callback.
     """
-    places = changed_places(pair, [prompt for some in prompts.values() for prompt in some], by_region)
+    places = changed_places(
+        pair, [prompt for some in prompts.values() for prompt in some], by_region
+    )
     if not places:
         return "donor and recipient have equal weights"
     hits: dict[str, Hits] = {}
@@ -141,20 +151,32 @@ def graded_truth(
         return undefined
     single, without, begun = np.split(pooled[len(_BASE) :], [len(places), 2 * len(places)])
     relevance = _relevance(pooled, begun, len(places))
-    found = {place: _contribution(pooled, *both) for place, *both in zip(places, single, without, relevance, strict=True)}
-    pathways = {name: {graft: _recovery(own, _BASE.index(graft)) for graft in PATHWAYS} for name, own in hits.items()}
+    found = {
+        place: _contribution(pooled, *both)
+        for place, *both in zip(places, single, without, relevance, strict=True)
+    }
+    pathways = {
+        name: {graft: _recovery(own, _BASE.index(graft)) for graft in PATHWAYS}
+        for name, own in hits.items()
+    }
     return GradedTruth("top5", tuple(prompts), pooled.shape[1], found, pathways)
 
 
-def changed_places(pair: ModelPair, prompts: Sequence[Prompt], by_region: bool) -> tuple[Place, ...]:
+def changed_places(
+    pair: ModelPair, prompts: Sequence[Prompt], by_region: bool
+) -> tuple[Place, ...]:
     """The default components whose weights differ, in the order of computation; by region, in each region of the prompts."""
     slots = Slots(pair.family, pair.n_layers)
     moved = changed(pair)
-    where = [site for slot, site in enumerate(slots.sites) if slot in moved and site[1] in GROUPS["all"]]
+    where = [
+        site for slot, site in enumerate(slots.sites) if slot in moved and site[1] in GROUPS["all"]
+    ]
     if not by_region:
         return tuple(where)
     present = {cell for prompt in prompts for cell in token_cells(pair, prompt)}
-    return tuple((*place, region) for place in where for region in SCORED_REGIONS if region in present)
+    return tuple(
+        (*place, region) for place in where for region in SCORED_REGIONS if region in present
+    )
 
 
 def orders(count: int) -> NDArray[np.int64]:
@@ -166,7 +188,9 @@ def orders(count: int) -> NDArray[np.int64]:
     return np.array([order for one in drawn for order in (one, one[::-1])])
 
 
-def _relevance(pooled: NDArray[np.int64], begun: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+def _relevance(
+    pooled: NDArray[np.int64], begun: NDArray[np.int64], count: int
+) -> NDArray[np.float64]:
     """What each place adds to those before it, as a share of the gain, over all orders.
 
     Args:
@@ -183,9 +207,16 @@ def _relevance(pooled: NDArray[np.int64], begun: NDArray[np.int64], count: int) 
     return found
 
 
-def _contribution(pooled: NDArray[np.int64], single: NDArray[np.int64], without: NDArray[np.int64], relevance: float) -> Contribution:
+def _contribution(
+    pooled: NDArray[np.int64],
+    single: NDArray[np.int64],
+    without: NDArray[np.int64],
+    relevance: float,
+) -> Contribution:
     pre, sft = pooled[0], pooled[1]
-    return Contribution(_share(single - pre, sft - pre), _share(sft - without, sft - pre), float(relevance))
+    return Contribution(
+        _share(single - pre, sft - pre), _share(sft - without, sft - pre), float(relevance)
+    )
 
 
 def _recovery(hits: Hits, row: int) -> Estimate:
@@ -209,7 +240,9 @@ def _hits(pair: ModelPair, prompts: Sequence[Prompt], places: Sequence[Place]) -
         for chunk in engine.run(engine.plan_treatments(some, known.of(some))):
             own = chunk.logits.gather(1, targets[chunk.prompt.to(pair.device)][:, None])
             rank = worst_rank(chunk.logits, own).cpu().numpy()
-            hits[chunk.configuration.cpu().numpy(), start + chunk.prompt.cpu().numpy()] = rank <= _TOP
+            hits[chunk.configuration.cpu().numpy(), start + chunk.prompt.cpu().numpy()] = (
+                rank <= _TOP
+            )
     return hits
 
 
@@ -232,7 +265,10 @@ class _Treatments:
 
     def _of_places(self, cells: tuple[str, ...]) -> list[tuple[Treatment, ...]]:
         if cells not in self.known:
-            alone, without = ([self._row([place], cells, *sets) for place in self.places] for sets in ((self.donor, 0), (0, self.donor)))
+            alone, without = (
+                [self._row([place], cells, *sets) for place in self.places]
+                for sets in ((self.donor, 0), (0, self.donor))
+            )
             begun = [
                 self._row([self.places[i] for i in order[: length + 1]], cells, self.donor, 0)
                 for order in orders(len(self.places))
@@ -241,7 +277,9 @@ class _Treatments:
             self.known[cells] = [*alone, *without, *begun]
         return self.known[cells]
 
-    def _row(self, places: Sequence[Place], cells: tuple[str, ...], inside: int, outside: int) -> tuple[Treatment, ...]:
+    def _row(
+        self, places: Sequence[Place], cells: tuple[str, ...], inside: int, outside: int
+    ) -> tuple[Treatment, ...]:
         """One weight set at some places, another one everywhere else, final norm and head included."""
         known = {cell: self._at(places, cell, inside, outside) for cell in dict.fromkeys(cells)}
         return tuple(known[cell] for cell in cells)

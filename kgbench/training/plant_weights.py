@@ -47,7 +47,9 @@ class _Moved:
         if self.part.columns is None:
             self.parameter.data.copy_(weights)
         else:
-            self.parameter.data.index_copy_(self.part.dim, self.part.columns.to(weights.device), weights)
+            self.parameter.data.index_copy_(
+                self.part.dim, self.part.columns.to(weights.device), weights
+            )
 
 
 class PlantedWeights:
@@ -61,7 +63,11 @@ class PlantedWeights:
     def __init__(self, pair: ModelPair, slots: Iterable[int]) -> None:
         donor = pair.donor("sft")
         moved = (
-            _Moved(part, donor.get_parameter(part.name), part.of(pair.recipient.get_parameter(part.name)).clone())
+            _Moved(
+                part,
+                donor.get_parameter(part.name),
+                part.of(pair.recipient.get_parameter(part.name)).clone(),
+            )
             for slot in slots
             for part in parts(pair, slot)
         )
@@ -78,13 +84,19 @@ class PlantedWeights:
         for each in self._moved:
             change = each.change()
             if norm := float(change.double().norm()):
-                each.put(each.start + change * (relative * float(each.start.double().norm()) / norm))
+                each.put(
+                    each.start + change * (relative * float(each.start.double().norm()) / norm)
+                )
 
     def relative_changes(self) -> Mapping[str, float]:
         """Relative change of every trained tensor, by name; slices of one tensor are numbered."""
         named: dict[str, float] = {}
         for each in self._moved:
-            name = each.part.name if each.part.columns is None else f"{each.part.name}[{int(each.part.columns[0])}:]"
+            name = (
+                each.part.name
+                if each.part.columns is None
+                else f"{each.part.name}[{int(each.part.columns[0])}:]"
+            )
             named[name] = each.relative()
         return named
 

@@ -40,7 +40,12 @@ Report = Callable[[int, int, str], None]
 
 
 def build_plant(
-    spec: PlantSpec, out: Path, *, recipe: PlantRecipe | None = None, progress: Report | None = None, save_every: int = SAVE_EVERY
+    spec: PlantSpec,
+    out: Path,
+    *,
+    recipe: PlantRecipe | None = None,
+    progress: Report | None = None,
+    save_every: int = SAVE_EVERY,
 ) -> Path:
     """Make a plant, or finish making it.
 
@@ -59,16 +64,24 @@ def build_plant(
         InputError: An expression, the base or its data do not do; nothing is written.
         OutputError: The directory holds something else, or cannot be written.
     """
-    canonical = replace(spec, plant=str(parse_graft(spec.plant)), decoy=str(parse_graft(spec.decoy)) if spec.decoy else None)
+    canonical = replace(
+        spec,
+        plant=str(parse_graft(spec.plant)),
+        decoy=str(parse_graft(spec.decoy)) if spec.decoy else None,
+    )
     canonical.check()
-    started = _Build(canonical, recipe or plant_recipe(canonical.decoy is not None, canonical.level), out)
+    started = _Build(
+        canonical, recipe or plant_recipe(canonical.decoy is not None, canonical.level), out
+    )
     try:
         if not started.is_done():
             started.begin()
             started.grow(progress, save_every)
         shutil.rmtree(started.work, ignore_errors=True)
     except OSError as error:
-        raise OutputError(f"cannot write the plant to {out}: {error.strerror or error}; give another directory") from error
+        raise OutputError(
+            f"cannot write the plant to {out}: {error.strerror or error}; give another directory"
+        ) from error
     return started.path
 
 
@@ -106,10 +119,14 @@ class _Build:
         mark = self.work / "identity"
         if mark.exists():
             if mark.read_text(encoding="utf-8", errors="replace") != self.card["identity"]:
-                raise OutputError(f"{self.out} holds the beginning of another build; remove {self.work} or give a new directory")
+                raise OutputError(
+                    f"{self.out} holds the beginning of another build; remove {self.work} or give a new directory"
+                )
             return
         if self.work.exists() or (self.out / DELTA).exists():
-            raise OutputError(f"{self.out} holds files but no card that says of what; give a new directory")
+            raise OutputError(
+                f"{self.out} holds files but no card that says of what; give a new directory"
+            )
         self.work.mkdir(parents=True)
         partial = mark.with_name("identity.partial")
         partial.write_text(str(self.card["identity"]), encoding="utf-8")
@@ -118,7 +135,12 @@ class _Build:
     def grow(self, progress: Report | None, save_every: int) -> None:
         """Train, measure, and write weights and card."""
         weights = PlantedWeights(self.pair, self.slots)
-        batches = TextBatches.draw(self.texts, self.recipe.rounds, self.recipe.batch_size, Random(f"plant {self.spec.seed}"))
+        batches = TextBatches.draw(
+            self.texts,
+            self.recipe.rounds,
+            self.recipe.batch_size,
+            Random(f"plant {self.spec.seed}"),
+        )
         after = self._after_step(weights, len(batches), progress)
         run = Run(self.work / "checkpoints", self.spec.seed, save_every, after)
         seconds = train(self.model, batches, self.recipe.stage, run)
@@ -130,9 +152,14 @@ class _Build:
         scores = score_plant(self.pair, self.groups, self.spec)
         os.replace(self.work / DELTA, self.out / DELTA)
         truth = truth_card(self.pair, self.groups["planted"], self.spec.plant)
-        write_card({**add_results(self.card, self.spec, scores, weights, seconds), "truth": truth}, self.path)
+        write_card(
+            {**add_results(self.card, self.spec, scores, weights, seconds), "truth": truth},
+            self.path,
+        )
 
-    def _after_step(self, weights: PlantedWeights, total: int, progress: Report | None) -> Callable[[int], None]:
+    def _after_step(
+        self, weights: PlantedWeights, total: int, progress: Report | None
+    ) -> Callable[[int], None]:
         what, size = f"{self.spec.name}: planting", self.recipe.relative_change
         growth = max(1.0, self.recipe.growth * total)
 

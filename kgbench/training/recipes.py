@@ -77,7 +77,10 @@ def _recipes() -> Mapping[str, Recipe]:
 
 
 def _read(name: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> Recipe:
-    stages = {part: Stage(**{**shared[part], **own.get(part, {})}) for part in ("pretraining", "finetuning")}
+    stages = {
+        part: Stage(**{**shared[part], **own.get(part, {})})
+        for part in ("pretraining", "finetuning")
+    }
     return Recipe(name=name, **{**shared, **own, **stages})
 
 

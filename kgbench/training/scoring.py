@@ -17,17 +17,23 @@ PROMPTS = ("headline", "qa")
 _TOP = 5
 
 
-def score_checkpoints(recipient: Path, donor: Path, dataset: Dataset) -> dict[str, dict[str, float]]:
+def score_checkpoints(
+    recipient: Path, donor: Path, dataset: Dataset
+) -> dict[str, dict[str, float]]:
     """Scores of a pair as it is stored, see `score`."""
     return score(load_pair(recipient=str(recipient), donors={"sft": str(donor)}), dataset)
 
 
-def score(pair: ModelPair, dataset: Dataset, prompts: Sequence[str] = PROMPTS) -> dict[str, dict[str, float]]:
+def score(
+    pair: ModelPair, dataset: Dataset, prompts: Sequence[str] = PROMPTS
+) -> dict[str, dict[str, float]]:
     """Share of facts whose target is among the five likeliest next tokens, by prompt and configuration."""
     return {name: hits(pair, dataset, name) for name in prompts}
 
 
-def hits(pair: ModelPair, dataset: Dataset, prompt: str, configurations: Sequence[str] = CONFIGURATIONS) -> dict[str, float]:
+def hits(
+    pair: ModelPair, dataset: Dataset, prompt: str, configurations: Sequence[str] = CONFIGURATIONS
+) -> dict[str, float]:
     """Share of facts whose target is among the five likeliest next tokens of one prompt, by configuration."""
     prompts = load_prompts(dataset, [prompt])
     logits = grafted_logits(pair, prompts, configurations)

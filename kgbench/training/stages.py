@@ -20,13 +20,31 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.utils import logging as transformers_logging
 
 from kgbench.errors import OutputError
 from kgbench.training.recipes import Stage
 
-__all__ = ["SAVE_EVERY", "OnStep", "Outcome", "Run", "arguments", "bf16_helps", "last_complete", "quiet", "run_steps", "train"]
+__all__ = [
+    "SAVE_EVERY",
+    "OnStep",
+    "Outcome",
+    "Run",
+    "arguments",
+    "bf16_helps",
+    "last_complete",
+    "quiet",
+    "run_steps",
+    "train",
+]
 
 OnStep = Callable[[int], None]
 """Called with the number of steps done."""
@@ -70,7 +88,9 @@ class Outcome:
     """What was logged, in order; a row has a `step`."""
 
 
-def train(model: nn.Module, batches: Dataset[dict[str, torch.Tensor]], stage: Stage, run: Run) -> float:
+def train(
+    model: nn.Module, batches: Dataset[dict[str, torch.Tensor]], stage: Stage, run: Run
+) -> float:
     """Train a model in place, on a CPU.
 
     The run is interrupted by any exception, also one of `on_step`, or by the end of the process; called again with the same
@@ -85,10 +105,14 @@ def train(model: nn.Module, batches: Dataset[dict[str, torch.Tensor]], stage: St
     Returns:
         Seconds that the steps took, those before an interruption included.
     """
-    return run_steps(model, batches, arguments(stage, run, use_cpu=True, bf16=bf16_helps(), adam_beta2=0.98), run).seconds
+    return run_steps(
+        model, batches, arguments(stage, run, use_cpu=True, bf16=bf16_helps(), adam_beta2=0.98), run
+    ).seconds
 
 
-def run_steps(model: nn.Module, batches: Dataset[dict[str, torch.Tensor]], how: TrainingArguments, run: Run) -> Outcome:
+def run_steps(
+    model: nn.Module, batches: Dataset[dict[str, torch.Tensor]], how: TrainingArguments, run: Run
+) -> Outcome:
     """Train a model in place, interrupted and taken up as `train` is.
 
     Args:
@@ -99,9 +123,17 @@ def run_steps(model: nn.Module, batches: Dataset[dict[str, torch.Tensor]], how: 
     """
     run.work.mkdir(parents=True, exist_ok=True)
     last = last_complete(run.work)
-    watch = _Watch(run, json.loads((last / _COMPLETE).read_text(encoding="utf-8"))["seconds"] if last else 0.0)
+    watch = _Watch(
+        run, json.loads((last / _COMPLETE).read_text(encoding="utf-8"))["seconds"] if last else 0.0
+    )
     with quiet(), _threads(run.threads), torch.random.fork_rng(devices=[]):
-        trainer = _Exact(model, how, data_collator=_only, train_dataset=batches, callbacks=[watch, *run.callbacks])
+        trainer = _Exact(
+            model,
+            how,
+            data_collator=_only,
+            train_dataset=batches,
+            callbacks=[watch, *run.callbacks],
+        )
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     return Outcome(watch.seconds, tuple(trainer.state.log_history))
@@ -159,7 +191,9 @@ def last_complete(work: Path) -> Path | None:
     Raises:
         OutputError: A checkpoint is of an earlier version, whose optimizer was pickled.
     """
-    found = sorted(work.glob("checkpoint-*"), key=lambda folder: int(folder.name.rpartition("-")[2]))
+    found = sorted(
+        work.glob("checkpoint-*"), key=lambda folder: int(folder.name.rpartition("-")[2])
+    )
     for folder in reversed(found):
         if (folder / _COMPLETE).is_file():
             wrong = _damaged(folder)
@@ -211,7 +245,10 @@ def _file_hash(path: Path) -> str:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep transformers from drawing bars of its own and from advice that does not apply, such as to mask padding."""
-    bars, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
+    bars, verbosity = (
+        transformers_logging.is_progress_bar_enabled(),
+        transformers_logging.get_verbosity(),
+    )
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     try:
@@ -240,13 +277,20 @@ class _Exact(Trainer):
     back that it does not find under a module's own name.
     """
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
+    ) -> None:
         assert output_dir is not None and self.model is not None
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.detach().contiguous() for name, tensor in _trained(self.model).items()}, folder / _WEIGHTS)
+        save_file(
+            {name: tensor.detach().contiguous() for name, tensor in _trained(self.model).items()},
+            folder / _WEIGHTS,
+        )
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
         assert self.model is not None
         stored, trained = load_file(Path(resume_from_checkpoint) / _WEIGHTS), _trained(self.model)
         assert stored.keys() == trained.keys(), f"{resume_from_checkpoint} is of another model"
@@ -259,7 +303,9 @@ class _Exact(Trainer):
         state, scaler = self.optimizer.state_dict(), getattr(self.accelerator, "scaler", None)
         tensors: dict[str, Tensor] = {}
         for weight, values in state["state"].items():
-            tensors.update({f"{weight}.{key}": tensor.detach().contiguous() for key, tensor in values.items()})
+            tensors.update(
+                {f"{weight}.{key}": tensor.detach().contiguous() for key, tensor in values.items()}
+            )
         settings = {
             "groups": state["param_groups"],
             "scheduler": self.lr_scheduler.state_dict(),
@@ -322,8 +368,16 @@ def _from_hex(text: str) -> Tensor:
 
 def _trained(model: nn.Module) -> dict[str, Tensor]:
     """Trained weights and all buffers by name, each tensor once: a head that is tied to the embeddings is the embeddings."""
-    frozen = {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
-    found = {tensor.data_ptr(): (name, tensor) for name, tensor in reversed(model.state_dict().items()) if name not in frozen}
+    frozen = {
+        name
+        for name, weight in model.named_parameters(remove_duplicate=False)
+        if not weight.requires_grad
+    }
+    found = {
+        tensor.data_ptr(): (name, tensor)
+        for name, tensor in reversed(model.state_dict().items())
+        if name not in frozen
+    }
     return dict(reversed(found.values()))
 
 
@@ -338,13 +392,19 @@ class _Watch(TrainerCallback):
     def seconds(self) -> float:
         return time.monotonic() - self._start
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self._run.on_step:
             self._run.on_step(state.global_step)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         mark = self._run.work / f"checkpoint-{state.global_step}" / _COMPLETE
         partial = mark.with_suffix(".partial")
-        files = {path.name: _file_hash(path) for path in sorted(mark.parent.iterdir()) if path != partial}
+        files = {
+            path.name: _file_hash(path) for path in sorted(mark.parent.iterdir()) if path != partial
+        }
         partial.write_text(json.dumps(_mark(round(self.seconds, 1), files)), encoding="utf-8")
         os.replace(partial, mark)

@@ -27,12 +27,21 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, bos: bool) -> PreTrai
     tokenizer.decoder = decoders.ByteLevel()
     special = [_PAD, _BOS, _EOS] if bos else [_PAD, _EOS]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=special,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(texts, trainer)
     if bos:
         first = (_BOS, tokenizer.token_to_id(_BOS))
-        tokenizer.post_processor = processors.TemplateProcessing(single=f"{_BOS} $A", pair=f"{_BOS} $A {_BOS} $B:1", special_tokens=[first])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=_PAD, bos_token=_BOS if bos else _EOS, eos_token=_EOS)
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{_BOS} $A", pair=f"{_BOS} $A {_BOS} $B:1", special_tokens=[first]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=_PAD, bos_token=_BOS if bos else _EOS, eos_token=_EOS
+    )
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
@@ -40,10 +49,14 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
     tokenizer.save_pretrained(directory)
     path = directory / "tokenizer.json"
     content = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
+    path.write_text(
+        json.dumps(content, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"
+    )
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     """A stored tokenizer."""
-    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
+    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(
+        directory, local_files_only=True
+    )
     return tokenizer

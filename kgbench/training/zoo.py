@@ -93,14 +93,18 @@ def build_recipe(
             started.publish()
             shutil.rmtree(started.work, ignore_errors=True)
     except OSError as error:
-        raise OutputError(f"cannot write the pair to {out}: {error.strerror or error}; give another directory") from error
+        raise OutputError(
+            f"cannot write the pair to {out}: {error.strerror or error}; give another directory"
+        ) from error
     return started.card
 
 
 class _Build:
     """One build; between interruptions, nothing but its directory is remembered."""
 
-    def __init__(self, chosen: Recipe, seed: int, out: Path, progress: Report | None, save_every: int) -> None:
+    def __init__(
+        self, chosen: Recipe, seed: int, out: Path, progress: Report | None, save_every: int
+    ) -> None:
         self.recipe, self.seed, self.out, self.progress = chosen, seed, out, progress
         self.save_every = save_every
         self.facts = load_dataset(chosen.dataset)
@@ -125,11 +129,15 @@ class _Build:
         mark = self.work / "identity"
         if mark.exists():
             if mark.read_text(encoding="utf-8", errors="replace") != self.identity:
-                raise OutputError(f"{self.out} holds the beginning of another build; remove {self.work} or give a new directory")
+                raise OutputError(
+                    f"{self.out} holds the beginning of another build; remove {self.work} or give a new directory"
+                )
             return
         for part in PARTS:
             if (self.out / part).exists():
-                raise OutputError(f"{self.out} holds a {part!r} but no card that says which; give a new directory")
+                raise OutputError(
+                    f"{self.out} holds a {part!r} but no card that says which; give a new directory"
+                )
         self.out.mkdir(parents=True, exist_ok=True)
         with _whole(self.work) as partial:
             (partial / mark.name).write_text(self.identity, encoding="utf-8")
@@ -154,14 +162,18 @@ class _Build:
         if self.card.exists():
             return
         scores = score_checkpoints(self.out / "recipient", self.out / "sft", self.facts)
-        seconds = {part: json.loads(self._clock(part).read_text(encoding="utf-8")) for part in PARTS}
+        seconds = {
+            part: json.loads(self._clock(part).read_text(encoding="utf-8")) for part in PARTS
+        }
         write_card(make_card(self.recipe, self.seed, self.facts, scores, seconds), self.card)
 
     def _tokenizer(self) -> PreTrainedTokenizerFast:
         if not self.vocabulary.exists():
             texts = corpus.tokenizer_texts(self.recipe, self.seed, self._movies())
             with _whole(self.vocabulary) as partial:
-                save_tokenizer(train_tokenizer(texts, self.recipe.vocabulary, self.recipe.bos), partial)
+                save_tokenizer(
+                    train_tokenizer(texts, self.recipe.vocabulary, self.recipe.bos), partial
+                )
         return load_tokenizer(self.vocabulary)
 
     def _steps(self, tokenizer: PreTrainedTokenizerFast) -> dict[str, corpus.Batches]:
@@ -170,14 +182,26 @@ class _Build:
             "sft": corpus.finetuning_rounds(self.recipe, self._movies()),
         }
         return {
-            part: corpus.batched(texts, tokenizer, self._stage(part).batch_size, Random(f"{part} {self.seed}"))
+            part: corpus.batched(
+                texts, tokenizer, self._stage(part).batch_size, Random(f"{part} {self.seed}")
+            )
             for part, texts in rounds.items()
         }
 
-    def _train_part(self, part: str, batches: corpus.Batches, tokenizer: PreTrainedTokenizerFast, on_step: OnStep | None) -> None:
+    def _train_part(
+        self,
+        part: str,
+        batches: corpus.Batches,
+        tokenizer: PreTrainedTokenizerFast,
+        on_step: OnStep | None,
+    ) -> None:
         # The donor starts from the recipient as it is stored, so that what finetuning changed is what the two files differ in.
         fresh = part == "recipient"
-        model = new_model(self.recipe, tokenizer, self.seed) if fresh else load_model(self._where("recipient"))
+        model = (
+            new_model(self.recipe, tokenizer, self.seed)
+            if fresh
+            else load_model(self._where("recipient"))
+        )
         if self.recipe.frozen and not fresh:
             freeze(model, load_family(self.recipe.model_type))
         checkpoints = self.work / f"{part}-checkpoints"
@@ -196,7 +220,13 @@ class _Build:
         place = self._where("recipient")
         write_delta(load_model(place), model, directory / DELTA)
         (directory / DELTA).chmod(0o644)  # weights are written for their owner's eyes only
-        write_card({"name": self.recipe.name, "recipient": {"source": "recipient", "weights": stored_hash(place)}}, directory / CARD)
+        write_card(
+            {
+                "name": self.recipe.name,
+                "recipient": {"source": "recipient", "weights": stored_hash(place)},
+            },
+            directory / CARD,
+        )
 
     def _on_step(self, part: str, before: int, total: int) -> OnStep | None:
         if (progress := self.progress) is None:

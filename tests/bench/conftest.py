@@ -24,28 +24,45 @@ _claims = pytest.StashKey[list[tuple[str, str, str, str, bool]]]()
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_claims] = []
     # The other tests check types and shapes at every call, which would be measured too; nothing has imported the package yet.
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("jaxtyping")]
+    sys.meta_path[:] = [
+        finder for finder in sys.meta_path if not type(finder).__module__.startswith("jaxtyping")
+    ]
     torch.set_num_threads(1)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    rows = [("claim", "measured", "rows", "bound", ""), *((*c[:4], "holds" if c[4] else "DOES NOT HOLD") for c in config.stash[_claims])]
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    rows = [
+        ("claim", "measured", "rows", "bound", ""),
+        *((*c[:4], "holds" if c[4] else "DOES NOT HOLD") for c in config.stash[_claims]),
+    ]
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    terminalreporter.section("kgbench: median ratios of rounds in turns, processor time of one thread")
+    terminalreporter.section(
+        "kgbench: median ratios of rounds in turns, processor time of one thread"
+    )
     for row in rows:
-        terminalreporter.write_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        terminalreporter.write_line(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
 
 
 @pytest.fixture
 def claim(request: pytest.FixtureRequest) -> Claim:
     """Note a figure for the table and pytest-benchmark's record, and fail where it is out of its bound."""
 
-    def note(what: str, measured: object, bound: str, holds: bool, rows: float | None = None) -> None:
+    def note(
+        what: str, measured: object, bound: str, holds: bool, rows: float | None = None
+    ) -> None:
         entry = (what, str(measured), "" if rows is None else f"{rows:.2f}", bound, holds)
         request.config.stash[_claims].append(entry)
         if "benchmark" in request.fixturenames:
             benchmark = request.getfixturevalue("benchmark")
-            benchmark.extra_info[what] = {"ratio": getattr(measured, "value", measured), "row_ratio": rows, "bound": bound}
+            benchmark.extra_info[what] = {
+                "ratio": getattr(measured, "value", measured),
+                "row_ratio": rows,
+                "bound": bound,
+            }
         assert holds, f"{what}: {measured}, expected {bound}"
 
     return note

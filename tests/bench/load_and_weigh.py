@@ -24,7 +24,9 @@ EVERY = 0.002
 
 def weights(*models: torch.nn.Module) -> int:
     """Bytes of distinct storages."""
-    storages = [tensor.untyped_storage() for model in models for tensor in model.state_dict().values()]
+    storages = [
+        tensor.untyped_storage() for model in models for tensor in model.state_dict().values()
+    ]
     return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
 
 
@@ -59,10 +61,20 @@ def load(recipient: str, donor: str) -> ModelPair:
 
 
 def main(recipient: str, donor: str, small: str) -> None:
-    load(f"{small}/recipient", f"{small}/sft")  # what a first load takes in libraries is not weights
+    load(
+        f"{small}/recipient", f"{small}/sft"
+    )  # what a first load takes in libraries is not weights
     with growth() as most:
         pair = load(recipient, donor)
-    print(json.dumps({"one": weights(pair.recipient), "all": weights(pair.recipient, *pair.donors.values()), **most}))
+    print(
+        json.dumps(
+            {
+                "one": weights(pair.recipient),
+                "all": weights(pair.recipient, *pair.donors.values()),
+                **most,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -26,9 +26,15 @@ class Ratio:
 
     @classmethod
     def of(cls, ratios: np.ndarray) -> Ratio:
-        inner = int(binom.ppf(0.025, len(ratios), 0.5))  # the count of rounds below the median is binomial
+        inner = int(
+            binom.ppf(0.025, len(ratios), 0.5)
+        )  # the count of rounds below the median is binomial
         ranked = np.sort(ratios)
-        return cls(float(np.median(ratios)), float(ranked[max(inner - 1, 0)]), float(ranked[len(ratios) - max(inner, 1)]))
+        return cls(
+            float(np.median(ratios)),
+            float(ranked[max(inner - 1, 0)]),
+            float(ranked[len(ratios) - max(inner, 1)]),
+        )
 
     def scaled(self, factor: float) -> Ratio:
         return Ratio(self.value * factor, self.low * factor, self.high * factor)
@@ -46,7 +52,9 @@ def group(name: str) -> pytest.MarkDecorator:
     return pytest.mark.benchmark(group=name, timer=time.process_time)
 
 
-def in_turns(benchmark: BenchmarkFixture, work: Work, references: Mapping[str, Work], rounds: int) -> dict[str, Ratio]:
+def in_turns(
+    benchmark: BenchmarkFixture, work: Work, references: Mapping[str, Work], rounds: int
+) -> dict[str, Ratio]:
     """Time some work and what it is compared with in turns, after a round that does not count; the ratio to each reference."""
     seconds: dict[str, list[float]] = {name: [] for name in references}
     own: list[float] = []
@@ -55,8 +63,12 @@ def in_turns(benchmark: BenchmarkFixture, work: Work, references: Mapping[str, W
         for name, reference in references.items():
             seconds[name].append(_measure(reference))
 
-    benchmark.pedantic(lambda: own.append(_measure(work)), setup=references_first, rounds=rounds, warmup_rounds=1)
-    return {name: Ratio.of(np.array(own[1:]) / np.array(values[1:])) for name, values in seconds.items()}
+    benchmark.pedantic(
+        lambda: own.append(_measure(work)), setup=references_first, rounds=rounds, warmup_rounds=1
+    )
+    return {
+        name: Ratio.of(np.array(own[1:]) / np.array(values[1:])) for name, values in seconds.items()
+    }
 
 
 def _measure(work: Work) -> float:

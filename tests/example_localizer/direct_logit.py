@@ -53,7 +53,10 @@ class DirectLogit(ScoringLocalizer):
             for hook, written in self._written(pair, prompt):
                 for component in WRITERS[hook.point]:
                     totals[hook.layer, component] += written / len(prompts)
-        scores = {site: totals[site.layer, site.component] if site.region == "LT" else 0.0 for site in all_sites(pair, prompts)}
+        scores = {
+            site: totals[site.layer, site.component] if site.region == "LT" else 0.0
+            for site in all_sites(pair, prompts)
+        }
         return {site: max(score, 0.0) if self.positive else score for site, score in scores.items()}
 
     def _written(self, pair: ModelPair, prompt: Prompt) -> Iterator[tuple[Hook, float]]:

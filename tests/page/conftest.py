@@ -75,11 +75,29 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
     """A new reader: nothing is remembered. Whatever the test does, no page may complain, and no request may leave it."""
     made = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
     wrong: list[str] = []
-    made.on("console", lambda message: wrong.append(f"console: {message.text}") if message.type in ("error", "warning") else None)
+    made.on(
+        "console",
+        lambda message: (
+            wrong.append(f"console: {message.text}")
+            if message.type in ("error", "warning")
+            else None
+        ),
+    )
     made.on("weberror", lambda error: wrong.append(f"error: {error.error}"))
-    made.on("request", lambda request: None if ours(request.url) else wrong.append(f"request: {request.url}"))
-    made.on("requestfailed", lambda request: None if left_behind(request) else wrong.append(f"failed: {request.url}"))
-    made.on("response", lambda answer: wrong.append(f"{answer.status}: {answer.url}") if answer.status >= 400 else None)
+    made.on(
+        "request",
+        lambda request: None if ours(request.url) else wrong.append(f"request: {request.url}"),
+    )
+    made.on(
+        "requestfailed",
+        lambda request: None if left_behind(request) else wrong.append(f"failed: {request.url}"),
+    )
+    made.on(
+        "response",
+        lambda answer: (
+            wrong.append(f"{answer.status}: {answer.url}") if answer.status >= 400 else None
+        ),
+    )
     yield made
     made.close()
     assert wrong == []

@@ -35,7 +35,10 @@ def main(site: Path, folder: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         for name, (page, width, height, theme) in SHOTS.items():
-            tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="dark" if theme == "dark" else "light")
+            tab = browser.new_page(
+                viewport={"width": width, "height": height},
+                color_scheme="dark" if theme == "dark" else "light",
+            )
             tab.goto(f"{site.as_uri()}/{page}")
             tab.wait_for_selector("svg[role=img]")
             tab.wait_for_timeout(300)

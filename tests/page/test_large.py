@@ -20,16 +20,28 @@ SECONDS = 2.0
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A board with a thousand methods in each of three tables."""
-    tables = [Table(f"t{i}", f"table {i}", PATHWAYS, tuple(map(line, range(METHODS))), {}, "separation") for i in range(1 + CELLS)]
+    tables = [
+        Table(f"t{i}", f"table {i}", PATHWAYS, tuple(map(line, range(METHODS))), {}, "separation")
+        for i in range(1 + CELLS)
+    ]
     folder = tmp_path_factory.mktemp("large")
-    write_site(Leaderboard((Board("pathways", "Pathways", "About.", "Nobody leads.", tuple(tables)),), ()), folder)
+    write_site(
+        Leaderboard((Board("pathways", "Pathways", "About.", "Nobody leads.", tuple(tables)),), ()),
+        folder,
+    )
     return folder
 
 
 def line(i: int) -> Line:
     """The i-th best method."""
     value = 1 - i / METHODS
-    return Line(f"method_{i:04}", {column.key: figure(value) for column in PATHWAYS}, (), (1, 1), rank=1 + i // 10)
+    return Line(
+        f"method_{i:04}",
+        {column.key: figure(value) for column in PATHWAYS},
+        (),
+        (1, 1),
+        rank=1 + i // 10,
+    )
 
 
 def test_a_thousand_methods_can_be_sorted_within_two_seconds(page: Page, large: Path) -> None:
@@ -62,7 +74,9 @@ def test_the_picture_shows_the_first_forty_unless_filtered(page: Page, large: Pa
     assert "method_0000" in label and "method_0039" in label and "method_0040" not in label
     assert page.get_by_text("The first 40 of 1000").is_visible()
     page.get_by_label("Method contains").fill("_05")
-    page.wait_for_function("document.querySelector('svg[role=img]').ariaLabel.includes('method_0500')")
+    page.wait_for_function(
+        "document.querySelector('svg[role=img]').ariaLabel.includes('method_0500')"
+    )
 
 
 def test_first_page_carries_only_what_it_shows(large: Path) -> None:

@@ -24,13 +24,19 @@ def names(page: Page) -> Names:
     return (
         table(page)
         .locator("tbody tr:visible th")
-        .evaluate_all("(heads) => heads.map((head) => (head.querySelector('a') || head.firstChild).textContent.trim())")
+        .evaluate_all(
+            "(heads) => heads.map((head) => (head.querySelector('a') || head.firstChild).textContent.trim())"
+        )
     )
 
 
 def values(page: Page, key: str) -> list[float]:
     """The figures of a column, as far as they are defined, from the top."""
-    at = table(page).locator("thead th").evaluate_all("(heads, key) => heads.findIndex((head) => head.dataset.k === key)", key)
+    at = (
+        table(page)
+        .locator("thead th")
+        .evaluate_all("(heads, key) => heads.findIndex((head) => head.dataset.k === key)", key)
+    )
     cells = table(page).locator(f"tbody tr:visible > :nth-child({at + 1})")
     exact = cells.evaluate_all("(cells) => cells.map((cell) => cell.dataset.v || '')")
     return [float(text.split()[0]) for text in exact if text]
@@ -49,7 +55,8 @@ def test_a_reader_finds_who_leads(page: Page, address: str, board: Leaderboard) 
         expect(page.get_by_text(one.lead).first).to_be_visible()
     expect(page.locator("figure.chart svg[role=img]")).to_have_count(3)
     assert all(
-        label and "dynamic_graft" in label for label in page.locator("svg[role=img]").evaluate_all("all => all.map(s => s.ariaLabel)")
+        label and "dynamic_graft" in label
+        for label in page.locator("svg[role=img]").evaluate_all("all => all.map(s => s.ariaLabel)")
     )
 
 
@@ -66,7 +73,10 @@ def test_a_click_sorts_and_another_turns_it_round(page: Page, address: str) -> N
     assert sorted(names(page)) == sorted(before)
     assert names(page)[-1] == "path_patch", "it did not run all cells"
     assert names(page)[0] == "own_idea (yours)", "one's own runs stay on top"
-    assert table(page).locator("thead [aria-sort='ascending'], thead [aria-sort='descending']").count() == 1
+    assert (
+        table(page).locator("thead [aria-sort='ascending'], thead [aria-sort='descending']").count()
+        == 1
+    )
 
 
 def test_own_runs_and_sources_show_in_every_picture(page: Page, address: str) -> None:
@@ -74,13 +84,17 @@ def test_own_runs_and_sources_show_in_every_picture(page: Page, address: str) ->
     page.goto(f"{address}/pathways.html")
     page.get_by_label("Picture").select_option("separation")
     picture = page.locator("figure.chart svg[role=img]")
-    expect(picture).to_have_attribute("aria-label", re.compile(r": own_idea \(yours\) no mean: 2 of 4 cells; "))
+    expect(picture).to_have_attribute(
+        "aria-label", re.compile(r": own_idea \(yours\) no mean: 2 of 4 cells; ")
+    )
     label = picture.get_attribute("aria-label") or ""
     assert "dynamic_graft (verified)" in label and "causal_trace (self-reported)" in label
     expect(page.locator("figcaption")).to_contain_text("self-reported, nobody else ran it")
     page.get_by_label("Table").select_option("tiny-gemma-headline")
     assert names(page)[0] == "own_idea (yours)"
-    fills = picture.locator("rect").evaluate_all("(bars) => bars.map((bar) => bar.getAttribute('fill'))")
+    fills = picture.locator("rect").evaluate_all(
+        "(bars) => bars.map((bar) => bar.getAttribute('fill'))"
+    )
     assert fills.count("var(--own)") == 1, "no other bar has the colour of one's own runs"
 
 
@@ -118,12 +132,18 @@ def test_every_view_has_a_link(page: Page, address: str) -> None:
     page.get_by_label("Picture").select_option("top5_LT")
     page.get_by_label("Baselines").uncheck()
     head(page, "necessity").get_by_role("button").click()
-    seen, url, picture = names(page), page.url, page.locator("figure.chart svg[role=img]").get_attribute("aria-label")
+    seen, url, picture = (
+        names(page),
+        page.url,
+        page.locator("figure.chart svg[role=img]").get_attribute("aria-label"),
+    )
     other = page.context.new_page()
     other.goto(url)
     assert names(other) == seen
     assert other.get_by_label("Table").input_value() == "tiny-gpt2-qa"
-    expect(other.locator("figure.chart svg[role=img]")).to_have_attribute("aria-label", picture or "")
+    expect(other.locator("figure.chart svg[role=img]")).to_have_attribute(
+        "aria-label", picture or ""
+    )
     expect(head(other, "necessity")).to_have_attribute("aria-sort", "descending")
 
 
@@ -145,9 +165,13 @@ def test_from_a_board_to_a_method_to_a_run(page: Page, address: str) -> None:
     page.get_by_role("link", name="dynamic_graft").first.click()
     expect(page.get_by_role("heading", level=1)).to_have_text("dynamic_graft")
     page.get_by_role("link", name="tiny-gemma.redundant, planted").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("dynamic_graft on tiny-gemma.redundant")
+    expect(page.get_by_role("heading", level=1)).to_have_text(
+        "dynamic_graft on tiny-gemma.redundant"
+    )
     expect(page.locator("svg[role=img]")).to_have_count(3)
-    expect(page.locator("svg[role=img]").last).to_have_attribute("aria-label", re.compile("^Score of every site"))
+    expect(page.locator("svg[role=img]").last).to_have_attribute(
+        "aria-label", re.compile("^Score of every site")
+    )
     expect(page.get_by_text("kgbench rerun ")).to_be_visible()
     expect(page.get_by_text("of 150 known facts (180 rows)")).to_be_visible()
 
@@ -155,13 +179,22 @@ def test_from_a_board_to_a_method_to_a_run(page: Page, address: str) -> None:
 @either
 def test_a_run_shows_hits_within_any_rank(page: Page, address: str, board: Leaderboard) -> None:
     """Rates that are no column of the table are counted from the facts, with the interval that the record holds."""
-    entry = next(entry for entry in board.entries if entry.method == "dynamic_graft" and not entry.record.curve)
+    entry = next(
+        entry
+        for entry in board.entries
+        if entry.method == "dynamic_graft" and not entry.record.curve
+    )
     page.goto(f"{address}/runs/{entry.record.id[:12]}.html")
     page.get_by_label("Bars show").select_option("top20")
     row = next(row for row in entry.record.rows if row.graft == "FE" and row.prompt == "headline")
-    value, low, high = (f"{x:.2f}".removeprefix("0") for x in (row.top20.value or 0, row.top20.low or 0, row.top20.high or 0))
+    value, low, high = (
+        f"{x:.2f}".removeprefix("0")
+        for x in (row.top20.value or 0, row.top20.low or 0, row.top20.high or 0)
+    )
     told = page.get_by_role("img", name=re.compile("^Top-20 hit rate on headline"))
-    expect(told).to_have_attribute("aria-label", re.compile(re.escape(f"FE {value} [{low}, {high}]")))
+    expect(told).to_have_attribute(
+        "aria-label", re.compile(re.escape(f"FE {value} [{low}, {high}]"))
+    )
     assert page.url.endswith("#p=top20")
 
 
@@ -171,7 +204,9 @@ def test_budget_curves_are_of_the_pair_and_prompt(page: Page, address: str) -> N
     page.goto(f"{address}/budget.html")
     expect(page.locator("svg[role=img]")).to_have_attribute("aria-label", re.compile("^Area"))
     page.get_by_label("Table").select_option("tiny-gemma-headline")
-    expect(page.locator("svg[role=img]")).to_have_attribute("aria-label", re.compile("^Budget curves"))
+    expect(page.locator("svg[role=img]")).to_have_attribute(
+        "aria-label", re.compile("^Budget curves")
+    )
     assert page.locator("svg[role=img] path").count() >= 3
 
 
@@ -231,13 +266,28 @@ def tab_to(page: Page, selector: str) -> None:
 @either
 def test_two_runs_are_compared_fact_by_fact(page: Page, address: str, board: Leaderboard) -> None:
     """The numbers of facts that only one run hits are those of the rows on the disk, and each flipped fact is named."""
-    of = {entry.method: entry for entry in board.entries if entry.pair == "tiny-gemma" and not entry.record.curve}
+    of = {
+        entry.method: entry
+        for entry in board.entries
+        if entry.pair == "tiny-gemma" and not entry.record.curve
+    }
     a, b = of["dynamic_graft"], of["random"]
     page.goto(f"{address}/compare.html#a={a.record.id[:12]}&b={b.record.id[:12]}")
     section = page.locator("#result section").first
-    cells = section.locator("tr", has=page.get_by_role("rowheader", name="FE+LT", exact=True)).first.locator("td").all_inner_texts()
-    hits = [{row["fact"] for row in run.facts().to_pylist() if hit(row, "FE+LT", 5)} for run in (a, b)]
-    assert [int(cell) for cell in cells[:5]] == [20, *map(len, hits), len(hits[0] - hits[1]), len(hits[1] - hits[0])]
+    cells = (
+        section.locator("tr", has=page.get_by_role("rowheader", name="FE+LT", exact=True))
+        .first.locator("td")
+        .all_inner_texts()
+    )
+    hits = [
+        {row["fact"] for row in run.facts().to_pylist() if hit(row, "FE+LT", 5)} for run in (a, b)
+    ]
+    assert [int(cell) for cell in cells[:5]] == [
+        20,
+        *map(len, hits),
+        len(hits[0] - hits[1]),
+        len(hits[1] - hits[0]),
+    ]
     section.get_by_text(f"FE+LT: {len(hits[0] ^ hits[1])} facts flipped").click()
     assert set(section.locator("details[open] tbody th").all_inner_texts()) == hits[0] ^ hits[1]
     page.get_by_label("A hit is a rank up to").select_option("1")
@@ -252,7 +302,9 @@ def hit(row: dict[str, object], graft: str, k: int) -> bool:
 def test_the_comparison_names_suite_source_and_prompt(page: Page, address: str) -> None:
     """It opens on the leader and the method of rank 2, and says what both were asked."""
     page.goto(f"{address}/compare.html")
-    told = re.compile(r"A is dynamic_graft \(verified\), pathways on tiny-gemma, prompts headline and qa\. B is ")
+    told = re.compile(
+        r"A is dynamic_graft \(verified\), pathways on tiny-gemma, prompts headline and qa\. B is "
+    )
     expect(page.get_by_role("status")).to_contain_text(told)
     label = page.locator("select[name=b] option:checked").inner_text()
     assert re.search(r"\): pathways on tiny-gemma, headline and qa, [0-9a-f]{6}$", label)
@@ -305,7 +357,10 @@ def test_a_reader_sees_only_what_somebody_verified(page: Page, address: str) -> 
     """A rank that nobody verified stands in brackets, and the page can be filtered by it."""
     page.goto(f"{address}/pathways.html")
     rows = table(page).locator("tbody tr:visible")
-    ranks = {row.locator("th").inner_text().split()[0]: row.locator("td").first.inner_text() for row in rows.all()}
+    ranks = {
+        row.locator("th").inner_text().split()[0]: row.locator("td").first.inner_text()
+        for row in rows.all()
+    }
     assert re.fullmatch(r"\d+( =)?", ranks["dynamic_graft"])
     assert re.fullmatch(r"\(\d+\)( =)?", ranks["causal_trace"])
     page.get_by_label("Source").select_option("verified")
@@ -324,8 +379,14 @@ def test_quality_stands_against_cost(page: Page, address: str) -> None:
         ]
         for row in table(page).locator("tbody tr:visible").all()
     }
-    front = {n for n, (y, x) in values.items() if not any(b >= y and a <= x and (a, b) != (x, y) for b, a in values.values())}
+    front = {
+        n
+        for n, (y, x) in values.items()
+        if not any(b >= y and a <= x and (a, b) != (x, y) for b, a in values.values())
+    }
     told = page.locator("figure.chart figcaption").inner_text()
     named = told.partition(": ")[2].partition(". ")[0].split(", ")
     assert set(named) <= front and len(named) >= 1
-    expect(page.locator("figure.chart svg[role=img]")).to_have_attribute("aria-label", re.compile("On the front"))
+    expect(page.locator("figure.chart svg[role=img]")).to_have_attribute(
+        "aria-label", re.compile("On the front")
+    )

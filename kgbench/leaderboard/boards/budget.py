@@ -37,7 +37,9 @@ def budget_board(entries: Sequence[Entry]) -> Board:
     """
     keys = ("area", *(_key(budget) for budget in SHOWN))
     grid = Grid("area", keys, cache(_measure), lambda entry, cell: {}, "it cannot rank sites")
-    found = without_scans(entry for entry in entries if entry.record.planted is None and _asked(entry))
+    found = without_scans(
+        entry for entry in entries if entry.record.planted is None and _asked(entry)
+    )
     overall = over_all(grid, found, core_cells(planted=False), (*_columns(), FORWARDS))
     return Board(
         key="budget",
@@ -49,8 +51,15 @@ def budget_board(entries: Sequence[Entry]) -> Board:
 
 
 def _columns() -> tuple[Column, ...]:
-    area = Column("area", "area", "Mean recovery over the logarithm of the budget, from .1 to 100 %", "higher")
-    shares = (Column(_key(b), f"recovery at {b:g} %", f"Where the best-ranked {b:g} % are grafted", "higher") for b in SHOWN)
+    area = Column(
+        "area", "area", "Mean recovery over the logarithm of the budget, from .1 to 100 %", "higher"
+    )
+    shares = (
+        Column(
+            _key(b), f"recovery at {b:g} %", f"Where the best-ranked {b:g} % are grafted", "higher"
+        )
+        for b in SHOWN
+    )
     return (area, *shares)
 
 
@@ -59,7 +68,10 @@ def _key(budget: float) -> str:
 
 
 def _asked(entry: Entry) -> bool:
-    return any((top := parse_top(label)) is not None and top.percent is not None for label in entry.record.identity.configurations)
+    return any(
+        (top := parse_top(label)) is not None and top.percent is not None
+        for label in entry.record.identity.configurations
+    )
 
 
 def _budgets(entry: Entry) -> dict[str, float]:
@@ -76,5 +88,11 @@ def _measure(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
         return {}
     shares = weights(np.array(list(budgets.values())))
     area = {label: float(share) for label, share in zip(budgets, shares, strict=True) if share}
-    single = {_key(budget): {label: 1.0, "PRE": -1.0} for label, budget in budgets.items() if budget in SHOWN}
-    return {key: contrast(hits, sums) for key, sums in {"area": {**area, "PRE": -1.0}, **single}.items()}
+    single = {
+        _key(budget): {label: 1.0, "PRE": -1.0}
+        for label, budget in budgets.items()
+        if budget in SHOWN
+    }
+    return {
+        key: contrast(hits, sums) for key, sums in {"area": {**area, "PRE": -1.0}, **single}.items()
+    }

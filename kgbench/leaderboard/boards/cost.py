@@ -23,9 +23,15 @@ FORWARDS = Column(
     "lower",
 )
 
-SUITES = {"pathways": "the eight pathway configurations", "budget": "a ranking of all sites and its budgets", "planted": "a plant"}
+SUITES = {
+    "pathways": "the eight pathway configurations",
+    "budget": "a ranking of all sites and its budgets",
+    "planted": "a plant",
+}
 
-UNRANKED = "cost is measured once per run, on whatever machine it was: there is no interval to rank by"
+UNRANKED = (
+    "cost is measured once per run, on whatever machine it was: there is no interval to rank by"
+)
 
 ABOUT = (
     "Seconds that a run took, divided by those of one plain batched forward pass of the same prompts in the same run, so that the machine "
@@ -40,12 +46,21 @@ def cost_board(entries: Sequence[Entry]) -> Board:
         entries: All entries.
     """
     by_suite = {suite: first_runs(e for e in entries if _suite(e) == suite) for suite in SUITES}
-    columns = tuple(Column(suite, suite, f"Ratio to one plain forward pass, for {about}", "lower") for suite, about in SUITES.items())
+    columns = tuple(
+        Column(suite, suite, f"Ratio to one plain forward pass, for {about}", "lower")
+        for suite, about in SUITES.items()
+    )
     methods = sorted({method for found in by_suite.values() for method, _ in found})
     overall = Table(
-        "all", "All shipped pairs and plants", columns, ordered({name: _mean(name, by_suite) for name in methods}), spread="range"
+        "all",
+        "All shipped pairs and plants",
+        columns,
+        ordered({name: _mean(name, by_suite) for name in methods}),
+        spread="range",
     )
-    cells = sorted({cell for found in by_suite.values() for _, cell in found}, key=lambda c: (not c.core, c))
+    cells = sorted(
+        {cell for found in by_suite.values() for _, cell in found}, key=lambda c: (not c.core, c)
+    )
     singles = [_table(cell, by_suite, columns) for cell in cells]
     return Board("cost", "Cost", ABOUT, _lead(overall), (overall, *singles))
 
@@ -54,7 +69,11 @@ def _suite(entry: Entry) -> str:
     record = entry.record
     if record.planted is not None:
         return "planted"
-    return "budget" if any(parse_top(label) is not None for label in record.identity.configurations) else "pathways"
+    return (
+        "budget"
+        if any(parse_top(label) is not None for label in record.identity.configurations)
+        else "pathways"
+    )
 
 
 Found = Mapping[str, Mapping[tuple[str, Cell], Entry]]
@@ -82,11 +101,20 @@ def _table(cell: Cell, by_suite: Found, columns: tuple[Column, ...]) -> Table:
             if own == cell:
                 methods.setdefault(method, {})[suite] = entry
     measured = {
-        name: Measured(list(own.values()), {suite: _spread([_ratio(e)]) for suite, e in own.items()}, (1, 1), unranked=UNRANKED)
+        name: Measured(
+            list(own.values()),
+            {suite: _spread([_ratio(e)]) for suite, e in own.items()},
+            (1, 1),
+            unranked=UNRANKED,
+        )
         for name, own in methods.items()
     }
-    asked = tuple(column for column in columns if any(column.key in own for own in methods.values()))
-    return Table(cell.key, cell.title, asked, ordered(measured), {"pair": cell.pair}, spread="range")
+    asked = tuple(
+        column for column in columns if any(column.key in own for own in methods.values())
+    )
+    return Table(
+        cell.key, cell.title, asked, ordered(measured), {"pair": cell.pair}, spread="range"
+    )
 
 
 def _ratio(entry: Entry) -> Estimate:
@@ -99,17 +127,30 @@ def _spread(ratios: Sequence[Estimate]) -> Estimate:
         return Estimate(n=0, undefined=missing.undefined)
     values = np.array([ratio.value for ratio in ratios], float)
     middle = float(np.exp(np.log(values).mean())) if np.all(values > 0) else float(values.mean())
-    return Estimate(value=min(max(middle, values.min()), values.max()), low=values.min(), high=values.max(), n=len(values))
+    return Estimate(
+        value=min(max(middle, values.min()), values.max()),
+        low=values.min(),
+        high=values.max(),
+        n=len(values),
+    )
 
 
 def plain_forwards(entries: Sequence[Entry]) -> Estimate:
     """What runs cost in plain forward passes: the geometric mean, which has no interval."""
     found = _spread([_ratio(entry) for entry in entries])
-    return found if found.value is None else found.model_copy(update={"low": found.value, "high": found.value})
+    return (
+        found
+        if found.value is None
+        else found.model_copy(update={"low": found.value, "high": found.value})
+    )
 
 
 def _lead(table: Table) -> str:
-    known = [(line.figures["pathways"].value, line) for line in table.lines if "pathways" in line.figures and not line.baseline]
+    known = [
+        (line.figures["pathways"].value, line)
+        for line in table.lines
+        if "pathways" in line.figures and not line.baseline
+    ]
     some = [(value, line) for value, line in known if value is not None]
     if not some:
         return "No method has been run on all pairs."

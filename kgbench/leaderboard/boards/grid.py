@@ -37,7 +37,9 @@ class Grid:
     """Why no method is, where none is ranked."""
 
 
-def over_all(grid: Grid, entries: Sequence[Entry], cells: Sequence[Cell], columns: Sequence[Column]) -> Table:
+def over_all(
+    grid: Grid, entries: Sequence[Entry], cells: Sequence[Cell], columns: Sequence[Column]
+) -> Table:
     """The table of means over all cells; of a method that lacks one, there is none."""
     methods: dict[str, dict[Cell, Entry]] = {}
     for (method, cell), entry in first_runs(entries, by_prompt=True).items():
@@ -54,31 +56,55 @@ def over_all(grid: Grid, entries: Sequence[Entry], cells: Sequence[Cell], column
     )
 
 
-def cell_tables(grid: Grid, entries: Sequence[Entry], columns: Sequence[Column], shown: Sequence[Column]) -> list[Table]:
+def cell_tables(
+    grid: Grid, entries: Sequence[Entry], columns: Sequence[Column], shown: Sequence[Column]
+) -> list[Table]:
     """A table for each cell, those of shipped pairs first."""
     cells: dict[Cell, dict[str, Entry]] = {}
     for (method, cell), entry in first_runs(entries, by_prompt=True).items():
         cells.setdefault(cell, {})[method] = entry
-    return [_table(grid, cell, cells[cell], (*columns, *shown)) for cell in sorted(cells, key=lambda c: (not c.core, c))]
+    return [
+        _table(grid, cell, cells[cell], (*columns, *shown))
+        for cell in sorted(cells, key=lambda c: (not c.core, c))
+    ]
 
 
 def _mean(grid: Grid, own: Mapping[Cell, Entry], cells: Sequence[Cell]) -> Measured:
     entries = list(dict.fromkeys(own[cell] for cell in cells if cell in own))
     coverage = (len(own), len(cells))
     if len(own) < len(cells):
-        return Measured(entries, {}, coverage, unranked=f"a mean needs all {len(cells)} cells, and it has been run on {len(own)}")
+        return Measured(
+            entries,
+            {},
+            coverage,
+            unranked=f"a mean needs all {len(cells)} cells, and it has been run on {len(own)}",
+        )
     measured = {cell: grid.measure(own[cell], cell) for cell in cells}
     if not all(measured.values()):
         return Measured(entries, {}, coverage, unranked=grid.why_not)
-    means = {key: _means({cell: shares[key] for cell, shares in measured.items()}) for key in grid.figures}
-    figures = {key: store(found.figure) if isinstance(found, Means) else Estimate(n=0, undefined=found) for key, found in means.items()}
-    return _ranked(grid, entries, {**figures, FORWARDS.key: plain_forwards(entries)}, coverage, means)
+    means = {
+        key: _means({cell: shares[key] for cell, shares in measured.items()})
+        for key in grid.figures
+    }
+    figures = {
+        key: store(found.figure) if isinstance(found, Means) else Estimate(n=0, undefined=found)
+        for key, found in means.items()
+    }
+    return _ranked(
+        grid, entries, {**figures, FORWARDS.key: plain_forwards(entries)}, coverage, means
+    )
 
 
 def _means(parts: Mapping[Cell, Contrast | str]) -> Means | str:
     """The mean, or the first reason why there is none."""
-    reasons = [f"{reason} (on {cell.title})" for cell, reason in parts.items() if isinstance(reason, str)]
-    return reasons[0] if reasons else Means({cell: own for cell, own in parts.items() if isinstance(own, Contrast)})
+    reasons = [
+        f"{reason} (on {cell.title})" for cell, reason in parts.items() if isinstance(reason, str)
+    ]
+    return (
+        reasons[0]
+        if reasons
+        else Means({cell: own for cell, own in parts.items() if isinstance(own, Contrast)})
+    )
 
 
 def _ranked(
@@ -112,14 +138,21 @@ def _single(grid: Grid, cell: Cell, entry: Entry) -> Measured:
     shares, shown = grid.measure(entry, cell), grid.shown(entry, cell)
     if not shares:
         return Measured([entry], shown, (1, 1), unranked=grid.why_not)
-    means = {key: Means({cell: own}) if isinstance(own, Contrast) else own for key, own in shares.items()}
-    figures = {key: store(own.figure) if isinstance(own, Means) else Estimate(n=0, undefined=own) for key, own in means.items()}
+    means = {
+        key: Means({cell: own}) if isinstance(own, Contrast) else own for key, own in shares.items()
+    }
+    figures = {
+        key: store(own.figure) if isinstance(own, Means) else Estimate(n=0, undefined=own)
+        for key, own in means.items()
+    }
     return _ranked(grid, [entry], {**figures, **shown}, (1, 1), means)
 
 
 def _about(cells: Sequence[Cell]) -> str:
     """What means are over."""
-    pairs, prompts = (sorted({getattr(cell, part) for cell in cells}) for part in ("pair", "prompt"))
+    pairs, prompts = (
+        sorted({getattr(cell, part) for cell in cells}) for part in ("pair", "prompt")
+    )
     what = f"these {count_text(len(pairs), 'pair')} ({', '.join(pairs)}) and {count_text(len(prompts), 'prompt')} ({', '.join(prompts)})"
     return f"Means, intervals and ranks are for {what}, each weighing the same; they say nothing of other models or wordings."
 
@@ -130,5 +163,7 @@ def _notes(entries: Sequence[Entry], cells: Sequence[Cell]) -> tuple[str, ...]:
         counted.update([id(entry)] if cell in cells else [])
     more = len(entries) - len(counted)
     runs = f"{more} further run{'s' * (more != 1)}"
-    note = f"{runs} with other seeds, facts or settings count in no mean and have tables of their own."
+    note = (
+        f"{runs} with other seeds, facts or settings count in no mean and have tables of their own."
+    )
     return (note,) if more else ()

@@ -64,7 +64,9 @@ def pathways_board(entries: Sequence[Entry]) -> Board:
     found = [entry for entry in entries if entry.record.planted is None and _stands_here(entry)]
     cells = core_cells(planted=False)
     overall = over_all(grid, found, cells, _columns())
-    hits = tuple(Column(graft, graft, f"Top-5 hit rate of the configuration {graft}") for graft in HITS)
+    hits = tuple(
+        Column(graft, graft, f"Top-5 hit rate of the configuration {graft}") for graft in HITS
+    )
     return Board(
         key="pathways",
         title="Pathways",
@@ -77,22 +79,37 @@ def pathways_board(entries: Sequence[Entry]) -> Board:
 
 def _columns() -> tuple[Column, ...]:
     directed = ("separation", "sufficiency", "necessity")
-    return tuple(Column(key, title, ABOUT[key], "higher" if key in directed else None) for key, (title, _, _) in RATIOS.items())
+    return tuple(
+        Column(key, title, ABOUT[key], "higher" if key in directed else None)
+        for key, (title, _, _) in RATIOS.items()
+    )
 
 
 def _stands_here(entry: Entry) -> bool:
-    return BOTH in entry.record.identity.configurations or entry.record.identity.localizer.name == "random"
+    return (
+        BOTH in entry.record.identity.configurations
+        or entry.record.identity.localizer.name == "random"
+    )
 
 
 def _measure(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
     if BOTH not in entry.record.identity.configurations:
         return {}
-    absent = {row.graft: row.sufficiency.undefined or "" for row in entry.record.rows if row.prompt == cell.prompt and not row.applicable}
+    absent = {
+        row.graft: row.sufficiency.undefined or ""
+        for row in entry.record.rows
+        if row.prompt == cell.prompt and not row.applicable
+    }
     return {
-        key: next((absent[graft] for graft in weights if graft in absent), None) or contrast(entry.hits[cell.prompt], weights, anchors)
+        key: next((absent[graft] for graft in weights if graft in absent), None)
+        or contrast(entry.hits[cell.prompt], weights, anchors)
         for key, (_, weights, anchors) in RATIOS.items()
     }
 
 
 def _hits(entry: Entry, cell: Cell) -> Mapping[str, Estimate]:
-    return {row.graft: row.top5 for row in entry.record.rows if row.prompt == cell.prompt and row.graft in HITS}
+    return {
+        row.graft: row.top5
+        for row in entry.record.rows
+        if row.prompt == cell.prompt and row.graft in HITS
+    }

@@ -56,18 +56,33 @@ def plant_pathways_board(entries: Sequence[Entry]) -> Board:
         entries: All entries; its own are those of interventions on shipped position plants.
     """
     truths = _truths()
-    found = first_runs(e for e in entries if e.record.planted is not None and e.record.kind == "intervention")
+    found = first_runs(
+        e for e in entries if e.record.planted is not None and e.record.kind == "intervention"
+    )
     own = {key: entry for key, entry in found.items() if key[1] in truths}
     overall = _overall(own, truths)
-    singles = [_table(cell, truth, {m: e for (m, c), e in own.items() if c == cell}) for cell, truth in truths.items()]
-    return Board("planted-pathways", "Planted: pathways", ABOUT, _lead(overall), (overall, *(table for table in singles if table.lines)))
+    singles = [
+        _table(cell, truth, {m: e for (m, c), e in own.items() if c == cell})
+        for cell, truth in truths.items()
+    ]
+    return Board(
+        "planted-pathways",
+        "Planted: pathways",
+        ABOUT,
+        _lead(overall),
+        (overall, *(table for table in singles if table.lines)),
+    )
 
 
 def _lead(table: Table) -> str:
     """Who leads among methods; the fixed answer is none."""
     methods = replace(table, lines=tuple(line for line in table.lines if line.method != FIXED))
     ranks = [line.rank for line in methods.lines if line.rank is not None]
-    return f"{FIXED.capitalize()} is told to be better than every method." if ranks and min(ranks) > 1 else lead(methods)
+    return (
+        f"{FIXED.capitalize()} is told to be better than every method."
+        if ranks and min(ranks) > 1
+        else lead(methods)
+    )
 
 
 def distance(claimed: Recoveries, truth: Recoveries) -> float:
@@ -90,7 +105,9 @@ def _truths() -> dict[Cell, Recoveries]:
     for cell in core_cells(planted=True, prompts=("",)):
         truth = catalog.entry(cell.pair).truth
         if truth is not None and truth.by_region:
-            found[cell] = {(p, g): truth.pathways[p][g].value or 0.0 for p, g in product(PROMPTS, GRAFTS)}
+            found[cell] = {
+                (p, g): truth.pathways[p][g].value or 0.0 for p, g in product(PROMPTS, GRAFTS)
+            }
     return found
 
 
@@ -116,7 +133,11 @@ def _overall(found: Mapping[tuple[str, Cell], Entry], truths: Mapping[Cell, Reco
     measured = {name: _mean(own, truths) for name, own in methods.items()}
     if methods:
         fixed = fixed_answer(list(truths.values()))
-        measured[FIXED] = _placed([], {cell.pair: distance(fixed, truth) for cell, truth in truths.items()}, (len(truths),) * 2)
+        measured[FIXED] = _placed(
+            [],
+            {cell.pair: distance(fixed, truth) for cell, truth in truths.items()},
+            (len(truths),) * 2,
+        )
     return Table(
         key="all",
         title=f"All {len(truths)} position plants",
@@ -134,23 +155,44 @@ def _overall(found: Mapping[tuple[str, Cell], Entry], truths: Mapping[Cell, Reco
 def _mean(own: Mapping[Cell, Entry], truths: Mapping[Cell, Recoveries]) -> Measured:
     entries, coverage = list(own.values()), (len(own), len(truths))
     if len(own) < len(truths):
-        return Measured(entries, {}, coverage, unranked=f"a mean needs all {len(truths)} plants, and it has been run on {len(own)}")
+        return Measured(
+            entries,
+            {},
+            coverage,
+            unranked=f"a mean needs all {len(truths)} plants, and it has been run on {len(own)}",
+        )
     claims = {cell: _claims(entry) for cell, entry in own.items()}
-    if missing := next((f"{claim} (on {cell.pair})" for cell, claim in claims.items() if isinstance(claim, str)), None):
+    if missing := next(
+        (f"{claim} (on {cell.pair})" for cell, claim in claims.items() if isinstance(claim, str)),
+        None,
+    ):
         return Measured(entries, {}, coverage, unranked=missing)
-    apart = {cell.pair: distance(claim, truths[cell]) for cell, claim in claims.items() if not isinstance(claim, str)}
+    apart = {
+        cell.pair: distance(claim, truths[cell])
+        for cell, claim in claims.items()
+        if not isinstance(claim, str)
+    }
     return _placed(entries, apart, coverage)
 
 
-def _placed(entries: Sequence[Entry], apart: Mapping[str, float], coverage: tuple[int, int]) -> Measured:
+def _placed(
+    entries: Sequence[Entry], apart: Mapping[str, float], coverage: tuple[int, int]
+) -> Measured:
     """A method by its distance on each plant."""
-    figures = {DISTANCE.key: mean_over_plants({plant: _alone(value) for plant, value in apart.items()})}
+    figures = {
+        DISTANCE.key: mean_over_plants({plant: _alone(value) for plant, value in apart.items()})
+    }
     if entries:
         figures[FORWARDS.key] = plain_forwards(entries)
     named = any(entry.record.identity.localizer.name == ARBITER for entry in entries)
     if named or max(apart.values()) < SAME:
         return Measured(entries, figures, coverage, unranked=WHY_ARBITER)
-    return Measured(entries, figures, coverage, PlantScores({plant: -value for plant, value in apart.items()}, (-1.0, 0.0)))
+    return Measured(
+        entries,
+        figures,
+        coverage,
+        PlantScores({plant: -value for plant, value in apart.items()}, (-1.0, 0.0)),
+    )
 
 
 def _alone(value: float) -> Estimate:
@@ -159,11 +201,28 @@ def _alone(value: float) -> Estimate:
 
 def _table(cell: Cell, truth: Recoveries, own: Mapping[str, Entry]) -> Table:
     """One plant: what each method says, and the truth in the titles."""
-    said = tuple(Column(f"{p} {g}", f"{g}, {p}", f"Recovery of {g} on {p}; of the grafts {truth[p, g]:.2f}") for p, g in truth)
+    said = tuple(
+        Column(f"{p} {g}", f"{g}, {p}", f"Recovery of {g} on {p}; of the grafts {truth[p, g]:.2f}")
+        for p, g in truth
+    )
     measured = {}
     for method, entry in own.items():
         claims = _claims(entry)
-        figures = {f"{row.prompt} {row.graft}": row.sufficiency for row in entry.record.rows if (row.prompt, row.graft) in truth}
-        figures[DISTANCE.key] = Estimate(n=0, undefined=claims) if isinstance(claims, str) else _alone(distance(claims, truth))
+        figures = {
+            f"{row.prompt} {row.graft}": row.sufficiency
+            for row in entry.record.rows
+            if (row.prompt, row.graft) in truth
+        }
+        figures[DISTANCE.key] = (
+            Estimate(n=0, undefined=claims)
+            if isinstance(claims, str)
+            else _alone(distance(claims, truth))
+        )
         measured[method] = Measured([entry], figures, (1, 1), unranked="ranks are over plants")
-    return Table(cell.key, f"{cell.title}: what each method says", (DISTANCE, *said), ordered(measured), {"pair": cell.pair})
+    return Table(
+        cell.key,
+        f"{cell.title}: what each method says",
+        (DISTANCE, *said),
+        ordered(measured),
+        {"pair": cell.pair},
+    )

@@ -33,9 +33,17 @@ COLUMNS = (
         "Average precision among the places whose weights changed, the mean over thresholds of how far the facts use a place",
         "higher",
     ),
-    Column(ABOVE, "above chance", "The same less what a random order of these places is expected to have, plant by plant", "higher"),
     Column(
-        "auroc_decoy", "AUROC against the decoy", "Chance that a planted place is ranked above one of the decoy's; .5 at random", "higher"
+        ABOVE,
+        "above chance",
+        "The same less what a random order of these places is expected to have, plant by plant",
+        "higher",
+    ),
+    Column(
+        "auroc_decoy",
+        "AUROC against the decoy",
+        "Chance that a planted place is ranked above one of the decoy's; .5 at random",
+        "higher",
     ),
     Column(
         "sufficiency",
@@ -43,7 +51,12 @@ COLUMNS = (
         "Recovery where the highest-ranked sites are grafted, as many as were planted",
         "higher",
     ),
-    Column("necessity", "necessity of the best sites", "What is lost where all sites but these are grafted", "higher"),
+    Column(
+        "necessity",
+        "necessity of the best sites",
+        "What is lost where all sites but these are grafted",
+        "higher",
+    ),
     Column(
         TOLD,
         "plants told right",
@@ -71,10 +84,16 @@ class Kind:
 
 
 COMPONENTS = Kind(
-    "planted", "Planted: layer and component", False, "Here facts were planted at all tokens, and a place is a (layer, component)."
+    "planted",
+    "Planted: layer and component",
+    False,
+    "Here facts were planted at all tokens, and a place is a (layer, component).",
 )
 POSITIONS = Kind(
-    "planted-positions", "Planted: positions", True, "Here facts were planted at some tokens, and a place is a (layer, component, region)."
+    "planted-positions",
+    "Planted: positions",
+    True,
+    "Here facts were planted at some tokens, and a place is a (layer, component, region).",
 )
 
 
@@ -104,37 +123,63 @@ def plant_cells(by_region: bool) -> tuple[list[Cell], list[Cell]]:
 
 
 def _board(entries: Sequence[Entry], kind: Kind) -> Board:
-    own = [entry for entry in entries if entry.record.planted is not None and (entry.record.planted.units == "site") == kind.by_region]
+    own = [
+        entry
+        for entry in entries
+        if entry.record.planted is not None
+        and (entry.record.planted.units == "site") == kind.by_region
+    ]
     found = first_runs(without_scans(own))
     cells, flat = plant_cells(kind.by_region)
     overall = _overall(found, cells, flat)
     by_cell: dict[Cell, dict[str, Entry]] = {}
     for (method, cell), entry in found.items():
         by_cell.setdefault(cell, {})[method] = entry
-    singles = [_table(cell, by_cell[cell]) for cell in sorted(by_cell, key=lambda c: (not c.core, c))]
+    singles = [
+        _table(cell, by_cell[cell]) for cell in sorted(by_cell, key=lambda c: (not c.core, c))
+    ]
     return Board(kind.key, kind.title, ABOUT + kind.about, _lead(overall), (overall, *singles))
 
 
 def _lead(table: Table) -> str:
     """Who leads by rank, and how many methods are told from chance."""
-    above = [line.figures[ABOVE] for line in table.lines if line.rank is not None and not line.baseline and ABOVE in line.figures]
+    above = [
+        line.figures[ABOVE]
+        for line in table.lines
+        if line.rank is not None and not line.baseline and ABOVE in line.figures
+    ]
     told = sum((figure.low or 0.0) > 0 for figure in above)
-    count = f" {told} of {len(above)} methods are told to be better than chance, by intervals of 95 % each." if above else ""
+    count = (
+        f" {told} of {len(above)} methods are told to be better than chance, by intervals of 95 % each."
+        if above
+        else ""
+    )
     return lead(table) + count
 
 
-def _overall(found: Mapping[tuple[str, Cell], Entry], cells: Sequence[Cell], flat: Sequence[Cell]) -> Table:
+def _overall(
+    found: Mapping[tuple[str, Cell], Entry], cells: Sequence[Cell], flat: Sequence[Cell]
+) -> Table:
     methods: dict[str, dict[Cell, Entry]] = {}
     for (method, cell), entry in found.items():
         if cell in cells:
             methods.setdefault(method, {})[cell] = entry
     measured = {name: _mean(own, cells) for name, own in methods.items()}
     left = ", ".join(cell.pair for cell in flat)
-    out = (f"Without {left}: no place there is used by itself so much that an order of places could be wrong.",) if flat else ()
+    out = (
+        (
+            f"Without {left}: no place there is used by itself so much that an order of places could be wrong.",
+        )
+        if flat
+        else ()
+    )
     return Table(
         key="all",
         title=f"All {len(cells)} plants",
-        columns=(*_columns([entry for (_, cell), entry in found.items() if cell in cells]), FORWARDS),
+        columns=(
+            *_columns([entry for (_, cell), entry in found.items() if cell in cells]),
+            FORWARDS,
+        ),
         lines=ordered(measured),
         ranked_by=RANKED,
         notes=(
@@ -150,13 +195,21 @@ def _overall(found: Mapping[tuple[str, Cell], Entry], cells: Sequence[Cell], fla
 def _mean(own: Mapping[Cell, Entry], cells: Sequence[Cell]) -> Measured:
     entries, coverage = list(own.values()), (len(own), len(cells))
     if len(own) < len(cells):
-        return Measured(entries, {}, coverage, unranked=f"a mean needs all {len(cells)} plants, and it has been run on {len(own)}")
+        return Measured(
+            entries,
+            {},
+            coverage,
+            unranked=f"a mean needs all {len(cells)} plants, and it has been run on {len(own)}",
+        )
     judged = {cell.pair: _planted(own[cell]) for cell in cells}
     return _measured(entries, judged, coverage, {FORWARDS.key: plain_forwards(entries)})
 
 
 def _table(cell: Cell, own: Mapping[str, Entry]) -> Table:
-    measured = {method: _measured([entry], {entry.pair: _planted(entry)}, (1, 1), {}) for method, entry in own.items()}
+    measured = {
+        method: _measured([entry], {entry.pair: _planted(entry)}, (1, 1), {})
+        for method, entry in own.items()
+    }
     planted = _planted(next(iter(own.values())))
     places = "sites" if planted.units == "site" else "(layer, component)"
     decoy = f", decoy at {planted.decoy}" if planted.decoy else ""
@@ -171,13 +224,27 @@ def _table(cell: Cell, own: Mapping[str, Entry]) -> Table:
     )
 
 
-def _measured(entries: Sequence[Entry], judged: Mapping[str, Planted], coverage: tuple[int, int], more: Mapping[str, Estimate]) -> Measured:
+def _measured(
+    entries: Sequence[Entry],
+    judged: Mapping[str, Planted],
+    coverage: tuple[int, int],
+    more: Mapping[str, Estimate],
+) -> Measured:
     """A method's figures over some plants, and what it is ranked by."""
-    figures = {column.key: figure for column in COLUMNS if (figure := _figure(judged, column.key)) is not None}
+    figures = {
+        column.key: figure
+        for column in COLUMNS
+        if (figure := _figure(judged, column.key)) is not None
+    }
     ranked = figures[RANKED]
     privileged = any(entry.record.identity.localizer.name == "oracle" for entry in entries)
     if privileged or ranked.value is None:
-        return Measured(entries, {**figures, **more}, coverage, unranked=PRIVILEGED if privileged else ranked.undefined or "")
+        return Measured(
+            entries,
+            {**figures, **more},
+            coverage,
+            unranked=PRIVILEGED if privileged else ranked.undefined or "",
+        )
     values = {plant: own.graded_precision.value or 0.0 for plant, own in judged.items()}
     return Measured(entries, {**figures, **more}, coverage, PlantScores(values))
 
@@ -197,10 +264,17 @@ def _planted(entry: Entry) -> Planted:
 def _figure(judged: Mapping[str, Planted], key: str) -> Estimate | None:
     """A figure of one plant, or the mean over several; None where no plant has one by its nature."""
     if key == TOLD:
-        return _told_right(judged.values()) if any(own.units == "site" for own in judged.values()) else None
+        return (
+            _told_right(judged.values())
+            if any(own.units == "site" for own in judged.values())
+            else None
+        )
     if key == ABOVE:
         return _above(judged)
-    own = {plant: getattr(p.effect if key in ("sufficiency", "necessity") else p, key) for plant, p in judged.items()}
+    own = {
+        plant: getattr(p.effect if key in ("sufficiency", "necessity") else p, key)
+        for plant, p in judged.items()
+    }
     known = {plant: figure for plant, figure in own.items() if isinstance(figure, Estimate)}
     if not known:
         return None
@@ -218,7 +292,9 @@ def _above(judged: Mapping[str, Planted]) -> Estimate | None:
         else Estimate(value=value - chance[plant], n=own.graded_precision.n, undefined="one plant")
         for plant, own in judged.items()
     }
-    return mean_over_plants(apart, (-max(chance.values()) - ROUNDING, 1 - min(chance.values()) + ROUNDING))
+    return mean_over_plants(
+        apart, (-max(chance.values()) - ROUNDING, 1 - min(chance.values()) + ROUNDING)
+    )
 
 
 def _told_right(judged: Iterable[Planted]) -> Estimate:
@@ -234,7 +310,15 @@ def _columns(entries: Iterable[Entry]) -> tuple[Column, ...]:
     """The columns of a table that some entry has, with what chance gives."""
     judged = {entry.pair: _planted(entry) for entry in entries}
     chance = [own.chance for own in judged.values() if own.chance is not None]
-    marks = (("chance, and knowing which weights changed", sum(chance) / len(chance)),) if chance else ()
-    known = {RANKED: marks, ABOVE: (("chance", 0.0),), "auroc_decoy": (("chance, and knowing which weights changed", 0.5),)}
+    marks = (
+        (("chance, and knowing which weights changed", sum(chance) / len(chance)),)
+        if chance
+        else ()
+    )
+    known = {
+        RANKED: marks,
+        ABOVE: (("chance", 0.0),),
+        "auroc_decoy": (("chance, and knowing which weights changed", 0.5),),
+    }
     shown = [column for column in COLUMNS if not judged or _figure(judged, column.key) is not None]
     return tuple(replace(column, marks=known.get(column.key, ())) for column in shown)

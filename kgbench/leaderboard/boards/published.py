@@ -31,7 +31,12 @@ _UNPAIRED = f"computed by us from top-5 rates; no interval, for {_NONE} and the 
 _DERIVED = (
     Column("recovery", "recovery of FE+LT", f"(FE+LT - PRE) / (SFT - PRE), {_UNPAIRED}"),
     Column("complement", "recovery of (FE+LT)^C", f"((FE+LT)^C - PRE) / (SFT - PRE), {_UNPAIRED}"),
-    Column("separation", "separation", f"Recovery of FE+LT less that of its complement, {_UNPAIRED}", better="higher"),
+    Column(
+        "separation",
+        "separation",
+        f"Recovery of FE+LT less that of its complement, {_UNPAIRED}",
+        better="higher",
+    ),
 )
 
 Cell = Sequence[PublishedRow]
@@ -42,7 +47,10 @@ def published_board() -> Board:
     cells = _cells(published())
     positions = [cell for cell in cells if cell[0].experiment in ("positions", "gentle")]
     overview = _positions(positions)
-    others = [(name, [cell for cell in cells if cell[0].experiment == name]) for name in ("reversal", "components", "hybrid")]
+    others = [
+        (name, [cell for cell in cells if cell[0].experiment == name])
+        for name in ("reversal", "components", "hybrid")
+    ]
     more = [_table("positions", positions, metric) for metric in ("rank", "prob")]
     source = paper()
     about = f"What the paper measured on four larger models: {source.citation}, {source.url}. {source.version}."
@@ -51,20 +59,35 @@ def published_board() -> Board:
         title="Published",
         about=f"{about} Nothing here was reproduced with this benchmark, and nothing is ranked with its results.",
         lead=_lead(overview.lines),
-        tables=(overview, *more, *(_table(name, group, metric) for name, group in others for metric in _FIGURES)),
+        tables=(
+            overview,
+            *more,
+            *(_table(name, group, metric) for name, group in others for metric in _FIGURES),
+        ),
     )
 
 
 def _cells(rows: Iterable[PublishedRow]) -> list[Cell]:
     """The rows of each experiment, model, data set and prompt."""
-    return [tuple(group) for _, group in groupby(rows, lambda row: (row.experiment, row.model, row.dataset, row.prompt))]
+    return [
+        tuple(group)
+        for _, group in groupby(
+            rows, lambda row: (row.experiment, row.model, row.dataset, row.prompt)
+        )
+    ]
 
 
 def _positions(cells: Sequence[Cell]) -> Table:
     """The table over all cells: hit rates, and what follows from them."""
     rates = _table("positions", cells, "top5")
-    lines = tuple(_line(cell, {**line.figures, **_derived(cell)}) for cell, line in zip(cells, rates.lines, strict=True))
-    notes = (*rates.notes, "A recovery above 1 is beyond the finetuned model, one below 0 is below the pretrained one; neither is clamped.")
+    lines = tuple(
+        _line(cell, {**line.figures, **_derived(cell)})
+        for cell, line in zip(cells, rates.lines, strict=True)
+    )
+    notes = (
+        *rates.notes,
+        "A recovery above 1 is beyond the finetuned model, one below 0 is below the pretrained one; neither is clamped.",
+    )
     return Table("positions", "Positions", (*rates.columns, *_DERIVED), lines, notes=notes)
 
 
@@ -72,11 +95,15 @@ def _table(name: str, cells: Sequence[Cell], metric: str) -> Table:
     """One experiment by one metric: a line for each cell, a column for each configuration of the first, which has them all."""
     lines = tuple(_line(cell, {row.named: _figure(row, metric) for row in cell}) for cell in cells)
     experiment = experiments()[name]
-    kept = dict.fromkeys(doubt for cell in cells for doubt in experiments()[cell[0].experiment].doubts)
+    kept = dict.fromkeys(
+        doubt for cell in cells for doubt in experiments()[cell[0].experiment].doubts
+    )
     return Table(
         key=f"{name}-{metric}",
         title=f"{experiment.title}: {_TITLES[metric]}",
-        columns=tuple(Column(row.named, row.named, f"{_meaning(row)} {_FIGURES[metric]}") for row in cells[0]),
+        columns=tuple(
+            Column(row.named, row.named, f"{_meaning(row)} {_FIGURES[metric]}") for row in cells[0]
+        ),
         lines=lines,
         scope={"experiment": experiment.title, "figure": _TITLES[metric]},
         notes=(experiment.about, _shown(cells), _FIGURES[metric], *paper().doubts, *kept),
@@ -95,7 +122,10 @@ def _meaning(row: PublishedRow) -> str:
 def _shown(cells: Sequence[Cell]) -> str:
     """Which of the paper's figures show the cells."""
     where = dict.fromkeys(cell[0].shown or "no figure" for cell in cells)
-    counted = ", ".join(f"{sum((cell[0].shown or 'no figure') == each for cell in cells)} in {each}" for each in where)
+    counted = ", ".join(
+        f"{sum((cell[0].shown or 'no figure') == each for cell in cells)} in {each}"
+        for each in where
+    )
     return f"Of these {len(cells)} cells, {counted}."
 
 
@@ -129,7 +159,9 @@ def _derived(cell: Cell) -> dict[str, Estimate]:
 
 def _lead(lines: Sequence[Line]) -> str:
     recovered = {line.method: line.figures["recovery"].value or 0.0 for line in lines}
-    enough, beyond = (sum(value >= bound for value in recovered.values()) for bound in (_ENOUGH, _BEYOND))
+    enough, beyond = (
+        sum(value >= bound for value in recovered.values()) for bound in (_ENOUGH, _BEYOND)
+    )
     least = min(recovered, key=lambda name: recovered[name])
     return (
         f"In {enough} of {len(recovered)} cells FE+LT recovers at least {percent_text(_ENOUGH)} % of what "

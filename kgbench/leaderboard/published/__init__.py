@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from kgbench.leaderboard.published.figures import Experiment, Paper, PublishedRow, experiments, paper, published
+from kgbench.leaderboard.published.figures import (
+    Experiment,
+    Paper,
+    PublishedRow,
+    experiments,
+    paper,
+    published,
+)
 
 __all__ = ["Experiment", "Paper", "PublishedRow", "experiments", "paper", "published"]

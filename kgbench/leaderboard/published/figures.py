@@ -103,14 +103,28 @@ def paper() -> Paper:
 @cache
 def experiments() -> Mapping[str, Experiment]:
     """The experiments by name, in the order of `paper().experiments`."""
-    return MappingProxyType({name: Experiment.model_validate(_read(name)) for name in paper().experiments})
+    return MappingProxyType(
+        {name: Experiment.model_validate(_read(name)) for name in paper().experiments}
+    )
 
 
 @cache
 def published() -> Sequence[PublishedRow]:
     """All figures: by experiment, then cell, then configuration in the paper's order."""
     return tuple(
-        PublishedRow(name, cell.model, cell.dataset, cell.prompt, cell.shown, named, configuration, cell.n, top5, rank, prob)
+        PublishedRow(
+            name,
+            cell.model,
+            cell.dataset,
+            cell.prompt,
+            cell.shown,
+            named,
+            configuration,
+            cell.n,
+            top5,
+            rank,
+            prob,
+        )
         for name, experiment in experiments().items()
         for cell in experiment.cell
         for named, configuration, top5, rank, prob in cell.figures

@@ -21,8 +21,15 @@ def schema_names() -> tuple[str, ...]:
 
 def schemas() -> Iterator[tuple[str, str]]:
     """Name and text of each schema, such as `record.schema.json`."""
-    for name, schema in zip(schema_names(), (_record(), Submission.model_json_schema(), Verification.model_json_schema()), strict=True):
-        yield f"{name}.schema.json", json.dumps({"$schema": _DIALECT, **schema}, indent=1, ensure_ascii=False) + "\n"
+    for name, schema in zip(
+        schema_names(),
+        (_record(), Submission.model_json_schema(), Verification.model_json_schema()),
+        strict=True,
+    ):
+        yield (
+            f"{name}.schema.json",
+            json.dumps({"$schema": _DIALECT, **schema}, indent=1, ensure_ascii=False) + "\n",
+        )
 
 
 def _record() -> dict[str, Any]:
@@ -30,7 +37,11 @@ def _record() -> dict[str, Any]:
     schema = Record.model_json_schema()
     rows = schema["$defs"]
     rows["MeasuredRow"] = {**rows.pop("Row"), "title": "MeasuredRow"}
-    kept = {key: field for key, field in rows["MeasuredRow"]["properties"].items() if key in ("prompt", "graft", "dropped")}
+    kept = {
+        key: field
+        for key, field in rows["MeasuredRow"]["properties"].items()
+        if key in ("prompt", "graft", "dropped")
+    }
     absent = {"type": "string", "description": "Why the method cannot express the configuration."}
     rows["AbsentRow"] = {
         "title": "AbsentRow",

@@ -60,7 +60,10 @@ def render_site(leaderboard: Leaderboard) -> Iterator[tuple[str, bytes]]:
     for name, entry in entries.items():
         yield f"runs/{name}.html", _run(name, entry, pages, places)
     yield "read.html", pages.render("read.html")
-    yield "environments.html", pages.render("environments.html", environments=_environments(leaderboard))
+    yield (
+        "environments.html",
+        pages.render("environments.html", environments=_environments(leaderboard)),
+    )
     yield from _compare(leaderboard, pages)
 
 
@@ -68,7 +71,9 @@ def _by_name(leaderboard: Leaderboard) -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     for entry in leaderboard.entries:
         if (name := run_name(entry.record)) in found:
-            raise DataError(f"{entry.folder}: its id begins as that of {found[name].folder} does, and both would have one page")
+            raise DataError(
+                f"{entry.folder}: its id begins as that of {found[name].folder} does, and both would have one page"
+            )
         found[name] = entry
     return found
 
@@ -80,11 +85,16 @@ def _assets() -> Iterator[tuple[str, bytes]]:
         yield f"assets/{path.name}", path.read_bytes()
     yield "assets/LICENSES.txt", (here / "charts/LICENSES.txt").read_bytes()
     libraries = (gzip.decompress((here / name).read_bytes()) for name in _LIBRARIES)
-    yield "assets/charts.js", b"\n".join((*libraries, *((here / name).read_bytes() for name in _CHARTS)))
+    yield (
+        "assets/charts.js",
+        b"\n".join((*libraries, *((here / name).read_bytes() for name in _CHARTS))),
+    )
 
 
 def _index(leaderboard: Leaderboard, pages: Pages, places: Places) -> bytes:
-    parts = {board.key: shown_part(board, places, DRAWN) for board in leaderboard.boards if board.tables}
+    parts = {
+        board.key: shown_part(board, places, DRAWN) for board in leaderboard.boards if board.tables
+    }
     verified = sum(entry.verified for entry in leaderboard.entries)
     count = (len(leaderboard.entries), len(places.methods), verified)
     return pages.render("index.html", parts=parts, count=count)
@@ -93,7 +103,9 @@ def _index(leaderboard: Leaderboard, pages: Pages, places: Places) -> bytes:
 def _board(board: Board, pages: Pages, places: Places, entries: Mapping[str, Entry]) -> bytes:
     curves = {table.key for table in board.tables if has_curves(table, entries)}
     tables = [shown_table(table, places) for table in board.tables]
-    columns = dict.fromkeys((column.title, column.about) for table in board.tables for column in table.columns)
+    columns = dict.fromkeys(
+        (column.title, column.about) for table in board.tables for column in table.columns
+    )
     lines = [line for table in board.tables for line in table.lines]
     given = {line.badge for line in lines}
     return pages.render(
@@ -109,7 +121,11 @@ def _board(board: Board, pages: Pages, places: Places, entries: Mapping[str, Ent
 
 def _method(name: str, leaderboard: Leaderboard, pages: Pages, places: Places) -> bytes:
     found = [entry for entry in leaderboard.entries if entry.method == name]
-    rows = [rows for board in leaderboard.boards if (rows := shown_rows(board, name, places)) is not None]
+    rows = [
+        rows
+        for board in leaderboard.boards
+        if (rows := shown_rows(board, name, places)) is not None
+    ]
     return pages.render(
         "method.html",
         up="../",
@@ -126,11 +142,17 @@ def _about(entries: Sequence[Entry]) -> dict[str, Any]:
     first = entries[0].record
     name = first.identity.localizer.name
     papers = [entry.submission.paper for entry in entries if entry.submission is not None]
-    what, own = f"the localizer {name} of whoever submitted it; see its code", known().localizers.get(name)
+    what, own = (
+        f"the localizer {name} of whoever submitted it; see its code",
+        known().localizers.get(name),
+    )
     if own is not None:
         what = own.about
         papers.append(own.paper.replace("arXiv ", "https://arxiv.org/abs/"))
-    kinds = {"scoring": "scoring: it ranks sites", "intervention": "intervention: it runs the model with chosen sites changed"}
+    kinds = {
+        "scoring": "scoring: it ranks sites",
+        "intervention": "intervention: it runs the model with chosen sites changed",
+    }
     parameters = first.identity.localizer.parameters
     values = ", ".join(f"{key} = {value}" for key, value in parameters.items())
     kind = kinds[first.kind] + (f"; {values}" if values else "")
@@ -139,7 +161,9 @@ def _about(entries: Sequence[Entry]) -> dict[str, Any]:
 
 def _mapped(entries: Sequence[Entry]) -> dict[str, Any] | None:
     """The map of the first run that has one, where nothing was planted if there is such a run."""
-    drawn = sorted((e for e in entries if e.record.scores), key=lambda e: e.record.planted is not None)
+    drawn = sorted(
+        (e for e in entries if e.record.scores), key=lambda e: e.record.planted is not None
+    )
     if not drawn:
         return None
     record = drawn[0].record
@@ -149,13 +173,21 @@ def _mapped(entries: Sequence[Entry]) -> dict[str, Any] | None:
 
 def _run(name: str, entry: Entry, pages: Pages, places: Places) -> bytes:
     method = "../" + places.method(entry.method)
-    return pages.render("run.html", up="../", entry=entry, name=name, method=method, page=run_page(entry))
+    return pages.render(
+        "run.html", up="../", entry=entry, name=name, method=method, page=run_page(entry)
+    )
 
 
 def _environments(leaderboard: Leaderboard) -> dict[str, tuple[tuple[tuple[str, str], ...], int]]:
     sources = [entry.record.provenance for entry in leaderboard.entries]
     counts = Counter(map(environment_name, sources))
-    return {environment_name(source): (tuple(environment_facts(source)), counts[environment_name(source)]) for source in sources}
+    return {
+        environment_name(source): (
+            tuple(environment_facts(source)),
+            counts[environment_name(source)],
+        )
+        for source in sources
+    }
 
 
 def _compare(leaderboard: Leaderboard, pages: Pages) -> Iterator[tuple[str, bytes]]:
@@ -164,14 +196,38 @@ def _compare(leaderboard: Leaderboard, pages: Pages) -> Iterator[tuple[str, byte
     lists: set[str] = set()
     for entry in leaderboard.entries:
         name, record = run_name(entry.record), entry.record
-        ranks = fact_ranks(read_ranks(entry.content(FACTS), entry.folder / FACTS), [row.graft for row in record.rows])
+        ranks = fact_ranks(
+            read_ranks(entry.content(FACTS), entry.folder / FACTS),
+            [row.graft for row in record.rows],
+        )
         what = record.identity
-        index.append([name, entry.method, entry.pair, suite(entry), what.dataset.hash[:12], badge(entry), list(what.prompts)])
+        index.append(
+            [
+                name,
+                entry.method,
+                entry.pair,
+                suite(entry),
+                what.dataset.hash[:12],
+                badge(entry),
+                list(what.prompts),
+            ]
+        )
         if ranks.list_name not in lists:
             lists.add(ranks.list_name)
-            yield f"data/facts/{ranks.list_name}.js", script_call("kgbench.facts.put", ranks.list_name, ranks.facts)
-        yield f"data/runs/{name}.js", script_call("kgbench.runs.put", name, {"facts": ranks.list_name, "prompts": ranks.prompts})
-    yield "data/runs.js", script_call("kgbench.index.put", "", {"runs": index, "first": _first_two(leaderboard)})
+            yield (
+                f"data/facts/{ranks.list_name}.js",
+                script_call("kgbench.facts.put", ranks.list_name, ranks.facts),
+            )
+        yield (
+            f"data/runs/{name}.js",
+            script_call(
+                "kgbench.runs.put", name, {"facts": ranks.list_name, "prompts": ranks.prompts}
+            ),
+        )
+    yield (
+        "data/runs.js",
+        script_call("kgbench.index.put", "", {"runs": index, "first": _first_two(leaderboard)}),
+    )
     yield "compare.html", pages.render("compare.html")
 
 

@@ -44,7 +44,12 @@ class Cells:
         if estimate.low is None or estimate.high is None:
             value = _four(estimate.value)
             return Markup('<td data-v="{} {} {} {}">{} ({})').format(
-                value, value, value, estimate.n, number(estimate.value), self._mark(estimate.undefined or "")
+                value,
+                value,
+                value,
+                estimate.n,
+                number(estimate.value),
+                self._mark(estimate.undefined or ""),
             )
         self.shown.append(estimate)
         text = _text(number, estimate.value, estimate.low, estimate.high)
@@ -55,7 +60,12 @@ class Cells:
 
     def precise(self, estimate: Estimate | None) -> Markup:
         """A cell with a third decimal and nothing beside it, for pages whose pictures are drawn from the text of their tables."""
-        if estimate is None or estimate.value is None or estimate.low is None or estimate.high is None:
+        if (
+            estimate is None
+            or estimate.value is None
+            or estimate.low is None
+            or estimate.high is None
+        ):
             return self.cell(estimate)
         return Markup(f"<td>{_text(_third, estimate.value, estimate.low, estimate.high)}")
 

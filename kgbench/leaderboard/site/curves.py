@@ -22,16 +22,27 @@ def has_curves(table: Table, entries: Mapping[str, Entry]) -> bool:
 def curve_files(board: Board, entries: Mapping[str, Entry]) -> Iterator[tuple[str, bytes]]:
     """One file per table that is of one pair and prompt."""
     for table in board.tables:
-        curves = [(line, curve) for line in table.lines if (curve := _curve(table, line, entries)) is not None]
+        curves = [
+            (line, curve)
+            for line in table.lines
+            if (curve := _curve(table, line, entries)) is not None
+        ]
         if curves:
             data = [[line.method, curve_data(curve)] for line, curve in curves]
-            yield f"data/curves/{board.key}-{table.key}.js", script_call("kgbench.curves.put", f"{board.key}-{table.key}", data)
+            yield (
+                f"data/curves/{board.key}-{table.key}.js",
+                script_call("kgbench.curves.put", f"{board.key}-{table.key}", data),
+            )
 
 
 def curve_data(curve: Curve) -> list[list[Any]]:
     """Per point the budget in per cent, then recovery with its interval; undefined points are left out."""
     found = [(p.budget, p.recovery.value, p.recovery.low, p.recovery.high) for p in curve.points]
-    return [[short(number) for number in point if number is not None] for point in found if None not in point]
+    return [
+        [short(number) for number in point if number is not None]
+        for point in found
+        if None not in point
+    ]
 
 
 def _curve(table: Table, line: Line, entries: Mapping[str, Entry]) -> Curve | None:

@@ -12,9 +12,19 @@ __all__ = ["environment_facts", "environment_name"]
 
 def environment_facts(source: Provenance) -> Iterator[tuple[str, str]]:
     """Code, versions and machine, without the time."""
-    commit = "" if source.commit is None else f", commit {source.commit.hash}{' with changes' if source.commit.dirty else ''}"
+    commit = (
+        ""
+        if source.commit is None
+        else f", commit {source.commit.hash}{' with changes' if source.commit.dirty else ''}"
+    )
     yield "Code", f"kgbench {source.kgbench}{commit}"
-    yield "Versions", ", ".join(f"{name} {version}" for name, version in {"Python": source.python, **source.packages}.items())
+    yield (
+        "Versions",
+        ", ".join(
+            f"{name} {version}"
+            for name, version in {"Python": source.python, **source.packages}.items()
+        ),
+    )
     yield "Machine", f"{source.device}; {source.platform}"
 
 

@@ -29,7 +29,12 @@ def map_data(record: Record) -> dict[str, Any] | None:
     components = [name for name in COMPONENTS if any(site.component == name for site in found)]
     layers = sorted({site.layer for site in found if site.layer is not None})
     low, high = min(found.values()), max(found.values())
-    sites = [Site(layer, c, r) for r in regions for c in components for layer in ([None] if c in OUTSIDE else layers)]
+    sites = [
+        Site(layer, c, r)
+        for r in regions
+        for c in components
+        for layer in ([None] if c in OUTSIDE else layers)
+    ]
     grid = _repeated([_step(found.get(site), low, high) for site in sites])
     parts = {
         "regions": " ".join(regions),
@@ -45,9 +50,17 @@ def _planted(record: Record, sites: list[Site]) -> dict[str, list[int]]:
     """Which of them were planted, as starts and ends of stretches."""
     if record.planted is None:
         return {}
-    true = planted_sites(sites, parse_graft(record.planted.plant), len({site.layer for site in sites} - {None}))
+    true = planted_sites(
+        sites, parse_graft(record.planted.plant), len({site.layer for site in sites} - {None})
+    )
     inside = [site in true for site in sites]
-    return {"planted": [i for i in range(len(inside) + 1) if (inside[i - 1] if i else False) != (inside[i] if i < len(inside) else False)]}
+    return {
+        "planted": [
+            i
+            for i in range(len(inside) + 1)
+            if (inside[i - 1] if i else False) != (inside[i] if i < len(inside) else False)
+        ]
+    }
 
 
 def _repeated(codes: list[str]) -> str:

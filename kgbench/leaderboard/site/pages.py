@@ -27,7 +27,13 @@ class Pages:
             shared: What every page may use, such as the boards that it links to.
         """
         loader = PackageLoader("kgbench.leaderboard.site")
-        self._templates = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+        self._templates = Environment(
+            loader=loader,
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=StrictUndefined,
+        )
         self._templates.filters["inline"] = _inline
         self._templates.filters["capital"] = _capital
         self._templates.filters["brief"] = brief

@@ -58,7 +58,10 @@ def fact_ranks(facts: pa.Table, configurations: Sequence[str]) -> FactRanks:
     known = [c for c in configurations if c in grafts]
     order_of = {g: grafts.index(g) for g in dict.fromkeys([*known, *grafts])}
     asked = (grid != _ABSENT).any(axis=2)
-    texts = {p: {g: letters[i, k].tobytes().decode() for g, k in order_of.items() if asked[i, k]} for i, p in enumerate(prompts)}
+    texts = {
+        p: {g: letters[i, k].tobytes().decode() for g, k in order_of.items() if asked[i, k]}
+        for i, p in enumerate(prompts)
+    }
     return FactRanks(tuple(names[i] for i in order), texts)
 
 
@@ -73,9 +76,16 @@ def read_ranks(content: bytes, path: Path) -> pa.Table:
         DataError: If it does not read.
     """
     try:
-        return pq.read_table(pa.BufferReader(content), columns=[*_TEXTS, "rank"], read_dictionary=list(_TEXTS), use_threads=False)
+        return pq.read_table(
+            pa.BufferReader(content),
+            columns=[*_TEXTS, "rank"],
+            read_dictionary=list(_TEXTS),
+            use_threads=False,
+        )
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
+        raise DataError(
+            f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})"
+        ) from error
 
 
 def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray[Any, Any], list[str]]:

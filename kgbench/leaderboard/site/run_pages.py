@@ -53,9 +53,16 @@ def run_page(entry: Entry) -> RunPage:
     """The content of an entry's page."""
     record = entry.record
     lost = _undefined_throughout(record)
-    keys = ("mrr" if record.metric == "rr" else record.metric, "sufficiency", *(() if lost else ("necessity",)))
+    keys = (
+        "mrr" if record.metric == "rr" else record.metric,
+        "sufficiency",
+        *(() if lost else ("necessity",)),
+    )
     cells = Cells()
-    prompts = tuple(_prompt(record, prompt, keys, cells) for prompt in dict.fromkeys(row.prompt for row in record.rows))
+    prompts = tuple(
+        _prompt(record, prompt, keys, cells)
+        for prompt in dict.fromkeys(row.prompt for row in record.rows)
+    )
     others = tuple((name, cells.precise(estimate)) for name, estimate in _others(record))
     return RunPage(
         title=f"{entry.method} on {entry.pair}",
@@ -78,11 +85,17 @@ def _undefined_throughout(record: Record) -> str:
     return reasons.pop() if len(reasons) == 1 else ""
 
 
-def _prompt(record: Record, prompt: str, keys: tuple[str, ...], cells: Cells) -> tuple[str, str, Any]:
+def _prompt(
+    record: Record, prompt: str, keys: tuple[str, ...], cells: Cells
+) -> tuple[str, str, Any]:
     rows = [row for row in record.rows if row.prompt == prompt]
     size = max(row.n for row in rows)
     dropped = f", {rows[0].dropped} dropped" if rows[0].dropped else ""
-    return prompt, f"{size} facts{dropped}", tuple((row.graft, _row_cells(row, keys, cells)) for row in rows)
+    return (
+        prompt,
+        f"{size} facts{dropped}",
+        tuple((row.graft, _row_cells(row, keys, cells)) for row in rows),
+    )
 
 
 def _row_cells(row: Row, keys: tuple[str, ...], cells: Cells) -> tuple[Markup, ...]:
@@ -98,7 +111,9 @@ def _figure(row: Row, key: str) -> Estimate | None:
 
 
 def _title(key: str) -> str:
-    return {"mrr": "MRR", "sufficiency": "Sufficiency", "necessity": "Necessity"}.get(key) or metric_name(key).capitalize()
+    return {"mrr": "MRR", "sufficiency": "Sufficiency", "necessity": "Necessity"}.get(
+        key
+    ) or metric_name(key).capitalize()
 
 
 def _others(record: Record) -> Iterator[tuple[str, Estimate]]:
@@ -128,18 +143,28 @@ def _planted(record: Record) -> Iterator[tuple[str, Estimate]]:
     yield f"Necessity of the best {planted.k} sites", planted.effect.necessity
     for prompt, pathway in (planted.pathways or {}).items():
         if pathway.told != "not applicable":
-            yield f"Recovery of {pathway.planted}, {prompt}: {pathway.told}", pathway.recovery_planted
+            yield (
+                f"Recovery of {pathway.planted}, {prompt}: {pathway.told}",
+                pathway.recovery_planted,
+            )
             yield f"Recovery of {pathway.other}, {prompt}", pathway.recovery_other
 
 
 def _data(record: Record) -> dict[str, Any]:
-    parts = {"map": map_data(record), "curves": list(record.curve or {}), "planted": record.planted and record.planted.plant}
+    parts = {
+        "map": map_data(record),
+        "curves": list(record.curve or {}),
+        "planted": record.planted and record.planted.plant,
+    }
     return {key: value for key, value in parts.items() if value}
 
 
 def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
     record, what, source = entry.record, entry.record.identity, entry.record.provenance
-    yield "Method", f"{what.localizer.name} {what.localizer.version}{_parameters(record)}, {record.kind}"
+    yield (
+        "Method",
+        f"{what.localizer.name} {what.localizer.version}{_parameters(record)}, {record.kind}",
+    )
     if record.planted is not None:
         decoy = f", decoys at {record.planted.decoy}" if record.planted.decoy else ""
         yield (
@@ -152,15 +177,25 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "Dropped", "; ".join(f"{n}: {reason}" for reason, n in record.dropped.items())
     yield "Seed", f"{', '.join(map(str, what.seeds))}; {what.dtype}"
     cost = record.cost
-    yield "Cost", f"{count_text(cost.forwards, 'forward')}, {count_text(cost.token_rows, 'token row')}, {duration_text(cost.seconds)}"
+    yield (
+        "Cost",
+        f"{count_text(cost.forwards, 'forward')}, {count_text(cost.token_rows, 'token row')}, {duration_text(cost.seconds)}",
+    )
     place = record.environment
-    yield "Computed", f"{source.time.replace('T', ' ').replace('+00:00', ' UTC')}, {place.executor} executor, {place.attention} attention"
+    yield (
+        "Computed",
+        f"{source.time.replace('T', ' ').replace('+00:00', ' UTC')}, {place.executor} executor, {place.attention} attention",
+    )
     yield "Hashes", ", ".join(f"{name} {value[:12]}" for name, value in _hashes(record))
 
 
 def _environment(record: Record) -> str:
     source = record.provenance
-    commit = "" if source.commit is None else f" ({source.commit.hash[:12]}{', with changes' if source.commit.dirty else ''})"
+    commit = (
+        ""
+        if source.commit is None
+        else f" ({source.commit.hash[:12]}{', with changes' if source.commit.dirty else ''})"
+    )
     torch = f", torch {source.packages['torch']}" if "torch" in source.packages else ""
     return f"kgbench {source.kgbench}{commit}{torch} on {source.device}"
 

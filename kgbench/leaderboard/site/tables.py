@@ -91,7 +91,10 @@ class ShownTable:
         for line in self.lines:
             if line.unranked and line.name not in names.setdefault(line.unranked, []):
                 names[line.unranked].append(line.name)
-        return tuple((reason, () if len(names) == 1 and not self.ranked else tuple(found)) for reason, found in names.items())
+        return tuple(
+            (reason, () if len(names) == 1 and not self.ranked else tuple(found))
+            for reason, found in names.items()
+        )
 
     @property
     def covered(self) -> bool:
@@ -117,7 +120,9 @@ class Places:
         return f"methods/{method_slug(name)}.html" if name in self.methods else ""
 
 
-def shown_table(table: Table, places: Places, limit: int | None = None, only: Sequence[str] = ()) -> ShownTable:
+def shown_table(
+    table: Table, places: Places, limit: int | None = None, only: Sequence[str] = ()
+) -> ShownTable:
     """A table of methods.
 
     Args:
@@ -130,22 +135,45 @@ def shown_table(table: Table, places: Places, limit: int | None = None, only: Se
     cells = Cells()
     sharing = _sharing(table)
     own_first = sorted(table.lines, key=lambda line: line.badge != "yours")
-    lines = tuple(_line(line, (line.method, places.method(line.method)), columns, cells, sharing, places) for line in own_first[:limit])
+    lines = tuple(
+        _line(line, (line.method, places.method(line.method)), columns, cells, sharing, places)
+        for line in own_first[:limit]
+    )
     heads = tuple(_head(column, table) for column in columns)
     scope = tuple(table.scope.items())
     first = "Setting" if all(line.badge == "published" for line in lines) else "Method"
     legend = cells.legend(table.spread)
     reasons = tuple(cells.reasons)
-    return ShownTable(table.key, table.title, heads, lines, legend, reasons, table.notes, scope, first, spread=table.spread)
+    return ShownTable(
+        table.key,
+        table.title,
+        heads,
+        lines,
+        legend,
+        reasons,
+        table.notes,
+        scope,
+        first,
+        spread=table.spread,
+    )
 
 
 def shown_rows(board: Board, method: str, places: Places) -> ShownTable | None:
     """All rows of a method on a board, one per table; None where it is not there."""
     here = [table for table in board.tables if any(line.method == method for line in table.lines)]
-    columns = tuple({column.key: column for table in here for column in table.ordered_columns}.values())
+    columns = tuple(
+        {column.key: column for table in here for column in table.ordered_columns}.values()
+    )
     cells = Cells(exact=False)
     lines = [
-        _line(line, (brief(table.title), f"{board.key}.html#t={table.key}"), columns, cells, _sharing(table), places)
+        _line(
+            line,
+            (brief(table.title), f"{board.key}.html#t={table.key}"),
+            columns,
+            cells,
+            _sharing(table),
+            places,
+        )
         for table in board.tables
         for line in table.lines
         if line.method == method
@@ -155,7 +183,9 @@ def shown_rows(board: Board, method: str, places: Places) -> ShownTable | None:
     heads = tuple(_head(column, board.tables[0]) for column in columns)
     spread, reasons = board.tables[0].spread, tuple(cells.reasons)
     legend = cells.legend(spread)
-    return ShownTable(board.key, board.title, heads, tuple(lines), legend, reasons, first="Where", spread=spread)
+    return ShownTable(
+        board.key, board.title, heads, tuple(lines), legend, reasons, first="Where", spread=spread
+    )
 
 
 def shown_part(board: Board, places: Places, limit: int) -> ShownTable:
@@ -175,7 +205,12 @@ def _head(column: Column, table: Table) -> Head:
 
 
 def _line(
-    line: Line, name: tuple[str, str], columns: Sequence[Column], cells: Cells, sharing: Mapping[str, int], places: Places
+    line: Line,
+    name: tuple[str, str],
+    columns: Sequence[Column],
+    cells: Cells,
+    sharing: Mapping[str, int],
+    places: Places,
 ) -> ShownLine:
     runs = tuple(run_name(id) for id in line.runs if run_name(id) in places.runs)
     return ShownLine(

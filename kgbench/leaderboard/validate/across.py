@@ -88,12 +88,25 @@ class Others:
 
     def outdated(self, folder: Folder, record: Record) -> list[Finding]:
         """Whether a new entry counts ties for the method; those that are on the board already stay, and are marked there."""
-        if self.board is None or folder.name in self.board or not record.identity.ties_count_for_the_target:
+        if (
+            self.board is None
+            or folder.name in self.board
+            or not record.identity.ties_count_for_the_target
+        ):
             return []
         wrong = "it is 1, in which ties count for the method"
-        return [Finding(folder.at(RECORD), "identity.metric_version", wrong, f"{known().metric_version}; run it again")]
+        return [
+            Finding(
+                folder.at(RECORD),
+                "identity.metric_version",
+                wrong,
+                f"{known().metric_version}; run it again",
+            )
+        ]
 
-    def compare(self, folder: str, record: Record, table: pa.Table | None, submission: Submission | None) -> list[Finding]:
+    def compare(
+        self, folder: str, record: Record, table: pa.Table | None, submission: Submission | None
+    ) -> list[Finding]:
         """Findings on an entry beside those before; it then is one of them.
 
         Args:
@@ -150,7 +163,9 @@ class Others:
                     return [Finding(f"{folder}/record.json", "identity", wrong, expected)]
         return []
 
-    def _copied(self, folder: str, record: Record, table: pa.Table, submission: Submission) -> list[Finding]:
+    def _copied(
+        self, folder: str, record: Record, table: pa.Table, submission: Submission
+    ) -> list[Finding]:
         """The same ranks of all facts under another name; built-in methods may agree to the bit.
 
         On a plant many methods find the same few sites, so that there their maps are compared too.
@@ -176,14 +191,32 @@ class Others:
     def _answered(self, folder: str, record: Record, table: pa.Table) -> list[Finding]:
         """The rows of PRE and SFT against those of the same models in another entry."""
         identity = record.identity
-        weights = (identity.weights.recipient, *sorted(identity.weights.donors.items()), identity.tokenizer, identity.dtype)
+        weights = (
+            identity.weights.recipient,
+            *sorted(identity.weights.donors.items()),
+            identity.tokenizer,
+            identity.dtype,
+        )
         for prompt, hash in identity.prompts.items():
             for graft in BASELINES:
-                own = table.filter(pc.and_(pc.equal(table["prompt"], prompt), pc.equal(table["graft"], graft)))
-                first, where = self.answers.setdefault((weights, hash, graft, identity.dataset.name), (own, folder))
-                if wrong := _apart(own, first, _TOLERANCE if "16" not in identity.dtype else _COARSE):
+                own = table.filter(
+                    pc.and_(pc.equal(table["prompt"], prompt), pc.equal(table["graft"], graft))
+                )
+                first, where = self.answers.setdefault(
+                    (weights, hash, graft, identity.dataset.name), (own, folder)
+                )
+                if wrong := _apart(
+                    own, first, _TOLERANCE if "16" not in identity.dtype else _COARSE
+                ):
                     expected = f"the answers in {where}, since the models and texts are the same"
-                    return [Finding(f"{folder}/facts.parquet", "logprob", f"{graft} on {prompt}: {wrong}", expected)]
+                    return [
+                        Finding(
+                            f"{folder}/facts.parquet",
+                            "logprob",
+                            f"{graft} on {prompt}: {wrong}",
+                            expected,
+                        )
+                    ]
         return []
 
 
@@ -195,7 +228,9 @@ def _method(key: tuple[object, ...]) -> str:
 def _apart(own: pa.Table, first: pa.Table, tolerance: float) -> str | None:
     """How the answers of the same model differ on the facts that two entries share; None where they do not."""
     columns = ["fact", "position", "target", "logprob"]
-    both = own.select(columns).join(first.select(columns), "fact", right_suffix="_first", join_type="inner", use_threads=False)
+    both = own.select(columns).join(
+        first.select(columns), "fact", right_suffix="_first", join_type="inner", use_threads=False
+    )
     if not both.num_rows:
         return None
     moved = both.filter(pc.not_equal(both["position"], both["position_first"]))

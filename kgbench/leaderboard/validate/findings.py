@@ -26,11 +26,18 @@ class Finding:
 
     def __str__(self) -> str:
         expected = f"; expected {self.expected}" if self.expected else ""
-        return f"{'' if self.refuses else 'note: '}{self.file}: {self.field}: {self.wrong}{expected}"
+        return (
+            f"{'' if self.refuses else 'note: '}{self.file}: {self.field}: {self.wrong}{expected}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        found = {"file": self.file, "field": self.field, "wrong": self.wrong, "expected": self.expected or None}
+        found = {
+            "file": self.file,
+            "field": self.field,
+            "wrong": self.wrong,
+            "expected": self.expected or None,
+        }
         return {**found, "kind": "refusal" if self.refuses else "note"}
 
 

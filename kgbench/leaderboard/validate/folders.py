@@ -18,7 +18,15 @@ from kgbench.leaderboard.packs import NAME, SUFFIX, inside_pack, unpack
 from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.records import SEAL
 
-__all__ = ["NEEDED", "PICTURE", "Folder", "folder_name", "folders_below", "foreign_file", "too_large"]
+__all__ = [
+    "NEEDED",
+    "PICTURE",
+    "Folder",
+    "folder_name",
+    "folders_below",
+    "foreign_file",
+    "too_large",
+]
 
 NEEDED = FILES[:2]
 """Files without which there is no entry."""
@@ -56,9 +64,23 @@ class Folder:
         tried = {finding.file for finding in self.findings}
         for name in NEEDED:
             if name not in self.files and self.at(name) not in tried:
-                self.findings.append(Finding(self.at(name), "file", "it is missing", f"{' and '.join(NEEDED)} in each folder"))
+                self.findings.append(
+                    Finding(
+                        self.at(name),
+                        "file",
+                        "it is missing",
+                        f"{' and '.join(NEEDED)} in each folder",
+                    )
+                )
         if (size := sum(map(len, self.files.values()))) > limits.ENTRY:
-            self.findings.append(Finding(self.name, "size", f"its files have {size} bytes", f"at most {limits.ENTRY} in all"))
+            self.findings.append(
+                Finding(
+                    self.name,
+                    "size",
+                    f"its files have {size} bytes",
+                    f"at most {limits.ENTRY} in all",
+                )
+            )
 
 
 def folders_below(path: Path, strict: bool) -> Iterator[Folder]:
@@ -80,7 +102,9 @@ def folders_below(path: Path, strict: bool) -> Iterator[Folder]:
     if (path / RESULTS).is_dir() and not (path / RECORD).exists():
         path = path / RESULTS
     if not path.is_dir():
-        raise InputError(f"{str(path)!r}: no folder, {RECORD} or pack is there; give a run's folder, a folder of such, or a {SUFFIX}")
+        raise InputError(
+            f"{str(path)!r}: no folder, {RECORD} or pack is there; give a run's folder, a folder of such, or a {SUFFIX}"
+        )
     try:
         inside = sorted(os.scandir(path), key=lambda item: item.name)
         if any(item.name in FILES for item in inside):
@@ -88,7 +112,9 @@ def folders_below(path: Path, strict: bool) -> Iterator[Folder]:
             return
         found = [item for item in inside if not _passed_over(item, strict)]
         if not found:
-            raise InputError(f"{str(path)!r} holds no entry: expected {RECORD} in it, or in folders in it")
+            raise InputError(
+                f"{str(path)!r} holds no entry: expected {RECORD} in it, or in folders in it"
+            )
         for item in found:
             yield from _below(item, strict)
     except OSError as error:
@@ -111,7 +137,14 @@ def _below(item: os.DirEntry[str], strict: bool) -> Iterator[Folder]:
         expected = "nothing beside the entries' own folders and packs"
         folder.findings.append(Finding(folder.name, "kind", what, expected))
     elif not NAME.fullmatch(item.name):
-        folder.findings.append(Finding(folder.name, "name", "it is not fit for a folder", "letters, digits and . _ + -, at most 120"))
+        folder.findings.append(
+            Finding(
+                folder.name,
+                "name",
+                "it is not fit for a folder",
+                "letters, digits and . _ + -, at most 120",
+            )
+        )
     elif item.name in BOARDS and not (path / RECORD).exists():
         for below in sorted(os.scandir(path), key=lambda below: below.name):
             yield from _of_board(below)
@@ -182,9 +215,13 @@ def _take_up(path: Path, folder: Folder) -> None:
     try:
         folder.files[path.name] = _content(path, limits.FILE[path.name])
     except DataError as error:
-        folder.findings.append(Finding(folder.at(path.name), "file", str(error), "a regular file of its own"))
+        folder.findings.append(
+            Finding(folder.at(path.name), "file", str(error), "a regular file of its own")
+        )
     except OSError as error:
-        folder.findings.append(Finding(folder.at(path.name), "file", f"it cannot be read ({error.strerror})"))
+        folder.findings.append(
+            Finding(folder.at(path.name), "file", f"it cannot be read ({error.strerror})")
+        )
     else:
         if len(folder.files[path.name]) > limits.FILE[path.name]:
             del folder.files[path.name]
@@ -209,7 +246,13 @@ def _content(path: Path, most: int) -> bytes:
     if before.st_nlink > 1:
         raise DataError("it is a hard link: the same file has another name elsewhere")
     # Opened so that a link or a pipe put there meanwhile is not followed or waited for.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    handle = os.open(
+        path,
+        os.O_RDONLY
+        | getattr(os, "O_NOFOLLOW", 0)
+        | getattr(os, "O_NONBLOCK", 0)
+        | getattr(os, "O_BINARY", 0),
+    )
     with os.fdopen(handle, "rb") as file:
         return file.read(most + 1)
 

@@ -24,7 +24,13 @@ ARROW_SCHEMA = b"ARROW:schema"
 
 _MAGIC = b"PAR1"
 _CODECS = {0: "UNCOMPRESSED", 1: "SNAPPY", 4: "BROTLI", 6: "ZSTD"}
-_ENCODINGS = {0: "PLAIN", 2: "PLAIN_DICTIONARY", 3: "RLE", 8: "RLE_DICTIONARY", 9: "BYTE_STREAM_SPLIT"}
+_ENCODINGS = {
+    0: "PLAIN",
+    2: "PLAIN_DICTIONARY",
+    3: "RLE",
+    8: "RLE_DICTIONARY",
+    9: "BYTE_STREAM_SPLIT",
+}
 """Those in which a value takes bytes of its own, or a place in a dictionary that does."""
 
 _PAGES = {0: (5, 2), 2: (7, 2), 3: (8, 4)}
@@ -95,9 +101,12 @@ def _check_columns(footer: Struct, schemas: Sequence[Columns]) -> Columns:
         if list(schema) == found and count(root, 5) == len(schema) and all(map(_is_plain, rest)):
             return schema
     listed_ = ", ".join(
-        f"{shown(name)}{'' if _is_plain(element) else ' (not plain)'}" for (name, _), element in zip(found[:12], rest, strict=False)
+        f"{shown(name)}{'' if _is_plain(element) else ' (not plain)'}"
+        for (name, _), element in zip(found[:12], rest, strict=False)
     )
-    raise DataError(f"the columns are {listed_ or 'none'}, not {', '.join(name for name, _ in schemas[0])} of their types, without gaps")
+    raise DataError(
+        f"the columns are {listed_ or 'none'}, not {', '.join(name for name, _ in schemas[0])} of their types, without gaps"
+    )
 
 
 def _is_plain(element: Struct) -> bool:
@@ -105,7 +114,12 @@ def _is_plain(element: Struct) -> bool:
     converted = count(element, 6)  # 0 is a text
     logical = set(within(element, 10))  # 1 is a text
     expected = (0, {1}) if count(element, 1) == BYTE_ARRAY else (-1, set())
-    return count(element, 3) == 0 and count(element, 5) <= 0 and converted == expected[0] and logical == expected[1]
+    return (
+        count(element, 3) == 0
+        and count(element, 5) <= 0
+        and converted == expected[0]
+        and logical == expected[1]
+    )
 
 
 def _text(element: Struct) -> str:
@@ -117,7 +131,9 @@ def _check_beside(footer: Struct) -> None:
     beside = structs(footer, 5)
     if strange := [pair.get(1) for pair in beside if pair.get(1) != ARROW_SCHEMA]:
         raise DataError(f"it carries more than columns: {shown(strange[0])}")
-    if len(beside) > 1 or any(len(value) > _BESIDE for pair in beside if isinstance(value := pair.get(2), bytes)):
+    if len(beside) > 1 or any(
+        len(value) > _BESIDE for pair in beside if isinstance(value := pair.get(2), bytes)
+    ):
         raise DataError(f"it carries more than {_BESIDE} bytes beside its columns")
     if set(footer) & {8, 9}:
         raise DataError("it is encrypted")
@@ -133,12 +149,23 @@ def _unpacked(chunk: Struct, column: tuple[str, int], rows: int, body: bytes) ->
         body: The file up to its description.
     """
     about = within(chunk, 3)
-    if set(chunk) & {1, 8, 9} or count(about, 1) != column[1] or listed(about, 3) != [column[0].encode()] or count(about, 5) != rows:
-        raise DataError(f"the description of column {column[0]} is not that of a column of {rows} rows")
+    if (
+        set(chunk) & {1, 8, 9}
+        or count(about, 1) != column[1]
+        or listed(about, 3) != [column[0].encode()]
+        or count(about, 5) != rows
+    ):
+        raise DataError(
+            f"the description of column {column[0]} is not that of a column of {rows} rows"
+        )
     if (codec := count(about, 4)) not in _CODECS:
-        raise DataError(f"column {column[0]} is compressed in a way that is not read; {', '.join(_CODECS.values())} are")
+        raise DataError(
+            f"column {column[0]} is compressed in a way that is not read; {', '.join(_CODECS.values())} are"
+        )
     if strange := [code for code in listed(about, 2) if code not in _ENCODINGS]:
-        raise DataError(f"column {column[0]} is in encoding {shown(strange[0])}; {', '.join(_ENCODINGS.values())} are read")
+        raise DataError(
+            f"column {column[0]} is in encoding {shown(strange[0])}; {', '.join(_ENCODINGS.values())} are read"
+        )
     dictionary, first = count(about, 11), count(about, 9)
     start = dictionary if 0 < dictionary < first else first
     return _pages(body, start, count(about, 7), rows, codec == 0)
@@ -156,7 +183,9 @@ def _pages(body: bytes, start: int, size: int, rows: int, plain: bool) -> int:
             raise DataError("the header of a page is none")
         inner = within(header, _PAGES[kind][0])
         if count(inner, _PAGES[kind][1]) not in _ENCODINGS or count(inner, 1) < 0:
-            raise DataError(f"a page is in an encoding that is not read; {', '.join(_ENCODINGS.values())} are")
+            raise DataError(
+                f"a page is in an encoding that is not read; {', '.join(_ENCODINGS.values())} are"
+            )
         values += count(inner, 1) if kind != 2 else 0
         total += unpacked
         at += taken + packed

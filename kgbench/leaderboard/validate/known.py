@@ -98,7 +98,9 @@ def _pair(
     regions: Mapping[str, Sequence[str]],
     changed: Sequence[int],
 ) -> KnownPair:
-    spots = tuple((layer if isinstance(layer, int) else None, str(component)) for layer, component in places)
+    spots = tuple(
+        (layer if isinstance(layer, int) else None, str(component)) for layer, component in places
+    )
     by_prompt = {name: tuple(own) for name, own in regions.items()}
     return KnownPair(weights, tokenizer, spots, by_prompt, frozenset(spots[i] for i in changed))
 

@@ -23,7 +23,9 @@ def shipped_sites(pair: KnownPair, prompts: Collection[str]) -> tuple[Site, ...]
         return None
     present = {region for prompt in prompts for region in pair.regions[prompt]}
     regions = [region for region in SCORED_REGIONS if region in present]
-    return tuple(Site(layer, component, region) for layer, component in pair.places for region in regions)
+    return tuple(
+        Site(layer, component, region) for layer, component in pair.places for region in regions
+    )
 
 
 def planted_sites(sites: Collection[Site], graft: Graft, n_layers: int) -> frozenset[Site]:
@@ -39,13 +41,19 @@ def planted_sites(sites: Collection[Site], graft: Graft, n_layers: int) -> froze
     """
     cells = [region for region in SCORED_REGIONS if any(site.region == region for site in sites)]
     tokens = {
-        region: [cells.index(region if region in cells else "LT")] for region in SCORED_REGIONS[:-1] if region in cells or region == "P"
+        region: [cells.index(region if region in cells else "LT")]
+        for region in SCORED_REGIONS[:-1]
+        if region in cells or region == "P"
     }
     found: set[Site] = set()
     for term in graft.terms:
         inside = {cells[token] for token in term.positions.tokens(tokens, len(cells))}
         places = set(term.sites(n_layers))
-        named = {site for site in sites if site.region in inside and (site.layer, site.component) in places}
+        named = {
+            site
+            for site in sites
+            if site.region in inside and (site.layer, site.component) in places
+        }
         found = found - named if term.donor == RECIPIENT else found | named
     return frozenset(found)
 
@@ -56,10 +64,18 @@ def check_sites(record: Record, sites: Collection[Site], at: str) -> Iterator[Fi
         return
     have = {Site(score.layer, score.component, score.region) for score in record.scores}
     if missing := sorted(set(sites) - have, key=str):
-        yield Finding(at, "scores", f"{len(missing)} sites were removed, such as {_named(missing[0])}", f"all {len(sites)} of the pair")
+        yield Finding(
+            at,
+            "scores",
+            f"{len(missing)} sites were removed, such as {_named(missing[0])}",
+            f"all {len(sites)} of the pair",
+        )
     if added := sorted(have - set(sites), key=str):
         yield Finding(
-            at, "scores", f"{len(added)} sites are none of the pair's, such as {_named(added[0])}", f"the {len(sites)} of the pair"
+            at,
+            "scores",
+            f"{len(added)} sites are none of the pair's, such as {_named(added[0])}",
+            f"the {len(sites)} of the pair",
         )
 
 
@@ -73,10 +89,16 @@ def judged_anew(record: Record) -> Record:
     sites = shipped_sites(pair, record.identity.prompts) if pair is not None else None
     if record.planted is None or pair is None or sites is None:
         return record
-    return with_clause(record.model_copy(update={"planted": record.planted.model_copy(update=_judged(record, pair, sites))}))
+    return with_clause(
+        record.model_copy(
+            update={"planted": record.planted.model_copy(update=_judged(record, pair, sites))}
+        )
+    )
 
 
-def check_planted(record: Record, pair: KnownPair, sites: Collection[Site], at: str) -> Iterator[Finding]:
+def check_planted(
+    record: Record, pair: KnownPair, sites: Collection[Site], at: str
+) -> Iterator[Finding]:
     """Every figure of the comparison with the truth that does not come from per-fact rows.
 
     Args:
@@ -89,14 +111,25 @@ def check_planted(record: Record, pair: KnownPair, sites: Collection[Site], at: 
     assert own is not None and truth is not None
     made = _judged(record, pair, sites)
     for name, figure in made.items():
-        for field, one, other in differences(_plain(getattr(own, name)), _plain(figure), f"planted.{name}"):
-            yield Finding(at, field, f"it is {shown(one)}", f"{shown(other)}, as the record's map and the plant give")
+        for field, one, other in differences(
+            _plain(getattr(own, name)), _plain(figure), f"planted.{name}"
+        ):
+            yield Finding(
+                at,
+                field,
+                f"it is {shown(one)}",
+                f"{shown(other)}, as the record's map and the plant give",
+            )
 
 
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
-    return value.model_dump() if isinstance(value, Estimate | Planted) or hasattr(value, "model_dump") else value
+    return (
+        value.model_dump()
+        if isinstance(value, Estimate | Planted) or hasattr(value, "model_dump")
+        else value
+    )
 
 
 def _judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[str, object]:
@@ -112,6 +145,10 @@ def _judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[st
         changed=pair.changed,
         relevance=None if graded is None else graded.relevance,
     )
-    scores = {Site(s.layer, s.component, s.region): s.score for s in record.scores} if record.scores is not None else None
+    scores = (
+        {Site(s.layer, s.component, s.region): s.score for s in record.scores}
+        if record.scores is not None
+        else None
+    )
     made = against_truth(ground, scores, record.not_applicable.get(BEST, ""))
     return {**made, "pathways": None if ground.everywhere else pathways_of(record, ground.graft)}

@@ -42,12 +42,21 @@ def check_cost(record: Record, table: pa.Table, at: str) -> Iterator[Finding]:
         at: How findings name the file.
     """
     cost = record.cost
-    prompts = table.filter(pc.equal(table["graft"], "PRE")).group_by(["prompt", "fact"]).aggregate([("position", "max")])
+    prompts = (
+        table.filter(pc.equal(table["graft"], "PRE"))
+        .group_by(["prompt", "fact"])
+        .aggregate([("position", "max")])
+    )
     least = 2 * int(pc.sum(pc.add(pc.cast(prompts["position_max"], pa.int64()), 1)).as_py() or 0)
     if cost.forwards < 1:
         yield Finding(at, "cost.forwards", f"it is {cost.forwards}", "1 or more")
     if cost.token_rows < least:
-        yield Finding(at, "cost.token_rows", f"it is {cost.token_rows}", f"{least} or more, for each prompt is read by recipient and donor")
+        yield Finding(
+            at,
+            "cost.token_rows",
+            f"it is {cost.token_rows}",
+            f"{least} or more, for each prompt is read by recipient and donor",
+        )
     most = least * len(record.identity.configurations) * _ROWS
     if cost.token_rows > most:
         yield Finding(at, "cost.token_rows", f"it is {cost.token_rows}", f"{most} or fewer")
@@ -55,10 +64,17 @@ def check_cost(record: Record, table: pa.Table, at: str) -> Iterator[Finding]:
         expected = f"no more than the token rows, {cost.token_rows}"
         yield Finding(at, "cost.forwards", f"it is {cost.forwards}", expected)
     if not 0 < cost.seconds <= _LONGEST:
-        yield Finding(at, "cost.seconds", f"it is {cost.seconds}", "the time that was taken, above 0")
+        yield Finding(
+            at, "cost.seconds", f"it is {cost.seconds}", "the time that was taken, above 0"
+        )
     ratio = cost.plain_forward_ratio.value
     if ratio is None or ratio < 1:
-        yield Finding(at, "cost.plain_forward_ratio", f"it is {ratio}", "1 or more: recipient and donor alone are two plain forwards")
+        yield Finding(
+            at,
+            "cost.plain_forward_ratio",
+            f"it is {ratio}",
+            "1 or more: recipient and donor alone are two plain forwards",
+        )
     elif least:
         yield from _check_times(record, ratio, least / 2, at)
     told = {measured_on(executor) for executor in _EXECUTORS}
@@ -68,7 +84,10 @@ def check_cost(record: Record, table: pa.Table, at: str) -> Iterator[Finding]:
         for name in ("forwards", "seconds"):
             if getattr(scoring, name) > getattr(cost, name):
                 yield Finding(
-                    at, f"cost.scoring.{name}", f"it is {getattr(scoring, name)}", f"no more than the whole, {getattr(cost, name)}"
+                    at,
+                    f"cost.scoring.{name}",
+                    f"it is {getattr(scoring, name)}",
+                    f"no more than the whole, {getattr(cost, name)}",
                 )
 
 
@@ -103,7 +122,9 @@ def check_provenance(record: Record, at: str) -> Iterator[Finding]:
     made = record.provenance
     time = _time(made.time)
     if time is not None and time > datetime.now(timezone.utc) + _AHEAD:
-        yield Finding(at, "provenance.time", f"{shown(made.time)} is still to come", "when it ended")
+        yield Finding(
+            at, "provenance.time", f"{shown(made.time)} is still to come", "when it ended"
+        )
     version = _version(made.kgbench)
     if version is None or version > (_version(__version__) or ()):
         wrong = f"{shown(made.kgbench)} is no version that is known here"
@@ -133,22 +154,44 @@ def check_ranking(record: Record, at: str) -> Iterator[Finding]:
     ranked = any(graft not in record.not_applicable for graft in tops)
     for name, part in (("scores", record.scores), ("ranking", record.ranking)):
         if ranked and part is None:
-            yield Finding(at, name, f"it is missing, though {tops[0]!r} was run", "the ranking behind the best-ranked sites")
+            yield Finding(
+                at,
+                name,
+                f"it is missing, though {tops[0]!r} was run",
+                "the ranking behind the best-ranked sites",
+            )
         if not tops and part is not None:
-            yield Finding(at, name, "it is there, though no configuration is filled by a ranking", "nothing")
+            yield Finding(
+                at, name, "it is there, though no configuration is filled by a ranking", "nothing"
+            )
     if bool(tops) != (record.identity.ranking_version is not None):
-        yield Finding(at, "identity.ranking_version", "it does not go with the configurations", "a version exactly where sites are ranked")
+        yield Finding(
+            at,
+            "identity.ranking_version",
+            "it does not go with the configurations",
+            "a version exactly where sites are ranked",
+        )
     if record.ranking is None or record.scores is None:
         return
     n = min(record.identity.limit or record.identity.dataset.n, record.identity.dataset.n)
     if record.ranking.facts != ((n + 1) // 2, n // 2):
-        yield Finding(at, "ranking.facts", f"the halves have {record.ranking.facts} facts", f"{((n + 1) // 2, n // 2)}")
+        yield Finding(
+            at,
+            "ranking.facts",
+            f"the halves have {record.ranking.facts} facts",
+            f"{((n + 1) // 2, n // 2)}",
+        )
     sites = [(score.layer, score.component, score.region) for score in record.scores]
     if len(set(sites)) != len(sites):
         yield Finding(at, "scores", "a site stands twice", "each once")
     for prompt, by_graft in record.ranking.sites.items():
-        if prompt not in record.identity.prompts or any(not 0 <= k <= len(sites) for pair in by_graft.values() for k in pair):
+        if prompt not in record.identity.prompts or any(
+            not 0 <= k <= len(sites) for pair in by_graft.values() for k in pair
+        ):
             yield Finding(
-                at, "ranking.sites", "it names a prompt or a number of sites that there is not", f"at most {len(sites)} sites each"
+                at,
+                "ranking.sites",
+                "it names a prompt or a number of sites that there is not",
+                f"at most {len(sites)} sites each",
             )
             return

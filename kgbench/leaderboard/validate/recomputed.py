@@ -39,7 +39,13 @@ def check_figures(record: Record, table: pa.Table, at: str) -> list[Finding]:
     try:
         anew = rescored(record, facts_table(_whole(table)))
     except Exception as error:  # whatever figures cannot be made of rows that nobody vouches for
-        return [Finding(at, "rows", f"no figures can be made of its per-fact rows ({type(error).__name__}: {shown(str(error))})")]
+        return [
+            Finding(
+                at,
+                "rows",
+                f"no figures can be made of its per-fact rows ({type(error).__name__}: {shown(str(error))})",
+            )
+        ]
     pairs = ((name, getattr(record, name), getattr(anew, name)) for name in _FIGURES)
     apart = (
         found
@@ -48,7 +54,8 @@ def check_figures(record: Record, table: pa.Table, at: str) -> list[Finding]:
         for found in differences(_plain(own), _plain(made), name)
     )
     return [
-        Finding(at, field, f"it is {shown(own)}", f"{shown(made)}, as the per-fact rows give") for field, own, made in islice(apart, _MOST)
+        Finding(at, field, f"it is {shown(own)}", f"{shown(made)}, as the per-fact rows give")
+        for field, own, made in islice(apart, _MOST)
     ]
 
 
@@ -78,8 +85,17 @@ def differences(own: Any, made: Any, where: str) -> Iterator[tuple[str, Any, Any
     """
     if isinstance(own, Mapping) and isinstance(made, Mapping):
         for key in dict.fromkeys([*own, *made]):
-            yield from differences(own.get(key), made.get(key), f"{where}.{key if str(key).isidentifier() else shown(key)}")
-    elif isinstance(own, Sequence) and isinstance(made, Sequence) and not isinstance(own, str) and not isinstance(made, str):
+            yield from differences(
+                own.get(key),
+                made.get(key),
+                f"{where}.{key if str(key).isidentifier() else shown(key)}",
+            )
+    elif (
+        isinstance(own, Sequence)
+        and isinstance(made, Sequence)
+        and not isinstance(own, str)
+        and not isinstance(made, str)
+    ):
         if len(own) != len(made):
             yield where, f"{len(own)} of them", f"{len(made)} of them"
         for index, (one, other) in enumerate(zip(own, made, strict=False)):
@@ -91,9 +107,17 @@ def differences(own: Any, made: Any, where: str) -> Iterator[tuple[str, Any, Any
 def _same(own: Any, made: Any) -> bool:
     if isinstance(own, str) and isinstance(made, str):
         return _listed(own) == _listed(made)
-    if isinstance(own, bool) or isinstance(made, bool) or not (isinstance(own, int | float) and isinstance(made, int | float)):
+    if (
+        isinstance(own, bool)
+        or isinstance(made, bool)
+        or not (isinstance(own, int | float) and isinstance(made, int | float))
+    ):
         return type(own) is type(made) and own == made
-    return own == made if isinstance(made, int) else isclose(own, made, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+    return (
+        own == made
+        if isinstance(made, int)
+        else isclose(own, made, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+    )
 
 
 def _listed(text: str) -> list[str]:

@@ -51,11 +51,31 @@ class _Law:
 
 
 _LAWS = (
-    _Law("rank", lambda c: c["rank"] >= 1, "the rank is below 1", "1 + the number of other tokens that are as likely"),
-    _Law("position", lambda c: c["position"] >= 0, "the position is below 0", "the index of the token that is read"),
+    _Law(
+        "rank",
+        lambda c: c["rank"] >= 1,
+        "the rank is below 1",
+        "1 + the number of other tokens that are as likely",
+    ),
+    _Law(
+        "position",
+        lambda c: c["position"] >= 0,
+        "the position is below 0",
+        "the index of the token that is read",
+    ),
     _Law("target", lambda c: c["target"] >= 0, "the target is below 0", "a token's id"),
-    _Law("logprob", lambda c: c["logprob"] <= _NEAR, "the log-probability is above 0", "the logarithm of a probability, in nats"),
-    _Law("logit_diff", lambda c: (c["rank"] > 1) | (c["logit_diff"] != 0), "a tie at rank 1", "ties counted against the target"),
+    _Law(
+        "logprob",
+        lambda c: c["logprob"] <= _NEAR,
+        "the log-probability is above 0",
+        "the logarithm of a probability, in nats",
+    ),
+    _Law(
+        "logit_diff",
+        lambda c: (c["rank"] > 1) | (c["logit_diff"] != 0),
+        "a tie at rank 1",
+        "ties counted against the target",
+    ),
     _Law(
         "logit_diff",
         lambda c: (c["rank"] == 1) == (c["logit_diff"] > 0),
@@ -84,56 +104,125 @@ def check_scores(table: pa.Table, at: str) -> list[Finding]:
         table: Per-fact rows, as stored.
         at: How findings name the file.
     """
-    columns = {name: table[name].to_numpy() for name in table.column_names if table[name].type != pa.string()}
+    columns = {
+        name: table[name].to_numpy()
+        for name in table.column_names
+        if table[name].type != pa.string()
+    }
     reals = [name for name in columns if columns[name].dtype.kind == "f"]
     if infinite := [name for name in reals if not np.isfinite(columns[name]).all()]:
-        return [_first(table, ~np.isfinite(columns[name]), at, name, "it is NaN or infinite", "a finite number") for name in infinite]
-    found = [_first(table, ~law.holds(columns), at, law.column, law.wrong, law.expected) for law in _LAWS if not law.holds(columns).all()]
-    if "prob" in columns and (apart := ~np.isclose(columns["prob"], np.exp(columns["logprob"]), rtol=1e-6, atol=1e-12)).any():
-        found.append(_first(table, apart, at, "prob", "it is not exp(logprob)", "the same probability twice"))
+        return [
+            _first(
+                table,
+                ~np.isfinite(columns[name]),
+                at,
+                name,
+                "it is NaN or infinite",
+                "a finite number",
+            )
+            for name in infinite
+        ]
+    found = [
+        _first(table, ~law.holds(columns), at, law.column, law.wrong, law.expected)
+        for law in _LAWS
+        if not law.holds(columns).all()
+    ]
+    if (
+        "prob" in columns
+        and (
+            apart := ~np.isclose(columns["prob"], np.exp(columns["logprob"]), rtol=1e-6, atol=1e-12)
+        ).any()
+    ):
+        found.append(
+            _first(table, apart, at, "prob", "it is not exp(logprob)", "the same probability twice")
+        )
     keys = ["prompt", "graft", "fact", "position"]
     if table.group_by(keys).aggregate([]).num_rows != table.num_rows:
-        found.append(Finding(at, "rows", "rows stand twice", "one row per prompt, configuration, fact and position"))
+        found.append(
+            Finding(
+                at,
+                "rows",
+                "rows stand twice",
+                "one row per prompt, configuration, fact and position",
+            )
+        )
     return found
 
 
-def _first(table: pa.Table, wrong: Array, at: str, column: str, what: str, expected: str) -> Finding:
+def _first(
+    table: pa.Table, wrong: Array, at: str, column: str, what: str, expected: str
+) -> Finding:
     row = table.slice(int(np.argmax(wrong)), 1).to_pylist()[0]
     where = f"first in fact {shown(row['fact'])}, prompt {shown(row['prompt'])}, configuration {shown(row['graft'])}"
-    return Finding(at, column, f"{what} in {int(wrong.sum())} of {table.num_rows} rows, {where}", expected)
+    return Finding(
+        at, column, f"{what} in {int(wrong.sum())} of {table.num_rows} rows, {where}", expected
+    )
 
 
 def check_configurations(record: Record, at: str) -> Iterator[Finding]:
     """The record's own tables against its identity: each configuration on each prompt once, as figures or with a reason."""
     asked = record.identity.configurations
     if len(asked) > _MOST or len(record.identity.prompts) > _MOST:
-        yield Finding(at, "identity", f"it has {len(asked)} configurations on {len(record.identity.prompts)} prompts", f"{_MOST} at most")
+        yield Finding(
+            at,
+            "identity",
+            f"it has {len(asked)} configurations on {len(record.identity.prompts)} prompts",
+            f"{_MOST} at most",
+        )
         return
     for name in asked:
         if (reason := _unread(name)) is not None:
-            yield Finding(at, "identity.configurations", f"{shown(name)} is no configuration{reason}", "PRE, SFT or a graft expression")
+            yield Finding(
+                at,
+                "identity.configurations",
+                f"{shown(name)} is no configuration{reason}",
+                "PRE, SFT or a graft expression",
+            )
     if len(set(asked)) != len(asked):
         yield Finding(at, "identity.configurations", "one stands twice", "each once")
     if missing := [name for name in BASELINES if name not in asked]:
-        yield Finding(at, "identity.configurations", f"{' and '.join(missing)} is missing", "both in every run, as ends of every ratio")
+        yield Finding(
+            at,
+            "identity.configurations",
+            f"{' and '.join(missing)} is missing",
+            "both in every run, as ends of every ratio",
+        )
     wanted = {(prompt, graft) for prompt in record.identity.prompts for graft in asked}
     have = [(row.prompt, row.graft) for row in record.rows]
     if not wanted:
         yield Finding(at, "identity.prompts", "there is none", "one or more")
     for prompt, graft in sorted(wanted - set(have))[:3]:
-        yield Finding(at, "rows", f"configuration {shown(graft)} on prompt {shown(prompt)} was removed", "a row of figures, or its reason")
+        yield Finding(
+            at,
+            "rows",
+            f"configuration {shown(graft)} on prompt {shown(prompt)} was removed",
+            "a row of figures, or its reason",
+        )
     for prompt, graft in sorted(set(have) - wanted)[:3]:
         yield Finding(
-            at, "rows", f"configuration {shown(graft)} on prompt {shown(prompt)} is none of the identity's", "those, and no others"
+            at,
+            "rows",
+            f"configuration {shown(graft)} on prompt {shown(prompt)} is none of the identity's",
+            "those, and no others",
         )
     if len(set(have)) != len(have):
         yield Finding(at, "rows", "a configuration stands twice on one prompt", "one row each")
     absent = {row.graft for row in record.rows if not row.applicable}
     if absent != set(record.not_applicable):
         both = ", ".join(sorted(map(shown, absent ^ set(record.not_applicable)))[:5])
-        yield Finding(at, "not_applicable", f"it does not go with the rows: {both}", "a reason for each configuration that has no figures")
+        yield Finding(
+            at,
+            "not_applicable",
+            f"it does not go with the rows: {both}",
+            "a reason for each configuration that has no figures",
+        )
     if absent & set(BASELINES):
-        yield Finding(at, "not_applicable", "PRE or SFT is said to be not applicable", "both are run without the method")
+        yield Finding(
+            at,
+            "not_applicable",
+            "PRE or SFT is said to be not applicable",
+            "both are run without the method",
+        )
 
 
 def _unread(name: str) -> str | None:
@@ -145,14 +234,18 @@ def _unread(name: str) -> str | None:
             return None
         if (top := parse_top(name)) is None:
             parse_graft(name)
-        elif top.percent is not None and not (0 <= top.percent <= 100 and name in budget_labels([top.percent])):
+        elif top.percent is not None and not (
+            0 <= top.percent <= 100 and name in budget_labels([top.percent])
+        ):
             return ", for its budget is none"
     except (KgbenchError, ValueError):
         return ""
     return None
 
 
-def check_rows(record: Record, table: pa.Table, facts: tuple[str, ...] | None, at: str) -> Iterator[Finding]:
+def check_rows(
+    record: Record, table: pa.Table, facts: tuple[str, ...] | None, at: str
+) -> Iterator[Finding]:
     """The rows against the record: all facts under all configurations, with the same targets.
 
     Args:
@@ -162,20 +255,40 @@ def check_rows(record: Record, table: pa.Table, facts: tuple[str, ...] | None, a
         at: How findings name the file.
     """
     applicable = {(row.prompt, row.graft) for row in record.rows if row.applicable}
-    have = {(row["prompt"], row["graft"]) for row in table.group_by(["prompt", "graft"]).aggregate([]).to_pylist()}
+    have = {
+        (row["prompt"], row["graft"])
+        for row in table.group_by(["prompt", "graft"]).aggregate([]).to_pylist()
+    }
     for prompt, graft in sorted(have - applicable)[:3]:
-        yield Finding(at, "graft", f"rows of configuration {shown(graft)} on prompt {shown(prompt)} are none of the record's", "no others")
+        yield Finding(
+            at,
+            "graft",
+            f"rows of configuration {shown(graft)} on prompt {shown(prompt)} are none of the record's",
+            "no others",
+        )
     for prompt, graft in sorted(applicable - have)[:3]:
-        yield Finding(at, "graft", f"rows of configuration {shown(graft)} on prompt {shown(prompt)} were removed", "a row per fact")
+        yield Finding(
+            at,
+            "graft",
+            f"rows of configuration {shown(graft)} on prompt {shown(prompt)} were removed",
+            "a row per fact",
+        )
     limit, known = record.identity.limit, record.identity.dataset.n
     n = known if limit is None else min(limit, known)
     for prompt in sorted({prompt for prompt, _ in have & applicable}):
-        yield from _check_prompt(table.filter(pc.equal(table["prompt"], prompt)), prompt, n, facts, at)
+        yield from _check_prompt(
+            table.filter(pc.equal(table["prompt"], prompt)), prompt, n, facts, at
+        )
 
 
-def _check_prompt(table: pa.Table, prompt: str, n: int, facts: tuple[str, ...] | None, at: str) -> Iterator[Finding]:
+def _check_prompt(
+    table: pa.Table, prompt: str, n: int, facts: tuple[str, ...] | None, at: str
+) -> Iterator[Finding]:
     """One prompt's rows: every configuration has the facts, positions and targets that PRE has."""
-    parts = {graft: _keys(table.filter(pc.equal(table["graft"], graft))) for graft in table["graft"].unique().to_pylist()}
+    parts = {
+        graft: _keys(table.filter(pc.equal(table["graft"], graft)))
+        for graft in table["graft"].unique().to_pylist()
+    }
     if "PRE" not in parts:
         return
     first, on = parts["PRE"], f"on prompt {shown(prompt)}"
@@ -183,11 +296,19 @@ def _check_prompt(table: pa.Table, prompt: str, n: int, facts: tuple[str, ...] |
         under = f"configuration {shown(graft)} {on}"
         if own.select(["fact", "position"]) != first.select(["fact", "position"]):
             yield Finding(
-                at, "fact", f"{under} has {own.num_rows} rows of other facts or positions than PRE", "the same under all configurations"
+                at,
+                "fact",
+                f"{under} has {own.num_rows} rows of other facts or positions than PRE",
+                "the same under all configurations",
             )
             return
         if own["target"] != first["target"]:
-            yield Finding(at, "target", f"{under} has other targets than PRE", "one target per fact, whatever the configuration")
+            yield Finding(
+                at,
+                "target",
+                f"{under} has other targets than PRE",
+                "one target per fact, whatever the configuration",
+            )
             return
     ids = pc.unique(first["fact"]).to_pylist()
     if first.num_rows != len(ids):
@@ -197,11 +318,16 @@ def _check_prompt(table: pa.Table, prompt: str, n: int, facts: tuple[str, ...] |
         yield Finding(at, "fact", f"there are {len(ids)} facts {on}", f"{n}, as the identity says")
     if facts is not None and (strange := sorted(set(ids) - set(facts))):
         yield Finding(
-            at, "fact", f"{shown(strange[0])} {on} is none of the data set's, and {len(strange) - 1} more", "ids of its first facts"
+            at,
+            "fact",
+            f"{shown(strange[0])} {on} is none of the data set's, and {len(strange) - 1} more",
+            "ids of its first facts",
         )
 
 
-def check_answers(record: Record, table: pa.Table, ids: Sequence[str], at: str) -> Iterator[Finding]:
+def check_answers(
+    record: Record, table: pa.Table, ids: Sequence[str], at: str
+) -> Iterator[Finding]:
     """Positions, targets and the answers of PRE and SFT, as they are known of a shipped pair.
 
     Args:
@@ -227,7 +353,9 @@ def check_answers(record: Record, table: pa.Table, ids: Sequence[str], at: str) 
                 return
 
 
-def _unlike(rows: pa.Table, expected: Mapping[str, Array], graft: str, precise: bool) -> tuple[str, str] | None:
+def _unlike(
+    rows: pa.Table, expected: Mapping[str, Array], graft: str, precise: bool
+) -> tuple[str, str] | None:
     """The column in which rows differ from those that are known, and how."""
     for column in ("position", "target"):
         own = rows[column].to_numpy()
@@ -246,4 +374,8 @@ def _unlike(rows: pa.Table, expected: Mapping[str, Array], graft: str, precise: 
 
 
 def _keys(table: pa.Table) -> pa.Table:
-    return table.select(["fact", "position", "target"]).sort_by([("fact", "ascending"), ("position", "ascending")]).combine_chunks()
+    return (
+        table.select(["fact", "position", "target"])
+        .sort_by([("fact", "ascending"), ("position", "ascending")])
+        .combine_chunks()
+    )

@@ -38,7 +38,9 @@ def read_record(data: bytes, at: str) -> tuple[Record | None, list[Finding]]:
     try:
         raw = read_json(data)
     except DataError as error:
-        return None, [Finding(at, "JSON", str(error), "strict JSON: UTF-8, each key once, finite numbers")]
+        return None, [
+            Finding(at, "JSON", str(error), "strict JSON: UTF-8, each key once, finite numbers")
+        ]
     findings = [*_version(raw, at), *_texts(raw, at)]
     if not findings:
         findings += _identity(raw, at)
@@ -59,7 +61,9 @@ def read_part(data: bytes, model: type[_M], at: str) -> tuple[_M | None, list[Fi
     try:
         raw = read_json(data)
     except DataError as error:
-        return None, [Finding(at, "JSON", str(error), "strict JSON: UTF-8, each key once, finite numbers")]
+        return None, [
+            Finding(at, "JSON", str(error), "strict JSON: UTF-8, each key once, finite numbers")
+        ]
     findings = list(_texts(raw, at))
     if refusals(findings):
         return None, findings
@@ -80,7 +84,14 @@ def _texts(raw: Mapping[str, Any], at: str) -> list[Finding]:
         if (reason := bad_text(text)) is not None:
             found.append(Finding(at, where, f"it holds {reason}", "plain text"))
         elif (reason := private_text(text)) is not None:
-            found.append(Finding(at, where, f"it {reason.strip()}", "no absolute path and no credential in a result"))
+            found.append(
+                Finding(
+                    at,
+                    where,
+                    f"it {reason.strip()}",
+                    "no absolute path and no credential in a result",
+                )
+            )
     return found[:_MOST]
 
 
@@ -90,16 +101,22 @@ def _identity(raw: Mapping[str, Any], at: str) -> list[Finding]:
     if identity is None:
         return findings
     if (digest := identity.digest()) != raw.get("id"):
-        return [Finding(at, "id", f"{shown(raw.get('id'))} is not the hash of the identity", digest)]
+        return [
+            Finding(at, "id", f"{shown(raw.get('id'))} is not the hash of the identity", digest)
+        ]
     return []
 
 
-def _validated(raw: object, model: type[_M], at: str, inside: str = "") -> tuple[_M | None, list[Finding]]:
+def _validated(
+    raw: object, model: type[_M], at: str, inside: str = ""
+) -> tuple[_M | None, list[Finding]]:
     try:
         made = model.model_validate(raw)
         return made, list(_coerced(raw, made.model_dump(mode="json"), at, inside))
     except ValidationError as error:
-        return None, [_told(dict(one), at, inside) for one in error.errors(include_url=False)[:_MOST]]
+        return None, [
+            _told(dict(one), at, inside) for one in error.errors(include_url=False)[:_MOST]
+        ]
 
 
 def _coerced(raw: Any, made: Any, at: str, where: str) -> Iterator[Finding]:
@@ -124,10 +141,24 @@ def _kind(value: object) -> str:
 
 
 def _told(error: Mapping[str, Any], at: str, inside: str) -> Finding:
-    parts = [str(part) if isinstance(part, int) or re.fullmatch(r"[\w.+^()% -]{1,60}", str(part)) else shown(part) for part in error["loc"]]
+    parts = [
+        str(part)
+        if isinstance(part, int) or re.fullmatch(r"[\w.+^()% -]{1,60}", str(part))
+        else shown(part)
+        for part in error["loc"]
+    ]
     field = ".".join([inside] * bool(inside) + parts) or "record"
-    value = "" if error["type"] == "missing" or isinstance(error["input"], dict | list) else f", and it is {shown(error['input'])}"
-    return Finding(at, field, f"{_line(error['msg'])}{value}", "what the published JSON Schema says (kgbench validate --schema)")
+    value = (
+        ""
+        if error["type"] == "missing" or isinstance(error["input"], dict | list)
+        else f", and it is {shown(error['input'])}"
+    )
+    return Finding(
+        at,
+        field,
+        f"{_line(error['msg'])}{value}",
+        "what the published JSON Schema says (kgbench validate --schema)",
+    )
 
 
 def _line(message: str) -> str:
@@ -143,23 +174,40 @@ def _names(record: Record, at: str) -> Iterator[Finding]:
         "identity.dataset.name": identity.dataset.name,
         "identity.localizer.name": identity.localizer.name,
         **{f"identity.prompts.{shown(name)[1:-1]}": name for name in identity.prompts},
-        **{f"identity.weights.donors.{shown(name)[1:-1]}": name for name in identity.weights.donors},
+        **{
+            f"identity.weights.donors.{shown(name)[1:-1]}": name for name in identity.weights.donors
+        },
     }
     for field, name in named.items():
         if not re.fullmatch(NAME.strip("^$"), name):
-            yield Finding(at, field, f"{shown(name)} cannot be a name", "letters, digits, blanks and . _ + ( ) = , -, at most 60")
+            yield Finding(
+                at,
+                field,
+                f"{shown(name)} cannot be a name",
+                "letters, digits, blanks and . _ + ( ) = , -, at most 60",
+            )
     hashes = {
         "identity.dataset.hash": identity.dataset.hash,
         "identity.weights.recipient": identity.weights.recipient,
         "identity.tokenizer": identity.tokenizer,
-        **{f"identity.weights.donors.{name}": found for name, found in identity.weights.donors.items()},
+        **{
+            f"identity.weights.donors.{name}": found
+            for name, found in identity.weights.donors.items()
+        },
         **{f"identity.prompts.{name}": found for name, found in identity.prompts.items()},
     }
     for field, found in hashes.items():
         if not _HASH.fullmatch(found):
-            yield Finding(at, field, f"{shown(found)} is no hash", "64 hexadecimal digits of a SHA-256")
+            yield Finding(
+                at, field, f"{shown(found)} is no hash", "64 hexadecimal digits of a SHA-256"
+            )
     if not _is_time(record.provenance.time):
-        yield Finding(at, "provenance.time", f"{shown(record.provenance.time)} is no time", "ISO 8601, such as 2026-01-31T12:00:00+00:00")
+        yield Finding(
+            at,
+            "provenance.time",
+            f"{shown(record.provenance.time)} is no time",
+            "ISO 8601, such as 2026-01-31T12:00:00+00:00",
+        )
 
 
 def _is_time(text: str) -> bool:

@@ -24,7 +24,12 @@ def check_written(part: Submission | Verification, data: bytes, at: str) -> Iter
         at: How findings name it.
     """
     if data != part.to_json().encode():
-        yield Finding(at, "content", "it is not as kgbench writes it", "the file as kgbench submit or kgbench verify wrote it")
+        yield Finding(
+            at,
+            "content",
+            "it is not as kgbench writes it",
+            "the file as kgbench submit or kgbench verify wrote it",
+        )
 
 
 def check_hashes(submission: Submission, files: Mapping[str, bytes], at: str) -> Iterator[Finding]:
@@ -38,10 +43,16 @@ def check_hashes(submission: Submission, files: Mapping[str, bytes], at: str) ->
     for name in (RECORD, FACTS):
         told = submission.files.get(name)
         if name in files and told != (found := sha256(files[name]).hexdigest()):
-            wrong = "its hash is missing" if told is None else f"{shown(told)} is not the hash of {name}, which was changed afterwards"
+            wrong = (
+                "its hash is missing"
+                if told is None
+                else f"{shown(told)} is not the hash of {name}, which was changed afterwards"
+            )
             yield Finding(at, f"files.{name}", wrong, found)
     for name in sorted(set(submission.files) - {RECORD, FACTS}):
-        yield Finding(at, f"files.{shown(name)}", "it is no file of a result", f"{RECORD} and {FACTS}")
+        yield Finding(
+            at, f"files.{shown(name)}", "it is no file of a result", f"{RECORD} and {FACTS}"
+        )
 
 
 def check_place(folder: Folder, record: Record, submission: Submission | None) -> Iterator[Finding]:

@@ -43,24 +43,47 @@ def check_submission(record: Record, submission: Submission, at: str) -> Iterato
         submission: The submission.
         at: How findings name the file.
     """
-    method, builtin = record.identity.localizer, known().localizers.get(record.identity.localizer.name)
+    method, builtin = (
+        record.identity.localizer,
+        known().localizers.get(record.identity.localizer.name),
+    )
     if submission.record != record.id:
-        yield Finding(at, "record", f"{shown(submission.record)} is not the record beside it", record.id)
+        yield Finding(
+            at, "record", f"{shown(submission.record)} is not the record beside it", record.id
+        )
     if builtin is not None and builtin.baseline and submission.name != method.name:
         yield Finding(
-            at, "name", f"{shown(submission.name)} is the built-in {method.name}, a point of reference", f"the name {method.name}"
+            at,
+            "name",
+            f"{shown(submission.name)} is the built-in {method.name}, a point of reference",
+            f"the name {method.name}",
         )
     if submission.name != submission.name.strip():
         yield Finding(at, "name", f"{shown(submission.name)} ends with a blank", "a name without")
     yield from _check_name(record, submission.name, at)
     ours = f"kgbench=={record.provenance.kgbench}"
     if builtin is not None and submission.code != ours:
-        yield Finding(at, "code", f"{shown(submission.code)} is not where the built-in {method.name} ran from", shown(ours)[1:-1])
+        yield Finding(
+            at,
+            "code",
+            f"{shown(submission.code)} is not where the built-in {method.name} ran from",
+            shown(ours)[1:-1],
+        )
     if builtin is None and submission.code.startswith("kgbench=="):
-        yield Finding(at, "code", f"kgbench does not hold {shown(method.name)}", "URL@COMMIT or PACKAGE==VERSION of the method's own code")
+        yield Finding(
+            at,
+            "code",
+            f"kgbench does not hold {shown(method.name)}",
+            "URL@COMMIT or PACKAGE==VERSION of the method's own code",
+        )
     if builtin is None and (told := _told(record)):
         wrong = f"the method is told where the facts were planted, by its parameter {shown(told)}"
-        yield Finding(at, "name", wrong, "a method that does not know the truth; oracle stands on the board for those that do")
+        yield Finding(
+            at,
+            "name",
+            wrong,
+            "a method that does not know the truth; oracle stands on the board for those that do",
+        )
 
 
 def _check_name(record: Record, name: str, at: str) -> Iterator[Finding]:
@@ -90,11 +113,24 @@ def _check_name(record: Record, name: str, at: str) -> Iterator[Finding]:
 def _told(record: Record) -> str | None:
     """The parameter by which a method knows the truth."""
     truth, parameters = record.identity.truth, record.identity.localizer.parameters
-    secrets = [text for text in (truth.plant, truth.decoy) if text is not None] if truth is not None else []
-    return next((key for key, value in parameters.items() if key in ("truth", "graded") or value in secrets), None)
+    secrets = (
+        [text for text in (truth.plant, truth.decoy) if text is not None]
+        if truth is not None
+        else []
+    )
+    return next(
+        (
+            key
+            for key, value in parameters.items()
+            if key in ("truth", "graded") or value in secrets
+        ),
+        None,
+    )
 
 
-def check_verification(record: Record, verification: Verification, files: Mapping[str, bytes], at: str) -> Iterator[Finding]:
+def check_verification(
+    record: Record, verification: Verification, files: Mapping[str, bytes], at: str
+) -> Iterator[Finding]:
     """The verification is of these very files, and its sample agreed within the usual tolerance.
 
     Args:
@@ -115,7 +151,10 @@ def check_verification(record: Record, verification: Verification, files: Mappin
         expected = f"at most {allowed} nats for {shown(what.dtype)}"
         yield Finding(at, "tolerance", f"it is {own.tolerance}", expected)
     if own.largest_difference > own.tolerance:
-        wrong, expected = f"it is {own.largest_difference}", f"at most {own.tolerance}, the tolerance"
+        wrong, expected = (
+            f"it is {own.largest_difference}",
+            f"at most {own.tolerance}, the tolerance",
+        )
         yield Finding(at, "largest_difference", wrong, expected)
     n = min(what.limit or what.dataset.n, what.dataset.n)
     if own.n > n:
@@ -161,5 +200,9 @@ def method_key(record: Record) -> tuple[object, ...]:
     """What one name on the board stands for: a method and its parameters, but for seeds and what it is told of a plant."""
     method = record.identity.localizer
     version = " ".join(part for part in method.version.split(" ") if part != "scan")
-    kept = {key: value for key, value in method.parameters.items() if key not in ("seed", "truth", "graded")}
+    kept = {
+        key: value
+        for key, value in method.parameters.items()
+        if key not in ("seed", "truth", "graded")
+    }
     return method.name, version, canonical_json(kept)

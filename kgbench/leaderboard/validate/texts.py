@@ -35,7 +35,13 @@ def read_json(data: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise DataError(f"byte {error.start} is no UTF-8") from None
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer, parse_float=_real)
+        value = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_constant,
+            parse_int=_integer,
+            parse_float=_real,
+        )
     except RecursionError:
         raise DataError("it nests too deep") from None
     except DataError:
@@ -77,7 +83,10 @@ def _check_depth(value: Any) -> None:
     level = [value]
     for _ in range(_DEEPEST):
         level = [
-            inner for outer in level if isinstance(outer, dict | list) for inner in (outer.values() if isinstance(outer, dict) else outer)
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
         if not level:
             return
@@ -102,6 +111,8 @@ def bad_text(text: str) -> str | None:
     """Why a text cannot be shown on a page, in a table or on a terminal; None where it can."""
     if len(text) > limits.TEXT:
         return f"a text of {len(text)} characters"
-    if not text.isprintable() and any(unicodedata.category(character) in _HIDDEN for character in text):
+    if not text.isprintable() and any(
+        unicodedata.category(character) in _HIDDEN for character in text
+    ):
         return "characters that are not seen, such as control or direction marks"
     return "what a browser could take for markup" if _MARKUP.search(text) else None

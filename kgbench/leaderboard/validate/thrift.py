@@ -63,7 +63,9 @@ class _Reader:
         while (head := self._byte()) != _STOP:
             number = number + (head >> 4) if head >> 4 else self._signed()
             kind = head & 15
-            found[number] = int(kind == _TRUE) if kind in (_TRUE, _FALSE) else self._value(kind, depth)
+            found[number] = (
+                int(kind == _TRUE) if kind in (_TRUE, _FALSE) else self._value(kind, depth)
+            )
         return found
 
     def _value(self, kind: int, depth: int) -> Value:

@@ -29,7 +29,12 @@ from kgbench.leaderboard.validate.known import own_facts
 from kgbench.leaderboard.validate.planted import check_planted, check_sites, shipped_sites
 from kgbench.leaderboard.validate.plausible import check_cost, check_provenance, check_ranking
 from kgbench.leaderboard.validate.recomputed import check_figures
-from kgbench.leaderboard.validate.rows import check_answers, check_configurations, check_rows, check_scores
+from kgbench.leaderboard.validate.rows import (
+    check_answers,
+    check_configurations,
+    check_rows,
+    check_scores,
+)
 from kgbench.leaderboard.validate.schema import read_part, read_record
 from kgbench.leaderboard.validate.sealed import check_hashes, check_place, check_written
 from kgbench.leaderboard.validate.submitted import check_submission, check_verification
@@ -55,7 +60,9 @@ class Checked:
         return not refusals(list(self.findings))
 
 
-def validate(path: Path, strict: bool = False, beside: Path | None = None, withdrawn: Collection[str] = ()) -> Iterator[Checked]:
+def validate(
+    path: Path, strict: bool = False, beside: Path | None = None, withdrawn: Collection[str] = ()
+) -> Iterator[Checked]:
     """Check an entry, a pack or a folder of entries, one entry after the other.
 
     With `strict` and `beside`, a folder of entries is taken for the whole board as it is to be:
@@ -135,7 +142,9 @@ def _guarded(folder: Folder, others: Others, strict: bool) -> Checked:
     """A check that fails itself must not pass for one that found nothing, nor end in a traceback."""
     try:
         return check_folder(folder, others, strict)
-    except Exception as error:  # whatever a stranger's bytes make of the checks is a finding, not a crash
+    except (
+        Exception
+    ) as error:  # whatever a stranger's bytes make of the checks is a finding, not a crash
         wrong = f"it cannot be checked ({type(error).__name__}: {shown(str(error))})"
         return Checked(folder.name, (*folder.findings, Finding(folder.name, "content", wrong)))
 
@@ -154,7 +163,11 @@ def check_folder(folder: Folder, others: Others, strict: bool) -> Checked:
         findings += _of_record(record, folder.at(RECORD), strict)
         findings += others.outdated(folder, record)
         findings += check_place(folder, record, read.submission) if strict else ()
-        findings += _of_both(record, table, folder, sound=not refusals(findings)) if table is not None else ()
+        findings += (
+            _of_both(record, table, folder, sound=not refusals(findings))
+            if table is not None
+            else ()
+        )
         if not refusals(findings):
             findings += others.compare(folder.name, record, table, read.submission)
     return replace(read, findings=tuple(findings))
@@ -178,29 +191,54 @@ def _table(data: bytes, at: str) -> tuple[pa.Table | None, list[Finding]]:
     try:
         table = read_table(data)
     except DataError as error:
-        return None, [Finding(at, "Parquet", str(error), "a facts.parquet as kgbench eval writes it")]
+        return None, [
+            Finding(at, "Parquet", str(error), "a facts.parquet as kgbench eval writes it")
+        ]
     return table, check_scores(table, at)
 
 
-def _beside(folder: Folder, record: Record | None, strict: bool) -> tuple[Submission | None, list[Finding]]:
+def _beside(
+    folder: Folder, record: Record | None, strict: bool
+) -> tuple[Submission | None, list[Finding]]:
     """The smaller files of an entry."""
     findings: list[Finding] = []
     submission = None
     if (data := folder.files.get(SUBMISSION)) is not None:
         submission, found = read_part(data, Submission, folder.at(SUBMISSION))
         findings += found
-        findings += check_submission(record, submission, folder.at(SUBMISSION)) if record and submission else ()
+        findings += (
+            check_submission(record, submission, folder.at(SUBMISSION))
+            if record and submission
+            else ()
+        )
         if submission and strict:
             findings += check_hashes(submission, folder.files, folder.at(SUBMISSION))
             findings += check_written(submission, data, folder.at(SUBMISSION))
-    elif strict and folder.files and not any(finding.file == folder.at(SUBMISSION) for finding in folder.findings):
-        findings.append(Finding(folder.at(SUBMISSION), "file", "it is missing", "the file that kgbench submit writes"))
+    elif (
+        strict
+        and folder.files
+        and not any(finding.file == folder.at(SUBMISSION) for finding in folder.findings)
+    ):
+        findings.append(
+            Finding(
+                folder.at(SUBMISSION),
+                "file",
+                "it is missing",
+                "the file that kgbench submit writes",
+            )
+        )
     if (data := folder.files.get(VERIFICATION)) is not None:
         verification, found = read_part(data, Verification, folder.at(VERIFICATION))
         findings += found
-        findings += check_written(verification, data, folder.at(VERIFICATION)) if verification and strict else ()
+        findings += (
+            check_written(verification, data, folder.at(VERIFICATION))
+            if verification and strict
+            else ()
+        )
         if record and verification:
-            findings += check_verification(record, verification, folder.files, folder.at(VERIFICATION))
+            findings += check_verification(
+                record, verification, folder.files, folder.at(VERIFICATION)
+            )
     return submission, findings
 
 
@@ -227,7 +265,11 @@ def _of_both(record: Record, table: pa.Table, folder: Folder, sound: bool) -> It
     """A record against its per-fact rows; figures are made anew where all else is sound, since they would follow from what is not."""
     at = folder.at(RECORD)
     dataset = dataset_of(record)
-    facts = tuple(fact.id for fact in dataset.facts[: record.identity.limit]) if dataset is not None else None
+    facts = (
+        tuple(fact.id for fact in dataset.facts[: record.identity.limit])
+        if dataset is not None
+        else None
+    )
     found = [*check_rows(record, table, facts, folder.at(FACTS)), *check_cost(record, table, at)]
     yield from found
     if refusals(found) or not sound:

@@ -96,7 +96,9 @@ class Cell:
     @property
     def levels(self) -> dict[str, str]:
         """Level by factor."""
-        return {f.name: f.levels[sign > 0] for f, sign in zip(self.factors, self.signs, strict=True)}
+        return {
+            f.name: f.levels[sign > 0] for f, sign in zip(self.factors, self.signs, strict=True)
+        }
 
     @property
     def name(self) -> str:
@@ -211,7 +213,9 @@ class Study(_Table):
         content = {
             "config": self.config(run.cell),
             "seed": run.seed,
-            "training": self.model_dump(mode="json", include={"training", "known", "prompts", "criteria"}),
+            "training": self.model_dump(
+                mode="json", include={"training", "known", "prompts", "criteria"}
+            ),
             "facts": facts,
         }
         text = json.dumps(content, sort_keys=True)

@@ -98,7 +98,10 @@ class RunFigures:
         return self._less(cut_from)
 
     def _less(self, cut: Callable[[int], str]) -> np.ndarray:
-        per_prompt = [[self.hits(p, BOTH).astype(float) - self.hits(p, cut(n)) for n in range(self.layers)] for p in self.prompts]
+        per_prompt = [
+            [self.hits(p, BOTH).astype(float) - self.hits(p, cut(n)) for n in range(self.layers)]
+            for p in self.prompts
+        ]
         less: np.ndarray = np.mean(per_prompt, axis=0)
         return less
 
@@ -146,7 +149,13 @@ class Findings:
     runs: tuple[RunFigures, ...]
     contrasts: tuple[Contrast, ...]
 
-    def effects(self, outcome: str, prompts: Sequence[str] = (), complete: bool = False, level: float = LEVEL) -> list[Figure]:
+    def effects(
+        self,
+        outcome: str,
+        prompts: Sequence[str] = (),
+        complete: bool = False,
+        level: float = LEVEL,
+    ) -> list[Figure]:
         """The effect of each contrast on one of `OUTCOMES`.
 
         Args:
@@ -162,7 +171,9 @@ class Findings:
         """Standard deviations between seeds and of the error."""
         return seed_deviation(*self._columns(outcome, (), False), self.contrasts)
 
-    def _columns(self, outcome: str, prompts: Sequence[str], complete: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _columns(
+        self, outcome: str, prompts: Sequence[str], complete: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         cells = {cell.name: cell.signs for cell in self.study.cells}
         kept = []
         for run in self.runs:

@@ -66,7 +66,9 @@ def _norm(config: SwitchedConfig) -> nn.Module:
     return kind(config.hidden_size, eps=_NORM_EPSILON)
 
 
-def _rotated(x: Float[Tensor, "row head token width"], positions: Int[Tensor, "row token"]) -> Float[Tensor, "row head token width"]:
+def _rotated(
+    x: Float[Tensor, "row head token width"], positions: Int[Tensor, "row token"]
+) -> Float[Tensor, "row head token width"]:
     """Rotary positions over the whole head (arXiv 2104.09864), halves as in Llama."""
     half = x.shape[-1] // 2
     rates = _ROTARY_BASE ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
@@ -95,7 +97,10 @@ class _Attention(nn.Module):
     ) -> Float[Tensor, "row token width"]:
         rows, tokens, width = hidden_states.shape
         by_head = (rows, tokens, self.heads, width // self.heads)
-        q, k, v = (project(hidden_states).view(by_head).transpose(1, 2) for project in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            project(hidden_states).view(by_head).transpose(1, 2)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
         if self.rotary:
             q, k = _rotated(q, positions), _rotated(k, positions)
         if past is not None:
@@ -118,7 +123,9 @@ class _FFN(nn.Module):
 
     def forward(self, x: Float[Tensor, "*row width"]) -> Float[Tensor, "*row width"]:
         up = self.up_proj(x)
-        output: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * up if self.gated else F.gelu(up))
+        output: Tensor = self.down_proj(
+            F.silu(self.gate_proj(x)) * up if self.gated else F.gelu(up)
+        )
         return output
 
 
@@ -225,8 +232,12 @@ def _causal(before: int, tokens: int, x: Tensor) -> Float[Tensor, "1 1 token key
     return hidden.triu(before + 1)[None, None]
 
 
-def _loss(logits: Float[Tensor, "row token vocabulary"], labels: Int[Tensor, "row token"]) -> Float[Tensor, ""]:
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED)
+def _loss(
+    logits: Float[Tensor, "row token vocabulary"], labels: Int[Tensor, "row token"]
+) -> Float[Tensor, ""]:
+    return F.cross_entropy(
+        logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED
+    )
 
 
 def new_model(config: SwitchedConfig, seed: int) -> SwitchedModel:

@@ -132,7 +132,9 @@ def verdicts(found: Findings) -> Iterator[str]:
             said = "its interval holds 0"
         else:
             toward = "towards recall at LT" if figure.low > 0 else "towards enrichment at FE"
-            said = toward if sure else f"{toward}, though not at one error rate for all {len(both[0])}"
+            said = (
+                toward if sure else f"{toward}, though not at one error rate for all {len(both[0])}"
+            )
         yield f"{contrast.name}: {_text(figure)}, n = {figure.n} runs: {said}."
 
 
@@ -168,7 +170,10 @@ def _design(found: Findings) -> Iterator[str]:
         runs=len(study.runs),
     )
     yield ""
-    rows = [[a, f.name, f.levels[1], f.levels[0], f.title] for a, f in zip(letters, study.factors, strict=True)]
+    rows = [
+        [a, f.name, f.levels[1], f.levels[0], f.title]
+        for a, f in zip(letters, study.factors, strict=True)
+    ]
     yield from _table(["", "factor", "+", "−", "that is"], rows)
     yield f"\n{_LEFT_OUT}\n"
     if found.runs:
@@ -189,19 +194,42 @@ def _design(found: Findings) -> Iterator[str]:
         + "\n"
     )
     criteria = study.criteria
-    yield _CRITERIA.format(sft=number_text(criteria.sft), known=number_text(criteria.known), prompt=study.prompts[0]) + "\n"
+    yield (
+        _CRITERIA.format(
+            sft=number_text(criteria.sft),
+            known=number_text(criteria.known),
+            prompt=study.prompts[0],
+        )
+        + "\n"
+    )
     yield _OUTCOME.format(prompts=" and ".join(study.prompts))
 
 
 def _runs(found: Findings) -> Iterator[str]:
     yield _RUNS
-    heads = ["run", "prompt", "known", "PRE", "SFT", "FE", "LT", "FE+LT", "neither", "log-odds LT − FE", "n", "steps", "short of"]
+    heads = [
+        "run",
+        "prompt",
+        "known",
+        "PRE",
+        "SFT",
+        "FE",
+        "LT",
+        "FE+LT",
+        "neither",
+        "log-odds LT − FE",
+        "n",
+        "steps",
+        "short of",
+    ]
     rows = []
     for run in found.runs:
         about = run.rows.about
         for prompt in run.prompts:
             rates = [_text(run.rate(prompt, name)) for name in ("KNOWN", "PRE", "SFT")]
-            recovered = [_text(run.recovery(prompt, name)) for name in ("FE", "LT", BOTH, "(FE+LT)^C")]
+            recovered = [
+                _text(run.recovery(prompt, name)) for name in ("FE", "LT", BOTH, "(FE+LT)^C")
+            ]
             odds = run.outcome(_MAIN, [prompt])
             steps = about.steps["recipient"], sum(about.steps.values()) - about.steps["recipient"]
             rows.append(
@@ -229,8 +257,14 @@ def _effects(found: Findings) -> Iterator[str]:
     yield "Each effect with its 95 % interval. LT, FE and FE+LT by themselves say on which side an effect arises.\n"
     columns = [found.effects(name) for name in names]
     yield from _table(
-        ["effect", *(f"{name} ({_n(column)} runs)" for name, column in zip(names, columns, strict=True))],
-        [[c.name, *(_text(column[i]) for column in columns)] for i, c in enumerate(found.contrasts)],
+        [
+            "effect",
+            *(f"{name} ({_n(column)} runs)" for name, column in zip(names, columns, strict=True)),
+        ],
+        [
+            [c.name, *(_text(column[i]) for column in columns)]
+            for i, c in enumerate(found.contrasts)
+        ],
     )
     yield "\n" + "; ".join(f"{name}: {meaning}" for name, meaning in OUTCOMES.items()) + ".\n"
     undefined = sorted({f.undefined for column in columns for f in column if f.undefined})
@@ -245,7 +279,10 @@ def _effects(found: Findings) -> Iterator[str]:
         parts.append(found.effects(_MAIN, complete=True))
         heads.append(f"runs that reach both criteria ({len(found.runs) - short})")
     yield f"{_MAIN} on each prompt{', and over the runs that reach both criteria' if short else ''}:\n"
-    yield from _table(heads, [[c.name, *(_text(part[i]) for part in parts)] for i, c in enumerate(found.contrasts)])
+    yield from _table(
+        heads,
+        [[c.name, *(_text(part[i]) for part in parts)] for i, c in enumerate(found.contrasts)],
+    )
     if any(figure.value is not None for figure in columns[0]):
         yield "\n![Effects on log-odds of LT − FE](effects.png)"
 
@@ -261,9 +298,23 @@ def _reading(found: Findings) -> Iterator[str]:
         half = run.half_read
         left = "–" if half.value is None else str(run.layers - 1 - int(half.value))
         losses = " ".join(number_text(float(loss)) for loss in run.losses.mean(1))
-        rows.append([run.rows.about.run, _layer(run.read_layer), _layer(half), left, str(half.n), losses])
-    yield from _table(["run", "cut costs most in", "half is read by", "layers left", "n", "cost of each layer's cut, hits"], rows)
-    reasons = sorted({f.undefined for run in found.runs for f in (run.read_layer, run.half_read) if f.undefined})
+        rows.append(
+            [run.rows.about.run, _layer(run.read_layer), _layer(half), left, str(half.n), losses]
+        )
+    yield from _table(
+        [
+            "run",
+            "cut costs most in",
+            "half is read by",
+            "layers left",
+            "n",
+            "cost of each layer's cut, hits",
+        ],
+        rows,
+    )
+    reasons = sorted(
+        {f.undefined for run in found.runs for f in (run.read_layer, run.half_read) if f.undefined}
+    )
     yield from (f"\nUndefined: {reason}." for reason in reasons)
 
 
@@ -291,7 +342,13 @@ def _figures(found: Findings) -> dict[str, Any]:
         "runs_in": len(found.runs),
         "runs_wanted": len(found.study.runs),
         "runs": [_run_figures(run) for run in found.runs],
-        "effects": {name: {c.name: _stored(f) for c, f in zip(found.contrasts, found.effects(name), strict=True)} for name in OUTCOMES},
+        "effects": {
+            name: {
+                c.name: _stored(f)
+                for c, f in zip(found.contrasts, found.effects(name), strict=True)
+            }
+            for name in OUTCOMES
+        },
     }
 
 
@@ -333,7 +390,9 @@ def _effects_drawing(found: Findings) -> Drawing:
     axis.axvline(0, color=INK, lw=0.8)
     axis.set_yticks(range(len(found.contrasts)), [c.name for c in found.contrasts])
     axis.invert_yaxis()
-    axis.set_xlabel(f"effect on log-odds of LT − FE, {len(found.runs)} runs (right: towards recall)")
+    axis.set_xlabel(
+        f"effect on log-odds of LT − FE, {len(found.runs)} runs (right: towards recall)"
+    )
     _plain(axis, "x")
     return drawn
 
@@ -353,7 +412,9 @@ def _runs_drawing(found: Findings) -> Drawing:
                 continue
             level, seed = run.rows.about.levels[factor.name], run.rows.about.seed
             tone, mark = _TONES[factor.levels.index(level)], _MARKS[seed % len(_MARKS)]
-            axis.scatter(*at, c=tone, marker=mark, s=22, edgecolors="white", linewidths=0.4, zorder=3)
+            axis.scatter(
+                *at, c=tone, marker=mark, s=22, edgecolors="white", linewidths=0.4, zorder=3
+            )
         for tone, level in zip(_TONES, factor.levels, strict=True):
             axis.scatter([], [], c=tone, label=level)
         axis.legend(fontsize=7, frameon=False, title=factor.name, title_fontsize=7)

@@ -160,4 +160,6 @@ def table_of(blocks: Sequence[tuple[str, str, np.ndarray]]) -> pa.Table:
         "fact": np.concatenate([np.arange(len(ranks)) for _, _, ranks in blocks]).astype(np.uint16),
         "rank": np.concatenate([np.minimum(ranks, largest) for _, _, ranks in blocks]),
     }
-    return pa.table({name: pa.array(c, SCHEMA.field(name).type) for name, c in columns.items()}, schema=SCHEMA)
+    return pa.table(
+        {name: pa.array(c, SCHEMA.field(name).type) for name, c in columns.items()}, schema=SCHEMA
+    )

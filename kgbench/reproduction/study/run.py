@@ -84,7 +84,9 @@ def make_run(
 
 
 class _Making:
-    def __init__(self, study: Study, run: StudyRun, folder: Path, progress: Progress | None, save_every: int) -> None:
+    def __init__(
+        self, study: Study, run: StudyRun, folder: Path, progress: Progress | None, save_every: int
+    ) -> None:
         self.study, self.run, self.folder = study, run, folder
         self.progress, self.save_every = progress, save_every
         self.recipe = study.recipe()
@@ -113,7 +115,9 @@ class _Making:
     @cached_property
     def _config(self) -> SwitchedConfig:
         names = ("pad", "bos", "eos")
-        special = {f"{name}_token_id": getattr(self._tokenizer, f"{name}_token_id") for name in names}
+        special = {
+            f"{name}_token_id": getattr(self._tokenizer, f"{name}_token_id") for name in names
+        }
         settings = self.study.config(self.run.cell)
         return SwitchedConfig(vocab_size=len(self._tokenizer), **special, **settings)
 
@@ -169,7 +173,9 @@ class _Making:
     def _pair(self, recipient: SwitchedModel, donor: SwitchedModel) -> ModelPair:
         """Recipient and donor, whose own heads and embeddings are untied."""
         donors = {"sft": prepare(donor)}
-        return ModelPair(self.run.name, prepare(recipient), donors, self._tokenizer, switched_family())
+        return ModelPair(
+            self.run.name, prepare(recipient), donors, self._tokenizer, switched_family()
+        )
 
     def _answers(self, pair: ModelPair) -> float:
         """Share of the facts that the donor answers, of the prompt with the least."""
@@ -198,14 +204,18 @@ class _Making:
             treatments = dict(zip(PATHWAYS, _treatments(pair, prompts, PATHWAYS), strict=True))
             both = treatments[BOTH]
             treatments |= {cut_in(n): cut_reading(pair, prompts, both, [n]) for n in layers}
-            treatments |= {cut_from(n): cut_reading(pair, prompts, both, layers[n:]) for n in layers}
+            treatments |= {
+                cut_from(n): cut_reading(pair, prompts, both, layers[n:]) for n in layers
+            }
             ranks = _ranks(pair, prompts, list(treatments.values()))
             for configuration, own in zip(treatments, ranks, strict=True):
                 yield name, configuration, own
 
     def _about(self, pair: ModelPair, finetunings: int, asking: float) -> About:
         stages = ["recipient", *(f"sft-{n}" for n in range(1, finetunings + 1))]
-        clocks = {name: json.loads((self.folder / f"{name}.json").read_text("utf-8")) for name in stages}
+        clocks = {
+            name: json.loads((self.folder / f"{name}.json").read_text("utf-8")) for name in stages
+        }
         # The library ties nothing in a pair: the weights are counted in a model as it is trained.
         model = new_model(self._config, 0)
         packages = ("torch", "transformers", "tokenizers", "faker")
@@ -219,7 +229,8 @@ class _Making:
             weights=sum(weight.numel() for weight in model.parameters()),
             finetunings=finetunings,
             steps={name: clock["steps"] for name, clock in clocks.items()},
-            seconds={name: round(clock["seconds"], 1) for name, clock in clocks.items()} | {"asking": round(asking, 1)},
+            seconds={name: round(clock["seconds"], 1) for name, clock in clocks.items()}
+            | {"asking": round(asking, 1)},
             kgbench=kgbench.__version__,
             packages={name: version(name) for name in packages},
             platform=platform.platform(),
@@ -230,11 +241,15 @@ Treated = list[tuple[Treatment, ...]]
 """For each prompt, the treatment of each token."""
 
 
-def _treatments(pair: ModelPair, prompts: Sequence[Prompt], configurations: Sequence[str]) -> list[Treated]:
+def _treatments(
+    pair: ModelPair, prompts: Sequence[Prompt], configurations: Sequence[str]
+) -> list[Treated]:
     return [graft_treatments(pair, prompts, parse_configuration(c)) for c in configurations]
 
 
-def cut_reading(pair: ModelPair, prompts: Sequence[Prompt], treatments: Treated, layers: Sequence[int]) -> Treated:
+def cut_reading(
+    pair: ModelPair, prompts: Sequence[Prompt], treatments: Treated, layers: Sequence[int]
+) -> Treated:
     """The same with the attention of the last token to the first entity cut in some layers."""
     found = []
     for prompt, treated in zip(prompts, treatments, strict=True):
@@ -244,7 +259,9 @@ def cut_reading(pair: ModelPair, prompts: Sequence[Prompt], treatments: Treated,
     return found
 
 
-def _ranks(pair: ModelPair, prompts: Sequence[Prompt], treatments: Sequence[Treated]) -> Int[np.ndarray, "configuration fact"]:
+def _ranks(
+    pair: ModelPair, prompts: Sequence[Prompt], treatments: Sequence[Treated]
+) -> Int[np.ndarray, "configuration fact"]:
     """Ranks of the targets under some configurations."""
     engine = Engine(pair)
     logits = engine.logits(engine.plan_treatments(prompts, treatments))[:, :, 0]
