@@ -24,14 +24,14 @@ from kgbench.testing import pico_pair
 ADAPTERS: Mapping[str, Mapping[str, Any]] = {
     "gpt2": {"target_modules": ["c_attn", "c_proj"], "lora_alpha": 6, "fan_in_fan_out": True},
     "gpt_neox": {
-        "target_modules": r".*\.(query_key_value|dense_4h_to_h)",
+        "target_modules": ["query_key_value", "dense_4h_to_h"],
         "use_rslora": True,
         "exclude_modules": ["layers.1.mlp.dense_4h_to_h"],
     },
     "llama": {
         "target_modules": ["q_proj", "v_proj", "down_proj"],
-        "rank_pattern": {"v_proj": 2, r"layers\.2\.mlp\.down_proj": 5},
-        "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 3, "down_proj": 7},
+        "rank_pattern": {"v_proj": 2, "layers.2.mlp.down_proj": 5},
+        "alpha_pattern": {"model.layers.0.self_attn.q_proj": 3, "down_proj": 7},
         "layers_to_transform": [0, 2],
         "layers_pattern": "layers",
     },

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,37 +63,19 @@ CONFIGURATIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         "'lora_alpha': Input should be a finite number",
     ),
     "no targets": ({"target_modules": None}, "target_modules"),
-    "a broken pattern": ({"target_modules": "(c_attn"}, "'(c_attn' is no regular expression"),
-    "a broken rank pattern": ({"rank_pattern": {"(c_attn": 2}}, "is no regular expression"),
-    "a broken layer pattern": ({"layers_pattern": ["h["]}, "is no regular expression"),
-    "a repeated group": (
-        {"target_modules": "([a-z_.0-9]+)+!"},
-        "has a group with the quantifier '+'; understood are",
+    "a pattern of targets": (
+        {"target_modules": r".*\.(c_attn|c_proj)"},
+        "is a regular expression; expected names of modules, in lists",
     ),
-    "a repeated group of ranks": (
+    "one name for a list": ({"target_modules": "c_attn"}, "'c_attn' is a regular expression"),
+    "a pattern of exclusions": ({"exclude_modules": "(a?)?"}, "'(a?)?' is a regular expression"),
+    "a pattern of ranks": (
         {"rank_pattern": {"([a-z_.0-9]+)+!": 2}},
-        "has a group with the quantifier '+'",
+        "'([a-z_.0-9]+)+!' is a regular expression",
     ),
-    "a repeated group of alphas": (
-        {"alpha_pattern": {"(?:a|a)*!": 2}},
-        "has a group with the quantifier '*'",
-    ),
-    "an optional group": ({"exclude_modules": "(a?)?"}, "has a group with the quantifier '?'"),
-    "a number of times": (
-        {"target_modules": "a{99999999999999999999}"},
-        "has a quantifier in braces",
-    ),
-    "many groups": (
-        {"target_modules": "(" * 3000 + "a" + ")" * 3000},
-        "has 6001 characters; understood are",
-    ),
-    "a group again": ({"target_modules": r"(c_)(attn)\2"}, r"has the backreference '\\2'"),
-    "a look ahead": ({"target_modules": "(?=c_attn).*"}, "has a group that begins with '(?='"),
-    "a named group": ({"layers_pattern": ["(?P<layer>h)"]}, "has a group that begins with '(?P'"),
-    "many quantifiers": ({"target_modules": ".*.*.*.+.*!"}, "has 5 unbounded quantifiers"),
-    "many branches": ({"target_modules": "(.|.)" * 33 + "!"}, "can match in too many ways"),
-    "many options": ({"rank_pattern": {".?" * 50 + "!": 2}}, "can match in too many ways"),
-    "too many lists": ({"layers_pattern": "(" * 101 + ")" * 101}, "has 202 characters"),
+    "a pattern of alphas": ({"alpha_pattern": {"^c_attn": 2}}, "is a regular expression"),
+    "a pattern of layers": ({"layers_pattern": "layers|h"}, "'layers|h' is a regular expression"),
+    "a long pattern": ({"target_modules": "(" * 3000}, f"{'(' * 60 + '...'!r} is a regular"),
     "a rank beyond all": ({"r": 10**400}, "'r': Input should be less than or equal to 65536"),
     "a rank beyond all somewhere": (
         {"rank_pattern": {"c_attn": 10**400}},
@@ -135,9 +116,9 @@ def test_configurations_that_do_not_do(spoiled: tuple[Path, Path], case: str) ->
     assert said in line
 
 
-@pytest.mark.parametrize("lists", [["layers|h"], "layers|h", ["x", "h"], ["[gh]"], None])
-def test_lists_of_layers_by_pattern(spoiled: tuple[Path, Path], lists: object) -> None:
-    """Layers are those with a number behind what the pattern says, and no others."""
+@pytest.mark.parametrize("lists", [["h"], "h", ["x", "h"], ["transformer.h"], None])
+def test_lists_of_layers_by_name(spoiled: tuple[Path, Path], lists: object) -> None:
+    """Layers are those with a number behind the name of the list, and no others."""
     rewrite(spoiled[1], lambda config: config.update(layers_pattern=lists, layers_to_transform=[0]))
     config = read_adapter(spoiled[1], "here").config
     paths = [f"transformer.h.{layer}.attn.c_attn" for layer in range(11)]
@@ -180,30 +161,15 @@ def test_all_linear_modules_by_a_word(
     assert changed and not any("head" in name or ("o_proj" in name and more) for name in changed)
 
 
-def test_patterns_that_are_read_are_matched_soon(spoiled: tuple[Path, Path]) -> None:
-    """The slowest of them takes no time to speak of, and plain ones mean what they say."""
-    paths = [
-        f"model.language_model.layers.{layer}.self_attn.{name}"
-        for layer in range(26)
-        for name in ("q_proj", "k_proj", "v_proj")
-    ]
-    for pattern in (
-        "[a-z_.]+[a-z_.0-9]+[a-z_.0-9]+[a-z_.0-9]+!",
-        "(l|.)(a|.)(y|.)(e|.)(r|.)(.|s).*!",
-    ):
-        rewrite(
-            spoiled[1],
-            lambda config, pattern=pattern: config.update(target_modules=pattern, rank_pattern={}),
-        )
-        began = time.process_time()
-        assert not read_adapter(spoiled[1], "here").config.targets(paths)
-        assert time.process_time() - began < 5
-    pattern = r".*\.layers\.(?:0|1[02-5])\.(?:self_attn|mlp)\.[qv]_proj$"
-    rewrite(spoiled[1], lambda config: config.update(target_modules=pattern))
-    found = read_adapter(spoiled[1], "here").config.targets(paths)
-    assert found == {
-        p for p in paths if p.split(".")[3] in ("0", "10", "12", "13", "14", "15") and p[-6] in "qv"
-    }
+def test_a_dot_in_a_name_is_a_dot(spoiled: tuple[Path, Path]) -> None:
+    """Names are literal: a dot matches no other character, and a name matches whole parts of a path."""
+    rewrite(
+        spoiled[1],
+        lambda config: config.update(target_modules=["c_attn"], rank_pattern={"0.c_attn": 2}),
+    )
+    config = read_adapter(spoiled[1], "here").config
+    assert [config.rank(path) for path in ("h.0.c_attn", "h.0xc_attn", "h.10.c_attn")] == [2, 4, 4]
+    assert config.targets(["h.c_attn", "h.xc_attn", "c_attn"]) == {"h.c_attn", "c_attn"}
 
 
 def test_tensors_that_do_not_fit(spoiled: tuple[Path, Path]) -> None:

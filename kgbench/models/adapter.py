@@ -1,7 +1,8 @@
-"""LoRA adapters as PEFT stores them, `adapter_config.json` and `adapter_model.safetensors`, read without PEFT.
+"""LoRA adapters as PEFT stores them, `adapter_config.json` and `adapter_model.safetensors`.
 
-Which modules are adapted, and with which rank and scale, follows PEFT's rules to the letter. An adapter that computes anything beyond
-low-rank rows is refused: part of it would be no donor of anybody's.
+They are read without PEFT. Which modules are adapted, and with which rank and scale, follows
+PEFT's rules for names of modules. Refused are regular expressions in place of names, and adapters
+that compute anything beyond low-rank rows, since a part of such an adapter is not its donor.
 """
 
 from __future__ import annotations
@@ -30,25 +31,14 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 _PREFIX, _ALL_LINEAR = "base_model.model.", "all-linear"
 _ROWS = re.compile(r"(?P<path>.+)\.lora_(?P<which>[AB])\.weight")
-_END, _LAYER, _ANY_LAYER = (
-    r"(.*\.)?({})$",
-    r"(?:^|.*?\.)(?:{})\.(?P<layer>\d+)\.",
-    r".*?\.[^.]*\.(?P<layer>\d+)\.",
-)
-"""Regular expressions into which a configuration puts its own: what a path ends with, and the number of the layer that it is in."""
+_LAYER, _ANY_LAYER = r"(?:^|.*?\.){}\.(?P<layer>\d+)\.", r".*?\.[^.]*\.(?P<layer>\d+)\."
+"""Layer number in a path: after a list of layers of this name, or after any list."""
+_NAME = re.compile(r"[\w.-]+")
+"""A module's name or the end of its path. PEFT reads some names as regular expressions; they are
+taken literally here, and anything else is refused, since matching it could take arbitrarily long."""
 Number = TypeVar("Number", int, float)
 Rank = Annotated[int, Field(gt=0, le=65536)]
 Alpha = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
-
-_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?.?|[*+?][+?]?|.", re.DOTALL)
-"""What a regular expression is a series of."""
-_LONGEST, _MOST_UNBOUNDED, _MOST_WAYS = 200, 4, 100_000
-_WAYS_OF_QUANTIFIER = 16
-_UNDERSTOOD = (
-    f"understood are at most {_LONGEST} characters of alternation, character classes, '.*' (at most {_MOST_UNBOUNDED} such), anchors, "
-    "and groups '(...)' or '(?:...)' without a quantifier"
-)
-"""Of what an adapter says as regular expressions, only what cannot take long to match."""
 
 _OF_TRAINING = {
     *(
@@ -106,9 +96,14 @@ class AdapterConfig(BaseModel):
             paths: All of its modules.
             linear: Those that the word `all-linear` stands for: the linear ones but the output embeddings.
         """
-        whole = isinstance(self.target_modules, str) and self.target_modules.lower() == _ALL_LINEAR
-        aimed_at = linear if whole else filter(self._aimed_at, paths)
-        return {path for path in aimed_at if not self._set_aside(path)}
+        aimed_at = linear if self.is_all_linear else filter(self._aimed_at, paths)
+        excluded = self.exclude_modules or ()
+        return {path for path in aimed_at if not (self.saves(path) or _ends(path, excluded))}
+
+    @property
+    def is_all_linear(self) -> bool:
+        """Whether the target is the word `all-linear`, in any spelling."""
+        return isinstance(self.target_modules, str) and self.target_modules.lower() == _ALL_LINEAR
 
     def saves(self, path: str) -> bool:
         """Whether a module, or one that it is a part of, is replaced as a whole."""
@@ -125,8 +120,6 @@ class AdapterConfig(BaseModel):
         return alpha / (sqrt(rank) if self.use_rslora else rank)
 
     def _aimed_at(self, path: str) -> bool:
-        if isinstance(self.target_modules, str):
-            return re.fullmatch(self.target_modules, path) is not None
         # A full path is taken in whatever layer it is; layers choose among those that are named by their ends.
         return path in self.target_modules or (
             _ends(path, self.target_modules) and self._in_layers(path)
@@ -136,42 +129,17 @@ class AdapterConfig(BaseModel):
         layers = self.layers_to_transform
         if layers is None or layers == []:
             return True
-        found = next(
-            filter(None, (re.match(pattern, path) for pattern in self._layer_patterns())), None
-        )
-        number = found["layer"] if found else None
-        return number is not None and int(number) in (
-            layers if isinstance(layers, list) else [layers]
-        )
+        patterns = [_LAYER.format(re.escape(name)) for name in self.layer_lists] or [_ANY_LAYER]
+        for pattern in patterns:
+            if match := re.match(pattern, path):
+                return int(match["layer"]) in (layers if isinstance(layers, list) else [layers])
+        return False
 
-    def _layer_patterns(self) -> list[str]:
-        return [_LAYER.format(name) for name in self._layer_lists()] or [_ANY_LAYER]
-
-    def _layer_lists(self) -> list[str]:
-        return (
-            [self.layers_pattern]
-            if isinstance(self.layers_pattern, str)
-            else self.layers_pattern or []
-        )
-
-    def _set_aside(self, path: str) -> bool:
-        if isinstance(self.exclude_modules, str):
-            return self.saves(path) or re.fullmatch(self.exclude_modules, path) is not None
-        return self.saves(path) or _ends(path, self.exclude_modules or ())
-
-    def expressions(self) -> list[str]:
-        """All regular expressions that it says."""
-        whole = [
-            pattern
-            for pattern in (self.target_modules, self.exclude_modules)
-            if isinstance(pattern, str)
-        ]
-        return [
-            *whole,
-            *(self.rank_pattern or ()),
-            *(self.alpha_pattern or ()),
-            *self._layer_lists(),
-        ]
+    @property
+    def layer_lists(self) -> list[str]:
+        """Names of the lists of layers that `layers_to_transform` counts in; empty for any list."""
+        lists = self.layers_pattern or []
+        return [lists] if isinstance(lists, str) else lists
 
 
 def _ends(path: str, names: Iterable[str]) -> bool:
@@ -179,15 +147,11 @@ def _ends(path: str, names: Iterable[str]) -> bool:
 
 
 def _by_pattern(patterns: Mapping[str, Number] | None, path: str, otherwise: Number) -> Number:
-    """The figure of the first pattern that a path ends with."""
-    return next(
-        (
-            figure
-            for pattern, figure in (patterns or {}).items()
-            if re.match(_END.format(pattern), path)
-        ),
-        otherwise,
-    )
+    """The figure of the first name that a path ends with."""
+    for name, figure in (patterns or {}).items():
+        if _ends(path, [name]):
+            return figure
+    return otherwise
 
 
 @dataclass(frozen=True)
@@ -285,55 +249,22 @@ def _config(path: Path, origin: str) -> AdapterConfig:
         raise ModelError(
             f"{origin} sets {key!r} to {json.dumps(value)[:60]}, so that it is more than low-rank rows beside its base: {_MERGE}"
         )
-    _check_expressions(config, f"{origin} does not load: {CONFIG}: ")
+    _refuse_expressions(config, f"{origin} does not load: {CONFIG}: ")
     return config
 
 
-def _check_expressions(config: AdapterConfig, where: str) -> None:
-    ways = 0
-    for expression in config.expressions():
+def _refuse_expressions(config: AdapterConfig, where: str) -> None:
+    """Refuse regular expressions in place of module names."""
+    names = [*(config.rank_pattern or ()), *(config.alpha_pattern or ()), *config.layer_lists]
+    expressions = [name for name in names if not _NAME.fullmatch(name)]
+    for modules in (config.target_modules, config.exclude_modules):
+        if isinstance(modules, str) and not (
+            modules is config.target_modules and config.is_all_linear
+        ):
+            expressions.append(modules)
+    for expression in expressions:
         shown = repr(expression if len(expression) <= 60 else f"{expression[:60]}...")
-        if len(expression) > _LONGEST:
-            raise ModelError(f"{where}{shown} has {len(expression)} characters; {_UNDERSTOOD}")
-        if fault := _strange(expression):
-            raise ModelError(f"{where}{shown} has {fault}; {_UNDERSTOOD}")
-        try:
-            re.compile(expression)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ModelError(f"{where}{shown} is no regular expression ({error})") from error
-        ways += _ways(expression)
-    if ways > _MOST_WAYS:
         raise ModelError(
-            f"{where}its regular expressions can match in too many ways; {_UNDERSTOOD}, few of each"
+            f"{where}{shown} is a regular expression; expected names of modules, in lists "
+            f"(target_modules may be {_ALL_LINEAR!r}): list the names, or {_MERGE}"
         )
-
-
-def _strange(expression: str) -> str | None:
-    """What an expression has that is not understood, if anything."""
-    tokens = _TOKEN.findall(expression)
-    for before, token in zip(["", *tokens], tokens, strict=False):
-        if before == ")" and token[0] in "*+?":
-            return f"a group with the quantifier {token!r}"
-        if token.startswith("(?") and token != "(?:":
-            return f"a group that begins with {token!r}"
-        if token == "{":
-            return "a quantifier in braces"
-        if token[0] == "\\" and token[1:].isdigit():
-            return f"the backreference {token!r}"
-    unbounded = sum(token[0] in "*+" for token in tokens)
-    return f"{unbounded} unbounded quantifiers" if unbounded > _MOST_UNBOUNDED else None
-
-
-def _ways(expression: str) -> int:
-    """About how many ways there are to match an expression: what choices there are at groups and quantifiers, multiplied."""
-    ways, branches = 1, [1]
-    for token in _TOKEN.findall(expression):
-        if token[0] == "(":
-            branches.append(1)
-        elif token == ")":
-            ways *= branches.pop()
-        elif token == "|":
-            branches[-1] += 1
-        elif token[0] in "*+?":
-            ways *= 2 if token[0] == "?" else _WAYS_OF_QUANTIFIER
-    return ways * branches[0]
