@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from submissions import result, write_entry
 
@@ -14,12 +19,11 @@ from kgbench.cli import main
 from kgbench.errors import DataError
 from kgbench.leaderboard import limits
 from kgbench.leaderboard.limits import FILES
+from kgbench.leaderboard.sandbox import SANDBOX, Sandbox
 from kgbench.leaderboard.validate import validate
-from kgbench.leaderboard.validate.footer import check_footer
-from kgbench.leaderboard.validate.tables import read_table
 from kgbench.leaderboard.validate.texts import bad_text, read_json
-from kgbench.leaderboard.validate.thrift import read_struct
-from kgbench.records import SEAL
+from kgbench.records import FACTS_SCHEMA, SEAL
+from kgbench.records.facts import STORED
 
 RECORD, FACTS, SUBMISSION, VERIFICATION = FILES
 
@@ -261,41 +265,101 @@ def test_texts_that_do_none(text: str) -> None:
 # ------------------------------------------------------------------------------------------------ Parquet
 
 
-def test_a_page_that_unpacks_to_much(entry: Path) -> None:
-    """A library would set aside what the header of a page asks for; the check does not let it."""
-    data = (entry / FACTS).read_bytes()
-    assert read_table(data).num_rows > 0
-    header, taken = read_struct(data[4:])  # of the first page
-    place = 4 + taken
-    size = header[2]
-    assert isinstance(size, int)
-    old, new = varint(2 * size), varint(2 * 2_000_000_000)
-    assert data[4:place].count(old) >= 1
-    at = data.index(old, 4)
-    # The number takes more bytes: the header is made longer, and the column with it is not whole any more.
-    with pytest.raises(DataError, match=r"unpacks to more|pages of a column|column lies"):
-        read_table(data[:at] + new + data[at + len(old) :])
+def parquet_of(table: pa.Table, **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **options)
+    return sink.getvalue()
+
+
+def repeated(rows: int, text: str) -> bytes:
+    """A small file of many equal rows."""
+    one = {"string": text, "int32": 1, "double": 0.5}
+    columns = []
+    for field in STORED:
+        value = pa.array([one[str(field.type)]], field.type)
+        columns.append(pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), value))
+    table = pa.table(
+        [column.cast(f.type) for column, f in zip(columns, STORED, strict=True)], STORED
+    )
+    return parquet_of(table, compression="zstd")
+
+
+def nested(levels: int) -> bytes:
+    """A column of lists of lists."""
+    kind, value = pa.int32(), [1]
+    for _ in range(levels):
+        kind, value = pa.list_(kind), [value]
+    return parquet_of(pa.table({"prompt": pa.array(value, kind)}))
+
+
+def overstated(whole: bytes) -> bytes:
+    """A file that states two thousand million rows, which its pages do not hold."""
+    rows = pq.ParquetFile(io.BytesIO(whole)).metadata.num_rows
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    description = whole[footer:-8].replace(varint(2 * rows), varint(2 * 2_000_000_000))
+    return whole[:footer] + description + len(description).to_bytes(4, "little") + b"PAR1"
 
 
 def varint(number: int) -> bytes:
+    """A number in Thrift's compact protocol."""
     found = b""
     while number >= 128:
         found, number = found + bytes([number & 127 | 128]), number >> 7
     return found + bytes([number])
 
 
-def test_a_footer_is_read_before_any_library_sees_it() -> None:
-    """A description that nests, repeats or runs out is told in words."""
-    for footer in (
-        b"\x1c" * 100,
-        b"\x19\xfc\xff\xff\xff\xff\x0f",
-        b"\x18\xff\xff\xff\xff\x0f",
-        b"\x15" + b"\xff" * 12,
-        b"",
-    ):
-        with pytest.raises(DataError, match=r"description|columns"):
-            check_footer(
-                b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1", [[("a", 1)]]
-            )
-    with pytest.raises(DataError, match="longer than the file"):
-        check_footer(b"PAR1" + b"\xff\xff\xff\x7f" + b"PAR1", [[("a", 1)]])
+def read(content: bytes, sandbox: Sandbox = SANDBOX) -> pa.Table:
+    return sandbox.read(content, (STORED, FACTS_SCHEMA))
+
+
+HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "too many rows": (lambda _: repeated(limits.ROWS + 1, "x"), "rows; 1 to"),
+    "billions of rows": (overstated, "2000000000 rows; 1 to|no whole Parquet file"),
+    "a column of lists": (lambda _: nested(3), "the columns are 'prompt"),
+    "deep nesting": (lambda _: nested(60), "no whole Parquet file"),
+    "cut short": (lambda whole: whole[: len(whole) // 2], "no whole Parquet file"),
+    "a text of megabytes": (lambda _: repeated(1, "x" * 10**7), "at most"),
+    "a footer of nested lists": (
+        lambda _: b"PAR1" + b"\x1c" * 5000 + (5000).to_bytes(4, "little") + b"PAR1",
+        "no whole Parquet file|breaks the reader",
+    ),
+    "a footer larger than the file": (
+        lambda _: b"PAR1" + b"\xff\xff\xff\x7f" + b"PAR1",
+        "no whole Parquet file",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_rows_are_one_line_of_error(what: str, entry: Path) -> None:
+    """Whatever a file asks of its reader, the answer is a line, and the next file is read."""
+    whole = (entry / FACTS).read_bytes()
+    change, words = HOSTILE[what]
+    with pytest.raises(DataError, match=words) as error:
+        read(change(whole))
+    assert "\n" not in str(error.value)
+    assert read(whole).num_rows > 0
+
+
+def test_rows_are_read_as_they_were_written(entry: Path) -> None:
+    """The child returns the table that the file holds, of the columns that are stored."""
+    assert read((entry / FACTS).read_bytes()).equals(pq.read_table(entry / FACTS))
+
+
+def test_memory_of_the_child_is_limited(entry: Path) -> None:
+    """A small file that unfolds beyond the limit is refused, and the next one is read."""
+    sandbox = Sandbox(memory=60_000_000)
+    with pytest.raises(DataError, match="takes more than 60000000 bytes"):
+        read(repeated(1_500_000, "x"), sandbox)
+    assert read((entry / FACTS).read_bytes(), sandbox).num_rows > 0
+    sandbox.close()
+
+
+def test_time_of_the_child_is_limited(entry: Path) -> None:
+    """A child that exceeds its time is killed, and another one reads the next file."""
+    sandbox = Sandbox(seconds=0)
+    with pytest.raises(DataError, match="takes more than 0 s"):
+        read((entry / FACTS).read_bytes(), sandbox)
+    sandbox.seconds = 600
+    assert read((entry / FACTS).read_bytes(), sandbox).num_rows > 0
+    sandbox.close()

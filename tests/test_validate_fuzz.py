@@ -20,12 +20,12 @@ from submissions import result, write_entry
 from kgbench.errors import DataError
 from kgbench.leaderboard.limits import FILES
 from kgbench.leaderboard.packs import pack
+from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.validate.across import Others
 from kgbench.leaderboard.validate.folders import Folder, folders_below
-from kgbench.leaderboard.validate.tables import read_table
 from kgbench.leaderboard.validate.texts import read_json
 from kgbench.leaderboard.validate.validate import Checked, check_folder
-from kgbench.records import Identity
+from kgbench.records import FACTS_SCHEMA, Identity
 from kgbench.records.facts import STORED
 
 RECORD, FACTS, SUBMISSION, VERIFICATION = FILES
@@ -224,7 +224,7 @@ def test_spliced_parquet(data: st.DataObject) -> None:
     for at, value in flips:
         content[at] = value
     try:
-        table = read_table(bytes(content))
+        table = SANDBOX.read(bytes(content), (STORED, FACTS_SCHEMA))
     except DataError:
         return
     assert table.column_names == STORED.names

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 __all__ = [
+    "CPU_SECONDS",
     "ENTRY",
     "FACTS",
     "FILE",
@@ -12,12 +13,15 @@ __all__ = [
     "FILES_IN_PACK",
     "MEMORY",
     "PACK",
+    "READ_MEMORY",
     "RECORD",
     "ROWS",
     "SUBMISSION",
+    "TABLE",
     "TEXT",
     "UNPACKED",
     "VERIFICATION",
+    "WALL_SECONDS",
 ]
 
 RECORD, FACTS = "record.json", "facts.parquet"
@@ -52,6 +56,15 @@ MEMORY = 32 * MB
 
 ROWS = 2_000_000
 """Per-fact rows of an entry."""
+
+TABLE = 400 * MB
+"""Bytes of an entry's per-fact rows in memory."""
+
+READ_MEMORY = 2000 * MB
+"""Bytes that the child process may take to decode a Parquet file."""
+
+CPU_SECONDS, WALL_SECONDS = 60, 120
+"""Seconds of processor time, and by the clock, to decode a Parquet file."""
 
 TEXT = 4000
 """Characters of a text in a JSON file."""

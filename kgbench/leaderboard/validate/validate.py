@@ -12,6 +12,7 @@ from kgbench.errors import DataError, InputError
 from kgbench.leaderboard.hits import METRIC
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.packs import inside_pack
+from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.submission import Submission, Verification
 from kgbench.leaderboard.validate.across import Others
 from kgbench.leaderboard.validate.findings import Finding, refusals, shown
@@ -38,8 +39,8 @@ from kgbench.leaderboard.validate.rows import (
 from kgbench.leaderboard.validate.schema import read_part, read_record
 from kgbench.leaderboard.validate.sealed import check_hashes, check_place, check_written
 from kgbench.leaderboard.validate.submitted import check_submission, check_verification
-from kgbench.leaderboard.validate.tables import read_table
-from kgbench.records import Record
+from kgbench.records import FACTS_SCHEMA, Record
+from kgbench.records.facts import STORED
 
 __all__ = ["Checked", "check_files", "check_folder", "validate", "validate_folders"]
 
@@ -100,6 +101,7 @@ def validate_folders(
         withdrawn: As of `validate`.
         whole: Whether these are all entries that the board is to have.
     """
+    SANDBOX.start()
     others = Others(board=None if beside is None else {})
     names: set[str] = set()
     if beside is not None and any(beside.glob("*")):
@@ -189,7 +191,7 @@ def check_files(folder: Folder, strict: bool) -> Checked:
 
 def _table(data: bytes, at: str) -> tuple[pa.Table | None, list[Finding]]:
     try:
-        table = read_table(data)
+        table = SANDBOX.read(data, (STORED, FACTS_SCHEMA))
     except DataError as error:
         return None, [
             Finding(at, "Parquet", str(error), "a facts.parquet as kgbench eval writes it")
