@@ -13,7 +13,7 @@ from kgbench.data import Fact, ImportOptions, dataset_names, describe, hash_fact
 from kgbench.data.facts import AMBIGUOUS, DUPLICATE, EMPTY
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.runner import Spec
-from kgbench.runner.prompts import job_prompts
+from kgbench.runner.workload import job_prompts
 
 
 def write(path: Path, *rows: object) -> str:

@@ -22,8 +22,8 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.harness.model import KgbenchLM
 from kgbench.records import RecordStore, StoredRecord, read_record
 from kgbench.runner import Pairs, Settings, Spec, measure, run_job
-from kgbench.runner.foreign import _json, _message, _parsed, method_of
 from kgbench.runner.run import compute_job
+from kgbench.runner.third_party import _json, _message, _parsed, method_of
 from kgbench.specificity.measured import Moved
 
 HEADS = {
@@ -336,7 +336,7 @@ def test_a_child_that_is_interrupted_says_nothing(tmp_path: Path, there: str) ->
         else spin
     )
     made(tmp_path, body)
-    code = "from kgbench.runner.foreign import method_of as m; from kgbench.runner import Spec; m(Spec(localizer='made.py:Made'))"
+    code = "from kgbench.runner.third_party import method_of as m; from kgbench.runner import Spec; m(Spec(localizer='made.py:Made'))"
     heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
     parent = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -362,7 +362,7 @@ def test_an_interruption_ends_both_processes(tmp_path: Path, interrupted: str) -
     """A localizer that hangs is ended with the command, whether a terminal interrupts both or the parent alone ends."""
     wait = "open('there', 'w').write(str(os.getpid())); os.rename('there', 'pid'); time.sleep(1e6)"
     made(tmp_path, wait)
-    code = "from kgbench.runner.foreign import method_of as m; from kgbench.runner import Spec; m(Spec(localizer='made.py:Made'))"
+    code = "from kgbench.runner.third_party import method_of as m; from kgbench.runner import Spec; m(Spec(localizer='made.py:Made'))"
     # A caller may ignore the signal, which children inherit.
     heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
     parent = subprocess.Popen(

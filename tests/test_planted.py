@@ -21,7 +21,7 @@ from kgbench.models import catalog
 from kgbench.records import Estimate, Planted, Record, RecordStore
 from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
 from kgbench.runner.ranking import split_facts
-from kgbench.runner.truth import planted_models
+from kgbench.runner.workload import planted_models
 from kgbench.sites import parse_graft
 
 WEIGHTS, DECOY, POSITION = "ALL:o+ffn@second_half", "ALL:o+ffn@first_half", "LT:o+ffn@second_half"

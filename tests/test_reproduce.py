@@ -20,8 +20,8 @@ from kgbench.records import Record, RecordStore, SiteScore, StoredRecord
 from kgbench.records.differing import differing
 from kgbench.runner import Settings, Spec, run_job
 from kgbench.runner.job import job_configurations
-from kgbench.runner.respec import Places, _with_configurations, job_of, specification
-from kgbench.runner.suites import load_suite
+from kgbench.runner.rerun import Places, _with_configurations, job_of, specification
+from kgbench.runner.workload import load_suite
 
 CPU = Settings(device="cpu")
 

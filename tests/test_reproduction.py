@@ -40,7 +40,7 @@ from kgbench.reproduction.page import ClaimSpec, Page, chosen, page
 from kgbench.reproduction.report import write_report
 from kgbench.reproduction.terminal import claims_text, figure_text
 from kgbench.reproduction.unlike import unlike
-from kgbench.runner.suites import load_suite
+from kgbench.runner.workload import load_suite
 from kgbench.sites.configurations import configurations
 from kgbench.training.corpus import pretraining_movies
 from kgbench.training.finetuning import finetune

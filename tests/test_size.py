@@ -42,7 +42,7 @@ from kgbench.models.placement import (
 )
 from kgbench.models.streaming import streamed
 from kgbench.runner import Pairs, Settings, Spec, dry_run
-from kgbench.runner.memory import checkpoint_bytes, weights_bytes
+from kgbench.runner.forecast import checkpoint_bytes, weights_bytes
 from kgbench.testing import PICO_FAMILIES, pico_pair, pico_tokenizer
 
 Folders = Mapping[str, Path]

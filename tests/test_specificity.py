@@ -21,7 +21,7 @@ from kgbench.localizers import create
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Settings, Spec
 from kgbench.runner.job import Job, prepare_job
-from kgbench.runner.suites import load_suite
+from kgbench.runner.workload import load_suite
 from kgbench.specificity.divergence import divergence
 from kgbench.specificity.figures import rows_of
 from kgbench.specificity.measured import Measured, measure

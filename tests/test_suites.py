@@ -10,7 +10,7 @@ from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.records import Row
 from kgbench.runner import evaluate
-from kgbench.runner.suites import load_suite, suites
+from kgbench.runner.workload import load_suite, suites
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import canonical, configurations
 

@@ -30,7 +30,7 @@ from kgbench.models.trained import (
     trained_donors,
 )
 from kgbench.runner import Spec
-from kgbench.runner.donors import with_donor
+from kgbench.runner.workload import with_donor
 from kgbench.training.finetuning_forecast import forecast
 from kgbench.training.finetuning_models import empty_model, trainable
 from kgbench.training.finetuning_plan import FinetuneSpec

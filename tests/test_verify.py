@@ -16,7 +16,7 @@ from stored_runs import Call, caller, submitted
 from kgbench.leaderboard.entries import read_entries, read_entry
 from kgbench.leaderboard.submit import pack_loose
 from kgbench.records import StoredRecord
-from kgbench.runner.verify import Sample, sample_facts
+from kgbench.runner.rerun import Sample, sample_facts
 
 SMALL = ("--facts", 4, "--seed", 0, "--device", "cpu")
 

@@ -33,7 +33,7 @@ from kgbench.models.pair import ModelPair
 from kgbench.models.reading import WEIGHT_TYPES
 from kgbench.records import RecordStore
 from kgbench.runner.ranking import RANKING_VERSION
-from kgbench.runner.suites import load_suite
+from kgbench.runner.workload import load_suite
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import BEST, REST, budget_labels, configurations
 

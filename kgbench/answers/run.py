@@ -11,7 +11,7 @@ from kgbench.answers.scoring import ScoredAnswer, score_prompts
 from kgbench.errors import InputError
 from kgbench.runner import Settings, Spec
 from kgbench.runner.job import prepare_job
-from kgbench.runner.scoring import Progress
+from kgbench.runner.ranking import Progress
 from kgbench.sites import BASELINES
 
 __all__ = ["AnswersRun", "score_answers"]

@@ -9,9 +9,9 @@ from kgbench.audit.methods import Part
 from kgbench.audit.wordings import wordings_of
 from kgbench.records import read_record
 from kgbench.runner import Forecast, Pairs, Settings, Spec, check, dry_run, run_job
-from kgbench.runner.foreign import method_of
-from kgbench.runner.prompts import job_dataset
-from kgbench.runner.scoring import Progress
+from kgbench.runner.ranking import Progress
+from kgbench.runner.third_party import method_of
+from kgbench.runner.workload import job_dataset
 
 __all__ = ["GRAFTS", "SEEDS", "Plan", "forecast", "planned", "run"]
 

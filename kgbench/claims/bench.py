@@ -49,7 +49,7 @@ def test_plain_forward(
     import torch
 
     from kgbench.engine.rows import plain
-    from kgbench.runner.scoring import now
+    from kgbench.runner.ranking import now
 
     plan = job.engine.plan(job.prompts[prompt], ["PRE"])
 
@@ -75,8 +75,7 @@ def test_localizer(
     Each round is timed after a plain forward of the same prompts, and the ratio is the median over rounds.
     """
     from kgbench.localizers import fingerprint
-    from kgbench.runner.counting import counted
-    from kgbench.runner.scoring import now, plain_seconds
+    from kgbench.runner.ranking import counted, now, plain_seconds
 
     prompts = job.prompts[prompt]
     work, seconds, plain = _work(job, prompts), list[float](), list[float]()
@@ -142,7 +141,7 @@ def _interventions(job: Job, prompts: Sequence[Prompt]) -> Work:
 
 def _scores(job: Job, prompts: Sequence[Prompt]) -> Work:
     from kgbench.engine.engine import choosing
-    from kgbench.runner.scoring import score_sites
+    from kgbench.runner.ranking import score_sites
 
     def work() -> None:
         with choosing(job.engine.executor, job.engine.budget):

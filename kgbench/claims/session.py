@@ -55,7 +55,7 @@ def check(spec: Spec) -> None:
     Raises:
         InputError: The localizer ranks, the suite is another one, or the localizer's name or file is wrong.
     """
-    from kgbench.runner.foreign import method_of
+    from kgbench.runner.third_party import method_of
 
     if spec.suite != type(spec).suite:
         raise InputError(

@@ -11,7 +11,7 @@ from kgbench.cli.values import donors_of
 
 if TYPE_CHECKING:
     from kgbench.runner import Settings
-    from kgbench.runner.respec import Places
+    from kgbench.runner.rerun import Places
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -91,7 +91,7 @@ def again_options(command: _Command) -> _Command:
 def places_of(options: Mapping[str, Any]) -> Places:
     """Where the parts of a run are, as the options say."""
     from kgbench.cli.jobs import imports_of
-    from kgbench.runner.respec import Places
+    from kgbench.runner.rerun import Places
 
     same = {
         name: options[name]

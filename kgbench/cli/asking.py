@@ -94,8 +94,8 @@ def check_asked(options: Mapping[str, Any]) -> None:
         InputError: Something is wrong with the options.
     """
     from kgbench.cli.jobs import FILE_OPTIONS
-    from kgbench.runner.donors import check_different
     from kgbench.runner.spec import Spec
+    from kgbench.runner.workload import check_different
 
     if options["model"] is None and options["recipient"] is None:
         raise InputError(

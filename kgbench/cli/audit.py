@@ -222,7 +222,7 @@ def _forecast(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
     from kgbench.audit.run import forecast
     from kgbench.numbers import duration_text
     from kgbench.runner import Pairs
-    from kgbench.runner.memory import size
+    from kgbench.runner.forecast import size
 
     found = forecast(plan, _settings(options), Pairs())
     most = max(found, key=lambda one: one.weights_bytes + one.logits_bytes + one.activations_bytes)

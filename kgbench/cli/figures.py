@@ -103,7 +103,7 @@ def _forecast(
 
 def _row(part: PartForecast) -> list[str]:
     from kgbench.numbers import duration_text
-    from kgbench.runner.memory import size
+    from kgbench.runner.forecast import size
 
     seconds = "–" if part.seconds is None else duration_text(part.seconds)
     memory = "–" if part.memory_bytes is None else size(part.memory_bytes)
@@ -114,7 +114,7 @@ def _total(parts: Sequence[PartForecast], found: Needs) -> Iterator[str]:
     """What all parts take, whether it is there, and what the figures rest on."""
     from kgbench.board.wrap import wrapped
     from kgbench.numbers import duration_text
-    from kgbench.runner.memory import size
+    from kgbench.runner.forecast import size
 
     known = [part.seconds for part in parts if part.seconds is not None]
     left = len(parts) - len(known)

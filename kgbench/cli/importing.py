@@ -356,7 +356,7 @@ def _usable(
 def _suite_fits(builtin: Sequence[str]) -> bool:
     """Whether the facts can fill the prompts that are asked where none is named and the data set has none of its own."""
     from kgbench.runner import Spec
-    from kgbench.runner.suites import load_suite
+    from kgbench.runner.workload import load_suite
 
     return set(load_suite(Spec.suite).prompts) <= set(builtin)
 

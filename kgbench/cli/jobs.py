@@ -108,13 +108,13 @@ def _check_specs(specs: Sequence[Spec]) -> list[str]:
         Warnings about what can be run but hardly is what was meant.
     """
     from kgbench.runner import check
-    from kgbench.runner.donors import check_different, unlearned
+    from kgbench.runner.workload import check_different, unlearned
 
     for spec in specs:
         check_different(spec)
     warnings = dict.fromkeys(unlearned(spec, check(spec).dataset) for spec in specs)
     if len(specs) > 1:
-        from kgbench.runner.foreign import method_of
+        from kgbench.runner.third_party import method_of
 
         for spec in specs:
             try:
@@ -140,7 +140,7 @@ def _check(options: Options) -> bool:
     Returns:
         Whether the suite is about plants.
     """
-    from kgbench.runner.suites import load_suite
+    from kgbench.runner.workload import load_suite
 
     planted = options["suite"] is not None and load_suite(options["suite"]).truth
     models = listed(options["model"])
@@ -174,7 +174,7 @@ def _specs(options: Options, localizer: str, planted: bool) -> list[Spec]:
 def models_of(options: Options, planted: bool = False) -> tuple[str | None, ...]:
     """The pairs that are named, `all` being all shipped ones; in a suite of plants the shipped plants in them, by default in all."""
     from kgbench.models.catalog import shipped
-    from kgbench.runner.truth import planted_models
+    from kgbench.runner.workload import planted_models
 
     named = listed(options["model"])
     if planted and not any(options[name] for name in ("recipient", "donor", "dataset")):

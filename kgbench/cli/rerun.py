@@ -52,7 +52,7 @@ def rerun(run: str, options: Mapping[str, Any]) -> int:
     """
     found = find_run(run, options["output_dir"])
     from kgbench.board.repeated import render_repeated, repeated_answer, repeated_sentence
-    from kgbench.runner.reproduce import reproduce
+    from kgbench.runner.rerun import reproduce
 
     with (
         redirect_stdout(sys.stderr if options["as_json"] else sys.stdout),

@@ -73,7 +73,7 @@ def donors_of(values: Sequence[str]) -> dict[str, str]:
     Raises:
         InputError: A value does not read, or a name is given twice.
     """
-    from kgbench.runner.donors import read_donors
+    from kgbench.runner.workload import read_donors
 
     return read_donors("--donor", values)
 

@@ -76,7 +76,7 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
         )
     from kgbench.board.repeated import render_repeated, repeated_answer, repeated_sentence
     from kgbench.leaderboard.submission import SAMPLE
-    from kgbench.runner.verify import Sample, verify
+    from kgbench.runner.rerun import Sample, verify
     from kgbench.testing.contract import contract_of
 
     if write:

@@ -20,8 +20,7 @@ from kgbench.localizers._base import asked
 from kgbench.metrics import require_finite, score_logits
 from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
-from kgbench.runner.measure import treated
-from kgbench.runner.mixture import Mixed, mixed
+from kgbench.runner.measure import Mixed, mixed, treated
 from kgbench.sites import Graft, parse_graft
 
 __all__ = ["Answering", "require_intervention"]

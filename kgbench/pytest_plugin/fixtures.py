@@ -59,7 +59,7 @@ def prompts(pytestconfig: pytest.Config) -> list[Prompt]:
 def localizer(pytestconfig: pytest.Config) -> Iterator[AbstractLocalizer]:
     """The localizer that the options name; somebody else's must leave the models and the process as they were."""
     from kgbench.localizers import create
-    from kgbench.runner.truth import localizer_arguments
+    from kgbench.runner.workload import localizer_arguments
 
     with in_a_line(), guarding(pytestconfig) as watch:
         session = session_of(pytestconfig)

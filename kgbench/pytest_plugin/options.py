@@ -152,7 +152,7 @@ class Given:
         return f"{self._resolved('localizer', place)}:{attribute}" if place and colon else text
 
     def _donors(self) -> dict[str, str]:
-        from kgbench.runner.donors import read_donors
+        from kgbench.runner.workload import read_donors
 
         donors = read_donors("--kgbench-donor", self.many("donor"))
         return {name: self._resolved("donor", place) for name, place in donors.items()}

@@ -68,7 +68,7 @@ class Session:
     @cached_property
     def facts(self) -> Dataset:
         """The facts, as many as the limit allows."""
-        from kgbench.runner.prompts import job_dataset
+        from kgbench.runner.workload import job_dataset
 
         if self.spec.dataset is None:
             self._check_model()
@@ -85,7 +85,7 @@ class Session:
 
     def prompts(self) -> list[Prompt]:
         """The facts in all prompts."""
-        from kgbench.runner.prompts import job_prompts
+        from kgbench.runner.workload import job_prompts
 
         return [prompt for some in job_prompts(self.spec, self.facts).values() for prompt in some]
 

@@ -16,7 +16,7 @@ from kgbench.reproduction.ingredients import SHIPPED, Ingredients
 from kgbench.reproduction.made import Progress, parts_of
 from kgbench.reproduction.measured import Measured
 from kgbench.runner import Pairs, dry_run
-from kgbench.runner.memory import free_bytes
+from kgbench.runner.forecast import free_bytes
 from kgbench.runner.pairs import usable_device
 from kgbench.training.cards import read_card
 from kgbench.training.finetuning_forecast import forecast

@@ -19,7 +19,7 @@ from kgbench.models.delta import stored_hash
 from kgbench.models.trained import donors_folder
 from kgbench.reproduction.page import KNOWN, Page, Training
 from kgbench.runner import Settings, Spec
-from kgbench.runner.suites import load_suite
+from kgbench.runner.workload import load_suite
 from kgbench.training.cards import build_identity, hash_of, read_card
 from kgbench.training.corpus import known_movies, passing_texts, pretraining_movies
 from kgbench.training.finetuning_plan import FinetuneSpec, make_plan

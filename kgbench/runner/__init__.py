@@ -8,13 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kgbench.runner.prompts import load_prompts
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.suites import suites
-from kgbench.runner.workload import Workload, check
+from kgbench.runner.workload import Workload, check, load_prompts, suites
 
 if TYPE_CHECKING:
-    from kgbench.runner.estimate import Forecast, dry_run
+    from kgbench.runner.forecast import Forecast, dry_run
     from kgbench.runner.pairs import Pairs
     from kgbench.runner.run import Run, evaluate, run_job
 
@@ -34,8 +32,8 @@ __all__ = [
 ]
 
 _HEAVY = {
-    "Forecast": "estimate",
-    "dry_run": "estimate",
+    "Forecast": "forecast",
+    "dry_run": "forecast",
     "Pairs": "pairs",
     "Run": "run",
     "evaluate": "run",

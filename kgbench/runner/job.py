@@ -24,13 +24,10 @@ from kgbench.localizers import (
 from kgbench.metrics import METRIC_VERSION
 from kgbench.models.pair import ModelPair
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
-from kgbench.runner.donors import with_donor
 from kgbench.runner.pairs import Pairs
 from kgbench.runner.ranking import RANKING_VERSION, Halves, split_facts
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.suites import Suite
-from kgbench.runner.truth import localizer_arguments, truth_of
-from kgbench.runner.workload import check
+from kgbench.runner.workload import Suite, check, localizer_arguments, truth_of, with_donor
 from kgbench.sites.configurations import BEST, REST, budget_labels, configurations, parse_top
 
 __all__ = ["Job", "job_configurations", "prepare_job"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import log
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from kgbench.data import Prompt
 from kgbench.engine import Answers, Plan
@@ -17,13 +20,11 @@ from kgbench.localizers._base import asked
 from kgbench.metrics import score_logits
 from kgbench.models.pair import ModelPair
 from kgbench.runner.job import Job
-from kgbench.runner.mixture import Mixed, mixed
-from kgbench.runner.ranking import SiteRanking
-from kgbench.runner.scoring import now, plain_seconds
+from kgbench.runner.ranking import SiteRanking, now, plain_seconds
 from kgbench.sites import Graft
 from kgbench.sites.configurations import parse_top
 
-__all__ = ["GROUP", "Absent", "Measurement", "run_group", "treated"]
+__all__ = ["GROUP", "Absent", "Measurement", "Mixed", "mixed", "run_group", "treated"]
 
 GROUP = 64
 """Prompts whose rows are kept together: what a killed run loses at most."""
@@ -161,3 +162,41 @@ def _columns(
         "target": targets,
         **score_logits(logits, torch.from_numpy(targets), told),
     }
+
+
+Mixed = tuple[Int[Tensor, " answer"], Int[Tensor, " answer"], Float[Tensor, "answer vocabulary"]]
+"""Prompt, label and logits of each answer."""
+
+
+def mixed(chunks: Iterable[Answers], labels: Sequence[int]) -> Iterator[Mixed]:
+    """Answers by label; where several configurations share one, their probabilities are averaged, and the logits are their logarithms.
+
+    Only averages whose configurations have not all come yet are held.
+
+    Args:
+        chunks: Answers with one readout per prompt.
+        labels: Label of each configuration.
+    """
+    sizes = {label: labels.count(label) for label in labels}
+    if max(sizes.values()) == 1:
+        of = torch.tensor(labels)
+        yield from ((chunk.prompt, of[chunk.configuration], chunk.logits) for chunk in chunks)
+        return
+    held: dict[tuple[int, int], tuple[int, Tensor]] = {}
+    for chunk in chunks:
+        done: list[tuple[int, int, Tensor]] = []
+        for prompt, configuration, logits in zip(
+            chunk.prompt.tolist(), chunk.configuration.tolist(), chunk.logits, strict=True
+        ):
+            label = labels[configuration]
+            exact = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+            number, total = held.pop((prompt, label), (0, None))
+            own = exact.log_softmax(0)
+            total, number = own if total is None else torch.logaddexp(total, own), number + 1
+            if number < sizes[label]:
+                held[prompt, label] = (number, total)
+            else:
+                done.append((prompt, label, total - log(number)))
+        if done:
+            prompts, found, logits_of = zip(*done, strict=True)
+            yield torch.tensor(prompts), torch.tensor(found), torch.stack(logits_of)

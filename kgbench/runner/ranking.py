@@ -6,25 +6,52 @@ model, and a method that knows nothing would seem to know a plant that lies ther
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from kgbench.data import Prompt
 from kgbench.effects import agreement
+from kgbench.engine import Engine
+from kgbench.engine.engine import choosing
+from kgbench.engine.rows import plain
 from kgbench.engine.site_sets import all_sites, site_costs, site_treatments
 from kgbench.errors import InputError
-from kgbench.localizers import Treatments
+from kgbench.localizers import (
+    AbstractLocalizer,
+    InterventionLocalizer,
+    ScoringLocalizer,
+    Treatments,
+)
+from kgbench.localizers._scan import scan
 from kgbench.models.pair import ModelPair
-from kgbench.records import rounded
+from kgbench.records import Journal, rounded
 from kgbench.sites import Site, SiteScores
 from kgbench.sites.configurations import Top
 from kgbench.stats import Figure
 
-__all__ = ["RANKING_VERSION", "Halves", "SiteRanking", "split_facts"]
+__all__ = [
+    "RANKING_VERSION",
+    "Count",
+    "Halves",
+    "Progress",
+    "SiteRanking",
+    "counted",
+    "now",
+    "plain_seconds",
+    "score_halves",
+    "score_sites",
+    "split_facts",
+]
 
 RANKING_VERSION = "1"
 """Raised whenever halves, order or budgets are made otherwise, so that records made before are told apart."""
@@ -132,3 +159,160 @@ class SiteRanking:
     def _costs(self) -> Mapping[str, Mapping[Site, int]]:
         """By prompt: weights × tokens of each site."""
         return {name: site_costs(self.pair, prompts) for name, prompts in self.prompts.items()}
+
+
+@dataclass
+class Count:
+    """Forwards so far, and their token rows, padding included."""
+
+    forwards: int = 0
+    token_rows: int = 0
+
+
+@contextmanager
+def counted(pair: ModelPair, tell: Callable[[Count], None] | None = None) -> Iterator[Count]:
+    """Count the forwards of all models of a pair.
+
+    Args:
+        pair: The models.
+        tell: Called after each forward has begun.
+    """
+    count = Count()
+
+    def begun(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        tokens = next(
+            (
+                x
+                for x in (kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *args)
+                if x is not None
+            ),
+            None,
+        )
+        count.forwards += 1
+        count.token_rows += int(tokens.shape[0] * tokens.shape[1]) if tokens is not None else 0
+        if tell is not None:
+            tell(count)
+
+    models = {id(model): model for model in (pair.recipient, *pair.donors.values())}
+    handles = [
+        model.register_forward_pre_hook(begun, with_kwargs=True) for model in models.values()
+    ]
+    try:
+        yield count
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+Progress = Callable[[int, int, str], None]
+"""Called with steps done, steps in all (0 where nobody knows), and what is being done."""
+
+
+def score_halves(
+    method: AbstractLocalizer,
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    halves: Halves,
+    keep: tuple[Journal, Progress | None],
+) -> tuple[tuple[SiteScores, SiteScores], dict[str, float]]:
+    """Scores of all sites by each half of the facts, and what they cost together.
+
+    Args:
+        method: A method that ranks, or one that intervenes and is scanned.
+        engine: Of the pair.
+        prompts: All prompts of the job.
+        halves: Ids of facts.
+        keep: Where each half's scores are kept, and taken up by a run that resumes; who is told of the progress.
+    """
+    journal, progress = keep
+    scores: list[SiteScores] = []
+    costs: list[dict[str, float]] = []
+    for half, facts in enumerate(halves):
+        known = journal.kept(f"scores-{half}")
+        if known is None:
+            tell = _teller(progress, half, int(costs[0]["forwards"]) if costs else 0)
+            found, cost = _measured(
+                method, engine, [prompt for prompt in prompts if prompt.fact.id in facts], tell
+            )
+            known = {"scores": [[*site, score] for site, score in found.items()], "cost": cost}
+            journal.keep(f"scores-{half}", known)
+        scores.append({Site(*row[:3]): float(row[3]) for row in known["scores"]})
+        costs.append(known["cost"])
+    return (scores[0], scores[1]), {key: sum(cost[key] for cost in costs) for key in costs[0]}
+
+
+def score_sites(
+    method: AbstractLocalizer, pair: ModelPair, prompts: Sequence[Prompt]
+) -> dict[Site, float]:
+    """A method's score of every site, checked.
+
+    Raises:
+        InputError: The method leaves out a site, or a score is no finite number.
+        NotApplicableError: The method cannot score sites.
+    """
+    if isinstance(method, ScoringLocalizer):
+        found: Mapping[Site, float] = method.scores(pair, prompts)
+    else:
+        assert isinstance(method, InterventionLocalizer)
+        found = scan(method, pair, prompts)
+    if not isinstance(found, Mapping):
+        raise InputError(
+            f"localizer {method.name!r}: scores must give a number for each site as a mapping, not {type(found).__name__}"
+        )
+    sites = all_sites(pair, prompts)
+    for site in sites:
+        if site not in found or not math.isfinite(found[site]):
+            what = "has no score" if site not in found else f"has the score {found[site]}"
+            raise InputError(
+                f"localizer {method.name!r}: {tuple(site)} {what}; every site needs a finite number"
+            )
+    return {site: float(found[site]) for site in sites}
+
+
+def _measured(
+    method: AbstractLocalizer,
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    tell: Callable[[Count], None] | None,
+) -> tuple[dict[Site, float], dict[str, float]]:
+    """Scores, and what they cost; the plain forward is timed before and after, so that a drift of the machine cancels."""
+    before = plain_seconds(engine, prompts)
+    started = now(engine.pair)
+    with choosing(engine.executor, engine.budget), counted(engine.pair, tell) as count:
+        found = score_sites(method, engine.pair, prompts)
+    seconds = now(engine.pair) - started
+    plain = (before + plain_seconds(engine, prompts)) / 2
+    return found, {
+        "forwards": count.forwards,
+        "token_rows": count.token_rows,
+        "seconds": seconds,
+        "plain_seconds": plain,
+    }
+
+
+def _teller(progress: Progress | None, half: int, expected: int) -> Callable[[Count], None] | None:
+    """Tells of the forwards done; the second half takes about as many as the first."""
+    if progress is None:
+        return None
+    report: Progress = progress
+    return lambda count: report(
+        count.forwards,
+        max(expected, count.forwards) if expected else 0,
+        f"scoring, half {half + 1} of 2",
+    )
+
+
+def plain_seconds(engine: Engine, prompts: Sequence[Prompt]) -> float:
+    """Seconds of one plain forward of the recipient over some prompts."""
+    plan = engine.plan(prompts, ["PRE"])
+    started = now(engine.pair)
+    with torch.inference_mode():
+        plain(engine.wiring, plan, engine.budget)
+    return now(engine.pair) - started
+
+
+def now(pair: ModelPair) -> float:
+    """Seconds on the clock once the device has done what it was given."""
+    if pair.device.type == "cuda":
+        torch.cuda.synchronize(pair.device)
+    return time.perf_counter()

@@ -14,8 +14,7 @@ from kgbench.localizers._base import asked
 from kgbench.records import Journal
 from kgbench.runner.job import Job
 from kgbench.runner.measure import GROUP, Measurement, treated
-from kgbench.runner.ranking import SiteRanking
-from kgbench.runner.scoring import Progress, score_halves
+from kgbench.runner.ranking import Progress, SiteRanking, score_halves
 from kgbench.sites import Graft, SiteScores, parse_graft
 from kgbench.sites.configurations import parse_top
 

@@ -12,14 +12,14 @@ from kgbench import __version__
 from kgbench.errors import InputError
 from kgbench.localizers import is_foreign
 from kgbench.records import Journal, Record, RecordStore, code_stamp, other_versions
-from kgbench.runner.assemble import make_record, on_metric
-from kgbench.runner.foreign import guarded, isolated
+from kgbench.runner.assembly import make_record, on_metric
 from kgbench.runner.job import prepare_job
 from kgbench.runner.measure import GROUP, Measurement, run_group
 from kgbench.runner.pairs import Pairs
+from kgbench.runner.ranking import Progress
 from kgbench.runner.ready import ready
-from kgbench.runner.scoring import Progress
 from kgbench.runner.spec import Settings, Spec
+from kgbench.runner.third_party import guarded, isolated
 from kgbench.runner.workload import check
 from kgbench.sites import split_grafts
 

@@ -13,7 +13,7 @@ from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
 from kgbench.metrics import require_finite, worst_rank
 from kgbench.runner.job import Job
-from kgbench.runner.scoring import Progress
+from kgbench.runner.ranking import Progress
 from kgbench.specificity.divergence import divergence
 from kgbench.specificity.planned import plan_texts
 from kgbench.specificity.texts import Texts

@@ -8,12 +8,11 @@ from typing import Any
 
 from kgbench.errors import InputError
 from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create, is_foreign
-from kgbench.runner.foreign import blamed, isolated
 from kgbench.runner.job import prepare_job
-from kgbench.runner.scoring import Progress
+from kgbench.runner.ranking import Progress
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.truth import localizer_arguments
-from kgbench.runner.workload import check
+from kgbench.runner.third_party import blamed, isolated
+from kgbench.runner.workload import check, localizer_arguments
 from kgbench.sites import parse_graft
 from kgbench.specificity.figures import Row, rows_of
 from kgbench.specificity.measured import Measured, measure

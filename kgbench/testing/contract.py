@@ -20,8 +20,8 @@ from kgbench.localizers import (
     is_foreign,
 )
 from kgbench.records import Record
-from kgbench.runner.foreign import isolated
-from kgbench.runner.respec import Places, argument_text, localizer_of
+from kgbench.runner.rerun import Places, argument_text, localizer_of
+from kgbench.runner.third_party import isolated
 from kgbench.testing.declarations import DECLARATIONS
 from kgbench.testing.interventions import laws_of_intervention
 from kgbench.testing.pico import PICO_FAMILIES

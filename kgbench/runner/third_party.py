@@ -33,7 +33,7 @@ from kgbench.localizers import AbstractLocalizer, create, is_foreign
 from kgbench.records import DamagedRecordWarning
 from kgbench.registry import frames_in, told
 from kgbench.runner.spec import Spec
-from kgbench.runner.truth import localizer_arguments
+from kgbench.runner.workload import localizer_arguments
 
 if TYPE_CHECKING:
     from kgbench.records import Journal
@@ -115,7 +115,7 @@ def isolated(
         call = (function.__module__, function.__name__, len(arguments), progress is not None)
         code = (
             "import signal, sys; signal.getsignal(2) is signal.SIG_IGN or signal.signal(2, signal.SIG_DFL); "
-            f"sys.path[:] = {sys.path!r}; from kgbench.runner.foreign import _serve; "
+            f"sys.path[:] = {sys.path!r}; from kgbench.runner.third_party import _serve; "
             f"_serve({call!r}, {str(request)!r}, {os.getpid()}, {localizer!r})"
         )
         # subprocess, not multiprocessing, which would run the caller's script again.
