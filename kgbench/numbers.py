@@ -9,7 +9,8 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
-from kgbench.records import NOT_APPLICABLE, Estimate
+from kgbench.estimate import Estimate
+from kgbench.records import NOT_APPLICABLE
 
 __all__ = [
     "count_text",

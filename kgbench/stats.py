@@ -1,6 +1,6 @@
 """Arrays in, estimates with intervals out.
 
-Every estimate is a `Figure`: a value with a 95 % interval and the number of facts behind it, or the reason why there is none.
+Every estimate is an `Estimate`: a value with a 95 % interval and the number of facts behind it, or the reason why there is none.
 
 One method gives the intervals. Few facts of which none is an exception say little of how often exceptions occur, and Student's interval
 of such a sample claims too much. So two imagined facts are added, one at each end of what a score can be, of the weight z²/4 (.96 facts
@@ -33,9 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom, norm, t
 
+from kgbench.estimate import Estimate
+
 __all__ = [
     "LEVEL",
-    "Figure",
     "Parts",
     "Resampled",
     "apart",
@@ -73,81 +74,6 @@ Parts = tuple[Array, Array]
 """Numerator and denominator of a ratio of means, of each fact."""
 
 
-@dataclass(frozen=True)
-class Figure:
-    """An estimate with its interval, or the reason why there is none.
-
-    Raises:
-        ValueError: If it is neither complete (finite, low <= value <= high) nor without an interval and with a reason.
-    """
-
-    value: float | None
-    """The estimate from all facts."""
-    low: float | None
-    """Lower end of the interval."""
-    high: float | None
-    """Upper end of the interval."""
-    n: int
-    """Number of facts."""
-    undefined: str | None = None
-    """Why there is no estimate, or where there is one, why it has no interval."""
-
-    def __post_init__(self) -> None:
-        numbers = (self.value, self.low, self.high)
-        if self.undefined:
-            if (
-                self.low is not None
-                or self.high is not None
-                or (self.value is not None and not isfinite(self.value))
-            ):
-                raise ValueError(
-                    f"a figure with a reason has no interval, and a finite value or none: {numbers}"
-                )
-        elif (
-            self.value is None
-            or self.low is None
-            or self.high is None
-            or not all(isfinite(x) for x in numbers if x is not None)
-        ):
-            raise ValueError(f"a figure needs three finite numbers or a reason: {numbers}")
-        elif not self.low <= self.value <= self.high:
-            raise ValueError(f"a figure's value lies within its interval: {numbers}")
-
-    @classmethod
-    def hull(cls, value: float, n: int, *intervals: tuple[float, float]) -> Figure:
-        """The figure whose interval is the smallest that holds the value and all given intervals."""
-        ends = [value, *(float(end) for interval in intervals for end in interval)]
-        return cls(float(value), float(min(ends)), float(max(ends)), n)
-
-    @classmethod
-    def missing(cls, reason: str, n: int) -> Figure:
-        """The figure that is undefined for this reason."""
-        return cls(None, None, None, n, reason)
-
-    @classmethod
-    def alone(cls, value: float, n: int, reason: str) -> Figure:
-        """The value that has no interval for this reason."""
-        return cls(float(value), None, None, n, reason)
-
-    def one_minus(self) -> Figure:
-        """The figure of 1 - x; undefined stays undefined."""
-        if self.value is None:
-            return self
-        if self.low is None or self.high is None:
-            return Figure(1 - self.value, None, None, self.n, self.undefined)
-        return Figure(1 - self.value, 1 - self.high, 1 - self.low, self.n)
-
-    def to_json(self) -> dict[str, Any]:
-        """`{"value", "low", "high", "n"}`, or `{"undefined": reason, "n"}`, with a `"value"` where there is one without an interval."""
-        if self.undefined:
-            return {
-                **({} if self.value is None else {"value": self.value}),
-                "undefined": self.undefined,
-                "n": self.n,
-            }
-        return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
-
-
 def resample(n: int, draws: int = 2000, seed: int = 0) -> NDArray[np.int64]:
     """How often each of n facts occurs in each of the draws.
 
@@ -182,11 +108,11 @@ def resampled_means(values: Array, counts: Array) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=8192)
-def hit_rate(hits: int, n: int, level: float = LEVEL) -> Figure:
+def hit_rate(hits: int, n: int, level: float = LEVEL) -> Estimate:
     """The hit rate of n facts."""
     if n < 1:
-        return Figure.missing("no facts", 0)
-    return Figure.hull(hits / n, n, rate_interval(hits / n, n, level))
+        return Estimate.missing("no facts", 0)
+    return Estimate.hull(hits / n, n, rate_interval(hits / n, n, level))
 
 
 def rate_interval(rate: float, n: float, level: float = LEVEL) -> tuple[float, float]:
@@ -200,7 +126,9 @@ def unseen(n: int, level: float = LEVEL) -> float:
     return rate_interval(0.0, n, level)[1]
 
 
-def mean(values: Array, support: tuple[float, float] | None = None, level: float = LEVEL) -> Figure:
+def mean(
+    values: Array, support: tuple[float, float] | None = None, level: float = LEVEL
+) -> Estimate:
     """The mean over facts.
 
     Args:
@@ -212,7 +140,7 @@ def mean(values: Array, support: tuple[float, float] | None = None, level: float
     if values.dtype == bool:
         return hit_rate(int(values.sum()), n, level)
     if n < 1 or (n < 2 and not np.issubdtype(values.dtype, np.integer)):
-        return Figure.missing(
+        return Estimate.missing(
             f"{n} fact{'s' * (n == 0)}, and an interval needs two"
             + (f" (the value is {values[0]:.4g})" if n else ""),
             n,
@@ -224,16 +152,16 @@ def mean(values: Array, support: tuple[float, float] | None = None, level: float
         else None
     )
     if ends is None and np.ptp(values) == 0:
-        return Figure.missing(
+        return Estimate.missing(
             f"all {n} values are {value:.4g}, so that nothing is known of how far others may be", n
         )
     low, high = _student(value, float(np.sum((values - value) ** 2)), n, ends, level)
     if ends is not None and ends[0] <= values.min() and values.max() <= ends[1]:
         low, high = max(ends[0], low), min(ends[1], high)
-    return Figure.hull(value, n, (low, high))
+    return Estimate.hull(value, n, (low, high))
 
 
-def difference(first: Array, second: Array, level: float = LEVEL) -> Figure:
+def difference(first: Array, second: Array, level: float = LEVEL) -> Estimate:
     """The paired difference of two means, first - second, over the same facts.
 
     The imagined facts of hits differ by one hit, those of other scores by as much as the means do.
@@ -248,7 +176,7 @@ def difference(first: Array, second: Array, level: float = LEVEL) -> Figure:
     return mean(contrast, (-reach, reach), level)
 
 
-def median(values: Array, level: float = LEVEL) -> Figure:
+def median(values: Array, level: float = LEVEL) -> Estimate:
     """The median over facts, between the order statistics that hold it at least so often, whatever the distribution.
 
     Args:
@@ -260,14 +188,16 @@ def median(values: Array, level: float = LEVEL) -> Figure:
     below = int(binom.ppf(tail, n, 0.5)) if n else 0
     below += int(below < n and binom.cdf(below, n, 0.5) <= tail)
     if below < 1:
-        return Figure.missing(f"{n} fact{'s' * (n != 1)}, too few for an interval of the median", n)
+        return Estimate.missing(
+            f"{n} fact{'s' * (n != 1)}, too few for an interval of the median", n
+        )
     ordered = np.sort(values)
-    return Figure.hull(
+    return Estimate.hull(
         float(np.median(values)), n, (float(ordered[below - 1]), float(ordered[n - below]))
     )
 
 
-def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Figure:
+def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Estimate:
     """The ratio of two means of per-fact contrasts, with Fieller's interval; undefined where the denominator is not told from 0.
 
     Hits differ by one in the imagined facts, other scores by the mean of the denominator. They keep the interval from being a point where
@@ -280,7 +210,7 @@ def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Figure:
     """
     n, (size, needed) = len(numerator), _size(denominator, level)
     if not divides(denominator, level):
-        return Figure.missing(
+        return Estimate.missing(
             f"the denominator, {np.mean(denominator) if n else 0:.3g} on average of {n} facts, is not told from 0",
             n,
         )
@@ -288,7 +218,7 @@ def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Figure:
     a, b = float(above.sum()), float(below.sum())
     if size <= needed:
         near = f"its denominator, {b / n:.3g} on average of {n} facts, is so near 0 that luck may have told it from 0"
-        return Figure.alone(a / b, n, near)
+        return Estimate.alone(a / b, n, near)
     weight = _imagined(level)
     count, added = n + 2 * weight, 2 * weight * _reach(denominator) ** 2
     # (A - r B)² = c (N (Sxx - 2 r Sxy + r² Syy) - (A - r B)²) at the ends, c = t² / (N - 1)
@@ -297,7 +227,7 @@ def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Figure:
     middle = (1 + c) * a * b - c * count * float(above @ below)
     rest = (1 + c) * a * a - c * count * (float(above @ above) + added)
     root = sqrt(max(0.0, middle * middle - square * rest))
-    return Figure.hull(a / b, n, ((middle - root) / square, (middle + root) / square))
+    return Estimate.hull(a / b, n, ((middle - root) / square, (middle + root) / square))
 
 
 def divides(denominator: Array, level: float = LEVEL) -> bool:
@@ -322,7 +252,7 @@ def _size(denominator: Array, level: float) -> tuple[float, float]:
     return size, _quantile(count - 1, level if chance > 1 - 1e-6 else 1 - (1 - level) * chance)
 
 
-def ratio_difference(first: Parts, second: Parts, level: float = LEVEL) -> Figure:
+def ratio_difference(first: Parts, second: Parts, level: float = LEVEL) -> Estimate:
     """The paired difference of two ratios of means, second - first, over the same facts.
 
     Where both have the same denominator, it is the ratio of the difference of the numerators to it; else the mean of their linearised
@@ -375,15 +305,15 @@ class Resampled:
     n: int
     """Number of facts."""
 
-    def figure(self) -> Figure:
+    def figure(self) -> Estimate:
         """The estimate with its interval."""
         bootstrap = _outwards(self.draws)
         if not all(map(isfinite, bootstrap)):
-            return Figure.missing(
+            return Estimate.missing(
                 f"the denominator loses its sign in {np.mean(np.isnan(self.draws)):.1%} of the draws",
                 self.n,
             )
-        return Figure.hull(self.value, self.n, bootstrap, self.floor)
+        return Estimate.hull(self.value, self.n, bootstrap, self.floor)
 
 
 def resampled_ratio(

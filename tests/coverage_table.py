@@ -20,8 +20,9 @@ from scipy.stats import binom
 
 from kgbench.effects.ratios import recovery, synergy
 from kgbench.effects.summary import means
+from kgbench.estimate import Estimate
 from kgbench.numbers import plain_text
-from kgbench.stats import Figure, difference, hit_rate, mean, median
+from kgbench.stats import difference, hit_rate, mean, median
 
 __all__ = ["CASES", "FACTS", "Case", "Held", "main", "simulated"]
 
@@ -46,7 +47,7 @@ class Case:
     score: str
     name: str
     draw: Draw
-    figure: Callable[[Scores], Figure]
+    figure: Callable[[Scores], Estimate]
     truth: float
     wide: str = ""
     """Why it holds more than 98 %, where it does: `discrete`, of few possible values; `bounded`, since rare facts at the other end of the
@@ -198,11 +199,11 @@ def areas(draw: Callable[[np.random.Generator, int], Array]) -> Draw:
 # Cases
 
 
-def _of(metric: str, graft: str) -> Callable[[Scores], Figure]:
+def _of(metric: str, graft: str) -> Callable[[Scores], Estimate]:
     return lambda scores: means(scores, metric)[graft]
 
 
-def _differ(scores: Scores) -> Figure:
+def _differ(scores: Scores) -> Estimate:
     return difference(scores["LT"], scores["PRE"])
 
 
@@ -210,7 +211,7 @@ def _mean(graft: str) -> Callable[[Scores], float]:
     return lambda scores: float(scores[graft].mean())
 
 
-def _median(graft: str) -> Callable[[Scores], Figure]:
+def _median(graft: str) -> Callable[[Scores], Estimate]:
     return lambda scores: median(scores[graft])
 
 
@@ -218,7 +219,7 @@ def _middle(graft: str) -> Callable[[Scores], float]:
     return lambda scores: float(np.median(scores[graft]))
 
 
-def _over_plants(scores: Scores) -> Figure:
+def _over_plants(scores: Scores) -> Estimate:
     return mean(scores["map"], (0.0, 1.0))
 
 
@@ -280,7 +281,7 @@ def _cases() -> list[Case]:
         score: str,
         name: str,
         draw: Draw,
-        figure: Callable[[Scores], Figure],
+        figure: Callable[[Scores], Estimate],
         truth: Callable[[Scores], float],
         wide: str,
     ) -> None:

@@ -14,9 +14,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import norm
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.maps import PlantScores
 from kgbench.leaderboard.ranks import ranks
-from kgbench.stats import Figure, Resampled, resample
+from kgbench.stats import Resampled, resample
 
 DRAWS = 2000
 
@@ -33,9 +34,9 @@ class Scored:
     scores: Float[np.ndarray, " n"]
 
     @property
-    def figure(self) -> Figure:
+    def figure(self) -> Estimate:
         value = float(self.scores.mean())
-        return Figure(value, value - 1, value + 1, len(self.scores))
+        return Estimate(value, value - 1, value + 1, len(self.scores))
 
     def minus(self, other: Scored) -> Resampled:
         apart = self.scores - other.scores

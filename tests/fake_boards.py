@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.boards.cost import FORWARDS
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.model import Board, Column, Leaderboard, Line, Table
@@ -15,7 +16,6 @@ from kgbench.records import (
     Curve,
     CurvePoint,
     Effect,
-    Estimate,
     LocalizerRef,
     Planted,
     Record,

@@ -11,11 +11,11 @@ from kgbench.data import Dataset, load_dataset, load_prompts
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import parts
+from kgbench.estimate import Estimate
 from kgbench.models.catalog import CARD, DELTA, zoo_path
 from kgbench.models.delta import stored_hash, write_delta
 from kgbench.models.pair import ModelPair, load_pair
 from kgbench.models.plant_truth import Contribution, GradedTruth
-from kgbench.records import Estimate
 from kgbench.sites import Term, parse_graft
 from kgbench.training.scoring import PROMPTS
 

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from kgbench.effects import summarize
+from kgbench.estimate import Estimate
 from kgbench.records import (
     FACTS_SCHEMA,
     Cost,
     DatasetRef,
     Environment,
-    Estimate,
     Identity,
     LocalizerRef,
     Record,

@@ -25,13 +25,13 @@ from fake_runs import record as finished
 from kgbench.data.prompts import prompt_hash
 from kgbench.effects import best_effects, graded_precision, pathways_of, with_clause
 from kgbench.effects.rescored import Ran, summary_of
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.submission import Submission
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.models.catalog import entry, names, plants
 from kgbench.records import (
     DatasetRef,
     Effect,
-    Estimate,
     Identity,
     LocalizerRef,
     Planted,
@@ -275,7 +275,7 @@ def _judged(run: Record, effects: tuple[Effect, dict[str, Effect]], name: str) -
         units="layer and component" if everywhere else "site",
         n_units=len(units),
         n_true=int(told.sum()),
-        graded_precision=Estimate(**figure.to_json()),
+        graded_precision=figure.rounded(),
         chance=0.3,
         auroc_decoy=None,
         k=len(true),

@@ -10,7 +10,8 @@ import pytest
 
 from kgbench.effects import METRICS
 from kgbench.errors import GraftSyntaxError, InputError, KgbenchError, UnknownNameError
-from kgbench.records import NO_INTERVAL_OF_SITES, NOT_APPLICABLE, Effect, Estimate, Planted, Record
+from kgbench.estimate import Estimate
+from kgbench.records import NO_INTERVAL_OF_SITES, NOT_APPLICABLE, Effect, Planted, Record
 from kgbench.testing import (
     UndecidedError,
     assert_localized,

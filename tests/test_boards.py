@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgbench.errors import DataError, OutputError
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.boards.grid import Grid, over_all
 from kgbench.leaderboard.build import build, differences, make_leaderboard, outputs
 from kgbench.leaderboard.cells import Cell, core_cells
@@ -18,7 +19,7 @@ from kgbench.leaderboard.lines import lead
 from kgbench.leaderboard.markdown import render_markdown
 from kgbench.leaderboard.model import Badge, Board, Column, Leaderboard, Line, Table, spread_text
 from kgbench.leaderboard.submission import Contract, Verification
-from kgbench.records import Estimate, LocalizerRef
+from kgbench.records import LocalizerRef
 from tests.fake_runs import RATES
 from tests.submissions import CODE, KEPT, identity, result, write_entry
 

@@ -26,9 +26,10 @@ from kgbench.claims.paper import MEASURED, Measured, cited
 from kgbench.claims.session import PROMPTS
 from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.effects.contrasts import between_configurations, between_prompts
+from kgbench.estimate import Estimate
 from kgbench.models import catalog
 from kgbench.records import Record
-from kgbench.stats import Figure, discordance
+from kgbench.stats import discordance
 from kgbench.testing import PICO_FAMILIES, pico_pair
 from kgbench.testing.undecided import collecting
 
@@ -308,7 +309,7 @@ def of_hits(name: str, hits: Mapping[str, Hits]) -> PromptColumns:
     )
 
 
-def beside(here: Hits, there: Hits) -> Figure:
+def beside(here: Hits, there: Hits) -> Estimate:
     """The difference between two prompts on which finetuning brought every fact, and FE+LT hits these."""
     n = len(here)
     edges = {"PRE": np.zeros(n, bool), "SFT": np.ones(n, bool)}
@@ -355,7 +356,7 @@ def test_the_interval_between_prompts_covers(n: int, lost: float) -> None:
 @pytest.mark.parametrize(("first", "second"), [(0.3, 0.3), (0.2, 0.3), (0.15, 0.97), (0.9, 1.0)])
 def test_the_interval_between_configurations_covers(n: int, first: float, second: float) -> None:
     """So do the intervals of a difference between configurations."""
-    rng, found = np.random.default_rng(0), list[Figure]()
+    rng, found = np.random.default_rng(0), list[Estimate]()
     for _ in range(150):
         rates = {"PRE": 0.01, "SFT": 0.99, "FE": first, "LT": second}
         hits = {graft: rng.random(n) < rate for graft, rate in rates.items()}

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kgbench.errors import InputError, UnknownNameError
-from kgbench.records import Estimate
+from kgbench.estimate import Estimate
 from kgbench.stats import mean, rate_interval
 from kgbench.testing import Decision, decide
 from kgbench.testing.decisions import FEWEST, OPERATORS

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kgbench.board import compare_records, render_comparison, render_table
 from kgbench.board.export import as_csv, as_latex, as_markdown
 from kgbench.effects import METRICS
+from kgbench.estimate import Estimate
 from kgbench.numbers import (
     count_text,
     duration_text,
@@ -28,7 +29,6 @@ from kgbench.numbers import (
     signed_text,
     significant_text,
 )
-from kgbench.records import Estimate
 
 OTHER_STYLE = re.compile(r"(?<![\w.])[-−]?0\.\d(?![.\d]*\.)|(?<![\w)\]])-\.?\d")
 """A zero before the point, or a hyphen as a minus sign."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from many_records import PROMPTS, _shipped
 from submissions import CODE, KEPT
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.boards.plant_pathways import (
     FIXED,
     GRAFTS,
@@ -32,7 +33,6 @@ from kgbench.models import catalog
 from kgbench.records import (
     NO_INTERVAL_OF_SITES,
     Effect,
-    Estimate,
     LocalizerRef,
     Planted,
     Record,

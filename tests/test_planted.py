@@ -17,8 +17,9 @@ from kgbench.effects.ranking import auroc, chance_precision, graded_precision
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.errors import InputError
+from kgbench.estimate import Estimate
 from kgbench.models import catalog
-from kgbench.records import Estimate, Planted, Record, RecordStore
+from kgbench.records import Planted, Record, RecordStore
 from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
 from kgbench.runner.ranking import split_facts
 from kgbench.runner.workload import planted_models
@@ -118,9 +119,9 @@ def test_places(runs: dict[tuple[str, str], Run], places: dict[str, str]) -> Non
             len(units),
             int(truth.sum()),
         ) and 0 < found.n_true < found.n_units
-        assert found.graded_precision == Estimate(**graded_precision(values, 0.5 * truth).to_json())
+        assert found.graded_precision == graded_precision(values, 0.5 * truth).rounded()
         assert found.chance == pytest.approx(chance_precision(0.5 * truth), rel=1e-5)
-        against = None if name == "position" else Estimate(**auroc(values, truth).to_json())
+        against = None if name == "position" else auroc(values, truth).rounded()
         assert found.auroc_decoy == against
 
 

@@ -11,7 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from kgbench.board import curve_files, draw_curve, draw_heatmap, heatmap_files
-from kgbench.records import Curve, CurvePoint, Estimate, Record, SiteScore
+from kgbench.estimate import Estimate
+from kgbench.records import Curve, CurvePoint, Record, SiteScore
 from kgbench.sites import PER_LAYER, SCORED_REGIONS
 
 BUDGETS = (0, 0.1, 1, 10, 100)

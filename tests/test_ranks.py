@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from kgbench.errors import DataError
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.cells import Cell
 from kgbench.leaderboard.contrasts import Contrast, Means, contrast
 from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
 from kgbench.leaderboard.maps import PlantScores
 from kgbench.leaderboard.ranks import better, ranks
-from kgbench.stats import Figure, Resampled, mean, ratio
+from kgbench.stats import Resampled, mean, ratio
 from tests.equal_methods import board, over_plants, wrong, wrong_over_plants
 from tests.fake_runs import rows
 
@@ -32,8 +33,8 @@ class Known:
     seed: int = 0
 
     @property
-    def figure(self) -> Figure:
-        return Figure(self.value, self.value - 1, self.value + 1, 100)
+    def figure(self) -> Estimate:
+        return Estimate(self.value, self.value - 1, self.value + 1, 100)
 
     def minus(self, other: Known) -> Resampled:
         gap = self.value - other.value

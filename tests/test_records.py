@@ -22,10 +22,10 @@ from interrupts import hears_interrupts
 from pydantic import ValidationError
 
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError
+from kgbench.estimate import Estimate
 from kgbench.records import (
     DamagedRecordWarning,
     DatasetRef,
-    Estimate,
     LocalizerRef,
     Record,
     RecordStore,
@@ -138,9 +138,9 @@ def test_record_refuses(made: Record, change: dict[str, object]) -> None:
 )
 def test_estimate_refuses(parts: dict[str, float]) -> None:
     """An estimate is low <= value <= high or a reason."""
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValueError, match="low <= value <= high"):
         Estimate(n=3, **parts)
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValueError, match="low <= value <= high"):
         Estimate(n=3, undefined="why", value=1.0, low=0.0, high=2.0)
 
 

@@ -17,10 +17,11 @@ from kgbench.cli import main
 from kgbench.cli.figures import answer_of
 from kgbench.data import load_dataset, training_texts
 from kgbench.errors import InputError, UnknownNameError
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.published import published
 from kgbench.models import catalog
 from kgbench.models.trained import HOME
-from kgbench.records import Estimate, RecordStore
+from kgbench.records import RecordStore
 from kgbench.reproduction.claimed import (
     LEAST,
     Agreement,

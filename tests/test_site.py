@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 from kgbench.cli import main
 from kgbench.errors import DataError, InputError
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.model import Leaderboard
 from kgbench.leaderboard.serve import site_server, write_site
@@ -36,7 +37,7 @@ from kgbench.leaderboard.site.maps import map_data
 from kgbench.leaderboard.site.pages import POLICY, Pages
 from kgbench.leaderboard.site.ranks import STEPS, fact_ranks, read_ranks
 from kgbench.leaderboard.validate.known import known
-from kgbench.records import Estimate, LocalizerRef
+from kgbench.records import LocalizerRef
 from kgbench.sites.configurations import BEST, REST
 from tests import fake_boards, fake_runs
 

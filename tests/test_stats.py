@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t
 
+from kgbench.estimate import Estimate
 from kgbench.stats import (
-    Figure,
     difference,
     discordance,
     divides,
@@ -28,8 +28,8 @@ hits = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40
 
 def test_figure_json() -> None:
     """A figure is three numbers or a reason, never both and never neither."""
-    assert Figure(0.5, 0.4, 0.6, 9).to_json() == {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
-    assert Figure.missing("why", 3).to_json() == {"undefined": "why", "n": 3}
+    assert Estimate(0.5, 0.4, 0.6, 9).to_json() == {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
+    assert Estimate.missing("why", 3).to_json() == {"undefined": "why", "n": 3}
 
 
 @pytest.mark.parametrize(
@@ -45,19 +45,19 @@ def test_figure_json() -> None:
 def test_figure_refuses(numbers: tuple[float | None, float | None, float | None]) -> None:
     """Half a figure, NaN, an infinity and a value outside its interval are refused."""
     with pytest.raises(ValueError):
-        Figure(*numbers, 9)
+        Estimate(*numbers, 9)
 
 
 def test_figure_refuses_reason_with_numbers() -> None:
     """A figure that is undefined holds no numbers."""
     with pytest.raises(ValueError):
-        Figure(0.5, 0.4, 0.6, 9, "why")
+        Estimate(0.5, 0.4, 0.6, 9, "why")
 
 
 def test_one_minus() -> None:
     """1 - x turns the interval round, and leaves undefined undefined."""
-    assert Figure(0.25, 0.0, 0.5, 9).one_minus() == Figure(0.75, 0.5, 1.0, 9)
-    assert Figure.missing("why", 9).one_minus() == Figure.missing("why", 9)
+    assert Estimate(0.25, 0.0, 0.5, 9).one_minus() == Estimate(0.75, 0.5, 1.0, 9)
+    assert Estimate.missing("why", 9).one_minus() == Estimate.missing("why", 9)
 
 
 @given(n=st.integers(1, 60), draws=st.integers(1, 50), seed=st.integers(0, 9))

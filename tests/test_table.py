@@ -7,8 +7,8 @@ from fake_runs import RATES, record, rows
 
 from kgbench.board import render_table
 from kgbench.effects import METRICS
+from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text
-from kgbench.records import Estimate
 from kgbench.sites import CONFIGURATIONS
 
 HYBRID = "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation"

@@ -19,6 +19,7 @@ from kgbench.effects.columns import PromptColumns
 from kgbench.effects.contrasts import between_configurations
 from kgbench.effects.training_seeds import difference_over, mean_over, median_rank_over, over_seeds
 from kgbench.errors import DataError, InputError
+from kgbench.estimate import Estimate
 from kgbench.models.catalog import CARD
 from kgbench.models.delta import stored_hash
 from kgbench.models.trained import HOME
@@ -36,7 +37,7 @@ from kgbench.reproduction.measured import (
 )
 from kgbench.reproduction.page import page
 from kgbench.reproduction.report import REPORT, write_report
-from kgbench.stats import Figure, mean, median
+from kgbench.stats import mean, median
 from kgbench.training.recipes import Recipe, recipe
 from kgbench.training.zoo import build_recipe
 
@@ -68,7 +69,7 @@ def seeds_of(rates: Sequence[float], n: int = 60, seed: int = 0) -> tuple[Prompt
 def test_seeds_only_widen(low: float, high: float, by_seed: list[float]) -> None:
     """The value stays; both ends move outwards as far as seeds differ, whatever their order, and not at all where they do not."""
     value = float(np.mean(by_seed))
-    facts = Figure(value, value - low, value + high, 50)
+    facts = Estimate(value, value - low, value + high, 50)
     found = over_seeds(facts, np.array(by_seed))
     assert found.value == value and found.n == 50
     assert found.low is not None and found.high is not None
@@ -81,8 +82,8 @@ def test_seeds_only_widen(low: float, high: float, by_seed: list[float]) -> None
 
 def test_one_seed_says_nothing_of_others() -> None:
     with pytest.raises(ValueError, match="needs two of them, not 1"):
-        over_seeds(Figure(0.5, 0.4, 0.6, 9), np.array([0.5]))
-    missing = Figure.missing("why", 9)
+        over_seeds(Estimate(0.5, 0.4, 0.6, 9), np.array([0.5]))
+    missing = Estimate.missing("why", 9)
     assert over_seeds(missing, np.array([0.1, 0.2])) is missing
 
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from kgbench.answers.scoring import ScoredAnswer
 from kgbench.effects import recovery
-from kgbench.stats import Figure, hit_rate, mean
+from kgbench.estimate import Estimate
+from kgbench.stats import hit_rate, mean
 
 __all__ = ["FIGURES", "ConfigurationFigures", "PromptFigures", "figures_of"]
 
@@ -43,7 +44,7 @@ class ConfigurationFigures:
     """The figures of one configuration."""
 
     graft: str
-    figures: Mapping[str, Figure]
+    figures: Mapping[str, Estimate]
     """By the names in `FIGURES`."""
 
 
@@ -55,11 +56,11 @@ class PromptFigures:
     n: int
     """Number of facts."""
     configurations: tuple[ConfigurationFigures, ...]
-    colliding: Figure
+    colliding: Estimate
     """Share of the answers whose first token is another candidate's too."""
     sharers: float
     """How many other candidates have an answer's first token, on average."""
-    several: Figure
+    several: Estimate
     """Share of the answers that can begin with several tokens."""
     scored: float
     """Share of the candidates that had to be scored to their last token."""
@@ -85,7 +86,7 @@ def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> Promp
         for graft in dict.fromkeys(row.graft for row in answers)
     }
     facts = rows["PRE"]
-    figures: dict[str, dict[str, Figure]] = {graft: {} for graft in rows}
+    figures: dict[str, dict[str, Estimate]] = {graft: {} for graft in rows}
     for name, score in _SCORES.items():
         scores = {graft: np.array([score(row) for row in own]) for graft, own in rows.items()}
         for graft, figure in _means(name, scores).items():
@@ -104,7 +105,7 @@ def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> Promp
     )
 
 
-def _means(name: str, scores: Mapping[str, NDArray[Any]]) -> dict[str, Figure]:
+def _means(name: str, scores: Mapping[str, NDArray[Any]]) -> dict[str, Estimate]:
     centres = [float(np.mean(values)) for values in scores.values()]
     support = _SUPPORT.get(name, (min(centres), max(centres)))
     return {graft: mean(values, support) for graft, values in scores.items()}

@@ -15,9 +15,8 @@ from kgbench.answers.run import AnswersRun
 from kgbench.board.escape import csv_text
 from kgbench.board.footnotes import Footnotes
 from kgbench.board.wrap import wrapped
+from kgbench.estimate import Estimate
 from kgbench.numbers import number_text, percent_text
-from kgbench.records import Estimate
-from kgbench.stats import Figure
 
 __all__ = ["answers_csv", "answers_json", "render_answers"]
 
@@ -142,7 +141,7 @@ def _table(prompt: PromptFigures, heads: Mapping[str, str], notes: Footnotes) ->
     return tabulate(body, ["graft", *heads.values()], tablefmt="simple", disable_numparse=True)
 
 
-def _cell(figure: Figure, notes: Footnotes) -> str:
+def _cell(figure: Estimate, notes: Footnotes) -> str:
     return notes.cell(_estimate(figure))
 
 
@@ -150,8 +149,8 @@ def _facts(n: int) -> str:
     return f"{n} fact{'s' * (n > 1)}"
 
 
-def _estimate(figure: Figure) -> Estimate:
-    return Estimate(**figure.to_json())
+def _estimate(figure: Estimate) -> Estimate:
+    return figure.rounded()
 
 
 def _legend() -> str:

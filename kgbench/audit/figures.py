@@ -22,9 +22,9 @@ from kgbench.effects.detectable import (
 from kgbench.effects.ratios import no_gain
 from kgbench.effects.scores import check_metric
 from kgbench.effects.variance import SOURCES, Components, components, spread
+from kgbench.estimate import Estimate
 from kgbench.stats import (
     FEW,
-    Figure,
     Resampled,
     linearised,
     mean_of,
@@ -64,14 +64,14 @@ class Quantity:
     """The recovery of a configuration, or the area, and how far it varies."""
 
     label: str
-    value: Figure
+    value: Estimate
     """Mean over wordings and seeds; its interval is over facts."""
-    by_wording: Mapping[str, Figure]
+    by_wording: Mapping[str, Estimate]
     """Means over seeds."""
-    by_seed: Mapping[str, Figure]
+    by_seed: Mapping[str, Estimate]
     """Means over wordings."""
-    wordings_sd: Figure
-    seeds_sd: Figure
+    wordings_sd: Estimate
+    seeds_sd: Estimate
     components: Components | None
     """None where no wording has a value, or too few facts came out otherwise than the rest."""
     detectable: Mapping[str, Detectable]
@@ -83,7 +83,7 @@ class Quantity:
     """Whether a seed has a part in it; if not, no variance is due to seeds."""
 
     @property
-    def parts(self) -> dict[str, Figure]:
+    def parts(self) -> dict[str, Estimate]:
         """The variance of one figure, of one wording and one seed, by what it is from; empty where there are no components."""
         if self.components is None:
             return {}
@@ -119,7 +119,7 @@ class Difference:
     """Two methods' recovery of one configuration over the same facts and wordings."""
 
     label: str
-    value: Figure
+    value: Estimate
     """The second's less the first's."""
     detectable: Mapping[str, Detectable]
 
@@ -233,7 +233,7 @@ class _View:
         n, seeds = method.n, method.seeds
         wordings = [wording for wording in method.wordings if wording not in left_out]
         if not wordings:
-            nothing = Figure.missing(next(iter(left_out.values())), n)
+            nothing = Estimate.missing(next(iter(left_out.values())), n)
             return Quantity(
                 label,
                 nothing,
@@ -286,9 +286,9 @@ class _View:
         )
 
 
-def nil(n: int) -> Figure:
+def nil(n: int) -> Estimate:
     """What is 0 by definition."""
-    return Figure(0.0, 0.0, 0.0, n)
+    return Estimate(0.0, 0.0, 0.0, n)
 
 
 def _seedless(found: dict[str, Detectable], *methods: Method) -> dict[str, Detectable]:
@@ -313,7 +313,7 @@ def _few(ratios: Sequence[Ratio], anchors: Sequence[int] = (0, 1)) -> str:
     )
 
 
-def _spread(of: Sequence[Resampled], n: int) -> Figure:
+def _spread(of: Sequence[Resampled], n: int) -> Estimate:
     return spread(np.array([one.draws for one in of]), np.array([one.value for one in of]), n)
 
 

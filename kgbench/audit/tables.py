@@ -14,9 +14,8 @@ from kgbench.audit.sentences import notes_of, verdict_of
 from kgbench.board.footnotes import Footnotes
 from kgbench.board.wrap import wrapped
 from kgbench.effects.detectable import SCOPES, Detectable
+from kgbench.estimate import Estimate
 from kgbench.numbers import number_text
-from kgbench.records import Estimate
-from kgbench.stats import Figure
 
 __all__ = ["render_audit"]
 
@@ -137,7 +136,7 @@ def _parts(some: Sequence[Quantity], notes: Footnotes) -> str:
     for one in some:
         if not (parts := one.parts):
             rows.append(
-                [one.label, *[notes.cell(Estimate(n=0, undefined=one.undefined))] * len(PARTS), "–"]
+                [one.label, *[notes.cell(Estimate.missing(one.undefined or ""))] * len(PARTS), "–"]
             )
             continue
         total = sum(figure.value or 0.0 for figure in parts.values())
@@ -171,7 +170,7 @@ def _smallest(
 
 def _detectable(one: Detectable, notes: Footnotes) -> str:
     if one.smallest is None:
-        return notes.cell(Estimate(n=one.n, undefined=one.undefined))
+        return notes.cell(Estimate.missing(one.undefined or "", one.n))
     return number_text(one.smallest)
 
 
@@ -183,18 +182,18 @@ def _facts(one: Detectable, difference: float) -> str:
     return f"{found:,}" if isinstance(found, int) else "no number"
 
 
-def _cell(figure: Figure, notes: Footnotes) -> str:
-    return notes.cell(Estimate(**figure.to_json()))
+def _cell(figure: Estimate, notes: Footnotes) -> str:
+    return notes.cell(figure.rounded())
 
 
-def _plain(figure: Figure | None) -> str:
+def _plain(figure: Estimate | None) -> str:
     return "–" if figure is None or figure.value is None else number_text(figure.value)
 
 
-def _scaled(figure: Figure, by: float) -> Figure:
+def _scaled(figure: Estimate, by: float) -> Estimate:
     if figure.value is None or figure.low is None or figure.high is None:
         return figure
-    return Figure(figure.value * by, figure.low * by, figure.high * by, figure.n)
+    return Estimate(figure.value * by, figure.low * by, figure.high * by, figure.n)
 
 
 def _counted(n: int, what: str) -> str:

@@ -10,8 +10,9 @@ from tabulate import tabulate
 from kgbench.board.comparison import Compared, Comparison
 from kgbench.board.footnotes import Footnotes
 from kgbench.board.wrap import wrapped
+from kgbench.estimate import Estimate
 from kgbench.numbers import number_text
-from kgbench.records import Estimate, Record
+from kgbench.records import Record
 
 __all__ = ["render_comparison"]
 

@@ -20,9 +20,9 @@ from kgbench.effects.paired import (
 )
 from kgbench.effects.scores import check_metric, score
 from kgbench.errors import InputError
-from kgbench.records import Estimate, Record
+from kgbench.estimate import Estimate
+from kgbench.records import Record
 from kgbench.records.differing import Differing, differing
-from kgbench.stats import Figure
 
 __all__ = ["Compared", "Comparison", "SharedFacts", "compare_records"]
 
@@ -208,9 +208,9 @@ def _rows(
             prompt.first.n,
             float(first[graft].mean()),
             float(second[graft].mean()),
-            _store(found),
-            _store(recoveries[graft]),
-            _store(_necessity(graft, recoveries, complements, prompt.first.n)),
+            found.rounded(),
+            recoveries[graft].rounded(),
+            _necessity(graft, recoveries, complements, prompt.first.n).rounded(),
             *_flipped(prompt, graft, hits),
         )
         for graft, found in differences.items()
@@ -230,23 +230,23 @@ def _areas(
         ):
             continue
         budgets = {f"top {point.budget:g}%": point.budget for point in mine.points}
-        found[prompt.name] = _store(area_difference(*prompt.scores(metric), budgets))
+        found[prompt.name] = area_difference(*prompt.scores(metric), budgets).rounded()
     return found
 
 
 def _necessity(
-    graft: str, recoveries: Mapping[str, Figure], complements: Mapping[str, str], n: int
-) -> Figure:
+    graft: str, recoveries: Mapping[str, Estimate], complements: Mapping[str, str], n: int
+) -> Estimate:
     """1 - recovery(S^C), so that its difference is that of the complement's recovery with the sign changed."""
     other = complements.get(graft, "")
     if graft in ("PRE", "SFT"):
-        return Figure.missing(f"{graft} is no graft, and necessity is asked of grafts", n)
+        return Estimate.missing(f"{graft} is no graft, and necessity is asked of grafts", n)
     if other not in recoveries:
-        return Figure.missing("its complement was not run in both", n)
+        return Estimate.missing("its complement was not run in both", n)
     found = recoveries[other]
     if found.value is None or found.low is None or found.high is None:
         return found
-    return Figure(0.0 - found.value, 0.0 - found.high, 0.0 - found.low, found.n)
+    return Estimate(0.0 - found.value, 0.0 - found.high, 0.0 - found.low, found.n)
 
 
 def _flipped(
@@ -319,7 +319,3 @@ def _named(record: Record) -> dict[str, Any]:
 
 def _told(record: Record) -> str:
     return f"{record.identity.localizer.name} on {record.model} ({record.identity.dataset.name})"
-
-
-def _store(figure: Figure) -> Estimate:
-    return Estimate(**figure.to_json())

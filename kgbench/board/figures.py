@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import isclose
 
 from kgbench.effects import METRICS
-from kgbench.records import Estimate, Planted, Record
+from kgbench.estimate import Estimate
+from kgbench.records import Planted, Record
 
 __all__ = ["Changed", "Named", "changed_figures", "figures", "from_rows"]
 

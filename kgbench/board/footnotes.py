@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, reason_text
-from kgbench.records import NOT_APPLICABLE, Estimate, Row
+from kgbench.records import NOT_APPLICABLE, Row
 
 __all__ = ["Footnotes"]
 

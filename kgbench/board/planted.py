@@ -9,8 +9,9 @@ from tabulate import tabulate
 
 from kgbench.board.footnotes import Footnotes
 from kgbench.board.wrap import wrapped
+from kgbench.estimate import Estimate
 from kgbench.numbers import number_text
-from kgbench.records import Effect, Estimate, Planted, Record
+from kgbench.records import Effect, Planted, Record
 
 __all__ = ["PLANTS_LEGEND", "planted_block", "render_plants"]
 

@@ -11,8 +11,9 @@ from kgbench.board.footnotes import Footnotes
 from kgbench.board.planted import planted_block
 from kgbench.board.wrap import text_width, wrapped
 from kgbench.effects import verdict_of
+from kgbench.estimate import Estimate
 from kgbench.numbers import count_text, duration_text, number_text, significant_text
-from kgbench.records import Cost, Estimate, Record, Row
+from kgbench.records import Cost, Record, Row
 
 __all__ = ["render_table"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from kgbench.effects.columns import PromptColumns
 from kgbench.effects.contrasts import between_configurations, between_prompts
+from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text
-from kgbench.records import Estimate, Record
-from kgbench.stats import Figure
+from kgbench.records import Record
 from kgbench.testing import decide
 from kgbench.testing.sentences import sentence
 from kgbench.testing.undecided import tell_undecided
@@ -78,10 +78,10 @@ class Claim:
         )
 
     def _difference(
-        self, figure: Figure, short: str, what: str, bounds: Mapping[str, float]
+        self, figure: Estimate, short: str, what: str, bounds: Mapping[str, float]
     ) -> None:
         __tracebackhide__ = True
-        estimate = Estimate(**figure.to_json())
+        estimate = figure.rounded()
         self.note(f"{short} {figure_text(estimate)}")
         self._keeps(estimate, what, bounds)
 

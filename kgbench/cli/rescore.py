@@ -16,8 +16,9 @@ from kgbench.errors import InputError
 
 if TYPE_CHECKING:
     from kgbench.board.figures import Changed
+    from kgbench.estimate import Estimate
     from kgbench.leaderboard.entries import Entry
-    from kgbench.records import Estimate, Record
+    from kgbench.records import Record
 
 
 @click.command(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kgbench.records import FIGURES, NOT_APPLICABLE, Estimate, Row
+from kgbench.estimate import Estimate
+from kgbench.records import FIGURES, NOT_APPLICABLE, Row
 
 __all__ = ["with_absent"]
 
@@ -44,11 +45,11 @@ def _explained(row: Row, absent: Mapping[str, str], complements: Mapping[str, st
     ):
         return row
     reason = f"its complement {other} is not applicable: {absent[other]}"
-    return row.model_copy(update={"necessity": Estimate(n=row.n, undefined=reason)})
+    return row.model_copy(update={"necessity": Estimate.missing(reason, row.n)})
 
 
 def _absent(like: Row, graft: str, reason: str) -> Row:
-    nothing = Estimate(n=0, undefined=reason)
+    nothing = Estimate.missing(reason)
     return Row(
         prompt=like.prompt,
         graft=graft,

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgbench.effects.ranking import auroc, chance_precision, graded_precision
-from kgbench.records import NOT_APPLICABLE, Estimate, rounded
+from kgbench.estimate import Estimate, rounded
+from kgbench.records import NOT_APPLICABLE
 from kgbench.sites import Graft, Site, SiteScores, parse_graft
 from kgbench.sites.configurations import canonical
-from kgbench.stats import Figure
 
 __all__ = ["Ground", "against_truth", "by_place"]
 
@@ -86,9 +86,11 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
         "n_units": len(moved),
         "n_true": len(true),
         "k": len(ground.planted),
-        "graded_precision": _store(_graded(found if scores is not None else None, known, why_none)),
+        "graded_precision": _graded(
+            found if scores is not None else None, known, why_none
+        ).rounded(),
         "chance": None if chance is None else rounded(chance),
-        "auroc_decoy": _store(auroc(np.array([found[place] for place in against]), planted))
+        "auroc_decoy": auroc(np.array([found[place] for place in against]), planted).rounded()
         if against
         else None,
     }
@@ -96,11 +98,11 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
 
 def _graded(
     found: Mapping[Place, float] | None, relevance: Mapping[Place, float] | None, why_none: str
-) -> Figure:
+) -> Estimate:
     if found is None:
-        return Figure.missing(NOT_APPLICABLE + why_none, 0)
+        return Estimate.missing(NOT_APPLICABLE + why_none, 0)
     if relevance is None:
-        return Figure.missing(UNMEASURED, 0)
+        return Estimate.missing(UNMEASURED, 0)
     return graded_precision(np.array([found[place] for place in relevance]), _values(relevance))
 
 
@@ -125,7 +127,3 @@ def by_place(scores: SiteScores, everywhere: bool) -> dict[Place, float]:
 
 def _place(site: Site, everywhere: bool) -> Place:
     return (site.layer, site.component) if everywhere else tuple(site)
-
-
-def _store(figure: Figure) -> Estimate:
-    return Estimate(**figure.to_json())

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from kgbench.effects.columns import PromptColumns
 from kgbench.effects.ratios import no_gain
-from kgbench.stats import Figure, Parts, ratio
+from kgbench.estimate import Estimate
+from kgbench.stats import Parts, ratio
 
 __all__ = ["between_configurations", "between_prompts", "contrast"]
 
@@ -23,7 +24,7 @@ Scores = Mapping[str, Array]
 
 def between_configurations(
     prompt: PromptColumns, metric: str, first: str, second: str, share: float = 1.0
-) -> Figure:
+) -> Estimate:
     """recovery(first) - share * recovery(second) on one prompt.
 
     Args:
@@ -53,7 +54,9 @@ def contrast(scores: Scores, first: str, second: str, share: float = 1.0) -> Par
     ] - pre
 
 
-def between_prompts(first: PromptColumns, second: PromptColumns, metric: str, graft: str) -> Figure:
+def between_prompts(
+    first: PromptColumns, second: PromptColumns, metric: str, graft: str
+) -> Estimate:
     """How much nearer a configuration comes to the donor on one prompt than on another, over the facts that both have.
 
     m(S) - m(SFT) on the first less that on the second, divided by the mean of m(SFT) - m(PRE) over both, m being the mean over facts. Where
@@ -67,7 +70,7 @@ def between_prompts(first: PromptColumns, second: PromptColumns, metric: str, gr
     """
     shared = np.intersect1d(first.facts, second.facts)
     if not len(shared):
-        return Figure.missing(f"{first.name} and {second.name} have no fact in common", 0)
+        return Estimate.missing(f"{first.name} and {second.name} have no fact in common", 0)
     scores = [
         {name: values[np.isin(p.facts, shared)] for name, values in p.scores(metric).items()}
         for p in (first, second)
@@ -84,9 +87,9 @@ def between_prompts(first: PromptColumns, second: PromptColumns, metric: str, gr
     return ratio(nearer, added)
 
 
-def _missing(scores: Scores, grafts: tuple[str, ...], n: int) -> Figure | None:
+def _missing(scores: Scores, grafts: tuple[str, ...], n: int) -> Estimate | None:
     unknown = [graft for graft in grafts if graft not in scores]
-    return Figure.missing(f"{' and '.join(unknown)} not run", n) if unknown else None
+    return Estimate.missing(f"{' and '.join(unknown)} not run", n) if unknown else None
 
 
 def _numbers(scores: Scores) -> dict[str, Array]:

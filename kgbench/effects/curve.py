@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgbench.effects.ratios import no_gain, recovery
-from kgbench.stats import Figure, ratio
+from kgbench.estimate import Estimate
+from kgbench.stats import ratio
 
 __all__ = ["area", "contrasts", "points", "weights"]
 
@@ -50,7 +51,7 @@ def weights(budgets: Array) -> NDArray[np.float64]:
     return found
 
 
-def points(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> dict[str, Figure]:
+def points(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> dict[str, Estimate]:
     """Recovery at each budget.
 
     Args:
@@ -60,7 +61,7 @@ def points(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> dict[st
     return {label: recovery(scores, label) for label in budgets}
 
 
-def area(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> Figure:
+def area(scores: Mapping[str, Array], budgets: Mapping[str, float]) -> Estimate:
     """The area under the curve, as one ratio of means.
 
     Args:

@@ -24,7 +24,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import t
 
-from kgbench.stats import LEVEL, Figure
+from kgbench.estimate import Estimate
+from kgbench.stats import LEVEL
 
 __all__ = ["Contrast", "contrasts", "effects", "log_odds", "seed_deviation"]
 
@@ -91,7 +92,7 @@ def effects(
     seeds: Int[np.ndarray, " run"],
     chosen: Sequence[Contrast],
     level: float = LEVEL,
-) -> list[Figure]:
+) -> list[Estimate]:
     """The effect of each contrast, with Student's interval.
 
     Args:
@@ -105,18 +106,18 @@ def effects(
     model = _model(chosen, signs, seeds) if n else np.empty((0, 1))
     if n == 0 or np.linalg.matrix_rank(model) < model.shape[1]:
         reason = f"{n} runs do not tell the design's effects from each other and from the seeds"
-        return [Figure.missing(reason, n) for _ in chosen]
+        return [Estimate.missing(reason, n) for _ in chosen]
     inverse = np.linalg.inv(model.T @ model)
     solution = inverse @ model.T @ values
     freedom = n - model.shape[1]
     if freedom < 1:
         reason = f"{n} runs leave no degrees of freedom for the error: a cell needs a second seed"
-        return [Figure.alone(solution[i], n, reason) for i in range(len(chosen))]
+        return [Estimate.alone(solution[i], n, reason) for i in range(len(chosen))]
     variance = float(np.sum((values - model @ solution) ** 2)) / freedom
     quantile = float(t.ppf((1 + level) / 2, freedom))
     margins = [quantile * sqrt(variance * inverse[i, i]) for i in range(len(chosen))]
     return [
-        Figure.hull(solution[i], n, (solution[i] - margin, solution[i] + margin))
+        Estimate.hull(solution[i], n, (solution[i] - margin, solution[i] + margin))
         for i, margin in enumerate(margins)
     ]
 

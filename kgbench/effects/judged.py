@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from kgbench.effects.pooled import effects_of
 from kgbench.effects.verdict import verdict
+from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, number_text, reason_text
-from kgbench.records import NOT_APPLICABLE, Effect, Estimate, Pathway, Planted, Record, Row
+from kgbench.records import NOT_APPLICABLE, Effect, Pathway, Planted, Record, Row
 from kgbench.sites import Graft, parse_graft
 from kgbench.sites.configurations import BEST, REST, canonical
 
@@ -42,7 +43,7 @@ def best_effects(record: Record, facts: pa.Table) -> tuple[Effect, dict[str, Eff
     """What the best-ranked sites carry, pooled over the prompts and on each."""
     if BEST not in record.not_applicable:
         return effects_of(facts, BEST, REST, record.metric)
-    nothing = Estimate(n=0, undefined=NOT_APPLICABLE + record.not_applicable[BEST])
+    nothing = Estimate.missing(NOT_APPLICABLE + record.not_applicable[BEST])
     absent = Effect(sufficiency=nothing, necessity=nothing)
     return absent, {row.prompt: absent for row in record.rows}
 

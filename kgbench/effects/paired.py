@@ -15,7 +15,8 @@ from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.effects.curve import contrasts
 from kgbench.effects.ratios import no_gain
 from kgbench.effects.summary import SUPPORT
-from kgbench.stats import Figure, difference, mean, ratio_difference
+from kgbench.estimate import Estimate
+from kgbench.stats import difference, mean, ratio_difference
 
 __all__ = [
     "PairedPrompt",
@@ -87,7 +88,7 @@ def paired_prompts(
             yield PairedPrompt(name, mine, theirs, (len(ids[0] - ids[1]), len(ids[1] - ids[0])))
 
 
-def mean_differences(prompt: PairedPrompt, metric: str) -> dict[str, Figure]:
+def mean_differences(prompt: PairedPrompt, metric: str) -> dict[str, Estimate]:
     """m(second) - m(first) of each configuration that both runs have.
 
     The imagined facts of a difference lie as far from 0 as two scores of the metric can be apart, or where these have no bounds, as the
@@ -102,7 +103,7 @@ def mean_differences(prompt: PairedPrompt, metric: str) -> dict[str, Figure]:
     return {graft: _difference(first[graft], second[graft], reach) for graft in prompt.shared}
 
 
-def _difference(first: Array, second: Array, reach: float) -> Figure:
+def _difference(first: Array, second: Array, reach: float) -> Estimate:
     if first.dtype == bool:
         return difference(second, first)
     return mean(second - first, (-reach, reach))
@@ -115,7 +116,7 @@ def _reach(metric: str, scores: Sequence[Array]) -> float:
     return high - low
 
 
-def recovery_difference(first: Scores, second: Scores, graft: str) -> Figure:
+def recovery_difference(first: Scores, second: Scores, graft: str) -> Estimate:
     """recovery(second) - recovery(first) of a configuration that both runs have; PRE and SFT have 0 by definition.
 
     Args:
@@ -126,11 +127,11 @@ def recovery_difference(first: Scores, second: Scores, graft: str) -> Figure:
     if (reason := _no_gain(first, second)) is not None:
         return reason
     if graft in ("PRE", "SFT"):
-        return Figure(0.0, 0.0, 0.0, len(first["PRE"]))
+        return Estimate(0.0, 0.0, 0.0, len(first["PRE"]))
     return ratio_difference(_contrasts(first, graft), _contrasts(second, graft))
 
 
-def area_difference(first: Scores, second: Scores, budgets: Mapping[str, float]) -> Figure:
+def area_difference(first: Scores, second: Scores, budgets: Mapping[str, float]) -> Estimate:
     """area(second) - area(first) under the curve of recovery over budgets that both runs have.
 
     Args:
@@ -143,11 +144,11 @@ def area_difference(first: Scores, second: Scores, budgets: Mapping[str, float])
     return ratio_difference(contrasts(first, budgets), contrasts(second, budgets))
 
 
-def _no_gain(first: Scores, second: Scores) -> Figure | None:
+def _no_gain(first: Scores, second: Scores) -> Estimate | None:
     """The undefined figure where in one of the runs there is nothing to be recovered."""
     for which, scores in (("first", first), ("second", second)):
         if (reason := no_gain(scores)) is not None:
-            return Figure.missing(f"in the {which} run {reason.undefined}", reason.n)
+            return Estimate.missing(f"in the {which} run {reason.undefined}", reason.n)
     return None
 
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.effects.ratios import necessity, sufficiency
-from kgbench.records import Effect, Estimate, facts_table
-from kgbench.stats import Figure
+from kgbench.records import Effect, facts_table
 
 __all__ = ["effects_of"]
 
@@ -56,10 +55,6 @@ def _number(values: Array) -> Array:
 
 def _effect(scores: dict[str, Array], graft: str, complement: str) -> Effect:
     return Effect(
-        sufficiency=_store(sufficiency(scores, graft)),
-        necessity=_store(necessity(scores, graft, {graft: complement})),
+        sufficiency=sufficiency(scores, graft),
+        necessity=necessity(scores, graft, {graft: complement}),
     )
-
-
-def _store(figure: Figure) -> Estimate:
-    return Estimate(**figure.to_json())

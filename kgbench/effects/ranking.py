@@ -36,8 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata, spearmanr
 
+from kgbench.estimate import Estimate
 from kgbench.records import NO_INTERVAL_OF_SITES
-from kgbench.stats import Figure
 
 __all__ = [
     "LEAST",
@@ -55,7 +55,7 @@ LEAST = 0.05
 """Relevance below which a place never counts as relevant."""
 
 
-def graded_precision(scores: Array, relevance: Array) -> Figure:
+def graded_precision(scores: Array, relevance: Array) -> Estimate:
     """The mean of average precision over thresholds of relevance.
 
     Args:
@@ -64,11 +64,11 @@ def graded_precision(scores: Array, relevance: Array) -> Figure:
     """
     weighed = list(_thresholds(relevance))
     if not weighed:
-        return Figure.missing(_nothing_to_rank(relevance), len(relevance))
+        return Estimate.missing(_nothing_to_rank(relevance), len(relevance))
     value = sum(
         weight * _precision(scores, relevance >= threshold) for threshold, weight in weighed
     )
-    return Figure.alone(min(float(value), 1.0), len(relevance), NO_INTERVAL_OF_SITES)
+    return Estimate.alone(min(float(value), 1.0), len(relevance), NO_INTERVAL_OF_SITES)
 
 
 def chance_precision(relevance: Array) -> float | None:
@@ -109,7 +109,7 @@ def _nothing_to_rank(relevance: Array) -> str:
     return f"no place has a relevance above {LEAST:g}, so that there is nothing to find among {n} places"
 
 
-def auroc(scores: Array, truth: Array) -> Figure:
+def auroc(scores: Array, truth: Array) -> Estimate:
     """The probability that a planted site is ranked above another, ties counting a half (the Mann-Whitney statistic).
 
     Args:
@@ -118,14 +118,14 @@ def auroc(scores: Array, truth: Array) -> Figure:
     """
     n, k = len(truth), int(np.count_nonzero(truth))
     if not 0 < k < n:
-        return Figure.missing(_one_kind(n, k), n)
+        return Estimate.missing(_one_kind(n, k), n)
     ranks = rankdata(scores)
     value = float((ranks[np.asarray(truth, bool)].sum() - k * (k + 1) / 2) / (k * (n - k)))
     value = min(max(value, 0.0), 1.0)
-    return Figure.alone(value, n, NO_INTERVAL_OF_SITES)
+    return Estimate.alone(value, n, NO_INTERVAL_OF_SITES)
 
 
-def average_precision(scores: Array, truth: Array) -> Figure:
+def average_precision(scores: Array, truth: Array) -> Estimate:
     """The mean, over relevant places, of the precision down to each of them.
 
     Args:
@@ -134,8 +134,8 @@ def average_precision(scores: Array, truth: Array) -> Figure:
     """
     n, k = len(truth), int(np.count_nonzero(truth))
     if not 0 < k < n:
-        return Figure.missing(_one_kind(n, k), n)
-    return Figure.alone(_precision(scores, truth), n, NO_INTERVAL_OF_SITES)
+        return Estimate.missing(_one_kind(n, k), n)
+    return Estimate.alone(_precision(scores, truth), n, NO_INTERVAL_OF_SITES)
 
 
 def _precision(scores: Array, truth: Array) -> float:
@@ -168,7 +168,7 @@ def _one_kind(n: int, k: int) -> str:
     return f"{'all' if k else 'none'} of the {n} sites are planted ones, so that there is nothing to separate"
 
 
-def agreement(first: Array, second: Array) -> Figure:
+def agreement(first: Array, second: Array) -> Estimate:
     """Spearman's correlation of two maps of the same sites.
 
     Args:
@@ -177,9 +177,9 @@ def agreement(first: Array, second: Array) -> Figure:
     """
     n = len(first)
     if n < 4 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return Figure.missing(
+        return Estimate.missing(
             "a map whose scores are all equal, or of fewer than four sites, has no order to compare",
             n,
         )
     value = float(np.clip(spearmanr(first, second).statistic, -1, 1))
-    return Figure.alone(value, n, NO_INTERVAL_OF_SITES)
+    return Estimate.alone(value, n, NO_INTERVAL_OF_SITES)

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kgbench.estimate import Estimate
 from kgbench.sites import PATHWAYS, complement
-from kgbench.stats import Figure, difference, divides, ratio
+from kgbench.stats import difference, divides, ratio
 
 __all__ = ["COMPLEMENTS", "gain", "necessity", "no_gain", "recovery", "sufficiency", "synergy"]
 
@@ -36,12 +37,12 @@ COMPLEMENTS: Mapping[str, str] = {
 """Of each pathway configuration, the one that treats all other tokens; nothing treated is the recipient."""
 
 
-def gain(scores: Scores) -> Figure:
+def gain(scores: Scores) -> Estimate:
     """m(SFT) - m(PRE), what finetuning added: the denominator of every recovery."""
     return difference(scores["SFT"], scores["PRE"])
 
 
-def recovery(scores: Scores, graft: str) -> Figure:
+def recovery(scores: Scores, graft: str) -> Estimate:
     """The share of what finetuning added that the configuration brings.
 
     PRE has 0 and SFT has 1 by definition, without an interval's width.
@@ -51,22 +52,22 @@ def recovery(scores: Scores, graft: str) -> Figure:
         graft: The configuration.
     """
     if graft not in scores:
-        return Figure.missing(f"{graft} was not run", len(scores["PRE"]))
+        return Estimate.missing(f"{graft} was not run", len(scores["PRE"]))
     if (reason := no_gain(scores)) is not None:
         return reason
     if graft in ("PRE", "SFT"):
         exact = float(graft == "SFT")
-        return Figure(exact, exact, exact, len(scores["PRE"]))
+        return Estimate(exact, exact, exact, len(scores["PRE"]))
     pre, sft, own = (_number(scores[name]) for name in ("PRE", "SFT", graft))
     return ratio(own - pre, sft - pre)
 
 
-def sufficiency(scores: Scores, graft: str) -> Figure:
+def sufficiency(scores: Scores, graft: str) -> Estimate:
     """recovery(S): what the sites bring by themselves."""
     return recovery(scores, graft)
 
 
-def necessity(scores: Scores, graft: str, complements: Mapping[str, str] = COMPLEMENTS) -> Figure:
+def necessity(scores: Scores, graft: str, complements: Mapping[str, str] = COMPLEMENTS) -> Estimate:
     """1 - recovery(S^C): what is lost where only these sites lack the finetuned weights.
 
     Args:
@@ -76,13 +77,13 @@ def necessity(scores: Scores, graft: str, complements: Mapping[str, str] = COMPL
     """
     n = len(scores["PRE"])
     if graft in ("PRE", "SFT"):
-        return Figure.missing(f"{graft} is no graft, and necessity is asked of grafts", n)
+        return Estimate.missing(f"{graft} is no graft, and necessity is asked of grafts", n)
     if complements.get(graft) not in scores:
-        return Figure.missing("its complement was not run", n)
+        return Estimate.missing("its complement was not run", n)
     return recovery(scores, complements[graft]).one_minus()
 
 
-def synergy(scores: Scores, first: str = "FE", second: str = "LT", both: str = "FE+LT") -> Figure:
+def synergy(scores: Scores, first: str = "FE", second: str = "LT", both: str = "FE+LT") -> Estimate:
     """sufficiency(both) - sufficiency(first) - sufficiency(second), as one ratio of paired contrasts.
 
     Args:
@@ -98,7 +99,7 @@ def synergy(scores: Scores, first: str = "FE", second: str = "LT", both: str = "
             if missing[1:]
             else f"{missing[0]} was"
         )
-        return Figure.missing(f"{names} not run", n)
+        return Estimate.missing(f"{names} not run", n)
     if (reason := no_gain(scores)) is not None:
         return reason
     pre, sft, one, two, union = (
@@ -107,7 +108,7 @@ def synergy(scores: Scores, first: str = "FE", second: str = "LT", both: str = "
     return ratio(union - one - two + pre, sft - pre)
 
 
-def no_gain(scores: Scores) -> Figure | None:
+def no_gain(scores: Scores) -> Estimate | None:
     """The undefined figure where the denominator is not told from 0."""
     pre, sft = (_number(scores[name]) for name in ("PRE", "SFT"))
     if divides(sft - pre):
@@ -118,7 +119,7 @@ def no_gain(scores: Scores) -> Figure | None:
         if found.low is not None
         else f"undefined: {found.undefined}"
     )
-    return Figure.missing(
+    return Estimate.missing(
         f"m(SFT) - m(PRE) = {interval} over {found.n} facts is not told from 0, and a ratio to it means nothing",
         found.n,
     )

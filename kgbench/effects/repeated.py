@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from kgbench.effects.ranking import agreement
 from kgbench.effects.scores import DEFAULT_METRIC, score
-from kgbench.records import Estimate, Record, SiteScore
+from kgbench.estimate import Estimate
+from kgbench.records import Record, SiteScore
 
 __all__ = ["TOLERANCES", "MapRepeat", "OtherRow", "Repeat", "Repeated", "repeated", "repeated_map"]
 
@@ -228,7 +229,7 @@ def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRe
     spread = float(np.ptp(a)) or float(np.max(np.abs(a), initial=0.0))
     largest = float(np.max(np.abs(a - b), initial=0.0))
     return MapRepeat(
-        Estimate(**agreement(a, b).to_json()),
+        agreement(a, b).rounded(),
         largest,
         SCORES * spread,
         len(set(first) ^ set(second)),

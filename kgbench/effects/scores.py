@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgbench.errors import UnknownNameError
-from kgbench.stats import Figure, hit_rate
+from kgbench.estimate import Estimate
+from kgbench.stats import hit_rate
 
 __all__ = ["DEFAULT_METRIC", "LOG_RANK", "METRICS", "check_metric", "name_prior", "score"]
 
@@ -70,7 +71,7 @@ def score(columns: Mapping[str, Array], metric: str) -> Array:
     return np.asarray(columns[name], float)
 
 
-def name_prior(targets: Array, k: int = 5) -> Figure:
+def name_prior(targets: Array, k: int = 5) -> Estimate:
     """The hit rate of always predicting the k most frequent first tokens of these facts.
 
     The tokens are chosen on the facts that they are scored on, which favours this baseline.

@@ -16,17 +16,17 @@ from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.effects.ratios import COMPLEMENTS, gain, necessity, recovery, synergy
 from kgbench.effects.scores import DEFAULT_METRIC, METRICS, check_metric, name_prior
 from kgbench.effects.verdict import verdict
+from kgbench.estimate import Estimate
 from kgbench.records import (
     NO_INTERVAL_OF_RANKS,
     NOT_APPLICABLE,
     Curve,
     CurvePoint,
-    Estimate,
     Row,
     facts_table,
 )
 from kgbench.sites import BASELINES, PATHWAYS
-from kgbench.stats import Figure, mean, median
+from kgbench.stats import mean, median
 
 __all__ = ["Summary", "means", "summarize"]
 
@@ -101,7 +101,7 @@ def summarize(
         )
     ]
     curves = {p.name: _curve(p, metric, budgets) for p in prompts} if budgets else None
-    priors = {p.name: _store(name_prior(p.columns["PRE"]["target"])) for p in prompts}
+    priors = {p.name: name_prior(p.columns["PRE"]["target"]).rounded() for p in prompts}
     synergies = {p.name: _synergy(p, metric, absent.get(p.name, {})) for p in prompts}
     return Summary(
         metric,
@@ -115,20 +115,18 @@ def summarize(
 
 def _synergy(prompt: PromptColumns, metric: str, absent: Mapping[str, str]) -> Estimate:
     if unknown := [graft for graft in ("FE", "LT", "FE+LT") if graft in absent]:
-        return Estimate(
-            n=0, undefined=f"{NOT_APPLICABLE}the method cannot express {' and '.join(unknown)}"
-        )
-    return _store(synergy(prompt.scores(metric)))
+        reason = f"{NOT_APPLICABLE}the method cannot express {' and '.join(unknown)}"
+        return Estimate.missing(reason)
+    return synergy(prompt.scores(metric)).rounded()
 
 
 def _curve(prompt: PromptColumns, metric: str, budgets: Mapping[str, float]) -> Curve:
     scores = prompt.scores(metric)
     recoveries = curve.points(scores, budgets)
     points = [
-        CurvePoint(budget=budgets[label], recovery=_store(figure))
-        for label, figure in recoveries.items()
+        CurvePoint(budget=budgets[label], recovery=figure) for label, figure in recoveries.items()
     ]
-    return Curve(points=tuple(points), area=_store(curve.area(scores, budgets)))
+    return Curve(points=tuple(points), area=curve.area(scores, budgets))
 
 
 def _rows(
@@ -136,10 +134,10 @@ def _rows(
 ) -> list[Row]:
     found = {m: means(prompt.scores(m), m) for m in METRICS}
     scores = prompt.scores(metric)
-    added = _store(gain(scores))
+    added = gain(scores)
     rows = []
     for graft in prompt.columns:
-        named = {("mrr" if m == "rr" else m): _store(found[m][graft]) for m in METRICS}
+        named = {("mrr" if m == "rr" else m): found[m][graft] for m in METRICS}
         other = complements.get(graft)
         ran = other if other in prompt.columns else None
         rows.append(
@@ -150,8 +148,8 @@ def _rows(
                 dropped=dropped,
                 **named,
                 **_ranks(prompt.columns[graft]["rank"]),
-                sufficiency=_store(recovery(scores, graft)),
-                necessity=_store(necessity(scores, graft, complements)),
+                sufficiency=recovery(scores, graft),
+                necessity=necessity(scores, graft, complements),
                 complement=ran,
                 gain=added,
             )
@@ -161,11 +159,11 @@ def _rows(
 
 def _ranks(ranks: Array) -> dict[str, Estimate]:
     """The mean of ranks, which has no interval, and their median."""
-    alone = Figure.alone(float(np.mean(ranks)), len(ranks), NO_INTERVAL_OF_RANKS)
-    return {"rank": _store(alone), "median_rank": _store(median(ranks))}
+    alone = Estimate.alone(float(np.mean(ranks)), len(ranks), NO_INTERVAL_OF_RANKS)
+    return {"rank": alone, "median_rank": median(ranks)}
 
 
-def means(scores: Mapping[str, Array], metric: str) -> dict[str, Figure]:
+def means(scores: Mapping[str, Array], metric: str) -> dict[str, Estimate]:
     """The mean of each configuration.
 
     Args:
@@ -175,7 +173,3 @@ def means(scores: Mapping[str, Array], metric: str) -> dict[str, Figure]:
     centres = [float(np.mean(values)) for values in scores.values()]
     support = SUPPORT.get(metric, (min(centres), max(centres)))
     return {graft: mean(values, support) for graft, values in scores.items()}
-
-
-def _store(figure: Figure) -> Estimate:
-    return Estimate(**figure.to_json())

@@ -22,7 +22,8 @@ from scipy.stats import t
 from kgbench.effects.columns import PromptColumns
 from kgbench.effects.contrasts import between_configurations, contrast
 from kgbench.errors import DataError
-from kgbench.stats import LEVEL, Figure, linearised, mean, median
+from kgbench.estimate import Estimate
+from kgbench.stats import LEVEL, linearised, mean, median
 
 __all__ = ["difference_over", "mean_over", "median_rank_over", "over_seeds"]
 
@@ -31,8 +32,10 @@ Seeds = Sequence[PromptColumns]
 
 
 def over_seeds(
-    facts: Figure, by_seed: Float[np.ndarray, " seeds"], support: tuple[float, float] = (-inf, inf)
-) -> Figure:
+    facts: Estimate,
+    by_seed: Float[np.ndarray, " seeds"],
+    support: tuple[float, float] = (-inf, inf),
+) -> Estimate:
     """A figure over facts, its interval widened to be one over facts and training seeds.
 
     Args:
@@ -54,10 +57,10 @@ def over_seeds(
         facts.value + hypot(facts.high - facts.value, margin),
     )
     low, high = np.clip(ends, *support)
-    return Figure.hull(facts.value, facts.n, (float(low), float(high)))
+    return Estimate.hull(facts.value, facts.n, (float(low), float(high)))
 
 
-def mean_over(seeds: Seeds, metric: str, graft: str) -> Figure:
+def mean_over(seeds: Seeds, metric: str, graft: str) -> Estimate:
     """The mean of a metric over facts and, where there are several, over seeds.
 
     Raises:
@@ -75,7 +78,7 @@ def mean_over(seeds: Seeds, metric: str, graft: str) -> Figure:
     return over_seeds(facts, values.mean(1), support if hits else (-inf, inf))
 
 
-def median_rank_over(seeds: Seeds, graft: str) -> Figure:
+def median_rank_over(seeds: Seeds, graft: str) -> Estimate:
     """The median rank over facts, its mean over seeds; intervals over facts are averaged, as if all seeds erred together.
 
     Raises:
@@ -87,12 +90,12 @@ def median_rank_over(seeds: Seeds, graft: str) -> Figure:
         return found[0]
     by_seed = np.array([(one.value, one.low, one.high) for one in found], float)
     value, low, high = map(float, by_seed.mean(0))
-    return over_seeds(Figure(value, low, high, found[0].n), by_seed[:, 0], (1.0, inf))
+    return over_seeds(Estimate(value, low, high, found[0].n), by_seed[:, 0], (1.0, inf))
 
 
 def difference_over(
     seeds: Seeds, metric: str, first: str, second: str, share: float = 1.0
-) -> Figure:
+) -> Estimate:
     """recovery(first) - share * recovery(second), each seed's with what its own finetuning added, over facts and seeds.
 
     Args:
@@ -111,7 +114,7 @@ def difference_over(
         return single[0]
     for figure in single:
         if figure.undefined:
-            return Figure.missing(
+            return Estimate.missing(
                 f"under one of {len(seeds)} training seeds: {figure.undefined}", figure.n
             )
     values = np.array(

@@ -35,7 +35,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from kgbench.stats import LEVEL, Figure
+from kgbench.estimate import Estimate
+from kgbench.stats import LEVEL
 
 __all__ = ["SOURCES", "Components", "components", "spread"]
 
@@ -69,13 +70,13 @@ class Components:
         """The estimate; 0 for a source that the design cannot tell, which then stands within another."""
         return float(self.drawn[source][0]) if source in self.drawn else 0.0
 
-    def figure(self, source: str) -> Figure:
+    def figure(self, source: str) -> Estimate:
         """A component with its interval over facts, for the wordings and seeds that were run."""
         if source not in self.drawn:
-            return Figure.missing(self._why_not(source), self.n)
+            return Estimate.missing(self._why_not(source), self.n)
         return figure_of(self.drawn[source], self.n)
 
-    def parts(self) -> dict[str, Figure]:
+    def parts(self) -> dict[str, Estimate]:
         """The variance of one figure, of one wording and one seed over n facts, by what it is from.
 
         `facts`, `wordings`, `seeds`, and `interaction`: what wordings and seeds do together, and what they do to single facts.
@@ -89,7 +90,7 @@ class Components:
         found["interaction"] = (
             figure_of(np.sum(within, axis=0), self.n)
             if within
-            else Figure.missing(self._why_not("interaction"), self.n)
+            else Estimate.missing(self._why_not("interaction"), self.n)
         )
         return found
 
@@ -137,7 +138,7 @@ def components(scores: Cube, counts: Array) -> Components:
     )
 
 
-def spread(draws: Float[np.ndarray, "several draws"], values: Array, n: int) -> Figure:
+def spread(draws: Float[np.ndarray, "several draws"], values: Array, n: int) -> Estimate:
     """The standard deviation of several figures, with its interval over facts.
 
     It holds the figures' own noise too, so that it is above 0 where nothing but facts differs; `components` takes that off.
@@ -148,20 +149,20 @@ def spread(draws: Float[np.ndarray, "several draws"], values: Array, n: int) -> 
         n: Number of facts.
     """
     if len(values) < 2:
-        return Figure.missing("one only, and a spread needs two", n)
+        return Estimate.missing("one only, and a spread needs two", n)
     return figure_of(np.append(np.std(values, ddof=1), np.std(draws, axis=0, ddof=1)), n)
 
 
-def figure_of(drawn: Array, n: int) -> Figure:
+def figure_of(drawn: Array, n: int) -> Estimate:
     """The figure of an estimate and its draws [1 + draws], with the draws' percentiles; a NaN counts against both ends."""
     rest, missing, tail = drawn[1:], np.isnan(drawn[1:]), (1 - LEVEL) / 2
     low = float(np.quantile(np.where(missing, -np.inf, rest), tail, method="lower"))
     high = float(np.quantile(np.where(missing, np.inf, rest), 1 - tail, method="higher"))
     if not (isfinite(low) and isfinite(high)):
-        return Figure.missing(
+        return Estimate.missing(
             f"{np.mean(missing):.1%} of the resamples of {n} facts have no value", n
         )
-    return Figure.hull(float(drawn[0]), n, (low, high))
+    return Estimate.hull(float(drawn[0]), n, (low, high))
 
 
 def _centred(scores: Cube) -> dict[str, tuple[Array, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from kgbench.estimate import Estimate
 from kgbench.numbers import (
     figure_text,
     number_text,
@@ -12,7 +13,7 @@ from kgbench.numbers import (
     reason_text,
     share_text,
 )
-from kgbench.records import Curve, Estimate, Row
+from kgbench.records import Curve, Row
 from kgbench.sites import PATHWAYS
 
 __all__ = ["verdict"]

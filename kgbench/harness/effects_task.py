@@ -16,10 +16,11 @@ from scipy.stats import norm
 from kgbench.effects import DEFAULT_METRIC, METRICS, necessity, score, sufficiency
 from kgbench.effects.scores import check_metric
 from kgbench.errors import UnknownNameError
+from kgbench.estimate import Estimate
 from kgbench.harness import REQUEST
 from kgbench.harness.scores import TokenScore
 from kgbench.sites import BASELINES, complement
-from kgbench.stats import LEVEL, Figure
+from kgbench.stats import LEVEL
 
 __all__ = ["EffectsTask"]
 
@@ -29,7 +30,10 @@ PATHS = ("FE", "LT", "FE+LT")
 CONFIGURATIONS = (*BASELINES, "ALL", *PATHS, *(complement(path) for path in PATHS))
 """What is run on every document, in one forward."""
 
-EFFECTS: Mapping[str, Callable[..., Figure]] = {"sufficiency": sufficiency, "necessity": necessity}
+EFFECTS: Mapping[str, Callable[..., Estimate]] = {
+    "sufficiency": sufficiency,
+    "necessity": necessity,
+}
 
 PARTS = ("", "_stderr", "_low", "_high")
 """Of each effect: the estimate, and the ends of its 95 % interval. lm-eval has no standard error for metrics of others, so one is given:
@@ -128,7 +132,7 @@ def _aggregate(effect: str, path: str, part: str, documents: list[list[float | b
 @lru_cache(maxsize=2 * len(PATHS))
 def _figure(
     effect: str, path: str, hits: bool, documents: tuple[tuple[float | bool, ...], ...]
-) -> Figure:
+) -> Estimate:
     """An effect with its interval; kept, since each of its parts is a metric of its own for lm-eval."""
     labels = (*BASELINES, _measured(effect, path))
     kind = bool if hits else float  # told apart, since equal numbers of either kind are one key

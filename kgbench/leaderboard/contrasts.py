@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgbench.effects.ratios import no_gain
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.cells import Cell
 from kgbench.leaderboard.hits import PromptHits
-from kgbench.stats import Figure, Resampled, apart, mean_of, ratio_draws, ratio_floor, resample
+from kgbench.stats import Resampled, apart, mean_of, ratio_draws, ratio_floor, resample
 
 __all__ = ["Contrast", "Means", "contrast"]
 
@@ -126,7 +127,7 @@ class Means:
         return len({fact for own in self.cells.values() for fact in own.facts})
 
     @cached_property
-    def figure(self) -> Figure:
+    def figure(self) -> Estimate:
         """The mean with its interval."""
         return mean_of([own.resampled for own in self.cells.values()], self.n).figure()
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.model import Badge, Line, Table
 from kgbench.leaderboard.ranks import Comparable, better
 from kgbench.leaderboard.validate.known import known
 from kgbench.numbers import figure_text
-from kgbench.records import Estimate
-from kgbench.stats import Figure
 
-__all__ = ["PRIVILEGED", "Measured", "lead", "make_line", "ordered", "store"]
+__all__ = ["PRIVILEGED", "Measured", "lead", "make_line", "ordered"]
 
 PRIVILEGED = "privileged: it is told where the facts were planted"
 
@@ -118,11 +117,6 @@ def _badge(entries: Sequence[Entry]) -> Badge:
 def _baseline(entries: Sequence[Entry]) -> bool:
     names = {entry.record.identity.localizer.name for entry in entries}
     return all(name in known().localizers and known().localizers[name].baseline for name in names)
-
-
-def store(figure: Figure) -> Estimate:
-    """The figure as it is stored."""
-    return Estimate(**figure.to_json())
 
 
 def lead(table: Table) -> str:

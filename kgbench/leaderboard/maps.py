@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgbench.errors import DataError
-from kgbench.records import Estimate
-from kgbench.stats import Figure, Resampled, mean, resample
+from kgbench.estimate import Estimate
+from kgbench.stats import Resampled, mean, resample
 
 __all__ = ["PlantScores", "mean_over_plants"]
 
@@ -33,13 +33,13 @@ class PlantScores:
     """Between what they lie."""
 
     @cached_property
-    def figure(self) -> Figure:
+    def figure(self) -> Estimate:
         """The mean with its interval; of one plant the value alone."""
         values = np.array(list(self.values.values()))
         return (
             mean(values, self.support)
             if len(values) > 1
-            else Figure.alone(values[0], 1, "one plant")
+            else Estimate.alone(values[0], 1, "one plant")
         )
 
     def minus(self, other: PlantScores) -> Resampled:
@@ -73,9 +73,9 @@ def mean_over_plants(
         support: Between what they lie.
     """
     if not figures:
-        return Estimate(n=0, undefined="no plant has such a figure")
+        return Estimate.missing("no plant has such a figure")
     for plant, figure in figures.items():
         if figure.value is None:
-            return Estimate(n=0, undefined=f"{figure.undefined} (on {plant})")
+            return Estimate.missing(f"{figure.undefined} (on {plant})")
     values = np.array([figure.value for figure in figures.values()], float)
-    return Estimate(**mean(values, support).to_json())
+    return mean(values, support).rounded()

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.entries import Entry
-from kgbench.records import Estimate
 
 __all__ = ["Badge", "Board", "Column", "Leaderboard", "Line", "Spread", "Table", "spread_text"]
 

@@ -30,7 +30,8 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from scipy.stats import norm, t
 
-from kgbench.stats import LEVEL, Figure, Resampled
+from kgbench.estimate import Estimate
+from kgbench.stats import LEVEL, Resampled
 
 __all__ = ["Comparable", "better", "ranks"]
 
@@ -50,7 +51,7 @@ class Comparable(Protocol):
     """What methods are ranked by; higher is better."""
 
     @property
-    def figure(self) -> Figure:
+    def figure(self) -> Estimate:
         """The figure with its interval."""
 
     def minus(self: _C, other: _C) -> Resampled:

@@ -23,7 +23,7 @@ import numpy as np
 
 from kgbench.effects.ranking import chance_precision
 from kgbench.errors import InputError
-from kgbench.records import Estimate
+from kgbench.estimate import Estimate
 
 __all__ = ["ALL_TOKENS", "Contribution", "GradedTruth", "Place", "parse_relevance", "read_truth"]
 
@@ -169,7 +169,5 @@ def _estimate(row: list[float | None], n: int) -> Estimate:
     if value is None:
         raise ValueError("a recovery without a value")
     if low is None or high is None:
-        return Estimate(
-            value=value, n=n, undefined="the gain is so near 0 that luck may have told it from 0"
-        )
-    return Estimate(value=value, low=low, high=high, n=n)
+        return Estimate.alone(value, n, "the gain is so near 0 that luck may have told it from 0")
+    return Estimate(value, low, high, n)

@@ -15,7 +15,6 @@ from kgbench.errors import InputError
 from kgbench.numbers import figure_text, number_text
 from kgbench.records import (
     DamagedRecordWarning,
-    Estimate,
     Record,
     RecordStore,
     StoredRecord,
@@ -109,7 +108,7 @@ def compare(new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1) 
         if not figure.low <= 0 <= figure.high:
             means = f"{number_text(float(theirs.mean()))} to {number_text(float(mine.mean()))}"
             moved.append(
-                f"{what}: {new.record.metric} from {means}, by {figure_text(Estimate(**figure.to_json()))} over {figure.n} facts"
+                f"{what}: {new.record.metric} from {means}, by {figure_text(figure.rounded())} over {figure.n} facts"
             )
     absent = tuple(
         f"not compared, for {reason}: {'; '.join(what)}" for reason, what in left_out.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kgbench.records.estimate import NO_INTERVAL_OF_RANKS, NO_INTERVAL_OF_SITES, Estimate, rounded
 from kgbench.records.facts import FACTS_SCHEMA, facts_table, parse_facts, read_facts
 from kgbench.records.identity import (
     DatasetRef,
@@ -14,7 +13,15 @@ from kgbench.records.identity import (
     canonical_json,
 )
 from kgbench.records.journal import Journal
-from kgbench.records.planted import Curve, CurvePoint, Effect, Pathway, Planted
+from kgbench.records.planted import (
+    NO_INTERVAL_OF_RANKS,
+    NO_INTERVAL_OF_SITES,
+    Curve,
+    CurvePoint,
+    Effect,
+    Pathway,
+    Planted,
+)
 from kgbench.records.provenance import Provenance, code_stamp, collect_provenance, other_versions
 from kgbench.records.record import (
     FIGURES,
@@ -55,7 +62,6 @@ __all__ = [
     "DatasetRef",
     "Effect",
     "Environment",
-    "Estimate",
     "Identity",
     "Journal",
     "LocalizerRef",
@@ -86,5 +92,4 @@ __all__ = [
     "read_facts",
     "read_record",
     "renew_seal",
-    "rounded",
 ]

@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from kgbench.records.estimate import Estimate, OverSites
+from kgbench.estimate import Estimate
 from kgbench.records.identity import Strict
 
-__all__ = ["Curve", "CurvePoint", "Effect", "Pathway", "Planted"]
+__all__ = [
+    "NO_INTERVAL_OF_RANKS",
+    "NO_INTERVAL_OF_SITES",
+    "Curve",
+    "CurvePoint",
+    "Effect",
+    "MeanRank",
+    "OverSites",
+    "Pathway",
+    "Planted",
+    "Stored",
+]
+
+NO_INTERVAL_OF_RANKS = "see median_rank"
+"""Why a mean rank stands alone."""
+
+NO_INTERVAL_OF_SITES = "all sites there are, not a sample: see the mean over plants"
+"""Why a figure over sites stands alone."""
+
+
+Stored = Annotated[Estimate, AfterValidator(Estimate.rounded)]
+"""An estimate as a record holds it."""
+
+
+def _alone(reason: str) -> BeforeValidator:
+    """Takes the interval off that records made before have."""
+
+    def value_only(data: Any) -> Any:
+        whole = isinstance(data, list | tuple) and len(data) == 4
+        return {"value": data[0], "undefined": reason, "n": data[3]} if whole else data
+
+    return BeforeValidator(value_only)
+
+
+MeanRank = Annotated[Stored, _alone(NO_INTERVAL_OF_RANKS)]
+OverSites = Annotated[Stored, _alone(NO_INTERVAL_OF_SITES)]
 
 
 class CurvePoint(Strict):
@@ -17,14 +52,14 @@ class CurvePoint(Strict):
 
     budget: float = Field(ge=0, le=100)
     """Per cent of all default components × tokens."""
-    recovery: Estimate
+    recovery: Stored
 
 
 class Curve(Strict):
     """Recovery at growing budgets, on one prompt."""
 
     points: tuple[CurvePoint, ...]
-    area: Estimate
+    area: Stored
     """Mean recovery over the logarithm of the budget, from .1 to 100 %."""
 
     def answer(self) -> dict[str, Any]:
@@ -38,8 +73,8 @@ class Curve(Strict):
 class Effect(Strict):
     """What as many best-ranked sites as the truth has carry by themselves, and what is lost without them."""
 
-    sufficiency: Estimate
-    necessity: Estimate
+    sufficiency: Stored
+    necessity: Stored
 
     def answer(self) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -51,8 +86,8 @@ class Pathway(Strict):
 
     planted: str
     other: str
-    recovery_planted: Estimate
-    recovery_other: Estimate
+    recovery_planted: Stored
+    recovery_other: Stored
     found: bool | None = None
     """Whether the estimates are at least .9 and at most .1; None where one is undefined."""
     told: Literal["told", "not told", "undecided", "not applicable"]

@@ -21,9 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-from kgbench.records.estimate import Estimate, MeanRank, OverSites, rounded
+from kgbench.estimate import Estimate, rounded
 from kgbench.records.identity import Identity, Strict, canonical_json, private_text
-from kgbench.records.planted import Curve, Planted
+from kgbench.records.planted import Curve, MeanRank, OverSites, Planted, Stored
 from kgbench.records.provenance import Provenance
 from kgbench.sites import COMPONENTS, SCORED_REGIONS
 
@@ -70,26 +70,26 @@ class Row(Strict):
     graft: str
     n: int = Field(ge=0)
     dropped: int = Field(ge=0)
-    top1: Estimate
-    top5: Estimate
-    top10: Estimate
-    top20: Estimate
-    top50: Estimate
-    top100: Estimate
-    mrr: Estimate
+    top1: Stored
+    top5: Stored
+    top10: Stored
+    top20: Stored
+    top50: Stored
+    top100: Stored
+    mrr: Stored
     rank: MeanRank
     """The mean of the ranks."""
-    median_rank: Estimate
-    log_rank: Estimate
+    median_rank: Stored
+    log_rank: Stored
     """Mean of the ranks' natural logarithms."""
-    prob: Estimate
-    logprob: Estimate
-    logit_diff: Estimate
-    sufficiency: Estimate
-    necessity: Estimate
+    prob: Stored
+    logprob: Stored
+    logit_diff: Stored
+    sufficiency: Stored
+    necessity: Stored
     complement: str | None = None
     """The configuration that necessity was computed from, if one was run."""
-    gain: Estimate
+    gain: Stored
     """m(SFT) - m(PRE) on the metric of the ratios: their denominator. Numerators are made of the means in the rows."""
 
     @model_validator(mode="before")
@@ -266,7 +266,7 @@ class Scoring(Strict):
     token_rows: int = Field(ge=0)
     """Padding included."""
     seconds: float = Field(ge=0)
-    plain_forward_ratio: Estimate
+    plain_forward_ratio: Stored
 
 
 class Cost(Strict):
@@ -276,7 +276,7 @@ class Cost(Strict):
     token_rows: int = Field(ge=0)
     """Of the configurations, padding left out; what ranking the sites took is counted by itself."""
     seconds: float = Field(ge=0)
-    plain_forward_ratio: Estimate
+    plain_forward_ratio: Stored
     """Seconds divided by those of one plain batched forward of the same prompts in the same run."""
     measured_on: str
     """What the ratio was measured on."""
@@ -296,11 +296,11 @@ class Record(Strict):
     verdict: str
     identity: Identity
     rows: tuple[Row, ...]
-    synergy: dict[str, Estimate]
+    synergy: dict[str, Stored]
     """Per prompt: suff(FE+LT) - suff(FE) - suff(LT)."""
     dropped: dict[str, int]
     """Reason to count of the facts left out."""
-    baselines: dict[str, dict[str, Estimate]]
+    baselines: dict[str, dict[str, Stored]]
     """Name of the baseline, then prompt."""
     cost: Cost
     environment: Environment

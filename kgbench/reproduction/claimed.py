@@ -11,8 +11,8 @@ import numpy as np
 
 from kgbench.effects.columns import PromptColumns
 from kgbench.effects.training_seeds import difference_over
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.published import PublishedRow, published
-from kgbench.records import Estimate
 from kgbench.reproduction.page import ClaimSpec, FigureSpec, Page, page
 from kgbench.testing.decisions import OPERATORS, decide
 
@@ -167,9 +167,8 @@ def checked(
         rates = published_rates(figure, dataset, prompt) if metric == "top5" else {}
         for claim in known.claims_of(figure):
             first, second = (rows.get(name, name) for name in (claim.first, claim.second))
-            difference = Estimate(
-                **difference_over(prompts[prompt], metric, first, second, claim.share).to_json()
-            )
+            difference = difference_over(prompts[prompt], metric, first, second, claim.share)
+            difference = difference.rounded()
             larger = (
                 None
                 if difference.undefined

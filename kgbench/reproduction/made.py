@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from kgbench.effects.columns import PromptColumns
 from kgbench.effects.training_seeds import mean_over, median_rank_over
+from kgbench.estimate import Estimate
 from kgbench.models.trained import read_donor_card
-from kgbench.records import Estimate, RecordStore
+from kgbench.records import RecordStore
 from kgbench.reproduction.claimed import Checked, checked
 from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.measured import (
@@ -96,7 +97,7 @@ class Made:
             if metric == MEDIAN_RANK
             else mean_over(seeds, metric, graft)
         )
-        return Estimate(**found.to_json())
+        return found.rounded()
 
 
 def distinct(made: Sequence[Made]) -> dict[tuple[str, tuple[str, ...], str], Made]:

@@ -13,13 +13,13 @@ from kgbench.effects.rescored import Absent, Ran, summary_of
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed
+from kgbench.estimate import Estimate
 from kgbench.models import catalog
 from kgbench.models.pair import ModelPair
 from kgbench.models.plant_truth import Place
 from kgbench.records import (
     Cost,
     Environment,
-    Estimate,
     Journal,
     Planted,
     Ranking,
@@ -167,7 +167,7 @@ def _scoring(cost: Mapping[str, float]) -> Scoring:
 
 def _ratio(seconds: float, plain: float) -> Estimate:
     ratio = seconds / plain
-    return Estimate(value=ratio, low=ratio, high=ratio, n=1)
+    return Estimate(ratio, ratio, ratio, 1)
 
 
 def _environment(job: Job) -> Environment:
@@ -202,7 +202,7 @@ def _ranking(measurement: Measurement) -> Ranking | None:
     first, second = job.halves
     return Ranking(
         facts=(len(first), len(second)),
-        agreement=Estimate(**ranking.agreement.to_json()),
+        agreement=ranking.agreement.rounded(),
         sites={
             name: {label: ranking.n_sites(top, name) for label, top in tops.items()}
             for name in job.prompts

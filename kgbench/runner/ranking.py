@@ -26,6 +26,7 @@ from kgbench.engine.engine import choosing
 from kgbench.engine.rows import plain
 from kgbench.engine.site_sets import all_sites, site_costs, site_treatments
 from kgbench.errors import InputError
+from kgbench.estimate import Estimate, rounded
 from kgbench.localizers import (
     AbstractLocalizer,
     InterventionLocalizer,
@@ -34,10 +35,9 @@ from kgbench.localizers import (
 )
 from kgbench.localizers._scan import scan
 from kgbench.models.pair import ModelPair
-from kgbench.records import Journal, rounded
+from kgbench.records import Journal
 from kgbench.sites import Site, SiteScores
 from kgbench.sites.configurations import Top
-from kgbench.stats import Figure
 
 __all__ = [
     "RANKING_VERSION",
@@ -118,7 +118,7 @@ class SiteRanking:
         return {site: rounded(float(np.mean(values))) for site, values in known.items()}
 
     @cached_property
-    def agreement(self) -> Figure:
+    def agreement(self) -> Estimate:
         """Spearman's correlation of the halves' scores, over the sites that both have."""
         shared = [site for site in self.sites if all(site in scores for scores in self.scores)]
         first, second = (np.array([scores[site] for site in shared]) for scores in self.scores)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kgbench.estimate import Estimate
 from kgbench.specificity.measured import Measured, Moved
 from kgbench.stats import (
     FEW,
-    Figure,
     Resampled,
     difference,
     mean,
@@ -41,23 +41,23 @@ class Row:
     """Number of prompts that the configuration was read on."""
     lacking: int
     """Number of prompts that it cannot be read on."""
-    kl: Figure
+    kl: Estimate
     """Mean KL(p_PRE || p) of the next token, in nats."""
     largest: float | None
     """The largest of any prompt."""
-    changed: Figure
+    changed: Estimate
     """Share of prompts of which another token is the likeliest."""
-    leak: Figure | None
+    leak: Estimate | None
     """Mean KL, as a share of that on the target facts under the same configuration."""
-    of_sft: Figure | None
+    of_sft: Estimate | None
     """Mean KL, as a share of what the whole donor does to the very prompts that the configuration was read on."""
-    logprob: Figure | None
+    logprob: Estimate | None
     """Mean change of the true answer's log-probability against PRE."""
-    top5_before: Figure | None
+    top5_before: Estimate | None
     """Share of true answers among PRE's five likeliest tokens."""
-    top5: Figure | None
+    top5: Estimate | None
     """The same under the configuration."""
-    top5_change: Figure | None
+    top5_change: Estimate | None
     """The difference of the two."""
 
     def to_json(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _row(
     kind, moved = measured.texts.kind, measured.moved.get(label)
     lacking = sum(measured.absent.get(label, {}).values()) + sum(measured.unread.values())
     if moved is None:
-        missing = Figure.missing(_reason(label, measured), 0)
+        missing = Estimate.missing(_reason(label, measured), 0)
         return Row(
             label, kind, 0, lacking, missing, None, missing, None, None, None, None, None, None
         )
@@ -192,30 +192,32 @@ def _column(moved: Moved, values: Array, seed: int) -> _Column:
     return _Column(tuple(facts.tolist()), by_fact, seed)
 
 
-def _mean(column: _Column, support: tuple[float, float] | None = None) -> Figure:
+def _mean(column: _Column, support: tuple[float, float] | None = None) -> Estimate:
     return mean(column.values, support)
 
 
-def _share(part: Moved, whole: Moved, seed: int) -> Figure:
+def _share(part: Moved, whole: Moved, seed: int) -> Estimate:
     """The ratio of two means over the prompts that both were read on."""
     places = {prompt: place for place, prompt in enumerate(whole.prompts)}
     own = _column(part, part.kl, seed)
     donor = _column(part, whole.kl[[places[prompt] for prompt in part.prompts]], seed)
     n = len(own.facts)
     if not donor.values.any():
-        return Figure.missing("the whole donor moves none of these texts", n)
+        return Estimate.missing("the whole donor moves none of these texts", n)
     if n < 2:
-        return Figure.missing(f"{n} fact, and an interval needs two", n)
+        return Estimate.missing(f"{n} fact, and an interval needs two", n)
     return ratio(own.values, donor.values)
 
 
-def _leak(near: _Column, target: _Column) -> Figure:
+def _leak(near: _Column, target: _Column) -> Estimate:
     """The ratio of two means, of the same facts or of facts that are resampled apart."""
     n = min(len(near.facts), len(target.facts))
     if not target.values.any():
-        return Figure.missing("the graft moves no target fact", n)
+        return Estimate.missing("the graft moves no target fact", n)
     if n < 2:
-        return Figure.missing(f"{n} fact{'s' * (n != 1)} on one side, and an interval needs two", n)
+        return Estimate.missing(
+            f"{n} fact{'s' * (n != 1)} on one side, and an interval needs two", n
+        )
     if near.facts == target.facts:
         return ratio(near.values, target.values)
     above, below = float(near.values.mean()), float(target.values.mean())

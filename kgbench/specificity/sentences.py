@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kgbench.estimate import Estimate
 from kgbench.numbers import percent_text, reason_text, significant_text
 from kgbench.specificity.figures import Row
-from kgbench.stats import Figure
 
 __all__ = ["figure_text", "sentence"]
 
 
-def figure_text(figure: Figure) -> str:
+def figure_text(figure: Estimate) -> str:
     """`2.4 [2.0, 2.8]`, or what is wrong."""
     if figure.value is None or figure.low is None or figure.high is None:
         return f"undefined ({reason_text(figure.undefined or '')})"
@@ -61,7 +61,7 @@ def _neutral(row: Row) -> str:
     )
 
 
-def _percent(figure: Figure) -> str:
+def _percent(figure: Estimate) -> str:
     """`46 % [34, 59]`."""
     if figure.value is None or figure.low is None or figure.high is None:
         return f"undefined ({reason_text(figure.undefined or '')})"

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from tabulate import tabulate
 
 from kgbench.board.wrap import text_width, wrapped
+from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text as share_text
-from kgbench.records import Estimate
 from kgbench.specificity.figures import Row
 from kgbench.specificity.measured import Measured
 from kgbench.specificity.report import Specificity
 from kgbench.specificity.sentences import figure_text
 from kgbench.specificity.texts import KINDS
-from kgbench.stats import Figure
 
 __all__ = ["render"]
 
@@ -30,7 +29,7 @@ class _Notes:
 
     reasons: list[str] = field(default_factory=list)
 
-    def cell(self, figure: Figure | None, text: Callable[[Figure], str] = figure_text) -> str:
+    def cell(self, figure: Estimate | None, text: Callable[[Estimate], str] = figure_text) -> str:
         if figure is None:
             return "–"
         if figure.undefined is None:
@@ -44,7 +43,7 @@ class _Notes:
         """A mean divergence, of which an interval cannot be had where all are 0."""
         return f"0 in all {row.prompts}" if row.largest == 0 else self.cell(row.kl)
 
-    def kl_share(self, row: Row, figure: Figure | None) -> str:
+    def kl_share(self, row: Row, figure: Estimate | None) -> str:
         """A mean divergence as a share of another."""
         return (
             self.kl(row)
@@ -52,9 +51,9 @@ class _Notes:
             else self.cell(figure)
         )
 
-    def share(self, figure: Figure | None) -> str:
+    def share(self, figure: Estimate | None) -> str:
         """A share of prompts, as other commands have it."""
-        return self.cell(figure, lambda one: share_text(Estimate(**one.to_json())))
+        return self.cell(figure, lambda one: share_text(one.rounded()))
 
     def lines(self) -> list[str]:
         return [

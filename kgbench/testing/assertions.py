@@ -12,8 +12,9 @@ from typing import ParamSpec
 
 from kgbench.effects import METRICS
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
+from kgbench.estimate import Estimate
 from kgbench.numbers import plain_text
-from kgbench.records import NOT_APPLICABLE, Estimate, Planted, Record, Row
+from kgbench.records import NOT_APPLICABLE, Planted, Record, Row
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.testing.decisions import OPERATORS, Decision, decide
@@ -164,7 +165,7 @@ def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
 def _exact(estimate: Estimate) -> Estimate:
     """A value without an interval as one that is known exactly."""
     value = estimate.value
-    return estimate if value is None else Estimate(value=value, low=value, high=value, n=estimate.n)
+    return estimate if value is None else Estimate(value, value, value, estimate.n)
 
 
 Found = tuple[Decision, str]

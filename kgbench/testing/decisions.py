@@ -14,7 +14,7 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.stats import rate_interval
 
 if TYPE_CHECKING:
-    from kgbench.records import Estimate
+    from kgbench.estimate import Estimate
 
 __all__ = ["FEWEST", "OPERATORS", "Decision", "decide"]
 

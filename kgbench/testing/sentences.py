@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, number_text, plain_text, reason_text
-from kgbench.records import Estimate
 from kgbench.testing.decisions import FEWEST, Decision
 
 __all__ = ["sentence"]

@@ -30,11 +30,11 @@ from kgbench.engine.treatment import (
 )
 from kgbench.engine.weights import changed
 from kgbench.errors import InputError, OutputError
+from kgbench.estimate import Estimate
 from kgbench.metrics import worst_rank
 from kgbench.models import catalog
 from kgbench.models.pair import ModelPair
 from kgbench.models.plant_truth import Contribution, GradedTruth, Place
-from kgbench.records import Estimate
 from kgbench.sites import GROUPS, SCORED_REGIONS, parse_graft
 from kgbench.stats import ratio
 from kgbench.training.cards import read_card, write_card
@@ -225,7 +225,7 @@ def _recovery(hits: Hits, row: int) -> Estimate:
 
 
 def _share(part: NDArray[np.int64], gain: NDArray[np.int64]) -> Estimate:
-    return Estimate(**ratio(part, gain).to_json())
+    return ratio(part, gain).rounded()
 
 
 def _hits(pair: ModelPair, prompts: Sequence[Prompt], places: Sequence[Place]) -> Hits:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.cells import Cell, core_cells, first_runs
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.lines import Measured, ordered
 from kgbench.leaderboard.model import Board, Column, Table
 from kgbench.numbers import number_text
-from kgbench.records import Estimate
 from kgbench.sites.configurations import parse_top
 
 __all__ = ["FORWARDS", "cost_board", "plain_forwards"]
@@ -124,25 +124,19 @@ def _ratio(entry: Entry) -> Estimate:
 def _spread(ratios: Sequence[Estimate]) -> Estimate:
     """Geometric mean, smallest and largest; undefined where one is."""
     if (missing := next((ratio for ratio in ratios if ratio.value is None), None)) is not None:
-        return Estimate(n=0, undefined=missing.undefined)
+        return Estimate.missing(missing.undefined or "")
     values = np.array([ratio.value for ratio in ratios], float)
     middle = float(np.exp(np.log(values).mean())) if np.all(values > 0) else float(values.mean())
-    return Estimate(
-        value=min(max(middle, values.min()), values.max()),
-        low=values.min(),
-        high=values.max(),
-        n=len(values),
-    )
+    low, high = float(values.min()), float(values.max())
+    return Estimate(min(max(middle, low), high), low, high, len(values)).rounded()
 
 
 def plain_forwards(entries: Sequence[Entry]) -> Estimate:
     """What runs cost in plain forward passes: the geometric mean, which has no interval."""
     found = _spread([_ratio(entry) for entry in entries])
-    return (
-        found
-        if found.value is None
-        else found.model_copy(update={"low": found.value, "high": found.value})
-    )
+    if found.value is None:
+        return found
+    return Estimate(found.value, found.value, found.value, found.n)
 
 
 def _lead(table: Table) -> str:

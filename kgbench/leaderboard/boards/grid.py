@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.boards.cost import FORWARDS, plain_forwards
 from kgbench.leaderboard.cells import Cell, first_runs
 from kgbench.leaderboard.contrasts import Contrast, Means
 from kgbench.leaderboard.entries import Entry
-from kgbench.leaderboard.lines import Measured, ordered, store
+from kgbench.leaderboard.lines import Measured, ordered
 from kgbench.leaderboard.model import Column, Table
 from kgbench.numbers import count_text
-from kgbench.records import Estimate
 
 __all__ = ["Grid", "cell_tables", "over_all"]
 
@@ -87,7 +87,7 @@ def _mean(grid: Grid, own: Mapping[Cell, Entry], cells: Sequence[Cell]) -> Measu
         for key in grid.figures
     }
     figures = {
-        key: store(found.figure) if isinstance(found, Means) else Estimate(n=0, undefined=found)
+        key: found.figure.rounded() if isinstance(found, Means) else Estimate.missing(found)
         for key, found in means.items()
     }
     return _ranked(
@@ -142,7 +142,7 @@ def _single(grid: Grid, cell: Cell, entry: Entry) -> Measured:
         key: Means({cell: own}) if isinstance(own, Contrast) else own for key, own in shares.items()
     }
     figures = {
-        key: store(own.figure) if isinstance(own, Means) else Estimate(n=0, undefined=own)
+        key: own.figure.rounded() if isinstance(own, Means) else Estimate.missing(own)
         for key, own in means.items()
     }
     return _ranked(grid, [entry], {**figures, **shown}, (1, 1), means)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.boards.grid import Grid, cell_tables, over_all
 from kgbench.leaderboard.cells import Cell, core_cells
 from kgbench.leaderboard.contrasts import Contrast, contrast
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.model import Board, Column
-from kgbench.records import Estimate
 from kgbench.sites import BASELINES, PATHWAYS
 
 __all__ = ["pathways_board"]

@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.boards.cost import FORWARDS, plain_forwards
 from kgbench.leaderboard.cells import PROMPTS, Cell, core_cells, first_runs
 from kgbench.leaderboard.entries import Entry
@@ -16,7 +17,6 @@ from kgbench.leaderboard.lines import Measured, lead, ordered
 from kgbench.leaderboard.maps import PlantScores, mean_over_plants
 from kgbench.leaderboard.model import Board, Column, Table
 from kgbench.models import catalog
-from kgbench.records import Estimate
 
 __all__ = ["FIXED", "Recoveries", "distance", "fixed_answer", "plant_pathways_board"]
 
@@ -196,7 +196,7 @@ def _placed(
 
 
 def _alone(value: float) -> Estimate:
-    return Estimate(value=value, n=1, undefined="one plant")
+    return Estimate.alone(value, 1, "one plant").rounded()
 
 
 def _table(cell: Cell, truth: Recoveries, own: Mapping[str, Entry]) -> Table:
@@ -214,9 +214,7 @@ def _table(cell: Cell, truth: Recoveries, own: Mapping[str, Entry]) -> Table:
             if (row.prompt, row.graft) in truth
         }
         figures[DISTANCE.key] = (
-            Estimate(n=0, undefined=claims)
-            if isinstance(claims, str)
-            else _alone(distance(claims, truth))
+            Estimate.missing(claims) if isinstance(claims, str) else _alone(distance(claims, truth))
         )
         measured[method] = Measured([entry], figures, (1, 1), unranked="ranks are over plants")
     return Table(

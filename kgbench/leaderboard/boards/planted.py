@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.boards.cost import FORWARDS, plain_forwards
 from kgbench.leaderboard.cells import Cell, core_cells, first_runs, without_scans
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import METRIC
-from kgbench.leaderboard.lines import PRIVILEGED, Measured, lead, ordered, store
+from kgbench.leaderboard.lines import PRIVILEGED, Measured, lead, ordered
 from kgbench.leaderboard.maps import PlantScores, mean_over_plants
 from kgbench.leaderboard.model import Board, Column, Table
 from kgbench.models import catalog
-from kgbench.records import Effect, Estimate, Planted
+from kgbench.records import Effect, Planted
 from kgbench.stats import hit_rate
 
 __all__ = ["Kind", "components_board", "plant_cells", "positions_board"]
@@ -256,7 +257,7 @@ def _planted(entry: Entry) -> Planted:
     if entry.record.metric == METRIC:
         return found
     reason = f"the run's ratios are of {entry.record.metric}, and the board's are of {METRIC}"
-    absent = Estimate(n=0, undefined=reason)
+    absent = Estimate.missing(reason)
     effect = Effect(sufficiency=absent, necessity=absent)
     return found.model_copy(update={"effect": effect, "pathways": None})
 
@@ -289,7 +290,7 @@ def _above(judged: Mapping[str, Planted]) -> Estimate | None:
     apart = {
         plant: own.graded_precision
         if (value := own.graded_precision.value) is None
-        else Estimate(value=value - chance[plant], n=own.graded_precision.n, undefined="one plant")
+        else Estimate.alone(value - chance[plant], own.graded_precision.n, "one plant").rounded()
         for plant, own in judged.items()
     }
     return mean_over_plants(
@@ -300,10 +301,10 @@ def _above(judged: Mapping[str, Planted]) -> Estimate | None:
 def _told_right(judged: Iterable[Planted]) -> Estimate:
     answers = [found.told for planted in judged for found in (planted.pathways or {}).values()]
     if not answers:
-        return Estimate(n=0, undefined="a method that makes no grafts of tokens")
+        return Estimate.missing("a method that makes no grafts of tokens")
     if "not applicable" in answers:
-        return Estimate(n=0, undefined="not applicable: the method cannot express the pathways")
-    return store(hit_rate(answers.count("told"), len(answers)))
+        return Estimate.missing("not applicable: the method cannot express the pathways")
+    return hit_rate(answers.count("told"), len(answers)).rounded()
 
 
 def _columns(entries: Iterable[Entry]) -> tuple[Column, ...]:

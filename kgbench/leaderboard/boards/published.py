@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.model import Board, Column, Line, Table
 from kgbench.leaderboard.published import PublishedRow, experiments, paper, published
 from kgbench.numbers import percent_text
-from kgbench.records import Estimate
 from kgbench.sites import BASELINES
 from kgbench.stats import rate_interval
 
@@ -140,12 +140,12 @@ def _figure(row: PublishedRow, metric: str) -> Estimate:
     if metric != "top5":
         return _point(getattr(row, metric), row.n)
     low, high = rate_interval(row.top5, row.n)
-    return Estimate(value=row.top5, low=min(low, row.top5), high=max(high, row.top5), n=row.n)
+    return Estimate.hull(row.top5, row.n, (low, high)).rounded()
 
 
 def _point(value: float, n: int) -> Estimate:
     """A figure without an interval, which stands as one whose ends are its value."""
-    return Estimate(value=value, low=value, high=value, n=n)
+    return Estimate(value, value, value, n).rounded()
 
 
 def _derived(cell: Cell) -> dict[str, Estimate]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.model import Spread, spread_text
 from kgbench.numbers import number_text
-from kgbench.records import NOT_APPLICABLE, Estimate
+from kgbench.records import NOT_APPLICABLE
 
 __all__ = ["Cells", "number", "short"]
 

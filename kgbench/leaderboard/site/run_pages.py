@@ -9,12 +9,13 @@ from typing import Any
 from markupsafe import Markup
 
 from kgbench.effects import verdict_of
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.site.cells import Cells, number
 from kgbench.leaderboard.site.environments import environment_name
 from kgbench.leaderboard.site.maps import map_data
 from kgbench.numbers import count_text, duration_text, metric_name
-from kgbench.records import Estimate, Record, Row
+from kgbench.records import Record, Row
 from kgbench.sites.configurations import BEST, REST
 
 __all__ = ["RunPage", "run_page"]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict
 
 from kgbench.effects import Ground, against_truth, pathways_of, with_clause
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.leaderboard.validate.identity import pair_of
 from kgbench.leaderboard.validate.known import KnownPair
 from kgbench.leaderboard.validate.recomputed import differences
 from kgbench.models import catalog
-from kgbench.records import Estimate, Planted, Record
+from kgbench.records import Record
 from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
 from kgbench.sites.configurations import BEST, canonical
 
@@ -125,11 +127,9 @@ def check_planted(
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
-    return (
-        value.model_dump()
-        if isinstance(value, Estimate | Planted) or hasattr(value, "model_dump")
-        else value
-    )
+    if isinstance(value, Estimate):
+        return asdict(value)
+    return value.model_dump() if hasattr(value, "model_dump") else value
 
 
 def _judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from math import isclose
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from kgbench.effects import rescored
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.numbers import same_sentence
 from kgbench.records import Record, facts_table
@@ -72,6 +74,8 @@ def _plain(value: Any) -> Any:
         return [_plain(inner) for inner in value]
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, Estimate):
+        return asdict(value)
     return value.model_dump() if hasattr(value, "model_dump") else value
 
 

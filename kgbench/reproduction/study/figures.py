@@ -10,9 +10,10 @@ import numpy as np
 
 from kgbench.effects.factorial import Contrast, contrasts, effects, log_odds, seed_deviation
 from kgbench.effects.ratios import recovery
+from kgbench.estimate import Estimate
 from kgbench.reproduction.study.design import Criteria, Study
 from kgbench.reproduction.study.rows import BOTH, KNOWN, PATHWAYS, RunRows, cut_from, cut_in
-from kgbench.stats import LEVEL, Figure, difference, hit_rate, resample
+from kgbench.stats import LEVEL, difference, hit_rate, resample
 
 __all__ = ["OUTCOMES", "Findings", "RunFigures", "findings", "run_figures"]
 
@@ -41,12 +42,12 @@ class RunFigures:
         hits: np.ndarray = self.rows.ranks(prompt, configuration) <= _TOP
         return hits
 
-    def rate(self, prompt: str, configuration: str) -> Figure:
+    def rate(self, prompt: str, configuration: str) -> Estimate:
         """Share of hits."""
         hits = self.hits(prompt, configuration)
         return hit_rate(int(hits.sum()), len(hits))
 
-    def recovery(self, prompt: str, configuration: str) -> Figure:
+    def recovery(self, prompt: str, configuration: str) -> Estimate:
         """Share of what finetuning added that a configuration brings."""
         return recovery({name: self.hits(prompt, name) for name in PATHWAYS}, configuration)
 
@@ -106,25 +107,25 @@ class RunFigures:
         return less
 
     @cached_property
-    def read_layer(self) -> Figure:
+    def read_layer(self) -> Estimate:
         """The layer whose cut costs most; undefined where that cost may be 0."""
         n = self.losses.shape[1]
         most = int(self.losses.mean(1).argmax())
         loss = difference(self.losses[most], np.zeros(n))
         if loss.low is None or loss.low <= 0:
-            return Figure.missing("no single layer's cut has a cost whose interval excludes 0", n)
+            return Estimate.missing("no single layer's cut has a cost whose interval excludes 0", n)
         drawn = (resample(n) @ self.losses.T).argmax(1)
-        return Figure.hull(most, n, _outer(drawn))
+        return Estimate.hull(most, n, _outer(drawn))
 
     @cached_property
-    def half_read(self) -> Figure:
+    def half_read(self) -> Estimate:
         """The last layer from which on a cut costs half of what cutting all layers costs."""
         n = self.reading.shape[1]
         whole = difference(self.reading[0], np.zeros(n))
         if whole.low is None or whole.low <= 0:
-            return Figure.missing("the cost of cutting all attention from LT to FE may be 0", n)
+            return Estimate.missing("the cost of cutting all attention from LT to FE may be 0", n)
         drawn = _half(resample(n) @ self.reading.T)
-        return Figure.hull(int(_half(self.reading.mean(1)[None])[0]), n, _outer(drawn))
+        return Estimate.hull(int(_half(self.reading.mean(1)[None])[0]), n, _outer(drawn))
 
 
 def _half(costs: np.ndarray) -> np.ndarray:
@@ -155,7 +156,7 @@ class Findings:
         prompts: Sequence[str] = (),
         complete: bool = False,
         level: float = LEVEL,
-    ) -> list[Figure]:
+    ) -> list[Estimate]:
         """The effect of each contrast on one of `OUTCOMES`.
 
         Args:

@@ -11,12 +11,12 @@ import numpy as np
 
 from kgbench.board.files import FAINT, INK, styled
 from kgbench.data.training_templates import training_templates
+from kgbench.estimate import Estimate
 from kgbench.numbers import duration_text, figure_text, number_text
-from kgbench.records import Estimate
 from kgbench.reproduction.drawing import small_png
 from kgbench.reproduction.study.figures import OUTCOMES, Findings, RunFigures
 from kgbench.reproduction.study.rows import BOTH
-from kgbench.stats import LEVEL, Figure
+from kgbench.stats import LEVEL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -287,7 +287,7 @@ def _effects(found: Findings) -> Iterator[str]:
         yield "\n![Effects on log-odds of LT − FE](effects.png)"
 
 
-def _n(column: Sequence[Figure]) -> int:
+def _n(column: Sequence[Estimate]) -> int:
     return column[0].n
 
 
@@ -318,15 +318,15 @@ def _reading(found: Findings) -> Iterator[str]:
     yield from (f"\nUndefined: {reason}." for reason in reasons)
 
 
-def _layer(figure: Figure) -> str:
+def _layer(figure: Estimate) -> str:
     if figure.value is None:
         return "undefined"
     assert figure.low is not None and figure.high is not None
     return f"{figure.value:.0f} [{figure.low:.0f}, {figure.high:.0f}]"
 
 
-def _text(figure: Figure) -> str:
-    return figure_text(Estimate(**figure.to_json()))
+def _text(figure: Estimate) -> str:
+    return figure_text(figure.rounded())
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -370,8 +370,8 @@ def _prompt_figures(run: RunFigures, prompt: str) -> dict[str, Any]:
     return rates | {name: _stored(run.recovery(prompt, name)) for name in recovered}
 
 
-def _stored(figure: Figure) -> Any:
-    return Estimate(**figure.to_json()).model_dump(mode="json")
+def _stored(figure: Estimate) -> Any:
+    return figure.rounded().stored()
 
 
 @styled

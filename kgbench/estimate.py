@@ -1,0 +1,175 @@
+"""An estimate: a value with a 95 % interval and its number of facts, or the reason why there is none.
+
+It is the same in statistics, in records and in what is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo
+    from pydantic_core import CoreSchema
+
+__all__ = ["DIGITS", "Estimate", "rounded"]
+
+DIGITS = 6
+"""Significant digits of a stored estimate: more than any interval resolves."""
+
+
+def rounded(number: float) -> float:
+    """The number as it is stored."""
+    return float(f"{number:.{DIGITS}g}")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its interval, or the reason why there is none; in JSON as `stored` writes it.
+
+    Raises:
+        ValueError: If it is neither complete (finite, low <= value <= high) nor without an
+            interval and with a reason.
+    """
+
+    value: float | None = None
+    """The estimate from all facts."""
+    low: float | None = None
+    """Lower end of the interval."""
+    high: float | None = None
+    """Upper end of the interval."""
+    n: int = 0
+    """Number of facts."""
+    undefined: str | None = None
+    """Why there is no value or, where there is one, why it has no interval."""
+
+    def __post_init__(self) -> None:
+        numbers = (self.value, self.low, self.high)
+        if self.undefined is not None:
+            valid = bool(self.undefined) and self.low is None and self.high is None
+            valid = valid and (self.value is None or isfinite(self.value))
+        else:
+            valid = self._complete()
+        if not valid:
+            raise ValueError(
+                "an estimate holds finite low <= value <= high, or the reason why it has no "
+                f"interval and no ends: {numbers}, {self.undefined!r}"
+            )
+
+    def _complete(self) -> bool:
+        if self.value is None or self.low is None or self.high is None:
+            return False
+        return isfinite(self.low) and isfinite(self.high) and self.low <= self.value <= self.high
+
+    @classmethod
+    def hull(cls, value: float, n: int, *intervals: tuple[float, float]) -> Estimate:
+        """The estimate with the smallest interval that holds the value and all given intervals."""
+        ends = [float(value)]
+        for low, high in intervals:
+            ends += [float(low), float(high)]
+        return cls(float(value), min(ends), max(ends), n)
+
+    @classmethod
+    def missing(cls, reason: str, n: int = 0) -> Estimate:
+        """The estimate that is undefined for this reason."""
+        return cls(n=n, undefined=reason)
+
+    @classmethod
+    def alone(cls, value: float, n: int, reason: str) -> Estimate:
+        """The value that has no interval for this reason."""
+        return cls(float(value), n=n, undefined=reason)
+
+    def one_minus(self) -> Estimate:
+        """The estimate of 1 - x; undefined stays undefined."""
+        if self.value is None:
+            return self
+        if self.low is None or self.high is None:
+            return Estimate(1 - self.value, n=self.n, undefined=self.undefined)
+        return Estimate(1 - self.value, 1 - self.high, 1 - self.low, self.n)
+
+    def rounded(self) -> Estimate:
+        """The estimate as a record holds it, with `DIGITS` significant digits."""
+        value, low, high = (
+            None if x is None else rounded(x) for x in (self.value, self.low, self.high)
+        )
+        return Estimate(value, low, high, int(self.n), self.undefined)
+
+    def answer(self) -> dict[str, Any]:
+        """`{"value", "low", "high"}`, or `{"undefined": reason}` with the value if there is one."""
+        if self.undefined is None:
+            return {"value": self.value, "low": self.low, "high": self.high}
+        value = {} if self.value is None else {"value": self.value}
+        return {**value, "undefined": self.undefined}
+
+    def to_json(self) -> dict[str, Any]:
+        """As `answer`, with the number of facts `"n"`."""
+        return {**self.answer(), "n": self.n}
+
+    def stored(self) -> list[Any] | dict[str, Any]:
+        """As in `record.json`: `[value, low, high, n]`, or as `to_json` where it has a reason."""
+        if self.undefined is None:
+            return [self.value, self.low, self.high, self.n]
+        return self.to_json()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        number = core_schema.nullable_schema(core_schema.float_schema(allow_inf_nan=False))
+        fields = {
+            name: core_schema.typed_dict_field(number, required=False)
+            for name in ("value", "low", "high")
+        }
+        fields["n"] = core_schema.typed_dict_field(core_schema.int_schema(ge=0))
+        reason = core_schema.nullable_schema(core_schema.str_schema())
+        fields["undefined"] = core_schema.typed_dict_field(reason, required=False)
+        return core_schema.no_info_wrap_validator_function(
+            _read,
+            core_schema.typed_dict_schema(fields, extra_behavior="forbid"),
+            serialization=core_schema.plain_serializer_function_ser_schema(_write, info_arg=True),
+            ref=f"{cls.__module__}.{cls.__qualname__}:{id(cls)}",
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        number, count = {"type": "number"}, {"type": "integer", "minimum": 0}
+        complete = {
+            "type": "array",
+            "prefixItems": [number, number, number, count],
+            "items": False,
+            "minItems": 4,
+        }
+        missing = {
+            "type": "object",
+            "properties": {
+                "value": number,
+                "undefined": {"type": "string", "minLength": 1},
+                "n": count,
+            },
+            "required": ["undefined", "n"],
+            "additionalProperties": False,
+        }
+        about = (
+            "Value, low and high end of its 95 % interval, and number of facts; "
+            "or the reason why there is none."
+        )
+        return {"title": "Estimate", "description": about, "anyOf": [complete, missing]}
+
+
+def _read(data: Any, fields: Callable[[Any], Mapping[str, Any]]) -> Estimate:
+    """An estimate of a record, from an estimate or one of the forms of `Estimate.stored`."""
+    if isinstance(data, Estimate):
+        return data
+    if isinstance(data, list | tuple):
+        if len(data) != 4:
+            raise ValueError("an estimate is a list of value, low, high and n")
+        data = dict(zip(("value", "low", "high", "n"), data, strict=True))
+    return Estimate(**fields(data))
+
+
+def _write(estimate: Estimate, info: SerializationInfo) -> Any:
+    return estimate.stored() if info.mode == "json" else asdict(estimate)
