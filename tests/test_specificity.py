@@ -21,7 +21,7 @@ from kgbench.localizers import create
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Settings, Spec
 from kgbench.runner.job import Job, prepare_job
-from kgbench.runner.workload import load_suite
+from kgbench.runner.workload import Workload, load_suite
 from kgbench.specificity.divergence import divergence
 from kgbench.specificity.figures import rows_of
 from kgbench.specificity.measured import Measured, measure
@@ -37,16 +37,8 @@ def job_on(pair: ModelPair) -> Job:
     dataset = load_dataset("tiny_movies:first30")
     prompts = {name: load_prompts(dataset, [name]) for name in ("headline", "movie_title")}
     spec = Spec(model=None, prompts=tuple(prompts))
-    return Job(
-        spec,
-        Settings(device="cpu"),
-        dataset,
-        prompts,
-        load_suite("pathways"),
-        {},
-        create("dynamic_graft", {}, 0),
-        pair,
-    )
+    work = Workload(spec, load_suite("pathways"), dataset, prompts, None)
+    return Job(work, Settings(device="cpu"), {}, create("dynamic_graft", {}, 0), pair)
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +243,8 @@ def test_siblings_keep_the_first_entity() -> None:
 
 def test_texts_are_apart(job: Job) -> None:
     """No known fact and no fact of another kind has a name of the target facts; a kind that cannot be had says why."""
-    tiny = replace(job, spec=replace(job.spec, model="tiny-gemma"))
+    spec = replace(job.spec, model="tiny-gemma")
+    tiny = replace(job, workload=replace(job.workload, spec=spec))
     target, sibling, known, other, neutral = texts_of(tiny, Asked(facts=10))
     assert [t.kind for t in (target, sibling, known, other, neutral)] == list(KINDS)
     taken = {
@@ -263,11 +256,12 @@ def test_texts_are_apart(job: Job) -> None:
         assert len({p.fact.id for p in texts.prompts}) == 10
         assert taken.isdisjoint(p.text[slice(*p.spans["FE"])] for p in texts.prompts)
     assert known.answers and not other.answers and "pretrained" in known.about
-    battles = replace(
-        job,
+    work = replace(
+        job.workload,
         dataset=load_dataset("battles"),
         prompts={"battle_year": load_prompts("battles", ["battle_year"])},
     )
+    battles = replace(job, workload=work)
     kinds = {texts.kind: texts for texts in texts_of(battles, Asked(facts=3))}
     assert not kinds["known"].prompts and "--known" in kinds["known"].about
     assert kinds["other"].about == "fake_movies_fake_actors" and len(kinds["target"].prompts) == 3

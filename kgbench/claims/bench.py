@@ -123,7 +123,8 @@ def _interventions(job: Job, prompts: Sequence[Prompt]) -> Work:
     from kgbench.localizers._base import asked
     from kgbench.runner.ready import expressed
 
-    own = replace(job, prompts={prompts[0].name: prompts})
+    workload = replace(job.workload, prompts={prompts[0].name: prompts})
+    own = replace(job, workload=workload)
     applicable, method = expressed(own), job.localizer
     assert isinstance(method, InterventionLocalizer)
 

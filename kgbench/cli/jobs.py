@@ -112,7 +112,7 @@ def _check_specs(specs: Sequence[Spec]) -> list[str]:
 
     for spec in specs:
         check_different(spec)
-    warnings = dict.fromkeys(unlearned(spec, check(spec).dataset) for spec in specs)
+    warnings = dict.fromkeys(unlearned(check(spec)) for spec in specs)
     if len(specs) > 1:
         from kgbench.runner.third_party import method_of
 

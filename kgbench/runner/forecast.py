@@ -36,7 +36,7 @@ from kgbench.runner.ranking import counted, now, score_sites
 from kgbench.runner.ready import expressed, ranked, warm_up, without_ranking
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import blamed, isolated
-from kgbench.runner.workload import check, with_donor
+from kgbench.runner.workload import check
 from kgbench.sites import RECIPIENT
 from kgbench.training.finetuning_forecast import FLOPS
 
@@ -402,7 +402,7 @@ def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forec
 
 
 def _forecast(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forecast:
-    spec = with_some_donor(with_donor(spec, check(spec).dataset))
+    spec = with_some_donor(check(spec).spec)
     entry = absent_entry(spec)
     if entry is None:
         pairs = pairs or Pairs()

@@ -1,4 +1,4 @@
-"""One job, loaded and checked: a localizer on a model pair, from a specification."""
+"""Job: a localizer on a model pair, resolved from a specification."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHas
 from kgbench.runner.pairs import Pairs
 from kgbench.runner.ranking import RANKING_VERSION, Halves, split_facts
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.workload import Suite, check, localizer_arguments, truth_of, with_donor
+from kgbench.runner.workload import Suite, Workload, check, localizer_arguments
 from kgbench.sites.configurations import BEST, REST, budget_labels, configurations, parse_top
 
 __all__ = ["Job", "job_configurations", "prepare_job"]
@@ -35,17 +35,29 @@ __all__ = ["Job", "job_configurations", "prepare_job"]
 
 @dataclass(frozen=True)
 class Job:
-    """Everything a run needs, loaded and checked."""
+    """A localizer on a model pair, loaded and checked."""
 
-    spec: Spec
+    workload: Workload
     settings: Settings
-    dataset: Dataset
-    prompts: Mapping[str, Sequence[Prompt]]
-    suite: Suite
     configurations: Mapping[str, str | None]
-    """Each configuration and its complement."""
+    """Each configuration with its complement."""
     localizer: AbstractLocalizer
     pair: ModelPair
+
+    @property
+    def spec(self) -> Spec:
+        """The specification, with its donors."""
+        return self.workload.spec
+
+    @property
+    def dataset(self) -> Dataset:
+        """The data set."""
+        return self.workload.dataset
+
+    @property
+    def prompts(self) -> Mapping[str, Sequence[Prompt]]:
+        """Prompts of all facts, by name."""
+        return self.workload.prompts
 
     @cached_property
     def engine(self) -> Engine:
@@ -58,24 +70,24 @@ class Job:
 
     @property
     def ranks(self) -> bool:
-        """Whether sites are ranked and the best of them grafted."""
+        """Whether sites are ranked and the highest ones grafted."""
         return any(parse_top(label) is not None for label in self.configurations)
 
     @property
     def scans(self) -> bool:
-        """Whether a method that intervenes is made to rank, by its effect at each site alone."""
+        """Whether an intervention localizer ranks sites, by its effect at each site alone."""
         return self.ranks and isinstance(self.localizer, InterventionLocalizer)
 
     @property
     def budgets(self) -> Mapping[str, float]:
-        """Budgets in per cent, of the configurations that have one."""
-        labels = budget_labels(self.suite.budgets)
+        """Budgets in per cent, by configuration."""
+        labels = budget_labels(self.workload.suite.budgets)
         return {label: budget for label, budget in labels.items() if label in self.configurations}
 
     @property
     def truth(self) -> Truth | None:
-        """Where the facts were planted, where the suite compares with it."""
-        return truth_of(self.spec) if self.suite.truth else None
+        """Ground-truth location of planted facts, in suites that compare with it."""
+        return self.workload.truth if self.workload.suite.truth else None
 
     @property
     def all_prompts(self) -> list[Prompt]:
@@ -84,15 +96,15 @@ class Job:
 
     @cached_property
     def halves(self) -> Halves:
-        """The facts in two halves."""
+        """Facts in two halves: each ranks sites for the other."""
         return split_facts(self.prompts, self.spec.seed)
 
     @cached_property
     def identity(self) -> Identity:
-        """What the record is of.
+        """Identity of the record.
 
         Raises:
-            InputError: A name or a parameter is a place on this machine, or looks like a credential.
+            InputError: A name or a parameter is a local path, or looks like a credential.
         """
         try:
             return self._identity()
@@ -130,86 +142,84 @@ class Job:
         """The localizer's parameters as JSON, which has no tuples.
 
         Raises:
-            InputError: One is no JSON value.
+            InputError: A parameter is no JSON value.
         """
-        given = self.localizer.parameters()
         try:
-            return dict(json.loads(canonical_json(given)))
+            return dict(json.loads(canonical_json(self.localizer.parameters())))
         except (TypeError, ValueError) as error:
-            told = f"expected numbers, texts, None, and lists of these ({error})"
+            expected = f"expected numbers, texts, None, and lists of these ({error})"
             raise InputError(
-                f"localizer {self.localizer.name!r}: its parameters do not fit into a record: {told}"
+                f"localizer {self.localizer.name!r}: its parameters do not fit into a record: "
+                f"{expected}"
             ) from error
 
     @property
     def _version(self) -> str:
-        """The localizer's version, whether it is scanned, and where its code is not kgbench's, which state of it."""
-        return " ".join(
-            filter(
-                None,
-                (
-                    self.localizer.version,
-                    "scan" if self.scans else "",
-                    fingerprint(self.spec.localizer),
-                ),
-            )
-        )
+        """Version of the localizer, with `scan` where it ranks by a scan, and a hash of foreign code."""
+        scan = "scan" if self.scans else ""
+        parts = (self.localizer.version, scan, fingerprint(self.spec.localizer))
+        return " ".join(part for part in parts if part)
 
 
 def prepare_job(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Job:
-    """Check everything that can be checked cheaply, then load the models and check the rest.
+    """Check a specification, load its models and check the rest.
 
     Args:
         spec: What is evaluated.
-        settings: How.
-        pairs: Where models are loaded, and perhaps are already.
+        settings: How it is computed.
+        pairs: Loader that may hold the models already.
 
     Raises:
-        InputError: Something is wrong.
+        InputError: The specification is wrong, or does not fit the models.
     """
-    asked = check(spec)
-    spec = with_donor(spec, asked.dataset)
+    work = check(spec)
+    spec, suite = work.spec, work.suite
     localizer = create(spec.localizer, localizer_arguments(spec), spec.seed)
-    if isinstance(localizer, ScoringLocalizer) and not (
-        asked.suite.budgets or asked.suite.truth or spec.grafts
-    ):
+    ranking_only = isinstance(localizer, ScoringLocalizer)
+    if ranking_only and not (suite.budgets or suite.truth or spec.grafts):
         raise InputError(
-            f"suite {spec.suite!r} grafts what it names, and {localizer.name!r} ranks sites instead; "
-            "choose another --suite, such as pathways, or a --localizer that intervenes, such as dynamic_graft"
+            f"suite {spec.suite!r} grafts what it names, and {localizer.name!r} ranks sites "
+            "instead; choose another --suite, such as pathways, or a --localizer that intervenes, "
+            "such as dynamic_graft"
         )
-    wanted = job_configurations(spec, asked.suite, localizer)
+    labels = job_configurations(spec, suite, localizer)
     pair = (pairs or Pairs()).load(spec, settings)
-    _check_lengths(pair, asked.prompts)
-    job = Job(spec, settings, asked.dataset, asked.prompts, asked.suite, wanted, localizer, pair)
+    _check_lengths(pair, work.prompts)
+    job = Job(work, settings, labels, localizer, pair)
     if job.ranks:
-        split_facts(asked.prompts, spec.seed)
-    for label in (label for label in wanted if parse_top(label) is None):
-        for some in asked.prompts.values():
-            graft_treatments(
-                pair, some[:1], parse_configuration(label)
-            )  # one that does not fit is found here, before the long part
+        split_facts(job.prompts, spec.seed)
+    for label in labels:
+        if parse_top(label) is None:
+            # One prompt of each template shows whether the graft fits, before the long part.
+            for prompts in job.prompts.values():
+                graft_treatments(pair, prompts[:1], parse_configuration(label))
     return job
 
 
 def job_configurations(
     spec: Spec, suite: Suite, localizer: AbstractLocalizer
 ) -> dict[str, str | None]:
-    """Each configuration of a job and its complement."""
-    ranks = isinstance(localizer, ScoringLocalizer) or suite.scan
-    grafts = spec.grafts or (suite.grafts if isinstance(localizer, InterventionLocalizer) else ())
-    found = configurations(grafts, spec.layers)
+    """Each configuration of a job with its complement."""
+    intervenes = isinstance(localizer, InterventionLocalizer)
+    grafts = spec.grafts or (suite.grafts if intervenes else ())
+    labels = configurations(grafts, spec.layers)
     if localizer.floor == "destroyed_donor":
-        found |= {"ALL": "NONE", "NONE": "ALL"}
-    if ranks:
-        found |= dict.fromkeys(budget_labels(suite.budgets))
-        found |= {BEST: REST, REST: BEST} if suite.truth else {}
-    return found
+        labels |= {"ALL": "NONE", "NONE": "ALL"}
+    if isinstance(localizer, ScoringLocalizer) or suite.scan:
+        labels |= dict.fromkeys(budget_labels(suite.budgets))
+        labels |= {BEST: REST, REST: BEST} if suite.truth else {}
+    return labels
 
 
 def _check_lengths(pair: ModelPair, prompts: Mapping[str, Sequence[Prompt]]) -> None:
     most = getattr(pair.recipient.config, "max_position_embeddings", None)
-    for prompt in (p for some in prompts.values() for p in some):
-        if most is not None and (n := len(pair.encoded(prompt).ids)) > most:
-            raise InputError(
-                f"fact {prompt.fact.id}, prompt {prompt.name!r} has {n} tokens; the model reads at most {most}"
-            )
+    if most is None:
+        return
+    for some in prompts.values():
+        for prompt in some:
+            length = len(pair.encoded(prompt).ids)
+            if length > most:
+                raise InputError(
+                    f"fact {prompt.fact.id}, prompt {prompt.name!r} has {length} tokens; "
+                    f"the model reads at most {most}"
+                )
