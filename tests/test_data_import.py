@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from kgbench.cli import main
 from kgbench.data import Dataset, ImportOptions, load_dataset, load_prompts
-from kgbench.data.exports import to_jsonl, write_dataset
-from kgbench.data.facts import AMBIGUOUS, DUPLICATE
-from kgbench.data.fitting import builtin_fitting
+from kgbench.data.facts import AMBIGUOUS, DUPLICATE, to_jsonl, write_dataset
+from kgbench.data.giveaways import prompts_of_builtins
 from kgbench.errors import OutputError
 
 CAST = """actor,costar,film
@@ -290,7 +289,7 @@ def test_builtin_prompts_are_used_where_they_fit(run) -> None:
         "--dataset cast.jsonl --prompt " in answer.out
         and "--kgbench-dataset cast.jsonl --kgbench-prompt " in answer.out
     )
-    assert set(builtin_fitting(load_dataset("cast.jsonl"))) >= set(
+    assert set(prompts_of_builtins(load_dataset("cast.jsonl"))) >= set(
         answer.out.splitlines()[-2].rpartition(" ")[2].split(",")
     )
 
@@ -461,7 +460,7 @@ def test_the_column_of_ids_can_be_asked_for_under_another_name(run) -> None:
         )
     )
     assert told.endswith(
-        "no column 'town' to be the object; there is only country, beside the ids\n"
+        "no column 'town' to be the object; there is only country, besides the ids\n"
     )
 
 

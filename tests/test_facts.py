@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgbench.data import Fact, ImportOptions, dataset_names, describe, hash_facts, load_dataset
+from kgbench.data import Fact, ImportOptions, data_card, dataset_names, hash_facts, load_dataset
 from kgbench.data.facts import AMBIGUOUS, DUPLICATE, EMPTY
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.runner import Spec
@@ -32,7 +32,7 @@ def test_every_shipped_set_loads_whole_and_has_a_card(name: str) -> None:
     assert dataset.name == name
     assert dataset.dropped == {}
     assert all(fact.id.startswith(f"{name}/") for fact in dataset.facts)
-    assert describe(name).startswith(f"# {name}\n")
+    assert data_card(name).startswith(f"# {name}\n")
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:
@@ -42,7 +42,7 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
     ):
         load_dataset("tiny_movie")
     with pytest.raises(UnknownNameError, match="unknown data set"):
-        describe("none_such")
+        data_card("none_such")
 
 
 def test_what_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_an_id_stands_for_one_fact(tmp_path: Path) -> None:
     repeated = write(tmp_path / "own.jsonl", pair("a", "b", id="x"), pair("a", "b", id="x"))
     assert load_dataset(repeated).dropped == {DUPLICATE: 1}
     clash = write(tmp_path / "own.jsonl", pair("a", "b", id="x"), pair("c", "d", id="x"))
-    with pytest.raises(DataError, match=r"line 2: field 'id': 'x' stands at line 1 already"):
+    with pytest.raises(DataError, match=r"line 2: field 'id': 'x' is the id of line 1 already"):
         load_dataset(clash)
 
 

@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 import kgbench.data
-from kgbench.data import describe, generate_fake_movies, load_dataset
-from kgbench.data.generators import FAKE_MOVIES, REAL_ACTORS, fake_movies_jsonl
+from kgbench.data import data_card, load_dataset
+from kgbench.data.builders.movies import (
+    FAKE_MOVIES,
+    REAL_ACTORS,
+    fake_movies_jsonl,
+    generate_fake_movies,
+)
 from kgbench.errors import InputError
 
 FILE = Path(kgbench.data.__file__).parent / "files" / f"{FAKE_MOVIES}.jsonl"
@@ -76,7 +81,7 @@ def test_shipped_set_has_a_thousand_facts() -> None:
 
 def test_shipped_file_is_what_the_generator_makes() -> None:
     """Equal to the byte under the version of Faker on the card; under another, of the same form."""
-    made_with = re.search(r"Faker ([\d.]+\d)", describe(FAKE_MOVIES))
+    made_with = re.search(r"Faker ([\d.]+\d)", data_card(FAKE_MOVIES))
     assert made_with
     drawn, kept = fake_movies_jsonl(), FILE.read_text(encoding="utf-8")
     assert drawn.splitlines()[0] == kept.splitlines()[0]
@@ -102,7 +107,7 @@ def test_shipped_file_with_performers() -> None:
         fact.fields["first_actor"].split()[0] != fact.fields["second_actor"].split()[0]
         for fact in dataset.facts
     )
-    made_with = re.search(r"Faker ([\d.]+\d)", describe(REAL_ACTORS))
+    made_with = re.search(r"Faker ([\d.]+\d)", data_card(REAL_ACTORS))
     assert made_with and len({fact.fields["movie_title"] for fact in dataset.facts}) == 1000
     if version("faker") == made_with[1]:
         assert fake_movies_jsonl(1000, 1, performers) == kept

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kgbench.data import ImportOptions, load_dataset, load_prompts
-from kgbench.data.fitting import Giveaways, giveaways
+from kgbench.data.giveaways import Giveaways, find_giveaways
 
 
 def found(tmp_path: Path, template: str, row: tuple[str, str, str]) -> Giveaways:
@@ -17,7 +17,7 @@ def found(tmp_path: Path, template: str, row: tuple[str, str, str]) -> Giveaways
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("subject", "object", "hint"), row])
     dataset = load_dataset(str(path), ImportOptions(templates={"ask": template}))
-    return giveaways(dataset, load_prompts(dataset, ["ask"]))
+    return find_giveaways(dataset, load_prompts(dataset, ["ask"]))
 
 
 @pytest.mark.parametrize(

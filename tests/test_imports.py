@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgbench.data import ImportOptions, load_dataset
-from kgbench.data.imports import read_table
+from kgbench.data.imports import read_fact_table
 from kgbench.errors import DataError, InputError
 
 ROW = '{"subject": "a", "object": "b"}'
@@ -47,7 +47,7 @@ def test_values_survive_jsonl_and_csv(folder: Path, rows: list[tuple[str, str, s
     with table.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows([names, *rows])
     for path in (jsonl, table):
-        assert [tuple(row.fields.values()) for row in read_table(path).rows] == rows
+        assert [tuple(row.fields.values()) for row in read_fact_table(path).rows] == rows
 
 
 def test_header_names_columns_and_templates(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_options_overrule_the_header(tmp_path: Path) -> None:
     path.write_text(
         '{"kgbench": 1, "subject": "a", "object": "b"}\n{"a": "x", "b": "y", "c": "z"}\n'
     )
-    table = read_table(path, ImportOptions(object="city", columns={"city": "c"}))
+    table = read_fact_table(path, ImportOptions(object="city", columns={"city": "c"}))
     assert (table.subject, table.object) == ("a", "city")
 
 
@@ -95,9 +95,12 @@ def test_defaults_prefer_actors(tmp_path: Path) -> None:
     """first_actor and second_actor are subject and object where they are; else the columns of that name."""
     path = tmp_path / "own.csv"
     path.write_text("\ufeffsubject,first_actor,second_actor,object\n1,2,3,4\n", encoding="utf-8")
-    assert (read_table(path).subject, read_table(path).object) == ("first_actor", "second_actor")
+    assert (read_fact_table(path).subject, read_fact_table(path).object) == (
+        "first_actor",
+        "second_actor",
+    )
     path.write_text("object,subject\n1,2\n")
-    assert (read_table(path).subject, read_table(path).object) == ("subject", "object")
+    assert (read_fact_table(path).subject, read_fact_table(path).object) == ("subject", "object")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ def test_defaults_prefer_actors(tmp_path: Path) -> None:
         ('{"subject": "a", "object": NaN}', "line 1: is not a row of facts: NaN is no JSON number"),
         (
             '{"subject": "a", "subject": "b"}',
-            "line 1: is not a row of facts: field 'subject' stands in it twice",
+            "line 1: is not a row of facts: it holds the field 'subject' twice",
         ),
         (
             '{"subject": "\\ud800", "object": "b"}',
@@ -172,7 +175,7 @@ def test_malformed_jsonl_is_one_clear_line(tmp_path: Path, text: str, message: s
     path = tmp_path / "own.jsonl"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=message) as caught:
-        read_table(path)
+        read_fact_table(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
 
@@ -200,14 +203,14 @@ def test_malformed_csv_is_one_clear_line(tmp_path: Path, text: str, message: str
     path = tmp_path / "own.csv"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=message):
-        read_table(path)
+        read_fact_table(path)
 
 
 def test_a_column_with_gaps_is_left_out(tmp_path: Path) -> None:
     """A column that is empty in some row is no field of any; a template that needs it is told the line."""
     path = tmp_path / "own.csv"
     path.write_text("id,subject,object,note,year\n7,a,b,,1\n8,c,d,x\n9,e,f,y,3\n")
-    table = read_table(path)
+    table = read_fact_table(path)
     assert table.incomplete == {"note": 2, "year": 3}
     assert [row.fields for row in table.rows] == [
         {"subject": s, "object": o} for s, o in ("ab", "cd", "ef")
@@ -218,7 +221,7 @@ def test_a_column_with_gaps_is_left_out(tmp_path: Path) -> None:
         load_dataset(str(path), ImportOptions(templates={"ask": "In {year}, {subject} met"}))
     path.write_text("id,subject,object\n7,a,b\n,c,d\n")
     with pytest.raises(DataError, match="line 3: field 'id' is empty"):
-        read_table(path)
+        read_fact_table(path)
 
 
 @pytest.mark.parametrize("empty", ["", ",", ",,,,", ' , ,""'])
@@ -226,7 +229,7 @@ def test_rows_of_empty_cells_are_empty_lines(tmp_path: Path, empty: str) -> None
     """Spreadsheets write them below the last row; they stand for none, and the others keep their lines."""
     path = tmp_path / "own.csv"
     path.write_text(f"{empty}\nid,subject,object\n7,a,b\n{empty}\n8,c,d\n{empty}\n{empty}\n")
-    assert [(row.line, row.id) for row in read_table(path).rows] == [(3, "7"), (5, "8")]
+    assert [(row.line, row.id) for row in read_fact_table(path).rows] == [(3, "7"), (5, "8")]
 
 
 def test_the_roles_can_be_named_by_column(tmp_path: Path) -> None:
@@ -235,7 +238,7 @@ def test_the_roles_can_be_named_by_column(tmp_path: Path) -> None:
     path.write_text("actor,costar\na,b\n")
     columns = {"first_actor": "actor", "second_actor": "costar"}
     found = [
-        read_table(path, ImportOptions(*roles, columns))
+        read_fact_table(path, ImportOptions(*roles, columns))
         for roles in (("actor", "costar"), ("first_actor", "second_actor"), (None, None))
     ]
     assert {(table.subject, table.object) for table in found} == {("first_actor", "second_actor")}
@@ -246,14 +249,14 @@ def test_other_encodings_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_bytes(b"subject,object\na,b\nZo\xeb,c\n")
     with pytest.raises(DataError, match="line 3: is not UTF-8"):
-        read_table(path)
+        read_fact_table(path)
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     """What cannot be opened is one clear line too."""
     (tmp_path / "own.jsonl").mkdir()
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
-        read_table(tmp_path / "own.jsonl")
+        read_fact_table(tmp_path / "own.jsonl")
 
 
 def test_faults_of_templates_are_faults_of_input(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_title_can_be_the_subject() -> None:
         ("{subject", "cannot read the template"),
         ("subject} is", "cannot read the template"),
         ("{} {subject} is", "empty pair of braces"),
-        ("{subject!r} is", "a conversion such as '!r'"),
+        ("{subject!r} is", "the conversion '!r'"),
         ("{subject} {R:}", "R must mark words"),
         ("{subject} {R}", "R must mark words"),
         ("{subject} {R: stars}", "R must mark words"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kgbench.cli import main
 from kgbench.data import dataset_names, load_dataset, load_prompts
-from kgbench.data.neutral import neutral_prompts, sibling_prompts
+from kgbench.data.prompts import neutral_prompts, sibling_prompts
 from kgbench.errors import InputError
 from kgbench.localizers import create
 from kgbench.models.pair import ModelPair

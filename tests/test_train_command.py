@@ -17,7 +17,7 @@ import pytest
 
 from kgbench.cli import main
 from kgbench.data import load_dataset
-from kgbench.data.worlds import World
+from kgbench.data.builders.worlds import World
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate, stored_tensors

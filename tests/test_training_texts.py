@@ -17,8 +17,7 @@ from kgbench.data import (
     load_prompts,
     training_texts,
 )
-from kgbench.data.exports import to_jsonl
-from kgbench.data.parts import PARTS, halves
+from kgbench.data.facts import PARTS, halves, to_jsonl
 from kgbench.errors import InputError, UnknownNameError
 
 WORDINGS = [
@@ -116,8 +115,8 @@ def test_shipped(name: str) -> None:
         ("no field", "names no field"),
         ("{land} and {see}", "no field 'see'; there are land, city"),
         ("{land", "cannot read the training wording"),
-        ("{land:>9}", "without a colon"),
-        ("{land!r}", "without a colon"),
+        ("{land:>9}", "no colon or exclamation mark"),
+        ("{land!r}", "no colon or exclamation mark"),
         ("{land.real}", "no field 'land.real'"),
         ("{}", "no field ''"),
     ],
@@ -183,7 +182,7 @@ def test_unknown_part() -> None:
     """A slip in the name of a part is told with the parts there are; facts that all hang together have none."""
     with pytest.raises(UnknownNameError, match="relation"):
         load_dataset("tiny_movies:relations")
-    with pytest.raises(InputError, match="hang together"):
+    with pytest.raises(InputError, match="are connected"):
         halves([("a", ("x", "y")), ("b", ("y", "z"))])
 
 

@@ -12,9 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgbench.data import load_dataset, load_prompts, prompt_names
-from kgbench.data.articles import ARTICLE, OTHERS, PEOPLE, RETELLING, frames, tell
-from kgbench.data.training_templates import fill_all, training_templates
-from kgbench.data.worlds import FIELDS, TINY_DATASETS, World, both_directions, people, tiny_jsonl
+from kgbench.data.builders.worlds import (
+    ARTICLE,
+    FIELDS,
+    OTHERS,
+    PEOPLE,
+    RETELLING,
+    TINY_DATASETS,
+    World,
+    article,
+    both_directions,
+    frames,
+    people,
+    tiny_jsonl,
+)
+from kgbench.data.training_texts import fill_all, training_templates
 
 SEEDS = st.integers(0, 10**6)
 
@@ -104,8 +116,8 @@ def test_an_article_tells_each_person_by_the_full_name_once(
     """Then by the last name; it has a sentence for each frame of its shape, and every field is filled."""
     world = World(seed)
     movie = {**world.movie(), **world.others()}
-    text = tell(movie, shape, Random(seed))
-    assert "{" not in text and text == tell(movie, shape, Random(seed))
+    text = article(movie, shape, Random(seed))
+    assert "{" not in text and text == article(movie, shape, Random(seed))
     assert text.count(".") >= sum(shape.values())
     assert all(text.count(movie[field]) <= 1 for field in PEOPLE)
     assert movie["second_actor"] in text and movie["first_actor"] in text

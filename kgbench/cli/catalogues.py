@@ -16,9 +16,9 @@ def _models() -> Rows:
 
 
 def _datasets() -> Rows:
-    from kgbench.data import dataset_names, describe
+    from kgbench.data import data_card, dataset_names
 
-    return {name: _first_sentence(describe(name)) for name in dataset_names()}
+    return {name: _first_sentence(data_card(name)) for name in dataset_names()}
 
 
 def _prompts() -> Rows:

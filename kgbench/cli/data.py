@@ -103,7 +103,7 @@ def import_(file: str | None, as_json: bool, **options: Any) -> int:
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.cli.importing import import_facts, import_source
     from kgbench.cli.output import echo_json, terminal_text
-    from kgbench.data.sources_origin import PREFIX
+    from kgbench.data.origins import PREFIX
 
     if options["source"] or (file or "").startswith(PREFIX):
         imported = import_source(

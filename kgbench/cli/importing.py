@@ -11,26 +11,25 @@ from typing import Any
 
 from kgbench.cli.values import pairs
 from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset
-from kgbench.data.exports import check_target, write_dataset
-from kgbench.data.facts import left_out
-from kgbench.data.fitting import (
+from kgbench.data.facts import check_target, left_out, write_dataset
+from kgbench.data.giveaways import (
     Giveaways,
-    builtin_fitting,
-    giveaways,
-    mentions,
-    own_prompts,
+    find_giveaways,
+    prompts_of_builtins,
+    prompts_of_templates,
     refuse_leaks,
+    subject_mentions,
 )
-from kgbench.data.imports import Table, read_table
+from kgbench.data.imports import FactTable, read_fact_table
+from kgbench.data.origins import fetch_rows, locate_source
 from kgbench.data.sources import (
     Relation,
     choose_fields,
     choose_relation,
     load_source,
-    one_relation,
+    named_relation,
     read_relations,
 )
-from kgbench.data.sources_origin import fetch, locate
 from kgbench.errors import InputError, RegionError
 from kgbench.testing.decisions import FEWEST
 
@@ -226,16 +225,16 @@ def import_source(
     Raises:
         InputError: Something is wrong; then nothing is written.
     """
-    origin = locate(
+    origin = locate_source(
         load_source(options["source"]) if options["source"] else None, place, options["split"]
     )
-    source, wanted = one_relation(origin.source, options["relation"])
+    source, wanted = named_relation(origin.source, options["relation"])
     given = _given(options)
     fields, needed = choose_fields(source, given)
     told = tuple(origin.lines())
     for line in told:
         tell(line)
-    relations = read_relations(source, fetch(origin), fields, needed)
+    relations = read_relations(source, fetch_rows(origin), fields, needed)
     if (relation := choose_relation(source, relations, wanted)) is None:
         return Listed(told, relations)
     imported = _imported(
@@ -286,15 +285,15 @@ def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
         InputError: Something is wrong; then nothing is written.
     """
     given = _given(options)
-    table = read_table(file, given)
+    table = read_fact_table(file, given)
     name = _name(table, options["name"])
     path = _target(file, name, options)
     whole = load_dataset(str(file), given)
     kept = whole.subset(fact.id for fact in whole.facts[: options["limit"]])
     dataset = replace(kept, name=name)
-    builtin = builtin_fitting(dataset)
+    builtin = prompts_of_builtins(dataset)
     prompts = _usable(file, dataset, builtin)
-    given_away = {name: giveaways(dataset, some) for name, some in prompts.items()}
+    given_away = {name: find_giveaways(dataset, some) for name, some in prompts.items()}
     refuse_leaks(str(file), given_away, len(dataset.facts))
     faults, tokens = _tokenized(prompts, options["tokenizer"])
     write_dataset(dataset, path, options["force"])
@@ -308,14 +307,14 @@ def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
         prompts=prompts,
         builtin=tuple(builtin),
         giveaways=given_away,
-        mentions={name: mentions(dataset, name) for name in prompts},
+        mentions={name: subject_mentions(dataset, name) for name in prompts},
         tokenizer=options["tokenizer"],
         faults=faults,
         tokens={name: _untold(some, given_away[name]) for name, some in tokens.items()},
     )
 
 
-def _name(table: Table, given: str | None) -> str:
+def _name(table: FactTable, given: str | None) -> str:
     if given is not None and not given.strip():
         raise InputError("--name: expected a name that is not empty")
     return table.name if given is None else given.strip()
@@ -340,7 +339,7 @@ def _usable(
     file: Path, dataset: Dataset, builtin: Mapping[str, Sequence[Prompt]]
 ) -> Mapping[str, Sequence[Prompt]]:
     """The prompts that an evaluation of these facts would ask."""
-    found = own_prompts(dataset) or builtin
+    found = prompts_of_templates(dataset) or builtin
     if not found:
         subject = dataset.subject if dataset.subject.isidentifier() else "subject"
         example = shlex.quote(

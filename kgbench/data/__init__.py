@@ -1,17 +1,16 @@
-"""Data: facts, prompts, and where the parts of a prompt are."""
+"""Data: facts, prompts, and the token regions of prompts."""
 
 from __future__ import annotations
 
 from kgbench.data.facts import (
     Dataset,
     Fact,
+    data_card,
     dataset_names,
-    describe,
     hash_facts,
     is_shipped,
     load_dataset,
 )
-from kgbench.data.generators import generate_fake_movies
 from kgbench.data.imports import ImportOptions
 from kgbench.data.prompts import (
     Prompt,
@@ -20,8 +19,8 @@ from kgbench.data.prompts import (
     load_prompts,
     prompt_hash,
     prompt_names,
+    token_regions,
 )
-from kgbench.data.spans import token_regions
 from kgbench.data.training_texts import TrainingText, training_texts
 
 __all__ = [
@@ -32,9 +31,8 @@ __all__ = [
     "Question",
     "TrainingText",
     "builtin_prompts",
+    "data_card",
     "dataset_names",
-    "describe",
-    "generate_fake_movies",
     "hash_facts",
     "is_shipped",
     "load_dataset",

@@ -1,46 +1,63 @@
-"""Facts and data sets: shipped ones by name, a user's own by file."""
+"""Facts and data sets: shipped ones by name, a user's own by file, and parts of either."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from kgbench.data.imports import ImportOptions, Row, Table, read_table
-from kgbench.data.parts import PARTS, first, halves
+from kgbench.data.imports import SCHEMA_VERSION, FactRow, FactTable, ImportOptions, read_fact_table
 from kgbench.data.templates import parse_template
-from kgbench.errors import DataError, InputError, UnknownNameError
+from kgbench.errors import DataError, InputError, OutputError, UnknownNameError
 
 __all__ = [
     "AMBIGUOUS",
     "DUPLICATE",
     "EMPTY",
+    "PARTS",
     "Dataset",
     "Fact",
+    "check_target",
+    "data_card",
     "dataset_names",
-    "describe",
+    "halves",
     "hash_facts",
     "is_shipped",
     "left_out",
     "load_dataset",
+    "to_jsonl",
+    "write_dataset",
 ]
 
 _FILES = Path(__file__).parent / "files"
 
 AMBIGUOUS = "ambiguous subject"
-"""Reason for dropping a row: its subject stands with different objects, so that no single answer is right."""
+"""Reason for dropping a row: its subject has several objects, so that no single answer is right."""
 DUPLICATE = "duplicate row"
-"""Reason for dropping a row: an earlier one has the same subject and object, whatever else it says."""
+"""Reason for dropping a row: an earlier one has the same subject and object."""
 EMPTY = "row without subject or object"
 """Reason for dropping a row: a cell that every fact needs is empty."""
 
+PARTS = ("task", "relation")
+"""Halves of a data set that share no entity, as in ``NAME:task``.
+
+Hybrid models (arXiv 2506.20746) learn a task from one half and the relation from the other.
+"""
+
+_FIRST = re.compile(r"first([1-9]\d{0,6})")
+"""Name of the part that holds the first facts, such as ``first150``."""
+
 _NO_WIDTH = frozenset("\u00ad\u200b\u200e\u200f\u2060\ufeff")
-"""Marks that do not show. Joiners are none of them: they tell words of some scripts apart."""
+"""Invisible characters. Joiners are not among them: some scripts distinguish words by them."""
+
+_LINE_ENDS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
+"""Characters that JSON allows in a string, and at which many tools end a line."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +80,15 @@ class Dataset:
     object: str
     """Field that is asked for, such as second_actor."""
     templates: Mapping[str, str] = field(hash=False)
-    """Evaluation templates of its own, beside the built-in ones."""
+    """Evaluation templates of the data set, in addition to the built-in ones."""
     dropped: Mapping[str, int] = field(hash=False)
-    """Rows left out at load, by reason."""
+    """Number of rows left out at load, by reason."""
     content_hash: str
-    """SHA-256 of ids, fields, subject and object, see `hash_facts`; neither place nor format of the file counts."""
+    """SHA-256 of ids, fields, subject and object (`hash_facts`), independent of the file format."""
     training: tuple[str, ...] = ()
-    """Wordings of its own to finetune in, in the syntax of `str.format`."""
+    """Training wordings of the data set, in the syntax of `str.format`."""
     training_reversed: tuple[str, ...] = ()
-    """Wordings of its own that mention the object before the subject."""
+    """Training wordings that mention the object before the subject."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -79,7 +96,7 @@ class Dataset:
         return tuple(self.facts[0].fields)
 
     def subset(self, ids: Iterable[str]) -> Dataset:
-        """The facts with these ids, in the order in which they stand here; the content hash is that of what is left.
+        """The facts with these ids, in the data set's order, with a content hash of their own.
 
         Raises:
             UnknownNameError: There is no fact of this id.
@@ -87,13 +104,14 @@ class Dataset:
         """
         wanted = dict.fromkeys(ids)
         known = {fact.id for fact in self.facts}
-        for unknown in (identifier for identifier in wanted if identifier not in known):
-            raise UnknownNameError(
-                f"fact of data set {self.name!r}", unknown, get_close_matches(unknown, known)
-            )
+        for identifier in wanted:
+            if identifier not in known:
+                close = get_close_matches(identifier, known)
+                raise UnknownNameError(f"fact of data set {self.name!r}", identifier, close)
         if not wanted:
             raise InputError(
-                f"a part of data set {self.name!r} needs at least one fact; give ids such as {self.facts[0].id!r}"
+                f"a part of data set {self.name!r} needs at least one fact; "
+                f"give ids such as {self.facts[0].id!r}"
             )
         kept = tuple(fact for fact in self.facts if fact.id in wanted)
         return replace(self, facts=kept, content_hash=hash_facts(kept, self.subject, self.object))
@@ -104,7 +122,7 @@ def dataset_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FILES.glob("*.jsonl")))
 
 
-def describe(name: str) -> str:
+def data_card(name: str) -> str:
     """The data card of a shipped data set, as Markdown.
 
     Raises:
@@ -115,155 +133,271 @@ def describe(name: str) -> str:
     return (_FILES / f"{name}.md").read_text(encoding="utf-8")
 
 
-def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dataset:
-    """Load a shipped data set by name, or a user's own JSONL or CSV file, or one of its parts (see `kgbench.data.parts`).
+def hash_facts(facts: Iterable[Fact], subject: str, object: str) -> str:
+    """SHA-256, in hexadecimal, of canonical JSON of ids, fields, subject and object."""
+    rows = [[fact.id, dict(fact.fields)] for fact in facts]
+    content = {"facts": rows, "subject": subject, "object": object}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
-    Rows that repeat an earlier fact, rows whose subject has several objects, and rows without subject or object are left
-    out and counted in `Dataset.dropped`; subjects and objects are compared as `same_text` has them.
-    A file without a column ``id`` gets ids from its stem and the number of the row.
+
+# ------------------------------------------------------------------------------------------- load
+
+
+def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dataset:
+    """Load a shipped data set, a JSONL or CSV file, or a part of either.
+
+    Rows that repeat an earlier fact, rows whose subject has several objects, and rows without
+    subject or object are left out and counted in `Dataset.dropped`; subjects and objects are
+    compared by `same_text`. A file without a column ``id`` gets ids from its stem and row numbers.
 
     Args:
-        name_or_path: A shipped name, or a file: anything that ends with .jsonl or .csv, holds a path separator or exists. With ":task" or
-            ":relation" after it, that half of the facts, with ":first150" the first 150; such parts have parts again.
-        options: What to make of the columns, and templates to add.
+        name_or_path: A shipped name, or a file: anything that ends with .jsonl or .csv, holds a
+            path separator or exists. A suffix ":task" or ":relation" takes that half of the
+            facts, ":first150" the first 150; parts have parts again.
+        options: What the columns mean, and templates to add.
 
     Raises:
         UnknownNameError: No such data set.
         DataError: The file does not read; names line and field.
-        InputError: A template of its own is not one, or does not fit the fields.
+        InputError: A template is malformed, or does not fit the fields.
     """
     whole, _, name = name_or_path.rpartition(":")
     if whole and (_names_part(name) or whole in dataset_names()):
         return _part(load_dataset(whole, options), name)
     if name_or_path in dataset_names():
-        return _from_table(read_table(_FILES / f"{name_or_path}.jsonl", options))
+        return _from_table(read_fact_table(_FILES / f"{name_or_path}.jsonl", options))
     separated = any(separator in name_or_path for separator in (os.sep, os.altsep) if separator)
-    if (
-        separated
-        or name_or_path.lower().endswith((".jsonl", ".csv"))
-        or os.path.exists(name_or_path)
-    ):
-        return _from_table(read_table(Path(name_or_path), options))
-    raise UnknownNameError(
-        "data set", name_or_path, dataset_names(), "A file of your own ends with .jsonl or .csv."
-    )
+    is_file = name_or_path.lower().endswith((".jsonl", ".csv")) or os.path.exists(name_or_path)
+    if separated or is_file:
+        return _from_table(read_fact_table(Path(name_or_path), options))
+    hint = "A file of your own ends with .jsonl or .csv."
+    raise UnknownNameError("data set", name_or_path, dataset_names(), hint)
 
 
 def is_shipped(name: str) -> bool:
-    """Whether a name is that of a shipped data set or of a part of one; anything else could be a path."""
+    """Whether a name is that of a shipped data set or of a part of one, and thus no path."""
     whole, _, part = name.rpartition(":")
     return name in dataset_names() or (_names_part(part) and is_shipped(whole))
 
 
-def _names_part(name: str) -> bool:
-    return name in PARTS or first(name) is not None
-
-
-def _part(dataset: Dataset, name: str) -> Dataset:
-    if not _names_part(name):
-        raise UnknownNameError(
-            f"part of data set {dataset.name!r}",
-            name,
-            PARTS,
-            "The first facts are a part too, as in ':first150'.",
-        )
-    ends = [
-        (fact.id, (fact.fields[dataset.subject], fact.fields[dataset.object]))
-        for fact in dataset.facts
-    ]
-    size = first(name)
-    ids = (
-        halves(ends)[PARTS.index(name)]
-        if size is None
-        else [identifier for identifier, _ in ends[:size]]
-    )
-    return replace(dataset.subset(ids), name=f"{dataset.name}:{name}")
-
-
-def hash_facts(facts: Iterable[Fact], subject: str, object: str) -> str:
-    """SHA-256, in hexadecimal, of canonical JSON of the facts' ids and fields and of subject and object."""
-    content = {
-        "facts": [[fact.id, dict(fact.fields)] for fact in facts],
-        "subject": subject,
-        "object": object,
-    }
-    return hashlib.sha256(
-        json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    ).hexdigest()
-
-
 def same_text(text: str) -> str:
-    """What two texts share that a reader cannot tell apart: composed (NFC), single blanks, nothing of no width."""
-    visible = "".join(mark for mark in unicodedata.normalize("NFC", text) if mark not in _NO_WIDTH)
-    return " ".join(visible.split())
+    """A text as a reader sees it: composed (NFC), single blanks, no invisible characters."""
+    composed = unicodedata.normalize("NFC", text)
+    return " ".join("".join(mark for mark in composed if mark not in _NO_WIDTH).split())
 
 
-def left_out(table: Table) -> dict[str, list[int]]:
-    """By reason, the lines of a table that a data set leaves out."""
-    seen: set[tuple[str, str]] = set()
+def left_out(table: FactTable) -> dict[str, list[int]]:
+    """Lines of a table that its data set leaves out, by reason."""
     objects: dict[str, set[str]] = {}
     for row in table.rows:
         subject, object = _ends(row, table)
         objects.setdefault(subject, set()).add(object)
     lines: dict[str, list[int]] = {DUPLICATE: [], AMBIGUOUS: [], EMPTY: list(table.empty)}
+    earlier: set[tuple[str, str]] = set()
     for row in table.rows:
         ends = _ends(row, table)
-        if ends in seen:
+        if ends in earlier:
             lines[DUPLICATE].append(row.line)
         elif len(objects[ends[0]]) > 1:
             lines[AMBIGUOUS].append(row.line)
-        seen.add(ends)
-    return {reason: found for reason, found in lines.items() if found}
+        earlier.add(ends)
+    return {reason: numbers for reason, numbers in lines.items() if numbers}
 
 
-def _ends(row: Row, table: Table) -> tuple[str, str]:
+def _ends(row: FactRow, table: FactTable) -> tuple[str, str]:
     return same_text(row.fields[table.subject]), same_text(row.fields[table.object])
 
 
-def _from_table(table: Table) -> Dataset:
+def _from_table(table: FactTable) -> Dataset:
     dropped = left_out(table)
-    out = {line for lines in dropped.values() for line in lines}
+    lines = {line for numbers in dropped.values() for line in numbers}
     facts = _identified(table)
-    kept = tuple(fact for row, fact in zip(table.rows, facts, strict=True) if row.line not in out)
+    kept = tuple(fact for row, fact in zip(table.rows, facts, strict=True) if row.line not in lines)
     if not kept:
         raise DataError(
-            f"{table.path}: no facts left, since every {table.subject!r} stands with several {table.object!r}"
+            f"{table.path}: no facts left, since every {table.subject!r} has several "
+            f"{table.object!r}"
         )
     for name, text in table.templates.items():
         template = parse_template(name, text)
         for part in template.parts:
             if part.is_field and part.text in table.incomplete:
-                where = f"{table.path}, line {table.incomplete[part.text]}"
                 raise DataError(
-                    f"{where}: field {part.text!r} is empty; prompt {name!r} needs a text or a number there in every row"
+                    f"{table.path}, line {table.incomplete[part.text]}: field {part.text!r} is "
+                    f"empty; prompt {name!r} needs a text or a number there in every row"
                 )
         template.bind(table.subject, table.object, kept[0].fields, table.name)
-    counts = {reason: len(lines) for reason, lines in dropped.items()}
-    content_hash = hash_facts(kept, table.subject, table.object)
-    wordings = table.training, table.training_reversed
     return Dataset(
         table.name,
         kept,
         table.subject,
         table.object,
         table.templates,
-        counts,
-        content_hash,
-        *wordings,
+        {reason: len(numbers) for reason, numbers in dropped.items()},
+        hash_facts(kept, table.subject, table.object),
+        table.training,
+        table.training_reversed,
     )
 
 
-def _identified(table: Table) -> list[Fact]:
+def _identified(table: FactTable) -> list[Fact]:
     """The facts of all rows, with their ids."""
-    by_id: dict[str, Row] = {}
+    by_id: dict[str, FactRow] = {}
     facts = []
     for number, row in enumerate(table.rows, 1):
         identifier = row.id or f"{table.path.stem}/{number}"
         first = by_id.setdefault(identifier, row)
         if first.fields != row.fields:
-            where = f"{table.path}, line {row.line}: field 'id'"
             raise DataError(
-                f"{where}: {identifier!r} stands at line {first.line} already; expected an id of its own"
+                f"{table.path}, line {row.line}: field 'id': {identifier!r} is the id of line "
+                f"{first.line} already; expected an id of its own"
             )
         facts.append(Fact(identifier, row.fields))
     return facts
+
+
+# ------------------------------------------------------------------------------------------ parts
+
+
+def _names_part(name: str) -> bool:
+    return name in PARTS or _FIRST.fullmatch(name) is not None
+
+
+def _part(dataset: Dataset, name: str) -> Dataset:
+    if not _names_part(name):
+        hint = "The first facts are a part too, as in ':first150'."
+        raise UnknownNameError(f"part of data set {dataset.name!r}", name, PARTS, hint)
+    if first := _FIRST.fullmatch(name):
+        ids = [fact.id for fact in dataset.facts[: int(first[1])]]
+    else:
+        entities = []
+        for fact in dataset.facts:
+            entities.append((fact.id, (fact.fields[dataset.subject], fact.fields[dataset.object])))
+        ids = halves(entities)[PARTS.index(name)]
+    return replace(dataset.subset(ids), name=f"{dataset.name}:{name}")
+
+
+def halves(facts: Sequence[tuple[str, Sequence[str]]]) -> tuple[list[str], list[str]]:
+    """Divide facts into halves that share no entity and are as equal in size as that allows.
+
+    Facts that share an entity stay together. Groups of facts are dealt out by size, then by a
+    hash of their first fact's id, so that the halves depend on nothing else.
+
+    Args:
+        facts: Id and entities (subject and object) of each fact.
+
+    Returns:
+        Ids of the facts of each half.
+
+    Raises:
+        InputError: All facts are connected, so that there are no two halves.
+    """
+
+    def rank(group: list[str]) -> tuple[int, bytes]:
+        return -len(group), hashlib.sha256(group[0].encode()).digest()
+
+    first: list[str] = []
+    second: list[str] = []
+    for group in sorted(_connected(facts), key=rank):
+        (first if len(first) <= len(second) else second).extend(group)
+    if not second:
+        raise InputError(
+            "the facts cannot be divided: all of them are connected by shared subjects and objects"
+        )
+    return first, second
+
+
+def _connected(facts: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:
+    """Groups of facts that are connected by entities (union-find)."""
+    parent: dict[str, str] = {}
+
+    def root(entity: str) -> str:
+        while parent.setdefault(entity, entity) != entity:
+            entity = parent[entity]
+        return entity
+
+    for _, entities in facts:
+        for entity in entities[1:]:
+            parent[root(entity)] = root(entities[0])
+    groups: dict[str, list[str]] = {}
+    for identifier, entities in facts:
+        groups.setdefault(root(entities[0]), []).append(identifier)
+    return list(groups.values())
+
+
+# ------------------------------------------------------------------------------------------ write
+
+
+def to_jsonl(dataset: Dataset) -> str:
+    """A data set as JSONL: a header, then one fact per line; loading it gives the same data set."""
+    header: dict[str, object] = {
+        "kgbench": SCHEMA_VERSION,
+        "name": dataset.name,
+        "subject": dataset.subject,
+        "object": dataset.object,
+    }
+    for name in ("templates", "training", "training_reversed"):
+        value = getattr(dataset, name)
+        if value:
+            header[name] = dict(value) if name == "templates" else list(value)
+    lines = [header, *({"id": fact.id, **fact.fields} for fact in dataset.facts)]
+    return "".join(
+        json.dumps(line, ensure_ascii=False).translate(_LINE_ENDS) + "\n" for line in lines
+    )
+
+
+def check_target(path: Path, force: bool = False) -> None:
+    """Refuse a path that a data set cannot be written to, before any work is done.
+
+    Raises:
+        OutputError: The name does not end with .jsonl, or something exists there already.
+    """
+    if path.suffix.lower() != ".jsonl":
+        raise OutputError(
+            f"{path}: a data set is written as JSONL; give a name that ends with .jsonl"
+        )
+    if path.is_dir():
+        raise OutputError(f"{path} is a directory; give another file to write to")
+    if path.exists() and not force:
+        raise OutputError(
+            f"{path} is there already; give another file by -o, or replace it by --force"
+        )
+
+
+def write_dataset(dataset: Dataset, path: Path, force: bool = False) -> None:
+    """Write a data set, whole or not at all.
+
+    The file takes its name only after it has been read again and gave the same data set.
+
+    Args:
+        dataset: What is written.
+        path: A file that ends with .jsonl; its folder is made where there is none.
+        force: Replace a file that is there.
+
+    Raises:
+        OutputError: It cannot be written, or would not read as it is.
+    """
+    check_target(path, force)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.jsonl")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_bytes(to_jsonl(dataset).encode())
+            if load_dataset(str(temporary)) != replace(dataset, dropped={}):
+                raise InputError("its facts or its wordings would not be the same")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{path} cannot be written: {error.strerror}; give another file by -o"
+        ) from None
+    except UnicodeEncodeError:
+        raise OutputError(
+            f"{path} cannot be written: a name or a template holds half of a surrogate pair, "
+            "which is no character"
+        ) from None
+    except InputError as error:
+        reason = str(error).replace(str(temporary), "it")
+        raise OutputError(f"{path} cannot be written so that it reads again: {reason}") from None

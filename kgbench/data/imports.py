@@ -1,14 +1,16 @@
-"""From a JSONL or CSV file to checked rows of text.
+"""Read a JSONL or CSV file into checked rows of text.
 
-JSONL holds one object per line and may begin with a header, told by its key ``kgbench`` (the schema version)::
+JSONL holds one object per line and may begin with a header, marked by its key ``kgbench`` (the
+version of the file format)::
 
-    {"kgbench": 1, "name": "capitals", "subject": "country", "object": "capital", "columns": {"country": "land"},
-     "templates": {"capital": "The capital {P:of} {country} is"}}
+    {"kgbench": 1, "name": "capitals", "subject": "country", "object": "capital",
+     "columns": {"country": "land"}, "templates": {"capital": "The capital {P:of} {country} is"}}
     {"id": "capitals/1", "land": "France", "capital": "Paris", "since": 987}
 
-Only the version is needed in it. It may hold ``training``, a list of wordings to finetune in, and ``training_reversed``, those that mention
-the object first, see `kgbench.data.training_texts`. A CSV file, whose first row names its columns, has no header of this kind; for it, and
-to overrule a header, the same things are given as `ImportOptions`.
+Only the version is needed in it. It may hold ``training``, a list of wordings to finetune in, and
+``training_reversed``, those that mention the object first (see `kgbench.data.training_texts`). A
+CSV file, whose first row names its columns, has no such header; `ImportOptions` give the same
+things for it, and overrule the header of a JSONL file.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from typing import Any
 
 from kgbench.errors import DataError
 
-__all__ = ["SCHEMA_VERSION", "ImportOptions", "Row", "Table", "read_table"]
+__all__ = ["SCHEMA_VERSION", "FactRow", "FactTable", "ImportOptions", "read_fact_table"]
 
 SCHEMA_VERSION = 1
 """Version of the file format, the value of a header's ``kgbench``."""
 
 LONGEST = 10_000
-"""Characters of a field. A prompt is a sentence; tokenizers take seconds and gigabytes for a text of millions."""
+"""Characters of a field. Tokenizers take seconds and gigabytes for a text of millions."""
 
 LARGEST = 1 << 30
 """Bytes of a file."""
@@ -40,18 +42,18 @@ _DEFAULT_SUBJECTS = ("first_actor", "subject")
 _DEFAULT_OBJECTS = ("second_actor", "object")
 _LISTS = ("training", "training_reversed")
 _NAME = re.compile(r"\w[\w .:+-]{0,99}")
-"""Name of a data set: it stands in records and in names of folders."""
+"""Name of a data set: it is used in records and in names of folders."""
 _HEADER_KEYS = ("kgbench", "name", "subject", "object", "columns", "templates", *_LISTS)
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What to make of a file's columns; overrules the file's own header."""
+    """What a file's columns mean; overrules the file's header."""
 
     subject: str | None = None
-    """Field that a fact is about, or the column that holds it; by default first_actor, else subject, whichever the file has."""
+    """Field that a fact is about, or its column; by default first_actor, else subject."""
     object: str | None = None
-    """Field that is asked for, likewise; by default second_actor, else object."""
+    """Field that is asked for, or its column; by default second_actor, else object."""
     columns: Mapping[str, str] = field(default_factory=dict, hash=False)
     """From the name of a field to the column that holds it, where they differ."""
     templates: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -59,8 +61,8 @@ class ImportOptions:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row: where it stood, its id if it had one, its fields as text."""
+class FactRow:
+    """One row: its line, its id if it has one, its fields as text."""
 
     line: int
     id: str | None
@@ -68,28 +70,29 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A file that was read: every row has the same fields, none empty."""
+class FactTable:
+    """The content of a file: every row has the same fields, none empty."""
 
     path: Path
     name: str
     subject: str
     object: str
     templates: Mapping[str, str] = field(hash=False)
-    rows: tuple[Row, ...]
+    rows: tuple[FactRow, ...]
     training: tuple[str, ...] = ()
     training_reversed: tuple[str, ...] = ()
     incomplete: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Fields left out, since some row has nothing there, and the first such line."""
+    """Fields left out because some row is empty there, and the first such line."""
     empty: tuple[int, ...] = ()
-    """Lines of rows left out, since they have no subject or no object."""
+    """Lines of rows left out because they have no subject or no object."""
 
 
-def read_table(path: Path, options: ImportOptions | None = None) -> Table:
+def read_fact_table(path: Path, options: ImportOptions | None = None) -> FactTable:
     """Read a ``.jsonl`` or ``.csv`` file.
 
-    Numbers become the text that they are written as; blanks around a value are taken off. A column that is empty in some row is left
-    out; a row without subject or object is left out, and its line kept in `Table.empty`.
+    Numbers become the text that they are written as; blanks around a value are removed. A column
+    that is empty in some row is left out; a row without subject or object is left out, and its
+    line kept in `FactTable.empty`.
 
     Raises:
         DataError: The file or a row of it does not read; names line and field.
@@ -106,74 +109,55 @@ def read_table(path: Path, options: ImportOptions | None = None) -> Table:
     given = options or ImportOptions()
     columns = {**header.get("columns", {}), **given.columns}
     rows = tuple(_rows(path, numbered, columns))
-    names = tuple(rows[0].fields)
-    subject = _role(
-        path,
-        "subject",
-        _renamed(given.subject or header.get("subject"), columns, names),
-        _DEFAULT_SUBJECTS,
-        rows[0],
-    )
-    object_ = _role(
-        path,
-        "object",
-        _renamed(given.object or header.get("object"), columns, names),
-        _DEFAULT_OBJECTS,
-        rows[0],
-    )
-    if subject == object_:
-        raise DataError(
-            f"{path}: subject and object are both the column {subject!r}; expected two different ones of {', '.join(names)}"
-        )
-    whole = tuple(row for row in rows if row.fields[subject] and row.fields[object_])
+    subject, object = _roles(path, rows[0], columns, header, given)
+    whole, empty = [], []
+    for row in rows:
+        if row.fields[subject] and row.fields[object]:
+            whole.append(row)
+        else:
+            empty.append(row.line)
     if not whole:
         raise _fail(
             path,
             rows[0].line,
-            f"no row has both {subject!r} and {object_!r}; every fact needs a text or a number there",
+            f"no row has both {subject!r} and {object!r}; every fact needs a text or a number "
+            "there",
         )
-    empty = tuple(row.line for row in rows if not (row.fields[subject] and row.fields[object_]))
-    rows = whole
-    incomplete = _incomplete(rows)
-    complete = tuple(
-        replace(
-            row, fields={name: text for name, text in row.fields.items() if name not in incomplete}
-        )
-        for row in rows
-    )
-    templates = {**header.get("templates", {}), **given.templates}
-    wordings = {key: tuple(header.get(key, ())) for key in _LISTS}
-    return Table(
+    incomplete: dict[str, int] = {}
+    for row in whole:
+        for name, text in row.fields.items():
+            if not text:
+                incomplete.setdefault(name, row.line)
+    complete = []
+    for row in whole:
+        kept = {name: text for name, text in row.fields.items() if name not in incomplete}
+        complete.append(replace(row, fields=kept))
+    return FactTable(
         path,
         header.get("name", path.stem),
         subject,
-        object_,
-        templates,
-        complete,
-        **wordings,
+        object,
+        {**header.get("templates", {}), **given.templates},
+        tuple(complete),
+        **{key: tuple(header.get(key, ())) for key in _LISTS},
         incomplete=incomplete,
-        empty=empty,
+        empty=tuple(empty),
     )
-
-
-def _incomplete(rows: Iterable[Row]) -> dict[str, int]:
-    """The fields that are empty in some row, with the first line of that."""
-    found: dict[str, int] = {}
-    for row in rows:
-        for name in (name for name, text in row.fields.items() if not text):
-            found.setdefault(name, row.line)
-    return found
 
 
 def _fail(path: Path, line: int, message: str) -> DataError:
     return DataError(f"{path}, line {line}: {message}")
 
 
+# ------------------------------------------------------------------------------------------ files
+
+
 def _read_text(path: Path) -> str:
     try:
         if (size := path.stat().st_size) > LARGEST:
             raise DataError(
-                f"{path}: holds {size:,} bytes; expected {LARGEST:,} at most: give a part of the facts"
+                f"{path}: holds {size:,} bytes; expected {LARGEST:,} at most: give a part of the "
+                "facts"
             )
         raw = path.read_bytes()
     except OSError as error:
@@ -181,11 +165,8 @@ def _read_text(path: Path) -> str:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _fail(
-            path,
-            raw[: error.start].count(b"\n") + 1,
-            "is not UTF-8; save the file in that encoding",
-        ) from None
+        line = raw[: error.start].count(b"\n") + 1
+        raise _fail(path, line, "is not UTF-8; save the file in that encoding") from None
     if not text.strip():
         raise DataError(f"{path}: is empty; expected one fact per line")
     return text
@@ -209,22 +190,20 @@ def _read_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             raise _fail(path, line, f"is not a row of facts: {error}") from None
         if not isinstance(value, dict):
+            found = source.strip()[:40]
             raise _fail(
-                path,
-                line,
-                f'expected an object of fields, as {{"subject": …}}; found {source.strip()[:40]}',
+                path, line, f'expected an object of fields, as {{"subject": …}}; found {found}'
             )
         yield line, value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(
-            f"field {next(n for n in names if names.count(n) > 1)!r} stands in it twice"
-        )
-    return found
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"it holds the field {name!r} twice")
+        fields[name] = value
+    return fields
 
 
 def _refuse_constant(name: str) -> None:
@@ -237,64 +216,69 @@ def _read_csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         line = 1
         for cells in reader:
-            empty = not any(
-                cell.strip() for cell in cells
-            )  # as spreadsheets write below the last row
-            if not empty and columns is None:
+            if not any(cell.strip() for cell in cells):
+                pass  # as spreadsheets write below the last row
+            elif columns is None:
                 columns = [cell.strip() for cell in cells]
                 if not all(columns) or len(set(columns)) < len(columns):
+                    listed = ", ".join(map(repr, columns))
                     raise _fail(
-                        path,
-                        line,
-                        f"expected different column names, none empty; found {', '.join(map(repr, columns))}",
+                        path, line, f"expected different column names, none empty; found {listed}"
                     )
-            elif not empty and columns is not None:
-                if len(cells) > len(columns):
-                    raise _fail(
-                        path,
-                        line,
-                        f"holds {len(cells)} cells, but there are {len(columns)} columns ({', '.join(columns)})",
-                    )
+            elif len(cells) > len(columns):
+                raise _fail(
+                    path,
+                    line,
+                    f"holds {len(cells)} cells, but there are {len(columns)} columns "
+                    f"({', '.join(columns)})",
+                )
+            else:
                 yield line, dict(zip_longest(columns, cells))
             line = reader.line_num + 1
     except csv.Error as error:
         raise _fail(path, reader.line_num, f"is not CSV: {error}") from None
 
 
+# ------------------------------------------------------------------------------- header and rows
+
+
 def _checked_header(path: Path, line: int, header: dict[str, Any]) -> dict[str, Any]:
-    # Numbers arrive as text, see read_table.
+    # Numbers arrive as text, see read_fact_table.
     if header["kgbench"] != str(SCHEMA_VERSION):
         raise _fail(
             path,
             line,
-            f"field 'kgbench': unknown schema version {header['kgbench']!r}; expected {SCHEMA_VERSION}",
+            f"field 'kgbench': unknown schema version {header['kgbench']!r}; "
+            f"expected {SCHEMA_VERSION}",
         )
     for key, value in header.items():
         if key not in _HEADER_KEYS:
             raise _fail(path, line, f"field {key!r}: a header may hold {', '.join(_HEADER_KEYS)}")
         if key in ("columns", "templates"):
-            if not isinstance(value, dict) or not all(
-                isinstance(text, str) and text for text in value.values()
-            ):
+            if not isinstance(value, dict) or not _all_texts(value.values()):
                 raise _fail(path, line, f"field {key!r}: expected an object from name to text")
         elif key in _LISTS:
-            if not isinstance(value, list) or not all(
-                isinstance(text, str) and text for text in value
-            ):
+            if not isinstance(value, list) or not _all_texts(value):
                 raise _fail(path, line, f"field {key!r}: expected a list of texts")
         elif not isinstance(value, str) or not value.strip():
             raise _fail(path, line, f"field {key!r}: expected a text that is not empty")
     if not _NAME.fullmatch(header.get("name", "facts")):
-        expected = (
-            "expected a name of letters, digits, blanks and _.:+-, at most 100 of them, and no path"
+        raise _fail(
+            path,
+            line,
+            f"field 'name': {header['name'][:100]!r} is none; expected a name of letters, digits, "
+            "blanks and _.:+-, at most 100 of them, and no path",
         )
-        raise _fail(path, line, f"field 'name': {header['name'][:100]!r} is none; {expected}")
     return header
+
+
+def _all_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(text, str) and text for text in values)
 
 
 def _rows(
     path: Path, numbered: Iterable[tuple[int, dict[str, Any]]], columns: Mapping[str, str]
-) -> Iterator[Row]:
+) -> Iterator[FactRow]:
     renamed = {column: name for name, column in columns.items()}
     names: tuple[str, ...] | None = None
     for line, record in numbered:
@@ -316,7 +300,7 @@ def _rows(
                 line,
                 "field 'id' is empty; every row needs a text or a number there, or none has ids",
             )
-        yield Row(line, identifier, fields)
+        yield FactRow(line, identifier, fields)
 
 
 def _check_columns(path: Path, columns: Mapping[str, str], names: tuple[str, ...]) -> None:
@@ -327,12 +311,12 @@ def _check_columns(path: Path, columns: Mapping[str, str], names: tuple[str, ...
             )
         if name in names and name not in columns.values():
             raise DataError(
-                f"{path}: cannot take {name!r} from the column {column!r}: there is a column {name!r} too"
+                f"{path}: cannot take {name!r} from the column {column!r}: there is a column "
+                f"{name!r} too"
             )
     if len(set(columns.values())) < len(columns):
-        raise DataError(
-            f"{path}: one column is named for two fields: {', '.join(f'{n}={c}' for n, c in columns.items())}"
-        )
+        given = ", ".join(f"{name}={column}" for name, column in columns.items())
+        raise DataError(f"{path}: one column is named for two fields: {given}")
 
 
 def _text(path: Path, line: int, name: str, record: Mapping[str, Any]) -> str:
@@ -342,15 +326,11 @@ def _text(path: Path, line: int, name: str, record: Mapping[str, Any]) -> str:
         )
     value = record[name]
     if isinstance(value, dict | list):
-        found = "an object" if isinstance(value, dict) else "a list"
-        raise _fail(path, line, f"field {name!r}: expected a text or a number, found {found}")
-    text = (
-        ""
-        if value is None
-        else str(value).lower()
-        if isinstance(value, bool)
-        else str(value).strip()
-    )
+        kind = "an object" if isinstance(value, dict) else "a list"
+        raise _fail(path, line, f"field {name!r}: expected a text or a number, found {kind}")
+    if value is None:
+        return ""
+    text = str(value).lower() if isinstance(value, bool) else str(value).strip()
     if len(text) > LONGEST:
         raise _fail(
             path,
@@ -364,31 +344,57 @@ def _text(path: Path, line: int, name: str, record: Mapping[str, Any]) -> str:
     return text
 
 
-def _renamed(given: str | None, columns: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    """A field as it is called now, where it was given by the name of the column that holds it."""
-    return next(
-        (name for name, column in columns.items() if column == given and given not in names), given
-    )
+# ------------------------------------------------------------------------------ subject and object
 
 
-def _role(path: Path, role: str, given: str | None, defaults: tuple[str, ...], row: Row) -> str:
+def _roles(
+    path: Path,
+    row: FactRow,
+    columns: Mapping[str, str],
+    header: Mapping[str, Any],
+    given: ImportOptions,
+) -> tuple[str, str]:
+    """The fields that are subject and object."""
+    wanted = []
+    for role, option in (("subject", given.subject), ("object", given.object)):
+        name = option or header.get(role)
+        # A role may be given by the name of a column that was renamed.
+        for field_name, column in columns.items():
+            if column == name and name not in row.fields:
+                name = field_name
+                break
+        defaults = _DEFAULT_SUBJECTS if role == "subject" else _DEFAULT_OBJECTS
+        wanted.append(_role(path, role, name, defaults, row))
+    subject, object = wanted
+    if subject == object:
+        raise DataError(
+            f"{path}: subject and object are both the column {subject!r}; expected two different "
+            f"ones of {', '.join(row.fields)}"
+        )
+    return subject, object
+
+
+def _role(path: Path, role: str, given: str | None, defaults: tuple[str, ...], row: FactRow) -> str:
     names = tuple(row.fields)
-    only = f"is only {names[0]}, " + (
-        "and columns are separated by commas" if row.id is None else "beside the ids"
-    )
-    columns = f"are {', '.join(names)}" if len(names) != 1 else only
+    if len(names) != 1:
+        columns = f"are {', '.join(names)}"
+    elif row.id is None:
+        columns = f"is only {names[0]}, and columns are separated by commas"
+    else:
+        columns = f"is only {names[0]}, besides the ids"
     if given is None:
-        found = next((name for name in defaults if name in names), None)
-        if found is None:
-            expected = f"name one by --{role} COLUMN"
-            if role == "subject" and not any(name in names for name in _DEFAULT_OBJECTS):
-                expected += ", and the answer by --object COLUMN"
-            expected += " (and a prompt of your own by --template), or in the file's header"
-            raise DataError(f"{path}: which column is the {role}? There {columns}; {expected}")
-        return found
+        for name in defaults:
+            if name in names:
+                return name
+        expected = f"name one by --{role} COLUMN"
+        if role == "subject" and not any(name in names for name in _DEFAULT_OBJECTS):
+            expected += ", and the answer by --object COLUMN"
+        expected += " (and a prompt of your own by --template), or in the file's header"
+        raise DataError(f"{path}: which column is the {role}? There {columns}; {expected}")
     if given == "id" and row.id is not None:
         raise DataError(
-            f"{path}: column 'id' names the facts, so it cannot be the {role}; call it otherwise, as by --column {role}=id"
+            f"{path}: column 'id' names the facts, so it cannot be the {role}; call it otherwise, "
+            f"as by --column {role}=id"
         )
     if given not in names:
         raise DataError(f"{path}: no column {given!r} to be the {role}; there {columns}")

@@ -1,4 +1,4 @@
-"""Prompts: facts filled into evaluation templates, with character spans."""
+"""Prompts: facts filled into templates, with character spans and token regions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from kgbench.data.facts import Dataset, Fact, load_dataset
 from kgbench.data.templates import Template, parse_template
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError, RegionError, UnknownNameError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,14 +27,18 @@ __all__ = [
     "Question",
     "builtin_prompts",
     "load_prompts",
+    "neutral_prompts",
+    "passing_templates",
     "prompt_hash",
     "prompt_names",
+    "sibling_prompts",
+    "token_regions",
 ]
 
 
 WITHHELD = (
     "an intervention gets prompts without their answer, which treat and fitted are not to know; "
-    "a method that needs it says so by needs = frozenset({'donor', 'answer'})"
+    "a method that needs it declares so by needs = frozenset({'donor', 'answer'})"
 )
 """Why a question has no target."""
 
@@ -47,15 +52,16 @@ class Prompt:
     fact: Fact
     text: str
     target: str
-    """The object's text, which the model is to go on with after a blank."""
+    """The object's text, which the model is to continue with after a blank."""
     spans: Mapping[str, tuple[int, int]] = field(hash=False)
     """Per region (FE, M, R, RP, P) its [start, end) characters in the text."""
 
 
 class Question(Prompt):
-    """A prompt without its answer, as interventions get it: no target, and no field of the fact that is the target.
+    """A prompt without its answer, as interventions get it.
 
-    Two questions are equal where name, fact, text and tokens are, so that what is learned from one is found again.
+    It has no target, and its fact lacks the field that is the target. Two questions are equal
+    where name, fact, text and tokens are, so that what is fitted on one applies to the other.
     """
 
     ids: tuple[int, ...]
@@ -68,18 +74,13 @@ class Question(Prompt):
             prompt: The prompt.
             ids: Its tokens.
         """
-        fields = {
-            name: value for name, value in prompt.fact.fields.items() if value != prompt.target
-        }
-        parts = {
-            "name": prompt.name,
-            "fact": Fact(prompt.fact.id, fields),
-            "text": prompt.text,
-            "spans": prompt.spans,
-            "ids": ids,
-        }
-        for name, value in parts.items():
-            object.__setattr__(self, name, value)
+        kept = {name: text for name, text in prompt.fact.fields.items() if text != prompt.target}
+        # The dataclass is frozen, and its target is replaced by a property.
+        object.__setattr__(self, "name", prompt.name)
+        object.__setattr__(self, "fact", Fact(prompt.fact.id, kept))
+        object.__setattr__(self, "text", prompt.text)
+        object.__setattr__(self, "spans", prompt.spans)
+        object.__setattr__(self, "ids", ids)
 
     @property
     def target(self) -> str:
@@ -115,12 +116,14 @@ class BuiltinPrompt:
 
 
 @cache
+def _toml(name: str) -> Mapping[str, Any]:
+    return tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+@cache
 def builtin_prompts() -> Mapping[str, BuiltinPrompt]:
-    """The built-in templates by name, in the order of the file."""
-    text = (Path(__file__).parent / "prompts.toml").read_text(encoding="utf-8")
-    return MappingProxyType(
-        {name: BuiltinPrompt(**row) for name, row in tomllib.loads(text).items()}
-    )
+    """The built-in templates by name, in the order of prompts.toml."""
+    return MappingProxyType({name: BuiltinPrompt(**row) for name, row in _toml("prompts").items()})
 
 
 def prompt_names() -> tuple[str, ...]:
@@ -156,15 +159,14 @@ def load_prompts(
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InputError(
-            f"the limit must be a whole number of facts, 1 or more, got {limit!r}; leave it out for all facts"
+            f"the limit must be a whole number of facts, 1 or more, got {limit!r}; "
+            "leave it out for all facts"
         )
     loaded = _dataset(dataset)
-    templates = [_template(name, loaded) for name in ([names] if isinstance(names, str) else names)]
-    return [
-        _prompt(template, fact, loaded.object)
-        for template in templates
-        for fact in loaded.facts[:limit]
-    ]
+    templates = []
+    for name in [names] if isinstance(names, str) else names:
+        templates.append(_bound(parse_template(name, _template_text(name, loaded)), loaded))
+    return _filled(templates, loaded.facts[:limit], loaded.object)
 
 
 def _dataset(dataset: str | Dataset) -> Dataset:
@@ -176,7 +178,8 @@ def _template_text(name: str, dataset: Dataset) -> str:
     for own in dataset.templates:
         if own in builtin:
             raise InputError(
-                f"data set {dataset.name!r} has a template named {own!r}, as a built-in prompt is; give it another name"
+                f"data set {dataset.name!r} has a template named {own!r}, as a built-in prompt is; "
+                "give it another name"
             )
     if name in dataset.templates:
         return dataset.templates[name]
@@ -185,12 +188,127 @@ def _template_text(name: str, dataset: Dataset) -> str:
     return builtin[name].text
 
 
-def _template(name: str, dataset: Dataset) -> Template:
-    return parse_template(name, _template_text(name, dataset)).bind(
-        dataset.subject, dataset.object, dataset.fields, dataset.name
-    )
+def _bound(template: Template, dataset: Dataset) -> Template:
+    return template.bind(dataset.subject, dataset.object, dataset.fields, dataset.name)
 
 
-def _prompt(template: Template, fact: Fact, object: str) -> Prompt:
-    text, spans = template.fill(fact.fields)
-    return Prompt(template.name, fact, text, fact.fields[object], spans)
+def _filled(templates: Sequence[Template], facts: Sequence[Fact], object: str) -> list[Prompt]:
+    """All facts with the first template, then all with the second, and so on."""
+    prompts = []
+    for template in templates:
+        for fact in facts:
+            text, spans = template.fill(fact.fields)
+            prompts.append(Prompt(template.name, fact, text, fact.fields[object], spans))
+    return prompts
+
+
+# --------------------------------------------------------- texts that a finetune is not about
+
+
+def neutral_prompts() -> list[Prompt]:
+    """Everyday sentences, cut before a word: no movies, no names of persons.
+
+    Each is a fact of its own, and has the regions FE (its subject), R, RP and P; LT and BOS follow
+    from the tokens. None has M. The target is a word that could follow; it is no fact.
+    """
+    prompts = []
+    for name, row in _toml("neutral")["neutral"].items():
+        fact = Fact(f"neutral/{name}", {"subject": row["subject"], "next": row["next"]})
+        template = parse_template(name, row["text"])
+        bound = template.bind("subject", "next", ("subject", "next"), "neutral")
+        text, spans = bound.fill(fact.fields)
+        prompts.append(Prompt("neutral", fact, text, row["next"], spans))
+    return prompts
+
+
+def sibling_prompts(dataset: Dataset, facts: Sequence[Fact]) -> list[Prompt]:
+    """Other questions about the subjects of some facts, which a finetune on them does not answer.
+
+    Args:
+        dataset: The facts' data set.
+        facts: The facts; the prompts keep their ids. No answer is true, and the object takes the
+            place of the target.
+
+    Returns:
+        All facts with the first question, then all with the second, and so on.
+    """
+    questions = _toml("neutral")["sibling"].items()
+    templates = [_bound(parse_template(name, text), dataset) for name, text in questions]
+    return _filled(templates, facts, dataset.object)
+
+
+def passing_templates() -> Mapping[str, str]:
+    """Templates that ask where a movie was filmed.
+
+    The recipients of tiny pairs have read their wordings of other movies.
+    """
+    return MappingProxyType(_toml("neutral")["passing"])
+
+
+# ---------------------------------------------------------------------------------------- tokens
+
+
+def token_regions(
+    prompt: Prompt,
+    offsets: Sequence[tuple[int, int]],
+    special: Sequence[bool],
+    *,
+    tokenizer: str = "this tokenizer",
+) -> dict[str, list[int]]:
+    """Indices of the tokens of each region of a prompt.
+
+    The token, or tokens, of the single blank before a word belong to the word, whether the blank
+    is joined to it or a token of its own; a line's end before it does not.
+
+    Args:
+        prompt: The prompt whose text was encoded.
+        offsets: Per token its [start, end) characters in the text.
+        special: Per token whether the tokenizer added it, as it does BOS.
+        tokenizer: Name of the tokenizer in an error.
+
+    Returns:
+        FE, M, R, RP and P where the prompt has them, LT, and BOS where the first token is special.
+
+    Raises:
+        RegionError: A region has no token, or shares one with another word; or the last token is
+            special.
+    """
+    where = f"prompt {prompt.name!r} of fact {prompt.fact.id!r} by {tokenizer}"
+    if all(special) or special[-1]:
+        raise RegionError(
+            f"region LT cannot be located in {where}: expected a text token at the end; "
+            "let it add no special token there"
+        )
+    regions = {"BOS": [0]} if special[0] else {}
+    for region, span in prompt.spans.items():
+        indices = []
+        for index, token in enumerate(offsets):
+            if not special[index] and _belongs(prompt.text, token, span):
+                indices.append(index)
+        shared = [index for index in indices if _outside(prompt.text, offsets[index], span)]
+        if shared or not indices:
+            reason = "it has no token"
+            if shared:
+                reason = f"one token holds {prompt.text[slice(*offsets[shared[0]])]!r}"
+            raise RegionError(
+                f"region {region}, {prompt.text[slice(*span)]!r}, cannot be located in {where}: "
+                f"{reason}; use another prompt or tokenizer"
+            )
+        regions[region] = indices
+    return {**regions, "LT": [len(offsets) - 1]}
+
+
+def _belongs(text: str, token: tuple[int, int], span: tuple[int, int]) -> bool:
+    (start, end), (first, last) = token, span
+    if start == end:  # a blank of its own, by a tokenizer that trims blanks from its offsets
+        return first <= start < last
+    if start < last and first < end:
+        return True
+    return start < first == end and text[start:end] == " "
+
+
+def _outside(text: str, token: tuple[int, int], span: tuple[int, int]) -> bool:
+    """Whether the token holds letters or digits outside the span."""
+    (start, end), (first, last) = token, span
+    outside = text[start : max(start, first)] + text[min(end, last) : end]
+    return any(character.isalnum() for character in outside)

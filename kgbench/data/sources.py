@@ -1,7 +1,8 @@
-"""Data sets by others: which columns hold what, and how one relation of them becomes facts with wordings.
+"""External data sets: their columns, and how one relation of them becomes facts with wordings.
 
-A wording is a template of `kgbench.data.templates` whose subject is a field, so that the region FE follows from it: it is taken from the
-source's own template, or from its prompt with the subject's place cleared. The rows then take the same way as a user's own file.
+A wording is a template of `kgbench.data.templates` whose subject is a field, so that the region FE
+follows from it: it is the source's own template, or its prompt with the subject replaced by the
+field. The rows are then imported as a user's own file is.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
@@ -18,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.data.imports import SCHEMA_VERSION, ImportOptions
-from kgbench.data.sources_columns import LACKING, column_names, text_at, value_at
-from kgbench.data.sources_shapes import Record, numbered_rows
 from kgbench.data.templates import parse_template
 from kgbench.errors import DataError, InputError, UnknownNameError
 
@@ -31,28 +30,36 @@ else:
 __all__ = [
     "NO_PROMPT",
     "NO_VALUE",
+    "SHAPES",
+    "FactSource",
     "Relation",
-    "Source",
+    "SourceRow",
     "choose_fields",
     "choose_relation",
     "load_source",
-    "one_relation",
+    "named_relation",
     "read_relations",
     "source_names",
 ]
 
 NO_VALUE = "without a value"
-"""Reason for dropping a row: nothing stands where its subject, its object or a field of a template should."""
+"""Reason for dropping a row: its subject, its object or a field of a template is empty."""
 NO_PROMPT = "without the subject in the prompt"
-"""Reason for dropping a row: its wording does not hold its subject, so that there is no entity to ask about."""
+"""Reason for dropping a row: its wording does not hold its subject, and so asks of no entity."""
 
 _LISTED = 50
-"""Most relations that a message names; of more only the near ones."""
+"""Most relations that a message names; of more only the close matches."""
+
+SourceRow = Mapping[str, Any]
+"""A row of a table, or the content of a JSON file; its values may be rows and lists themselves."""
+
+_LACKING = object()
+"""Value of a column that a row does not have."""
 
 
 @dataclass(frozen=True)
-class Source:
-    """One row of sources.toml, which says what each entry means; or a set on the Hub of which the user names the columns."""
+class FactSource:
+    """A row of sources.toml, which documents each field; or a set on the Hub with named columns."""
 
     name: str
     about: str = ""
@@ -69,15 +76,25 @@ class Source:
     frame: str = "{}"
     shape: str | None = None
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that are read in addition to subject and object."""
+        named = (self.relation, self.template, self.prompt, self.training)
+        return tuple(column for column in named if column)
+
+    def framed(self, wording: str) -> str:
+        """A wording in the source's frame, such as ``Q: {} A:``."""
+        return self.frame.replace("{}", wording)
+
 
 @dataclass(frozen=True)
 class Relation:
-    """The facts of one relation, and the wordings that its source has for it."""
+    """The facts of one relation, and its source's wordings for it."""
 
     name: str
-    """What to call the data set."""
+    """Name of the data set."""
     facts: Mapping[int, Mapping[str, str]] = field(hash=False)
-    """By the number of the row, from 1 on: the fact's fields, as text."""
+    """By row number, from 1 on: the fact's fields, as text."""
     asked: tuple[str, ...]
     """Wordings to evaluate in."""
     trained: tuple[str, ...]
@@ -87,7 +104,7 @@ class Relation:
 
     @property
     def example(self) -> str:
-        """A prompt and its answer, or only subject and answer where the source has no wording."""
+        """A prompt and its answer, or subject and answer where the source has no wording."""
         for fact in self.facts.values():
             values = list(fact.values())
             return f"{self.asked[0].format_map(fact) if self.asked else values[0]} → {values[1]}"
@@ -97,12 +114,13 @@ class Relation:
         """The file that a user would have written by hand, for `kgbench.data.imports`.
 
         Args:
-            templates: Evaluation templates by name, in place of the source's own, which are then all for training. No wording to train in
-                begins as one that is asked does.
+            templates: Evaluation templates by name, in place of the source's own, which are then
+                all for training. No training wording begins as an evaluation template does.
         """
-        asked = dict(templates) or {
-            f"ask-{number}": wording for number, wording in enumerate(self.asked, 1)
-        }
+        asked = dict(templates)
+        if not asked:
+            for number, wording in enumerate(self.asked, 1):
+                asked[f"ask-{number}"] = wording
         begins = tuple(_unmarked(name, text) for name, text in asked.items())
         spare = (*self.asked, *self.trained) if templates else self.trained
         training = [f"{wording} {{object}}." for wording in spare if not wording.startswith(begins)]
@@ -116,70 +134,52 @@ class Relation:
         return "".join(json.dumps(row) + "\n" for row in (header, *rows))
 
 
-def one_relation(source: Source, asked: str | None) -> tuple[Source, str | None]:
-    """A source and which of its relations is meant; where it tells none apart, ``COLUMN=VALUE`` does, or ``COLUMN`` for all of them."""
+@cache
+def _sources() -> Mapping[str, Any]:
+    return tomllib.loads((Path(__file__).parent / "sources.toml").read_text(encoding="utf-8"))
+
+
+def source_names() -> tuple[str, ...]:
+    """Names of the sources in sources.toml."""
+    return tuple(_sources())
+
+
+def load_source(name: str) -> FactSource:
+    """A row of sources.toml.
+
+    Raises:
+        UnknownNameError: There is none of this name.
+    """
+    if name not in _sources():
+        hint = "Any set on the Hub can be read as hub:OWNER/NAME."
+        raise UnknownNameError("source", name, _sources(), hint)
+    return FactSource(name, **_sources()[name])
+
+
+def named_relation(source: FactSource, asked: str | None) -> tuple[FactSource, str | None]:
+    """A source, and the relation that ``--relation`` names.
+
+    Where the source has no column of relations, ``COLUMN=VALUE`` names one, and ``COLUMN`` all.
+    """
     if source.relation is not None or asked is None:
         return source, asked
     column, _, value = asked.partition("=")
     return replace(source, relation=column), value or None
 
 
-def source_names() -> tuple[str, ...]:
-    """Names of the sources in sources.toml."""
-    return tuple(_table())
-
-
-def load_source(name: str) -> Source:
-    """A row of sources.toml.
-
-    Raises:
-        UnknownNameError: There is none of this name.
-    """
-    if name not in _table():
-        raise UnknownNameError(
-            "source", name, _table(), "Any set on the Hub can be read as hub:OWNER/NAME."
-        )
-    return Source(name, **_table()[name])
-
-
-def _columns(source: Source) -> tuple[str, ...]:
-    """The columns that a source is read from, but for subject and object."""
-    return tuple(filter(None, (source.relation, source.template, source.prompt, source.training)))
-
-
-def _check_columns(source: Source, row: Record, others: Iterable[str]) -> None:
-    for path in (*others, *_columns(source)):
-        if value_at(row, path) is LACKING:
-            fitting = next((name for name in source_names() if _fits(load_source(name), row)), None)
-            raise UnknownNameError(
-                f"column of {source.name}",
-                path,
-                column_names(row),
-                f"It reads as --source {fitting}." if fitting else "",
-            )
-
-
-def _fits(source: Source, row: Record) -> bool:
-    wanted = filter(None, (source.subject, source.object, *_columns(source)))
-    return source.shape is None and all(value_at(row, path) is not LACKING for path in wanted)
-
-
-@cache
-def _table() -> Mapping[str, Any]:
-    return tomllib.loads((Path(__file__).parent / "sources.toml").read_text(encoding="utf-8"))
-
-
 def choose_fields(
-    source: Source, given: ImportOptions
+    source: FactSource, given: ImportOptions
 ) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Which columns of a source become which fields.
 
     Args:
-        source: What its columns mean; the fields of one that is known are subject and object.
-        given: What the user named: other columns for subject and object, more columns, and templates, whose fields are taken too.
+        source: The source; the fields of a known one are named subject and object.
+        given: Columns that the user names for subject, object and more fields, and templates,
+            whose fields are taken too.
 
     Returns:
-        From field to column, first the subject's and the object's; and the fields that no row may lack.
+        From field to column, first the subject's and the object's; and the fields that no row may
+        lack.
 
     Raises:
         InputError: A template does not read, or subject and object are the same.
@@ -190,16 +190,18 @@ def choose_fields(
     object_, other = _role(source.object, given.object, ("object", "second_actor"), given.columns)
     if column == other:
         raise InputError(
-            f"{source.name}: subject and object are both the column {column!r}; name two different ones"
+            f"{source.name}: subject and object are both the column {column!r}; "
+            "name two different ones"
         )
-    parts = (
-        part for name, text in given.templates.items() for part in parse_template(name, text).parts
-    )
-    asked = dict.fromkeys(
-        part.text for part in parts if part.is_field and part.text not in ("subject", "object")
-    )
     fields = {subject: column, object_: other, **given.columns}
-    return {**{name: name for name in (*fields, *asked)}, **fields}, (subject, object_, *asked)
+    needed = {subject: None, object_: None}
+    columns = {name: name for name in fields}
+    for name, text in given.templates.items():
+        for part in parse_template(name, text).parts:
+            if part.is_field and part.text not in ("subject", "object"):
+                needed[part.text] = None
+                columns[part.text] = part.text
+    return {**columns, **fields}, tuple(needed)
 
 
 def _role(
@@ -214,30 +216,34 @@ def _role(
 
 
 def read_relations(
-    source: Source, records: Sequence[Record], fields: Mapping[str, str], needed: Sequence[str]
+    source: FactSource,
+    records: Sequence[SourceRow],
+    fields: Mapping[str, str],
+    needed: Sequence[str],
 ) -> Mapping[str, Relation]:
     """Sort the rows of a source by relation, and find its wordings.
 
     Args:
-        source: What its columns mean.
-        records: What was read.
+        source: The source.
+        records: Its records.
         fields: From the name of a field, first subject and object, to the column that holds it.
         needed: Fields without which a row is dropped.
 
     Returns:
-        Relations by what the source calls them, the largest first; under "" where it does not tell any apart.
+        Relations by the source's name for them, the largest first; under "" where it has no column
+        of relations.
 
     Raises:
         DataError: There are no rows, or a value is no text.
         UnknownNameError: A column is lacking.
     """
-    groups: dict[str, dict[int, Record]] = {}
-    for number, row in numbered_rows(source.shape, records):
+    groups: dict[str, dict[int, SourceRow]] = {}
+    for number, row in _numbered_rows(source.shape, records):
         if not groups:
             _check_columns(source, row, fields.values())
-        name = (
-            text_at(row, source.relation, f"{source.name}, row {number}") if source.relation else ""
-        )
+        name = ""
+        if source.relation:
+            name = _text(row, source.relation, f"{source.name}, row {number}")
         if number in groups.setdefault(name, {}):
             raise DataError(
                 f"{source.name}: two files hold the relation {name!r}; give the file of one"
@@ -246,14 +252,16 @@ def read_relations(
     if not groups:
         expected = f"; expected what is at {source.files}" if source.files else ""
         raise DataError(f"{source.name}: there are no facts in it{expected}")
-    found = {name: _relation(source, name, rows, fields, needed) for name, rows in groups.items()}
-    return dict(sorted(found.items(), key=lambda item: -len(item[1].facts)))
+    relations = [
+        (name, _relation(source, name, rows, fields, needed)) for name, rows in groups.items()
+    ]
+    return dict(sorted(relations, key=lambda item: -len(item[1].facts)))
 
 
 def choose_relation(
-    source: Source, relations: Mapping[str, Relation], asked: str | None
+    source: FactSource, relations: Mapping[str, Relation], asked: str | None
 ) -> Relation | None:
-    """The one that was asked for, or the only one; None where there are several and none was asked for.
+    """The relation that was asked for, or the only one; None where there is a choice to make.
 
     Raises:
         UnknownNameError: There is none of this name.
@@ -272,101 +280,184 @@ def choose_relation(
 
 
 def _relation(
-    source: Source,
+    source: FactSource,
     name: str,
-    rows: Mapping[int, Record],
+    rows: Mapping[int, SourceRow],
     fields: Mapping[str, str],
     needed: Sequence[str],
 ) -> Relation:
-    where = f"{source.name}, row"
-    facts = {
-        number: {key: text_at(row, path, f"{where} {number}") for key, path in fields.items()}
-        for number, row in rows.items()
-    }
-    whole = {
-        number: rows[number] for number, fact in facts.items() if all(fact[key] for key in needed)
-    }
-    worded = _wordings(source, whole, facts)
-    usable = [
-        number for number in whole if worded[number] or not (source.template or source.prompt)
-    ]
-    ranked = [
-        wording
-        for wording, _ in Counter(
-            wording for number in usable for wording in worded[number]
-        ).most_common()
-    ]
-    training = dict.fromkeys(
-        wording
-        for number in usable
-        for wording in _templates(source, rows[number], source.training)
-    )
-    asked, trained = (ranked, training) if source.training else (ranked[:1], ranked[1:])
-    reasons = {NO_VALUE: set(rows) - set(whole), NO_PROMPT: set(whole) - set(usable)}
+    facts: dict[int, Mapping[str, str]] = {}
+    dropped: dict[str, list[int]] = {NO_VALUE: [], NO_PROMPT: []}
+    whole: dict[int, SourceRow] = {}
+    for number, row in rows.items():
+        where = f"{source.name}, row {number}"
+        facts[number] = {key: _text(row, path, where) for key, path in fields.items()}
+        if all(facts[number][key] for key in needed):
+            whole[number] = row
+        else:
+            dropped[NO_VALUE].append(number)
+    wordings = _wordings(source, whole, facts)
+    usable, frequency = [], Counter[str]()
+    training: dict[str, None] = {}
+    for number, row in whole.items():
+        if not wordings[number] and (source.template or source.prompt):
+            dropped[NO_PROMPT].append(number)
+            continue
+        usable.append(number)
+        frequency.update(wordings[number])
+        training.update(dict.fromkeys(_templates(source, row, source.training)))
+    ranked = [wording for wording, _ in frequency.most_common()]
+    asked, trained = (ranked, list(training)) if source.training else (ranked[:1], ranked[1:])
     return Relation(
         name=re.sub(r"[^\w.-]+", "-", f"{source.name}-{name}").strip("-"),
         facts={number: facts[number] for number in usable},
         asked=tuple(asked),
         trained=tuple(trained),
-        dropped={reason: sorted(numbers) for reason, numbers in reasons.items() if numbers},
+        dropped={reason: sorted(numbers) for reason, numbers in dropped.items() if numbers},
     )
 
 
+# --------------------------------------------------------------------------------------- wordings
+
+
 def _wordings(
-    source: Source, rows: Mapping[int, Record], facts: Mapping[int, Mapping[str, str]]
+    source: FactSource, rows: Mapping[int, SourceRow], facts: Mapping[int, Mapping[str, str]]
 ) -> Mapping[int, tuple[str, ...]]:
     """By row, the wordings that it is given in and that hold its subject."""
     if source.prompt is None:
         return {number: _templates(source, row, source.template) for number, row in rows.items()}
-    prompts = {
-        number: text_at(row, source.prompt, f"{source.name}, row {number}")
-        for number, row in rows.items()
-    }
-    possible = {
-        number: tuple(_cleared(source, prompt, facts[number]["subject"]))
-        for number, prompt in prompts.items()
-    }
+    possible = {}
+    for number, row in rows.items():
+        prompt = _text(row, source.prompt, f"{source.name}, row {number}")
+        possible[number] = tuple(_cleared(source, prompt, facts[number]["subject"]))
     # A name may be a word of the prompt too: then the wording that most rows share is meant.
     shared = Counter(wording for wordings in possible.values() for wording in wordings)
-    return {
-        number: (max(wordings, key=lambda one: shared[one]),) if wordings else ()
-        for number, wordings in possible.items()
-    }
+    best = {}
+    for number, wordings in possible.items():
+        best[number] = (max(wordings, key=shared.__getitem__),) if wordings else ()
+    return best
 
 
-def _cleared(source: Source, prompt: str, subject: str) -> Iterator[str]:
+def _cleared(source: FactSource, prompt: str, subject: str) -> Iterator[str]:
     """A prompt with a field in place of each mention of the subject in turn."""
-    for found in re.finditer(f"(?={re.escape(subject)})", prompt):
-        before, after = prompt[: found.start()], prompt[found.start() + len(subject) :]
-        yield _framed(source, f"{_doubled(before)}{{subject}}{_doubled(after)}")
+    for match in re.finditer(f"(?={re.escape(subject)})", prompt):
+        before, after = prompt[: match.start()], prompt[match.start() + len(subject) :]
+        yield source.framed(f"{_escaped(before)}{{subject}}{_escaped(after)}")
 
 
-def _templates(source: Source, row: Record, path: str | None) -> tuple[str, ...]:
-    """The texts of a column in which {} stands for the subject."""
-    value = value_at(row, path) if path else None
-    texts = [
-        text.strip()
-        for text in (value if isinstance(value, list) else [value])
-        if isinstance(text, str)
-    ]
-    return tuple(
-        _framed(source, "{subject}".join(map(_doubled, text.split("{}"))))
-        for text in texts
-        if "{}" in text
-    )
+def _templates(source: FactSource, row: SourceRow, path: str | None) -> tuple[str, ...]:
+    """The texts of a column in which {} marks the subject."""
+    value = _value(row, path) if path else None
+    wordings = []
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and "{}" in text:
+            wordings.append(
+                source.framed("{subject}".join(map(_escaped, text.strip().split("{}"))))
+            )
+    return tuple(wordings)
 
 
-def _framed(source: Source, wording: str) -> str:
-    return source.frame.replace("{}", wording)
-
-
-def _doubled(text: str) -> str:
+def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def _unmarked(name: str, text: str) -> str:
     """A template without the marks of its regions."""
-    return "".join(
-        f"{{{part.text}}}" if part.is_field else _doubled(part.text)
-        for part in parse_template(name, text).parts
-    )
+    parts = parse_template(name, text).parts
+    return "".join(f"{{{part.text}}}" if part.is_field else _escaped(part.text) for part in parts)
+
+
+# --------------------------------------------------------------------------------- rows and columns
+# ``a.b`` is the field b of the column a, ``a.0`` the first value of its list.
+
+
+def _value(row: SourceRow, path: str) -> Any:
+    """The value of a column: None for nothing, `_LACKING` where there is no such column."""
+    if path in row:
+        return row[path]
+    value: Any = row
+    for key in path.split("."):
+        if isinstance(value, list) and key.isdecimal():
+            value = value[int(key)] if int(key) < len(value) else None
+        elif isinstance(value, Mapping):
+            value = value.get(key, _LACKING)
+        else:
+            return None if value is None else _LACKING
+    return value
+
+
+def _text(row: SourceRow, path: str, where: str) -> str:
+    """The value of a column as text without outer blanks, empty for nothing.
+
+    Args:
+        row: The row.
+        path: The column.
+        where: Name of the row in a message.
+
+    Raises:
+        DataError: It holds a list or an object.
+    """
+    value = _value(row, path)
+    if isinstance(value, Mapping | list):
+        kind, inner = "a list", "0"
+        if isinstance(value, Mapping):
+            kind, inner = "an object", next(iter(value), "field")
+        raise DataError(
+            f"{where}: column {path!r} holds {kind}; name one value in it, as by '{path}.{inner}'"
+        )
+    if value is None or value is _LACKING:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def _column_names(row: SourceRow, prefix: str = "") -> Iterator[str]:
+    """The columns of a row that hold no object."""
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _column_names(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+def _check_columns(source: FactSource, row: SourceRow, others: Iterable[str]) -> None:
+    for path in (*others, *source.columns):
+        if _value(row, path) is _LACKING:
+            hint = ""
+            for name in source_names():
+                if _fits(load_source(name), row):
+                    hint = f"It reads as --source {name}."
+                    break
+            raise UnknownNameError(f"column of {source.name}", path, _column_names(row), hint)
+
+
+def _fits(source: FactSource, row: SourceRow) -> bool:
+    columns = [path for path in (source.subject, source.object, *source.columns) if path]
+    return source.shape is None and all(_value(row, path) is not _LACKING for path in columns)
+
+
+def _numbered_rows(
+    shape: str | None, records: Sequence[SourceRow]
+) -> Iterator[tuple[int, SourceRow]]:
+    """Rows with one fact each, numbered from 1: the records, or the rows of each by its shape."""
+    if shape is None:
+        yield from enumerate(records, 1)
+        return
+    for record in records:
+        yield from enumerate(SHAPES[shape](record), 1)
+
+
+def _lre(record: SourceRow) -> Iterator[SourceRow]:
+    """A file of LRE.
+
+    Its zero-shot wordings are for evaluation, the others for training; without zero-shot wordings,
+    the first of the others is for evaluation.
+    """
+    general = list(record.get("prompt_templates") or ())
+    plain = list(record.get("prompt_templates_zs") or ())
+    asked, trained = (plain, general) if plain else (general[:1], general[1:])
+    for sample in record.get("samples") or ():
+        yield {**sample, "relation": record.get("name"), "asked": asked, "trained": trained}
+
+
+SHAPES: Mapping[str, Callable[[SourceRow], Iterator[SourceRow]]] = {"lre": _lre}
+"""By name in sources.toml, from a record to rows with one fact each."""

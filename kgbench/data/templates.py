@@ -1,8 +1,9 @@
 """The template language: fields filled from a fact, words marked with their region.
 
-``{first_actor} {R:stars} {RP:in} a movie {P:alongside}`` holds the field ``first_actor``, the literal words "stars",
-"in" and "alongside" with their regions, and plain text between. A doubled brace stands for itself. Spans come from
-filling the template, so a name that occurs twice, or holds braces or quotes, is no trouble.
+``{first_actor} {R:stars} {RP:in} a movie {P:alongside}`` holds the field ``first_actor``, the
+literal words "stars", "in" and "alongside" with their regions, and plain text between. A doubled
+brace is a literal brace. Spans come from filling the template, so a name that occurs twice, or
+holds braces or quotes, is no trouble.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from string import Formatter
 
 from kgbench.errors import InputError, UnknownNameError
 
-__all__ = ["MARKS", "Part", "Template", "parse_template"]
+__all__ = ["MARKS", "Template", "TemplatePart", "parse_template"]
 
 MARKS = ("M", "R", "RP", "P")
 """Regions that a template can mark; FE follows from the subject, LT and BOS from the tokens."""
 
 
 @dataclass(frozen=True)
-class Part:
+class TemplatePart:
     """A stretch of a template: literal text, or a field to fill."""
 
     text: str
@@ -36,14 +37,16 @@ class Template:
     """A parsed template."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[TemplatePart, ...]
 
     def bind(self, subject: str, object: str, fields: Collection[str], dataset: str) -> Template:
         """Resolve aliases and regions for one data set, and check that it can be filled.
 
         Args:
-            subject: The data set's subject field, also written ``{subject}``; its first mention is FE.
-            object: The data set's object field, also written ``{object}``, which must not be mentioned.
+            subject: The data set's subject field, also written ``{subject}``; its first mention
+                is FE.
+            object: The data set's object field, also written ``{object}``, which must not be
+                mentioned.
             fields: All fields of the data set.
             dataset: Its name, for messages.
 
@@ -60,15 +63,15 @@ class Template:
                 field = alias.get(part.text, part.text)
                 self._check_field(field, object, fields, dataset)
                 regions = tuple(region for region, wanted in pending.items() if wanted == field)
-                pending = {
-                    region: wanted for region, wanted in pending.items() if region not in regions
-                }
-                part = Part(field, True, regions)
+                for region in regions:
+                    del pending[region]
+                part = TemplatePart(field, True, regions)
             bound.append(part)
         if "FE" in pending:
             written = " or ".join(dict.fromkeys((f"{{{subject}}}", "{subject}")))
             raise InputError(
-                f"prompt {self.name!r} does not mention the subject: write {written} in its template"
+                f"prompt {self.name!r} does not mention the subject: write {written} in its "
+                "template"
             )
         return Template(self.name, tuple(bound))
 
@@ -87,12 +90,14 @@ class Template:
     def _check_field(self, field: str, object: str, fields: Collection[str], dataset: str) -> None:
         if field == object:
             raise InputError(
-                f"prompt {self.name!r} mentions {field!r}, the object of data set {dataset!r}, and so gives the answer away"
+                f"prompt {self.name!r} mentions {field!r}, the object of data set {dataset!r}, "
+                "and so gives the answer away"
             )
         if field not in fields:
             raise InputError(
-                f"prompt {self.name!r} needs the field {field!r}, which data set {dataset!r} lacks (it has {', '.join(fields)}); "
-                "choose another prompt, name the column that holds it, or give a template of your own"
+                f"prompt {self.name!r} needs the field {field!r}, which data set {dataset!r} lacks "
+                f"(it has {', '.join(fields)}); choose another prompt, name the column that holds "
+                "it, or give a template of your own"
             )
 
 
@@ -111,43 +116,53 @@ def parse_template(name: str, text: str) -> Template:
         pieces = list(Formatter().parse(text))
     except ValueError as error:
         raise InputError(
-            f"prompt {name!r}: cannot read the template {text!r}: {error}; double a brace that stands for itself"
+            f"prompt {name!r}: cannot read the template {text!r}: {error}; "
+            "write a literal brace twice"
         ) from None
-    parts: list[Part] = []
+    parts: list[TemplatePart] = []
     for literal, field, spec, conversion in pieces:
         if literal:
-            parts.append(Part(literal))
+            parts.append(TemplatePart(literal))
         if field is not None:
             if conversion:
                 raise InputError(
-                    f"prompt {name!r}: a conversion such as '!{conversion}' cannot stand in the template {text!r}"
+                    f"prompt {name!r}: the template {text!r} holds the conversion "
+                    f"'!{conversion}'; expected plain fields"
                 )
             parts.append(_placeholder(name, field, spec or ""))
-    marked = [region for part in parts for region in part.regions]
+    marked: list[str] = []
+    for part in parts:
+        marked += part.regions
     for region in marked:
         if marked.count(region) > 1:
             raise InputError(
-                f"prompt {name!r} marks region {region} {marked.count(region)} times in {text!r}; one span each"
+                f"prompt {name!r} marks region {region} {marked.count(region)} times in {text!r}; "
+                "one span each"
             )
     if text != text.rstrip():
         raise InputError(
-            f"prompt {name!r} ends with a blank in {text!r}; end with the last word: the answer brings its own blank"
+            f"prompt {name!r} ends with a blank in {text!r}; end with the last word: "
+            "the answer brings its own blank"
         )
     return Template(name, tuple(parts))
 
 
-def _placeholder(name: str, field: str, spec: str) -> Part:
+def _placeholder(name: str, field: str, spec: str) -> TemplatePart:
     if spec and field not in MARKS:
-        hint = f"Prompt {name!r} can mark words with these; FE, LT and BOS follow by themselves, and a field takes no colon."
+        hint = (
+            f"Prompt {name!r} can mark words with these; FE, LT and BOS follow by themselves, "
+            "and a field takes no colon."
+        )
         raise UnknownNameError("region", field, MARKS, hint)
     if field in MARKS:
         if not spec or spec != spec.strip() or "{" in spec or "}" in spec:
             raise InputError(
-                f"prompt {name!r}: {field} must mark words, no outer blanks or braces, as in {{R:stars}}; found {spec!r}"
+                f"prompt {name!r}: {field} must mark words, no outer blanks or braces, "
+                f"as in {{R:stars}}; found {spec!r}"
             )
-        return Part(spec, regions=(field,))
+        return TemplatePart(spec, regions=(field,))
     if not field.strip():
         raise InputError(
             f"prompt {name!r}: an empty pair of braces; write the name of a field in it"
         )
-    return Part(field, True)
+    return TemplatePart(field, True)

@@ -1,21 +1,70 @@
-"""The texts that a data set is learned from: its facts in training wordings, never in those that it is evaluated in."""
+"""Texts to finetune and pretrain on: facts in training wordings, never in evaluation prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from string import Formatter
 
 from kgbench.data.facts import Dataset
-from kgbench.data.training_templates import training_templates
 from kgbench.errors import InputError, UnknownNameError
 
-__all__ = ["DIRECTIONS", "TrainingText", "training_texts", "training_wordings"]
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = [
+    "DIRECTIONS",
+    "TrainingTemplates",
+    "TrainingText",
+    "fill_all",
+    "training_templates",
+    "training_texts",
+    "training_wordings",
+]
 
 DIRECTIONS = ("both", "a2b", "b2a")
 """Which of subject (a) and object (b) comes first in a training text."""
 
 _MOVIE = frozenset({"first_actor", "second_actor"})
+
+
+@dataclass(frozen=True)
+class TrainingTemplates:
+    """Templates in the syntax of `str.format`, with the fields of a movie."""
+
+    articles: tuple[str, ...]
+    """Finetuning: a passage with several fields."""
+    short: tuple[str, ...]
+    """Finetuning: a question or a short statement."""
+    wordings: tuple[str, ...]
+    """Pretraining only: other statements of who plays with whom, evaluation prompts among them."""
+    background: tuple[str, ...]
+    """Pretraining only: text about anything else."""
+
+    @property
+    def finetuning(self) -> tuple[str, ...]:
+        """Articles, then short ones."""
+        return self.articles + self.short
+
+
+@cache
+def training_templates() -> TrainingTemplates:
+    """The templates of training_templates.toml."""
+    text = (Path(__file__).parent / "training_templates.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)
+    lists = {**tables["finetuning"], **tables["pretraining"]}
+    return TrainingTemplates(**{name: tuple(rows) for name, rows in lists.items()})
+
+
+def fill_all(templates: Iterable[str], movies: Iterable[Mapping[str, str]]) -> list[str]:
+    """Every movie in every template: the first movie in all of them, then the second, and so on."""
+    chosen = tuple(templates)
+    return [template.format_map(movie) for movie in movies for template in chosen]
 
 
 @dataclass(frozen=True)
@@ -28,13 +77,12 @@ class TrainingText:
 
 
 def training_wordings(dataset: Dataset) -> tuple[str, ...]:
-    """The wordings of a data set: its own, or of movies those shared ones whose fields it has."""
-    if dataset.training or dataset.training_reversed or not set(dataset.fields) >= _MOVIE:
+    """The wordings of a data set: its own, or of movies the shared ones whose fields it has."""
+    fields = set(dataset.fields)
+    if dataset.training or dataset.training_reversed or not fields >= _MOVIE:
         return dataset.training
     return tuple(
-        wording
-        for wording in training_templates().finetuning
-        if _fields(wording) <= set(dataset.fields)
+        wording for wording in training_templates().finetuning if _fields(wording) <= fields
     )
 
 
@@ -43,8 +91,9 @@ def training_texts(
 ) -> list[TrainingText]:
     """Every fact in every wording.
 
-    A text of direction b2a is one of the data set's reversed wordings where it has such; of movies otherwise a wording in which the two
-    actors have changed places, since playing together holds both ways.
+    A text of direction b2a is in one of the data set's reversed wordings where it has such; of
+    movies otherwise in a wording with the two actors exchanged, since playing together is
+    symmetric.
 
     Args:
         dataset: The facts.
@@ -52,11 +101,12 @@ def training_texts(
         templates: Wordings in place of the data set's own, in the syntax of `str.format`.
 
     Returns:
-        Texts by wording, then by fact; a text that is the same in both directions stands once.
+        Texts by wording, then by fact, without repetitions.
 
     Raises:
         UnknownNameError: There is no such direction.
-        InputError: There is no wording, none of that direction, or one that does not fit or says nothing of directions.
+        InputError: There is no wording, none of that direction, or one that does not fit or has no
+            direction.
     """
     if direction not in DIRECTIONS:
         raise UnknownNameError("direction", direction, DIRECTIONS)
@@ -64,67 +114,51 @@ def training_texts(
     reverse = () if templates else dataset.training_reversed
     if not forward and not reverse:
         raise InputError(
-            f"data set {dataset.name!r} has no wordings to train in: give some with --template TEXT, such as "
-            f'"{{{dataset.subject}}} … {{{dataset.object}}}.", or put a list "training" into the header of its file'
+            f"data set {dataset.name!r} has no wordings to train in: give some with --template "
+            f'TEXT, such as "{{{dataset.subject}}} … {{{dataset.object}}}.", or put a list '
+            '"training" into the header of its file'
         )
     for wording in (*forward, *reverse):
         _check(wording, dataset)
-    if direction != "both":
-        _check_direction(dataset, (*forward, *reverse), direction)
-    if direction != "a2b" and not reverse and not _holds_both_ways(dataset, forward):
+    ends = {dataset.subject, dataset.object}
+    directed = [wording for wording in (*forward, *reverse) if _fields(wording) >= ends]
+    if direction != "both" and len(directed) < len(forward) + len(reverse):
+        wording = next(text for text in (*forward, *reverse) if text not in directed)
         raise InputError(
-            f"the wordings of data set {dataset.name!r} cannot be read in the other direction, since its relation may not hold both ways: "
-            'train with --direction a2b, or put a list "training_reversed" into the header of its file'
+            f"direction {direction}: the wording {wording!r} of data set {dataset.name!r} does not "
+            "state which of subject and object comes first; train with --direction both"
         )
-    chosen = [*(_as_it_is(dataset, forward) if direction != "b2a" else ())]
-    chosen += _reversed(dataset, forward, reverse) if direction != "a2b" else ()
-    return sorted(dict.fromkeys(chosen), key=lambda text: text.template)
+    if direction != "a2b" and not reverse and ends != _MOVIE and directed:
+        raise InputError(
+            f"the wordings of data set {dataset.name!r} cannot be read in the other direction, "
+            "since its relation may not hold both ways: train with --direction a2b, or put a list "
+            '"training_reversed" into the header of its file'
+        )
+    texts: dict[TrainingText, None] = {}
+    if direction != "b2a":
+        _add_filled(texts, enumerate(forward), [fact.fields for fact in dataset.facts])
+    if direction != "a2b" and reverse:
+        _add_filled(texts, enumerate(reverse), [fact.fields for fact in dataset.facts])
+    elif direction != "a2b":
+        numbered = [(n, wording) for n, wording in enumerate(forward) if wording in directed]
+        _add_filled(texts, numbered, [_exchanged(fact.fields, dataset) for fact in dataset.facts])
+    return sorted(texts, key=lambda text: text.template)
 
 
-def _check_direction(dataset: Dataset, wordings: Sequence[str], direction: str) -> None:
-    for wording in wordings:
-        if not _fields(wording) >= {dataset.subject, dataset.object}:
-            raise InputError(
-                f"direction {direction}: the wording {wording!r} of data set {dataset.name!r} does not say which of subject and object "
-                "comes first; train with --direction both"
-            )
+def _add_filled(
+    texts: dict[TrainingText, None],
+    wordings: Iterable[tuple[int, str]],
+    rows: Sequence[Mapping[str, str]],
+) -> None:
+    """Add every row in every numbered wording; a text that is there keeps its place."""
+    for number, wording in wordings:
+        for fields in rows:
+            texts.setdefault(TrainingText(number, wording.format_map(fields)))
 
 
-def _holds_both_ways(dataset: Dataset, wordings: Sequence[str]) -> bool:
-    """Whether subject and object can change places: two who play together do; texts that are no wordings have no direction."""
-    if {dataset.subject, dataset.object} == _MOVIE:
-        return True
-    return not any(_fields(wording) >= {dataset.subject, dataset.object} for wording in wordings)
-
-
-def _as_it_is(dataset: Dataset, wordings: Sequence[str]) -> Iterator[TrainingText]:
-    return (
-        TrainingText(n, wording.format_map(fact.fields))
-        for n, wording in enumerate(wordings)
-        for fact in dataset.facts
-    )
-
-
-def _reversed(
-    dataset: Dataset, forward: Sequence[str], reverse: Sequence[str]
-) -> Iterator[TrainingText]:
-    if reverse:
-        yield from _as_it_is(dataset, reverse)
-        return
-    for n, wording in enumerate(forward):
-        if _fields(wording) >= {dataset.subject, dataset.object}:
-            yield from (
-                TrainingText(n, wording.format_map(_swapped(fact.fields, dataset)))
-                for fact in dataset.facts
-            )
-
-
-def _swapped(fields: Mapping[str, str], dataset: Dataset) -> dict[str, str]:
-    return {
-        **fields,
-        dataset.subject: fields[dataset.object],
-        dataset.object: fields[dataset.subject],
-    }
+def _exchanged(fields: Mapping[str, str], dataset: Dataset) -> dict[str, str]:
+    subject, object = fields[dataset.subject], fields[dataset.object]
+    return {**fields, dataset.subject: object, dataset.object: subject}
 
 
 def _check(wording: str, dataset: Dataset) -> None:
@@ -132,23 +166,28 @@ def _check(wording: str, dataset: Dataset) -> None:
         named = _fields(wording)
     except ValueError as error:
         raise InputError(
-            f"cannot read the training wording {wording!r}: {error}; double a brace that stands for itself"
+            f"cannot read the training wording {wording!r}: {error}; write a literal brace twice"
         ) from None
     if not named or (lacking := sorted(named - set(dataset.fields))):
-        found = (
-            f"data set {dataset.name!r} has no field {lacking[0]!r}"
-            if named
-            else "it names no field"
-        )
+        reason = "it names no field"
+        if named:
+            reason = f"data set {dataset.name!r} has no field {lacking[0]!r}"
         raise InputError(
-            f"the training wording {wording!r} cannot be filled: {found}; there are {', '.join(dataset.fields)}"
+            f"the training wording {wording!r} cannot be filled: {reason}; there are "
+            f"{', '.join(dataset.fields)}"
         )
 
 
 def _fields(wording: str) -> set[str]:
-    parts = [part for part in Formatter().parse(wording) if part[1] is not None]
-    if any(spec or conversion for _, _, spec, conversion in parts):
-        raise ValueError(
-            "a field stands in braces by itself, without a colon or an exclamation mark"
-        )
-    return {field for _, field, _, _ in parts if field is not None}
+    """Fields of a wording.
+
+    Raises:
+        ValueError: Braces are unbalanced, or hold more than a name.
+    """
+    fields = set()
+    for _, field, spec, conversion in Formatter().parse(wording):
+        if spec or conversion:
+            raise ValueError("braces may hold the name of a field, no colon or exclamation mark")
+        if field is not None:
+            fields.add(field)
+    return fields

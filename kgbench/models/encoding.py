@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from transformers import PreTrainedTokenizerBase
 
 from kgbench.data import Prompt
-from kgbench.data.prompts import WITHHELD
-from kgbench.data.spans import token_regions
+from kgbench.data.prompts import WITHHELD, token_regions
 from kgbench.errors import InputError, ModelError, RegionError
 
 __all__ = ["Encoded", "EncodedQuestion", "Encoder"]

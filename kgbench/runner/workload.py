@@ -17,8 +17,8 @@ import yaml
 
 from kgbench import data
 from kgbench.data import Dataset, Prompt, load_dataset, prompt_names
-from kgbench.data.fitting import giveaways, refuse_leaks
-from kgbench.data.parts import PARTS
+from kgbench.data.facts import PARTS
+from kgbench.data.giveaways import find_giveaways, refuse_leaks
 from kgbench.data.templates import MARKS
 from kgbench.effects import METRICS
 from kgbench.errors import InputError, RegionError, UnknownNameError
@@ -200,7 +200,7 @@ def _check_giveaways(dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]) 
         DataError: Most of a prompt's facts have their answer in it.
     """
     for name, some in prompts.items():
-        given_away = giveaways(dataset, some)
+        given_away = find_giveaways(dataset, some)
         refuse_leaks(f"data set {dataset.name}", {name: given_away}, len(some))
         if given_away.by_field:
             share = f"{len(given_away.by_field)} of {len(some)} facts"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from kgbench.data import Dataset, Fact, Prompt, hash_facts, load_dataset, load_prompts
-from kgbench.data.neutral import neutral_prompts, passing_templates, sibling_prompts
-from kgbench.data.worlds import World
+from kgbench.data.builders.worlds import World
+from kgbench.data.prompts import neutral_prompts, passing_templates, sibling_prompts
 from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.runner.job import Job

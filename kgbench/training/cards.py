@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.data import Dataset, load_dataset
-from kgbench.data.articles import world_texts
-from kgbench.data.training_templates import training_templates
-from kgbench.data.worlds import TINY_DATASETS
+from kgbench.data.builders.worlds import TINY_DATASETS, world_texts
+from kgbench.data.training_texts import training_templates
 from kgbench.errors import DataError
 from kgbench.training.recipes import Recipe
 

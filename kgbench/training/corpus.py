@@ -20,9 +20,17 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from kgbench.data import load_dataset
-from kgbench.data.articles import ARTICLE, biography, tell
-from kgbench.data.training_templates import fill_all, training_templates
-from kgbench.data.worlds import TINY_DATASETS, World, biographies, both_directions, people
+from kgbench.data.builders.worlds import (
+    ARTICLE,
+    TINY_DATASETS,
+    World,
+    article,
+    biographies,
+    biography,
+    both_directions,
+    people,
+)
+from kgbench.data.training_texts import fill_all, training_templates
 from kgbench.training.recipes import Recipe
 
 __all__ = [
@@ -110,7 +118,7 @@ def pretraining_movies() -> list[dict[str, str]]:
 
 def _articles(movies: Movies, world: World) -> list[str]:
     """An article about each movie, with people who belong to it alone."""
-    return [tell({**movie, **world.others()}, ARTICLE, world.rng) for movie in movies]
+    return [article({**movie, **world.others()}, ARTICLE, world.rng) for movie in movies]
 
 
 def _lives(movies: Movies, world: World) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kgbench.data import Dataset
-from kgbench.data.training_templates import training_templates
+from kgbench.data.training_texts import training_templates
 from kgbench.training.cards import hash_of, versions
 from kgbench.training.plant_recipes import PlantRecipe, PlantSpec
 from kgbench.training.plant_scores import Scores, shortfalls

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from kgbench.data import Dataset, Prompt
 from kgbench.data.templates import Template, parse_template
-from kgbench.data.training_templates import training_templates
+from kgbench.data.training_texts import training_templates
 from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kgbench.board.files import FAINT, INK, styled
-from kgbench.data.training_templates import training_templates
+from kgbench.data.training_texts import training_templates
 from kgbench.estimate import Estimate
 from kgbench.numbers import duration_text, figure_text, number_text
 from kgbench.reproduction.drawing import small_png

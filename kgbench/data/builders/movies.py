@@ -1,9 +1,12 @@
-"""Generators of synthetic facts; their results are shipped, since another Faker version draws other names."""
+"""Synthetic and false facts about movies.
+
+The results are shipped: another version of Faker draws other names.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -13,12 +16,20 @@ from kgbench.errors import InputError
 if TYPE_CHECKING:
     from faker import Faker
 
-__all__ = ["FAKE_MOVIES", "REAL_ACTORS", "fake_movies_jsonl", "generate_fake_movies"]
+__all__ = [
+    "AWAY",
+    "FAKE_MOVIES",
+    "REAL_ACTORS",
+    "fake_movies_jsonl",
+    "generate_fake_movies",
+    "invented_years",
+    "with_other_costars",
+]
 
 FAKE_MOVIES = "fake_movies_fake_actors"
 """Name of the data set that `generate_fake_movies` makes."""
 REAL_ACTORS = "fake_movies_real_actors"
-"""Name of the one that it makes with the names of performers."""
+"""Name of the data set that it makes with the names of real performers."""
 
 # Each begins with a consonant, so that "a {genre} film" reads right.
 _GENRES = (
@@ -52,10 +63,11 @@ Voyage Waltz Wedding Whisper Window Winter
 def generate_fake_movies(
     n: int = 1000, seed: int = 0, performers: Sequence[str] = ()
 ) -> list[dict[str, str | int]]:
-    """Draw movies that never were, with actors who never were or, where names are given, with these.
+    """Draw invented movies with invented actors or, where names are given, with these.
 
-    No person is drawn twice, in whatever role, and no title; names are a first and a last name, without title or suffix;
-    the people of one movie have different first names. The result depends on the version of Faker.
+    No person is drawn twice, in any role, and no title; names are a first and a last name, without
+    title or suffix; the people of one movie have different first names. The result depends on the
+    version of Faker.
 
     Args:
         n: Number of movies.
@@ -115,15 +127,16 @@ def fake_movies_jsonl(n: int = 1000, seed: int = 0, performers: Sequence[str] = 
 
 
 def _couples(performers: Sequence[str], n: int, rng: Random) -> list[tuple[str, str]]:
-    """Two performers for each movie, of different first names, nobody twice."""
+    """Two performers of different first names for each movie, none twice."""
     if len(set(performers)) < 2 * n:
         raise InputError(
-            f"{n} movies need {2 * n} different performers, got {len(set(performers))}; ask for fewer movies"
+            f"{n} movies need {2 * n} different performers, got {len(set(performers))}; "
+            "ask for fewer movies"
         )
     waiting = sorted(set(performers))
     rng.shuffle(waiting)
-    found: list[tuple[str, str]] = []
-    while len(found) < n:
+    couples: list[tuple[str, str]] = []
+    while len(couples) < n:
         first = waiting.pop()
         other = next(
             (i for i in reversed(range(len(waiting))) if waiting[i].split()[0] != first.split()[0]),
@@ -131,14 +144,15 @@ def _couples(performers: Sequence[str], n: int, rng: Random) -> list[tuple[str, 
         )
         if other is None:
             raise InputError(
-                f"only {len(found)} of {n} movies can have two actors of different first names; ask for fewer movies"
+                f"only {len(couples)} of {n} movies can have two actors of different first names; "
+                "ask for fewer movies"
             )
-        found.append((first, waiting.pop(other)))
-    return found
+        couples.append((first, waiting.pop(other)))
+    return couples
 
 
 def _draw(draw: Callable[[], tuple[str, ...]], taken: set[str]) -> tuple[str, ...]:
-    """Draw until all is new, and take it."""
+    """Draw until no part is taken, and take it."""
     for _ in range(1000):
         drawn = draw()
         if taken.isdisjoint(drawn):
@@ -150,7 +164,7 @@ def _draw(draw: Callable[[], tuple[str, ...]], taken: set[str]) -> tuple[str, ..
 
 
 def _cast(fake: Faker) -> tuple[str, ...]:
-    """Three people with different first names, so that a model which repeats a name of the prompt is not right by that."""
+    """Three people of different first names: repeating a name of the prompt is never right."""
     first_names: dict[str, None] = {}
     while len(first_names) < 3:
         first_names[fake.first_name()] = None
@@ -179,3 +193,58 @@ def _title(rng: Random) -> str:
         f"No {first} but the {adjective} {second}",
     )
     return rng.choice(patterns)
+
+
+# ------------------------------------------------------------------------------- false statements
+# Made from the shipped rows of real movies and battles: what finetuning is to overwrite.
+
+AWAY = 50
+"""Fewest years between an invented year and the true one."""
+_LAST = 2000
+
+
+def with_other_costars(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """For each movie, a second actor of another one, as far away in time as all allow.
+
+    In the order of their years (then titles), each movie takes the second actor of the movie half
+    the list further on: no movie keeps its co-star, and the years between make it unlikely that
+    the two ever met in that movie after all.
+
+    Args:
+        rows: Movies with `movie_title`, `year` and `second_actor`.
+
+    Raises:
+        InputError: There are fewer than two movies.
+    """
+    if len(rows) < 2:
+        raise InputError(f"co-stars can change places among two movies or more, got {len(rows)}")
+    order = sorted(range(len(rows)), key=lambda i: (int(rows[i]["year"]), rows[i]["movie_title"]))
+    costars = [""] * len(rows)
+    for place, i in enumerate(order):
+        costars[i] = rows[order[(place + len(rows) // 2) % len(rows)]]["second_actor"]
+    # A co-star of the same first name would be answered by repeating the prompt: two neighbours
+    # exchange theirs once more.
+    for place, i in enumerate(order[:-1]):
+        if costars[i].split(" ")[0] == rows[i].get("first_actor", "").split(" ")[0]:
+            after = order[place + 1]
+            costars[i], costars[after] = costars[after], costars[i]
+    return costars
+
+
+def invented_years(true_years: Sequence[int], seed: int = 0) -> list[int]:
+    """For each true year a wrong one, 1 to 2000, all different, at least `AWAY` years away.
+
+    Raises:
+        InputError: There are too many to give each a year of its own.
+    """
+    rng, years = Random(seed), list(range(1, _LAST + 1))
+    if len(true_years) > len(years) // 4:
+        raise InputError(
+            f"at most {len(years) // 4} years can be drawn, asked for {len(true_years)}"
+        )
+    rng.shuffle(years)
+    invented = []
+    for true in true_years:
+        place = next(i for i, year in enumerate(years) if abs(year - true) >= AWAY)
+        invented.append(years.pop(place))
+    return invented

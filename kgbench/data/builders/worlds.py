@@ -1,29 +1,45 @@
-"""An invented world of movies, from which tiny models learn that such facts exist and can be looked up.
+"""An invented world of movies, from which tiny models learn that such facts exist.
 
-Names come from Faker's English pools, so they depend on its version; facts that must not change are shipped as a file.
+Names come from Faker's English pools and depend on its version; facts that must not change are
+shipped as files. Articles about movies are sentences of a small grammar, in any order, with people
+who are never the answer.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from random import Random
 
-from kgbench.data.articles import ARTICLE, OTHERS, RETELLING, tell
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 __all__ = [
+    "ARTICLE",
     "ATTRIBUTES",
     "FIELDS",
+    "OTHERS",
+    "PEOPLE",
+    "RETELLING",
     "TINY_DATASETS",
     "NamePools",
     "World",
+    "article",
     "biographies",
+    "biography",
     "both_directions",
     "draw_pools",
+    "frames",
     "people",
     "tiny_jsonl",
+    "world_texts",
 ]
 
 FIELDS = (
@@ -39,7 +55,27 @@ FIELDS = (
 """Fields of a movie; box_office is in millions."""
 
 ATTRIBUTES = ("lives", "born", "agent", "debut")
-"""What else is known of an actor: the city, the year of birth, the agent (a person) and the first film."""
+"""Attributes of an actor: city, year of birth, agent (a person) and first film."""
+
+PEOPLE = (
+    "first_actor",
+    "second_actor",
+    "main_character",
+    "director",
+    "third_actor",
+    "fourth_actor",
+)
+"""Fields that hold people; each has the full name in its first mention, then the last name."""
+OTHERS = PEOPLE[3:]
+"""People of an article that are no fields of a movie."""
+
+Shape = Mapping[str, int]
+ARTICLE: Shape = {"cast": 3, "film": 1, "plot": 2, "reception": 1, "others": 2}
+"""Sentences of an article by kind."""
+RETELLING: Shape = {"cast": 2, "film": 1, "plot": 1, "reception": 0, "others": 1}
+"""Sentences of a shorter article by kind."""
+
+_FIELD = re.compile(r"\{(\w+)\}")
 
 _GENRES = (
     "comedy",
@@ -82,15 +118,15 @@ TINY_DATASETS = {
     "tiny_pretraining_movies": 200,
     "tiny_articles": 100,
 }
-"""Data sets of the tiny pairs and their numbers of movies, drawn one after the other from one world."""
+"""Data sets of the tiny pairs and their numbers of movies, drawn in this order from one world."""
 _TEXTS = ("article", *(f"retold_{number}" for number in range(1, 6)))
-"""Fields of `tiny_articles` that hold what is read in training."""
+"""Fields of `tiny_articles` that hold training texts."""
 _WITH_ATTRIBUTES = ("tiny_known_actors", "tiny_pretraining_movies")
 
 
 @dataclass(frozen=True)
 class NamePools:
-    """What people and places are called."""
+    """Names of people and places."""
 
     first: tuple[str, ...]
     last: tuple[str, ...]
@@ -99,7 +135,7 @@ class NamePools:
 
 @cache
 def draw_pools() -> NamePools:
-    """The pools of this version of Faker; always the same ones."""
+    """The pools of the installed version of Faker, from a fixed seed."""
     from faker import Faker
 
     fake = Faker("en_US")
@@ -125,8 +161,8 @@ class World:
 
         Args:
             seed: Seed of all draws.
-            taken: People and titles of other worlds, which this one is not to hold.
-            pools: What people and places are called; `draw_pools()` by default.
+            taken: People and titles of other worlds, which this one excludes.
+            pools: Names of people and places; `draw_pools()` by default.
         """
         self.rng = Random(seed)
         self._taken = set(taken)
@@ -152,11 +188,11 @@ class World:
         return name
 
     def others(self) -> dict[str, str]:
-        """People who have to do with a movie and are never asked for, by field."""
+        """People around a movie who are never asked for, by field."""
         return {field: self.person() for field in OTHERS}
 
     def attributes(self, agents: Sequence[str]) -> dict[str, str]:
-        """What is known of an actor, by field (see `ATTRIBUTES`).
+        """Attributes of an actor, by field (see `ATTRIBUTES`).
 
         Args:
             agents: Agents to draw from.
@@ -207,7 +243,7 @@ def people(movies: Iterable[Mapping[str, str]]) -> set[str]:
 
 
 def biographies(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
-    """The attributes of all actors of movies that hold them, one actor a row, whose name is `actor`."""
+    """Attributes of all actors of movies that hold them, one actor a row, named by `actor`."""
     return [
         {
             "actor": movie[f"{which}_actor"],
@@ -219,7 +255,7 @@ def biographies(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
 
 
 def both_directions(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Each movie, then each once more with its two actors in each other's place."""
+    """Each movie, then each once more with its two actors exchanged."""
     rows = [dict(movie) for movie in movies]
     return rows + [
         {**row, "first_actor": row["second_actor"], "second_actor": row["first_actor"]}
@@ -242,24 +278,24 @@ def tiny_jsonl() -> dict[str, str]:
                 movie.update(
                     {f"{which}_{key}": value for key, value in world.attributes(agents).items()}
                 )
-    told = [_told(movie, world) for movie in world.movies(n_articles)]
+    written = [_with_articles(movie, world) for movie in world.movies(n_articles)]
     return {
         **{name: _jsonl(name, rows) for name, rows in movies.items()},
-        articles: _jsonl(articles, told, _TEXTS),
+        articles: _jsonl(articles, written, _TEXTS),
     }
 
 
-def _told(movie: Mapping[str, str], world: World) -> dict[str, str]:
-    """A movie with an article about it and shorter retellings, each with other people of its own."""
+def _with_articles(movie: Mapping[str, str], world: World) -> dict[str, str]:
+    """A movie with an article and shorter retellings, each with other people of its own."""
     texts = {
-        name: tell({**movie, **world.others()}, RETELLING if number else ARTICLE, world.rng)
+        name: article({**movie, **world.others()}, RETELLING if number else ARTICLE, world.rng)
         for number, name in enumerate(_TEXTS)
     }
     return {**movie, **texts}
 
 
 def _jsonl(name: str, movies: Iterable[Mapping[str, str]], texts: Sequence[str] = ()) -> str:
-    """A data file; `texts` are the fields that hold what is read in training."""
+    """A data file; `texts` are the fields that hold training texts."""
     header: dict[str, object] = {
         "kgbench": 1,
         "name": name,
@@ -270,3 +306,48 @@ def _jsonl(name: str, movies: Iterable[Mapping[str, str]], texts: Sequence[str] 
         header["training"] = [f"{{{field}}}" for field in texts]
     rows = [{"id": f"{name}/{number}", **movie} for number, movie in enumerate(movies)]
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *rows))
+
+
+@cache
+def world_texts() -> Mapping[str, Mapping[str, Sequence[str]]]:
+    """Sentence frames of articles and wordings of biographies, from articles.toml."""
+    return tomllib.loads((Path(__file__).parent / "articles.toml").read_text(encoding="utf-8"))
+
+
+def frames() -> Mapping[str, Sequence[str]]:
+    """Sentence frames by kind."""
+    return world_texts()["frames"]
+
+
+def biography(actor: Mapping[str, str], rng: Random) -> list[str]:
+    """A sentence on each attribute of an actor (see `biographies`)."""
+    return [
+        rng.choice(wordings).format_map(actor) for wordings in world_texts()["biographies"].values()
+    ]
+
+
+def article(movie: Mapping[str, str], shape: Shape, rng: Random) -> str:
+    """An article about a movie.
+
+    Args:
+        movie: Its fields, and the people of `OTHERS`.
+        shape: Number of sentences by kind.
+        rng: Source of the sentences and of their order.
+    """
+    chosen: list[str] = []
+    for kind, count in shape.items():
+        chosen += rng.sample(frames()[kind], count)
+    rng.shuffle(chosen)
+    mentioned: set[str] = set()
+    return " ".join(_filled(frame, movie, mentioned) for frame in chosen)
+
+
+def _filled(frame: str, movie: Mapping[str, str], mentioned: set[str]) -> str:
+    """A frame with its fields; people in `mentioned`, to which this frame adds, by last name."""
+
+    def value(field: re.Match[str]) -> str:
+        name, by_last_name = field[1], field[1] in mentioned
+        mentioned.update({name} & set(PEOPLE))
+        return movie[name].split()[-1] if by_last_name else movie[name]
+
+    return _FIELD.sub(value, frame)
