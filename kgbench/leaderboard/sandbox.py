@@ -33,10 +33,10 @@ _CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); \
 from kgbench.leaderboard.sandbox import serve; serve(int(sys.argv[2]))"
 
 _LENGTH = 8
-"""Bytes of a message's length, which precedes it."""
+"""Bytes of a message's length, which follows its kind and precedes its content."""
 
-_TABLE, _ERROR = b"T", b"E"
-"""First byte of an answer: an Arrow IPC stream follows, or the text of an error."""
+_FILE, _TABLE, _ERROR = b"F", b"T", b"E"
+"""Kinds of messages: columns and a file; its table as an Arrow IPC stream; the text of an error."""
 
 _CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "BROTLI", "ZSTD"})
 _ENCODINGS = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT"})
@@ -86,10 +86,10 @@ class Sandbox:
         """
         columns = [[(field.name, str(field.type)) for field in schema] for schema in schemas]
         with self._lock:
-            answer = self._answer(json.dumps(columns).encode() + b"\n" + content)
-        if answer[:1] != _TABLE:
-            raise DataError(answer[1:].decode("utf-8", "replace"))
-        table = pa.ipc.open_stream(pa.py_buffer(answer)[1:]).read_all()
+            kind, answer = self._answer(json.dumps(columns).encode() + b"\n" + content)
+        if kind != _TABLE:
+            raise DataError(answer.decode("utf-8", "replace"))
+        table = pa.ipc.open_stream(pa.py_buffer(answer)).read_all()
         table.validate(full=True)
         for schema in schemas:
             if table.column_names == schema.names:
@@ -106,14 +106,14 @@ class Sandbox:
         with self._lock:
             self._stop()
 
-    def _answer(self, request: bytes) -> bytes:
+    def _answer(self, request: bytes) -> tuple[bytes, bytes]:
         process = self._running()
         assert process.stdin is not None and process.stdout is not None
         timer = Timer(self.seconds, self._expire)
         timer.daemon = True
         timer.start()
         try:
-            _send(process.stdin, request)
+            _send(process.stdin, _FILE, request)
             return _receive(process.stdout)
         except (OSError, EOFError):
             limit = f"{self.seconds} s" if self._expired else f"{self.memory} bytes"
@@ -158,24 +158,27 @@ SANDBOX = Sandbox()
 atexit.register(SANDBOX.close)
 
 
-def _send(stream: IO[bytes], message: bytes) -> None:
-    stream.write(len(message).to_bytes(_LENGTH, "big"))
-    stream.write(message)
+def _send(stream: IO[bytes], kind: bytes, content: bytes) -> None:
+    stream.write(kind + len(content).to_bytes(_LENGTH, "big"))
+    stream.write(content)
     stream.flush()
 
 
-def _receive(stream: IO[bytes]) -> bytes:
-    """A message, up to `2 * TABLE` bytes.
+def _receive(stream: IO[bytes]) -> tuple[bytes, bytes]:
+    """Kind and content of a message, up to `2 * TABLE` bytes.
+
+    The content is an object of its own: Arrow needs its buffers aligned.
 
     Raises:
         EOFError: The stream ended before it, or it is longer.
     """
-    length = int.from_bytes(head := stream.read(_LENGTH), "big")
-    if len(head) < _LENGTH or length > 2 * TABLE:
+    head = stream.read(1 + _LENGTH)
+    length = int.from_bytes(head[1:], "big")
+    if len(head) < 1 + _LENGTH or length > 2 * TABLE:
         raise EOFError
-    if len(message := stream.read(length)) < length:
+    if len(content := stream.read(length)) < length:
         raise EOFError
-    return message
+    return head[:1], content
 
 
 # ----------------------------------------------------------------------------------------- child
@@ -193,22 +196,21 @@ def serve(memory: int) -> None:
     _limit_memory(memory)
     while True:
         try:
-            request = _receive(requests)
+            _, request = _receive(requests)
         except EOFError:
             return
         _limit_time()
         try:
-            answer = _TABLE + _decoded(request)
+            kind, answer = _TABLE, _decoded(request)
         except DataError as error:
-            answer = _ERROR + str(error).encode()
+            kind, answer = _ERROR, str(error).encode()
         except (MemoryError, pa.ArrowMemoryError):
-            answer = _ERROR + f"reading it takes more than {memory} bytes".encode()
+            kind, answer = _ERROR, f"reading it takes more than {memory} bytes".encode()
         except Exception as error:  # the library raises errors of any type on broken files
             line = ascii((str(error).splitlines() or [""])[0])[:80]
-            answer = (
-                _ERROR + f"it is no whole Parquet file ({type(error).__name__}: {line})".encode()
-            )
-        _send(answers, answer)
+            text = f"it is no whole Parquet file ({type(error).__name__}: {line})"
+            kind, answer = _ERROR, text.encode()
+        _send(answers, kind, answer)
 
 
 def _limit_memory(memory: int) -> None:
