@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgbench.cli import main
-from kgbench.cli.figures import answer_of
+from kgbench.cli.reproduce import answer_of
 from kgbench.data import load_dataset, training_texts
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.estimate import Estimate

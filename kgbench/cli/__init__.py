@@ -12,7 +12,7 @@ from typing import Any, TextIO, cast
 import click
 
 from kgbench import __version__
-from kgbench.cli.lazy import LazyGroup
+from kgbench.cli.commands import LazyGroup
 from kgbench.cli.output import TerminalText, terminal_text
 from kgbench.errors import KgbenchError
 

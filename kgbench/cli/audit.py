@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from kgbench.cli.asking import check_asked, pair_and_facts
 from kgbench.cli.eval import RESULTS
-from kgbench.cli.output import echo_json, echo_table, terminal_text
-from kgbench.cli.progress import progress
+from kgbench.cli.jobs import check_asked, pair_and_facts
+from kgbench.cli.output import echo_json, echo_table, progress, terminal_text
 from kgbench.cli.values import arguments_of, completer, donors_of, grafts_of, listed, pairs
 from kgbench.errors import InputError
 

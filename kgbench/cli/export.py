@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kgbench.cli.files import write_file
+from kgbench.cli.output import write_file
 from kgbench.cli.runs import find_run, output_dir
 
 if TYPE_CHECKING:

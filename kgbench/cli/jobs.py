@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from kgbench.cli.output import echo_json, echo_table
-from kgbench.cli.pictures import write_pictures
-from kgbench.cli.progress import progress
-from kgbench.cli.values import arguments_of, donors_of, grafts_of, listed, pairs
+from kgbench.cli.output import echo_json, echo_table, progress, write_file
+from kgbench.cli.values import Renamed, arguments_of, completer, donors_of, grafts_of, listed, pairs
 from kgbench.errors import InputError, UnknownNameError
+from kgbench.records import Record
 from kgbench.sites import BASELINES, parse_graft
 
 if TYPE_CHECKING:
     from kgbench.data import ImportOptions
     from kgbench.runner import Pairs, Run, Settings, Spec
+
+__all__ = ["check_asked", "evaluation_prompts", "pair_and_facts", "sample_size"]
 
 Options = Mapping[str, Any]
 Specs: TypeAlias = "Mapping[str, Sequence[Spec]]"
@@ -317,3 +318,143 @@ def _estimate(spec: Spec, options: Options, loaded: Pairs) -> dict[str, Any]:
         named = spec.localizer if spec.model is None else f"{spec.localizer} on {spec.model}"
         echo_table(["what", named], estimate.rows())
     return {"model": spec.model, "localizer": spec.localizer, **estimate.to_json()}
+
+
+Draw = Callable[[Record], Mapping[str, bytes]]
+
+
+def write_pictures(record: Record, folder: Path) -> list[Path]:
+    """Draw a record's pictures as PNG and SVG, unless they are there: bars, and where sites were ranked the curve and the map.
+
+    The names of those that depend on it hold the metric, since a stored run can be shown on another one.
+
+    Raises:
+        OutputError: The folder cannot be written.
+    """
+    from kgbench import board
+
+    drawn: list[tuple[str, Draw]] = [(f"chart-{record.metric}", board.chart_files)]
+    if record.curve:
+        drawn.append((f"curve-{record.metric}", board.curve_files))
+    if record.scores:
+        drawn.append(("map", board.heatmap_files))
+    return [
+        path
+        for name, draw in drawn
+        for path in _missing(
+            record, [folder / f"{name}{suffix}" for suffix in (".png", ".svg")], draw
+        )
+    ]
+
+
+def _missing(record: Record, paths: list[Path], draw: Draw) -> list[Path]:
+    """Write what is not there yet."""
+    if not all(path.exists() for path in paths):
+        contents = {Path(name).suffix: content for name, content in draw(record).items()}
+        for path in paths:
+            write_file(path, contents[path.suffix])
+    return paths
+
+
+Command = Callable[..., Any]
+
+OPTIONS = (
+    click.option(
+        "--model",
+        metavar="NAME",
+        help="Model pair by name, see `kgbench ls models`.",
+        shell_complete=completer("models"),
+    ),
+    click.option(
+        "--recipient",
+        metavar="PATH|ID",
+        help="Checkpoint before finetuning, without or in place of --model's.",
+    ),
+    click.option(
+        "--donor",
+        multiple=True,
+        metavar="[NAME=]PATH|ID",
+        help="Finetuned checkpoint, by default named sft; may be repeated.",
+    ),
+    click.option(
+        "--dataset",
+        metavar="NAME|FILE",
+        help="Facts.  [default: the pair's own]",
+        shell_complete=completer("datasets"),
+    ),
+    click.option("--subject", metavar="COLUMN", help="Your file: what a fact is about."),
+    click.option("--object", metavar="COLUMN", help="Your file: what is asked for."),
+    click.option(
+        "--column",
+        multiple=True,
+        metavar="FIELD=COLUMN",
+        help="Your file: column that holds a field.",
+    ),
+    click.option(
+        "--template",
+        multiple=True,
+        metavar="NAME=TEXT",
+        help="Evaluation template of your own, with --dataset.",
+    ),
+)
+
+evaluation_prompts = click.option(
+    "--prompt",
+    multiple=True,
+    metavar="NAME",
+    help="Evaluation prompts; several with commas.  [default: headline, qa or the file's own]",
+    shell_complete=completer("prompts"),
+)
+
+
+def sample_size(
+    default: int, least: int = 1, about: str = "How many facts."
+) -> Callable[[Command], Command]:
+    """The option that says how many facts are asked about."""
+    return click.option(
+        "--limit",
+        "--facts",
+        "facts",
+        cls=Renamed,
+        type=click.IntRange(min=least),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help=about,
+    )
+
+
+def pair_and_facts(command: Command) -> Command:
+    """Give a command the options that say which pair and which facts."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def check_asked(options: Mapping[str, Any]) -> None:
+    """Refuse options that name no pair, or say how to read facts that they do not name, before anything heavy is loaded.
+
+    Raises:
+        InputError: Something is wrong with the options.
+    """
+    from kgbench.runner.spec import Spec
+    from kgbench.runner.workload import check_different
+
+    if options["model"] is None and options["recipient"] is None:
+        raise InputError(
+            "which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor PATH"
+        )
+    for name in FILE_OPTIONS:
+        if options[name] and options["dataset"] is None:
+            raise InputError(
+                f"--{name} says how to read facts: add --dataset NAME or --dataset FILE"
+            )
+    check_different(
+        Spec(
+            model=options["model"],
+            recipient=options["recipient"],
+            donors=donors_of(options["donor"]),
+        )
+    )
+    for name in ("column", "template"):
+        pairs(f"--{name}", options[name])

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
+
+from kgbench.errors import OutputError
+
+__all__ = []
 
 CONTROL = re.compile(
     r"(?!\r\n)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -52,3 +60,55 @@ def echo_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     room = max(shutil.get_terminal_size().columns - before, 30)
     fitted = [[*row[:-1], wrapped(row[-1], width=room)] for row in rows]
     click.echo(tabulate(fitted, headers=headers, tablefmt="simple", disable_numparse=True))
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+Report = Callable[[int, int, str], None]
+"""Called with the steps done, the steps in all (0 where nobody knows), and what is being done."""
+
+
+@contextmanager
+def progress(shown: bool = True) -> Iterator[Report | None]:
+    """Give a function to report progress with; None where nobody watches.
+
+    Args:
+        shown: False for none; it is also left out where stderr is no terminal.
+    """
+    if not (shown and sys.stderr.isatty()):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    # Names come from users: they are text, never markup.
+    what = TextColumn("{task.description}", markup=False)
+    columns = (what, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("loading", total=None)
+
+        def report(done: int, total: int, description: str) -> None:
+            bars.update(task, completed=done, total=total or None, description=description)
+
+        yield report

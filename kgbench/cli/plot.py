@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.files import write_file
-from kgbench.cli.output import echo_json
+from kgbench.cli.output import echo_json, write_file
 from kgbench.cli.runs import find_run, output_dir
 from kgbench.errors import InputError
 

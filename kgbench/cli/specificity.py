@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts, sample_size
-from kgbench.cli.output import echo_json
-from kgbench.cli.progress import progress
+from kgbench.cli.jobs import check_asked, evaluation_prompts, pair_and_facts, sample_size
+from kgbench.cli.output import echo_json, progress
 from kgbench.cli.values import arguments_of, completer, donors_of, grafts_of, listed
 
 

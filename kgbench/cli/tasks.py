@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.output import echo_json, echo_table
-from kgbench.cli.progress import progress
+from kgbench.cli.output import echo_json, echo_table, progress
 from kgbench.cli.values import listed
 
 if TYPE_CHECKING:

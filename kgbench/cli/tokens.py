@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.asking import check_asked, evaluation_prompts, pair_and_facts, sample_size
+from kgbench.cli.jobs import check_asked, evaluation_prompts, pair_and_facts, sample_size
 from kgbench.cli.output import echo_json
 from kgbench.cli.values import donors_of, grafts_of, listed
 

@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.again import again_options, places_of, settings_of
-from kgbench.cli.files import write_file
-from kgbench.cli.output import echo_json
-from kgbench.cli.progress import progress
-from kgbench.cli.runs import find_run, output_dir
+from kgbench.cli.output import echo_json, progress, write_file
+from kgbench.cli.runs import again_options, find_run, output_dir, places_of, settings_of
 from kgbench.cli.values import Renamed
 from kgbench.errors import InputError
 

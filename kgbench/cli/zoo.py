@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kgbench.cli.progress import Report, progress
+from kgbench.cli.output import Report, progress
 from kgbench.cli.values import completer
 from kgbench.errors import InputError, UnknownNameError
 

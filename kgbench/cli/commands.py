@@ -10,6 +10,8 @@ import click
 
 from kgbench.errors import UnknownNameError
 
+__all__ = []
+
 
 class LazyGroup(click.Group):
     """Each command is the object `command` of the module of its name in a package, with underscores for hyphens."""
