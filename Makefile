@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # More test processes than this cost more memory than they save time.
 PYTEST_ARGS ?= -n auto --maxprocesses 4
 
-.PHONY: help eval test test-page check-board screenshots lint format bench mutants board tasks cards claims control coverage clean
+.PHONY: help eval test test-page check-board screenshots lint format bench mutants board cards claims control coverage clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -47,9 +47,6 @@ mutants: $(VENV)/.installed-dev  ## Break the engine on purpose; every break mus
 board: $(VENV)/.installed  ## Run the project's own entries of the leaderboard that are missing (hours; goes on after a stop)
 	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard run
 	$(BIN)/kgbench leaderboard build
-
-tasks: $(VENV)/.installed  ## Write the YAML files of tasks/ anew
-	$(BIN)/python tests/write_tasks.py
 
 cards: $(VENV)/.installed  ## Print the README's tables of the shipped pairs and plants
 	$(BIN)/python tests/cards_table.py pairs

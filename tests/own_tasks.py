@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from kgbench.harness.validate import validate
+from kgbench.harness.validation import validate_tasks
 
 ROW: Mapping[str, Any] = {
     "id": "mine/1",
@@ -66,7 +66,7 @@ def write(
 
 def findings(folder: Path, *names: str) -> list[str]:
     """What is wrong, as lines, tried with one tokenizer."""
-    return [str(found) for found in validate(names, folder, ["tiny-gpt2"]).findings]
+    return [str(found) for found in validate_tasks(names, folder, ["tiny-gpt2"]).findings]
 
 
 def only(folder: Path) -> str:

@@ -21,9 +21,9 @@ from lm_eval_runs import (
     write_tasks,
 )
 
+from kgbench.harness.metrics import TokenScore
 from kgbench.harness.model import KgbenchLM
 from kgbench.harness.passages import Source
-from kgbench.harness.scores import TokenScore
 
 TASKS = ["mine", "question"]
 CLOSE = 1e-4

@@ -12,9 +12,9 @@ import torch
 from lm_eval_runs import NAMES, TOKENIZERS, ours, samples, stock, write_checkpoints, write_tasks
 
 from kgbench.errors import InputError, RegionError
+from kgbench.harness.metrics import TokenScore
 from kgbench.harness.model import KgbenchLM
 from kgbench.harness.passages import Source
-from kgbench.harness.scores import TokenScore
 
 families = pytest.mark.parametrize("family", TOKENIZERS)
 

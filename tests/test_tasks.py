@@ -16,17 +16,15 @@ import yaml
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 from test_package import loaded_by
-from write_tasks import FOLDER, files
 
 from kgbench.cli import main
 from kgbench.data import ImportOptions, builtin_prompts, dataset_names, load_dataset, load_prompts
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.harness import tasks_path
-from kgbench.harness.catalogue import shipped
-from kgbench.harness.metrics import process_results
-from kgbench.harness.preview import preview
+from kgbench.harness.metrics import TokenScore, process_results
 from kgbench.harness.rows import CANDIDATES, fingerprint, gold, load, rows
-from kgbench.harness.scores import TokenScore
+from kgbench.harness.task_files import shipped_tasks, task_files
+from kgbench.harness.validation import preview
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,6 +32,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "tasks"
 HEADLINE = "kgbench_tiny_movies_headline"
 FACTS = len(load_dataset("tiny_movies").facts)
 
@@ -58,20 +57,42 @@ def loaded(*names: str) -> Mapping[str, Any]:
 # --------------------------------------------------------------------------------------------------------------- the files
 
 
-def test_the_folder_holds_what_is_written() -> None:
-    """What stands in `tasks/` is what `make tasks` writes: one file per data set, prompt and form, and the common parts."""
-    found = {
-        str(path.relative_to(FOLDER)): path.read_text(encoding="utf-8")
-        for path in FOLDER.glob("*/*.yaml")
-    }
-    assert found == files()
-    assert all(path.name.startswith("_") for path in FOLDER.glob("*.yaml"))
+def test_the_folder_holds_all_files() -> None:
+    """The folder for `--include-path` holds the hand-written common parts and the file of each task, and mends itself."""
+    damaged = tasks_path() / "tiny_movies" / "headline.yaml"
+    for spoil in (damaged.unlink, lambda: damaged.write_text("task: [")):
+        spoil()
+        tasks_path.cache_clear()
+        found = {
+            str(path.relative_to(tasks_path())): path.read_text(encoding="utf-8")
+            for path in tasks_path().rglob("*.*")
+            if path.is_file()
+        }
+        assert found == task_files()
+    common = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("_*.yaml")}
+    assert common.items() <= found.items()
+    assert len(found) == len(common) + len(shipped_tasks())
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    """Where the files cannot be made, one line says where and what to do, with exit status 2."""
+    (tmp_path / "kgbench").write_text("a file in the place of the folder")
+    done = subprocess.run(
+        [sys.executable, "-m", "kgbench", "tasks", "path"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert f"cannot be written to {tmp_path}" in done.stderr and "set XDG_CACHE_HOME" in done.stderr
 
 
 def test_there_is_a_task_for_every_data_set_prompt_and_form() -> None:
     """The catalogue, lm-eval's index of the folder, and the scheme of names and tags agree."""
     index = TaskManager(include_path=str(tasks_path()), include_defaults=False)
-    entries = shipped()
+    entries = shipped_tasks()
     sizes = {name: len(load_dataset(name).facts) for name in dataset_names()}
     assert sorted(entry.name for entry in entries) == index.all_subtasks
     for entry in entries:
@@ -89,11 +110,12 @@ def test_there_is_a_task_for_every_data_set_prompt_and_form() -> None:
 
 
 def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
-    """A package that carries its tasks within, as the wheel does, finds them there, and a task of it loads in any working directory."""
+    """A package that holds the common parts, as the wheel does, makes the tasks, which load in any working directory."""
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
         "build"
     ]["targets"]["wheel"]
     assert wheel["force-include"] == {"tasks": "kgbench/tasks"}
+    folder = tasks_path()
     package = tmp_path / "site" / "kgbench"
     shutil.copytree(ROOT / "kgbench", package, ignore=shutil.ignore_patterns("zoo", "__pycache__"))
     shutil.copytree(FOLDER, package / "tasks")
@@ -105,11 +127,21 @@ def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
     )
     away = tmp_path / "elsewhere"
     away.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+    (package / "tasks" / "_kgbench.yaml").write_text(
+        (FOLDER / "_kgbench.yaml").read_text() + "# another version\n"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(package.parent),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=away, env=environment
     )
-    assert done.stdout.split() == [str(package / "tasks"), str(FACTS)], done.stderr
+    made, documents = done.stdout.split()
+    assert documents == str(FACTS), done.stderr
+    assert Path(made).parent == tmp_path / "cache" / "kgbench" / "tasks"
+    assert Path(made).name != folder.name
 
 
 # --------------------------------------------------------------------------------------------------------------- documents
@@ -355,7 +387,7 @@ def test_ls(capsys: pytest.CaptureFixture[str]) -> None:
     """`kgbench tasks ls` lists what there is, as a table and as JSON."""
     assert main(["tasks", "ls", "--json"]) == 0
     found = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
-    assert set(found) == {entry.name for entry in shipped()}
+    assert set(found) == {entry.name for entry in shipped_tasks()}
     assert found[f"{HEADLINE}_choices"] == {
         "name": f"{HEADLINE}_choices",
         "dataset": "tiny_movies",
@@ -366,7 +398,7 @@ def test_ls(capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert main(["tasks", "ls"]) == 0
     told = capsys.readouterr().out
-    assert all(name in told for entry in shipped() for name in (entry.name, *entry.tags))
+    assert all(name in told for entry in shipped_tasks() for name in (entry.name, *entry.tags))
 
 
 def test_show(capsys: pytest.CaptureFixture[str]) -> None:

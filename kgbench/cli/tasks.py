@@ -16,8 +16,7 @@ from kgbench.cli.output import echo_json, echo_table, progress
 from kgbench.cli.values import listed
 
 if TYPE_CHECKING:
-    from kgbench.harness.findings import Finding
-    from kgbench.harness.validate import Report
+    from kgbench.harness.validation import TaskFinding, Validation
 
 SHOWN = 10
 """Findings of one task that are printed; a fault of a template is one in every document."""
@@ -32,9 +31,9 @@ _json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 
 
 def _names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    from kgbench.harness.catalogue import shipped
+    from kgbench.harness.task_files import shipped_tasks
 
-    entries = shipped()
+    entries = shipped_tasks()
     known = dict.fromkeys(
         [*(entry.name for entry in entries), *(tag for entry in entries for tag in entry.tags)]
     )
@@ -61,9 +60,9 @@ def path() -> None:
 @_json
 def ls(as_json: bool) -> None:
     """List the tasks that kgbench ships."""
-    from kgbench.harness.catalogue import shipped
+    from kgbench.harness.task_files import shipped_tasks
 
-    entries = shipped()
+    entries = shipped_tasks()
     if as_json:
         echo_json([asdict(entry) for entry in entries])
         return
@@ -88,7 +87,10 @@ def ls(as_json: bool) -> None:
 @_json
 def show(name: str, document: int, include_path: Path | None, as_json: bool) -> None:
     """Show one document of a task as a model sees it."""
-    from kgbench.harness.preview import preview
+    from kgbench.harness import needs_lm_eval
+
+    needs_lm_eval()
+    from kgbench.harness.validation import preview
 
     with redirect_stdout(sys.stderr):  # libraries print while they load data
         told = preview(name, document, include_path)
@@ -152,10 +154,10 @@ def validate(
     from kgbench.harness import needs_lm_eval
 
     needs_lm_eval()
-    from kgbench.harness.validate import validate as check
+    from kgbench.harness.validation import validate_tasks
 
     with redirect_stdout(sys.stderr), progress(shown=not quiet) as report:
-        found = check(tuple(dict.fromkeys(names)), include_path, listed(tokenizer), report)
+        found = validate_tasks(tuple(dict.fromkeys(names)), include_path, listed(tokenizer), report)
     if as_json:
         echo_json(_answer(found))
     else:
@@ -163,7 +165,7 @@ def validate(
     return 1 if found.findings else 0
 
 
-def _answer(report: Report) -> dict[str, Any]:
+def _answer(report: Validation) -> dict[str, Any]:
     tasks = [
         {**asdict(task), "file": str(task.file), "findings": _count(report, task.name)}
         for task in report.tasks
@@ -188,12 +190,12 @@ def _answer(report: Report) -> dict[str, Any]:
     }
 
 
-def _count(report: Report, task: str) -> int:
+def _count(report: Validation, task: str) -> int:
     return sum(found.place.task == task for found in report.findings)
 
 
-def _print(report: Report) -> None:
-    by_task: dict[str | None, list[Finding]] = {}
+def _print(report: Validation) -> None:
+    by_task: dict[str | None, list[TaskFinding]] = {}
     for found in report.findings:
         by_task.setdefault(found.place.task, []).append(found)
     for task, findings in by_task.items():

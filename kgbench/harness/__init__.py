@@ -1,31 +1,25 @@
-"""kgbench in the Language Model Evaluation Harness: its tasks, and a model that answers under a graft.
+"""kgbench in the Language Model Evaluation Harness: tasks, and a model under a graft.
 
-Nothing here needs lm-eval or torch until it is used: the package is installed with ``pip install 'kgbench[lm-eval]'``.
+Nothing here loads lm-eval or torch until it is used; `pip install 'kgbench[lm-eval]'` brings both.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 
 from kgbench.errors import InputError
+from kgbench.harness.task_files import tasks_path
 
 __all__ = ["MODEL", "REQUEST", "needs_lm_eval", "register", "tasks_path"]
 
 MODEL = "kgbench"
-"""What lm-eval's ``--model`` calls ours."""
+"""Name of the model, for lm-eval's `--model`."""
 
 REQUEST = "kgbench_configurations"
-"""What tasks of effects ask of a model: the name of its method."""
+"""Request type of tasks of effects: the name of the model's method that answers it."""
 
 _CLASS = "kgbench.harness.model:KgbenchLM"
-
-
-def tasks_path() -> Path:
-    """The folder of the tasks, for lm-eval's ``--include_path``: in the wheel within the package, in a checkout beside it."""
-    package = Path(__file__).parents[1]
-    return next(path for path in (package / "tasks", package.parent / "tasks") if path.is_dir())
 
 
 def needs_lm_eval() -> None:
@@ -41,15 +35,15 @@ def needs_lm_eval() -> None:
 
 
 def register() -> None:
-    """Make ``--model kgbench`` known to lm-eval; from Python, call it once before `simple_evaluate(model="kgbench", ...)`.
+    """Register the model with lm-eval; call it once before `simple_evaluate(model="kgbench")`.
 
     Raises:
         InputError: lm-eval is not installed.
     """
     needs_lm_eval()
-    import_module(
-        "lm_eval.models"
-    )  # fills the registry, which a model of ours in it would otherwise keep empty
+    # This import fills lm-eval's registry. lm-eval does so by itself only while it is empty,
+    # so that a model registered before would hide all built-in ones.
+    import_module("lm_eval.models")
     from lm_eval.api.registry import model_registry
 
     if MODEL not in model_registry:

@@ -13,8 +13,8 @@ from kgbench.data import Prompt
 from kgbench.engine import Answers, Engine
 from kgbench.engine.treatment import Configuration, Treatment, graft_treatments, parse_configuration
 from kgbench.errors import InputError, NotApplicableError, RegionError
+from kgbench.harness.metrics import TokenScore
 from kgbench.harness.passages import Passage
-from kgbench.harness.scores import TokenScore
 from kgbench.localizers import InterventionLocalizer, Treatments
 from kgbench.localizers._base import asked
 from kgbench.metrics import require_finite, score_logits

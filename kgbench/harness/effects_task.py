@@ -18,7 +18,7 @@ from kgbench.effects.scores import check_metric
 from kgbench.errors import UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.harness import REQUEST
-from kgbench.harness.scores import TokenScore
+from kgbench.harness.metrics import TokenScore
 from kgbench.sites import BASELINES, complement
 from kgbench.stats import LEVEL
 

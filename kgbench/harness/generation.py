@@ -14,8 +14,7 @@ from lm_eval.models.utils import (
 
 from kgbench.errors import InputError
 from kgbench.harness.answering import Answering
-from kgbench.harness.passages import Passage, Source
-from kgbench.harness.reader import Reader
+from kgbench.harness.passages import Passage, Reader, Source
 
 __all__ = ["Generation"]
 

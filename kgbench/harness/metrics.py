@@ -1,40 +1,61 @@
-"""Per-document figures of kgbench's lm-eval tasks: of the first token of a name, and of the whole name."""
+"""Scores of a continuation, and the metrics of kgbench's lm-eval tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kgbench.harness.scores import TokenScore
+__all__ = ["TokenScore", "process_results"]
 
-__all__ = ["process_results"]
+
+class TokenScore(tuple[float, bool]):
+    """Log-probability of a continuation (nats) and whether it is greedy, as lm-eval's tasks read it.
+
+    The subclass carries figures of the first token for kgbench's tasks; other tasks see a pair.
+    """
+
+    rank: int
+    """1 + number of other tokens that are at least as probable as the first token."""
+    prob: float
+    """Probability of the first token."""
+    logprob: float
+    """Log-probability (nats) of the first token."""
+
+    def __new__(
+        cls, total: float, greedy: bool, rank: int, prob: float, logprob: float
+    ) -> TokenScore:
+        """A score of a continuation."""
+        score = super().__new__(cls, (total, greedy))
+        score.rank, score.prob, score.logprob = rank, prob, logprob
+        return score
+
+    def __getnewargs__(self) -> tuple[float, bool, int, float, float]:
+        """Arguments of a copy."""
+        return (*self, self.rank, self.prob, self.logprob)
 
 
 def process_results(
     doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]
 ) -> dict[str, float]:
-    """What a task's `process_results` names.
+    """Metrics of a document; the function that a task's `process_results` names.
 
     Args:
         doc: The document.
-        results: One answer: a `TokenScore` from our model, a plain pair from any other.
+        results: One answer: a `TokenScore` from `--model kgbench`, a plain pair from other models.
 
     Returns:
-        `name_logprob` (nats); of a `TokenScore` also `top1`, `top5` (0 or 1), `mrr` (1 / rank), `rank`, `prob` and `logprob` (nats) of
-        the first token.
+        `name_logprob` (nats); of a `TokenScore` also `top1`, `top5` (0 or 1), `mrr` (1 / rank),
+        `rank`, `prob` and `logprob` (nats) of the first token.
     """
     score = results[0]
     whole = {"name_logprob": float(score[0])}
     if not isinstance(score, TokenScore):
         return whole
-    first = {
-        "top1": score.rank <= 1,
-        "top5": score.rank <= 5,
-        "mrr": 1 / score.rank,
-        "rank": score.rank,
-    }
     return {
-        **{name: float(value) for name, value in first.items()},
+        "top1": float(score.rank <= 1),
+        "top5": float(score.rank <= 5),
+        "mrr": 1 / score.rank,
+        "rank": float(score.rank),
         "prob": score.prob,
         "logprob": score.logprob,
         **whole,

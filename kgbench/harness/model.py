@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -21,11 +21,10 @@ from kgbench.engine import Budget, Engine
 from kgbench.errors import InputError
 from kgbench.harness.answering import Answering, require_intervention
 from kgbench.harness.arguments import Arguments, read_arguments
-from kgbench.harness.fresh import check_fresh
 from kgbench.harness.generation import Generation
-from kgbench.harness.passages import Passage, Source
-from kgbench.harness.reader import Reader
-from kgbench.harness.scores import TokenScore
+from kgbench.harness.metrics import TokenScore
+from kgbench.harness.passages import Passage, Reader, Source
+from kgbench.harness.rows import LOADED, is_loaded
 from kgbench.localizers import create, fingerprint
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Pairs, Settings, Spec
@@ -292,7 +291,7 @@ class KgbenchLM(TemplateLM):
         return self.arguments.graft
 
     def _checked(self, requests: list[Instance]) -> list[Instance]:
-        check_fresh([request.doc for request in requests if isinstance(request.doc, dict)])
+        _refuse_stale([request.doc for request in requests if isinstance(request.doc, dict)])
         return requests
 
     def _passage(self, request: Instance) -> Passage:
@@ -308,6 +307,27 @@ class KgbenchLM(TemplateLM):
             context_len=1,
         )
         return [make_disjoint_window(window) for window in windows]
+
+
+def _refuse_stale(documents: Iterable[Mapping[str, Any]]) -> None:
+    """Detect stale entries in lm-eval's request cache.
+
+    `--cache_requests` looks requests up by the name of the task, also after its data set or prompt
+    was edited. But lm-eval loads the present rows first, so that these are in `LOADED`.
+
+    Raises:
+        InputError: A document is of no loaded version of a data set and prompt that was loaded.
+    """
+    loaded = {(dataset, prompt) for (_, prompt), (dataset, _) in LOADED.items()}
+    stale: set[tuple[str, str]] = set()
+    for document in documents:
+        if Source("", document).is_ours and not is_loaded(document):
+            stale.add((document["dataset"], document["prompt"]))
+    for dataset, prompt in sorted(stale & loaded):
+        raise InputError(
+            f"the requests on {dataset}, {prompt} are of another version of its rows, kept by "
+            "--cache_requests; run once with --cache_requests refresh"
+        )
 
 
 def _by_task(sources: Sequence[Source]) -> Iterable[list[int]]:

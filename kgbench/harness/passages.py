@@ -1,15 +1,20 @@
-"""Requests of lm-eval as tokens: a context and its continuation, and which tokens are which region."""
+"""Requests of lm-eval as tokens: a context, its continuation, and the tokens of each region."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kgbench.data import Fact, Prompt
+from transformers import PreTrainedTokenizerBase
+
+from kgbench.data import Fact, Prompt, token_regions
+from kgbench.errors import InputError, RegionError
 from kgbench.models.encoding import Encoded
 
-__all__ = ["Passage", "Source", "prompt_of"]
+__all__ = ["Passage", "Reader", "Source"]
+
+Regions = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Source:
         return {"fingerprint", "id", "prompt", "query", "spans"} <= self.document.keys()
 
 
-def prompt_of(
+def _prompt(
     context: str, continuation: str, spans: Mapping[str, tuple[int, int]], source: Source
 ) -> Prompt:
     """What stands for a passage wherever prompts are asked for; named as in `kgbench eval` where the row is ours."""
@@ -99,3 +104,202 @@ class Passage:
         return replace(
             self, encoded=replace(self.encoded, ids=ids, regions={**regions, "LT": last})
         )
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A text as tokens."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    special: list[bool]
+
+
+class Reader:
+    """Reads requests as lm-eval's own Hugging Face model does, to the token.
+
+    Args:
+        tokenizer: A fast tokenizer.
+        prefix: Id of the token that an empty context is replaced by.
+        max_length: Most tokens that the model reads; longer texts lose their beginning.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prefix: int, max_length: int) -> None:
+        self.tokenizer, self.prefix, self.max_length = tokenizer, prefix, max_length
+        self._prefix_text = str(tokenizer.decode(prefix))
+
+    def ids(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
+        """Token ids; with special tokens unless told otherwise or the text begins with one."""
+        return self._read(text, add_special_tokens).ids
+
+    def passage(self, context: str, continuation: str, source: Source) -> Passage:
+        """A context and the continuation that is scored after it.
+
+        Blanks at the end of the context are read together with the continuation, as lm-eval does; the first token of the continuation is
+        the first one beyond them. Where the tokens of a context change with what follows, its own are taken, as lm-eval does, but not
+        where regions are known: there is no first token of the answer then.
+
+        Raises:
+            InputError: The continuation has no tokens, or more than the model reads; or the task's query is not in the context.
+            RegionError: A region of the query cannot be located, or the context's tokens change with the continuation.
+        """
+        if not context:
+            rest = self.ids(continuation, add_special_tokens=False)
+            head, rest = (
+                (rest[:1], rest[1:]) if rest[:1] == [self.prefix] else ([self.prefix], rest)
+            )
+            return self._from_tokens(head, rest, _prompt("", continuation, {}, source), source)
+        bare = context.rstrip()
+        whole = self._read(context + continuation)
+        if not bare and whole.ids[:1] != [self.prefix]:
+            whole = _Read(
+                [self.prefix, *whole.ids], [(0, 0), *whole.offsets], [True, *whole.special]
+            )
+        head = self.ids(bare) if bare else [self.prefix]
+        spans = self._spans(context, source)
+        if spans and whole.ids[: len(head)] != head:
+            raise RegionError(
+                f"{source.label}: the tokens of the context are not a prefix of those of context and continuation {continuation!r}, "
+                "so there is no first token of the answer"
+            )
+        ids = [*head, *whole.ids[len(head) :]]
+        moved = len(context) > len(bare)
+        first = next(
+            (
+                i
+                for i in range(len(head), len(ids))
+                if not moved or whole.offsets[i][1] > len(context)
+            ),
+            max(len(head), len(ids) - 1),
+        )
+        encoded = Encoded(tuple(ids), self._regions(context, whole, source, first), 0)
+        made = _prompt(context, continuation, spans, source)
+        return self._cut(
+            Passage(
+                source, made, encoded, first - 1, tuple(ids[first:]), tuple(ids[len(head) : first])
+            )
+        )
+
+    def tokens(self, head: Sequence[int], continuation: Sequence[int], source: Source) -> Passage:
+        """A continuation after a context, both given as tokens; it has no regions but LT."""
+        before, after = (" ".join(map(str, some)) for some in (head, continuation))
+        return self._from_tokens(head, continuation, _prompt(before, after, {}, source), source)
+
+    def context(self, context: str, room: int, source: Source) -> Passage:
+        """A context to go on from, with room for so many tokens.
+
+        Raises:
+            InputError: The model does not read so many tokens.
+        """
+        if room >= self.max_length:
+            raise InputError(
+                f"{source.label} asks for {room} tokens, but the model reads at most {self.max_length} in all; "
+                "give fewer, as in --gen_kwargs max_gen_toks=16"
+            )
+        read = self._read(context)
+        if not read.ids:
+            return Passage(
+                source,
+                _prompt(context, "", {}, source),
+                Encoded((self.prefix,), {"LT": (0,)}, 0),
+                0,
+                (),
+            )
+        regions = self._regions(context, read, source, len(read.ids))
+        kept, whole, _ = _last(read.ids, regions, self.max_length - room)
+        encoded = Encoded(kept, {**whole, "LT": (len(kept) - 1,)}, 0)
+        return Passage(
+            source,
+            _prompt(context, "", self._spans(context, source), source),
+            encoded,
+            len(kept) - 1,
+            (),
+        )
+
+    def _from_tokens(
+        self, head: Sequence[int], continuation: Sequence[int], prompt: Prompt, source: Source
+    ) -> Passage:
+        return self._cut(
+            Passage(
+                source,
+                prompt,
+                Encoded((*head, *continuation), {}, 0),
+                len(head) - 1,
+                tuple(continuation),
+            )
+        )
+
+    def _cut(self, passage: Passage) -> Passage:
+        """The passage without its last token, and without the beginning where it is too long."""
+        n, label = len(passage.targets) + len(passage.before), passage.source.label
+        if n == 0:
+            raise InputError(
+                f"{label}: the continuation has no tokens, so that there is nothing to score"
+            )
+        if n > self.max_length:
+            raise InputError(
+                f"{label}: the continuation has {n} tokens; the model reads at most {self.max_length}"
+            )
+        kept, regions, gone = _last(
+            passage.encoded.ids[:-1], passage.encoded.regions, self.max_length
+        )
+        lead = passage.lead - gone
+        encoded = Encoded(kept, {**regions, "LT": (lead,)}, passage.targets[0])
+        return Passage(
+            passage.source, passage.prompt, encoded, lead, passage.targets, passage.before
+        )
+
+    def _read(self, text: str, add_special_tokens: bool | None = None) -> _Read:
+        if add_special_tokens is None:
+            add_special_tokens = not (self._prefix_text and text.startswith(self._prefix_text))
+        encoding = self.tokenizer(
+            text,
+            add_special_tokens=add_special_tokens,
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+            verbose=False,
+        )
+        special = [bool(flag) for flag in encoding["special_tokens_mask"]]
+        ids = list(encoding["input_ids"])
+        if ids and ids[0] == self.tokenizer.bos_token_id:  # a BOS written as text is not marked
+            special[0] = True
+        return _Read(ids, list(encoding["offset_mapping"]), special)
+
+    def _spans(self, context: str, source: Source) -> dict[str, tuple[int, int]]:
+        """Characters of each region: those of the query where it stands last in the context. None where a row says nothing of regions."""
+        query, spans = source.document.get("query"), source.document.get("spans")
+        if not isinstance(query, str) or not isinstance(spans, Mapping) or not context:
+            return {}
+        start = context.rfind(query)
+        if start < 0:
+            raise InputError(
+                f"{source.label}: its query {query!r} is not in the context, so that its regions are not known"
+            )
+        return {
+            name: (span[0] + start, span[1] + start)
+            for name, span in spans.items()
+            if span is not None
+        }
+
+    def _regions(self, context: str, read: _Read, source: Source, end: int) -> Regions:
+        """Tokens of the regions that a context of `end` tokens has, LT left out."""
+        found = {"BOS": (0,)} if read.special[0] else {}
+        spans = self._spans(context, source)
+        if not spans:
+            return found
+        prompt = _prompt(context, "", spans, source)
+        located = token_regions(
+            prompt, read.offsets[:end], read.special[:end], tokenizer=type(self.tokenizer).__name__
+        )
+        return {**found, **{name: tuple(located[name]) for name in spans}}
+
+
+def _last(ids: Sequence[int], regions: Regions, most: int) -> tuple[tuple[int, ...], Regions, int]:
+    """The last tokens, the regions that are whole among them, and how many tokens are gone."""
+    gone = max(0, len(ids) - most)
+    whole = {
+        name: tuple(token - gone for token in tokens)
+        for name, tokens in regions.items()
+        if min(tokens) >= gone
+    }
+    return tuple(ids[gone:]), whole, gone

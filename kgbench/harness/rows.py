@@ -1,4 +1,4 @@
-"""Documents of lm-eval tasks: the facts of a data set filled into one prompt, with character spans and candidates."""
+"""Documents of lm-eval tasks: facts in one prompt, with character spans and candidates."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ from kgbench.data import Dataset, Prompt, dataset_names, load_dataset, load_prom
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["CANDIDATES", "LOADED", "fingerprint", "gold", "load", "rows"]
+__all__ = ["CANDIDATES", "LOADED", "fingerprint", "gold", "is_loaded", "load", "rows"]
 
 CANDIDATES = 10
-"""How many names a document offers to choose from: the right one, and others of the data set; fewer where it has fewer."""
+"""Names to choose from: the right one and others of the data set; fewer where it has fewer."""
 
 LOADED: dict[tuple[str, str], tuple[str, str]] = {}
-"""Of what this process has loaded last from each data set or file and with each prompt, the data set's name and the fingerprint."""
+"""Data set's name and fingerprint of what this process loaded last, by source and prompt.
+
+A source is a shipped data set or a file.
+"""
 
 
 def load(
     kgbench_dataset: str, kgbench_prompt: str, config_source: str | None = None, **_: Any
 ) -> dict[str, datasets.Dataset]:
-    """What a task's `custom_dataset` names; the two names stand in its `dataset_kwargs`.
+    """Load the documents of a task; the function that its `custom_dataset` names.
 
     Args:
-        kgbench_dataset: A shipped data set, or a user's file; a relative path starts at the folder of the task's YAML.
+        kgbench_dataset: A shipped data set, or a user's file; a relative path starts at the folder
+            of the task's YAML.
         kgbench_prompt: A built-in prompt, or one of the data set's own.
-        config_source: The task's YAML; lm-eval says so.
-        **_: The model's arguments, which lm-eval hands to tasks as well.
+        config_source: The task's YAML, given by lm-eval.
+        **_: Arguments of the model, which lm-eval passes to tasks as well.
 
     Returns:
         The documents, as the split ``test``.
@@ -42,24 +46,27 @@ def load(
     """
     from datasets import Dataset as Table
 
-    name = kgbench_dataset
-    if (
-        name not in dataset_names()
-        and config_source
-        and (beside := Path(config_source).parent / name).is_file()
-    ):
-        name = str(beside)
-    made = rows(load_dataset(name), kgbench_prompt)
-    LOADED[name, kgbench_prompt] = made[0]["dataset"], made[0]["fingerprint"]
-    return {"test": Table.from_list(made)}
+    source = kgbench_dataset
+    if source not in dataset_names() and config_source:
+        file = Path(config_source).parent / source
+        source = str(file) if file.is_file() else source
+    documents = rows(load_dataset(source), kgbench_prompt)
+    LOADED[source, kgbench_prompt] = documents[0]["dataset"], documents[0]["fingerprint"]
+    return {"test": Table.from_list(documents)}
+
+
+def is_loaded(doc: Mapping[str, Any]) -> bool:
+    """Whether a row has the fingerprint of data that this process has loaded last."""
+    return doc.get("fingerprint") in {fingerprint for _, fingerprint in LOADED.values()}
 
 
 def rows(dataset: Dataset, prompt: str) -> list[dict[str, Any]]:
     """The documents of one data set and one prompt, in the order of the facts.
 
     Returns:
-        Per fact `id`, `dataset`, `prompt`, `fingerprint`, `subject`, `object`, `query` (the prompt's text), `target` (a blank and the
-        object), `spans` (per region its [start, end) characters in the query), `candidates` and `gold` (index of the object in them).
+        Per fact `id`, `dataset`, `prompt`, `fingerprint`, `subject`, `object`, `query` (the
+        prompt's text), `target` (a blank and the object), `spans` (per region its [start, end)
+        characters in the query), `candidates` and `gold` (index of the object in them).
 
     Raises:
         UnknownNameError: No such prompt.
@@ -82,7 +89,7 @@ def fingerprint(dataset: Dataset, prompt: str) -> str:
 
 
 def gold(doc: Mapping[str, Any]) -> int:
-    """A document's right answer by its place among the candidates: a number, so that no name of digits can be taken for one."""
+    """Index of the right candidate: a number, since lm-eval takes a name of digits for an index."""
     return int(doc["gold"])
 
 

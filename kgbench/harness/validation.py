@@ -1,0 +1,500 @@
+"""Validation of lm-eval tasks: each loads, and every document renders with spans and targets.
+
+`lm_eval validate` looks at names only. Here each task is loaded by lm-eval, every document is
+rendered, and its spans and targets are checked, also as the tokens of several tokenizers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from kgbench.data import Fact, Prompt, token_regions
+from kgbench.errors import InputError, ModelError, RegionError, UnknownNameError
+from kgbench.harness import needs_lm_eval, tasks_path
+from kgbench.harness.rows import is_loaded
+from kgbench.harness.span_checks import (
+    Fault,
+    context_fault,
+    has_spans,
+    span_faults,
+    target_fault,
+)
+from kgbench.models import catalog
+from kgbench.models.checkpoints import locate
+from kgbench.models.encoding import Encoder
+from kgbench.models.pair import read_tokenizer
+from kgbench.registry import told
+
+__all__ = [
+    "TaskFinding",
+    "TaskPlace",
+    "ValidatedTask",
+    "Validation",
+    "load_tokenizers",
+    "preview",
+    "validate_tasks",
+]
+
+_BATCH = 1024
+"""Texts that are tokenized together."""
+
+
+@dataclass(frozen=True)
+class TaskPlace:
+    """Where in a folder of tasks; what does not apply is None."""
+
+    file: Path | None = None
+    task: str | None = None
+    document: int | None = None
+    """Its number, from 0."""
+    identifier: str | None = None
+    """Its id, where the row has one."""
+    field: str | None = None
+    """A key of the YAML or a column of the row, such as `doc_to_target` or `spans.FE`."""
+
+    def at(self, field: str) -> TaskPlace:
+        """The same with a field."""
+        return replace(self, field=field)
+
+    def __str__(self) -> str:
+        parts = [] if self.task is None else [f"task {self.task}"]
+        if self.document is not None:
+            identifier = "" if self.identifier is None else f" ({self.identifier})"
+            parts.append(f"document {self.document}{identifier}")
+        if self.field is not None:
+            parts.append(f"field {self.field}")
+        return ": ".join(part for part in (str(self.file or ""), ", ".join(parts)) if part)
+
+
+@dataclass(frozen=True)
+class TaskFinding:
+    """A fault of a task."""
+
+    place: TaskPlace
+    message: str
+    tokenizers: tuple[str, ...] = ()
+    """Tokenizers with which it is a fault; none where the text itself is at fault."""
+
+    def __str__(self) -> str:
+        under = f" (tokenizer {', '.join(self.tokenizers)})" if self.tokenizers else ""
+        return f"{self.place}: {self.message}{under}"
+
+
+@dataclass(frozen=True)
+class ValidatedTask:
+    """A task that was validated."""
+
+    name: str
+    file: Path
+    documents: int
+    """How many were rendered; 0 where the task does not load."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What was validated, and the findings."""
+
+    tokenizers: tuple[str, ...]
+    tasks: tuple[ValidatedTask, ...]
+    findings: tuple[TaskFinding, ...]
+
+
+def validate_tasks(
+    names: Sequence[str] = (),
+    include_path: Path | None = None,
+    tokenizers: Sequence[str] = (),
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Validation:
+    """Load tasks with lm-eval's loader, render every document, and check it.
+
+    Args:
+        names: Tasks, groups or tags; by default all tasks and groups of the folder.
+        include_path: A folder of tasks; by default the shipped one.
+        tokenizers: Pairs of the catalog, directories of checkpoints or Hub ids; by default the
+            tiny pairs.
+        progress: Progress callback: steps done, steps in all, current step.
+
+    Raises:
+        InputError: lm-eval is not installed, there are no tasks, or a task or tokenizer is unknown.
+    """
+    needs_lm_eval()
+    loaded = load_tokenizers(tokenizers or _default_tokenizers())
+    with _quiet_lm_eval():
+        manager = _task_manager(include_path)
+        checks = _Checks(manager)
+        if not names:
+            checks.findings += _unread_files(include_path or tasks_path())
+        selected = _selected(names, include_path or tasks_path(), manager)
+        if not selected and not checks.findings:
+            raise InputError(
+                f"{include_path}: no tasks; expected files that end with .yaml and have a key 'task'"
+            )
+        steps = [*selected, *loaded]
+        for number, step in enumerate(steps):
+            if progress:
+                progress(number, len(steps), step)
+            if number < len(selected):
+                checks.check_task(step)
+            else:
+                checks.check_tokens(step, loaded[step])
+    findings = sorted(_merged(checks.findings), key=_order)
+    return Validation(tuple(loaded), tuple(checks.tasks), tuple(findings))
+
+
+def preview(name: str, number: int = 0, include_path: Path | None = None) -> dict[str, Any]:
+    """Render one document of a task as a model reads it.
+
+    Args:
+        name: A task.
+        number: The document's number, from 0.
+        include_path: A folder of tasks, in addition to the shipped one.
+
+    Returns:
+        `task`, `file`, `document`, `documents` (how many there are), `id`, `context`, `targets`,
+        `gold` (number of the right one among several), `spans` (text of each), `metrics`. What does
+        not apply is None.
+
+    Raises:
+        UnknownNameError: There is no such task.
+        InputError: lm-eval is not installed, the task does not load or render, or has fewer documents.
+    """
+    needs_lm_eval()
+    with _quiet_lm_eval():
+        manager = _task_manager(include_path)
+        _check_name(name, manager.all_subtasks)
+        file = manager.task_index[name].yaml_path
+        try:
+            task = manager.load([name])["tasks"][name]
+            task.set_fewshot_seed(0)
+            docs = task.eval_docs
+            if number >= len(docs):
+                raise InputError(
+                    f"task {name!r} has {len(docs)} documents, with numbers from 0 to "
+                    f"{len(docs) - 1}; there is no {number}"
+                )
+            doc = docs[number]
+            requests = _requests(task, doc, number)
+            chosen = task.OUTPUT_TYPE == "multiple_choice"
+            return {
+                "task": name,
+                "file": str(file),
+                "document": number,
+                "documents": len(docs),
+                "id": doc.get("id"),
+                "context": requests[0].context,
+                "targets": [each.target for each in requests if each.target is not None],
+                "gold": task.doc_to_target(doc) if chosen else None,
+                "spans": _span_texts(doc),
+                "metrics": list(task.aggregation()),
+            }
+        except InputError:
+            raise
+        except Exception as error:  # whatever a task's data and functions raise
+            raise InputError(
+                f"{file}: task {name!r} does not load: {told(error)}; see 'kgbench tasks validate'"
+            ) from error
+
+
+def _span_texts(doc: Mapping[str, Any]) -> dict[str, str] | None:
+    if not has_spans(doc):
+        return None
+    spans = {region: span for region, span in doc["spans"].items() if span is not None}
+    return {region: doc["query"][slice(*span)] for region, span in spans.items()}
+
+
+# ------------------------------------------------------------------------------------ lm-eval
+
+
+@contextmanager
+def _quiet_lm_eval() -> Iterator[None]:
+    """Silence lm-eval's warnings, which come with every task that has its own data."""
+    logger = logging.getLogger("lm_eval")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _task_manager(include_path: Path | None) -> Any:
+    """lm-eval's loader of tasks, over the shipped folder and another one."""
+    from lm_eval.tasks import TaskManager
+
+    folders = [tasks_path(), *([include_path] if include_path else [])]
+    return TaskManager(include_path=folders, include_defaults=False)
+
+
+def _check_name(name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        close = get_close_matches(name, known)
+        hint = "'kgbench tasks ls' lists those of kgbench."
+        raise UnknownNameError("task", name, close, hint)
+
+
+def _selected(names: Sequence[str], root: Path, manager: Any) -> list[str]:
+    """Tasks, then groups: those that names refer to, or all of a folder."""
+    index = manager.task_index
+    selected: list[str] = []
+    for name in names:
+        _check_name(name, manager.all_tasks)
+        entry = index[name]
+        selected += sorted(entry.tags) if entry.kind.name == "TAG" else [name]
+    if not names:
+        for name, entry in index.items():
+            path = entry.yaml_path
+            if path and Path(path).resolve().is_relative_to(root.resolve()):
+                selected.append(name)
+    return sorted(dict.fromkeys(selected), key=lambda name: index[name].kind.name == "GROUP")
+
+
+def _unread_files(root: Path) -> Iterator[TaskFinding]:
+    """YAML files that lm-eval cannot read; it leaves them out silently."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    for path in sorted(root.rglob("*.yaml")):
+        try:
+            load_yaml(path, resolve_func=False)
+        except Exception as error:  # whatever YAML, or an included file that is missing, raises
+            message = f"does not read, so that lm-eval leaves it out: {told(error)}"
+            yield TaskFinding(TaskPlace(path), message)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a model is asked about a document."""
+
+    context: Any
+    """Text before the target; anything but a text is a fault of the task."""
+    target: Any
+    """What is scored after it; None where the model generates."""
+    field: str
+    """Where the target comes from: `doc_to_target`, or `doc_to_choice[3]`."""
+
+
+def _requests(task: Any, doc: Mapping[str, Any], number: int) -> list[_Request]:
+    """Requests of a document, each once, with the task's own number of few-shot examples."""
+    shots = task.config.num_fewshot or 0
+    context = task.fewshot_context(doc, num_fewshot=shots, gen_prefix=task.doc_to_prefix(doc))
+    metadata = (task.config.task, number, task.config.repeats)
+    instances = task.construct_requests(doc=doc, ctx=context, metadata=metadata)
+    chosen = task.OUTPUT_TYPE == "multiple_choice" and not task.multiple_input
+    requests: list[_Request] = []
+    for instance in instances if isinstance(instances, list) else [instances]:
+        field = f"doc_to_choice[{instance.idx}]" if chosen else "doc_to_target"
+        if len(instance.args) == 1:  # a whole text, which is scored from its beginning
+            context, target = "", instance.args[0]
+        else:
+            context, target = instance.args[:2]
+        request = _Request(context, None if isinstance(target, Mapping) else target, field)
+        if request not in requests:
+            requests.append(request)
+    return requests
+
+
+# ------------------------------------------------------------------------------------ checks
+
+
+@dataclass
+class _Checks:
+    """Findings so far, and the texts that tokenizers read after all tasks are rendered."""
+
+    manager: Any
+    tasks: list[ValidatedTask] = field(default_factory=list)
+    findings: list[TaskFinding] = field(default_factory=list)
+    pairs: dict[tuple[str, str], list[TaskPlace]] = field(default_factory=dict)
+    """Places of each context with its target."""
+    prompts: dict[Prompt, list[TaskPlace]] = field(default_factory=dict)
+    """Places of each context with spans."""
+    configs: dict[str, list[Any]] = field(default_factory=dict)
+    """Settings under which each task was checked; a group may change those of a member."""
+
+    def check_task(self, name: str) -> None:
+        """Check a task, or the members of a group under the settings that it gives them."""
+        index = self.manager.task_index
+        file = Path(index[name].yaml_path)
+        try:
+            members = self.manager.load([name])["tasks"]
+        except Exception as error:  # whatever a task's data and functions raise
+            self.findings.append(
+                TaskFinding(TaskPlace(file, name), f"does not load: {told(error)}")
+            )
+            self.tasks.append(ValidatedTask(name, file, 0))
+            return
+        for member, task in members.items():
+            checked = self.configs.setdefault(member, [])
+            if task.config in checked:
+                continue
+            label = f"{name}::{member}" if checked else member
+            checked.append(task.config)
+            home = Path(index[member].yaml_path) if member in index else file
+            task.set_fewshot_seed(0)
+            for number, doc in enumerate(task.eval_docs):
+                identifier = str(doc["id"]) if isinstance(doc, Mapping) and "id" in doc else None
+                self._check_document(task, doc, TaskPlace(home, label, number, identifier))
+            self.tasks.append(ValidatedTask(label, home, len(task.eval_docs)))
+
+    def check_tokens(self, name: str, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Check all texts as the tokens of one tokenizer."""
+        for pair, message in _target_faults(tokenizer, self.pairs).items():
+            for place in self.pairs[pair]:
+                self.findings.append(TaskFinding(place, message, (name,)))
+        for prompt, message in _region_faults(tokenizer, list(self.prompts)).items():
+            for place in self.prompts[prompt]:
+                self.findings.append(TaskFinding(place, message, (name,)))
+
+    def _check_document(self, task: Any, doc: Any, place: TaskPlace) -> None:
+        row = doc if isinstance(doc, Mapping) else {}
+        # Spans of rows that kgbench made are those that the prompt marks, whatever they hold.
+        faults: list[Fault] = [] if is_loaded(row) else list(span_faults(row))
+        try:
+            requests = _requests(task, doc, place.document or 0)
+        except Exception as error:  # whatever templates and functions of a task raise
+            self.findings.append(TaskFinding(place, f"cannot be rendered: {told(error)}"))
+            requests = []
+        contexts = dict.fromkeys(map(str, (request.context for request in requests)))
+        for context in contexts:
+            if fault := context_fault(row, context):
+                faults.append(fault)
+            elif has_spans(row) and not faults:
+                prompt = _span_prompt(row, context, place)
+                self.prompts.setdefault(prompt, []).append(place.at("spans"))
+        for request in requests:
+            if message := self._target_fault(request, place):
+                faults.append((request.field, message))
+        for column, message in faults:
+            self.findings.append(TaskFinding(place.at(column), message))
+
+    def _target_fault(self, request: _Request, place: TaskPlace) -> str | None:
+        """Why a target cannot be scored; what can is kept for the tokenizers."""
+        context, target = request.context, request.target
+        if not isinstance(context, str):
+            return f"expected a text before it, found the {type(context).__name__} {context!r}"
+        if target is None:
+            return None
+        message = target_fault(context, target)
+        if message is None:
+            self.pairs.setdefault((context, target), []).append(place.at(request.field))
+        return message
+
+
+def _span_prompt(row: Mapping[str, Any], context: str, place: TaskPlace) -> Prompt:
+    """A row's query within its context, as `token_regions` takes it."""
+    start = context.rfind(row["query"])
+    spans = {}
+    for region, span in row["spans"].items():
+        if span is not None:
+            spans[region] = (span[0] + start, span[1] + start)
+    fact = Fact(place.identifier or str(place.document), {})
+    return Prompt(str(row.get("prompt") or place.task), fact, context, "", spans)
+
+
+def _order(finding: TaskFinding) -> tuple[str, str, int]:
+    place = finding.place
+    number = -1 if place.document is None else place.document
+    return str(place.file or ""), place.task or "", number
+
+
+def _merged(findings: Sequence[TaskFinding]) -> Iterator[TaskFinding]:
+    """One finding in place of equal ones of several tokenizers."""
+    finders: dict[TaskFinding, tuple[str, ...]] = {}
+    for finding in findings:
+        bare = replace(finding, tokenizers=())
+        finders[bare] = (*finders.get(bare, ()), *finding.tokenizers)
+    for bare, names in finders.items():
+        yield replace(bare, tokenizers=names)
+
+
+# ------------------------------------------------------------------------------------ tokenizers
+
+
+def _default_tokenizers() -> tuple[str, ...]:
+    """The shipped pairs, which have a tokenizer each."""
+    pairs = [name for name in catalog.names() if name not in catalog.plants()]
+    return tuple(name for name in pairs if catalog.zoo_path(catalog.entry(name).recipient))
+
+
+def load_tokenizers(names: Iterable[str]) -> dict[str, PreTrainedTokenizerBase]:
+    """Tokenizers by the names given.
+
+    Args:
+        names: Pairs of the catalog, directories of checkpoints, or Hub ids.
+
+    Raises:
+        UnknownNameError: A name is nearly that of a pair.
+        ModelError: A tokenizer is not found, does not load, or cannot be used: it is slow, or adds
+            a token at the end.
+    """
+    return {name: _load_tokenizer(name) for name in names}
+
+
+def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    known = catalog.names()
+    if name not in known and not Path(name).is_dir() and get_close_matches(name, known, cutoff=0.8):
+        hint = "Or give a directory, or a Hub id such as owner/name."
+        raise UnknownNameError("tokenizer", name, _default_tokenizers(), hint)
+    source = catalog.entry(name).recipient if name in known else name
+    tokenizer = read_tokenizer(locate(source))
+    try:
+        Encoder(tokenizer)
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from None
+    return tokenizer
+
+
+def _target_faults(
+    tokenizer: PreTrainedTokenizerBase, pairs: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], str]:
+    """Targets that add no token to their context or change its tokens, as lm-eval reads them."""
+    bare = dict.fromkeys(context.rstrip() for context, _ in pairs)
+    heads = dict(zip(bare, _token_ids(tokenizer, bare), strict=True))
+    wholes = _token_ids(tokenizer, (context + target for context, target in pairs))
+    faults = {}
+    for (context, target), whole in zip(pairs, wholes, strict=True):
+        head = heads[context.rstrip()]
+        if whole[: len(head)] != head:
+            faults[context, target] = (
+                f"the tokens of context and target {target!r} do not begin with those of the context"
+            )
+        elif len(whole) == len(head):
+            faults[context, target] = f"the target {target!r} has no token"
+    return faults
+
+
+def _region_faults(
+    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt]
+) -> dict[Prompt, str]:
+    """Prompts of which a region cannot be located."""
+    if not prompts:
+        return {}
+    encoded = tokenizer(
+        [prompt.text for prompt in prompts],
+        return_offsets_mapping=True,
+        return_special_tokens_mask=True,
+        verbose=False,
+    )
+    columns = encoded["offset_mapping"], encoded["special_tokens_mask"]
+    faults = {}
+    for prompt, offsets, special in zip(prompts, *columns, strict=True):
+        try:
+            token_regions(prompt, offsets, list(map(bool, special)))
+        except RegionError as error:
+            faults[prompt] = str(error)
+    return faults
+
+
+def _token_ids(tokenizer: Any, texts: Iterable[str]) -> Iterator[list[int]]:
+    """Token ids alone: every candidate of every document is a text, and this is the fastest way."""
+    remaining = iter(texts)
+    while batch := list(islice(remaining, _BATCH)):
+        for encoding in tokenizer.backend_tokenizer.encode_batch_fast(batch):
+            yield encoding.ids
