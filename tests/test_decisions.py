@@ -15,8 +15,7 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.stats import mean, rate_interval
 from kgbench.testing import Decision, decide
-from kgbench.testing.decisions import FEWEST, OPERATORS
-from kgbench.testing.sentences import sentence
+from kgbench.testing.decisions import FEWEST, OPERATORS, sentence
 
 NEGATION = {"ge": "lt", "lt": "ge", "gt": "le", "le": "gt"}
 

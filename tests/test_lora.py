@@ -27,7 +27,7 @@ from kgbench.models.lora import LowRank, plain_names
 from kgbench.models.pair import ModelPair, weights_hash
 from kgbench.models.reading import UnconfirmedBaseWarning
 from kgbench.models.sharing import share_equal, shared_copy
-from kgbench.testing.contract import laws_of
+from kgbench.testing.laws import laws_of
 from kgbench.testing.trial import Trial
 
 pytestmark = pytest.mark.usefixtures("exact")

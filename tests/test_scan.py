@@ -20,7 +20,7 @@ from kgbench.localizers._measure import logprobs
 from kgbench.localizers._scan import scan
 from kgbench.models.pair import ModelPair
 from kgbench.sites import GROUPS, Graft, Site, parse_graft
-from kgbench.testing.interventions import units_of_a_scan_fit
+from kgbench.testing.laws import units_of_a_scan_fit
 from kgbench.testing.trial import Trial
 
 pytestmark = pytest.mark.usefixtures("exact")

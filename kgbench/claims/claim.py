@@ -11,7 +11,7 @@ from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text
 from kgbench.records import Record
 from kgbench.testing import decide
-from kgbench.testing.sentences import sentence
+from kgbench.testing.decisions import sentence
 from kgbench.testing.undecided import tell_undecided
 
 __all__ = ["Claim"]

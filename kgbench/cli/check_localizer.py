@@ -14,7 +14,7 @@ from kgbench.cli.values import completer, listed, pairs
 from kgbench.errors import UnknownNameError
 
 if TYPE_CHECKING:
-    from kgbench.testing.contract import Checked, Verdict
+    from kgbench.testing.contract import CheckedLocalizer, Verdict
 
 
 @click.command(epilog="Exit status: 0 all laws hold; 1 one does not; 2 wrong input.")
@@ -81,7 +81,7 @@ def _by_law(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     return [[verdict for verdict in verdicts if verdict.name == name] for name in names]
 
 
-def _answer(target: str, checked: Checked) -> dict[str, Any]:
+def _answer(target: str, checked: CheckedLocalizer) -> dict[str, Any]:
     laws = [
         {
             "law": same[0].name,
@@ -103,7 +103,7 @@ def _answer(target: str, checked: Checked) -> dict[str, Any]:
     }
 
 
-def _print(target: str, families: Sequence[str], checked: Checked, quiet: bool) -> None:
+def _print(target: str, families: Sequence[str], checked: CheckedLocalizer, quiet: bool) -> None:
     laws = _by_law(checked.verdicts)
     words = {True: "pass", False: "FAIL"}
     rows = [

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
         assert_not_at,
         assert_planted,
     )
-    from kgbench.testing.contract import Law, Verdict, check_localizer, laws_of
+    from kgbench.testing.contract import Verdict, check_localizer, parametrize_with_checks
     from kgbench.testing.decisions import Decision, decide
+    from kgbench.testing.laws import Law, laws_of
     from kgbench.testing.pico import PICO_FAMILIES, pico_pair, pico_tokenizer
-    from kgbench.testing.pytest_checks import parametrize_with_checks
     from kgbench.testing.undecided import UndecidedError
 
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
 _HOMES = {
     "PICO_FAMILIES": "pico",
     "Decision": "decisions",
-    "Law": "contract",
+    "Law": "laws",
     "UndecidedError": "undecided",
     "Verdict": "contract",
     "assert_localized": "assertions",
@@ -51,8 +51,8 @@ _HOMES = {
     "assert_planted": "assertions",
     "check_localizer": "contract",
     "decide": "decisions",
-    "laws_of": "contract",
-    "parametrize_with_checks": "pytest_checks",
+    "laws_of": "laws",
+    "parametrize_with_checks": "contract",
     "pico_pair": "pico",
     "pico_tokenizer": "pico",
 }

@@ -17,8 +17,7 @@ from kgbench.numbers import plain_text
 from kgbench.records import NOT_APPLICABLE, Planted, Record, Row
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
-from kgbench.testing.decisions import OPERATORS, Decision, decide
-from kgbench.testing.sentences import sentence
+from kgbench.testing.decisions import OPERATORS, Decision, decide, sentence
 from kgbench.testing.undecided import saw, tell_undecided
 
 __all__ = ["assert_localized", "assert_necessary", "assert_not_at", "assert_planted"]

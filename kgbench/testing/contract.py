@@ -1,37 +1,35 @@
-"""The contract of localizers: laws that hold of each, whoever wrote it."""
+"""The contract of localizers: trying the laws on one, for the command line and for pytest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from inspect import getdoc
+from typing import TYPE_CHECKING
 
 from kgbench import __version__
 from kgbench.errors import InputError, LawError
 from kgbench.leaderboard.submission import Contract
-from kgbench.localizers import (
-    AbstractLocalizer,
-    InterventionLocalizer,
-    ScoringLocalizer,
-    check_name,
-    create,
-    fingerprint,
-    is_foreign,
-)
+from kgbench.localizers import AbstractLocalizer, check_name, create, fingerprint, is_foreign
 from kgbench.records import Record
 from kgbench.runner.rerun import Places, argument_text, localizer_of
 from kgbench.runner.third_party import isolated
-from kgbench.testing.declarations import DECLARATIONS
-from kgbench.testing.interventions import laws_of_intervention
+from kgbench.testing.laws import Law, laws_of
 from kgbench.testing.pico import PICO_FAMILIES
-from kgbench.testing.scorers import SCORING
 from kgbench.testing.trial import Trial
 
-__all__ = ["Checked", "Law", "Verdict", "check_localizer", "check_named", "contract_of", "laws_of"]
+if TYPE_CHECKING:
+    import pytest
 
-Law = Callable[[Trial], None]
-"""Passes, or raises with the reason; its name says what holds, and the first line of its docstring says it in full."""
+__all__ = [
+    "CheckedLocalizer",
+    "Verdict",
+    "check_localizer",
+    "check_named",
+    "contract_of",
+    "parametrize_with_checks",
+]
 
 
 @dataclass(frozen=True)
@@ -50,13 +48,6 @@ class Verdict:
     def holds(self) -> bool:
         """Whether it does."""
         return self.reason is None
-
-
-def laws_of(localizer: AbstractLocalizer) -> tuple[Law, ...]:
-    """The laws of a localizer's kind: what it says of itself, then what it does."""
-    if isinstance(localizer, InterventionLocalizer):
-        return (*DECLARATIONS, *laws_of_intervention(localizer))
-    return (*DECLARATIONS, *(SCORING if isinstance(localizer, ScoringLocalizer) else ()))
 
 
 def check_localizer(
@@ -80,7 +71,7 @@ def check_localizer(
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedLocalizer:
     """A localizer, and the verdict of each law on each family."""
 
     name: str
@@ -104,7 +95,7 @@ def check_named(
     arguments: Mapping[str, str],
     families: Sequence[str] = (),
     progress: Callable[[int, int, str], None] | None = None,
-) -> Checked:
+) -> CheckedLocalizer:
     """Try every law of a localizer by its name or file; one that is not kgbench's own in a process of its own.
 
     Args:
@@ -127,7 +118,7 @@ def _check_here(
     arguments: Mapping[str, str],
     families: Sequence[str],
     progress: Callable[[int, int, str], None] | None = None,
-) -> Checked:
+) -> CheckedLocalizer:
     made = create(target, arguments, seed=0)
     total = len(laws_of(made)) * len(families or PICO_FAMILIES)
     verdicts: list[Verdict] = []
@@ -136,7 +127,7 @@ def _check_here(
         if progress is not None:
             progress(len(verdicts), total, f"{made.name} on {verdict.family}")
     version = " ".join(filter(None, (made.version, fingerprint(target))))
-    return Checked(made.name, version, made.kind, tuple(verdicts))
+    return CheckedLocalizer(made.name, version, made.kind, tuple(verdicts))
 
 
 def contract_of(record: Record, localizer: str | None = None) -> Contract:
@@ -166,7 +157,7 @@ def contract_of(record: Record, localizer: str | None = None) -> Contract:
 
 
 @cache
-def _tried(target: str, arguments: tuple[tuple[str, str], ...]) -> Checked:
+def _tried(target: str, arguments: tuple[tuple[str, str], ...]) -> CheckedLocalizer:
     """The verdicts on a method; several runs of one share them."""
     return check_named(target, dict(arguments))
 
@@ -181,3 +172,58 @@ def _why_not(law: Law, trial: Trial) -> str | None:
     except BaseException as error:  # whatever an author's code raises
         return " ".join(f"{type(error).__name__}: {error}".split())
     return None
+
+
+# ---------------------------------------------------------------------------- pytest
+
+
+@dataclass(frozen=True)
+class Check:
+    """One law, to be tried on one localizer with the models of one family."""
+
+    law: Law
+    trial: Trial
+
+    def __call__(self) -> None:
+        """Pass, or raise with the reason."""
+        self.law(self.trial)
+
+    def __str__(self) -> str:
+        """The test's id."""
+        made = self.trial.localizer
+        given = [
+            f"{f.name}={value}"
+            for f in fields(made)
+            if (value := getattr(made, f.name)) != f.default
+        ]
+        return "-".join((made.name, *given, self.trial.family, self.law.__name__))
+
+
+def parametrize_with_checks(
+    localizers: Iterable[str | type[AbstractLocalizer] | AbstractLocalizer],
+    families: Sequence[str] = (),
+) -> pytest.MarkDecorator:
+    """Make a test of each law of each localizer.
+
+    The decorated test takes one argument, `check`, and calls it::
+
+        @parametrize_with_checks([MyMethod, MyMethod(window=5)])
+        def test_contract(check):
+            check()
+
+    Args:
+        localizers: Classes, instances, or what `--localizer` takes: names, and `path/to/file.py:Class`.
+        families: Keys of `PICO_FAMILIES`; by default all.
+    """
+    import pytest  # kgbench is used without it
+
+    made = [_made(each) for each in localizers]
+    trials = [Trial(each, family) for each in made for family in families or PICO_FAMILIES]
+    checks = [Check(law, trial) for trial in trials for law in laws_of(trial.localizer)]
+    return pytest.mark.parametrize("check", checks, ids=str)
+
+
+def _made(localizer: str | type[AbstractLocalizer] | AbstractLocalizer) -> AbstractLocalizer:
+    if isinstance(localizer, str):
+        return create(localizer, {}, seed=0)
+    return localizer() if isinstance(localizer, type) else localizer

@@ -1,4 +1,4 @@
-"""Whether a figure is above or below a bound, as far as its interval tells."""
+"""Whether a figure keeps a bound, decided by its interval, and the sentence on it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 from math import ceil, isclose, isfinite
 from numbers import Real
 from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from kgbench.errors import InputError, UnknownNameError
+from kgbench.estimate import Estimate
+from kgbench.numbers import figure_text, number_text, plain_text, reason_text
 from kgbench.stats import rate_interval
 
-if TYPE_CHECKING:
-    from kgbench.estimate import Estimate
-
-__all__ = ["FEWEST", "OPERATORS", "Decision", "decide"]
+__all__ = ["FEWEST", "OPERATORS", "Decision", "decide", "sentence"]
 
 FEWEST = 10
 """Fewer facts never decide anything."""
@@ -26,7 +25,7 @@ OPERATORS: Mapping[str, Callable[[float, float], bool]] = {"ge": ge, "gt": gt, "
 
 @dataclass(frozen=True)
 class Decision:
-    """What an interval says about a bound."""
+    """Whether a figure keeps a bound."""
 
     outcome: Literal["holds", "fails", "undecided"]
     estimate: Estimate
@@ -34,8 +33,10 @@ class Decision:
     """A key of `OPERATORS`."""
     bound: float
     facts_needed: int | None = None
-    """Where it is undecided, how many facts would decide it if estimate and spread stayed as they are; None where no number would. Where
-    `is_rate` exactly, else at most about so many."""
+    """Number of facts that would decide an undecided bound, with estimate and spread as they are.
+
+    Exact where `is_rate`, else an upper estimate; None where no number would decide it.
+    """
 
     @property
     def n(self) -> int:
@@ -57,7 +58,7 @@ class Decision:
 def decide(estimate: Estimate, op: str, bound: float) -> Decision:
     """Whether the whole interval keeps a bound, or none of it does.
 
-    Where the interval only touches the bound, the touching point counts as any other: it keeps `ge` and `le`, and breaks `gt` and `lt`.
+    An end of the interval that lies on the bound keeps `ge` and `le`, and breaks `gt` and `lt`.
 
     Args:
         estimate: The figure with its interval.
@@ -65,8 +66,8 @@ def decide(estimate: Estimate, op: str, bound: float) -> Decision:
         bound: What it is compared with.
 
     Returns:
-        `holds` or `fails`; `undecided` where points of both kinds lie in the interval, where it rests on fewer than ten facts, and where
-        the figure is undefined.
+        `holds` or `fails`; `undecided` where points of both kinds lie in the interval, where it is
+        over fewer than ten facts, and where the figure is undefined.
 
     Raises:
         UnknownNameError: There is no such operator.
@@ -114,7 +115,7 @@ def _facts_of_a_rate(rate: float, bound: float) -> int | None:
 
 
 def _facts_needed(n: int, value: float, interval: tuple[float, float], bound: float) -> int | None:
-    """How many facts would take the interval to one side of the bound, if its width falls as one over the root of their number.
+    """Number of facts whose interval is on one side of the bound, if its width falls as 1/√n.
 
     Near the ends of what a figure can be it falls faster, so that fewer may do.
     """
@@ -123,3 +124,65 @@ def _facts_needed(n: int, value: float, interval: tuple[float, float], bound: fl
     if distance <= 1e-9 * reach or distance == 0:  # on the bound, but for rounding
         return None
     return max(1, ceil(n * (reach / distance) ** 2 * (1 - 1e-12)))
+
+
+BROKEN: Mapping[str, str] = {
+    "ge": "is below",
+    "gt": "is not above",
+    "le": "is above",
+    "lt": "is not below",
+}
+"""Relation of a figure to the bound that it breaks."""
+
+
+def sentence(decision: Decision, what: str, over: str = "") -> str:
+    """The decision, or why there is none, on one line.
+
+    Args:
+        decision: The decision.
+        what: What it is about, such as "headline, FE+LT: sufficiency".
+        over: Units of the interval, such as "12 planted sites", where they are not facts; then no
+            number of facts would decide.
+    """
+    bound = f"the bound {plain_text(decision.bound)} ({decision.op})"
+    if decision.estimate.undefined is not None:
+        lacking = (
+            "is undefined"
+            if decision.estimate.value is None
+            else f"{number_text(decision.estimate.value)} has no interval"
+        )
+        return f"{what} {lacking}, so that {bound} is undecided: {reason_text(decision.estimate.undefined)}"
+    figure = (
+        f"{what} {_figure(decision.estimate, decision.bound)} over {over or _facts(decision.n)}"
+    )
+    if decision.outcome == "holds":
+        return f"{figure} keeps {bound}"
+    if decision.outcome == "fails":
+        return f"{figure} {BROKEN[decision.op]} {bound}"
+    few = (
+        f": fewer than {FEWEST} do not decide {bound}"
+        if decision.n < FEWEST
+        else f" is not told from {bound}"
+    )
+    return f"{figure}{few}; {_remedy(decision, over)}"
+
+
+def _facts(n: int) -> str:
+    return f"{n} fact{'s' * (n != 1)}"
+
+
+def _remedy(decision: Decision, over: str) -> str:
+    if over:
+        return "it is not over facts, so that more of them do not narrow it"
+    if decision.facts_needed is None:
+        return "the estimate lies on the bound, so that no number of facts can be said to decide it"
+    return f"{'about' if decision.is_rate else 'at most about'} {decision.facts_needed} facts would decide it"
+
+
+def _figure(estimate: Estimate, bound: float) -> str:
+    """The estimate with its interval, in enough digits to separate its ends from the bound."""
+    numbers = [x for x in (estimate.value, estimate.low, estimate.high) if x is not None]
+    if all(x == bound or number_text(x) != number_text(bound) for x in numbers):
+        return figure_text(estimate)
+    value, low, high = (plain_text(x, 4) for x in numbers)
+    return f"{value} [{low}, {high}]"

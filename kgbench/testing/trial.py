@@ -1,27 +1,43 @@
-"""What a law is tried on: a localizer, a pair of random models and a few prompts."""
+"""What a law is tried on: a localizer, a pair of random models, a few prompts, and their state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
+import numpy as np
+import torch
 from torch import Tensor
 
-import kgbench.runner.run  # noqa: F401  # what a run calls is loaded, so that a patched function is noticed
+import kgbench.runner.run  # noqa: F401  # loads all that a run calls, so that a patch is noticed
 from kgbench.data import Prompt, load_dataset, load_prompts
 from kgbench.engine.selftest import tolerance
-from kgbench.engine.state import changes
+from kgbench.engine.state import changes, state_of
 from kgbench.errors import LawError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer
 from kgbench.localizers._base import asked
-from kgbench.models.pair import ModelPair
+from kgbench.models.family import module_at
+from kgbench.models.pair import ModelPair, weights_hash
 from kgbench.numbers import plain_text
+from kgbench.sites import RECIPIENT
 from kgbench.testing.pico import pico_pair
-from kgbench.testing.watching import Watched, watch, whole_state
 
-__all__ = ["PLANT", "Trial", "expect", "expect_alike"]
+__all__ = [
+    "PLANT",
+    "SEEDED",
+    "Trial",
+    "Watched",
+    "expect",
+    "expect_alike",
+    "expect_interruptible",
+    "global_seed",
+]
+
+T = TypeVar("T")
 
 DATASET = "fake_movies_fake_actors"
 TEMPLATES = {
@@ -30,7 +46,7 @@ TEMPLATES = {
 }
 """Short, since a scan measures every site; the second has tokens that are of no region."""
 PLANT = "ALL:ffn@1"
-"""What a localizer that needs the truth is told."""
+"""Ground truth for a localizer that needs one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,42 +55,47 @@ class Trial:
 
     localizer: AbstractLocalizer
     family: str
-    _kept: dict[str, Watched] = field(default_factory=dict)
+    _kept: dict[str, object] = field(default_factory=dict)
+    """What laws share, by name."""
     _before: dict[str, object] = field(default_factory=dict)
     """The state of the pair and of the process before the first law."""
 
     @property
     def pair(self) -> ModelPair:
-        """A pair that trials share as long as it is as it was."""
+        """A pair that trials share as long as it is unchanged."""
         pair = _pair(self.family)
         if not self._before:
-            self._before.update(whole_state(pair))
+            self._before.update(_whole_state(pair))
         return pair
 
     def changed(self) -> tuple[str, ...]:
-        """What is not as it was before the first law; the next trial has a pair of its own then."""
-        found = changes(self._before, whole_state(self.pair))
+        """Changes since before the first law; the next trial gets a new pair then."""
+        found = changes(self._before, _whole_state(self.pair))
         if found:
             _pair.cache_clear()
         return found
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:
-        """Prompts of four facts in two templates, of several lengths and regions, as the localizer gets them."""
+        """Prompts of four facts in two templates, of several lengths and regions."""
         if isinstance(self.localizer, InterventionLocalizer):
             return tuple(asked(self.localizer, self.pair, _prompts()))
         return _prompts()
 
     def fresh(self) -> Any:
-        """A localizer of the same parameters that has not been used; it is told where the knowledge is, if that is what it needs."""
-        untold = "truth" in self.localizer.needs and not self.localizer.parameters().get("truth")
-        return replace(self.localizer, **({"truth": PLANT} if untold else {}))
+        """A localizer with the same parameters that was not used, and the truth if it needs one."""
+        lacking = "truth" in self.localizer.needs and not self.localizer.parameters().get("truth")
+        return replace(self.localizer, **({"truth": PLANT} if lacking else {}))
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """A value that is made for the first law that needs it."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return cast("T", self._kept[name])
 
     def first_run(self, act: Callable[[], object]) -> Watched:
-        """What came of acting for the first time; laws share it, since some methods take long."""
-        if "run" not in self._kept:
-            self._kept["run"] = watch(self.pair, act)
-        return self._kept["run"]
+        """Result and forwards of the first run."""
+        return self.once("run", lambda: _watch(self.pair, act))
 
 
 @cache
@@ -110,3 +131,138 @@ def expect_alike(got: Tensor, expected: Tensor, pair: ModelPair, otherwise: str)
         difference <= allowed,
         f"{otherwise} differ by {plain_text(difference, 3)}, where rounding explains {plain_text(allowed, 1)}",
     )
+
+
+SEEDED = "which are to draw from a generator that a parameter seeds"
+
+SWALLOWED = "is not passed on: catch Exception, never BaseException"
+
+
+@contextmanager
+def global_seed(seed: int) -> Iterator[None]:
+    """Other global random numbers during a block; a localizer draws from its own parameters."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Result of a run, and its number of forwards."""
+
+    value: Any
+    """Value that the run returned."""
+    forwards: int
+    """Forwards of the pair's models."""
+
+
+def _watch(pair: ModelPair, act: Callable[[], object]) -> Watched:
+    """Run something and count the forwards of the pair's models."""
+    with _interrupted(pair, at=None) as calls:
+        value = act()
+    return Watched(value, calls[0])
+
+
+def _whole_state(pair: ModelPair) -> dict[str, object]:
+    """The state of a pair and of the process, weights included."""
+    models = {RECIPIENT: pair.recipient, **pair.donors}
+    return {
+        **{f"the weights of {name}": weights_hash(model) for name, model in models.items()},
+        **state_of(pair),
+    }
+
+
+class Interruption(BaseException):
+    """In place of Ctrl-C: `except Exception` does not catch it."""
+
+
+class PartialPrompts(tuple[Prompt, ...]):
+    """Prompts that interrupt an iteration at the last one."""
+
+    asked = False
+    """Whether the last one was reached."""
+
+    def __iter__(self) -> Iterator[Prompt]:
+        yield from self[:-1]
+        self.asked = True
+        raise Interruption
+
+
+def expect_interruptible(
+    pair: ModelPair,
+    prompts: tuple[Prompt, ...],
+    forwards: int,
+    act: Callable[[tuple[Prompt, ...]], object],
+) -> None:
+    """Expect that an interruption, in a forward or at a prompt, is passed on and changes nothing.
+
+    Args:
+        pair: The models.
+        prompts: Prompts to act on.
+        forwards: How many forwards that takes.
+        act: What is interrupted.
+
+    Raises:
+        LawError: It does not.
+    """
+    before = _whole_state(pair)
+    for at in sorted({1, forwards // 2 + 1} if forwards else ()):
+        with _interrupted(pair, at) as calls:
+            passed_on = _passes_on(lambda: act(prompts))
+        # Later runs can be shorter, where results are kept for the pair: no such forward comes.
+        if calls[0] >= at and not passed_on:
+            raise LawError(f"an interruption in forward {at} of {forwards} {SWALLOWED}")
+        _expect_unchanged(pair, before, f"in forward {at} of {forwards}")
+    partial = PartialPrompts(prompts)
+    if not _passes_on(lambda: act(partial)) and partial.asked:
+        raise LawError(f"an interruption at the last prompt {SWALLOWED}")
+    _expect_unchanged(pair, before, "at the last prompt")
+
+
+@contextmanager
+def _interrupted(pair: ModelPair, at: int | None) -> Iterator[list[int]]:
+    """Interrupt forward number `at` of the pair's models half-way through the layers.
+
+    Yields:
+        A list with the number of forwards so far.
+    """
+    calls = [0]
+
+    def count(*_: object) -> None:
+        calls[0] += 1
+        if calls[0] == at:
+            raise Interruption
+
+    layers = [
+        module_at(model, f"{pair.family.layers}.{pair.n_layers // 2}")
+        for model in (pair.recipient, *pair.donors.values())
+    ]
+    handles = [layer.register_forward_pre_hook(count) for layer in layers]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _passes_on(act: Callable[[], object]) -> bool:
+    """Whether an interruption comes through."""
+    try:
+        act()
+    except Interruption:
+        return True
+    return False
+
+
+def _expect_unchanged(pair: ModelPair, before: Mapping[str, object], where: str) -> None:
+    if changed := changes(before, _whole_state(pair)):
+        raise LawError(
+            f"interrupted {where}, it leaves {' and '.join(changed)} changed: undo every change in `finally`"
+        )

@@ -1,9 +1,15 @@
-"""Laws of localizers that intervene."""
+"""Laws of the contract of localizers: of declarations, of interventions, of scorers, and of both.
+
+A law passes or raises. Its name is what holds, and the first line of its docstring is the law in a
+sentence, which `kgbench check` prints.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -16,12 +22,92 @@ from kgbench.engine.selftest import tolerance
 from kgbench.engine.site_sets import all_sites
 from kgbench.engine.treatment import Slots, Treatment, baseline_donor
 from kgbench.errors import InputError, NotApplicableError
-from kgbench.localizers import InterventionLocalizer
-from kgbench.sites import PATHWAYS, parse_graft
-from kgbench.testing.trial import Trial, expect, expect_alike
-from kgbench.testing.watching import SEEDED, Watched, expect_interruptible, global_seed
+from kgbench.localizers import (
+    COSTS,
+    FLOORS,
+    NEEDS,
+    AbstractLocalizer,
+    InterventionLocalizer,
+    ScoringLocalizer,
+)
+from kgbench.sites import PATHWAYS, SiteScores, parse_graft
+from kgbench.testing.trial import (
+    SEEDED,
+    Trial,
+    Watched,
+    expect,
+    expect_alike,
+    expect_interruptible,
+    global_seed,
+)
 
-__all__ = ["laws_of_intervention"]
+__all__ = ["Law", "laws_of", "units_of_a_scan_fit"]
+
+Law = Callable[[Trial], None]
+"""Passes, or raises with the reason."""
+
+BASES = {"intervention": InterventionLocalizer, "scoring": ScoringLocalizer}
+
+
+def says_what_it_is(trial: Trial) -> None:
+    """Name, version and description are text, on one line; the kind is that of the class."""
+    made = trial.localizer
+    for what in ("name", "version", "about", "paper"):
+        expect(
+            isinstance(getattr(made, what), str),
+            f'{what} is no text: set {what} = "..." in the class',
+        )
+    expect(
+        made.name.isidentifier(),
+        f"name is {made.name!r}: expected letters, digits and underscores, as in a Python name",
+    )
+    expect(
+        bool(made.version.strip()),
+        'version is empty: set version = "1", and raise it whenever the answers change',
+    )
+    expect(
+        bool(made.about.strip()) and "\n" not in made.about,
+        f"about is {made.about!r}: expected one line that says what the method does",
+    )
+    base = BASES.get(made.kind)
+    expect(base is not None, f"kind is {made.kind!r}: expected one of {', '.join(BASES)}")
+    expect(
+        base is not None and isinstance(made, base),
+        f"kind is {made.kind!r}, but the class does not derive from {base and base.__name__}",
+    )
+
+
+def declares_in_known_words(trial: Trial) -> None:
+    """Needs, floor and cost are among the words that kgbench knows."""
+    made = trial.localizer
+    unknown = sorted(set(made.needs) - set(NEEDS))
+    expect(
+        not unknown,
+        f"needs holds {', '.join(map(repr, unknown))}: expected some of {', '.join(NEEDS)}",
+    )
+    expect(made.floor in FLOORS, f"floor is {made.floor!r}: expected one of {', '.join(FLOORS)}")
+    expect(made.cost in COSTS, f"cost is {made.cost!r}: expected one of {', '.join(COSTS)}")
+
+
+def parameters_can_be_recorded(trial: Trial) -> None:
+    """Parameters are fields of a frozen dataclass, and JSON: they identify a result."""
+    made = trial.localizer
+    declared = vars(type(made)).get("__dataclass_params__")
+    expect(
+        declared is not None and declared.frozen,
+        "the class is no frozen dataclass: write @dataclass(frozen=True) above it",
+    )
+    expect(replace(made) == made, "two of the same parameters are not equal")
+    try:
+        json.dumps(made.parameters(), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        expect(
+            False,
+            f"parameters cannot be written as JSON ({error}): expected numbers, texts, truth values, None, or lists of these",
+        )
+
+
+# ---------------------------------------------------------------------------- interventions
 
 EVERYTHING, NOTHING = "ALL:all+ln_f+head", "NONE"
 SOME = (*PATHWAYS, "FE@1", "ALL@1", "LT:o+ffn@1", "FE:attn@0; LT:ffn@second_half", "ALL:o")
@@ -57,7 +143,7 @@ def treatments_fit_the_prompts(trial: Trial) -> None:
 
 
 def declines_with_a_reason(trial: Trial) -> None:
-    """Sites that the method cannot express are declined in one line, and a region that is not there is an error."""
+    """Sites that the method cannot express are declined in one line; a missing region is an error."""
     made = _fitted(trial)
     for sites in SOME:
         try:
@@ -79,7 +165,7 @@ def declines_with_a_reason(trial: Trial) -> None:
 
 
 def everything_treated_is_the_donor(trial: Trial) -> None:
-    """Where all sites carry the finetuned behaviour, final norm and head among them, the donor answers."""
+    """Where all sites carry the finetuned behaviour, with final norm and head, the donor answers."""
     donor = trial.pair.donors[baseline_donor(trial.pair)]
     got = _answers(trial, [EVERYTHING])[:, 0]
     expect_alike(
@@ -102,7 +188,7 @@ def nothing_treated_is_the_recipient(trial: Trial) -> None:
 
 
 def nothing_kept_is_no_donor(trial: Trial) -> None:
-    """Where no site is kept, the donor is destroyed: the answers are finite, but not the donor's (nor need they be the recipient's)."""
+    """Where no site is kept, answers are finite, but not the donor's; they may be of neither model."""
     got = _answers(trial, [NOTHING])[:, 0]
     expect(
         bool(got.isfinite().all()),
@@ -134,7 +220,7 @@ def depends_on_the_sites(trial: Trial) -> None:
 
 
 def a_kept_last_token_answers_its_prompt(trial: Trial) -> None:
-    """Where the last token is kept, the answer depends on the prompt: an edit that erases the stream scores nothing."""
+    """Where the last token is kept, the answer depends on the prompt."""
     made = _fitted(trial)
     for sites in (EVERYTHING, *(sites for sites in _applicable(trial, made) if sites in KEPT)):
         first, *others = _answers(trial, [sites], made)[:, 0].unbind(dim=0)
@@ -151,22 +237,6 @@ def answers_alike_whatever_the_sites(trial: Trial) -> None:
     expect(
         all(_alike(other, first, trial) for other in others),
         "a baseline whose answers depend on the sites: leave `baseline` out",
-    )
-
-
-def same_under_a_seed(trial: Trial) -> None:
-    """Two of the same parameters answer alike, whatever the state of the global random numbers."""
-    with global_seed(1):
-        got = _answers(trial, _few(trial))
-    expect_alike(got, _first(trial).value, trial.pair, f"two runs, {SEEDED},")
-
-
-def order_of_prompts_does_not_matter(trial: Trial) -> None:
-    """Each prompt's answer is the same when the prompts come in another order, those that the method is fitted on too."""
-    turned = trial.prompts[::-1]
-    got = _answers(trial, _few(trial), _fitted(trial, turned), turned)
-    expect_alike(
-        got.flip(0), _first(trial).value, trial.pair, "answers to prompts in another order"
     )
 
 
@@ -187,7 +257,7 @@ def executors_agree(trial: Trial) -> None:
 
 
 def units_of_a_scan_fit(trial: Trial) -> None:
-    """Whatever a scan measures is a set of sites that the method takes, and is credited to sites that are scored."""
+    """Each unit of a scan is a set of sites that the method takes, credited to scored sites."""
     made = _fitted(trial)
     prompts = trial.prompts[
         :2
@@ -204,8 +274,57 @@ def units_of_a_scan_fit(trial: Trial) -> None:
         expect(fits, f"the unit '{unit.graft}' subtracts unit {unit.minus} of {len(units)}")
 
 
+# ---------------------------------------------------------------------------- scorers
+
+
+def every_site_has_a_finite_score(trial: Trial) -> None:
+    """There is one finite number for each site of `all_sites(pair, prompts)`, and for no other."""
+    found, sites = _first(trial).value, set(all_sites(trial.pair, trial.prompts))
+    missing, extra = sites - set(found), set(found) - sites
+    expect(
+        not missing,
+        f"{len(missing)} of {len(sites)} sites have no score, such as {min(map(str, missing), default='')}",
+    )
+    expect(
+        not extra,
+        f"{len(extra)} scores are of no site in all_sites(pair, prompts), such as {min(map(str, extra), default='')}",
+    )
+    for site, score in found.items():
+        fits = isinstance(score, float) and math.isfinite(score)
+        expect(
+            fits,
+            f"the score of {site} is {score!r} ({type(score).__name__}): expected a finite float",
+        )
+
+
+def not_all_sites_are_alike(trial: Trial) -> None:
+    """Some site scores higher than another."""
+    found = _first(trial).value
+    expect(len(set(found.values())) > 1, f"all {len(found)} sites have the same score")
+
+
+# ---------------------------------------------------------------------------- both kinds
+
+
+def same_under_a_seed(trial: Trial) -> None:
+    """Two instances with the same parameters agree, whatever the global random state."""
+    expected = _first_result(trial)
+    with global_seed(1):
+        got = _result(trial)
+    expect_alike(got, expected, trial.pair, f"two runs, {SEEDED},")
+
+
+def order_of_prompts_does_not_matter(trial: Trial) -> None:
+    """Results are the same when the prompts come in another order, in fitting too."""
+    turned = trial.prompts[::-1]
+    got = _result(trial, turned, learned=turned)
+    if isinstance(trial.localizer, InterventionLocalizer):
+        got = got.flip(0)  # one answer per prompt; scores are of all prompts together
+    expect_alike(got, _first_result(trial), trial.pair, "results of prompts in another order")
+
+
 def leaves_the_pair_as_it_was(trial: Trial) -> None:
-    """Models, the pair, torch's settings and kgbench's functions are afterwards what they were before, bit for bit."""
+    """Models, pair, torch's settings and kgbench's functions are unchanged, bit for bit."""
     _first(trial)
     changed = trial.changed()
     expect(not changed, f"{' and '.join(changed)} are not what they were before")
@@ -213,16 +332,14 @@ def leaves_the_pair_as_it_was(trial: Trial) -> None:
 
 def can_be_interrupted(trial: Trial) -> None:
     """An interruption anywhere is passed on, and leaves the pair as it was."""
-    some = _few(trial)
     expect_interruptible(
-        trial.pair,
-        trial.prompts,
-        _first(trial).forwards,
-        lambda prompts: _answers(trial, some, prompts=prompts),
+        trial.pair, trial.prompts, _first(trial).forwards, lambda prompts: _result(trial, prompts)
     )
 
 
-_ALWAYS = (
+DECLARATIONS = (says_what_it_is, declares_in_known_words, parameters_can_be_recorded)
+
+INTERVENTIONS = (
     a_kept_last_token_answers_its_prompt,
     treatments_fit_the_prompts,
     declines_with_a_reason,
@@ -235,24 +352,79 @@ _ALWAYS = (
     can_be_interrupted,
 )
 
+SCORERS = (
+    every_site_has_a_finite_score,
+    not_all_sites_are_alike,
+    same_under_a_seed,
+    order_of_prompts_does_not_matter,
+    leaves_the_pair_as_it_was,
+    can_be_interrupted,
+)
+
 FLOORED = {
     "recipient": nothing_treated_is_the_recipient,
     "destroyed_donor": nothing_kept_is_no_donor,
 }
-"""By floor, what a method answers where no site carries the finetuned behaviour."""
+"""By floor, the law of answers where no site carries the finetuned behaviour."""
 
 
-def laws_of_intervention(localizer: InterventionLocalizer) -> tuple[Callable[[Trial], None], ...]:
-    """The laws of a localizer as it declares itself."""
+def laws_of(localizer: AbstractLocalizer) -> tuple[Law, ...]:
+    """Laws of a localizer's kind, as it declares itself: declarations first, then behaviour."""
+    if isinstance(localizer, ScoringLocalizer):
+        return (*DECLARATIONS, *SCORERS)
+    if not isinstance(localizer, InterventionLocalizer):
+        return DECLARATIONS
     if localizer.baseline:
-        return (answers_alike_whatever_the_sites, *_ALWAYS)
+        return (*DECLARATIONS, answers_alike_whatever_the_sites, *INTERVENTIONS)
     floor = [law for floor, law in FLOORED.items() if floor == localizer.floor]
     ceiling = [everything_treated_is_the_donor] if localizer.reaches_donor else []
-    return (*floor, *ceiling, depends_on_the_sites, *_ALWAYS)
+    return (*DECLARATIONS, *floor, *ceiling, depends_on_the_sites, *INTERVENTIONS)
+
+
+# ---------------------------------------------------------------------------- running a localizer
+
+
+def _first(trial: Trial) -> Watched:
+    """The first run; laws share it, since some methods take long."""
+    if isinstance(trial.localizer, ScoringLocalizer):
+        return trial.first_run(lambda: _scores(trial))
+    some = _few(trial)
+    return trial.first_run(lambda: _answers(trial, some))
+
+
+def _first_result(trial: Trial) -> Tensor:
+    value = _first(trial).value
+    return value if isinstance(value, Tensor) else _array(trial, value)
+
+
+def _result(
+    trial: Trial, prompts: Sequence[Prompt] | None = None, learned: Sequence[Prompt] | None = None
+) -> Tensor:
+    """Answers [prompt, sites, vocabulary], or scores [site], of an instance that was not used.
+
+    Args:
+        trial: What is tried.
+        prompts: Prompts that are treated or scored; by default the trial's.
+        learned: Prompts that an intervention is fitted on; by default the trial's.
+    """
+    if isinstance(trial.localizer, ScoringLocalizer):
+        return _array(trial, _scores(trial, prompts))
+    return _answers(trial, _few(trial), _fitted(trial, learned), prompts)
+
+
+def _scores(trial: Trial, prompts: Sequence[Prompt] | None = None) -> SiteScores:
+    made: ScoringLocalizer = trial.fresh()
+    return made.scores(trial.pair, trial.prompts if prompts is None else prompts)
+
+
+def _array(trial: Trial, scores: SiteScores) -> Float[Tensor, " site"]:
+    """Scores of all sites, 0 where there is none."""
+    sites = all_sites(trial.pair, trial.prompts)
+    return torch.tensor([scores.get(site, 0.0) for site in sites], dtype=torch.float64)
 
 
 def _fitted(trial: Trial, prompts: Sequence[Prompt] | None = None) -> InterventionLocalizer:
-    """A localizer that has not been used, fitted on all prompts, as a run does it."""
+    """An instance that was not used, fitted on all prompts, as a run does it."""
     made: InterventionLocalizer = trial.fresh()
     return made.fitted(trial.pair, trial.prompts if prompts is None else prompts)
 
@@ -269,14 +441,9 @@ def _applicable(trial: Trial, made: InterventionLocalizer) -> list[str]:
     return found
 
 
-def _first(trial: Trial) -> Watched:
-    some = _few(trial)
-    return trial.first_run(lambda: _answers(trial, some))
-
-
 def _few(trial: Trial) -> list[str]:
-    """Two of them, unlike each other."""
-    parts = _applicable(trial, _fitted(trial))
+    """Two sets of sites that the method can express, unlike each other."""
+    parts = trial.once("parts", lambda: _applicable(trial, _fitted(trial)))
     return [parts[0], parts[-1]] if parts else [EVERYTHING]
 
 
@@ -287,7 +454,10 @@ def _answers(
     prompts: Sequence[Prompt] | None = None,
     executor: str = "rows",
 ) -> Float[Tensor, "prompt sites vocabulary"]:
-    """Log-probabilities of the next token when only these sites carry the finetuned behaviour, averaged over the method's draws."""
+    """Log-probabilities of the next token when only these sites carry the finetuned behaviour.
+
+    Probabilities are averaged over the method's draws.
+    """
     localizer = made or _fitted(trial)
     some = trial.prompts if prompts is None else prompts
     draws = localizer.variants()
@@ -301,7 +471,7 @@ def _answers(
 
 
 def _alone(trial: Trial, model: PreTrainedModel) -> Float[Tensor, "prompt vocabulary"]:
-    """Log-probabilities of the next token by one model of the pair, one prompt at a time, without the engine."""
+    """Log-probabilities of the next token by one model, prompt by prompt, without the engine."""
     with torch.inference_mode():
         ids = [torch.tensor([trial.pair.encode(prompt)]) for prompt in trial.prompts]
         return torch.stack(
