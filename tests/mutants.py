@@ -379,7 +379,7 @@ MUTANTS = (
     ),
     mutant(
         "spans taken where the query does not stand",
-        ("harness/reader.py", "(span[0] + start, span[1] + start)", "(span[0], span[1])"),
+        ("harness/passages.py", "(span[0] + start, span[1] + start)", "(span[0], span[1])"),
         test="test_lm_eval_model.py",
         only="audited",
     ),
@@ -443,7 +443,7 @@ MUTANTS = (
     ),
     mutant(
         "the first query of a context taken",
-        ("harness/reader.py", "context.rfind(query)", "context.find(query)"),
+        ("harness/passages.py", "context.rfind(query)", "context.find(query)"),
         test="test_lm_eval_requests.py",
     ),
     mutant(
@@ -453,7 +453,7 @@ MUTANTS = (
     ),
     mutant(
         "a written BOS taken for a word",
-        ("harness/reader.py", "special[0] = True", "pass"),
+        ("harness/passages.py", "special[0] = True", "pass"),
         test="test_lm_eval_requests.py",
     ),
     families(
