@@ -9,6 +9,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from interventions import KINDS
 
 from kgbench.cli import main
 from kgbench.localizers import COSTS, AbstractLocalizer, create, names
@@ -37,22 +38,19 @@ def test_every_localizer_keeps_the_contract(name: str, family: str) -> None:
 
 
 PARAMETERS = (
-    *(
-        ("activation_patch", {"point": point})
-        for point in ("resid_pre", "attn_out", "mlp_out", "resid_post")
-    ),
-    *(("ablation", {"method": method}) for method in ("zero", "mean", "resample")),
-    ("directional_patch", {"directions": "pca", "k": "2"}),
-    ("path_patch", {"receiver": "mlp_out@2"}),
-    ("static_graft", {"alpha": "0.5"}),
-    ("graft_attribution", {"steps": "3"}),
+    *(kind for kind in KINDS if kind[1] and ("directions", "fact") not in kind[1]),
+    ("activation_patch", (("point", "resid_post"),)),
+    ("graft_attribution", (("steps", "3"),)),
 )
+"""Directions of a fact need several prompts of it, which the contract does not have."""
 
 
 @pytest.mark.parametrize(("name", "arguments"), PARAMETERS, ids=str)
-def test_the_contract_holds_of_other_parameters(name: str, arguments: dict[str, str]) -> None:
+def test_the_contract_holds_of_other_parameters(
+    name: str, arguments: tuple[tuple[str, str], ...]
+) -> None:
     """All laws hold whatever the parameters."""
-    verdicts = check_localizer(create(name, arguments, seed=3), ["llama"])
+    verdicts = check_localizer(create(name, dict(arguments), seed=3), ["llama"])
     assert {verdict.name: verdict.reason for verdict in verdicts if not verdict.holds} == {}
 
 

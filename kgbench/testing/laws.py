@@ -250,10 +250,16 @@ def batch_does_not_matter(trial: Trial) -> None:
 
 
 def executors_agree(trial: Trial) -> None:
-    """Packed into one row per prompt or in a row per configuration, the answers are the same."""
-    some = [EVERYTHING, NOTHING, *_few(trial)]
-    packed, rows = (_answers(trial, some, executor=executor) for executor in ("packed", "rows"))
+    """Packed, in a row per configuration, or token by token, the answers are the same."""
+    some, made = [EVERYTHING, NOTHING, *_few(trial)], _fitted(trial)
+    packed, rows = (_answers(trial, some, made, executor=name) for name in ("packed", "rows"))
     expect_alike(packed, rows, trial.pair, f"the executors packed and rows, on {some},")
+    # One prompt is enough: token by token, prompts never meet.
+    shortest = min(trial.prompts, key=lambda prompt: len(trial.pair.encode(prompt)))
+    last = some[-1:]
+    alone = _answers(trial, last, made, [shortest], "sequential")
+    expected = rows[[trial.prompts.index(shortest)]][:, -1:]
+    expect_alike(alone, expected, trial.pair, f"the executors sequential and rows, on {last},")
 
 
 def units_of_a_scan_fit(trial: Trial) -> None:
