@@ -19,9 +19,8 @@ from test_package import HEAVY
 from kgbench.errors import InputError
 from kgbench.pytest_plugin import summary
 from kgbench.pytest_plugin.fixtures import OPTIONS, _check_own, _own
-from kgbench.pytest_plugin.options import MANY, ONE, Given
-from kgbench.pytest_plugin.outcome import outcomes
-from kgbench.pytest_plugin.session import Session, in_a_line, in_pytest_words
+from kgbench.pytest_plugin.session import MANY, ONE, Given, Session, in_a_line, in_pytest_words
+from kgbench.pytest_plugin.summary import record_summaries
 from kgbench.records import Record, RecordStore
 from kgbench.runner import Settings, Spec, run_job
 
@@ -191,7 +190,7 @@ def test_a_record_that_is_kept_is_used(tmp_path: Path, worker: bool) -> None:
     ).unlink()  # a damaged record is no record; that it is there is told at the end
     assert mine.evaluate(tmp_path / "anew").rows == record.rows
     assert mine.folders[record.id].name == f"{path.name}-2"
-    config.stash[summary._TOLD] = {record.id: outcomes(mine)[0]}
+    config.stash[summary._TOLD] = {record.id: record_summaries(mine)[0]}
     (line,) = summary._damaged(config)
     assert line.startswith(
         f"a damaged record is left out: {path}: facts.parquet is missing; restore its folder"
@@ -219,7 +218,7 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     mine = Session(config_of(tmp_path, {"kgbench_save": "kept"}, {}))
     record = fake_runs.record(fake_runs.rows(20))
     mine.records[record.id], mine.folders[record.id] = record, tmp_path / "called" / "kept" / "gone"
-    (outcome,) = outcomes(mine)
+    (outcome,) = record_summaries(mine)
     (line,) = outcome.comparison
     assert (
         outcome.failed
@@ -408,7 +407,7 @@ kgbench_strict = true
 """
 
 TELL = """
-from kgbench.pytest_plugin.options import MANY, ONE, Given
+from kgbench.pytest_plugin.session import MANY, ONE, Given
 def pytest_configure(config):
     given = Given(config)
     print([given.one("limit"), given.one("model"), given.many("prompt"), given.many("donor"), given.strict, given.one("save")])

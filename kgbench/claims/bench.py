@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kgbench.claims.session import running
-from kgbench.pytest_plugin.guard import guarding
+from kgbench.pytest_plugin.fixtures import guarding
 from kgbench.pytest_plugin.session import in_a_line
 
 if TYPE_CHECKING:

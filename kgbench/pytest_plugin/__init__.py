@@ -6,13 +6,13 @@ Every pytest session loads it where kgbench is installed, so that importing it l
 from __future__ import annotations
 
 from kgbench.pytest_plugin.fixtures import evaluation, facts, localizer, model_pair, prompts
-from kgbench.pytest_plugin.options import pytest_addoption
+from kgbench.pytest_plugin.session import pytest_addoption
 from kgbench.pytest_plugin.summary import (
     pytest_sessionfinish,
     pytest_terminal_summary,
     pytest_testnodedown,
 )
-from kgbench.pytest_plugin.undecided import (
+from kgbench.pytest_plugin.undecided_tests import (
     pytest_fixture_setup,
     pytest_report_teststatus,
     pytest_runtest_call,

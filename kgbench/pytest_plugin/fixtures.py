@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
 
 from kgbench.errors import InputError
-from kgbench.pytest_plugin.guard import guarding
-from kgbench.pytest_plugin.session import in_a_line, session_of
+from kgbench.pytest_plugin.session import in_a_line, in_pytest_words, session_of
 
 if TYPE_CHECKING:
     from kgbench.data import Dataset, Prompt
     from kgbench.localizers import AbstractLocalizer
     from kgbench.models.pair import ModelPair
     from kgbench.records import Record
+    from kgbench.runner.watch import Watch
 
-__all__ = ["evaluation", "facts", "localizer", "model_pair", "prompts"]
+__all__ = ["evaluation", "facts", "guarding", "localizer", "model_pair", "prompts"]
 
 OPTIONS: Mapping[str, str] = {
     "model_pair": "model",
@@ -106,3 +107,54 @@ def _check_own(config: pytest.Config, given: Mapping[str, object]) -> None:
                 f"the fixture {name!r} is overridden, and `evaluation` evaluates what the options say: give --kgbench-{OPTIONS[name]} "
                 "instead, or write a fixture of your own that calls kgbench.evaluate"
             )
+
+
+class _Guard:
+    """A check after each test; weights are read at the end of the fixture, since that takes long."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.failure = ""
+        """Message of the test that failed by it."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Fail a test that would pass, and let no other test run."""
+        try:
+            result = yield
+        finally:
+            try:
+                self._watch.check(weights=False)
+            except InputError as error:
+                item.session.shouldfail = self.failure = f"kgbench: {in_pytest_words(error)}"
+        if self.failure:
+            pytest.fail(self.failure, pytrace=False)
+        return result
+
+
+@contextmanager
+def guarding(config: pytest.Config) -> Iterator[Watch]:
+    """Check that a third-party localizer changes neither models nor process.
+
+    Args:
+        config: Configuration of the session, whose localizer a fixture gives within the block.
+
+    Yields:
+        The watch, which the models are to be added to. Those of the fixture `model_pair` are.
+
+    Raises:
+        InputError: Something, weights included, has changed at the end, and no test was failed for it.
+    """
+    from kgbench.runner.watch import Watch
+
+    session = session_of(config)
+    session.watch = watch = Watch(session.spec.localizer)
+    guard = _Guard(watch)
+    config.pluginmanager.register(guard)
+    try:
+        yield watch
+        if not guard.failure:
+            watch.check()
+    finally:
+        config.pluginmanager.unregister(guard)
+        session.watch = None

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kgbench.pytest_plugin.options import Given
-from kgbench.pytest_plugin.outcome import Outcome, outcomes
-from kgbench.pytest_plugin.session import existing_session, is_worker
-from kgbench.pytest_plugin.undecided import AGAIN, CATEGORY, messages_of
+from kgbench.errors import KgbenchError
+from kgbench.pytest_plugin.session import (
+    Given,
+    Session,
+    existing_session,
+    in_pytest_words,
+    is_worker,
+)
+from kgbench.pytest_plugin.undecided_tests import AGAIN, CATEGORY, messages_of
+
+if TYPE_CHECKING:
+    from kgbench.records import StoredRecord
 
 __all__ = ["pytest_sessionfinish", "pytest_terminal_summary", "pytest_testnodedown"]
 
@@ -23,7 +32,31 @@ NOTHING = "--kgbench-compare-fail: no test of this session evaluated anything, s
 STOPPED = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
 """How a session ends that was not let to evaluate what it was about to."""
 
-_TOLD = pytest.StashKey[dict[str, Outcome]]()
+
+@dataclass(frozen=True)
+class RecordSummary:
+    """What is told of one record; plain values, which go from one process to another."""
+
+    id: str
+    table: str
+    kept: str | None
+    """Where the record of the session's fixture outlives the session."""
+    comparison: tuple[str, ...] = ()
+    """Lines on the comparison with a saved record."""
+    failed: bool = False
+    """Whether a figure has moved, or the record could not be read or compared."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RecordSummary:
+        """Back from JSON."""
+        return cls(**{**values, "comparison": tuple(values["comparison"])})
+
+
+_TOLD = pytest.StashKey[dict[str, RecordSummary]]()
 _WRONG = pytest.StashKey[list[str]]()
 """Lines on what fails the session apart from its tests."""
 _CRASHED = pytest.StashKey[bool]()
@@ -36,7 +69,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     if error:
         node.config.stash[_CRASHED] = True
     for values in getattr(node, "workeroutput", {}).get(OUTPUT, ()):
-        outcome = Outcome.from_json(values)
+        outcome = RecordSummary.from_json(values)
         _told(node.config).setdefault(outcome.id, outcome)
 
 
@@ -44,7 +77,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Tell the process that started this one; or fail if something has moved."""
     config, mine = session.config, existing_session(session.config)
-    found = outcomes(mine) if mine is not None else []
+    found = record_summaries(mine) if mine is not None else []
     if is_worker(config):
         if found:
             vars(config)["workeroutput"][OUTPUT] = [outcome.to_json() for outcome in found]
@@ -113,6 +146,72 @@ def pytest_terminal_summary(
         terminalreporter.line(f"{CATEGORY.upper()} {test} - {message}")
 
 
-def _told(config: pytest.Config) -> dict[str, Outcome]:
+def _told(config: pytest.Config) -> dict[str, RecordSummary]:
     """What all processes told, by record."""
     return config.stash.setdefault(_TOLD, {})
+
+
+def record_summaries(session: Session) -> list[RecordSummary]:
+    """What is to be told of all records of this process."""
+    from kgbench.board import render_table
+
+    found = []
+    for id, record in session.records.items():
+        try:
+            place = _place(session, id)
+            kept = (
+                str(session.folders[id])
+                if id in session.folders and session.given.path("save") is not None
+                else None
+            )
+            compared = (
+                _compared(session, place, id)
+                if session.given.path("compare-fail") is not None
+                else ((), False)
+            )
+        except (KgbenchError, OSError) as error:  # what lies on the disk can be anything by now
+            kept, compared = None, ((in_pytest_words(error),), True)
+        found.append(RecordSummary(id, render_table(record), kept, *compared))
+    return found
+
+
+def _place(session: Session, id: str) -> StoredRecord | None:
+    """A record with its per-fact rows, which lie where the session or `kgbench.evaluate` wrote it."""
+    from kgbench.records import DamagedRecordWarning, RecordStore
+    from kgbench.records.store import read_record
+
+    if id in session.folders:
+        return read_record(session.folders[id])
+    roots = (
+        session.given.path("save"),
+        session.given.path("compare-fail"),
+        session.config.invocation_params.dir / "kgbench-results",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DamagedRecordWarning
+        )  # of other records, which nothing here is about
+        return next(
+            (
+                found
+                for root in roots
+                if root is not None and (found := RecordStore(root).find(id)) is not None
+            ),
+            None,
+        )
+
+
+def _compared(
+    session: Session, place: StoredRecord | None, id: str
+) -> tuple[tuple[str, ...], bool]:
+    """Lines on the comparison, and whether it fails the session."""
+    from kgbench.pytest_plugin.comparison import compare
+
+    record = session.records[id]
+    if place is None:
+        told = f"{record.identity.localizer.name} on {record.model} was not compared: its per-fact rows are not known here"
+        return (
+            f"{told}; evaluate it by the fixture `evaluation`, or with --kgbench-save DIR as its output_dir",
+        ), True
+    comparison = compare(place, session.baseline, len(session.records))
+    return tuple(comparison.lines()), bool(comparison.moved)

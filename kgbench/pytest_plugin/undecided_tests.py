@@ -8,8 +8,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from kgbench.pytest_plugin.options import Given
-from kgbench.pytest_plugin.session import session_of
+from kgbench.pytest_plugin.session import Given, session_of
 from kgbench.testing.undecided import Findings, collecting, saw, tell_undecided
 
 __all__ = [
