@@ -219,7 +219,7 @@ def test_missing_models_are_told_in_lm_eval_s_words(arguments: dict[str, Any], s
 def test_a_word_that_lm_eval_reads_as_nothing_is_no_default() -> None:
     """Where model arguments are one text, lm-eval makes nothing of the word none; that is told, and not replaced."""
     for text in ("continuation=none", "localizer=none", "graft=NONE"):
-        with pytest.raises(InputError, match="reads the word none"):
+        with pytest.raises(InputError, match="turns the word none"):
             KgbenchLM.create_from_arg_string(f"pair=tiny-gpt2,{text}")
 
 

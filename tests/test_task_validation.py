@@ -250,7 +250,7 @@ def words(tmp_path: Path, folders: Mapping[str, Path]) -> Path:
         (
             {"target": "-Bo Ray"},
             "doc_to_target",
-            "the tokens of context and target '-Bo Ray' do not begin with those of the context",
+            "the tokens of context and target '-Bo Ray' do not begin with the context's",
         ),
         ({"target": " \u200b"}, "doc_to_target", "the target ' \\u200b' has no token"),
         (

@@ -1,4 +1,4 @@
-"""Answers to passages under configurations: scores of their continuations, and the token to go on with."""
+"""Scores of continuations, and next tokens, of a model pair under graft configurations."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from kgbench.sites import Graft, parse_graft
 __all__ = ["Answering", "require_intervention"]
 
 AT_ONCE = 64
-"""Passages described together, so that descriptions of many do not pile up."""
+"""Passages planned together; bounds the memory of their treatments."""
 
-_REST = {"none": parse_graft("NONE"), "all": parse_graft("ALL")}
-"""What later tokens of a continuation are given where they do not follow LT."""
+_LATER = {"none": parse_graft("NONE"), "all": parse_graft("ALL")}
+"""Grafts at the later tokens of a continuation, where they are not treated as LT is."""
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some tokens of a passage that are read out."""
+    """Consecutive readouts of a passage."""
 
     passage: int
     readouts: range
@@ -44,15 +44,15 @@ class _Piece:
 class Answering:
     """A method on a model pair.
 
-    `continuation` says how the tokens are treated that predict later tokens of a continuation: `lt` as the last token of the prompt,
-    `none` as where nothing is grafted, `all` as where everything is.
+    `continuation` is the treatment of tokens that predict later tokens of a continuation: `lt` as
+    the last token of the prompt, `none` as where nothing is grafted, `all` as where everything is.
     """
 
     engine: Engine
     method: InterventionLocalizer
     continuation: str = "lt"
     learned: Mapping[Prompt, Encoded] = field(default_factory=dict)
-    """The contexts that the method is fitted on; it may read them as late as when it treats others."""
+    """Contexts that the method is fitted on; it may read them again when it treats others."""
 
     @property
     def pair(self) -> ModelPair:
@@ -60,9 +60,9 @@ class Answering:
         return self.engine.pair
 
     def fitted(self, passages: Sequence[Passage]) -> Answering:
-        """The same with what the method learns from all contexts of one task; several continuations of one context are one.
+        """Fit the method on all contexts of one task, each once.
 
-        Empty contexts, as of unconditional scores, teach nothing, unless there are no others.
+        Empty contexts, as of unconditional scores, are left out unless there are no others.
         """
         bare = {
             p.prompt: p.encoded for p in (passage.without_continuation() for passage in passages)
@@ -83,44 +83,45 @@ class Answering:
     ) -> list[list[TokenScore]]:
         """Scores of every continuation under every configuration.
 
-        Where a method draws at random, the probabilities of each next token are averaged over its draws, given the true tokens before it.
+        Where a method draws at random, the probabilities of each next token are averaged over its
+        draws, given the true tokens before it.
 
         Args:
             passages: Contexts with continuations, of any lengths.
             configurations: Graft expressions, `PRE` or `SFT`.
-            progress: Told of how many more passages were answered.
+            progress: Progress callback: number of further passages that are done.
 
         Returns:
-            For each configuration, the scores in the order of the passages.
+            Scores [configuration][passage].
 
         Raises:
-            RegionError: A passage does not have a region that a graft names.
+            RegionError: A passage lacks a region that a graft names.
             NotApplicableError: The method cannot express a graft.
         """
-        found: list[list[TokenScore | None]] = [[None] * len(passages) for _ in configurations]
+        scores: list[list[TokenScore | None]] = [[None] * len(passages) for _ in configurations]
         for numbers, some in self._groups(passages):
-            for row, columns in zip(found, self._read(some, configurations), strict=True):
+            for row, columns in zip(scores, self._read(some, configurations), strict=True):
                 for number, passage, scored in zip(numbers, some, columns, strict=True):
                     row[number] = _score(scored, len(passage.before))
             if progress is not None:
                 progress(len(some))
-        return [[score for score in row if score is not None] for row in found]
+        return [[score for score in row if score is not None] for row in scores]
 
     def next_tokens(self, passages: Sequence[Passage], configuration: str) -> list[int]:
         """The most probable token after each passage."""
-        found = [0] * len(passages)
+        tokens = [0] * len(passages)
         for numbers, some in self._groups(passages):
             last = [range(len(p.encoded.ids) - 1, len(p.encoded.ids)) for p in some]
             for which, _, logits in self._answers(some, [configuration], last):
                 require_finite(logits, logits.argmax(1), lambda _: f"configuration {configuration}")
                 for number, token in zip(which.tolist(), logits.argmax(1).tolist(), strict=True):
-                    found[numbers[number]] = token
-        return found
+                    tokens[numbers[number]] = token
+        return tokens
 
     def inapplicable(self, passages: Sequence[Passage], configuration: str) -> str | None:
-        """Why the method cannot express a configuration on one of the passages; None where it can on all."""
+        """Why the method cannot express a configuration on some passage; None where it can."""
         for _, some in self._groups(passages):
-            parts, *_ = self._apart(some, [configuration])
+            parts, *_ = self._parts(some, [configuration])
             try:
                 with self._reading(parts):
                     self._treatments(parts, parse_configuration(configuration))
@@ -129,7 +130,7 @@ class Answering:
         return None
 
     def _groups(self, passages: Sequence[Passage]) -> Iterator[tuple[list[int], list[Passage]]]:
-        """Passages of like length together, with their numbers."""
+        """Passages of similar length together, with their numbers."""
         order = sorted(range(len(passages)), key=lambda i: -len(passages[i].encoded.ids))
         for start in range(0, len(order), AT_ONCE):
             numbers = order[start : start + AT_ONCE]
@@ -149,9 +150,9 @@ class Answering:
         )
         names = ("rank", "prob", "logprob")
         flat = {name: np.empty((len(configurations), ends[-1])) for name in names}
-        for which, configuration, logits in self._answers(*self._apart(passages, configurations)):
-            told = [f"configuration {configurations[c]}" for c in configuration.tolist()]
-            scored = score_logits(logits, wanted[which], told.__getitem__)
+        for which, configuration, logits in self._answers(*self._parts(passages, configurations)):
+            labels = [f"configuration {configurations[c]}" for c in configuration.tolist()]
+            scored = score_logits(logits, wanted[which], labels.__getitem__)
             for name in names:
                 flat[name][configuration.numpy(), which.numpy()] = scored[name]
         parts = {name: np.split(flat[name], ends[:-1], axis=1) for name in names}
@@ -160,10 +161,14 @@ class Answering:
             for c in range(len(configurations))
         ]
 
-    def _apart(
+    def _parts(
         self, passages: Sequence[Passage], configurations: Sequence[str]
     ) -> tuple[list[Passage], Sequence[str], list[range]]:
-        """What is run: whole passages, or where the method must be told which token is read, each passage up to each such token."""
+        """Passages to run, configurations, and readouts of each.
+
+        A method that acts at the last token of a prompt gets each passage once per readout, cut
+        after it, since its treatment depends on the token that is read.
+        """
         if self.method.reads_any_token:
             return list(passages), configurations, [passage.readouts for passage in passages]
         alone = [part for passage in passages for part in passage.read_alone()]
@@ -176,7 +181,7 @@ class Answering:
     def _answers(
         self, passages: Sequence[Passage], configurations: Sequence[str], readouts: Sequence[range]
     ) -> Iterator[Mixed]:
-        """Number of the readout, counted over all passages, configuration and logits of each answer."""
+        """Number of the readout over all passages, configuration and logits of each answer."""
         starts = np.cumsum([0, *(len(each) for each in readouts)])
         pieces = self._pieces(readouts, len(configurations))
         with self._reading(passages):
@@ -207,7 +212,7 @@ class Answering:
         )
 
     def _pieces(self, readouts: Sequence[range], configurations: int) -> list[_Piece]:
-        """Long continuations are read out in several pieces, so that their logits stay within the budget."""
+        """Split long continuations, so that the logits of a piece stay within the budget."""
         vocabulary = int(self.pair.recipient.config.vocab_size)
         most = max(1, self.engine.budget.logits // (vocabulary * configurations))
         return [
@@ -219,7 +224,7 @@ class Answering:
     def _treatments(
         self, passages: Sequence[Passage], configuration: Configuration
     ) -> list[Treatments]:
-        """What is done under a configuration, once per draw of a random method."""
+        """Treatments under a configuration, once per draw of a random method."""
         prompts = [passage.prompt for passage in passages]
         if not isinstance(configuration, Graft):
             return [graft_treatments(self.pair, prompts, configuration)]
@@ -237,27 +242,30 @@ class Answering:
     ) -> Treatments:
         if self.continuation == "lt":
             return treated(draw, self.pair, prompts, graft)
-        rest = treated(draw, self.pair, prompts, _REST[self.continuation])
+        rest = treated(draw, self.pair, prompts, _LATER[self.continuation])
         if draw.reads_any_token:
-            own = treated(draw, self.pair, prompts, graft)
+            leading = treated(draw, self.pair, prompts, graft)
         else:
-            own = [
-                self._told_apart(draw, p, graft, later)
+            leading = [
+                self._treated_alone(draw, p, graft, later)
                 for p, later in zip(passages, rest, strict=True)
             ]
         return [
             (*a[: p.lead + 1], *b[p.lead + 1 :])
-            for p, a, b in zip(passages, own, rest, strict=True)
+            for p, a, b in zip(passages, leading, rest, strict=True)
         ]
 
-    def _told_apart(
+    def _treated_alone(
         self,
         draw: InterventionLocalizer,
         passage: Passage,
         graft: Graft,
         later: Sequence[Treatment],
     ) -> Sequence[Treatment]:
-        """What a method that looks at the last token does: where it can do nothing at a later one, what is done to later ones."""
+        """Treatment of one passage by a method that acts at the last token.
+
+        Where the method cannot act at a later token, that token gets the treatment of later ones.
+        """
         try:
             return treated(draw, self.pair, [passage.prompt], graft)[0]
         except NotApplicableError:
@@ -271,13 +279,14 @@ def _numbered(chunk: Answers, first: torch.Tensor) -> Answers:
 
 
 def _check_regions(passages: Sequence[Passage], graft: Graft) -> None:
-    """Refuse a graft that names what a passage does not have, whatever the method would make of it."""
+    """Refuse a graft with a region that a passage lacks, whether or not the method looks at it."""
     named = frozenset[str]().union(*(term.positions.regions() for term in graft.terms))
     for passage in passages:
         if missing := sorted(named - passage.encoded.regions.keys() - {"ALL", "NONE"}):
             raise RegionError(
-                f"graft '{graft}' names {' and '.join(missing)}, which {passage.source.label} does not have: the task says nothing of it, "
-                "or it was cut off with the beginning of the context; graft LT, ALL or NONE there"
+                f"graft '{graft}' names {' and '.join(missing)}, which {passage.source.label} does "
+                "not have: its row does not place it, or it was cut off with the beginning of the "
+                "context; graft LT, ALL or NONE there"
             )
 
 
@@ -290,15 +299,15 @@ def _score(scored: dict[str, np.ndarray], first: int) -> TokenScore:
 
 
 def require_intervention(localizer: object) -> InterventionLocalizer:
-    """A method that can answer under a graft.
+    """Refuse a method that ranks sites and does not intervene.
 
     Raises:
-        InputError: It ranks sites instead.
+        InputError: It ranks sites.
     """
     if not isinstance(localizer, InterventionLocalizer):
         name = getattr(localizer, "name", localizer)
         raise InputError(
-            f"localizer {name!r} ranks sites and says nothing of the model's outputs; give one that intervenes, such as dynamic_graft, or "
-            "rank with kgbench eval --suite budget"
+            f"localizer {name!r} ranks sites and does not change the model's outputs; give one "
+            "that intervenes, such as dynamic_graft, or rank with kgbench eval --suite budget"
         )
     return localizer

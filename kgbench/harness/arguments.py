@@ -1,4 +1,4 @@
-"""What ``--model_args`` may say to our model."""
+"""Model arguments of `--model kgbench`."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ CONTINUATIONS: Mapping[str, str] = {
     "none": "as where nothing is grafted",
     "all": "as where everything is grafted",
 }
-"""How tokens of the continuation are treated that predict further ones."""
+"""Treatment of tokens of the continuation that predict further ones."""
 
 _OTHERS = ("max_batch_size", "model")
-"""What ours has no use for: batches are cut by a budget of tokens, and `model` names lm-eval's folder of results."""
+"""Ignored: batches are cut by a budget of tokens, and `model` names lm-eval's folder."""
 
 _WORDS = ("localizer", "graft", "continuation")
-"""Arguments that can be the word none, which lm-eval reads as no value where it splits a text itself."""
+"""Arguments that can be the word none, which lm-eval turns into None where it splits a text."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """The model arguments, checked; where one is left out, as `kgbench eval` has it."""
+    """The model arguments, checked; the defaults are those of `kgbench eval`."""
 
     pair: str | None = None
     """A pair of the catalog; otherwise `pretrained` and `donor` are given."""
     pretrained: str | None = None
     """Directory or Hub id of the recipient."""
     donor: Mapping[str, str] = field(default_factory=dict)
-    """Directory or Hub id of each donor; a text alone is the donor `sft`."""
+    """Directory or Hub id of each donor; a single text is the donor `sft`."""
     localizer: str = "dynamic_graft"
     localizer_args: Mapping[str, str] = field(default_factory=dict)
     graft: str | None = None
-    """A graft expression, `PRE` or `SFT`; tasks of effects bring their own."""
+    """A graft expression, `PRE` or `SFT`; tasks of effects have their own."""
     continuation: str = "lt"
     """A key of `CONTINUATIONS`."""
     dtype: str | None = None
@@ -47,9 +47,9 @@ class Arguments:
     attention: str = "auto"
     executor: str = "auto"
     batch_size: int | None = None
-    """Most prompts in one forward; by default a budget of tokens."""
+    """Maximum number of prompts in a forward; by default a budget of tokens."""
     max_length: int | None = None
-    """Most tokens that the model reads; by default what its configuration says."""
+    """Maximum number of tokens; by default the limit in the model's configuration."""
     seed: int = 0
 
 
@@ -57,18 +57,18 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
     """Check model arguments.
 
     Args:
-        given: As lm-eval has read them: texts, numbers and flags, objects where they came as JSON.
+        given: As lm-eval parsed them: texts, numbers and flags; objects where given as JSON.
 
     Raises:
         UnknownNameError: There is no such argument.
-        InputError: The value of one is none that it can have.
+        InputError: A value is not valid.
         GraftSyntaxError: The graft does not parse.
     """
     for name in _WORDS:
         if name in given and given[name] is None:
             raise InputError(
-                f"{name} has no value: where model arguments are one text, as in a --config file, lm-eval reads the word none so; "
-                "give them as a mapping"
+                f"{name} has no value: in model arguments given as one text, as in a --config "
+                "file, lm-eval turns the word none into no value; give them as a mapping"
             )
     values = {
         name: value for name, value in given.items() if name not in _OTHERS and value is not None
@@ -91,7 +91,8 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
     for name, value in values.items():
         if name not in readers and isinstance(value, bool | float):
             raise InputError(
-                f"{name}={value}: lm-eval has read a number or a flag there; give the model arguments as JSON, with quotes"
+                f"{name}={value}: lm-eval parsed this as a number or a flag; give the model "
+                "arguments as JSON, with quotes"
             )
     read: dict[str, Any] = {
         name: readers[name](name, value) if name in readers else str(value)
@@ -109,7 +110,7 @@ def _check(arguments: Arguments) -> None:
         )
     if arguments.pretrained is not None and not arguments.donor:
         raise InputError(
-            "the finetuned checkpoint is missing: give donor=PATH beside pretrained in --model_args"
+            "the finetuned checkpoint is missing: give donor=PATH with pretrained in --model_args"
         )
     if arguments.continuation not in CONTINUATIONS:
         raise UnknownNameError("continuation", arguments.continuation, CONTINUATIONS)
@@ -132,7 +133,8 @@ def _pairs(name: str, value: Any) -> dict[str, str]:
     parts = [part.partition("=") for part in str(value).split(";") if part.strip()]
     if not all(key.strip() and given.strip() for key, _, given in parts):
         raise InputError(
-            f"{name}={value}: expected NAME=VALUE, several with semicolons, such as {name}=draws=16;window=3"
+            f"{name}={value}: expected NAME=VALUE, several with semicolons, such as "
+            f"{name}=draws=16;window=3"
         )
     return {key.strip(): given.strip() for key, _, given in parts}
 

@@ -1,4 +1,4 @@
-"""The task of effects: sufficiency and necessity of the pathways in one table of lm-eval."""
+"""lm-eval task of effects: sufficiency and necessity of the pathways in one table."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from kgbench.stats import LEVEL
 __all__ = ["EffectsTask"]
 
 PATHS = ("FE", "LT", "FE+LT")
-"""What the effects are of."""
+"""Pathways whose effects are estimated."""
 
 CONFIGURATIONS = (*BASELINES, "ALL", *PATHS, *(complement(path) for path in PATHS))
-"""What is run on every document, in one forward."""
+"""Configurations of every document, run in one forward."""
 
 EFFECTS: Mapping[str, Callable[..., Estimate]] = {
     "sufficiency": sufficiency,
@@ -36,14 +36,17 @@ EFFECTS: Mapping[str, Callable[..., Estimate]] = {
 }
 
 PARTS = ("", "_stderr", "_low", "_high")
-"""Of each effect: the estimate, and the ends of its 95 % interval. lm-eval has no standard error for metrics of others, so one is given:
-half the interval's width over that of a standard normal one."""
+"""Metrics of each effect: the estimate, its standard error, and the ends of its 95 % interval.
+
+lm-eval has no standard error for custom metrics, so it is a metric: half the width of the interval,
+over that of a standard normal one.
+"""
 
 _LOG = logging.getLogger(__name__)
 
 
 class EffectsTask(ConfigurableTask):
-    """Each document asks for all pathway configurations at once; only `--model kgbench` can answer that.
+    """Each document requests all pathway configurations; only `--model kgbench` answers them.
 
     The YAML's `metadata` may hold `kgbench_metric`, the metric of the ratios, by default `top5`.
 
@@ -52,9 +55,11 @@ class EffectsTask(ConfigurableTask):
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        own = {key: value for key, value in config.items() if key != "class"}
-        # lm-eval looks up metrics that it does not know in the network, unless the task says that it makes its own.
-        super().__init__(config={**own, "output_type": "loglikelihood", "process_results": _unused})
+        known = {key: value for key, value in config.items() if key != "class"}
+        # Without `process_results` in its config, lm-eval looks unknown metrics up in the network.
+        super().__init__(
+            config={**known, "output_type": "loglikelihood", "process_results": _unused}
+        )
         self.metric = check_metric(
             str((self.config.metadata or {}).get("kgbench_metric", DEFAULT_METRIC))
         )
@@ -73,14 +78,18 @@ class EffectsTask(ConfigurableTask):
     def process_results(
         self, doc: Mapping[str, Any], results: Sequence[Mapping[str, TokenScore]]
     ) -> dict[str, Any]:
-        """The document's score under each configuration that the method can express, and for each effect those that it is made of."""
+        """Score under each configuration that the method can express; scores of each effect."""
         scores = {label: self._score(answer) for label, answer in results[0].items()}
         means = {f"{self.metric}_{label}": float(value) for label, value in scores.items()}
-        made_of = {label: [scores[each] for each in (*BASELINES, label)] for label in scores}
+        effect_scores = {label: [scores[each] for each in (*BASELINES, label)] for label in scores}
         effects = {name: _measured(effect, path) for name, (effect, path, _) in _names().items()}
         return {
             **means,
-            **{name: made_of[label] for name, label in effects.items() if label in made_of},
+            **{
+                name: effect_scores[label]
+                for name, label in effects.items()
+                if label in effect_scores
+            },
         }
 
     def aggregation(self) -> dict[str, Callable[[list[Any]], float]]:
@@ -89,7 +98,7 @@ class EffectsTask(ConfigurableTask):
         return {**means, **{name: partial(_aggregate, *parts) for name, parts in _names().items()}}
 
     def higher_is_better(self) -> dict[str, bool]:
-        """Whether more of a metric is better."""
+        """Whether a higher value of a metric is better."""
         means = {f"{self.metric}_{label}": self.metric != "log_rank" for label in CONFIGURATIONS}
         return {**means, **dict.fromkeys(_names(), True)}
 
@@ -104,7 +113,7 @@ class EffectsTask(ConfigurableTask):
 
 
 def _names() -> dict[str, tuple[str, str, str]]:
-    """Effect, path and part of each of the effects' metrics."""
+    """Effect, path and part of each metric of an effect."""
     return {
         f"{effect}_{path}{part}": (effect, path, part)
         for path in PATHS
@@ -114,12 +123,12 @@ def _names() -> dict[str, tuple[str, str, str]]:
 
 
 def _measured(effect: str, path: str) -> str:
-    """The configuration that an effect of a path is measured by."""
+    """The configuration that an effect of a path compares with the baselines."""
     return path if effect == "sufficiency" else complement(path)
 
 
 def _aggregate(effect: str, path: str, part: str, documents: list[list[float | bool]]) -> float:
-    """A number of an effect; NaN, which lm-eval prints as such and a group's mean keeps, where it is undefined."""
+    """A metric of an effect; NaN where it is undefined, which lm-eval prints and groups keep."""
     figure = _figure(effect, path, isinstance(documents[0][0], bool), tuple(map(tuple, documents)))
     if figure.value is None or figure.low is None or figure.high is None:
         if not part:
@@ -133,9 +142,9 @@ def _aggregate(effect: str, path: str, part: str, documents: list[list[float | b
 def _figure(
     effect: str, path: str, hits: bool, documents: tuple[tuple[float | bool, ...], ...]
 ) -> Estimate:
-    """An effect with its interval; kept, since each of its parts is a metric of its own for lm-eval."""
+    """An effect with its interval; cached, since lm-eval aggregates each part separately."""
     labels = (*BASELINES, _measured(effect, path))
-    kind = bool if hits else float  # told apart, since equal numbers of either kind are one key
+    kind = bool if hits else float  # part of the key: True == 1.0, but the estimates differ
     scores: dict[str, np.ndarray] = {
         label: np.array([document[i] for document in documents], kind)
         for i, label in enumerate(labels)
@@ -144,4 +153,4 @@ def _figure(
 
 
 def _unused(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Any]:
-    raise AssertionError("the class makes its own results")
+    raise AssertionError("EffectsTask.process_results is called instead")

@@ -18,7 +18,7 @@ from kgbench.harness.arguments import CONTINUATIONS
 __all__ = ["launch"]
 
 OPTION = "--continuation"
-"""The one option of ours; all others are lm-eval's."""
+"""The one option of kgbench; all others are lm-eval's."""
 
 
 def launch(arguments: Sequence[str]) -> int:
@@ -31,7 +31,7 @@ def launch(arguments: Sequence[str]) -> int:
         The exit status.
 
     Raises:
-        InputError: lm-eval is not installed, or `--continuation` has no value that it can have.
+        InputError: lm-eval is not installed, or the value of `--continuation` is not valid.
     """
     register()
     from lm_eval._cli.harness import HarnessCLI
@@ -39,7 +39,7 @@ def launch(arguments: Sequence[str]) -> int:
 
     setup_logging()
     rest, continuation = _own_option(list(arguments))
-    with _called("kgbench lm-eval", rest):
+    with _process_arguments("kgbench lm-eval", rest):
         parser = HarnessCLI()
         try:
             parsed = parser.parse_args()
@@ -47,17 +47,17 @@ def launch(arguments: Sequence[str]) -> int:
             return int(done.code or 0)
         if hasattr(parsed, "include_path"):
             _settle(parsed, {} if continuation is None else {"continuation": continuation})
-        with _told():
+        with _user_errors():
             parser.execute(parsed)
     return 0
 
 
 def _settle(parsed: Any, own: Mapping[str, str]) -> None:
-    """Put our tasks on the path, and for our model its arguments and defaults where lm-eval expects them.
+    """Put the shipped tasks on the path; place arguments of the model where lm-eval expects them.
 
     Args:
         parsed: lm-eval's options.
-        own: Model arguments from options of ours.
+        own: Model arguments from kgbench's option.
     """
     config = _config(parsed)
     named = parsed.include_path or config.get("include_path")
@@ -65,26 +65,24 @@ def _settle(parsed: Any, own: Mapping[str, str]) -> None:
     for folder in folders:
         if not Path(folder).is_dir():
             raise InputError(f"--include_path {folder}: there is no such folder")
-    parsed.include_path = [
-        str(tasks_path()),
-        *folders,
-    ]  # lm-eval takes one from the command line, but a list from Python
+    # lm-eval's parser takes one folder; the task manager behind it takes a list.
+    parsed.include_path = [str(tasks_path()), *folders]
     if (getattr(parsed, "model", None) or config.get("model")) != MODEL:
         if own:
             raise InputError(f"{OPTION} is for --model kgbench; other models have no graft")
         return
     given = {**_arguments(getattr(parsed, "model_args", None) or config.get("model_args")), **own}
-    for name in ("device", "batch_size"):  # lm-eval hands these to the model by themselves
-        among = given.pop(name, None)
-        if getattr(parsed, name, None) is None and (among is not None or name not in config):
-            setattr(parsed, name, "auto" if among is None else str(among))
+    for name in ("device", "batch_size"):  # lm-eval passes these to the model separately
+        value = given.pop(name, None)
+        if getattr(parsed, name, None) is None and (value is not None or name not in config):
+            setattr(parsed, name, "auto" if value is None else str(value))
     if "pair" in given:
-        given.setdefault("model", given["pair"])  # what lm-eval calls the folder of results
+        given.setdefault("model", given["pair"])  # lm-eval names the folder of results by it
     parsed.model_args = given
 
 
 def _arguments(given: Any) -> dict[str, Any]:
-    """Model arguments as a mapping; lm-eval reads one text so itself."""
+    """Model arguments as a mapping, parsed as lm-eval parses one text."""
     from lm_eval.utils import simple_parse_args_string
 
     return (
@@ -109,7 +107,7 @@ def _own_option(arguments: list[str]) -> tuple[list[str], str | None]:
 
 
 def _config(parsed: Any) -> Mapping[str, Any]:
-    """What lm-eval's own `--config` says, which its options overrule.
+    """Content of lm-eval's `--config`, which its options override.
 
     Raises:
         InputError: It does not read.
@@ -129,11 +127,11 @@ def _config(parsed: Any) -> Mapping[str, Any]:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Tell a user's mistake in a line where lm-eval shows its own code.
+def _user_errors() -> Iterator[None]:
+    """Turn lm-eval's errors on a user's mistake into errors of one line.
 
     Raises:
-        InputError: lm-eval's reading of its options refuses something, or another model was given a task of effects.
+        InputError: lm-eval refuses an option, or another model was given a task of effects.
     """
     try:
         yield
@@ -146,13 +144,13 @@ def _told() -> Iterator[None]:
         if error.name != REQUEST:
             raise
         raise InputError(
-            "tasks of effects need --model kgbench: other models answer as themselves alone"
+            "tasks of effects need --model kgbench: other models have no grafts"
         ) from error
 
 
 @contextmanager
-def _called(name: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Have lm-eval, which reads the process's own arguments, see others."""
+def _process_arguments(name: str, arguments: Sequence[str]) -> Iterator[None]:
+    """Replace the arguments of the process, which lm-eval parses."""
     before, sys.argv = sys.argv, [name, *arguments]
     try:
         yield

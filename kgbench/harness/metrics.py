@@ -9,9 +9,9 @@ __all__ = ["TokenScore", "process_results"]
 
 
 class TokenScore(tuple[float, bool]):
-    """Log-probability of a continuation (nats) and whether it is greedy, as lm-eval's tasks read it.
+    """Log-probability of a continuation (nats), and whether it is greedy.
 
-    The subclass carries figures of the first token for kgbench's tasks; other tasks see a pair.
+    lm-eval's tasks read such a pair; figures of the first token are attributes for kgbench's.
     """
 
     rank: int

@@ -37,17 +37,18 @@ _LOG = logging.getLogger(__name__)
 
 @register_model("kgbench")
 class KgbenchLM(TemplateLM):
-    """A model pair under a graft, as a localizer sees it.
+    """A model pair that answers under a graft of a localizer.
 
-    Each request's context and continuation are one row of tokens. The token that predicts the first token of the continuation is LT; how
-    the later ones are treated, `continuation` says. Regions other than LT and BOS come from the task's rows.
+    Context and continuation of a request are one row of tokens. LT is the token that predicts the
+    first token of the continuation; the model argument `continuation` is the treatment of later
+    ones. Regions other than LT and BOS come from the task's rows.
 
     Args:
         **given: Model arguments, see `Arguments`.
 
     Raises:
-        InputError: An argument is wrong, or a checkpoint does not load; on answering, somebody else's localizer has changed the models
-            or the process.
+        InputError: An argument is wrong, or a checkpoint does not load; on answering, a third-party
+            localizer changed the models or the process.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -85,7 +86,7 @@ class KgbenchLM(TemplateLM):
         ]
 
     def kgbench_configurations(self, requests: list[Instance]) -> list[dict[str, TokenScore]]:
-        """Scores of continuations under each configuration that the requests ask for and the method can express, all in one run."""
+        """Scores by configuration: those requested that the method can express, in one run."""
         passages = [self._passage(request) for request in self._checked(requests)]
         return self._scores(
             passages,
@@ -96,7 +97,10 @@ class KgbenchLM(TemplateLM):
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """Log-likelihoods (nats) of whole texts in windows of the model's length; the token before a window is its LT."""
+        """Log-likelihoods (nats) of whole texts in windows of the model's length.
+
+        LT of a window is the token before it.
+        """
         windows = [
             (i, window)
             for i, request in enumerate(self._checked(requests))
@@ -143,19 +147,20 @@ class KgbenchLM(TemplateLM):
         end = self.pair.tokenizer.eos_token_id
         if end is None:
             raise InputError(
-                f"the tokenizer of {self.pair.name} names no token that ends a text, which lm-eval needs; set its eos_token"
+                f"the tokenizer of {self.pair.name} has no token that ends a text, which lm-eval "
+                "needs; set its eos_token"
             )
         return int(end)
 
     @property
     def prefix_token_id(self) -> int:
-        """Id of the token that stands for an empty context: BOS where there is one."""
+        """Id of the token in place of an empty context: BOS where there is one."""
         begin = self.pair.tokenizer.bos_token_id
         return int(begin) if begin is not None else self.eot_token_id
 
     @cached_property
     def max_length(self) -> int:
-        """Most tokens that the model reads."""
+        """Maximum number of tokens."""
         most, asked = (
             int(resolve_max_length(self.pair.recipient.config, self.pair.tokenizer)),
             self.arguments.max_length,
@@ -167,21 +172,22 @@ class KgbenchLM(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **_: Any
     ) -> list[int]:
-        """Token ids of a text, as lm-eval's own Hugging Face model reads it."""
+        """Token ids of a text, as lm-eval's Hugging Face model encodes it."""
         return self.reader.ids(string, add_special_tokens)
 
     @property
     def tokenizer_name(self) -> str:
-        """What lm-eval tells request caches apart by."""
+        """Identifier of the tokenizer in the keys of lm-eval's request cache."""
         return self.pair.tokenizer_hash
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """A conversation as the tokenizer's chat template writes it; without the system's message where the template takes none."""
+        """A conversation in the chat template, without the system message if it takes none."""
         if not self.pair.tokenizer.chat_template:
             raise InputError(
-                f"the tokenizer of {self.pair.name} has no chat template; leave --apply_chat_template out"
+                f"the tokenizer of {self.pair.name} has no chat template; "
+                "leave --apply_chat_template out"
             )
         write = partial(
             self.pair.tokenizer.apply_chat_template,
@@ -197,21 +203,20 @@ class KgbenchLM(TemplateLM):
                 raise InputError(
                     f"the chat template of {self.pair.name} refuses the conversation: {error}"
                 ) from error
-            _LOG.warning(
-                "the chat template takes no message of the system, which is left out: %s", error
-            )
+            _LOG.warning("the chat template takes no system message, which is left out: %s", error)
             return str(write(others))
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
-        """Refuse lm-eval's cache of answers, which tells neither models nor grafts apart."""
+        """Refuse lm-eval's cache of answers, whose key holds neither model nor graft."""
         if cache_hook.dbdict is not None:
             raise InputError(
-                "--use_cache is refused: it knows answers by their text alone, and would give those of one graft as another's"
+                "--use_cache is refused: its key is the text of a request alone, so that it would "
+                "return the answers of one graft for another"
             )
         super().set_cache_hook(cache_hook)
 
     def get_model_info(self) -> dict[str, Any]:
-        """What lm-eval's results say of the model: the pair with its fingerprint, the localizer, the graft."""
+        """Entries of lm-eval's results: the pair with its fingerprint, the localizer, the graft."""
         hashes = self.pair.weight_hashes
         joined = "\n".join(
             [
@@ -245,13 +250,14 @@ class KgbenchLM(TemplateLM):
         quiet: bool = False,
         partly: bool = False,
     ) -> list[dict[str, TokenScore]]:
-        """Scores by configuration; task by task, so that what a method learns does not depend on what else is run.
+        """Scores by configuration; methods are fitted on each task alone, whatever else is run.
 
         Args:
             passages: Contexts with continuations.
-            configurations: What is asked.
+            configurations: Graft expressions, `PRE` or `SFT`.
             quiet: Show no progress.
-            partly: Leave out, with a warning, what the method cannot express; otherwise that is an error.
+            partly: Warn of configurations that the method cannot express, and leave them out; by
+                default they are an error.
         """
         found: list[dict[str, TokenScore]] = [{} for _ in passages]
         with tqdm(
@@ -276,7 +282,7 @@ class KgbenchLM(TemplateLM):
         return found
 
     def _ends(self) -> frozenset[int]:
-        """Tokens that end a text: the tokenizer's, and those that the models' own settings for generation name."""
+        """Tokens that end a text: the tokenizer's, and those of the models' generation settings."""
         settings = [
             model.generation_config for model in (self.pair.recipient, *self.pair.donors.values())
         ]
@@ -286,7 +292,8 @@ class KgbenchLM(TemplateLM):
     def _graft(self) -> str:
         if self.arguments.graft is None:
             raise InputError(
-                "which graft? Give --model_args graft=FE+LT or another expression; graft=PRE or graft=SFT for a model by itself"
+                "which graft? Give --model_args graft=FE+LT or another expression; graft=PRE or "
+                "graft=SFT for a model by itself"
             )
         return self.arguments.graft
 
@@ -331,7 +338,7 @@ def _refuse_stale(documents: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _by_task(sources: Sequence[Source]) -> Iterable[list[int]]:
-    """The numbers of each task's requests."""
+    """Numbers of each task's requests."""
     found: dict[str, list[int]] = {}
     for i, source in enumerate(sources):
         found.setdefault(source.task, []).append(i)

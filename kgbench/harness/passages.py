@@ -19,30 +19,30 @@ Regions = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a request comes from."""
+    """The document of a request."""
 
     task: str
     document: Mapping[str, Any]
-    """The task's row. Ours say under `query` and `spans` where the regions of the bare query are, and have a `fingerprint`."""
+    """The task's row; kgbench's have a `fingerprint`, a `query` and `spans` of its regions."""
     number: int | None = None
 
     @property
     def label(self) -> str:
-        """What the document is called in messages."""
+        """Name of the document in messages."""
         return (
             f"document {self.document['id'] if self.is_ours else self.number} of task {self.task!r}"
         )
 
     @property
     def is_ours(self) -> bool:
-        """Whether the row is one of kgbench's; others may have columns of the same names that mean something else."""
+        """Whether kgbench made the row; in others, columns of these names may mean anything."""
         return {"fingerprint", "id", "prompt", "query", "spans"} <= self.document.keys()
 
 
 def _prompt(
     context: str, continuation: str, spans: Mapping[str, tuple[int, int]], source: Source
 ) -> Prompt:
-    """What stands for a passage wherever prompts are asked for; named as in `kgbench eval` where the row is ours."""
+    """A passage as a prompt, named as in `kgbench eval` where kgbench made the row."""
     row = source.document
     name, identifier = (
         (row["prompt"], row["id"])
@@ -54,26 +54,26 @@ def _prompt(
 
 @dataclass(frozen=True)
 class Passage:
-    """A context and its continuation as a model reads them."""
+    """A context and its continuation as tokens."""
 
     source: Source
     prompt: Prompt
     encoded: Encoded
-    """Ids without the last token of the continuation, which predicts nothing that is asked for, and the regions."""
+    """Regions, and ids without the last token of the continuation, whose prediction is unused."""
     lead: int
-    """The token that predicts the first token of the continuation: the last token LT of the prompt."""
+    """Index of LT, the last token of the prompt; it predicts the first of the continuation."""
     targets: tuple[int, ...]
     """Ids of the continuation; the first is predicted at `lead`."""
     before: tuple[int, ...] = ()
-    """Ids of blanks at the end of the context that are scored with the continuation, as lm-eval has it; predicted before `lead`."""
+    """Ids of blanks at the end of the context, which lm-eval scores with the continuation."""
 
     @property
     def readouts(self) -> range:
-        """The tokens that predict the blanks and the continuation."""
+        """Indices of the tokens that predict the blanks and the continuation."""
         return range(self.lead - len(self.before), self.lead + len(self.targets))
 
     def lead_everywhere(self) -> Passage:
-        """The same with all later predicting tokens counted to LT."""
+        """The same with all later readouts in LT."""
         return self._with(self.encoded.ids, tuple(range(self.lead, len(self.encoded.ids))))
 
     def without_continuation(self) -> Passage:
@@ -82,7 +82,10 @@ class Passage:
         return replace(alone, prompt=replace(self.prompt, target=""), targets=(), before=())
 
     def read_alone(self) -> Iterator[tuple[Passage, int]]:
-        """For each token that is read out, the passage up to it, as another prompt in which it is the last, and LT is in it."""
+        """For each readout, the passage cut after it, as another prompt, and the readout.
+
+        The cut passage ends with LT at the earliest, so that a method finds its last token.
+        """
         for token in self.readouts:
             end = max(token, self.lead)
             last = tuple(t for t in self.encoded.regions["LT"] if t <= end)
@@ -90,7 +93,7 @@ class Passage:
             yield replace(self._with(self.encoded.ids[: end + 1], last), prompt=prompt), token
 
     def extended(self, token: int) -> Passage:
-        """The same after one more token was generated."""
+        """The same with one more generated token."""
         prompt = replace(self.prompt, target=f"{self.prompt.target} {token}")
         return replace(
             self, prompt=prompt, encoded=replace(self.encoded, ids=(*self.encoded.ids, token))
@@ -108,7 +111,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class _Read:
-    """A text as tokens."""
+    """Tokens of a text."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]
@@ -116,12 +119,12 @@ class _Read:
 
 
 class Reader:
-    """Reads requests as lm-eval's own Hugging Face model does, to the token.
+    """Encodes requests exactly as lm-eval's Hugging Face model does.
 
     Args:
         tokenizer: A fast tokenizer.
-        prefix: Id of the token that an empty context is replaced by.
-        max_length: Most tokens that the model reads; longer texts lose their beginning.
+        prefix: Id of the token in place of an empty context.
+        max_length: Maximum number of tokens; longer texts lose their beginning.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prefix: int, max_length: int) -> None:
@@ -129,19 +132,22 @@ class Reader:
         self._prefix_text = str(tokenizer.decode(prefix))
 
     def ids(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
-        """Token ids; with special tokens unless told otherwise or the text begins with one."""
+        """Token ids; by default with special tokens, unless the text begins with one."""
         return self._read(text, add_special_tokens).ids
 
     def passage(self, context: str, continuation: str, source: Source) -> Passage:
-        """A context and the continuation that is scored after it.
+        """Encode a context and the continuation that is scored after it.
 
-        Blanks at the end of the context are read together with the continuation, as lm-eval does; the first token of the continuation is
-        the first one beyond them. Where the tokens of a context change with what follows, its own are taken, as lm-eval does, but not
-        where regions are known: there is no first token of the answer then.
+        As in lm-eval, blanks at the end of the context are encoded with the continuation, whose
+        first token is the first one beyond them; and where the tokens of the context depend on the
+        continuation, those of the context alone are taken. Where regions are known, the latter is
+        an error: no token would predict the first token of the answer.
 
         Raises:
-            InputError: The continuation has no tokens, or more than the model reads; or the task's query is not in the context.
-            RegionError: A region of the query cannot be located, or the context's tokens change with the continuation.
+            InputError: The continuation has no tokens, or more than the model reads; or the task's
+                query is not in the context.
+            RegionError: A region of the query cannot be located, or the context's tokens change
+                with the continuation.
         """
         if not context:
             rest = self.ids(continuation, add_special_tokens=False)
@@ -159,8 +165,8 @@ class Reader:
         spans = self._spans(context, source)
         if spans and whole.ids[: len(head)] != head:
             raise RegionError(
-                f"{source.label}: the tokens of the context are not a prefix of those of context and continuation {continuation!r}, "
-                "so there is no first token of the answer"
+                f"{source.label}: the tokens of the context are not a prefix of those of "
+                f"context and continuation {continuation!r}, so there is no first token of the answer"
             )
         ids = [*head, *whole.ids[len(head) :]]
         moved = len(context) > len(bare)
@@ -181,20 +187,20 @@ class Reader:
         )
 
     def tokens(self, head: Sequence[int], continuation: Sequence[int], source: Source) -> Passage:
-        """A continuation after a context, both given as tokens; it has no regions but LT."""
+        """A continuation after a context, both given as tokens; LT is the only region."""
         before, after = (" ".join(map(str, some)) for some in (head, continuation))
         return self._from_tokens(head, continuation, _prompt(before, after, {}, source), source)
 
     def context(self, context: str, room: int, source: Source) -> Passage:
-        """A context to go on from, with room for so many tokens.
+        """Encode a context for generation, with room for so many tokens.
 
         Raises:
             InputError: The model does not read so many tokens.
         """
         if room >= self.max_length:
             raise InputError(
-                f"{source.label} asks for {room} tokens, but the model reads at most {self.max_length} in all; "
-                "give fewer, as in --gen_kwargs max_gen_toks=16"
+                f"{source.label} asks for {room} tokens, but the model reads at most "
+                f"{self.max_length} in all; give fewer, as in --gen_kwargs max_gen_toks=16"
             )
         read = self._read(context)
         if not read.ids:
@@ -230,7 +236,7 @@ class Reader:
         )
 
     def _cut(self, passage: Passage) -> Passage:
-        """The passage without its last token, and without the beginning where it is too long."""
+        """Remove the last token, and the beginning where the passage is too long."""
         n, label = len(passage.targets) + len(passage.before), passage.source.label
         if n == 0:
             raise InputError(
@@ -238,12 +244,13 @@ class Reader:
             )
         if n > self.max_length:
             raise InputError(
-                f"{label}: the continuation has {n} tokens; the model reads at most {self.max_length}"
+                f"{label}: the continuation has {n} tokens; the model reads at most "
+                f"{self.max_length}"
             )
-        kept, regions, gone = _last(
+        kept, regions, removed = _last(
             passage.encoded.ids[:-1], passage.encoded.regions, self.max_length
         )
-        lead = passage.lead - gone
+        lead = passage.lead - removed
         encoded = Encoded(kept, {**regions, "LT": (lead,)}, passage.targets[0])
         return Passage(
             passage.source, passage.prompt, encoded, lead, passage.targets, passage.before
@@ -261,19 +268,22 @@ class Reader:
         )
         special = [bool(flag) for flag in encoding["special_tokens_mask"]]
         ids = list(encoding["input_ids"])
-        if ids and ids[0] == self.tokenizer.bos_token_id:  # a BOS written as text is not marked
+        if (
+            ids and ids[0] == self.tokenizer.bos_token_id
+        ):  # the mask leaves out a BOS written as text
             special[0] = True
         return _Read(ids, list(encoding["offset_mapping"]), special)
 
     def _spans(self, context: str, source: Source) -> dict[str, tuple[int, int]]:
-        """Characters of each region: those of the query where it stands last in the context. None where a row says nothing of regions."""
+        """Character spans of regions at the last occurrence of the query; empty without regions."""
         query, spans = source.document.get("query"), source.document.get("spans")
         if not isinstance(query, str) or not isinstance(spans, Mapping) or not context:
             return {}
         start = context.rfind(query)
         if start < 0:
             raise InputError(
-                f"{source.label}: its query {query!r} is not in the context, so that its regions are not known"
+                f"{source.label}: its query {query!r} is not in the context, so that its regions "
+                "are not known"
             )
         return {
             name: (span[0] + start, span[1] + start)
@@ -282,7 +292,7 @@ class Reader:
         }
 
     def _regions(self, context: str, read: _Read, source: Source, end: int) -> Regions:
-        """Tokens of the regions that a context of `end` tokens has, LT left out."""
+        """Tokens of each region of a context of `end` tokens, except LT."""
         found = {"BOS": (0,)} if read.special[0] else {}
         spans = self._spans(context, source)
         if not spans:
@@ -295,11 +305,11 @@ class Reader:
 
 
 def _last(ids: Sequence[int], regions: Regions, most: int) -> tuple[tuple[int, ...], Regions, int]:
-    """The last tokens, the regions that are whole among them, and how many tokens are gone."""
-    gone = max(0, len(ids) - most)
+    """The last tokens, the regions that are whole in them, and the number of removed tokens."""
+    removed = max(0, len(ids) - most)
     whole = {
-        name: tuple(token - gone for token in tokens)
+        name: tuple(token - removed for token in tokens)
         for name, tokens in regions.items()
-        if min(tokens) >= gone
+        if min(tokens) >= removed
     }
-    return tuple(ids[gone:]), whole, gone
+    return tuple(ids[removed:]), whole, removed

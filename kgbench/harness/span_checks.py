@@ -30,7 +30,7 @@ _SEPARATORS = ",;:،؛，；：、。"  # noqa: RUF001 (other scripts have marks
 """Marks of a sentence that are part of no word or name in it."""
 
 _QUOTES = {mark: kind for kind in ("'‘’‚‹›`", '"“”„«»', "*", "_") for mark in kind}  # noqa: RUF001
-"""Marks that open or close by their place. Any two of a kind pair, since languages differ in that."""
+"""Marks that open or close by their place; any two of a kind can pair, as languages differ."""
 
 _ABBREVIATIONS = " bros co corp dr etc feat inc jr ltd mr mrs ms mt no sr st vol vs "
 
@@ -85,7 +85,7 @@ def _ignored_spans(doc: Mapping[str, Any]) -> str | None:
         return f"{found}; the model would ignore them"
     if all(span is None for span in spans.values()):
         return None
-    return "they place regions in a column of text 'query', which is missing; the model would ignore them"
+    return "they place regions in a text 'query', which is missing; the model would ignore them"
 
 
 def _span_fault(doc: Mapping[str, Any], region: str, span: Any) -> str | None:

@@ -136,7 +136,7 @@ def validate_tasks(
         selected = _selected(names, include_path or tasks_path(), manager)
         if not selected and not checks.findings:
             raise InputError(
-                f"{include_path}: no tasks; expected files that end with .yaml and have a key 'task'"
+                f"{include_path}: no tasks; expected files that end with .yaml, with a key 'task'"
             )
         steps = [*selected, *loaded]
         for number, step in enumerate(steps):
@@ -165,7 +165,7 @@ def preview(name: str, number: int = 0, include_path: Path | None = None) -> dic
 
     Raises:
         UnknownNameError: There is no such task.
-        InputError: lm-eval is not installed, the task does not load or render, or has fewer documents.
+        InputError: lm-eval is not installed, or the task does not load or has fewer documents.
     """
     needs_lm_eval()
     with _quiet_lm_eval():
@@ -463,7 +463,7 @@ def _target_faults(
         head = heads[context.rstrip()]
         if whole[: len(head)] != head:
             faults[context, target] = (
-                f"the tokens of context and target {target!r} do not begin with those of the context"
+                f"the tokens of context and target {target!r} do not begin with the context's"
             )
         elif len(whole) == len(head):
             faults[context, target] = f"the target {target!r} has no token"
