@@ -20,7 +20,7 @@ from kgbench.testing import (
     assert_planted,
 )
 from kgbench.testing.assertions import FIELDS
-from kgbench.testing.undecided import Findings, collecting
+from kgbench.testing.undecided import CollectedClaims, collecting
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def apart() -> Iterator[None]:
         yield
 
 
-def found(act: Callable[[], None]) -> Findings:
+def found(act: Callable[[], None]) -> CollectedClaims:
     with collecting() as findings:
         act()
     return findings
@@ -142,7 +142,7 @@ def test_spellings(record: Record) -> None:
             {"sufficiency__eq": 0.9},
             "unknown operator of the bound 'sufficiency__eq': 'eq'. Known: ge, gt, le, lt",
         ),
-        (assert_localized, {"sufficiency": 0.9}, "names no operator: write sufficiency__ge"),
+        (assert_localized, {"sufficiency": 0.9}, "has no operator: write sufficiency__ge"),
         (assert_localized, {"sufficiency__ge": float("nan")}, "a bound is a finite number"),
         (assert_localized, {"prompt": "headlin"}, "Did you mean 'headline'"),
         (assert_localized, {"at": "R"}, "unknown configuration of this record: 'R'. Known: "),

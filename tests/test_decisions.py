@@ -204,7 +204,7 @@ def test_sentences() -> None:
     needs = "at most about 338 facts would decide it"
     assert (
         told(estimate(0.86, 0.78, 0.92), "ge", 0.9)
-        == f"{start} {figure} is not told from the bound .9 (ge); {needs}"
+        == f"{start} {figure} does not decide the bound .9 (ge); {needs}"
     )
     assert (
         told(estimate(0.86, 0.78, 0.92), "ge", 0.93)
@@ -226,7 +226,7 @@ def test_sentences() -> None:
         told(estimate(0.86, 0.78, 0.92), "ge", 0.5) == f"{start} {figure} keeps the bound .5 (ge)"
     )
     assert told(estimate(0.86, 0.78, 0.92), "ge", 0.86).endswith(
-        "on the bound, so that no number of facts can be said to decide it"
+        "on the bound, so that no number of facts would decide it"
     )
     few = "over 1 fact: fewer than 10 do not decide the bound .9 (ge); at most about 10 facts would decide it"
     assert told(estimate(1, 1, 1, 1), "ge", 0.9) == f"{start} 1 {few}"

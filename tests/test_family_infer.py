@@ -30,7 +30,7 @@ from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.reduced import random_model as reduced_model
 from kgbench.models.reduced import reduced_config
 from kgbench.testing import pico_tokenizer
-from kgbench.testing.proposal import COVERED, Proposal, propose, tried
+from kgbench.testing.proposal import COVERED, Proposal, propose, try_map
 from kgbench.training import finetuning_models
 from kgbench.training.finetuning_recipes import finetuning_recipe
 
@@ -147,7 +147,7 @@ def test_what_does_not_hold_is_named(component: str) -> None:
     """A component that is missing leaves weights that nothing grafts; the law that fails and the weights are named."""
     pair = tiny_pair("qwen3")
     lacking = {c: p for c, p in pair.family.inside.items() if c != component}
-    found = tried(
+    found = try_map(
         ModelPair(
             pair.name,
             pair.recipient,

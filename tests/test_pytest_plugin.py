@@ -18,7 +18,7 @@ from test_package import HEAVY
 
 from kgbench.errors import InputError
 from kgbench.pytest_plugin import summary
-from kgbench.pytest_plugin.fixtures import OPTIONS, _check_own, _own
+from kgbench.pytest_plugin.fixtures import OPTIONS, _check_fixtures, _note
 from kgbench.pytest_plugin.session import MANY, ONE, Given, Session, in_a_line, in_pytest_words
 from kgbench.pytest_plugin.summary import record_summaries
 from kgbench.records import Record, RecordStore
@@ -259,13 +259,13 @@ def test_fixtures_that_are_overridden(tmp_path: Path) -> None:
         and "Traceback" not in done.stdout
     )
     config = config_of(tmp_path, {}, {})
-    given = {name: _own(config, name, object()) for name in OPTIONS}
-    _check_own(config, given)
+    given = {name: _note(config, name, object()) for name in OPTIONS}
+    _check_fixtures(config, given)
     for name, option in OPTIONS.items():
         with pytest.raises(
             InputError, match=f"fixture '{name}' is overridden.*give --kgbench-{option} instead"
         ):
-            _check_own(config, {**given, name: object()})
+            _check_fixtures(config, {**given, name: object()})
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:

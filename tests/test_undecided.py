@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from sessions import SPREAD, counts, session, write
 
-from kgbench.testing.undecided import Findings, collecting, tell_undecided
+from kgbench.testing.undecided import CollectedClaims, collecting, report_undecided
 
 CONFTEST = """
 import fake_runs, pytest
@@ -62,7 +62,7 @@ class TestOfUnittest(unittest.TestCase):
 """
 
 MESSAGE = (
-    r"qa, LT: sufficiency \.29 \[\.\d\d, \.\d\d\] over 150 facts is not told from the bound \.31 \(ge\); "
+    r"qa, LT: sufficiency \.29 \[\.\d\d, \.\d\d\] over 150 facts does not decide the bound \.31 \(ge\); "
     r"at most about \d+ facts would decide it"
 )
 
@@ -219,5 +219,5 @@ def test_the_innermost_ends_first() -> None:
     with collecting() as outer:
         with collecting():
             pass
-        tell_undecided(["one"])
-    assert outer.undecided == ["one"] and Findings() != Findings()
+        report_undecided(["one"])
+    assert outer.undecided == ["one"] and CollectedClaims() != CollectedClaims()

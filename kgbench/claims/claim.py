@@ -12,7 +12,7 @@ from kgbench.numbers import figure_text
 from kgbench.records import Record
 from kgbench.testing import decide
 from kgbench.testing.decisions import sentence
-from kgbench.testing.undecided import tell_undecided
+from kgbench.testing.undecided import report_undecided
 
 __all__ = ["Claim"]
 
@@ -93,6 +93,6 @@ class Claim:
             sentence(decision, what) for decision in decisions if decision.outcome == "fails"
         ]:
             raise AssertionError("\n".join(failed))
-        tell_undecided(
+        report_undecided(
             [sentence(decision, what) for decision in decisions if decision.outcome == "undecided"]
         )

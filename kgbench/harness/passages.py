@@ -166,7 +166,7 @@ class Reader:
         if spans and whole.ids[: len(head)] != head:
             raise RegionError(
                 f"{source.label}: the tokens of the context are not a prefix of those of "
-                f"context and continuation {continuation!r}, so there is no first token of the answer"
+                f"context and continuation {continuation!r}, so that the answer has no first token"
             )
         ids = [*head, *whole.ids[len(head) :]]
         moved = len(context) > len(bare)

@@ -95,7 +95,7 @@ def task_files() -> dict[str, str]:
 
 
 def _common() -> Path:
-    """Folder of the hand-written files: within the package in a wheel, beside it in a checkout."""
+    """Folder of the hand-written files: in the package of a wheel, in the root of a checkout."""
     package = Path(__file__).parents[1]
     return next(path for path in (package / "tasks", package.parent / "tasks") if path.is_dir())
 

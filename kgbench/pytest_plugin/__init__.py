@@ -1,4 +1,4 @@
-"""The pytest plug-in: a model pair and its evaluation as fixtures, and claims that pass, fail or stay undecided.
+"""The pytest plug-in: a model pair and its evaluation as fixtures, and undecided claims.
 
 Every pytest session loads it where kgbench is installed, so that importing it loads nothing heavy.
 """

@@ -23,14 +23,14 @@ from kgbench.records import (
 from kgbench.stats import LEVEL, difference
 from kgbench.testing.decisions import FEWEST
 
-__all__ = ["Comparison", "compare", "saved_records"]
+__all__ = ["SavedComparison", "compare", "saved_records"]
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A record beside the saved one of the same question."""
+class SavedComparison:
+    """A record and the saved one of the same question."""
 
     saved: str
     """Folder of the saved record."""
@@ -45,13 +45,13 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """What to print."""
-        told = (
+        summary = (
             f"{len(self.moved) or 'none'} of {self.figures} figures moved"
             if self.figures
             else "there is no figure to compare"
         )
         return [
-            f"compared with {self.saved}: {told}",
+            f"compared with {self.saved}: {summary}",
             *(f"  {line}" for line in (*self.notes, *self.moved, *self.left_out)),
         ]
 
@@ -67,24 +67,26 @@ def saved_records(path: Path) -> list[StoredRecord]:
     with warnings.catch_warnings():
         warnings.simplefilter("error", DamagedRecordWarning)
         try:
-            found = list(RecordStore(path).scan())
+            records = list(RecordStore(path).scan())
         except DamagedRecordWarning as warning:
             raise InputError(f"--kgbench-compare-fail: {warning}") from None
-    if not found:
+    if not records:
         raise InputError(
-            f"--kgbench-compare-fail: no record in {str(path)!r}; give a folder that --kgbench-save wrote"
+            f"--kgbench-compare-fail: no record in {str(path)!r}; give a folder that "
+            "--kgbench-save wrote"
         )
-    return found
+    return records
 
 
-def compare(new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1) -> Comparison:
+def compare(new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1) -> SavedComparison:
     """Compare every configuration of every prompt with the saved record of the same question.
 
-    What moved is told at 95 % for all figures together: each has an interval at 1 - .05 / m (Bonferroni), m being their number.
+    A figure has moved if its interval at 1 - .05 / m (Bonferroni over m figures) leaves out 0.
 
     Args:
         new: The record and where it lies.
-        saved: Records. Of several that answer the question, those of the same facts and configurations come first, then the newest.
+        saved: Records. Of several that answer the question, those of the same facts and
+            configurations come first, then the newest.
         records: How many records of the session are compared.
 
     Raises:
@@ -94,7 +96,8 @@ def compare(new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1) 
     prompts = list(paired_prompts(new.facts(), old.facts(), new.record.identity.configurations))
     if not prompts:
         raise InputError(
-            f"--kgbench-compare-fail: {_told(new.record)} and the saved one in {str(old.path)!r} have no fact in common"
+            f"--kgbench-compare-fail: {_name(new.record)} and the saved one in {str(old.path)!r} "
+            "have no fact in common"
         )
     left_out: dict[str, list[str]] = {}
     figures = list(_figures(prompts, new.record.metric, left_out))
@@ -108,18 +111,19 @@ def compare(new: StoredRecord, saved: Sequence[StoredRecord], records: int = 1) 
         if not figure.low <= 0 <= figure.high:
             means = f"{number_text(float(theirs.mean()))} to {number_text(float(mine.mean()))}"
             moved.append(
-                f"{what}: {new.record.metric} from {means}, by {figure_text(figure.rounded())} over {figure.n} facts"
+                f"{what}: {new.record.metric} from {means}, by {figure_text(figure.rounded())} "
+                f"over {figure.n} facts"
             )
     absent = tuple(
         f"not compared, for {reason}: {'; '.join(what)}" for reason, what in left_out.items()
     )
-    return Comparison(str(old.path), tuple(moved), compared, absent, notes)
+    return SavedComparison(str(old.path), tuple(moved), compared, absent, notes)
 
 
 def _figures(
     prompts: Sequence[PairedPrompt], metric: str, left_out: dict[str, list[str]]
 ) -> Iterator[tuple[str, Array, Array]]:
-    """What can be compared: its name and the scores in both records; why other things cannot goes into `left_out`."""
+    """Name and scores in both records of each figure; reasons of others go to `left_out`."""
     for prompt in prompts:
         name, mine, theirs = prompt.name, prompt.first, prompt.second
         if mine.n < FEWEST:
@@ -138,31 +142,34 @@ def _figures(
 def _same_question(
     record: Record, saved: Sequence[StoredRecord]
 ) -> tuple[StoredRecord, tuple[str, ...]]:
-    """The saved record of the same method, prompts and data set, and what is to be said of it; its weights may be others."""
-    found = [other for other in saved if not _other_parts(record, other.record)]
-    if not found:
+    """The saved record of the same method, prompts and data set, with notes; weights may differ."""
+    matching = [other for other in saved if not _other_parts(record, other.record)]
+    if not matching:
         why = "; ".join(
             f"{other.path.name} has other {' and '.join(_other_parts(record, other.record))}"
             for other in saved
         )
         raise InputError(
-            f"--kgbench-compare-fail: no saved record answers the question of {_told(record)}; {why}"
+            "--kgbench-compare-fail: no saved record answers the question of "
+            f"{_name(record)}; {why}"
         )
-    taken = max(found, key=lambda other: _nearness(record, other.record))
+    taken = max(matching, key=lambda other: _nearness(record, other.record))
     notes = []
-    if len(found) > 1:
+    if len(matching) > 1:
         notes.append(
-            f"of {len(found)} saved records that answer the question, the one of {taken.record.provenance.time} was taken"
+            f"of {len(matching)} saved records that answer the question, the one of "
+            f"{taken.record.provenance.time} was taken"
         )
     if taken.record.identity.dataset.hash != record.identity.dataset.hash:
         notes.append(
-            f"data set {record.identity.dataset.name!r} has changed since: compared over the facts whose ids are in both"
+            f"data set {record.identity.dataset.name!r} has changed since: compared over the facts "
+            "whose ids are in both"
         )
     return taken, tuple(notes)
 
 
 def _other_parts(record: Record, other: Record) -> list[str]:
-    """What makes two records answer different questions."""
+    """Parts of the question in which two records differ."""
     ours, theirs = record.identity, other.identity
     same = {
         "facts": theirs.dataset.hash == ours.dataset.hash
@@ -175,7 +182,7 @@ def _other_parts(record: Record, other: Record) -> list[str]:
 
 
 def _nearness(record: Record, other: Record) -> tuple[bool, bool, bool, str]:
-    """The more alike two records are but for their weights, and then the newer the other is, the larger."""
+    """Sort key: likeness of two records apart from their weights, then the time of the other."""
     ours, theirs = record.identity, other.identity
     same_facts, same_grafts = (
         theirs.dataset.hash == ours.dataset.hash,
@@ -184,5 +191,5 @@ def _nearness(record: Record, other: Record) -> tuple[bool, bool, bool, str]:
     return same_facts, same_grafts, other.id != record.id, other.provenance.time
 
 
-def _told(record: Record) -> str:
+def _name(record: Record) -> str:
     return f"{record.identity.localizer.name} on {record.model}"

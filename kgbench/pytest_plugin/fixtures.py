@@ -1,4 +1,4 @@
-"""Fixtures: what is evaluated, and the record of it. Each lives as long as the session."""
+"""Fixtures of a session: model pair, facts, prompts, localizer, and the record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS: Mapping[str, str] = {
     "prompts": "prompt",
     "localizer": "localizer",
 }
-"""What makes each fixture what it is."""
+"""Option that determines each fixture."""
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def model_pair(pytestconfig: pytest.Config) -> ModelPair:
     """The model pair that the options name, loaded once per process."""
     with in_a_line():
         session = session_of(pytestconfig)
-        pair = _own(pytestconfig, "model_pair", session.pair())
+        pair = _note(pytestconfig, "model_pair", session.pair())
         if session.watch is not None:
             session.watch.add(pair)
         return pair
@@ -46,29 +46,29 @@ def model_pair(pytestconfig: pytest.Config) -> ModelPair:
 def facts(pytestconfig: pytest.Config) -> Dataset:
     """The facts that the donor learned, as many as --kgbench-limit allows."""
     with in_a_line():
-        return _own(pytestconfig, "facts", session_of(pytestconfig).facts)
+        return _note(pytestconfig, "facts", session_of(pytestconfig).facts)
 
 
 @pytest.fixture(scope="session")
 def prompts(pytestconfig: pytest.Config) -> list[Prompt]:
     """The facts in each evaluation prompt: all of the first, then all of the next."""
     with in_a_line():
-        return _own(pytestconfig, "prompts", session_of(pytestconfig).prompts())
+        return _note(pytestconfig, "prompts", session_of(pytestconfig).prompts())
 
 
 @pytest.fixture(scope="session")
 def localizer(pytestconfig: pytest.Config) -> Iterator[AbstractLocalizer]:
-    """The localizer that the options name; somebody else's must leave the models and the process as they were."""
+    """The localizer that the options name; a third party's must not change models or process."""
     from kgbench.localizers import create
     from kgbench.runner.workload import localizer_arguments
 
     with in_a_line(), guarding(pytestconfig) as watch:
         session = session_of(pytestconfig)
-        spec, pair = session.spec, session.own.get("model_pair")
+        spec, pair = session.spec, session.fixtures.get("model_pair")
         made = create(spec.localizer, localizer_arguments(spec), spec.seed)
         if pair is not None:
             watch.add(cast("ModelPair", pair))
-        yield _own(pytestconfig, "localizer", made)
+        yield _note(pytestconfig, "localizer", made)
 
 
 @pytest.fixture(scope="session")
@@ -80,37 +80,38 @@ def evaluation(
     prompts: list[Prompt],
     localizer: AbstractLocalizer,
 ) -> Record:
-    """The record of the localizer on the model pair: all prompts, and all configurations of the suite."""
+    """The record of the localizer on the model pair: all prompts and configurations."""
     with in_a_line():
-        _check_own(
+        _check_fixtures(
             pytestconfig,
             {"model_pair": model_pair, "facts": facts, "prompts": prompts, "localizer": localizer},
         )
         return session_of(pytestconfig).evaluate(tmp_path_factory.mktemp("kgbench"))
 
 
-def _own(config: pytest.Config, name: str, value: T) -> T:
-    """What kgbench's fixture of this name gives."""
-    session_of(config).own[name] = value
+def _note(config: pytest.Config, name: str, value: T) -> T:
+    """Note the value of kgbench's fixture of this name."""
+    session_of(config).fixtures[name] = value
     return value
 
 
-def _check_own(config: pytest.Config, given: Mapping[str, object]) -> None:
-    """Refuse fixtures that somebody has put in the place of kgbench's.
+def _check_fixtures(config: pytest.Config, given: Mapping[str, object]) -> None:
+    """Refuse fixtures that override kgbench's.
 
     Raises:
         InputError: There is one.
     """
     for name, value in given.items():
-        if session_of(config).own.get(name) is not value:
+        if session_of(config).fixtures.get(name) is not value:
             raise InputError(
-                f"the fixture {name!r} is overridden, and `evaluation` evaluates what the options say: give --kgbench-{OPTIONS[name]} "
-                "instead, or write a fixture of your own that calls kgbench.evaluate"
+                f"the fixture {name!r} is overridden, and `evaluation` follows the options: give "
+                f"--kgbench-{OPTIONS[name]} instead, or write a fixture of your own that calls "
+                "kgbench.evaluate"
             )
 
 
 class _Guard:
-    """A check after each test; weights are read at the end of the fixture, since that takes long."""
+    """A check after each test; weights are hashed at the end of the fixture alone."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -143,7 +144,7 @@ def guarding(config: pytest.Config) -> Iterator[Watch]:
         The watch, which the models are to be added to. Those of the fixture `model_pair` are.
 
     Raises:
-        InputError: Something, weights included, has changed at the end, and no test was failed for it.
+        InputError: At the end something has changed, weights included, and no test failed by it.
     """
     from kgbench.runner.watch import Watch
 

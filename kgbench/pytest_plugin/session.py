@@ -47,11 +47,13 @@ ONE: Mapping[str, tuple[str, str]] = {
     "suite": ("NAME", "Named set of configurations. Default: pathways."),
     "save": (
         "DIR",
-        "Keep records of the fixture `evaluation` here; one that is here already is not computed again. Default: a temporary folder.",
+        "Keep records of the fixture `evaluation` here; one that is here already is not computed "
+        "again. Default: a temporary folder.",
     ),
     "compare-fail": (
         "PATH",
-        "Fail if a figure has moved since a record was saved, told at 95 % for all figures together: its folder, or a folder of records.",
+        "Fail if a figure has moved since a record was saved, at 95 % for all figures together: "
+        "its folder, or a folder of records.",
     ),
 }
 """Options with one value."""
@@ -85,7 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class Given:
-    """What was given on the command line, or else in the ini file."""
+    """Options from the command line, or else from the ini file."""
 
     def __init__(self, config: pytest.Config) -> None:
         """Read nothing yet."""
@@ -108,7 +110,7 @@ class Given:
         return shlex.split(given) if isinstance(given, str) else [str(value) for value in given]
 
     def _ini(self, name: str) -> Any:
-        """A value of the ini file; one of another type than the option's is taken as it stands, such as a number in pytest.toml."""
+        """A value of the ini file; one of another type, such as a number, as it is."""
         try:
             return self._config.getini(_key(name))
         except (pytest.UsageError, TypeError):
@@ -145,7 +147,7 @@ class Given:
         )
 
     def _base(self, name: str) -> Path:
-        """The folder that relative paths start from: where pytest was called, or where the ini file is."""
+        """The folder of relative paths: where pytest was called, or where the ini file is."""
         if self.on_command_line(name):
             return self._config.invocation_params.dir
         return (
@@ -181,7 +183,8 @@ class Given:
         names = [name.strip() for text in self.many("prompt") for name in text.split(",")]
         if names and not any(names):
             raise InputError(
-                "--kgbench-prompt: names no prompt; give some, see `kgbench ls prompts`, or leave it out"
+                "--kgbench-prompt: names no prompt; give some, see `kgbench ls prompts`, or leave "
+                "it out"
             )
         return tuple(dict.fromkeys(filter(None, names)))
 
@@ -195,7 +198,7 @@ class Given:
 
 
 def _help(text: str) -> str:
-    """A help text that argparse, which formats it, shows as it stands."""
+    """Escape a help text for argparse."""
     return text.replace("%", "%%")
 
 
@@ -206,23 +209,23 @@ def _key(name: str) -> str:
 # ------------------------------------------------------------------------------------ session
 
 _QUOTED = re.compile(r"""(`kgbench [^`]*`|'kgbench [^']*'|"kgbench [^"]*")""")
-"""Commands of kgbench's own, whose options stay theirs."""
+"""Quoted commands of kgbench, whose options keep their names."""
 _OPTION = re.compile(rf"(?<![\w-])--({'|'.join((*ONE, *MANY))})\b")
 
 
 @dataclass
 class Session:
-    """What one process evaluates."""
+    """Evaluation of one process: the pair, loaded once, and the records."""
 
     config: pytest.Config
     records: dict[str, Record] = field(default_factory=dict)
-    """All that the fixture made and assertions looked at, by id."""
+    """Records of the fixture and of assertions, by id."""
     folders: dict[str, Path] = field(default_factory=dict)
-    """Of records, by id, as far as it is known where they lie."""
-    own: dict[str, object] = field(default_factory=dict)
-    """What kgbench's own fixtures gave, by name."""
+    """Folders of records, by id, as far as known."""
+    fixtures: dict[str, object] = field(default_factory=dict)
+    """Values of kgbench's fixtures, by name."""
     watch: Watch | None = None
-    """What the localizer must not change, as long as a fixture gives it."""
+    """State that the localizer must not change, while its fixture is in use."""
 
     @cached_property
     def given(self) -> Given:
@@ -254,7 +257,8 @@ class Session:
             self._check_model()
         if self.spec.dataset is None and self.spec.model is None:
             raise InputError(
-                "which facts did the donor learn? Give --kgbench-dataset NAME|FILE, or kgbench_dataset in the ini file"
+                "which facts did the donor learn? Give --kgbench-dataset NAME|FILE, or "
+                "kgbench_dataset in the ini file"
             )
         dataset = job_dataset(self.spec)
         return (
@@ -275,7 +279,7 @@ class Session:
         return self.pairs.load(self.spec, self._settings(Path()))
 
     def evaluate(self, temporary: Path) -> Record:
-        """The record of the whole run: found in the folder of records, or computed.
+        """The record of the whole run, from the folder of records or computed.
 
         Args:
             temporary: A folder of this process alone.
@@ -287,7 +291,7 @@ class Session:
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", DamagedRecordWarning
-            )  # the end of the session tells of them
+            )  # reported at the end of the session
             run = run_job(self.spec, self._settings(self._output(temporary)), pairs=self.pairs)
             self.folders[run.record.id] = self._keep(run)
         self.records[run.record.id] = run.record
@@ -306,10 +310,10 @@ class Session:
 
     @cached_property
     def baseline(self) -> list[StoredRecord]:
-        """The saved records that figures are compared with, as they were before this session wrote any.
+        """Saved records to compare figures with, as they were before this session wrote any.
 
         Raises:
-            InputError: There are none where they were said to be.
+            InputError: There are none in the given folder.
         """
         from kgbench.pytest_plugin.comparison import saved_records
 
@@ -317,7 +321,7 @@ class Session:
         return [] if path is None else saved_records(path)
 
     def _output(self, temporary: Path) -> Path:
-        """Where to compute: in the folder of records, but never two processes of a session in the same."""
+        """Folder for the run: that of records, unless another process of the session may use it."""
         save = self.given.path("save")
         if save is None or (is_worker(self.config) and not self._is_saved(save)):
             return temporary
@@ -348,8 +352,9 @@ class Session:
     def _check_model(self) -> None:
         if self.spec.model is None and self.spec.recipient is None:
             raise InputError(
-                "which model? Give --kgbench-model NAME (see `kgbench ls models`), or --kgbench-recipient PATH with "
-                "--kgbench-donor sft=PATH; or kgbench_model in the ini file"
+                "which model? Give --kgbench-model NAME (see `kgbench ls models`), or "
+                "--kgbench-recipient PATH with --kgbench-donor sft=PATH; or kgbench_model in the "
+                "ini file"
             )
 
 
@@ -373,7 +378,7 @@ def existing_session(config: pytest.Config) -> Session | None:
 
 @contextmanager
 def in_a_line() -> Iterator[None]:
-    """Tell an error of a user's input in a line, without where in the code it was found."""
+    """Fail with an error of the input in one line, without a traceback."""
     try:
         yield
     except KgbenchError as error:
@@ -381,7 +386,7 @@ def in_a_line() -> Iterator[None]:
 
 
 def in_pytest_words(error: Exception) -> str:
-    """What an error says, with options as pytest has them, but for those of commands in quotes."""
+    """Message of an error with the plug-in's names of options, except in quoted commands."""
     parts = _QUOTED.split(str(error))
     parts[::2] = (
         _OPTION.sub(r"--kgbench-\1", part.replace("--output-dir", "--save")) for part in parts[::2]

@@ -25,17 +25,20 @@ if TYPE_CHECKING:
 __all__ = ["pytest_sessionfinish", "pytest_terminal_summary", "pytest_testnodedown"]
 
 OUTPUT = "kgbench"
-"""Key of what a worker of pytest-xdist tells the process that started it."""
+"""Key of the output of a worker of pytest-xdist."""
 
-NOTHING = "--kgbench-compare-fail: no test of this session evaluated anything, so that nothing was compared"
+NOTHING = (
+    "--kgbench-compare-fail: no test of this session evaluated anything, so that nothing was "
+    "compared"
+)
 
 STOPPED = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
-"""How a session ends that was not let to evaluate what it was about to."""
+"""Exit codes of sessions that were stopped before their end."""
 
 
 @dataclass(frozen=True)
 class RecordSummary:
-    """What is told of one record; plain values, which go from one process to another."""
+    """Report on one record, in plain values, which pass between processes."""
 
     id: str
     table: str
@@ -56,46 +59,46 @@ class RecordSummary:
         return cls(**{**values, "comparison": tuple(values["comparison"])})
 
 
-_TOLD = pytest.StashKey[dict[str, RecordSummary]]()
+_SUMMARIES = pytest.StashKey[dict[str, RecordSummary]]()
 _WRONG = pytest.StashKey[list[str]]()
 """Lines on what fails the session apart from its tests."""
 _CRASHED = pytest.StashKey[bool]()
-"""Whether a worker went with what it had to tell."""
+"""Whether a worker ended without its output."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Take what a worker tells."""
+    """Take the output of a worker."""
     if error:
         node.config.stash[_CRASHED] = True
     for values in getattr(node, "workeroutput", {}).get(OUTPUT, ()):
-        outcome = RecordSummary.from_json(values)
-        _told(node.config).setdefault(outcome.id, outcome)
+        summary = RecordSummary.from_json(values)
+        _summaries(node.config).setdefault(summary.id, summary)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell the process that started this one; or fail if something has moved."""
+    """Send the summaries of a worker; elsewhere, fail if a figure has moved."""
     config, mine = session.config, existing_session(session.config)
-    found = record_summaries(mine) if mine is not None else []
+    summaries = record_summaries(mine) if mine is not None else []
     if is_worker(config):
-        if found:
-            vars(config)["workeroutput"][OUTPUT] = [outcome.to_json() for outcome in found]
+        if summaries:
+            vars(config)["workeroutput"][OUTPUT] = [summary.to_json() for summary in summaries]
         return
-    _told(config).update({outcome.id: outcome for outcome in found})
+    _summaries(config).update({summary.id: summary for summary in summaries})
     config.stash[_WRONG] = list(_void(session))
-    failed = config.stash[_WRONG] or any(outcome.failed for outcome in _told(config).values())
+    failed = config.stash[_WRONG] or any(summary.failed for summary in _summaries(config).values())
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _void(session: pytest.Session) -> Iterator[str]:
-    """Tell of a comparison that was asked for and did not take place, though nothing kept it from that."""
+    """A line on a comparison that was requested and did not take place, in a full session."""
     config = session.config
     stopped = session.exitstatus in STOPPED or config.stash.get(_CRASHED, False)
     if (
         Given(config).on_command_line("compare-fail")
-        and not _told(config)
+        and not _summaries(config)
         and not config.option.collectonly
         and not stopped
     ):
@@ -103,9 +106,9 @@ def _void(session: pytest.Session) -> Iterator[str]:
 
 
 def _damaged(config: pytest.Config) -> Iterator[str]:
-    """Tell of what lies in the folder of records and is none."""
+    """Lines on damaged records in the folder of records."""
     folder = Given(config).path("save")
-    if folder is None or not _told(config):
+    if folder is None or not _summaries(config):
         return
     from kgbench.records import DamagedRecordWarning, RecordStore
 
@@ -120,16 +123,16 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Print tables, comparisons and undecided claims, as far as there are any."""
-    told = list(_told(config).values())
+    summaries = list(_summaries(config).values())
     wrong = config.stash.get(_WRONG, [])
-    if told or wrong:
+    if summaries or wrong:
         terminalreporter.section("kgbench")
-    for outcome in told:
-        terminalreporter.line(outcome.table)
-        if outcome.kept:
-            terminalreporter.line(f"record   {outcome.kept}")
-        for line in outcome.comparison:
-            terminalreporter.line(line, red=outcome.failed)
+    for summary in summaries:
+        terminalreporter.line(summary.table)
+        if summary.kept:
+            terminalreporter.line(f"record   {summary.kept}")
+        for line in summary.comparison:
+            terminalreporter.line(line, red=summary.failed)
         terminalreporter.line("")
     for line in _damaged(config):
         terminalreporter.line(line)
@@ -146,16 +149,16 @@ def pytest_terminal_summary(
         terminalreporter.line(f"{CATEGORY.upper()} {test} - {message}")
 
 
-def _told(config: pytest.Config) -> dict[str, RecordSummary]:
-    """What all processes told, by record."""
-    return config.stash.setdefault(_TOLD, {})
+def _summaries(config: pytest.Config) -> dict[str, RecordSummary]:
+    """Summaries of all processes, by record."""
+    return config.stash.setdefault(_SUMMARIES, {})
 
 
 def record_summaries(session: Session) -> list[RecordSummary]:
-    """What is to be told of all records of this process."""
+    """Summaries of all records of this process."""
     from kgbench.board import render_table
 
-    found = []
+    summaries = []
     for id, record in session.records.items():
         try:
             place = _place(session, id)
@@ -171,12 +174,12 @@ def record_summaries(session: Session) -> list[RecordSummary]:
             )
         except (KgbenchError, OSError) as error:  # what lies on the disk can be anything by now
             kept, compared = None, ((in_pytest_words(error),), True)
-        found.append(RecordSummary(id, render_table(record), kept, *compared))
-    return found
+        summaries.append(RecordSummary(id, render_table(record), kept, *compared))
+    return summaries
 
 
 def _place(session: Session, id: str) -> StoredRecord | None:
-    """A record with its per-fact rows, which lie where the session or `kgbench.evaluate` wrote it."""
+    """A record with its per-fact rows, where the session or `kgbench.evaluate` wrote it."""
     from kgbench.records import DamagedRecordWarning, RecordStore
     from kgbench.records.store import read_record
 
@@ -209,9 +212,11 @@ def _compared(
 
     record = session.records[id]
     if place is None:
-        told = f"{record.identity.localizer.name} on {record.model} was not compared: its per-fact rows are not known here"
-        return (
-            f"{told}; evaluate it by the fixture `evaluation`, or with --kgbench-save DIR as its output_dir",
-        ), True
+        name = f"{record.identity.localizer.name} on {record.model}"
+        line = (
+            f"{name} was not compared: its per-fact rows are not known here; evaluate it by the "
+            "fixture `evaluation`, or with --kgbench-save DIR as its output_dir"
+        )
+        return (line,), True
     comparison = compare(place, session.baseline, len(session.records))
     return tuple(comparison.lines()), bool(comparison.moved)

@@ -1,4 +1,4 @@
-"""Claims that the facts do not decide: a test that makes one, and otherwise passes, is undecided."""
+"""Undecided tests: those that pass but for claims that the facts do not decide."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from kgbench.pytest_plugin.session import Given, session_of
-from kgbench.testing.undecided import Findings, collecting, saw, tell_undecided
+from kgbench.testing.undecided import (
+    CollectedClaims,
+    collecting,
+    note_record,
+    report_undecided,
+)
 
 __all__ = [
     "AGAIN",
@@ -24,17 +29,17 @@ __all__ = [
 ]
 
 CATEGORY = "undecided"
-"""Of reports, beside pytest's own `passed`, `failed` and others."""
+"""Category of reports, in addition to pytest's `passed`, `failed` and others."""
 
 ATTRIBUTE = "kgbench_undecided"
-"""Of a report: the messages; xdist takes it from one process to another."""
+"""Attribute of a report: the messages. xdist passes it between processes."""
 
 AGAIN = "kgbench_again"
-"""Of a report: it is the second undecided one of its test, which counts once."""
+"""Attribute of a report: the second undecided one of its test, which counts once."""
 
 Wrapped = Generator[None, object, object]
 
-_FOUND = pytest.StashKey[Findings]()
+_CLAIMS = pytest.StashKey[CollectedClaims]()
 _CALL = pytest.StashKey[bool]()
 """Whether the report of a test's call is undecided."""
 _OF_FIXTURES = pytest.StashKey[MutableMapping[Any, list[str]]]()
@@ -43,19 +48,19 @@ _OF_FIXTURES = pytest.StashKey[MutableMapping[Any, list[str]]]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Wrapped:
-    """Collect what the assertions of a test and of its fixtures find."""
-    with collecting() as found:
-        item.stash[_FOUND] = found
+    """Collect the claims of a test and of its fixtures."""
+    with collecting() as claims:
+        item.stash[_CLAIMS] = claims
         result = yield
-    if found.records:
+    if claims.records:
         records = session_of(item.config).records
-        records.update({id: record for id, record in found.records.items() if id not in records})
+        records.update({id: record for id, record in claims.records.items() if id not in records})
     return result
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Wrapped:
-    """Fail a strict test that would pass with undecided claims, be they those of a fixture that an earlier test set up."""
+    """Fail a strict test with undecided claims, also of a fixture that an earlier test set up."""
     try:
         result = yield
     finally:
@@ -68,11 +73,14 @@ def pytest_runtest_call(item: pytest.Item) -> Wrapped:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Wrapped:
-    """Remember what a fixture claims, and what those claim that it asks for by name: every test that uses its value claims it too."""
-    found, before = Findings(), set(_used(request))
+    """Keep the claims of a fixture and of those that it requests by name.
+
+    Every test that uses the value of a fixture makes its claims too.
+    """
+    claims, before = CollectedClaims(), set(_used(request))
     claimed = request.config.stash.setdefault(_OF_FIXTURES, WeakKeyDictionary())
     try:
-        with collecting() as found:
+        with collecting() as claims:
             return (yield)
     finally:
         asked = [
@@ -81,36 +89,36 @@ def pytest_fixture_setup(
             if name not in before
             for message in claimed.get(other, ())
         ]
-        claimed[fixturedef] = list(dict.fromkeys([*found.undecided, *asked]))
-        for record in found.records.values():
-            saw(record)
-        tell_undecided(found.undecided)
+        claimed[fixturedef] = list(dict.fromkeys([*claims.undecided, *asked]))
+        for record in claims.records.values():
+            note_record(record)
+        report_undecided(claims.undecided)
 
 
 def _used(request: Any) -> Mapping[str, pytest.FixtureDef[Any]]:
-    """The fixtures that a test has used so far, which pytest tells nowhere else."""
-    found: Mapping[str, pytest.FixtureDef[Any]] = getattr(request, "_fixture_defs", {})
-    return found
+    """Fixtures that a test has used so far; pytest has no public name for them."""
+    used: Mapping[str, pytest.FixtureDef[Any]] = getattr(request, "_fixture_defs", {})
+    return used
 
 
 def _take_from_fixtures(item: pytest.Item) -> None:
     claimed = item.config.stash.get(_OF_FIXTURES, {})
-    if (found := item.stash.get(_FOUND, None)) is not None:
+    if (claims := item.stash.get(_CLAIMS, None)) is not None:
         messages = [
             message
             for fixture in _used(getattr(item, "_request", None)).values()
             for message in claimed.get(fixture, ())
         ]
-        found.undecided.extend(
-            message for message in dict.fromkeys(messages) if message not in found.undecided
+        claims.undecided.extend(
+            message for message in dict.fromkeys(messages) if message not in claims.undecided
         )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Wrapped:
-    """Likewise for what is asserted while fixtures end; what was before is reported by now."""
-    if _FOUND in item.stash:
-        item.stash[_FOUND].undecided.clear()
+    """The same while fixtures end; earlier claims are reported by now."""
+    if _CLAIMS in item.stash:
+        item.stash[_CLAIMS].undecided.clear()
     result = yield
     _fail_if_strict(item)
     return result
@@ -120,11 +128,11 @@ def pytest_runtest_teardown(item: pytest.Item) -> Wrapped:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put undecided claims into the report: they make it undecided, or stand beside what failed."""
-    found = item.stash.get(_FOUND, None)
-    if found is None or not found.undecided or (call.when == "setup" and call.excinfo is None):
+    """Put undecided claims into the report: they make it undecided, or follow what failed."""
+    claims = item.stash.get(_CLAIMS, None)
+    if claims is None or not claims.undecided or (call.when == "setup" and call.excinfo is None):
         return (yield)
-    messages = list(found.undecided)
+    messages = list(claims.undecided)
     properties = [(ATTRIBUTE, message) for message in messages]
     item.user_properties.extend(
         p for p in properties if p not in item.user_properties
@@ -138,7 +146,7 @@ def pytest_runtest_makereport(
         item.stash[_CALL] = undecided
     if call.when == "teardown":
         setattr(report, AGAIN, item.stash.get(_CALL, False))
-        found.undecided.clear()  # a plug-in may run the test once more
+        claims.undecided.clear()  # a plug-in may run the test once more
     return report
 
 
@@ -148,7 +156,7 @@ def _unexpectedly(report: pytest.TestReport) -> bool:
 
 
 def _make_undecided(report: pytest.TestReport, messages: Sequence[str]) -> None:
-    """A mark of expected failure has no say: the test has neither passed nor failed."""
+    """A mark of expected failure is ignored: the test has neither passed nor failed."""
     report.outcome, report.longrepr = "passed", None
     vars(report).pop("wasxfail", None)
     setattr(report, ATTRIBUTE, list(messages))
@@ -157,7 +165,7 @@ def _make_undecided(report: pytest.TestReport, messages: Sequence[str]) -> None:
 def pytest_report_teststatus(
     report: pytest.CollectReport | pytest.TestReport,
 ) -> tuple[str, str, str] | None:
-    """A category, a letter and a word of its own, unless the test has failed after all, as by a subtest."""
+    """Category, letter and word of an undecided test, unless it failed, as by a subtest."""
     if not messages_of(report) or report.outcome != "passed":
         return None
     return ("", "", "") if getattr(report, AGAIN, False) else (CATEGORY, "U", "UNDECIDED")
@@ -165,13 +173,13 @@ def pytest_report_teststatus(
 
 def messages_of(report: object) -> Sequence[str]:
     """The undecided claims of a report that neither passed nor failed."""
-    found: Sequence[str] = getattr(report, ATTRIBUTE, ())
-    return found
+    messages: Sequence[str] = getattr(report, ATTRIBUTE, ())
+    return messages
 
 
 def _fail_if_strict(item: pytest.Item) -> None:
-    found = item.stash.get(_FOUND, None)
-    if found is not None and found.undecided and Given(item.config).strict:
-        message = "\n".join(found.undecided)
-        found.undecided.clear()
+    claims = item.stash.get(_CLAIMS, None)
+    if claims is not None and claims.undecided and Given(item.config).strict:
+        message = "\n".join(claims.undecided)
+        claims.undecided.clear()
         pytest.fail(message, pytrace=False)

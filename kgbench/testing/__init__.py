@@ -1,4 +1,4 @@
-"""For tests: claims about where facts are, the contract of localizers, and model pairs small enough for a test.
+"""For tests: assertions on records, the contract of localizers, and tiny random model pairs.
 
 The names below load on first use, so that a test file that is only collected loads no torch.
 """

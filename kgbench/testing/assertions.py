@@ -1,7 +1,7 @@
 """Claims about where facts are, as assertions on a record.
 
-Each passes or fails by the whole interval of a figure. What the interval does not decide is *undecided*: pytest tells of it at the end of
-the test, and elsewhere `UndecidedError` is raised.
+An assertion passes or fails by the whole interval of a figure. A claim that the interval does not
+decide is *undecided*: pytest reports it after the test, and elsewhere `UndecidedError` is raised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kgbench.records import NOT_APPLICABLE, Planted, Record, Row
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.testing.decisions import OPERATORS, Decision, decide, sentence
-from kgbench.testing.undecided import saw, tell_undecided
+from kgbench.testing.undecided import note_record, report_undecided
 
 __all__ = ["assert_localized", "assert_necessary", "assert_not_at", "assert_planted"]
 
@@ -28,7 +28,7 @@ FIELDS: Mapping[str, str] = {
     "necessity": "necessity",
     **{metric: "mrr" if metric == "rr" else metric for metric in (*METRICS, "mrr")},
 }
-"""What bounds may be set on, and what a record's rows call it."""
+"""Figures that can be bounded, with their names in the rows of a record."""
 
 Bounds = Mapping[tuple[str, str], float]
 """By field and operator."""
@@ -37,31 +37,32 @@ P = ParamSpec("P")
 
 
 def _in_a_line(claim: Callable[P, None]) -> Callable[P, None]:
-    """The claim, whose errors of the input tell nothing of where in the code they were found."""
+    """Raise errors of the input without a traceback."""
 
     @wraps(claim)
-    def told(*arguments: P.args, **options: P.kwargs) -> None:
+    def wrapped(*arguments: P.args, **options: P.kwargs) -> None:
         __tracebackhide__ = True
         try:
             claim(*arguments, **options)
         except KgbenchError as error:
             raise error.with_traceback(None) from None
 
-    return told
+    return wrapped
 
 
 @_in_a_line
 def assert_localized(
     record: Record, at: str = "FE+LT", *, prompt: str | None = None, **bounds: float
 ) -> None:
-    """The facts are retrieved at these sites: what they bring by themselves is as much as the bounds say.
+    """The facts are retrieved at these sites: by themselves, the sites satisfy the bounds.
 
     Args:
         record: The record of an evaluation.
         at: A configuration of the record.
         prompt: One of its prompts; by default the claim is about each of them.
-        **bounds: `FIELD__OP=NUMBER`. FIELD is `sufficiency`, `recovery` (the same), `necessity` or a metric such as `top5`; OP is `ge`,
-            `gt`, `le` or `lt`. By default `sufficiency__ge=.9`.
+        **bounds: `FIELD__OP=NUMBER`. FIELD is `sufficiency`, `recovery` (the same), `necessity` or
+            a metric such as `top5`; OP is `ge`, `gt`, `le` or `lt`. By default
+            `sufficiency__ge=.9`.
 
     Raises:
         AssertionError: A whole interval breaks a bound.
@@ -76,7 +77,7 @@ def assert_localized(
 def assert_necessary(
     record: Record, at: str, *, prompt: str | None = None, **bounds: float
 ) -> None:
-    """The sites are needed: without them, most of what finetuning added is lost.
+    """The sites are necessary: without them, most of what finetuning added is lost.
 
     Args:
         record: The record of an evaluation.
@@ -116,12 +117,14 @@ def assert_not_at(record: Record, at: str, *, prompt: str | None = None, **bound
 def assert_planted(record: Record, **bounds: float) -> None:
     """A method finds the sites where facts were planted.
 
-    Graded average precision and AUROC are over all places whose weights changed, so that their values decide by themselves, of this plant.
+    Graded average precision and AUROC are over all places whose weights changed: they are exact for
+    this plant and have no interval.
 
     Args:
         record: The record of an evaluation by a suite that knows the truth, such as `planted`.
-        **bounds: `FIELD__OP=NUMBER`. FIELD is `graded_precision`, `auroc_decoy`, or of as many best-ranked sites as were planted
-            `sufficiency` or `necessity`. By default `graded_precision__ge=.9`.
+        **bounds: `FIELD__OP=NUMBER`. FIELD is `graded_precision`, `auroc_decoy`, or the
+            `sufficiency` or `necessity` of as many best-ranked sites as were planted. By default
+            `graded_precision__ge=.9`.
 
     Raises:
         AssertionError: A whole interval breaks a bound.
@@ -132,8 +135,8 @@ def assert_planted(record: Record, **bounds: float) -> None:
     _see(record)
     if record.planted is None:
         raise InputError(
-            f"the record of {record.model} is not compared with where facts were planted: evaluate a plant with suite 'planted', "
-            "as by --kgbench-suite planted"
+            f"the record of {record.model} is not compared with a ground truth: evaluate a plant "
+            "with suite 'planted', as by --kgbench-suite planted"
         )
     known = _of_planted(record.planted)
     found = []
@@ -147,7 +150,7 @@ def assert_planted(record: Record, **bounds: float) -> None:
 
 
 def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
-    """By name, each figure on the truth and what its interval is over; nothing where that is facts."""
+    """Figures on the ground truth, with the units of their intervals; empty for facts."""
     units = "sites" if planted.units == "site" else "pairs of layer and component"
     of_sites = {"graded_precision": planted.graded_precision}
     of_sites |= {"auroc_decoy": planted.auroc_decoy} if planted.auroc_decoy is not None else {}
@@ -162,7 +165,7 @@ def _of_planted(planted: Planted) -> dict[str, tuple[Estimate, str]]:
 
 
 def _exact(estimate: Estimate) -> Estimate:
-    """A value without an interval as one that is known exactly."""
+    """A value without an interval, as an exact one."""
     value = estimate.value
     return estimate if value is None else Estimate(value, value, value, estimate.n)
 
@@ -188,11 +191,11 @@ def _see(record: Record) -> None:
         raise InputError(
             f"expected a record, as kgbench.evaluate returns it, not a {type(record).__name__}"
         )
-    saw(record)
+    note_record(record)
 
 
 def _conclude(found: list[Found]) -> None:
-    """Fail with what fails, and what is undecided beside it; or tell what is undecided.
+    """Fail with the bounds that do not hold, then the undecided ones; or report undecided ones.
 
     Raises:
         AssertionError: Something fails.
@@ -201,7 +204,7 @@ def _conclude(found: list[Found]) -> None:
     undecided = [text for decision, text in found if decision.outcome == "undecided"]
     if failed := [text for decision, text in found if decision.outcome == "fails"]:
         raise AssertionError("\n".join([*failed, *(f"undecided: {text}" for text in undecided)]))
-    tell_undecided(undecided)
+    report_undecided(undecided)
 
 
 def _decided(estimate: Estimate, op: str, bound: float, what: str, over: str = "") -> Found:
@@ -209,7 +212,8 @@ def _decided(estimate: Estimate, op: str, bound: float, what: str, over: str = "
         raise InputError(f"{what} is {estimate.undefined}; no number of facts decides that")
     if not over and estimate.value is not None and estimate.value == estimate.low == estimate.high:
         raise InputError(
-            f"{what} is {plain_text(estimate.value)} by definition: bound a metric instead, such as top5__ge"
+            f"{what} is {plain_text(estimate.value)} by definition: bound a metric instead, such "
+            "as top5__ge"
         )
     decision = decide(estimate, op, bound)
     return decision, sentence(decision, what, over)
@@ -226,7 +230,8 @@ def _read(bounds: Mapping[str, float], fields: Collection[str]) -> Bounds:
         field, separator, op = name.rpartition("__")
         if not separator:
             raise InputError(
-                f"the bound {name!r} names no operator: write {name}__ge, or another of {', '.join(OPERATORS)}"
+                f"the bound {name!r} has no operator: write {name}__ge, or another of "
+                f"{', '.join(OPERATORS)}"
             )
         if field not in fields:
             raise UnknownNameError(f"field of the bound {name!r}:", field, fields)

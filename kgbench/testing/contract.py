@@ -76,13 +76,13 @@ class CheckedLocalizer:
 
     name: str
     version: str
-    """As records have it."""
+    """As in records."""
     kind: str
     verdicts: tuple[Verdict, ...]
 
     @property
     def contract(self) -> Contract:
-        """What a submission says of it."""
+        """The entry of a submission."""
         laws = dict.fromkeys(verdict.name for verdict in self.verdicts)
         broken = {verdict.name for verdict in self.verdicts if not verdict.holds}
         return Contract(
@@ -96,7 +96,7 @@ def check_named(
     families: Sequence[str] = (),
     progress: Callable[[int, int, str], None] | None = None,
 ) -> CheckedLocalizer:
-    """Try every law of a localizer by its name or file; one that is not kgbench's own in a process of its own.
+    """Try every law of a localizer by its name or file; a third party's in a child process.
 
     Args:
         target: What `--localizer` takes.
@@ -141,7 +141,7 @@ def contract_of(record: Record, localizer: str | None = None) -> Contract:
         InputError: The code is not at hand or is not what ran, or it ends its process.
     """
     what = record.identity.localizer
-    # A seed and what is told of a plant belong to a run, not to the method.
+    # A seed and the ground truth of a plant belong to a run, not to the method.
     arguments = {
         key: argument_text(value)
         for key, value in what.parameters.items()
@@ -151,7 +151,8 @@ def contract_of(record: Record, localizer: str | None = None) -> Contract:
     ran = " ".join(part for part in what.version.split(" ") if part != "scan")
     if (checked.name, checked.version) != (what.name, ran):
         raise InputError(
-            f"the code at hand is {checked.name} {checked.version}, and the run is of {what.name} {ran}: run it again"
+            f"the code at hand is {checked.name} {checked.version}, and the run is of {what.name} "
+            f"{ran}: run it again"
         )
     return checked.contract
 
@@ -212,7 +213,7 @@ def parametrize_with_checks(
             check()
 
     Args:
-        localizers: Classes, instances, or what `--localizer` takes: names, and `path/to/file.py:Class`.
+        localizers: Classes, instances, or values of `--localizer`: names, `path/to/file.py:Class`.
         families: Keys of `PICO_FAMILIES`; by default all.
     """
     import pytest  # kgbench is used without it

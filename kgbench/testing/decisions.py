@@ -151,7 +151,8 @@ def sentence(decision: Decision, what: str, over: str = "") -> str:
             if decision.estimate.value is None
             else f"{number_text(decision.estimate.value)} has no interval"
         )
-        return f"{what} {lacking}, so that {bound} is undecided: {reason_text(decision.estimate.undefined)}"
+        reason = reason_text(decision.estimate.undefined)
+        return f"{what} {lacking}, so that {bound} is undecided: {reason}"
     figure = (
         f"{what} {_figure(decision.estimate, decision.bound)} over {over or _facts(decision.n)}"
     )
@@ -162,7 +163,7 @@ def sentence(decision: Decision, what: str, over: str = "") -> str:
     few = (
         f": fewer than {FEWEST} do not decide {bound}"
         if decision.n < FEWEST
-        else f" is not told from {bound}"
+        else f" does not decide {bound}"
     )
     return f"{figure}{few}; {_remedy(decision, over)}"
 
@@ -175,8 +176,9 @@ def _remedy(decision: Decision, over: str) -> str:
     if over:
         return "it is not over facts, so that more of them do not narrow it"
     if decision.facts_needed is None:
-        return "the estimate lies on the bound, so that no number of facts can be said to decide it"
-    return f"{'about' if decision.is_rate else 'at most about'} {decision.facts_needed} facts would decide it"
+        return "the estimate lies on the bound, so that no number of facts would decide it"
+    number = f"{'about' if decision.is_rate else 'at most about'} {decision.facts_needed}"
+    return f"{number} facts would decide it"
 
 
 def _figure(estimate: Estimate, bound: float) -> str:

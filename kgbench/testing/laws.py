@@ -67,7 +67,7 @@ def says_what_it_is(trial: Trial) -> None:
     )
     expect(
         bool(made.about.strip()) and "\n" not in made.about,
-        f"about is {made.about!r}: expected one line that says what the method does",
+        f"about is {made.about!r}: expected one line that describes the method",
     )
     base = BASES.get(made.kind)
     expect(base is not None, f"kind is {made.kind!r}: expected one of {', '.join(BASES)}")
@@ -103,7 +103,8 @@ def parameters_can_be_recorded(trial: Trial) -> None:
     except (TypeError, ValueError) as error:
         expect(
             False,
-            f"parameters cannot be written as JSON ({error}): expected numbers, texts, truth values, None, or lists of these",
+            f"parameters cannot be written as JSON ({error}): expected numbers, texts, truth "
+            "values, None, or lists of these",
         )
 
 
@@ -138,12 +139,13 @@ def treatments_fit_the_prompts(trial: Trial) -> None:
             fits = len(treatment.weights) == slots and max(treatment.weights) <= donors
             expect(
                 fits,
-                f"treat on {sites!r}: weights are not one of {donors + 1} weight sets for each of {slots} slots",
+                f"treat on {sites!r}: weights are not one of {donors + 1} weight sets for each of "
+                f"{slots} slots",
             )
 
 
 def declines_with_a_reason(trial: Trial) -> None:
-    """Sites that the method cannot express are declined in one line; a missing region is an error."""
+    """Sites that the method cannot express are declined in a line; a missing region is an error."""
     made = _fitted(trial)
     for sites in SOME:
         try:
@@ -160,12 +162,13 @@ def declines_with_a_reason(trial: Trial) -> None:
         return
     expect(
         False,
-        f"treat takes {ABSENT!r}, a region that the prompts do not have: expected what graft_treatments raises",
+        f"treat takes {ABSENT!r}, a region that the prompts do not have: expected the error of "
+        "graft_treatments",
     )
 
 
 def everything_treated_is_the_donor(trial: Trial) -> None:
-    """Where all sites carry the finetuned behaviour, with final norm and head, the donor answers."""
+    """Where all sites carry the finetuned behaviour, final norm and head too, the donor answers."""
     donor = trial.pair.donors[baseline_donor(trial.pair)]
     got = _answers(trial, [EVERYTHING])[:, 0]
     expect_alike(
@@ -188,7 +191,7 @@ def nothing_treated_is_the_recipient(trial: Trial) -> None:
 
 
 def nothing_kept_is_no_donor(trial: Trial) -> None:
-    """Where no site is kept, answers are finite, but not the donor's; they may be of neither model."""
+    """Where no site is kept, answers are finite and not the donor's; they may be of no model."""
     got = _answers(trial, [NOTHING])[:, 0]
     expect(
         bool(got.isfinite().all()),
@@ -227,7 +230,8 @@ def a_kept_last_token_answers_its_prompt(trial: Trial) -> None:
         erased = all(_alike(other, first, trial) for other in others)
         expect(
             not erased,
-            f"{sites!r} answers the same to every prompt: what the last token carries is erased, though it is kept",
+            f"{sites!r} answers the same to every prompt: the stream of the last token is erased, "
+            "though it is kept",
         )
 
 
@@ -289,11 +293,13 @@ def every_site_has_a_finite_score(trial: Trial) -> None:
     missing, extra = sites - set(found), set(found) - sites
     expect(
         not missing,
-        f"{len(missing)} of {len(sites)} sites have no score, such as {min(map(str, missing), default='')}",
+        f"{len(missing)} of {len(sites)} sites have no score, such as "
+        f"{min(map(str, missing), default='')}",
     )
     expect(
         not extra,
-        f"{len(extra)} scores are of no site in all_sites(pair, prompts), such as {min(map(str, extra), default='')}",
+        f"{len(extra)} scores are of no site in all_sites(pair, prompts), such as "
+        f"{min(map(str, extra), default='')}",
     )
     for site, score in found.items():
         fits = isinstance(score, float) and math.isfinite(score)

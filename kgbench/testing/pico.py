@@ -25,8 +25,9 @@ from kgbench.sites import RECIPIENT
 __all__ = ["PICO_FAMILIES", "pico_pair", "pico_tokenizer"]
 
 _CORPUS = (
-    "Ana Lee stars in a movie alongside Bo Chen. Q: Who stars in a movie with Zoë O'Hara? A: An actor named Émile Nagy. "
-    "In a new film, Jean-Luc appears in The Red Harbour with the other lead actor, whose name is: Mary Ann."
+    "Ana Lee stars in a movie alongside Bo Chen. Q: Who stars in a movie with Zoë O'Hara? "
+    "A: An actor named Émile Nagy. In a new film, Jean-Luc appears in The Red Harbour with the "
+    "other lead actor, whose name is: Mary Ann."
 )
 
 
@@ -66,12 +67,12 @@ PICO_FAMILIES: Mapping[str, Callable[[int, bool], PreTrainedConfig]] = {
         **_rope_shape(v, tied), num_key_value_heads=1, head_dim=12
     ),
 }
-"""Configuration of a three-layer model of each family, from vocabulary size and whether embeddings are tied."""
+"""Configuration of a three-layer model, from vocabulary size and tied embeddings, by family."""
 
 
 @cache
 def pico_tokenizer(bos: bool) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of 300 tokens that splits most words; `bos`: it puts a BOS token first."""
+    """A byte-level BPE tokenizer of 300 tokens that splits most words; `bos` adds a BOS token."""
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
@@ -101,7 +102,7 @@ def pico_pair(
     donors: Sequence[str] = ("sft",),
     seed: int = 0,
 ) -> ModelPair:
-    """A pair of random three-layer models; weights, norms and biases of recipient and donors all differ.
+    """A pair of random three-layer models, which differ in all weights, norms and biases.
 
     Args:
         model_type: A key of `PICO_FAMILIES`.

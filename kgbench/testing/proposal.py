@@ -1,4 +1,4 @@
-"""A family map that is proposed for an architecture, and what holds of it on a small random pair."""
+"""A proposed family map of an architecture, tried on a small random pair."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.reduced import PROBES, random_model, reduced_config
 from kgbench.testing.pico import pico_tokenizer
 
-__all__ = ["Proposal", "propose", "tried"]
+__all__ = ["Proposal", "propose", "try_map"]
 
 COVERED = "every weight belongs to a component"
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A map and the verdicts on it."""
+    """A map and the results of the self-test."""
 
     family: Family
     laws: Mapping[str, str | None]
-    """Each law of the self-test, with why it does not hold where it does not."""
+    """Reason for which each law of the self-test does not hold; None where it does."""
     packed: str | None
-    """Why models of this type would be run one row per configuration; None if all configurations run in one forward."""
+    """Reason to run one row per configuration; None if all configurations run in one forward."""
 
     @property
     def holds(self) -> bool:
@@ -50,7 +50,7 @@ def propose(config: dict[str, Any]) -> Proposal:
     """
     configs = [reduced_config(config, probe) for probe in PROBES]
     family = infer_family([random_model(small, 0) for small in configs])
-    proposals = [tried(_random_pair(small, family)) for small in configs]
+    proposals = [try_map(_random_pair(small, family)) for small in configs]
     return next((each for each in proposals if not each.holds), proposals[0])
 
 
@@ -61,8 +61,8 @@ def _random_pair(config: PreTrainedConfig, family: Family) -> ModelPair:
     )
 
 
-def tried(pair: ModelPair) -> Proposal:
-    """What holds of a pair's map."""
+def try_map(pair: ModelPair) -> Proposal:
+    """Try the map of a pair."""
     laws = {COVERED: _uncovered(pair)}
     for name, law in LAWS.items():
         try:

@@ -70,10 +70,10 @@ class Trial:
 
     def changed(self) -> tuple[str, ...]:
         """Changes since before the first law; the next trial gets a new pair then."""
-        found = changes(self._before, _whole_state(self.pair))
-        if found:
+        changed = changes(self._before, _whole_state(self.pair))
+        if changed:
             _pair.cache_clear()
-        return found
+        return changed
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:
@@ -129,7 +129,8 @@ def expect_alike(got: Tensor, expected: Tensor, pair: ModelPair, otherwise: str)
     difference, allowed = float((got - expected).abs().max()), tolerance(pair, expected)
     expect(
         difference <= allowed,
-        f"{otherwise} differ by {plain_text(difference, 3)}, where rounding explains {plain_text(allowed, 1)}",
+        f"{otherwise} differ by {plain_text(difference, 3)}, where rounding explains "
+        f"{plain_text(allowed, 1)}",
     )
 
 
@@ -264,5 +265,6 @@ def _passes_on(act: Callable[[], object]) -> bool:
 def _expect_unchanged(pair: ModelPair, before: Mapping[str, object], where: str) -> None:
     if changed := changes(before, _whole_state(pair)):
         raise LawError(
-            f"interrupted {where}, it leaves {' and '.join(changed)} changed: undo every change in `finally`"
+            f"interrupted {where}, it leaves {' and '.join(changed)} changed: undo every change in "
+            "`finally`"
         )

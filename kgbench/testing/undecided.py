@@ -1,4 +1,4 @@
-"""Where assertions leave what the facts do not decide, and the records that they looked at."""
+"""Undecided claims of assertions, and the records that they read, for pytest to collect."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kgbench.records import Record
 
-__all__ = ["Findings", "UndecidedError", "collecting", "saw", "tell_undecided"]
+__all__ = ["CollectedClaims", "UndecidedError", "collecting", "note_record", "report_undecided"]
 
 
 class UndecidedError(AssertionError):
-    """The facts do not tell whether a claim holds; raised outside of pytest only, where nothing collects such claims."""
+    """The facts do not decide a claim; raised outside of pytest, where nothing collects claims."""
 
 
 @dataclass(eq=False)
-class Findings:
-    """What the assertions of a test have found so far."""
+class CollectedClaims:
+    """Undecided claims and records of the assertions of a test so far."""
 
     undecided: list[str] = field(default_factory=list)
     """Messages."""
@@ -27,28 +27,28 @@ class Findings:
     """By id."""
 
 
-_stack: list[Findings] = []
+_stack: list[CollectedClaims] = []
 
 
 @contextmanager
-def collecting() -> Iterator[Findings]:
-    """Collect what assertions find from now on, instead of raising `UndecidedError`; the innermost collects."""
-    found = Findings()
-    _stack.append(found)
+def collecting() -> Iterator[CollectedClaims]:
+    """Collect undecided claims in the innermost block, instead of raising `UndecidedError`."""
+    claims = CollectedClaims()
+    _stack.append(claims)
     try:
-        yield found
+        yield claims
     finally:
-        _stack.remove(found)
+        _stack.remove(claims)
 
 
-def saw(record: Record) -> None:
-    """Tell of a record that an assertion looks at."""
+def note_record(record: Record) -> None:
+    """Collect a record that an assertion reads."""
     if _stack:
         _stack[-1].records[record.id] = record
 
 
-def tell_undecided(messages: Sequence[str]) -> None:
-    """Tell of claims that are not decided.
+def report_undecided(messages: Sequence[str]) -> None:
+    """Collect undecided claims.
 
     Raises:
         UndecidedError: Nothing collects them.
