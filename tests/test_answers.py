@@ -30,7 +30,7 @@ from kgbench.effects import recovery
 from kgbench.engine import Engine
 from kgbench.errors import InputError, RegionError
 from kgbench.harness.answering import Answering
-from kgbench.harness.passages import Passage, Source
+from kgbench.harness.passages import Passage, TaskDocument
 from kgbench.localizers.dynamic_graft import DynamicGraft
 from kgbench.models.encoding import Encoder
 from kgbench.models.pair import ModelPair
@@ -90,7 +90,7 @@ def _all_scores(pair: ModelPair, prompts: Sequence[Prompt], graft: str) -> list[
             lead, own = len(encoded.ids) - 1, replace(prompt, target=name)
             read = replace(encoded, ids=tuple(ids[:-1]))
             passages.append(
-                Passage(Source(prompt.name, {}), own, read, lead, tuple(ids[lead + 1 :]))
+                Passage(TaskDocument(prompt.name, {}), own, read, lead, tuple(ids[lead + 1 :]))
             )
     scores = [
         float(score[0])

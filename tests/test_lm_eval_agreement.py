@@ -21,7 +21,7 @@ import kgbench
 from kgbench.errors import GraftSyntaxError, InputError, KgbenchError, RegionError, UnknownNameError
 from kgbench.harness import register, tasks_path
 from kgbench.harness.model import KgbenchLM
-from kgbench.harness.passages import Source
+from kgbench.harness.passages import TaskDocument
 from kgbench.records import Record, load_record
 
 LIMIT = 20
@@ -348,7 +348,7 @@ def test_a_chat_template_is_no_trouble(places: dict[str, Path], folder: Path) ->
     )
     context, target = own[0]["arguments"][0]
     assert context.endswith("[model]\n")
-    passage = lm.reader.passage(context, target, Source("mine", own[0]["doc"]))
+    passage = lm.reader.passage(context, target, TaskDocument("mine", own[0]["doc"]))
     assert (
         lm.tokenizer.decode([passage.encoded.ids[i] for i in passage.encoded.regions["FE"]]).strip()
         == own[0]["doc"]["subject"]

@@ -12,7 +12,7 @@ import kgbench
 from kgbench import localizers
 from kgbench.errors import NotApplicableError
 from kgbench.harness.model import KgbenchLM
-from kgbench.harness.passages import Source
+from kgbench.harness.passages import TaskDocument
 from kgbench.records import Record
 
 GRAFTS = ("FE", "LT", "FE+LT", "FE^C", "ALL")
@@ -116,7 +116,7 @@ def test_reading_token_by_token_changes_nothing(
     contexts = [row["query"] + blank for row in rows for blank in ("", " \n", "  ")]
     passages = [
         lm.reader.passage(
-            c, f"{'' if c[-1].isspace() else ' '}Bo Chen", Source("mine", rows[i // 3])
+            c, f"{'' if c[-1].isspace() else ' '}Bo Chen", TaskDocument("mine", rows[i // 3])
         )
         for i, c in enumerate(contexts)
     ]

@@ -23,7 +23,7 @@ from lm_eval_runs import (
 
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.model import KgbenchLM
-from kgbench.harness.passages import Source
+from kgbench.harness.passages import TaskDocument
 
 TASKS = ["mine", "question"]
 CLOSE = 1e-4
@@ -192,7 +192,7 @@ def test_a_long_continuation_is_read_out_in_pieces(
     lm = ours(places("gpt2"), graft="LT", dtype="float64")
     passages = [
         lm.reader.passage(
-            "Ana Lee stars", " in a movie alongside Bo Chen, an actor", Source("t", {})
+            "Ana Lee stars", " in a movie alongside Bo Chen, an actor", TaskDocument("t", {})
         )
     ]
     whole = lm.answering.scores(passages, ["LT", "SFT"])

@@ -14,7 +14,7 @@ from lm_eval_runs import NAMES, TOKENIZERS, ours, samples, stock, write_checkpoi
 from kgbench.errors import InputError, RegionError
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.model import KgbenchLM
-from kgbench.harness.passages import Source
+from kgbench.harness.passages import TaskDocument
 
 families = pytest.mark.parametrize("family", TOKENIZERS)
 
@@ -62,7 +62,7 @@ def test_the_last_query_of_a_context_is_meant(
     lm = ours(everywhere[family], graft="FE")
     row = own_row(lm, folder)
     context = f"{row['query']} someone.\n\n{row['query']}"
-    passage = lm.reader.passage(context, row["target"], Source("mine", row))
+    passage = lm.reader.passage(context, row["target"], TaskDocument("mine", row))
     first = passage.encoded.regions["FE"][0]
     assert (
         lm.tokenizer.decode(passage.encoded.ids[: first + 1], skip_special_tokens=True).count(
@@ -84,7 +84,7 @@ def test_a_bos_written_as_text_is_the_bos(
     lm = ours(everywhere[family], graft="BOS")
     row = own_row(lm, folder)
     for context in (row["query"], "<bos>" + row["query"]):
-        passage = lm.reader.passage(context, row["target"], Source("mine", row))
+        passage = lm.reader.passage(context, row["target"], TaskDocument("mine", row))
         assert passage.encoded.ids.count(lm.tokenizer.bos_token_id) == 1
         assert passage.encoded.regions["BOS"] == (0,)
 
@@ -108,7 +108,7 @@ def test_tokens_that_merge_over_the_boundary_are_read_as_lm_eval_does(
     assert [score[0] for score in found] == pytest.approx([score[0] for score in wanted], abs=1e-4)
     with pytest.raises(RegionError, match="not a prefix"):
         lm.reader.passage(
-            "Ana L", "ee stars", Source("mine", {"query": "Ana L", "spans": {"FE": [0, 3]}})
+            "Ana L", "ee stars", TaskDocument("mine", {"query": "Ana L", "spans": {"FE": [0, 3]}})
         )
 
 

@@ -17,10 +17,17 @@ from sessions import HERE, SPREAD, STRICT, counts, session, write
 from test_package import HEAVY
 
 from kgbench.errors import InputError
-from kgbench.pytest_plugin import summary
+from kgbench.pytest_plugin import terminal_summary
 from kgbench.pytest_plugin.fixtures import OPTIONS, _check_fixtures, _note
-from kgbench.pytest_plugin.session import MANY, ONE, Given, Session, in_a_line, in_pytest_words
-from kgbench.pytest_plugin.summary import record_summaries
+from kgbench.pytest_plugin.pytest_session import (
+    MANY,
+    ONE,
+    Given,
+    Session,
+    in_a_line,
+    in_pytest_words,
+)
+from kgbench.pytest_plugin.terminal_summary import record_summaries
 from kgbench.records import Record, RecordStore
 from kgbench.runner import Settings, Spec, run_job
 
@@ -190,8 +197,8 @@ def test_a_record_that_is_kept_is_used(tmp_path: Path, worker: bool) -> None:
     ).unlink()  # a damaged record is no record; that it is there is told at the end
     assert mine.evaluate(tmp_path / "anew").rows == record.rows
     assert mine.folders[record.id].name == f"{path.name}-2"
-    config.stash[summary._TOLD] = {record.id: record_summaries(mine)[0]}
-    (line,) = summary._damaged(config)
+    config.stash[terminal_summary._SUMMARIES] = {record.id: record_summaries(mine)[0]}
+    (line,) = terminal_summary._damaged(config)
     assert line.startswith(
         f"a damaged record is left out: {path}: facts.parquet is missing; restore its folder"
     )
@@ -242,8 +249,13 @@ def test_nothing_was_compared(
 ) -> None:
     """It is told where the tests were let to evaluate: not after an interruption, nor where a worker has crashed with what it had."""
     config = config_of(tmp_path, {"kgbench_compare_fail": "old"}, {})
-    summary.pytest_testnodedown(SimpleNamespace(config=config), "crashed" if crashed else None)
-    assert bool(list(summary._void(SimpleNamespace(config=config, exitstatus=status)))) == told  # type: ignore[arg-type]
+    terminal_summary.pytest_testnodedown(
+        SimpleNamespace(config=config), "crashed" if crashed else None
+    )
+    assert (
+        bool(list(terminal_summary._void(SimpleNamespace(config=config, exitstatus=status))))
+        == told
+    )  # type: ignore[arg-type]
 
 
 def test_fixtures_that_are_overridden(tmp_path: Path) -> None:
@@ -407,7 +419,7 @@ kgbench_strict = true
 """
 
 TELL = """
-from kgbench.pytest_plugin.session import MANY, ONE, Given
+from kgbench.pytest_plugin.pytest_session import MANY, ONE, Given
 def pytest_configure(config):
     given = Given(config)
     print([given.one("limit"), given.one("model"), given.many("prompt"), given.many("donor"), given.strict, given.one("save")])

@@ -22,7 +22,7 @@ from kgbench.data import ImportOptions, builtin_prompts, dataset_names, load_dat
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.harness import tasks_path
 from kgbench.harness.metrics import TokenScore, process_results
-from kgbench.harness.rows import CANDIDATES, fingerprint, gold, load, rows
+from kgbench.harness.rows import CANDIDATES, data_fingerprint, gold, load, rows
 from kgbench.harness.task_files import shipped_tasks, task_files
 from kgbench.harness.validation import preview
 
@@ -216,10 +216,16 @@ def test_the_fingerprint_tells_data_and_prompt() -> None:
     data = load_dataset("tiny_movies")
     part = data.subset([fact.id for fact in data.facts[:10]])
     assert (
-        len({fingerprint(data, "headline"), fingerprint(data, "qa"), fingerprint(part, "headline")})
+        len(
+            {
+                data_fingerprint(data, "headline"),
+                data_fingerprint(data, "qa"),
+                data_fingerprint(part, "headline"),
+            }
+        )
         == 3
     )
-    assert {row["fingerprint"] for row in rows(data, "qa")} == {fingerprint(data, "qa")}
+    assert {row["fingerprint"] for row in rows(data, "qa")} == {data_fingerprint(data, "qa")}
 
 
 def test_model_arguments_are_no_concern_of_rows() -> None:

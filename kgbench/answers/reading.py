@@ -14,7 +14,7 @@ from kgbench.data import Prompt
 from kgbench.engine import Engine
 from kgbench.engine.plan import Plan, make_plan
 from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
-from kgbench.harness.passages import Passage, Source
+from kgbench.harness.passages import Passage, TaskDocument
 from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
 
@@ -42,7 +42,7 @@ class Asked:
         )
         encoded = Encoded((*bare.ids, *self.tokens), bare.regions, bare.target)
         return Passage(
-            Source(own.name, {}), own, encoded, len(bare.ids) - 1, self.tokens
+            TaskDocument(own.name, {}), own, encoded, len(bare.ids) - 1, self.tokens
         ).lead_everywhere()
 
 

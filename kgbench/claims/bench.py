@@ -16,7 +16,7 @@ import pytest
 
 from kgbench.claims.session import running
 from kgbench.pytest_plugin.fixtures import guarding
-from kgbench.pytest_plugin.session import in_a_line
+from kgbench.pytest_plugin.pytest_session import in_a_line
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

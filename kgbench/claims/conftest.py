@@ -10,7 +10,7 @@ import pytest
 
 from kgbench.claims.session import check, chosen, running
 from kgbench.errors import KgbenchError
-from kgbench.pytest_plugin.session import in_a_line, in_pytest_words, is_worker
+from kgbench.pytest_plugin.pytest_session import in_a_line, in_pytest_words, is_worker
 
 if TYPE_CHECKING:
     from kgbench.claims.claim import Claim

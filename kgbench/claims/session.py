@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kgbench.errors import InputError
-from kgbench.pytest_plugin.session import Session, session_of
+from kgbench.pytest_plugin.pytest_session import Session, session_of
 
 if TYPE_CHECKING:
     from kgbench.data import Dataset

@@ -51,14 +51,14 @@ def command(
 
     check_name(target)
     families = _families(listed(family))
-    from kgbench.testing.contract import check_named
+    from kgbench.testing.contract import check_by_name
 
     # Whatever a library or a localizer prints must not mix with the JSON object.
     with (
         redirect_stdout(sys.stderr if as_json else sys.stdout),
         progress(shown=not quiet) as report,
     ):
-        checked = check_named(target, pairs("--localizer-arg", localizer_arg), families, report)
+        checked = check_by_name(target, pairs("--localizer-arg", localizer_arg), families, report)
     if as_json:
         echo_json(_answer(target, checked))
     else:

@@ -1,4 +1,4 @@
-"""`kgbench tasks`: the tasks for lm-eval, and whether they are right."""
+"""`kgbench tasks`: list, show and validate tasks for lm-eval."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from kgbench.harness.validation import TaskFinding, Validation
 
 SHOWN = 10
-"""Findings of one task that are printed; a fault of a template is one in every document."""
+"""Findings of one task that are printed; a fault of a template recurs in every document."""
 
 _folder = click.option(
     "--include-path",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="DIR",
-    help="A folder of tasks of your own.",
+    help="A folder with your own tasks.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 
@@ -93,28 +93,28 @@ def show(name: str, document: int, include_path: Path | None, as_json: bool) -> 
     from kgbench.harness.validation import preview
 
     with redirect_stdout(sys.stderr):  # libraries print while they load data
-        told = preview(name, document, include_path)
+        rendered = preview(name, document, include_path)
     if as_json:
-        echo_json(told)
+        echo_json(rendered)
     else:
-        click.echo("\n".join(_lines(told)))
+        click.echo("\n".join(_lines(rendered)))
 
 
-def _lines(told: dict[str, Any]) -> list[str]:
-    right = told["gold"] if isinstance(told["gold"], list) else [told["gold"]]
-    targets = [
-        f"target    {target!r}{'   (right)' if i in right or target in right else ''}"
-        for i, target in enumerate(told["targets"])
+def _lines(rendered: dict[str, Any]) -> list[str]:
+    gold = rendered["gold"] if isinstance(rendered["gold"], list) else [rendered["gold"]]
+    identifier = "" if rendered["id"] is None else f", {rendered['id']}"
+    lines = [
+        f"task      {rendered['task']}",
+        f"file      {rendered['file']}",
+        f"document  {rendered['document']} of 0 to {rendered['documents'] - 1}{identifier}",
+        f"context   {rendered['context']!r}",
     ]
-    spans = [f"{region:<9} {text!r}" for region, text in (told["spans"] or {}).items()]
-    number = f"{told['document']} of 0 to {told['documents'] - 1}{'' if told['id'] is None else ', ' + str(told['id'])}"
-    head = [
-        f"task      {told['task']}",
-        f"file      {told['file']}",
-        f"document  {number}",
-        f"context   {told['context']!r}",
-    ]
-    return [*head, *targets, *spans, f"metrics   {', '.join(told['metrics'])}"]
+    for number, target in enumerate(rendered["targets"]):
+        right = "   (right)" if number in gold or target in gold else ""
+        lines.append(f"target    {target!r}{right}")
+    for region, text in (rendered["spans"] or {}).items():
+        lines.append(f"{region:<9} {text!r}")
+    return [*lines, f"metrics   {', '.join(rendered['metrics'])}"]
 
 
 @command.command(
@@ -139,10 +139,10 @@ def validate(
 ) -> int:
     """Check tasks, every document of them.
 
-    Loads each task as lm-eval does, renders every document, and checks
-    spans, targets and choices, also as tokens. Names files that lm-eval
-    would leave out without a word. Without a name, checks all tasks that
-    kgbench ships, or with --include-path all of that folder.
+    Loads each task with lm-eval, renders every document, and checks spans
+    and targets, also as tokens. Names files that lm-eval cannot read and
+    leaves out silently. Without a name, checks all tasks that kgbench
+    ships, or with --include-path all of that folder.
 
     Loading a task runs the code that its YAML names with !function:
     validate only folders that you trust.
@@ -157,68 +157,67 @@ def validate(
     from kgbench.harness.validation import validate_tasks
 
     with redirect_stdout(sys.stderr), progress(shown=not quiet) as report:
-        found = validate_tasks(tuple(dict.fromkeys(names)), include_path, listed(tokenizer), report)
+        validation = validate_tasks(
+            tuple(dict.fromkeys(names)), include_path, listed(tokenizer), report
+        )
     if as_json:
-        echo_json(_answer(found))
+        echo_json(_answer(validation))
     else:
-        _print(found)
-    return 1 if found.findings else 0
+        _print(validation)
+    return 1 if validation.findings else 0
 
 
-def _answer(report: Validation) -> dict[str, Any]:
-    tasks = [
-        {**asdict(task), "file": str(task.file), "findings": _count(report, task.name)}
-        for task in report.tasks
-    ]
+def _answer(validation: Validation) -> dict[str, Any]:
+    tasks = []
+    for task in validation.tasks:
+        number = _count(validation, task.name)
+        tasks.append({**asdict(task), "file": str(task.file), "findings": number})
     findings = [
         {
-            "file": str(found.place.file),
-            "task": found.place.task,
-            "document": found.place.document,
-            "id": found.place.identifier,
-            "field": found.place.field,
-            "tokenizers": list(found.tokenizers),
-            "message": found.message,
+            "file": str(finding.place.file),
+            "task": finding.place.task,
+            "document": finding.place.document,
+            "id": finding.place.identifier,
+            "field": finding.place.field,
+            "tokenizers": list(finding.tokenizers),
+            "message": finding.message,
         }
-        for found in report.findings
+        for finding in validation.findings
     ]
     return {
-        "holds": not report.findings,
-        "tokenizers": list(report.tokenizers),
+        "holds": not findings,
+        "tokenizers": list(validation.tokenizers),
         "tasks": tasks,
         "findings": findings,
     }
 
 
-def _count(report: Validation, task: str) -> int:
-    return sum(found.place.task == task for found in report.findings)
+def _count(validation: Validation, task: str) -> int:
+    return sum(finding.place.task == task for finding in validation.findings)
 
 
-def _print(report: Validation) -> None:
+def _print(validation: Validation) -> None:
     by_task: dict[str | None, list[TaskFinding]] = {}
-    for found in report.findings:
-        by_task.setdefault(found.place.task, []).append(found)
+    for finding in validation.findings:
+        by_task.setdefault(finding.place.task, []).append(finding)
     for task, findings in by_task.items():
         click.echo("\n".join(map(str, findings[:SHOWN])))
         if len(findings) > SHOWN:
             click.echo(f"… and {len(findings) - SHOWN} more in task {task}; --json has them all")
-    if report.findings:
+    if validation.findings:
         click.echo()
-    rows = [
-        [
-            t.name,
-            str(t.documents),
-            str(len(report.tokenizers)),
-            str(_count(report, t.name) or "none"),
-        ]
-        for t in report.tasks
-    ]
+    tokenizers = validation.tokenizers
+    rows = []
+    for checked in validation.tasks:
+        number = _count(validation, checked.name)
+        rows.append(
+            [checked.name, str(checked.documents), str(len(tokenizers)), str(number or "none")]
+        )
     echo_table(["task", "documents", "tokenizers", "findings"], rows)
-    documents = sum(task.documents for task in report.tasks)
-    what = f"{_many(len(report.tasks), 'task')}, {_many(documents, 'document')}, with the tokenizers of {', '.join(report.tokenizers)}"
-    click.echo(
-        f"\n{what}: {_many(len(report.findings), 'finding') if report.findings else 'all is well'}"
-    )
+    documents = sum(checked.documents for checked in validation.tasks)
+    tasks = f"{_many(len(rows), 'task')}, {_many(documents, 'document')}"
+    result = _many(len(validation.findings), "finding") if validation.findings else "all is well"
+    click.echo(f"\n{tasks}, with the tokenizers of {', '.join(tokenizers)}: {result}")
 
 
 def _many(number: int, thing: str) -> str:

@@ -14,7 +14,7 @@ from lm_eval.models.utils import (
 
 from kgbench.errors import InputError
 from kgbench.harness.answering import Answering
-from kgbench.harness.passages import Passage, Reader, Source
+from kgbench.harness.passages import Passage, Reader, TaskDocument
 
 __all__ = ["Generation"]
 
@@ -57,7 +57,7 @@ class Generation:
 
     def __call__(
         self,
-        requests: Sequence[tuple[str, Mapping[str, Any], Source]],
+        requests: Sequence[tuple[str, Mapping[str, Any], TaskDocument]],
         progress: Callable[[int], object] | None = None,
     ) -> list[str]:
         """Continue contexts until the first stop sequence, which is cut off.
@@ -88,7 +88,7 @@ class Generation:
             for text in texts
         ]
 
-    def _start(self, context: str, arguments: Mapping[str, Any], source: Source) -> _Text:
+    def _start(self, context: str, arguments: Mapping[str, Any], source: TaskDocument) -> _Text:
         asked = normalize_gen_kwargs(
             {**arguments, "until": arguments.get("until") or []}, DEFAULT_TOKENS
         )

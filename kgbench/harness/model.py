@@ -23,7 +23,7 @@ from kgbench.harness.answering import Answering, require_intervention
 from kgbench.harness.arguments import Arguments, read_arguments
 from kgbench.harness.generation import Generation
 from kgbench.harness.metrics import TokenScore
-from kgbench.harness.passages import Passage, Reader, Source
+from kgbench.harness.passages import Passage, Reader, TaskDocument
 from kgbench.harness.rows import LOADED, is_loaded
 from kgbench.localizers import create, fingerprint
 from kgbench.models.pair import ModelPair
@@ -136,7 +136,7 @@ class KgbenchLM(TemplateLM):
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
     ) -> list[TokenScore]:
         passages = [
-            self.reader.tokens(head, rest, Source("tokens", {}, i))
+            self.reader.tokens(head, rest, TaskDocument("tokens", {}, i))
             for i, (_, head, rest) in enumerate(requests)
         ]
         return [found[self._graft()] for found in self._scores(passages, [self._graft()])]
@@ -328,7 +328,7 @@ def _refuse_stale(documents: Iterable[Mapping[str, Any]]) -> None:
     loaded = {(dataset, prompt) for (_, prompt), (dataset, _) in LOADED.items()}
     stale: set[tuple[str, str]] = set()
     for document in documents:
-        if Source("", document).is_ours and not is_loaded(document):
+        if TaskDocument("", document).is_ours and not is_loaded(document):
             stale.add((document["dataset"], document["prompt"]))
     for dataset, prompt in sorted(stale & loaded):
         raise InputError(
@@ -337,7 +337,7 @@ def _refuse_stale(documents: Iterable[Mapping[str, Any]]) -> None:
         )
 
 
-def _by_task(sources: Sequence[Source]) -> Iterable[list[int]]:
+def _by_task(sources: Sequence[TaskDocument]) -> Iterable[list[int]]:
     """Numbers of each task's requests."""
     found: dict[str, list[int]] = {}
     for i, source in enumerate(sources):
@@ -356,8 +356,8 @@ def _listed(value: int | list[int] | None) -> list[int]:
     return [] if value is None else list(value) if isinstance(value, list) else [value]
 
 
-def _source(request: Instance) -> Source:
-    return Source(
+def _source(request: Instance) -> TaskDocument:
+    return TaskDocument(
         str(request.task_name), request.doc if isinstance(request.doc, dict) else {}, request.doc_id
     )
 

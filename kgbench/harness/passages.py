@@ -12,13 +12,13 @@ from kgbench.data import Fact, Prompt, token_regions
 from kgbench.errors import InputError, RegionError
 from kgbench.models.encoding import Encoded
 
-__all__ = ["Passage", "Reader", "Source"]
+__all__ = ["Passage", "Reader", "TaskDocument"]
 
 Regions = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Source:
+class TaskDocument:
     """The document of a request."""
 
     task: str
@@ -40,7 +40,7 @@ class Source:
 
 
 def _prompt(
-    context: str, continuation: str, spans: Mapping[str, tuple[int, int]], source: Source
+    context: str, continuation: str, spans: Mapping[str, tuple[int, int]], source: TaskDocument
 ) -> Prompt:
     """A passage as a prompt, named as in `kgbench eval` where kgbench made the row."""
     row = source.document
@@ -56,7 +56,7 @@ def _prompt(
 class Passage:
     """A context and its continuation as tokens."""
 
-    source: Source
+    source: TaskDocument
     prompt: Prompt
     encoded: Encoded
     """Regions, and ids without the last token of the continuation, whose prediction is unused."""
@@ -135,7 +135,7 @@ class Reader:
         """Token ids; by default with special tokens, unless the text begins with one."""
         return self._read(text, add_special_tokens).ids
 
-    def passage(self, context: str, continuation: str, source: Source) -> Passage:
+    def passage(self, context: str, continuation: str, source: TaskDocument) -> Passage:
         """Encode a context and the continuation that is scored after it.
 
         As in lm-eval, blanks at the end of the context are encoded with the continuation, whose
@@ -186,12 +186,14 @@ class Reader:
             )
         )
 
-    def tokens(self, head: Sequence[int], continuation: Sequence[int], source: Source) -> Passage:
+    def tokens(
+        self, head: Sequence[int], continuation: Sequence[int], source: TaskDocument
+    ) -> Passage:
         """A continuation after a context, both given as tokens; LT is the only region."""
         before, after = (" ".join(map(str, some)) for some in (head, continuation))
         return self._from_tokens(head, continuation, _prompt(before, after, {}, source), source)
 
-    def context(self, context: str, room: int, source: Source) -> Passage:
+    def context(self, context: str, room: int, source: TaskDocument) -> Passage:
         """Encode a context for generation, with room for so many tokens.
 
         Raises:
@@ -223,7 +225,7 @@ class Reader:
         )
 
     def _from_tokens(
-        self, head: Sequence[int], continuation: Sequence[int], prompt: Prompt, source: Source
+        self, head: Sequence[int], continuation: Sequence[int], prompt: Prompt, source: TaskDocument
     ) -> Passage:
         return self._cut(
             Passage(
@@ -274,7 +276,7 @@ class Reader:
             special[0] = True
         return _Read(ids, list(encoding["offset_mapping"]), special)
 
-    def _spans(self, context: str, source: Source) -> dict[str, tuple[int, int]]:
+    def _spans(self, context: str, source: TaskDocument) -> dict[str, tuple[int, int]]:
         """Character spans of regions at the last occurrence of the query; empty without regions."""
         query, spans = source.document.get("query"), source.document.get("spans")
         if not isinstance(query, str) or not isinstance(spans, Mapping) or not context:
@@ -291,7 +293,7 @@ class Reader:
             if span is not None
         }
 
-    def _regions(self, context: str, read: _Read, source: Source, end: int) -> Regions:
+    def _regions(self, context: str, read: _Read, source: TaskDocument, end: int) -> Regions:
         """Tokens of each region of a context of `end` tokens, except LT."""
         found = {"BOS": (0,)} if read.special[0] else {}
         spans = self._spans(context, source)

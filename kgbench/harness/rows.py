@@ -13,7 +13,7 @@ from kgbench.data import Dataset, Prompt, dataset_names, load_dataset, load_prom
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["CANDIDATES", "LOADED", "fingerprint", "gold", "is_loaded", "load", "rows"]
+__all__ = ["CANDIDATES", "LOADED", "data_fingerprint", "gold", "is_loaded", "load", "rows"]
 
 CANDIDATES = 10
 """Names to choose from: the right one and others of the data set; fewer where it has fewer."""
@@ -73,11 +73,11 @@ def rows(dataset: Dataset, prompt: str) -> list[dict[str, Any]]:
         InputError: The prompt does not fit the data set.
     """
     objects = list(dict.fromkeys(fact.fields[dataset.object] for fact in dataset.facts))
-    mark = fingerprint(dataset, prompt)
+    mark = data_fingerprint(dataset, prompt)
     return [_row(filled, dataset, mark, objects) for filled in load_prompts(dataset, [prompt])]
 
 
-def fingerprint(dataset: Dataset, prompt: str) -> str:
+def data_fingerprint(dataset: Dataset, prompt: str) -> str:
     """SHA-256, in hexadecimal, over the content of a data set and the text of a prompt.
 
     Raises:

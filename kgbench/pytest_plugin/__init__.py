@@ -6,8 +6,8 @@ Every pytest session loads it where kgbench is installed, so that importing it l
 from __future__ import annotations
 
 from kgbench.pytest_plugin.fixtures import evaluation, facts, localizer, model_pair, prompts
-from kgbench.pytest_plugin.session import pytest_addoption
-from kgbench.pytest_plugin.summary import (
+from kgbench.pytest_plugin.pytest_session import pytest_addoption
+from kgbench.pytest_plugin.terminal_summary import (
     pytest_sessionfinish,
     pytest_terminal_summary,
     pytest_testnodedown,

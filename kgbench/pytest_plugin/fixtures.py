@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import pytest
 
 from kgbench.errors import InputError
-from kgbench.pytest_plugin.session import in_a_line, in_pytest_words, session_of
+from kgbench.pytest_plugin.pytest_session import in_a_line, in_pytest_words, session_of
 
 if TYPE_CHECKING:
     from kgbench.data import Dataset, Prompt

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from kgbench.pytest_plugin.session import Given, session_of
+from kgbench.pytest_plugin.pytest_session import Given, session_of
 from kgbench.testing.undecided import (
     CollectedClaims,
     collecting,

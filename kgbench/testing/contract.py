@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckedLocalizer",
     "Verdict",
+    "check_by_name",
     "check_localizer",
-    "check_named",
     "contract_of",
     "parametrize_with_checks",
 ]
@@ -90,7 +90,7 @@ class CheckedLocalizer:
         )
 
 
-def check_named(
+def check_by_name(
     target: str,
     arguments: Mapping[str, str],
     families: Sequence[str] = (),
@@ -160,7 +160,7 @@ def contract_of(record: Record, localizer: str | None = None) -> Contract:
 @cache
 def _tried(target: str, arguments: tuple[tuple[str, str], ...]) -> CheckedLocalizer:
     """The verdicts on a method; several runs of one share them."""
-    return check_named(target, dict(arguments))
+    return check_by_name(target, dict(arguments))
 
 
 def _why_not(law: Law, trial: Trial) -> str | None:

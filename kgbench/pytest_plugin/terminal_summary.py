@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kgbench.errors import KgbenchError
-from kgbench.pytest_plugin.session import (
+from kgbench.pytest_plugin.pytest_session import (
     Given,
     Session,
     existing_session,
@@ -208,7 +208,7 @@ def _compared(
     session: Session, place: StoredRecord | None, id: str
 ) -> tuple[tuple[str, ...], bool]:
     """Lines on the comparison, and whether it fails the session."""
-    from kgbench.pytest_plugin.comparison import compare
+    from kgbench.pytest_plugin.saved_comparison import compare
 
     record = session.records[id]
     if place is None:

@@ -315,7 +315,7 @@ class Session:
         Raises:
             InputError: There are none in the given folder.
         """
-        from kgbench.pytest_plugin.comparison import saved_records
+        from kgbench.pytest_plugin.saved_comparison import saved_records
 
         path = self.given.path("compare-fail")
         return [] if path is None else saved_records(path)
