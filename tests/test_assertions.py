@@ -150,7 +150,7 @@ def test_spellings(record: Record) -> None:
         (assert_localized, {"at": "FE++LT"}, "cannot read the graft"),
         (assert_necessary, {"at": "FE", "sufficiency__ge": 0.5}, "unknown field"),
         (assert_necessary, {"at": "SFT"}, "there is no necessity: SFT is no graft"),
-        (assert_planted, {}, "is not compared with where facts were planted"),
+        (assert_planted, {}, "is not compared with a ground truth"),
     ],
 )
 def test_wrong_names_never_pass(

@@ -534,7 +534,7 @@ def test_sound_localizers_pass(sound: AbstractLocalizer) -> None:
         (Unwritable(), "parameters_can_be_recorded", "JSON"),
         (Lucky(), "declares_in_known_words", "'luck': expected some of donor"),
         (Priceless(), "declares_in_known_words", "expected one of none, forward"),
-        (Mute(), "says_what_it_is", "one line that says"),
+        (Mute(), "says_what_it_is", "one line that describes"),
         (Mislabelled(), "says_what_it_is", "does not derive from InterventionLocalizer"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, AbstractLocalizer) else None,
