@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.records import SEAL, RecordStore, StoredRecord, load_record
-from kgbench.records.facts import write_facts
+from kgbench.records.fact_rows import write_facts
 
 FRESH: dict[str, dict[str, Any]] = {
     "intervenes": {"localizer": "dynamic_graft", "model": "tiny-gemma", "limit": 12},

@@ -21,7 +21,7 @@ from kgbench.records import (
     Record,
     SiteScore,
 )
-from kgbench.records.facts import write_facts
+from kgbench.records.fact_rows import write_facts
 from tests import fake_runs
 
 Figures = Mapping[str, Estimate]

@@ -42,7 +42,7 @@ from kgbench.records import (
     WeightHashes,
     facts_table,
 )
-from kgbench.records.facts import write_facts
+from kgbench.records.fact_rows import write_facts
 from kgbench.sites import PATHWAYS, SCORED_REGIONS, Graft, parse_graft
 from kgbench.sites.configurations import BEST, REST, budget_labels, canonical
 

@@ -19,7 +19,7 @@ from kgbench.leaderboard.submission import Contract, Submission
 from kgbench.leaderboard.validate import Finding, validate
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Record, WeightHashes, facts_table
-from kgbench.records.facts import write_facts
+from kgbench.records.fact_rows import write_facts
 
 N = 30
 

@@ -22,7 +22,7 @@ from kgbench.effects.paired import area_difference, paired_prompts, recovery_dif
 from kgbench.effects.ratios import recovery
 from kgbench.errors import InputError
 from kgbench.records import facts_table
-from kgbench.records.differing import differing
+from kgbench.records.identity import identity_differences
 from kgbench.stats import ratio, ratio_difference
 
 ROOT = Path(__file__).parent.parent
@@ -177,15 +177,15 @@ def test_what_differs_is_told_first() -> None:
         fake_runs.identity(),
         fake_runs.identity(dtype="float64", configurations=("PRE", "SFT", "FE"), **OTHER),
     )
-    assert differing(one, one) == ()
-    parts = {part.field: part.sentence() for part in differing(one, two)}
+    assert identity_differences(one, one) == ()
+    parts = {part.field: part.sentence() for part in identity_differences(one, two)}
     assert parts["dtype"] == "dtype: float32 in A, float64 in B"
     assert set(parts) == {"dtype", "configurations", "weights.recipient", "weights.donors.sft"}
     assert parts["configurations"].startswith("configurations: A alone has ALL, LT")
     text = render_comparison(compare_records(stored(), stored(WORSE, **OTHER)))
     assert text.index("the weights of donor sft are others") < text.index("headline:")
     fewer = fake_runs.identity(prompts={"qa": "q" * 64}, limit=60)
-    assert [part.sentence() for part in differing(one, fewer)] == [
+    assert [part.sentence() for part in identity_differences(one, fewer)] == [
         "A asks headline, B does not",
         "A takes all facts, B the first 60 facts",
     ]

@@ -17,7 +17,7 @@ from kgbench.effects.repeated import Repeated, repeated, repeated_map
 from kgbench.errors import InputError
 from kgbench.localizers import create
 from kgbench.records import Record, RecordStore, SiteScore, StoredRecord
-from kgbench.records.differing import differing
+from kgbench.records.identity import identity_differences
 from kgbench.runner import Settings, Spec, run_job
 from kgbench.runner.job import job_configurations
 from kgbench.runner.rerun import Places, _with_configurations, job_of, specification
@@ -305,7 +305,7 @@ def test_nothing_of_an_earlier_run_is_used(
     (place,) = tmp_path.iterdir()
     assert run("reproduce", place.name[:40], "--output-dir", tmp_path, "--device", "cpu")[0] == 1
     assert RecordStore(tmp_path).load(runs["scores"].record.id).path == place
-    assert differing(runs["scores"].record.identity, runs["planted"].record.identity)
+    assert identity_differences(runs["scores"].record.identity, runs["planted"].record.identity)
 
 
 def test_a_record_that_counts_ties_for_the_method(

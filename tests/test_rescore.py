@@ -11,7 +11,7 @@ from stored_runs import Call, caller, folder, stored, submitted
 
 from kgbench.effects.rescored import rescored
 from kgbench.records import FACTS_SCHEMA, load_record
-from kgbench.records.facts import STORED
+from kgbench.records.fact_rows import STORED
 
 
 @pytest.fixture

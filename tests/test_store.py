@@ -26,7 +26,7 @@ from kgbench.records import (
     load_record,
     renew_seal,
 )
-from kgbench.records.facts import write_facts
+from kgbench.records.fact_rows import write_facts
 from kgbench.records.provenance import other_versions, sources_hash
 
 ROOT = Path(__file__).parents[1]

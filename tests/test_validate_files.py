@@ -23,7 +23,7 @@ from kgbench.leaderboard.sandbox import SANDBOX, Sandbox
 from kgbench.leaderboard.validate import validate
 from kgbench.leaderboard.validate.texts import bad_text, read_json
 from kgbench.records import FACTS_SCHEMA, SEAL
-from kgbench.records.facts import STORED
+from kgbench.records.fact_rows import STORED
 
 RECORD, FACTS, SUBMISSION, VERIFICATION = FILES
 

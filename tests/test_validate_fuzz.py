@@ -26,7 +26,7 @@ from kgbench.leaderboard.validate.folders import Folder, folders_below
 from kgbench.leaderboard.validate.texts import read_json
 from kgbench.leaderboard.validate.validate import Checked, check_folder
 from kgbench.records import FACTS_SCHEMA, Identity
-from kgbench.records.facts import STORED
+from kgbench.records.fact_rows import STORED
 
 RECORD, FACTS, SUBMISSION, VERIFICATION = FILES
 

@@ -20,7 +20,7 @@ from submissions import CODE, Change, bytes_of, edit, findings, honest_entries, 
 import kgbench
 from kgbench.leaderboard.entries import FILES
 from kgbench.leaderboard.validate import validate
-from kgbench.records.facts import STORED
+from kgbench.records.fact_rows import STORED
 
 RECORD, FACTS, SUBMISSION, _ = FILES
 

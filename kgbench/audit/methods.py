@@ -13,7 +13,7 @@ from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.effects.summary import ORDER
 from kgbench.errors import InputError
 from kgbench.records import Identity, Record, canonical_json, facts_table
-from kgbench.records.differing import differing
+from kgbench.records.identity import identity_differences
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import budget_labels, parse_top
 
@@ -109,7 +109,9 @@ def _check(parts: Sequence[Part]) -> None:
     hashes: dict[str, str] = {}
     for part in parts:
         what = part.record.identity
-        if apart := [one.text() for one in differing(first, what) if one.field.startswith(SAME)]:
+        if apart := [
+            one.text() for one in identity_differences(first, what) if one.field.startswith(SAME)
+        ]:
             raise InputError(
                 f"an audit is of one pair on one set of facts, and these runs differ in {'; '.join(apart)}"
             )

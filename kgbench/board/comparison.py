@@ -22,7 +22,7 @@ from kgbench.effects.scores import check_metric, score
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.records import Record
-from kgbench.records.differing import Differing, differing
+from kgbench.records.identity import Difference, identity_differences
 
 __all__ = ["Compared", "Comparison", "SharedFacts", "compare_records"]
 
@@ -83,7 +83,7 @@ class Comparison:
     metric: str
     hits: str
     """The top-k hit that facts flip by: the metric, or the default one."""
-    differing: tuple[Differing, ...]
+    differing: tuple[Difference, ...]
     """What differs in the identities."""
     facts: Mapping[str, SharedFacts]
     """By prompt."""
@@ -174,7 +174,7 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None) ->
         second=two,
         metric=chosen,
         hits=hits,
-        differing=differing(one.identity, two.identity),
+        differing=identity_differences(one.identity, two.identity),
         facts={p.name: SharedFacts(p.first.n, *p.only) for p in prompts},
         rows=rows,
         areas=_areas(prompts, one, two, chosen),

@@ -102,7 +102,7 @@ def _in_place(run: Entry, record: Record) -> Path:
     import pyarrow.parquet as pq
 
     from kgbench.records import renew_seal
-    from kgbench.records.facts import STORED, write_facts
+    from kgbench.records.fact_rows import STORED, write_facts
 
     rows = run.folder / "facts.parquet"
     if not pq.read_schema(rows).equals(STORED):

@@ -31,7 +31,7 @@ from kgbench.leaderboard.validate import Checked, Finding, validate_folders
 from kgbench.leaderboard.validate.folders import folders_below
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, StoredRecord
-from kgbench.records.facts import write_facts
+from kgbench.records.fact_rows import write_facts
 
 __all__ = [
     "Draft",

@@ -1,8 +1,8 @@
-"""Records: the result of one evaluation, what it is of, and where it is kept."""
+"""Records: the result of one evaluation, its identity and provenance, and the store."""
 
 from __future__ import annotations
 
-from kgbench.records.facts import FACTS_SCHEMA, facts_table, parse_facts, read_facts
+from kgbench.records.fact_rows import FACTS_SCHEMA, facts_table, parse_facts, read_facts
 from kgbench.records.identity import (
     DatasetRef,
     Identity,
@@ -13,21 +13,19 @@ from kgbench.records.identity import (
     canonical_json,
 )
 from kgbench.records.journal import Journal
-from kgbench.records.planted import (
-    NO_INTERVAL_OF_RANKS,
-    NO_INTERVAL_OF_SITES,
-    Curve,
-    CurvePoint,
-    Effect,
-    Pathway,
-    Planted,
-)
 from kgbench.records.provenance import Provenance, code_stamp, collect_provenance, other_versions
 from kgbench.records.record import (
     FIGURES,
+    NO_INTERVAL_OF_RANKS,
+    NO_INTERVAL_OF_SITES,
     NOT_APPLICABLE,
     Cost,
+    Curve,
+    CurvePoint,
+    Effect,
     Environment,
+    Pathway,
+    Planted,
     Ranking,
     Record,
     Row,

@@ -1,10 +1,11 @@
-"""What a result is of: everything that could change a figure, and nothing else."""
+"""Identity of a result: everything that could change a figure, and nothing else."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -12,24 +13,27 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 __all__ = [
     "DatasetRef",
+    "Difference",
     "Identity",
     "LocalizerRef",
     "Strict",
     "Truth",
     "WeightHashes",
     "canonical_json",
+    "identity_differences",
     "private_text",
 ]
 
 _ABSOLUTE = re.compile(r"^(?:file://)?(?:/|~/|[A-Za-z]:[\\/])")
 _CREDENTIAL = re.compile(
-    r"\bhf_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|://[^/\s:@]+:[^/\s@]+@"
+    r"\bhf_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}"
+    r"|://[^/\s:@]+:[^/\s@]+@"
 )
 
 _PERHAPS = re.compile(
     f'"{_ABSOLUTE.pattern.removeprefix("^")}|{_CREDENTIAL.pattern.replace(chr(92) + "b", "")}'
 )
-"""What no JSON is without that holds either."""
+"""Matches all JSON texts in which `_ABSOLUTE` or `_CREDENTIAL` match a value: a cheap test."""
 
 
 class Strict(BaseModel):
@@ -67,7 +71,7 @@ class LocalizerRef(Strict):
 
 
 class Truth(Strict):
-    """Where the facts were planted, as a ranking is judged by it."""
+    """Ground-truth location of planted facts."""
 
     plant: str
     """Graft expression."""
@@ -75,7 +79,11 @@ class Truth(Strict):
 
 
 class Identity(Strict):
-    """What a result is of. Batch size, executor, device and attention backend are no part of it, nor is the metric of the ratios."""
+    """Identity of a result.
+
+    Batch size, executor, device and attention backend are no part of it, nor is the metric of the
+    ratios.
+    """
 
     dataset: DatasetRef
     prompts: dict[str, Hash]
@@ -91,9 +99,9 @@ class Identity(Strict):
     limit: int | None = Field(default=None, ge=1)
     """Only the first so many facts."""
     truth: Truth | None = None
-    """Where a ranking is compared with it."""
+    """Where a ranking is compared with a ground truth."""
     ranking_version: str | None = None
-    """Where sites are ranked: by which rule the best of them are taken."""
+    """Where sites are ranked: version of the rule by which the best of them are taken."""
 
     @model_validator(mode="after")
     def _check(self) -> Identity:
@@ -104,7 +112,7 @@ class Identity(Strict):
 
     @property
     def ties_count_for_the_target(self) -> bool:
-        """Whether equal logits share the best rank, as in version 1 of the metrics, and not the worst, as since."""
+        """Whether equal logits share the best rank, as in version 1 of the metrics only."""
         return self.metric_version == "1"
 
     def digest(self) -> str:
@@ -124,7 +132,7 @@ def canonical_json(value: Any) -> str:
 
 
 def private_text(value: Any) -> str | None:
-    """Where a JSON value holds an absolute path or something that looks like a credential; the text itself is not repeated."""
+    """Where a JSON value holds an absolute path or a likely credential, without the text."""
     if not _PERHAPS.search(json.dumps(value, ensure_ascii=False)):
         return None
     for where, text in _texts(value, ""):
@@ -145,3 +153,108 @@ def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
             yield from _texts(inner, f"{where}[{index}]")
+
+
+# ------------------------------------------------------------------------------------ differences
+
+_NAMES = {
+    "dataset.name": "data set",
+    "dataset.n": "facts in the data set",
+    "localizer.name": "method",
+    "localizer.version": "version of the method",
+    "metric_version": "version of the metrics",
+    "ranking_version": "version of the ranking",
+    "seeds": "seed",
+}
+"""Parts of an identity in words."""
+
+_HASH_DIGITS = 12
+"""Digits of a hash that are shown."""
+
+_HASHES = {
+    "dataset.hash": "the facts are others",
+    "tokenizer": "the tokenizers are others",
+    "weights.recipient": "the recipients' weights are others",
+}
+"""Sentences on hashes, whose values mean nothing to a reader."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A part in which two identities differ."""
+
+    field: str
+    """Its place, such as `weights.donors.sft`."""
+    first: Any
+    """JSON value; None where it is not there."""
+    second: Any
+
+    def text(self) -> str:
+        """The part by its place, and both values, in a line."""
+        if isinstance(self.first, list) and isinstance(self.second, list):
+            return f"{self.field}: {_list_difference(self.first, self.second)}"
+        return f"{self.field}: {_value_text(self.first)} | {_value_text(self.second)}"
+
+    def sentence(self) -> str:
+        """The difference between the first (A) and the second (B), in a line."""
+        part, _, rest = self.field.partition(".")
+        if part == "prompts":
+            return self._one_sided(f"asks {rest}") or f"{rest} is worded in two ways"
+        if self.field.startswith("weights.donors."):
+            donor = self.field.rpartition(".")[2]
+            alone = self._one_sided(f"has a donor {donor}")
+            return alone or f"the weights of donor {donor} are others"
+        if self.field in _HASHES:
+            return _HASHES[self.field]
+        if self.field == "limit":
+            first, second = (
+                f"the first {n} facts" if n is not None else "all facts"
+                for n in (self.first, self.second)
+            )
+            return f"A takes {first}, B {second}"
+        if isinstance(self.first, list) and isinstance(self.second, list) and part != "seeds":
+            return f"{self.field}: {_list_difference(self.first, self.second)}"
+        fallback = rest.removeprefix("parameters.") if part == "localizer" else self.field
+        name = _NAMES.get(self.field, fallback)
+        return f"{name}: {_value_text(self.first)} in A, {_value_text(self.second)} in B"
+
+    def _one_sided(self, what: str) -> str | None:
+        """`A asks headline, B does not`, where one of them has the part alone."""
+        if self.first is not None and self.second is not None:
+            return None
+        having, other = ("A", "B") if self.second is None else ("B", "A")
+        return f"{having} {what}, {other} does not"
+
+
+def identity_differences(first: Identity, second: Identity) -> tuple[Difference, ...]:
+    """The parts in which two identities differ, in the order of the model.
+
+    There are none exactly where the ids are equal.
+    """
+    return tuple(_parts(first.model_dump(mode="json"), second.model_dump(mode="json"), ""))
+
+
+def _parts(first: Any, second: Any, where: str) -> Iterator[Difference]:
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in dict.fromkeys((*first, *second)):
+            yield from _parts(first.get(key), second.get(key), f"{where}.{key}".lstrip("."))
+    elif first != second:
+        yield Difference(where, first, second)
+
+
+def _list_difference(first: list[Any], second: list[Any]) -> str:
+    """The items that one list alone has; or that the order differs."""
+    alone = []
+    for letter, items, others in (("A", first, second), ("B", second, first)):
+        texts = [str(item) for item in items if item not in others]
+        if texts:
+            alone.append(f"{letter} alone has {', '.join(texts)}")
+    return "; ".join(alone) or "the same in another order"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    text = "none" if value is None else str(value)
+    is_hash = len(text) == 64 and all(digit in "0123456789abcdef" for digit in text)
+    return f"{text[:_HASH_DIGITS]}…" if is_hash else text

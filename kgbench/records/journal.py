@@ -16,7 +16,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from kgbench.errors import DataError, OutputError
-from kgbench.records.facts import FACTS_SCHEMA, facts_bytes, facts_table, parse_facts
+from kgbench.records.fact_rows import FACTS_SCHEMA, facts_bytes, facts_table, parse_facts
 
 __all__ = ["Journal"]
 
@@ -34,9 +34,10 @@ _TRIES = 100
 class Journal:
     """Per-fact rows of finished chunks, in a folder of their own.
 
-    A part holds every configuration of its prompts; what is finished is thus a set of (prompt, fact) pairs, whatever the
-    batch size of the run that resumes. A part is written under a temporary name and then renamed to the hash of its code
-    and content. So a part that is there is whole, a damaged one and one of other code are not used, and parts of several
+    A part holds every configuration of its prompts, so that the finished work is a set of (prompt,
+    fact) pairs, whatever the batch size of the run that resumes. A part is written under a
+    temporary name and then renamed to the hash of its code and content: a part is whole or absent,
+    damaged parts and parts of other code are not used, and parts of several
     processes, also of several machines, never have one name.
     """
 
@@ -45,7 +46,8 @@ class Journal:
 
         Args:
             folder: The journal's folder; it need not exist.
-            code: Version of the code that computes; what another version computed is deleted, with a warning. Empty to read only.
+            code: Version of the code that computes; parts of another version are deleted, with a
+                warning. Empty to read only.
         """
         self.folder = folder
         before = self._read_code()
@@ -85,7 +87,7 @@ class Journal:
         )
 
     def kept(self, name: str) -> Any | None:
-        """A value that was kept; None where it was not, or is damaged, of which a warning tells."""
+        """A value that was kept; None where it was not, or is damaged (with a warning)."""
         path = self.folder / f"{name}.json"
         try:
             found = json.loads(path.read_text("utf-8"))
@@ -118,7 +120,8 @@ class Journal:
 
     def _leave_out(self, path: Path) -> None:
         _warn(
-            f"part of an unfinished run is left out and computed anew: {path} is damaged, or of other code"
+            f"part of an unfinished run is left out and computed anew: {path} is damaged, "
+            "or of other code"
         )
         if self._keeps:
             path.unlink(missing_ok=True)
@@ -169,7 +172,7 @@ class Journal:
                     self._replace(self.folder / each, text)
                 return
             except (FileNotFoundError, FileExistsError) as error:
-                # Another run of the same job ended and removed the folder, perhaps while it was made here.
+                # Another run of the same job ended and removed the folder, perhaps meanwhile.
                 if not left:
                     raise OutputError.of(
                         "a finished part of the run", self.folder, error

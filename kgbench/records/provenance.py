@@ -86,7 +86,7 @@ def code_stamp(version: str) -> str:
 
 @cache
 def sources_hash(package: Path) -> str:
-    """SHA-256, in hexadecimal, over names and bytes of a package's own files, as they are at the first call."""
+    """SHA-256, in hexadecimal, over names and bytes of a package's files at the first call."""
     digest = sha256()
     found = (path for path in package.rglob("*") if path.suffix in SOURCES and path.is_file())
     for path in sorted(found):
@@ -121,8 +121,8 @@ def package_commit(package: Path) -> Commit | None:
     """The commit of the checkout that holds this package folder, not of the working directory.
 
     Args:
-        package: The folder of the package. A folder that git does not track, such as an installed one inside somebody's
-            repository, has no commit.
+        package: The folder of the package. A folder that git does not track, such as an installed
+            one inside another repository, has no commit.
     """
     if (
         _git(package, "ls-files", "--error-unmatch", "__init__.py") is None

@@ -8,6 +8,7 @@ from math import inf
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     JsonValue,
@@ -23,16 +24,21 @@ from pydantic import (
 
 from kgbench.estimate import Estimate, rounded
 from kgbench.records.identity import Identity, Strict, canonical_json, private_text
-from kgbench.records.planted import Curve, MeanRank, OverSites, Planted, Stored
 from kgbench.records.provenance import Provenance
 from kgbench.sites import COMPONENTS, SCORED_REGIONS
 
 __all__ = [
     "FIGURES",
     "NOT_APPLICABLE",
+    "NO_INTERVAL_OF_RANKS",
+    "NO_INTERVAL_OF_SITES",
     "Cost",
+    "Curve",
+    "CurvePoint",
+    "Effect",
     "Environment",
-    "Estimate",
+    "Pathway",
+    "Planted",
     "Ranking",
     "Record",
     "Row",
@@ -42,25 +48,36 @@ __all__ = [
 ]
 
 NOT_APPLICABLE = "not applicable: "
-"""How the reason begins why a configuration has no figures that the method cannot express."""
+"""Begins the reason why a configuration that the method cannot express has no figures."""
+
+NO_INTERVAL_OF_RANKS = "see median_rank"
+"""Why a mean rank has no interval."""
+
+NO_INTERVAL_OF_SITES = "all sites there are, not a sample: see the mean over plants"
+"""Why a figure over sites has no interval."""
+
+Stored = Annotated[Estimate, AfterValidator(Estimate.rounded)]
+"""An estimate as a record holds it, rounded."""
+
+
+def _alone(reason: str) -> BeforeValidator:
+    """Removes the interval that earlier records have."""
+
+    def value_only(data: Any) -> Any:
+        whole = isinstance(data, list | tuple) and len(data) == 4
+        return {"value": data[0], "undefined": reason, "n": data[3]} if whole else data
+
+    return BeforeValidator(value_only)
+
+
+MeanRank = Annotated[Stored, _alone(NO_INTERVAL_OF_RANKS)]
+OverSites = Annotated[Stored, _alone(NO_INTERVAL_OF_SITES)]
 
 _ANSWERED = (
-    *(
-        "prompt",
-        "graft",
-        "n",
-        "dropped",
-        "top1",
-        "top5",
-        "mrr",
-        "rank",
-        "median_rank",
-        "log_rank",
-        "prob",
-        "logprob",
-    ),
-    *("sufficiency", "necessity"),
+    *("prompt", "graft", "n", "dropped", "top1", "top5", "mrr", "rank", "median_rank", "log_rank"),
+    *("prob", "logprob", "sufficiency", "necessity"),
 )
+"""Fields of a row that `--json` prints."""
 
 
 class Row(Strict):
@@ -90,12 +107,13 @@ class Row(Strict):
     complement: str | None = None
     """The configuration that necessity was computed from, if one was run."""
     gain: Stored
-    """m(SFT) - m(PRE) on the metric of the ratios: their denominator. Numerators are made of the means in the rows."""
+    """m(SFT) - m(PRE) on the metric of the ratios, their denominator; numerators follow from the
+    rows' means."""
 
     @model_validator(mode="before")
     @classmethod
     def _from_version_1(cls, data: Any) -> Any:
-        """Version 1 repeated the means of other rows beside the gain."""
+        """Version 1 repeated the means of other rows next to the gain."""
         if isinstance(data, dict) and isinstance(operands := data.get("operands"), dict):
             rest = {key: value for key, value in data.items() if key != "operands"}
             return {**rest, "gain": operands.get("gain")}
@@ -104,7 +122,7 @@ class Row(Strict):
     @model_validator(mode="before")
     @classmethod
     def _from_mean_rank(cls, data: Any) -> Any:
-        """Records made before had of the ranks their mean only."""
+        """Earlier records had the mean of the ranks only."""
         if not isinstance(data, dict) or "rank" not in data or "median_rank" in data:
             return data
         older = {
@@ -127,7 +145,7 @@ class Row(Strict):
 
     @model_serializer(mode="wrap")
     def _short(self, whole: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:
-        """In JSON a configuration that the method cannot express is a line with its reason, not a reason for each figure."""
+        """In JSON a configuration that the method cannot express is one line with its reason."""
         if info.mode != "json" or self.applicable:
             return whole(self)
         reason = (self.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
@@ -154,8 +172,11 @@ FIGURES = tuple(name for name, field in Row.model_fields.items() if field.annota
 """Fields of a row that are figures."""
 
 
+# ---------------------------------------------------------------------------------------- ranking
+
+
 class SiteScore(Strict):
-    """How responsible a scoring localizer holds a site."""
+    """Score of a site by a scoring localizer."""
 
     layer: int | None
     """None outside the layers."""
@@ -170,7 +191,7 @@ class SiteScore(Strict):
 
 
 NestedScores = dict[str, dict[str, dict[str, float]]]
-"""Scores by region, component and layer, as they are stored; outside the layers the layer is empty."""
+"""Stored scores by region, component and layer; outside the layers the layer is empty."""
 
 
 def _nested(scores: Sequence[SiteScore]) -> NestedScores:
@@ -183,16 +204,17 @@ def _nested(scores: Sequence[SiteScore]) -> NestedScores:
 
 
 def _flat(scores: Any) -> Any:
-    """Sites one by one, in the order of computation, from what is stored; anything else is left for pydantic to judge."""
+    """Sites one by one, in the order of computation, from stored scores; else the value itself."""
     if not isinstance(scores, dict):
         return scores
     nested = TypeAdapter(NestedScores).validate_python(scores)
-    sites = [
-        SiteScore(layer=_layer(layer), component=component, region=region, score=score)
-        for region, components in nested.items()
-        for component, layers in components.items()
-        for layer, score in layers.items()
-    ]
+    sites = []
+    for region, components in nested.items():
+        for component, layers in components.items():
+            for layer, score in layers.items():
+                number = _layer(layer)
+                site = SiteScore(layer=number, component=component, region=region, score=score)
+                sites.append(site)
     return tuple(sorted(sites, key=_computed))
 
 
@@ -203,7 +225,7 @@ def _layer(text: str) -> int | None:
 
 
 def _computed(site: SiteScore) -> tuple[float, int, int]:
-    """Place in the order of computation: embeddings, the layers, final norm and head."""
+    """Sort key of the order of computation: embeddings, the layers, final norm and head."""
     place = COMPONENTS.index(site.component) if site.component in COMPONENTS else len(COMPONENTS)
     layer = (
         float(site.layer)
@@ -224,20 +246,145 @@ SiteMap = Annotated[
     PlainSerializer(_nested, when_used="json"),
     WithJsonSchema(TypeAdapter(NestedScores).json_schema()),
 ]
-"""Scores of sites: one by one in Python, nested in JSON."""
+"""Scores of sites: a tuple in Python, nested in JSON."""
 
 
 class Ranking(Strict):
-    """How a ranking of sites came about: each half of the facts ranks, and the other half is measured."""
+    """How sites were ranked: each half of the facts ranks, and the other half is measured."""
 
     facts: tuple[int, int]
     """Facts of the halves."""
     agreement: OverSites
     """Spearman's correlation of the two halves' scores over all sites."""
     sites: dict[str, dict[str, tuple[int, int]]]
-    """By prompt and configuration: how many of the prompt's sites got the donor's weights, by each half's ranking."""
+    """By prompt and configuration: grafted sites of the prompt, by each half's ranking."""
     scan: bool = False
     """Whether the method intervenes, and its scores are its effects at single sites."""
+
+
+# ------------------------------------------------------------------------ curve and ground truth
+
+
+class CurvePoint(Strict):
+    """Recovery where the best-ranked sites are grafted up to a budget."""
+
+    budget: float = Field(ge=0, le=100)
+    """Per cent of all default components × tokens."""
+    recovery: Stored
+
+
+class Curve(Strict):
+    """Recovery at growing budgets, on one prompt."""
+
+    points: tuple[CurvePoint, ...]
+    area: Stored
+    """Mean recovery over the logarithm of the budget, from .1 to 100 %."""
+
+    def answer(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        points = [
+            {"budget": point.budget, "recovery": point.recovery.answer()} for point in self.points
+        ]
+        return {"points": points, "area": self.area.answer()}
+
+
+class Effect(Strict):
+    """Sufficiency and necessity of the best-ranked sites, as many as were planted."""
+
+    sufficiency: Stored
+    necessity: Stored
+
+    def answer(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {"sufficiency": self.sufficiency.answer(), "necessity": self.necessity.answer()}
+
+
+class Pathway(Strict):
+    """Whether a method finds the planted pathway, and not another one, on one prompt."""
+
+    planted: str
+    other: str
+    recovery_planted: Stored
+    recovery_other: Stored
+    found: bool | None = None
+    """Whether the estimates are at least .9 and at most .1; None where one is undefined."""
+    told: Literal["told", "not told", "undecided", "not applicable"]
+    """`told` where both intervals are within the bounds, `not told` where one is outside them."""
+
+    def answer(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        figures = {
+            "recovery_planted": self.recovery_planted.answer(),
+            "recovery_other": self.recovery_other.answer(),
+        }
+        return {**self.model_dump(mode="json"), **figures}
+
+
+class Planted(Strict):
+    """A ranking of sites against the truth."""
+
+    plant: str
+    decoy: str | None = None
+    units: Literal["site", "layer and component"]
+    """Ranked units: where whole weights were planted, a (layer, component) takes the largest
+    score of its regions."""
+    n_units: int
+    """Number of units whose weights changed, among which places are ranked."""
+    n_true: int
+    """Number of them that were planted."""
+    graded_precision: OverSites
+    """Graded average precision: the mean of average precision over thresholds of relevance."""
+    chance: float | None = None
+    """Expected value of a random order of the changed weights; None without a graded truth."""
+    auroc_decoy: OverSites | None = None
+    """Probability that a planted place is ranked above one of the decoy's."""
+    k: int
+    """Number of planted sites, and of best-ranked sites grafted for sufficiency and necessity."""
+    effect: Effect
+    """Over all prompts, facts resampled whole."""
+    prompts: dict[str, Effect]
+    pathways: dict[str, Pathway] | None = None
+    """By prompt, for intervening methods where positions were planted."""
+    notes: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_all_places(cls, data: Any) -> Any:
+        """Earlier records were judged among all places, changed or not."""
+        if not isinstance(data, dict) or "auroc" not in data:
+            return data
+        older = {
+            "undefined": "the record was made before: `kgbench rescore` makes it from the map",
+            "n": 0,
+        }
+        gone = ("auroc", "average_precision", "recall_at_k", "expected")
+        return {
+            "graded_precision": older,
+            **{key: value for key, value in data.items() if key not in gone},
+        }
+
+    def answer(self) -> dict[str, Any]:
+        """The figures as `--json` prints them."""
+        return {
+            "graded_precision": self.graded_precision.answer(),
+            "chance": self.chance,
+            **self.effect.answer(),
+            "expression": self.plant,
+            "decoy": self.decoy,
+            "auroc_decoy": self.auroc_decoy.answer() if self.auroc_decoy is not None else None,
+            "units": self.units,
+            "n_units": self.n_units,
+            "n_true": self.n_true,
+            "k": self.k,
+            "prompts": {prompt: effect.answer() for prompt, effect in self.prompts.items()},
+            "pathways": {prompt: found.answer() for prompt, found in self.pathways.items()}
+            if self.pathways is not None
+            else None,
+            "notes": list(self.notes),
+        }
+
+
+# ----------------------------------------------------------------------------------------- record
 
 
 class Environment(Strict):
@@ -251,7 +398,7 @@ class Environment(Strict):
 
 
 def measured_on(executor: str) -> str:
-    """What the cost of a run was measured on.
+    """Description of what the cost of a run was measured on.
 
     Args:
         executor: Name of the executor.
@@ -260,7 +407,7 @@ def measured_on(executor: str) -> str:
 
 
 class Scoring(Strict):
-    """What the scores of all sites took, both halves together; part of the whole cost."""
+    """Cost of scoring all sites, both halves together; part of the whole cost."""
 
     forwards: int = Field(ge=0)
     token_rows: int = Field(ge=0)
@@ -270,11 +417,11 @@ class Scoring(Strict):
 
 
 class Cost(Strict):
-    """What the result cost; a resumed run adds up what each of its processes computed."""
+    """Cost of the result; a resumed run adds up the costs of its processes."""
 
     forwards: int = Field(ge=0)
     token_rows: int = Field(ge=0)
-    """Of the configurations, padding left out; what ranking the sites took is counted by itself."""
+    """Of the configurations, without padding; ranking the sites is counted separately."""
     seconds: float = Field(ge=0)
     plain_forward_ratio: Stored
     """Seconds divided by those of one plain batched forward of the same prompts in the same run."""
@@ -308,7 +455,7 @@ class Record(Strict):
     kind: str = "intervention"
     """Of the localizer: `intervention` or `scoring`."""
     floor: str = "recipient"
-    """What the model outputs when no site carries the finetuned behaviour: `recipient` or `destroyed_donor` (then the row `NONE`)."""
+    """Model without finetuned sites: `recipient`, or `destroyed_donor` (then the row `NONE`)."""
     not_applicable: dict[str, str] = Field(default_factory=dict)
     """Configurations that the method cannot express, with the reason."""
     scores: SiteMap | None = None
@@ -317,14 +464,14 @@ class Record(Strict):
     curve: dict[str, Curve] | None = None
     """By prompt: recovery at growing budgets."""
     planted: Planted | None = None
-    """How the ranking compares with where the facts were planted."""
+    """Comparison of the ranking with the ground truth."""
     notes: dict[str, JsonValue] = Field(default_factory=dict)
-    """What else a localizer wants to keep."""
+    """Other values that a localizer keeps."""
 
     @model_validator(mode="before")
     @classmethod
     def _from_version_1(cls, data: Any) -> Any:
-        """Version 1 holds the same at more length, which the parts read too."""
+        """Version 1 holds the same at more length; the parts read both."""
         return (
             {**data, "schema_version": 2}
             if isinstance(data, dict) and data.get("schema_version") == 1
@@ -341,7 +488,10 @@ class Record(Strict):
         return self
 
     def to_json(self) -> str:
-        """The text of `record.json`: a field a line, rows one by one, in the order of the model; equal records give equal bytes."""
+        """The text of `record.json`: a line per field and per row, in the order of the model.
+
+        Equal records give equal bytes.
+        """
         fields = self.model_dump(mode="json", exclude_none=True)
         return (
             "{\n"
@@ -353,7 +503,7 @@ class Record(Strict):
         """The object that `--json` prints.
 
         Args:
-            path: Where the record lies, as the user should see it.
+            path: The record's folder, as the user should see it.
         """
         ratio = self.cost.plain_forward_ratio
         curves = {prompt: curve.answer() for prompt, curve in (self.curve or {}).items()}
@@ -374,7 +524,7 @@ class Record(Strict):
 
 
 def _lines(value: Any) -> str:
-    """JSON of a field; of a list of objects each on its line."""
+    """JSON of a field; a list of objects has a line for each."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[\n" + ",\n".join(map(_text, value)) + "\n]"
     return _text(value)

@@ -1,4 +1,4 @@
-"""A folder of records; what is there is told by content, never by name."""
+"""A folder of records, identified by content, never by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError
-from kgbench.records.facts import check_facts, facts_bytes, facts_table, read_facts
+from kgbench.records.fact_rows import check_facts, facts_bytes, facts_table, read_facts
 from kgbench.records.journal import Journal
 from kgbench.records.record import Record
 
@@ -41,7 +41,7 @@ __all__ = [
 
 RECORD, FACTS, PARTIAL, TEMPORARY = "record.json", "facts.parquet", ".partial", ".writing-"
 SEAL = "seal.json"
-"""SHA-256 of `record.json` and of `facts.parquet`, written with them. Records of before have none, and are not guarded."""
+"""SHA-256 of `record.json` and of `facts.parquet`, written with them; early records have none."""
 _DIGITS = 12
 """Digits of the id in a folder's name."""
 _HEAD = re.compile(rb'\s*\{\s*"schema_version":\s*\d+,\s*"id":\s*"([0-9a-f]{64})"')
@@ -94,20 +94,21 @@ class RecordStore:
             os.rmdir(mkdtemp(prefix=TEMPORARY, dir=self.root))
         except OSError as error:
             raise OutputError(
-                f"cannot write to the output directory {str(self.root)!r}: {error.strerror}; give another one by --output-dir"
+                f"cannot write to the output directory {str(self.root)!r}: {error.strerror}; "
+                "give another one by --output-dir"
             ) from error
 
     def scan(self) -> Iterator[StoredRecord]:
-        """All records, by folder name; of each damaged one a `DamagedRecordWarning` tells."""
+        """All records, by folder name; a damaged one gives a `DamagedRecordWarning`."""
         for folder in self._folders():
             if (found := _read_or_warn(folder)) is not None:
                 yield found
 
     def find(self, id: str) -> StoredRecord | None:
-        """The record of this identity; a damaged one does not count, and a `DamagedRecordWarning` tells of it.
+        """The record of this identity; a damaged one is passed over with a warning.
 
-        Folders that are named after the id are read first. Of the others the beginning alone is read, so that a folder
-        which somebody renamed is found too.
+        Folders that are named after the id are read first. Of the others only the beginning of the
+        record is read, so that a renamed folder is found too.
         """
         ending = re.compile(rf".*-{re.escape(id[:_DIGITS])}(-\d+)?")
         names = self._names()
@@ -124,7 +125,7 @@ class RecordStore:
         return None
 
     def path_of(self, record: Record) -> Path:
-        """Where a new record of this identity is put: a readable name and the first twelve digits of the id."""
+        """Folder of a new record: a readable name and the first twelve digits of the id."""
         words = (record.model, record.identity.dataset.name, record.identity.localizer.name)
         slug = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(words)).strip("-._")[:80]
         return self.root / f"{slug}-{record.id[:_DIGITS]}"
@@ -143,7 +144,8 @@ class RecordStore:
             record: The record.
             facts: Its per-fact rows.
             attachments: More files of the folder, such as the picture: name to content.
-            searched: Whether `find` has found no such record; then only folders named after the id are looked at.
+            searched: Whether `find` has found no such record; then only folders named after the id
+                are searched.
 
         Returns:
             The folder. If a record of the same identity is there, it is left as it is.
@@ -181,7 +183,8 @@ class RecordStore:
 
         Args:
             id: The identity's digest.
-            code: Version of the code that computes; parts of another version are deleted, with a warning. Empty to read only.
+            code: Version of the code that computes; parts of another version are deleted, with a
+                warning. Empty to read only.
         """
         return Journal(self.root / PARTIAL / id, code)
 
@@ -207,7 +210,7 @@ class RecordStore:
             return []
 
     def _claimed(self, name: str) -> str | None:
-        """The id that a record claims, from the beginning of its file; None where that does not read."""
+        """The id at the beginning of a record's file; None where that does not read."""
         try:
             with open(os.path.join(self.root, name, RECORD), "rb", buffering=0) as file:
                 return claimed_id(file.read(256))
@@ -215,7 +218,7 @@ class RecordStore:
             return None
 
     def _publish(self, temporary: Path, record: Record) -> Path:
-        """Rename to the first free name, unless another run was faster; a damaged folder is not overwritten."""
+        """Rename to the first free name, unless another run was faster; nothing is overwritten."""
         wanted = self.path_of(record)
         target, k = wanted, 1
         while True:
@@ -236,7 +239,7 @@ class RecordStore:
         """Delete what killed runs left.
 
         Args:
-            now: The time by the clock that the folders' own times are of, which need not be this machine's.
+            now: The time by the file system's clock, which need not be this machine's.
         """
         for folder in self.root.glob(f"{TEMPORARY}*"):
             with suppress(FileNotFoundError):  # another process was faster
@@ -267,7 +270,10 @@ def choose_run(prefix: str, ids: Mapping[Path, str | None], where: str) -> Path:
         if folder.name.startswith(prefix) or (id or "").startswith(prefix):
             near.append(folder)
     if not near:
-        hint = f"A run is a record's folder, its record.json, or the start of its id; looked in {where!r}."
+        hint = (
+            "A run is a record's folder, its record.json, or the start of its id; "
+            f"looked in {where!r}."
+        )
         raise UnknownNameError("run", prefix, [folder.name for folder in ids], hint, most=_LISTED)
     if len(near) > 1:
         names = ", ".join(folder.name for folder in near)
@@ -301,7 +307,8 @@ def read_record(folder: Path) -> StoredRecord:
     """Read and check a record.
 
     Raises:
-        DataError: If a part is missing, does not read, is not as it was written, or the id is not the hash of the identity.
+        DataError: If a part is missing, does not read, is not as it was written, or the id is not
+            the hash of the identity.
     """
     try:
         return _read(folder)
@@ -359,11 +366,11 @@ def _check_seal(folder: Path, record: bytes) -> None:
     """
     if not (folder / SEAL).is_file():
         return
-    said = _parsed(folder / SEAL, _content(folder / SEAL))
+    hashes = _parsed(folder / SEAL, _content(folder / SEAL))
     if not (folder / FACTS).is_file():
         raise DataError(f"{folder}: {FACTS} is missing")
     for name, content in ((RECORD, record), (FACTS, _content(folder / FACTS))):
-        if not isinstance(said, dict) or said.get(name) != sha256(content).hexdigest():
+        if not isinstance(hashes, dict) or hashes.get(name) != sha256(content).hexdigest():
             raise DataError(
                 f"{folder / name}: damaged or edited: its hash is not the one in {SEAL}"
             )
@@ -399,7 +406,7 @@ def _read_or_none(folder: Path) -> StoredRecord | None:
 
 
 def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write all files and wait until they are on the disk, so that the rename never publishes less than the whole."""
+    """Write all files and wait until they are on the disk, before the rename publishes them."""
     for name, content in files.items():
         with open(folder / name, "wb") as file:
             file.write(content)

@@ -19,7 +19,7 @@ from kgbench.errors import InputError, LawError
 from kgbench.localizers import AbstractLocalizer, create, is_foreign, names
 from kgbench.models import catalog
 from kgbench.records import Journal, Record, RecordStore, SiteScore
-from kgbench.records.differing import Differing, differing
+from kgbench.records.identity import Difference, identity_differences
 from kgbench.runner.job import Job, job_configurations, prepare_job
 from kgbench.runner.measure import GROUP, Measurement, run_group
 from kgbench.runner.pairs import Pairs
@@ -90,7 +90,7 @@ def job_of(record: Record, places: Places, settings: Settings, pairs: Pairs | No
         raise InputError(f"the pair cannot be run here: {error}") from error
     parts = [
         part
-        for part in differing(record.identity, job.identity)
+        for part in identity_differences(record.identity, job.identity)
         if not _is_older_metric(record, part)
     ]
     if parts:
@@ -101,7 +101,7 @@ def job_of(record: Record, places: Places, settings: Settings, pairs: Pairs | No
     return job
 
 
-def _is_older_metric(record: Record, part: Differing) -> bool:
+def _is_older_metric(record: Record, part: Difference) -> bool:
     """Whether a part is that ties count for the method in the record: all but the ranks of the tied is still comparable."""
     return part.field == "metric_version" and record.identity.ties_count_for_the_target
 

@@ -40,7 +40,7 @@ from kgbench.leaderboard.validate.schema import read_part, read_record
 from kgbench.leaderboard.validate.sealed import check_hashes, check_place, check_written
 from kgbench.leaderboard.validate.submitted import check_submission, check_verification
 from kgbench.records import FACTS_SCHEMA, Record
-from kgbench.records.facts import STORED
+from kgbench.records.fact_rows import STORED
 
 __all__ = ["Checked", "check_files", "check_folder", "validate", "validate_folders"]
 

@@ -36,7 +36,8 @@ FACTS_SCHEMA = pa.schema(
         pa.field("logit_diff", pa.float64(), nullable=False),
     ]
 )
-"""One row per prompt, fact, configuration and position read; top-k hits and reciprocal rank follow from the rank."""
+"""One row per prompt, fact, configuration and position; top-k hits and reciprocal rank follow from
+the rank."""
 
 DERIVED = "prob"
 """exp(logprob), which no file needs to hold."""
@@ -45,7 +46,7 @@ STORED = pa.schema([field for field in FACTS_SCHEMA if field.name != DERIVED])
 """The columns of a file; version 1 held the derived one too."""
 
 SPLIT = ("target", "rank", "logprob", "logit_diff")
-"""Columns whose bytes are stored place by place: numbers of single precision end in zeros, small ones begin with them."""
+"""Columns with byte stream split: equal bytes at equal places of numbers compress well."""
 
 CODEC, LEVEL = "brotli", 10
 """What packs best: writing takes a moment longer, and a file is kept for years."""
@@ -54,10 +55,11 @@ KEYS = ("prompt", "graft", "fact", "position")
 
 
 def facts_table(columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]] | pa.Table) -> pa.Table:
-    """A table in the schema, sorted by prompt, graft, fact and position, so that equal rows give equal bytes.
+    """A table in the schema, sorted by `KEYS`, so that equal rows give equal bytes.
 
     Raises:
-        DataError: If a score is NaN or infinite, a rank is below 1, or two rows are of the same prompt, fact, graft and position.
+        DataError: If a score is NaN or infinite, a rank is below 1, or two rows are of the same
+            prompt, fact, graft and position.
     """
     data = {field.name: columns[field.name] for field in FACTS_SCHEMA}
     table = (
@@ -86,7 +88,10 @@ def _refuse(table: pa.Table, wrong: Any, what: str) -> None:
 
 
 def facts_bytes(table: pa.Table, metadata: Mapping[str, str] | None = None) -> bytes:
-    """A table in the schema as a Parquet file; equal tables give equal bytes under one version of pyarrow."""
+    """A table in the schema as a Parquet file.
+
+    Equal tables give equal bytes under one version of pyarrow.
+    """
     stored = table.select(STORED.names).cast(STORED)
     stored = stored.replace_schema_metadata(dict(metadata or {}) or None)
     texts = [field.name for field in STORED if field.type == pa.string()]
@@ -111,7 +116,7 @@ def write_facts(table: pa.Table, path: Path, metadata: Mapping[str, str] | None 
 
 
 def check_facts(path: Path) -> None:
-    """Check, by its end, that the file is whole and has the schema's columns, without reading its rows.
+    """Check by its footer that the file is whole and has the schema's columns.
 
     Raises:
         DataError: If not.
