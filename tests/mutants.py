@@ -433,7 +433,7 @@ MUTANTS = (
     ),
     mutant(
         "methods fitted on all tasks together",
-        ("harness/model.py", "found.setdefault(source.task, [])", 'found.setdefault("", [])'),
+        ("harness/model.py", "numbers.setdefault(source.task, [])", 'numbers.setdefault("", [])'),
         test="test_lm_eval_methods.py",
     ),
     mutant(

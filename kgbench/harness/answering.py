@@ -64,16 +64,15 @@ class Answering:
 
         Empty contexts, as of unconditional scores, are left out unless there are no others.
         """
-        bare = {
-            p.prompt: p.encoded for p in (passage.without_continuation() for passage in passages)
-        }
+        bare: dict[Prompt, Encoded] = {}
+        for passage in passages:
+            context = passage.without_continuation()
+            bare[context.prompt] = context.encoded
         learned = {prompt: encoded for prompt, encoded in bare.items() if prompt.text} or bare
         with self.pair.read_as(learned):
-            return replace(
-                self,
-                method=self.method.fitted(self.pair, asked(self.method, self.pair, list(learned))),
-                learned=learned,
-            )
+            prompts = asked(self.method, self.pair, list(learned))
+            method = self.method.fitted(self.pair, prompts)
+        return replace(self, method=method, learned=learned)
 
     def scores(
         self,
@@ -134,32 +133,35 @@ class Answering:
         order = sorted(range(len(passages)), key=lambda i: -len(passages[i].encoded.ids))
         for start in range(0, len(order), AT_ONCE):
             numbers = order[start : start + AT_ONCE]
-            followed = [
-                passages[i].lead_everywhere() if self.continuation == "lt" else passages[i]
-                for i in numbers
-            ]
-            yield numbers, followed
+            some = [passages[i] for i in numbers]
+            if self.continuation == "lt":
+                some = [passage.lead_everywhere() for passage in some]
+            yield numbers, some
 
     def _read(
         self, passages: Sequence[Passage], configurations: Sequence[str]
     ) -> list[list[dict[str, np.ndarray]]]:
         """Per configuration and passage, arrays [readout] of scores."""
-        ends = np.cumsum([len(passage.readouts) for passage in passages])
-        wanted = torch.tensor(
-            [token for passage in passages for token in (*passage.before, *passage.targets)]
-        )
+        tokens: list[int] = []
+        ends = []
+        for passage in passages:
+            tokens += (*passage.before, *passage.targets)
+            ends.append(len(tokens))
+        wanted = torch.tensor(tokens)
         names = ("rank", "prob", "logprob")
-        flat = {name: np.empty((len(configurations), ends[-1])) for name in names}
+        flat = {name: np.empty((len(configurations), len(tokens))) for name in names}
         for which, configuration, logits in self._answers(*self._parts(passages, configurations)):
             labels = [f"configuration {configurations[c]}" for c in configuration.tolist()]
             scored = score_logits(logits, wanted[which], labels.__getitem__)
             for name in names:
                 flat[name][configuration.numpy(), which.numpy()] = scored[name]
-        parts = {name: np.split(flat[name], ends[:-1], axis=1) for name in names}
-        return [
-            [{name: parts[name][i][c] for name in names} for i in range(len(passages))]
-            for c in range(len(configurations))
-        ]
+        rows = []
+        for c in range(len(configurations)):
+            parts = [np.split(flat[name][c], ends[:-1]) for name in names]
+            rows.append(
+                [dict(zip(names, columns, strict=True)) for columns in zip(*parts, strict=True)]
+            )
+        return rows
 
     def _parts(
         self, passages: Sequence[Passage], configurations: Sequence[str]
@@ -171,12 +173,13 @@ class Answering:
         """
         if self.method.reads_any_token:
             return list(passages), configurations, [passage.readouts for passage in passages]
-        alone = [part for passage in passages for part in passage.read_alone()]
-        return (
-            [passage for passage, _ in alone],
-            configurations,
-            [range(token, token + 1) for _, token in alone],
-        )
+        cut: list[Passage] = []
+        readouts: list[range] = []
+        for passage in passages:
+            for part, token in passage.read_alone():
+                cut.append(part)
+                readouts.append(range(token, token + 1))
+        return cut, configurations, readouts
 
     def _answers(
         self, passages: Sequence[Passage], configurations: Sequence[str], readouts: Sequence[range]
@@ -185,41 +188,35 @@ class Answering:
         starts = np.cumsum([0, *(len(each) for each in readouts)])
         pieces = self._pieces(readouts, len(configurations))
         with self._reading(passages):
-            planned = [
-                (i, t)
-                for i, label in enumerate(configurations)
-                for t in self._treatments(passages, parse_configuration(label))
-            ]
-            described = [
-                [treatments[piece.passage] for piece in pieces] for _, treatments in planned
-            ]
+            planned: list[int] = []
+            described: list[Treatments] = []
+            for number, label in enumerate(configurations):
+                for treatments in self._treatments(passages, parse_configuration(label)):
+                    planned.append(number)
+                    described.append([treatments[piece.passage] for piece in pieces])
             prompts = [passages[piece.passage].prompt for piece in pieces]
-            plan = self.engine.plan_treatments(
-                prompts, described, [list(piece.readouts) for piece in pieces]
-            )
-        first = torch.tensor(
-            [
-                starts[piece.passage] + piece.readouts.start - readouts[piece.passage].start
-                for piece in pieces
-            ]
-        )
-        numbered = (_numbered(chunk, first) for chunk in self.engine.run(plan))
-        yield from mixed(numbered, [i for i, _ in planned])
+            tokens = [list(piece.readouts) for piece in pieces]
+            plan = self.engine.plan_treatments(prompts, described, tokens)
+        first = [
+            starts[piece.passage] + piece.readouts.start - readouts[piece.passage].start
+            for piece in pieces
+        ]
+        numbered = (_numbered(chunk, torch.tensor(first)) for chunk in self.engine.run(plan))
+        yield from mixed(numbered, planned)
 
     def _reading(self, passages: Sequence[Passage]) -> AbstractContextManager[None]:
-        return self.pair.read_as(
-            {**self.learned, **{passage.prompt: passage.encoded for passage in passages}}
-        )
+        encoded = {passage.prompt: passage.encoded for passage in passages}
+        return self.pair.read_as({**self.learned, **encoded})
 
     def _pieces(self, readouts: Sequence[range], configurations: int) -> list[_Piece]:
         """Split long continuations, so that the logits of a piece stay within the budget."""
         vocabulary = int(self.pair.recipient.config.vocab_size)
         most = max(1, self.engine.budget.logits // (vocabulary * configurations))
-        return [
-            _Piece(i, each[start : start + most])
-            for i, each in enumerate(readouts)
-            for start in range(0, len(each), most)
-        ]
+        pieces = []
+        for number, each in enumerate(readouts):
+            for start in range(0, len(each), most):
+                pieces.append(_Piece(number, each[start : start + most]))
+        return pieces
 
     def _treatments(
         self, passages: Sequence[Passage], configuration: Configuration
@@ -246,10 +243,8 @@ class Answering:
         if draw.reads_any_token:
             leading = treated(draw, self.pair, prompts, graft)
         else:
-            leading = [
-                self._treated_alone(draw, p, graft, later)
-                for p, later in zip(passages, rest, strict=True)
-            ]
+            both = zip(passages, rest, strict=True)
+            leading = [self._treated_alone(draw, p, graft, later) for p, later in both]
         return [
             (*a[: p.lead + 1], *b[p.lead + 1 :])
             for p, a, b in zip(passages, leading, rest, strict=True)

@@ -1,4 +1,4 @@
-"""lm-eval's own command line, with kgbench's model registered and its tasks on the path."""
+"""lm-eval's command line, with kgbench's model registered and its tasks on the path."""
 
 from __future__ import annotations
 
@@ -92,18 +92,19 @@ def _arguments(given: Any) -> dict[str, Any]:
 
 def _own_option(arguments: list[str]) -> tuple[list[str], str | None]:
     """The arguments without `--continuation X`, and X."""
-    found = next((i for i, text in enumerate(arguments) if text.partition("=")[0] == OPTION), None)
-    if found is None:
+    names = [text.partition("=")[0] for text in arguments]
+    if OPTION not in names:
         return arguments, None
-    _, given, value = arguments[found].partition("=")
-    rest = arguments[found + 1 :]
+    place = names.index(OPTION)
+    _, given, value = arguments[place].partition("=")
+    rest = arguments[place + 1 :]
     if not given:
         if not rest:
             raise InputError(f"{OPTION} needs a value: {', '.join(CONTINUATIONS)}")
         value, *rest = rest
     if value not in CONTINUATIONS:
         raise UnknownNameError("continuation", value, CONTINUATIONS)
-    return [*arguments[:found], *rest], value
+    return [*arguments[:place], *rest], value
 
 
 def _config(parsed: Any) -> Mapping[str, Any]:
@@ -116,14 +117,14 @@ def _config(parsed: Any) -> Mapping[str, Any]:
     if not path:
         return {}
     try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        options = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(
             f"--config {path} does not read: {' '.join(str(error).split())}"
         ) from error
-    if not isinstance(found, Mapping):
+    if not isinstance(options, Mapping):
         raise InputError(f"--config {path}: expected a mapping of lm-eval's options")
-    return found
+    return options
 
 
 @contextmanager

@@ -81,18 +81,15 @@ class KgbenchLM(TemplateLM):
     ) -> list[TokenScore]:
         """Scores of continuations under the graft."""
         passages = [self._passage(request) for request in self._checked(requests)]
-        return [
-            found[self._graft()] for found in self._scores(passages, [self._graft()], disable_tqdm)
-        ]
+        return self._graft_scores(passages, disable_tqdm)
 
     def kgbench_configurations(self, requests: list[Instance]) -> list[dict[str, TokenScore]]:
         """Scores by configuration: those requested that the method can express, in one run."""
         passages = [self._passage(request) for request in self._checked(requests)]
-        return self._scores(
-            passages,
-            list(dict.fromkeys(label for request in requests for label in request.args[2])),
-            partly=True,
-        )
+        configurations: dict[str, None] = {}
+        for request in requests:
+            configurations.update(dict.fromkeys(request.args[2]))
+        return self._scores(passages, list(configurations), partly=True)
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
@@ -101,36 +98,31 @@ class KgbenchLM(TemplateLM):
 
         LT of a window is the token before it.
         """
-        windows = [
-            (i, window)
-            for i, request in enumerate(self._checked(requests))
-            for window in self._windows(request)
-        ]
-        passages = [
-            self.reader.tokens(head, rest, _source(requests[i])) for i, (head, rest) in windows
-        ]
+        passages: list[Passage] = []
+        numbers: list[int] = []
+        for number, request in enumerate(self._checked(requests)):
+            for head, rest in self._windows(request):
+                passages.append(self.reader.tokens(head, rest, _source(request)))
+                numbers.append(number)
         totals = [0.0] * len(requests)
-        for (i, _), found in zip(
-            windows, self._scores(passages, [self._graft()], disable_tqdm), strict=True
-        ):
-            totals[i] += found[self._graft()][0]
+        scores = self._graft_scores(passages, disable_tqdm)
+        for number, score in zip(numbers, scores, strict=True):
+            totals[number] += score[0]
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Greedy continuations under the graft."""
-        asked = [(*request.args, _source(request)) for request in self._checked(requests)]
-        found = [""] * len(asked)
+        contexts = [(*request.args, _source(request)) for request in self._checked(requests)]
+        texts = [""] * len(contexts)
         generation = Generation(self.answering, self.reader, self._graft(), self._ends())
-        with tqdm(
-            total=len(asked), desc=f"{self.localizer.name}, {self._graft()}", disable=disable_tqdm
-        ) as bar:
-            for numbers in _by_task([source for *_, source in asked]):
-                for i, text in zip(
-                    numbers, generation([asked[i] for i in numbers], bar.update), strict=True
-                ):
-                    found[i] = text
+        label = f"{self.localizer.name}, {self._graft()}"
+        with tqdm(total=len(contexts), desc=label, disable=disable_tqdm) as bar:
+            for numbers in _by_task([source for *_, source in contexts]):
+                generated = generation([contexts[i] for i in numbers], bar.update)
+                for i, text in zip(numbers, generated, strict=True):
+                    texts[i] = text
         self._watch.check()
-        return found
+        return texts
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
@@ -139,7 +131,7 @@ class KgbenchLM(TemplateLM):
             self.reader.tokens(head, rest, TaskDocument("tokens", {}, i))
             for i, (_, head, rest) in enumerate(requests)
         ]
-        return [found[self._graft()] for found in self._scores(passages, [self._graft()])]
+        return self._graft_scores(passages)
 
     @property
     def eot_token_id(self) -> int:
@@ -243,6 +235,10 @@ class KgbenchLM(TemplateLM):
             "model_revision": self.arguments.revision,
         }
 
+    def _graft_scores(self, passages: Sequence[Passage], quiet: bool = False) -> list[TokenScore]:
+        graft = self._graft()
+        return [scores[graft] for scores in self._scores(passages, [graft], quiet)]
+
     def _scores(
         self,
         passages: Sequence[Passage],
@@ -259,35 +255,29 @@ class KgbenchLM(TemplateLM):
             partly: Warn of configurations that the method cannot express, and leave them out; by
                 default they are an error.
         """
-        found: list[dict[str, TokenScore]] = [{} for _ in passages]
-        with tqdm(
-            total=len(passages),
-            desc=f"{self.localizer.name}, {', '.join(configurations)}",
-            disable=quiet,
-        ) as bar:
+        by_passage: list[dict[str, TokenScore]] = [{} for _ in passages]
+        label = f"{self.localizer.name}, {', '.join(configurations)}"
+        with tqdm(total=len(passages), desc=label, disable=quiet) as bar:
             for numbers in _by_task([passage.source for passage in passages]):
                 some = [passages[i] for i in numbers]
                 answering = self.answering.fitted(some)
-                asked = [
-                    each
-                    for each in configurations
-                    if not (partly and _left_out(answering, some, each))
-                ]
-                for label, scores in zip(
-                    asked, answering.scores(some, asked, bar.update), strict=True
-                ):
+                expressed = list(configurations)
+                if partly:
+                    expressed = [c for c in expressed if not _left_out(answering, some, c)]
+                rows = answering.scores(some, expressed, bar.update)
+                for configuration, scores in zip(expressed, rows, strict=True):
                     for i, score in zip(numbers, scores, strict=True):
-                        found[i][label] = score
+                        by_passage[i][configuration] = score
         self._watch.check()
-        return found
+        return by_passage
 
     def _ends(self) -> frozenset[int]:
         """Tokens that end a text: the tokenizer's, and those of the models' generation settings."""
-        settings = [
-            model.generation_config for model in (self.pair.recipient, *self.pair.donors.values())
-        ]
-        named = [end for each in settings if each is not None for end in _listed(each.eos_token_id)]
-        return frozenset([self.eot_token_id, *named])
+        ends = {self.eot_token_id}
+        for model in (self.pair.recipient, *self.pair.donors.values()):
+            if model.generation_config is not None:
+                ends.update(_listed(model.generation_config.eos_token_id))
+        return frozenset(ends)
 
     def _graft(self) -> str:
         if self.arguments.graft is None:
@@ -339,10 +329,10 @@ def _refuse_stale(documents: Iterable[Mapping[str, Any]]) -> None:
 
 def _by_task(sources: Sequence[TaskDocument]) -> Iterable[list[int]]:
     """Numbers of each task's requests."""
-    found: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     for i, source in enumerate(sources):
-        found.setdefault(source.task, []).append(i)
-    return found.values()
+        numbers.setdefault(source.task, []).append(i)
+    return numbers.values()
 
 
 def _left_out(answering: Answering, passages: Sequence[Passage], configuration: str) -> bool:

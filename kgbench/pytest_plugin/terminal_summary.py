@@ -22,7 +22,13 @@ from kgbench.pytest_plugin.undecided_tests import AGAIN, CATEGORY, messages_of
 if TYPE_CHECKING:
     from kgbench.records import StoredRecord
 
-__all__ = ["pytest_sessionfinish", "pytest_terminal_summary", "pytest_testnodedown"]
+__all__ = [
+    "RecordSummary",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+    "pytest_testnodedown",
+    "record_summaries",
+]
 
 OUTPUT = "kgbench"
 """Key of the output of a worker of pytest-xdist."""

@@ -41,7 +41,7 @@ from kgbench.testing.trial import (
     global_seed,
 )
 
-__all__ = ["Law", "laws_of", "units_of_a_scan_fit"]
+__all__ = ["Law", "laws_of"]
 
 Law = Callable[[Trial], None]
 """Passes, or raises with the reason."""
