@@ -1,4 +1,4 @@
-"""An estimate: a value with a 95 % interval and its number of facts, or the reason why there is none.
+"""An estimate: a value with a 95 % interval and its number of facts, or why there is none.
 
 It is the same in statistics, in records and in what is printed.
 """

@@ -16,14 +16,22 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from kgbench.answers import reading
-from kgbench.answers.candidates import Candidates, continuation, encode_candidates
-from kgbench.answers.figures import FIGURES, figures_of
-from kgbench.answers.first_tokens import first_tokens, token_texts
-from kgbench.answers.run import AnswersRun, score_answers
-from kgbench.answers.scoring import ScoredAnswer, score_prompts
-from kgbench.answers.search import Search
-from kgbench.answers.table import render_answers
+from kgbench import answers as answers_module
+from kgbench.answers import (
+    FIGURES,
+    AnswersRun,
+    Candidates,
+    ScoredAnswer,
+    Search,
+    answers_report,
+    continuation,
+    encode_candidates,
+    figures_of,
+    first_tokens,
+    score_answers,
+    score_prompts,
+    token_texts,
+)
 from kgbench.cli import main
 from kgbench.data import Prompt, load_dataset
 from kgbench.effects import recovery
@@ -35,6 +43,7 @@ from kgbench.localizers.dynamic_graft import DynamicGraft
 from kgbench.models.encoding import Encoder
 from kgbench.models.pair import ModelPair
 from kgbench.records import RecordStore
+from kgbench.report import to_text
 from kgbench.runner import Settings, Spec, load_prompts, run_job
 from kgbench.testing import pico_pair, pico_tokenizer
 
@@ -150,7 +159,7 @@ def test_batches_and_company_do_not_matter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Prompts scored alone, few passages at a time, are scored as together."""
-    monkeypatch.setattr(reading, "AT_ONCE", 3)
+    monkeypatch.setattr(answers_module, "PASSAGES_AT_ONCE", 3)
     alone = score_prompts(Engine(pair), prompts[1:2], NAMES, ["FE+LT"])[0]
     together = next(
         r for r in scored if (r.fact, r.prompt, r.graft) == (alone.fact, alone.prompt, "FE+LT")
@@ -353,7 +362,7 @@ def test_figures_of_one_fact_are_undefined() -> None:
     (prompt,) = figures_of(answers, 2)
     figures = prompt.configurations[2].figures
     assert figures["logprob"].undefined and figures["top5"].value == 1
-    table = render_answers(run, [prompt])
+    table = to_text(answers_report(run, [prompt]))
     assert (
         "all 1 fact:" in table
         and "undefined (1)" in table

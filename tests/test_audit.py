@@ -16,7 +16,8 @@ import pytest
 import stored_runs
 from scipy.stats import nct, norm, t
 
-from kgbench.audit import Asked, Part, audited, methods_of, render_audit, wordings_of
+from kgbench.audit import Asked, Part, audit_report, audited, methods_of
+from kgbench.audit.run import wordings_of
 from kgbench.cli import main
 from kgbench.data import load_dataset
 from kgbench.effects.detectable import (
@@ -27,6 +28,7 @@ from kgbench.effects.detectable import (
 )
 from kgbench.effects.variance import SOURCES, components
 from kgbench.errors import InputError
+from kgbench.report import to_text
 from kgbench.stats import linearised, resample
 
 TRUE: Mapping[str, float] = dict(zip(SOURCES, (1.0, 0.25, 0.16, 0.5, 0.1, 0.04, 0.36), strict=True))
@@ -244,8 +246,10 @@ def test_a_method_that_draws_nothing() -> None:
         for one in found.quantities["dynamic_graft"]:
             assert one.seeds_sd.value == 0
             assert not one.parts or one.parts["seeds"].value == pytest.approx(0, abs=1e-12)
-        assert "dynamic_graft draws nothing at random" in render_audit(found, "this", whole=True)
-    assert "came out the same under all seeds" in render_audit(found, "this", whole=True)
+        assert "dynamic_graft draws nothing at random" in to_text(
+            audit_report(found, "this", whole=True)
+        )
+    assert "came out the same under all seeds" in to_text(audit_report(found, "this", whole=True))
 
 
 def test_values_are_those_of_the_record() -> None:

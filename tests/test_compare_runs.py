@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_runs import OTHER, WORSE, Call, caller, folder, stored
 
-from kgbench.board import compare_records, render_comparison
+from kgbench.board import compare_records, comparison_report
 from kgbench.board.comparison import Comparison
 from kgbench.effects.curve import area
 from kgbench.effects.paired import area_difference, paired_prompts, recovery_difference
@@ -23,6 +23,7 @@ from kgbench.effects.ratios import recovery
 from kgbench.errors import InputError
 from kgbench.records import facts_table
 from kgbench.records.identity import identity_differences
+from kgbench.report import to_text
 from kgbench.stats import ratio, ratio_difference
 
 ROOT = Path(__file__).parent.parent
@@ -144,7 +145,7 @@ def test_only_shared_facts_and_configurations() -> None:
     )
     assert found.first_only == (("headline", "FE^C"), ("qa", "FE^C")) and found.second_only == ()
     assert {row.n for row in found.rows} == {40}
-    text = render_comparison(found)
+    text = to_text(comparison_report(found))
     assert "headline: 40 facts in both, 20 only in A" in text and "only in A: qa: FE^C" in text
 
 
@@ -182,7 +183,7 @@ def test_what_differs_is_told_first() -> None:
     assert parts["dtype"] == "dtype: float32 in A, float64 in B"
     assert set(parts) == {"dtype", "configurations", "weights.recipient", "weights.donors.sft"}
     assert parts["configurations"].startswith("configurations: A alone has ALL, LT")
-    text = render_comparison(compare_records(stored(), stored(WORSE, **OTHER)))
+    text = to_text(comparison_report(compare_records(stored(), stored(WORSE, **OTHER))))
     assert text.index("the weights of donor sft are others") < text.index("headline:")
     fewer = fake_runs.identity(prompts={"qa": "q" * 64}, limit=60)
     assert [part.sentence() for part in identity_differences(one, fewer)] == [

@@ -74,10 +74,10 @@ def test_fewer_than_ten_facts_never_decide(n: int, decided: bool) -> None:
 
 def test_all_values_equal() -> None:
     """Hits of all facts have an interval all the same; equal scores of no known support have no figure, and decide nothing."""
-    hits = Estimate(**mean(np.ones(50, bool)).to_json())
+    hits = mean(np.ones(50, bool)).rounded()
     assert decide(hits, "ge", 0.9).outcome == "holds"
     assert decide(hits, "ge", 0.95).outcome == "undecided"
-    same = Estimate(**mean(np.full(50, 0.3)).to_json())
+    same = mean(np.full(50, 0.3)).rounded()
     decision = decide(same, "ge", 0.1)
     assert (decision.outcome, decision.facts_needed) == ("undecided", None)
     assert "nothing is known of how far others may be" in sentence(decision, "prob")
@@ -129,7 +129,7 @@ def test_the_facts_needed_of_a_rate(rate: tuple[float, int], op: str, bound: flo
 
 def test_facts_needed_at_the_ends() -> None:
     """No hit in 12 facts: the interval's end falls as one over their number, and 28 facts put it below .1."""
-    none = Estimate(**mean(np.zeros(12, bool)).to_json())
+    none = mean(np.zeros(12, bool)).rounded()
     assert decide(none, "lt", 0.1).facts_needed == 28
     assert told(none, "lt", 0.1).endswith("; about 28 facts would decide it")
     assert decide(none, "le", 0).facts_needed is None

@@ -7,24 +7,23 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
-import numpy as np
 import pytest
 from lm_eval.api.instance import Instance
 from sessions import counts, session, write
 
 from kgbench.cli import main
 from kgbench.errors import InputError, UnknownNameError
+from kgbench.estimate import Estimate
 from kgbench.harness.model import KgbenchLM
 from kgbench.records import RecordStore, StoredRecord, read_record
 from kgbench.runner import Pairs, Settings, Spec, measure, run_job
 from kgbench.runner.run import compute_job
 from kgbench.runner.third_party import _json, _message, _parsed, method_of
-from kgbench.specificity.measured import Moved
 
 HEADS = {
     "treat": "def treat(self, pair, prompts, sites):",
@@ -307,23 +306,27 @@ def test_what_a_process_gives_is_values_only(tmp_path: Path, line: bytes, told: 
     assert told in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_what_a_process_gives_is_what_it_computed() -> None:
-    """Values and arrays come out of JSON to the bit, infinities included."""
-    numbers, flags = np.array([0.1, 1 / 3, np.inf]), np.array([True, False, True])
-    moved = Moved(
-        (("a/1", "qa"), ("a/2", "qa"), ("a/3", "qa")), numbers, flags, -numbers, ~flags, flags
-    )
+@dataclass(frozen=True)
+class Computed:
+    """What a process may give."""
 
-    def computed() -> Moved:
-        return moved
+    prompts: tuple[tuple[str, str], ...]
+    numbers: tuple[float, ...]
+    flags: dict[str, bool]
+    mean: Estimate
+
+
+def test_what_a_process_gives_is_what_it_computed() -> None:
+    """Values and estimates come out of JSON to the bit, infinities included."""
+    numbers = (0.1, 1 / 3, float("inf"), -float("inf"))
+    mean = Estimate(1 / 3, 0.1 + 0.2, 2 / 3, 7)
+    whole = Computed((("a/1", "qa"), ("a/2", "qa")), numbers, {"first": True}, mean)
+
+    def computed() -> Computed:
+        return whole
 
     format = _message(computed)
-    kind, found = _parsed(format, _json(format, result=computed()).encode(), "mine")
-    came = vars(found)
-    assert kind == "result"
-    for name, array in list(vars(moved).items())[1:]:
-        assert came[name].dtype == array.dtype and came[name].tobytes() == array.tobytes()
-    assert came["prompts"] == moved.prompts
+    assert _parsed(format, _json(format, result=whole).encode(), "mine") == ("result", whole)
 
 
 @pytest.mark.parametrize("there", ["in a finalizer", "in its code"])

@@ -10,7 +10,7 @@ from fake_runs import RATES, record, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgbench.board import compare_records, render_comparison, render_table
+from kgbench.board import compare_records, comparison_report, record_report
 from kgbench.board.export import as_csv, as_latex, as_markdown
 from kgbench.effects import METRICS
 from kgbench.estimate import Estimate
@@ -29,6 +29,7 @@ from kgbench.numbers import (
     signed_text,
     significant_text,
 )
+from kgbench.report import to_text
 
 OTHER_STYLE = re.compile(r"(?<![\w.])[-−]?0\.\d(?![.\d]*\.)|(?<![\w)\]])-\.?\d")
 """A zero before the point, or a hyphen as a minus sign."""
@@ -136,10 +137,17 @@ def test_every_text_of_a_run_has_one_style(metric: str) -> None:
         record(table, metric=metric),
         record(rows(rates={**RATES, "SFT": 0.07}), metric=metric),
     )
-    compared = render_comparison(
-        compare_records((first, table), (second, rows(rates={**RATES, "SFT": 0.07})))
+    compared = to_text(
+        comparison_report(
+            compare_records((first, table), (second, rows(rates={**RATES, "SFT": 0.07})))
+        )
     )
-    for text in (render_table(first), render_table(second), compared, as_markdown([first, second])):
+    for text in (
+        to_text(record_report(first)),
+        to_text(record_report(second)),
+        compared,
+        as_markdown([first, second]),
+    ):
         assert not OTHER_STYLE.search(text.replace("- m(", "")), OTHER_STYLE.search(text)
     assert not OTHER_STYLE.search(as_latex([first]).replace("$-$", "−").replace("- m(", ""))
     for line in csv.DictReader(as_csv([first]).splitlines()):
@@ -150,7 +158,7 @@ def test_by_definition() -> None:
     """PRE has sufficiency 0 and SFT 1 in every format; their necessity is a dash that is explained."""
     made = record()
     for text in (
-        render_table(made),
+        to_text(record_report(made)),
         as_markdown([made]).replace(" |", ""),
         as_latex([made]).replace(" &", ""),
     ):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fake_plants import write_plant
 
-from kgbench.board import heatmap_files, render_plants, render_table
+from kgbench.board import heatmap_files, plants_report, record_report
 from kgbench.cli import main
 from kgbench.effects.judged import _pathway
 from kgbench.effects.ranking import auroc, chance_precision, graded_precision
@@ -20,6 +20,7 @@ from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.models import catalog
 from kgbench.records import Planted, Record, RecordStore
+from kgbench.report import to_text
 from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
 from kgbench.runner.ranking import split_facts
 from kgbench.runner.workload import planted_models
@@ -247,7 +248,7 @@ def test_tables(runs: dict[tuple[str, str], Run]) -> None:
     """One row per plant, at most 100 columns, with what random is expected to get; a run's own table has the same figures."""
     for name in ("oracle", "dynamic_graft"):
         records = [runs[plant, name].record for plant in ("weights", "position")]
-        text = render_plants(records)
+        text = to_text(plants_report(records))
         assert max(map(len, text.splitlines())) <= 100
         assert [
             sum(line.startswith(f"{plant} ") for line in text.splitlines())
@@ -255,7 +256,7 @@ def test_tables(runs: dict[tuple[str, str], Run]) -> None:
         ] == [2, 2]
         assert "chance" in text
         for record in records:
-            own = render_table(record)
+            own = to_text(record_report(record))
             assert (
                 max(map(len, own.splitlines())) <= 100
                 and f"planted at {planted_of(record).plant}" in own

@@ -15,7 +15,7 @@ from kgbench.board import curve_files, draw_curves, draw_heatmaps, heatmap_files
 from kgbench.board.chart import chart_files, draw_chart
 from kgbench.board.files import picture_bytes
 from kgbench.board.grouped import MOST, draw_grouped
-from kgbench.board.sheet import distinct_names
+from kgbench.board.names import distinct_names
 from kgbench.localizers import create, describe, score_meaning
 from kgbench.records import Record, load_record
 from kgbench.sites import SCORED_REGIONS

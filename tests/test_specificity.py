@@ -22,11 +22,18 @@ from kgbench.models.pair import ModelPair
 from kgbench.runner import Settings, Spec
 from kgbench.runner.job import Job, prepare_job
 from kgbench.runner.workload import Workload, load_suite
-from kgbench.specificity.divergence import divergence
-from kgbench.specificity.figures import rows_of
-from kgbench.specificity.measured import Measured, measure
-from kgbench.specificity.report import specificity
-from kgbench.specificity.texts import KINDS, Asked, Texts, check_named, texts_of
+from kgbench.specificity import (
+    KINDS,
+    Asked,
+    Measured,
+    Texts,
+    check_named,
+    divergence,
+    measure,
+    rows_of,
+    specificity,
+    texts_of,
+)
 from kgbench.testing import pico_pair
 
 U = "ALL; ALL:ln_f+head"
@@ -168,7 +175,7 @@ def test_figures(measured: list[Measured]) -> None:
         if label == U:
             assert row.of_sft is not None and row.of_sft.value == pytest.approx(1.0)
         if label == "NONE" and row.leak is not None:
-            assert row.leak.undefined == "the graft moves no target fact" and row.largest == 0
+            assert row.leak.undefined == "the graft moves no target fact" and row.kl_largest == 0
         assert (row.top5 is not None) == (kind in ("target", "known") and row.prompts > 0)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from fake_runs import RATES, record, rows
 
-from kgbench.board import render_table
+from kgbench.board import record_report
 from kgbench.effects import METRICS
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text
+from kgbench.report import to_text
 from kgbench.sites import CONFIGURATIONS
 
 HYBRID = "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation"
@@ -22,7 +23,7 @@ def heads(text: str) -> list[str]:
 def test_default_suite() -> None:
     """A block per prompt in the paper's order, the footer, and the verdict first; at most 100 columns."""
     made = record()
-    text = render_table(made)
+    text = to_text(record_report(made))
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
     blocks = [
@@ -44,14 +45,14 @@ def test_default_suite() -> None:
 @pytest.mark.parametrize("metric", METRICS)
 def test_each_metric_leads_and_fits(metric: str) -> None:
     """The metric of the ratios is the first column, whichever it is."""
-    text = render_table(record(metric=metric))
+    text = to_text(record_report(record(metric=metric)))
     assert heads(text)[1] == ("mrr" if metric == "rr" else metric)
     assert max(map(len, text.splitlines())) <= 100
 
 
 def test_long_grafts_are_wrapped() -> None:
     """A hybrid graft takes several lines, and the table still fits."""
-    text = render_table(record(rows(rates={"PRE": 0.0, "SFT": 1.0, HYBRID: 0.5})))
+    text = to_text(record_report(record(rows(rates={"PRE": 0.0, "SFT": 1.0, HYBRID: 0.5}))))
     assert max(map(len, text.splitlines())) <= 100
     assert all(
         f"\n{term}" in text
@@ -64,7 +65,7 @@ def test_the_width_of_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) 
     """A table fits the terminal, and says which columns it leaves out; a wide one has them all."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(width))
-    text = render_table(record())
+    text = to_text(record_report(record()))
     assert max(map(len, text.splitlines())) <= width
     left = {"top1", "mrr", "prob", "median_rank"} - set(heads(text))
     told = " ".join(text.split()).partition("columns left out for their width: ")[2]
@@ -74,9 +75,9 @@ def test_the_width_of_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) 
 
 def test_undefined_figures_have_footnotes() -> None:
     """Undefined is printed as a word with a number; each reason stands once below; nothing is printed as 0."""
-    text = render_table(record(rows(rates={**RATES, "SFT": 0.02})))
+    text = to_text(record_report(record(rows(rates={**RATES, "SFT": 0.02}))))
     assert text.count("undefined (1)") >= 16 and text.count("(1) m(SFT) - m(PRE) =") == 1
-    only = render_table(record(rows(rates={"PRE": 0.0, "SFT": 1.0, "LT": 0.5})))
+    only = to_text(record_report(record(rows(rates={"PRE": 0.0, "SFT": 1.0, "LT": 0.5}))))
     assert "(1) its complement was not run" in only and "(2) FE and FE+LT were not run" in only
 
 
@@ -86,7 +87,7 @@ def test_undefined_cost_ratio() -> None:
     cost = made.cost.model_copy(
         update={"plain_forward_ratio": Estimate(undefined="everything was resumed", n=0)}
     )
-    text = render_table(made.model_copy(update={"cost": cost}))
+    text = to_text(record_report(made.model_copy(update={"cost": cost})))
     assert (
         "ratio to one plain forward undefined (1)" in text.replace("\n  ", " ")
         and "\n(1) everything was resumed" in text
@@ -108,7 +109,7 @@ def test_what_cannot_be_expressed_is_said() -> None:
         else row
         for row in made.rows
     ]
-    text = render_table(made.model_copy(update={"rows": tuple(changed)}))
+    text = to_text(record_report(made.model_copy(update={"rows": tuple(changed)})))
     line = next(line for line in text.splitlines() if line.startswith("FE "))
     assert (
         line.split()[1:] == ["n/a", "(1)"] * 5 and text.count("not applicable: no positions") == 1

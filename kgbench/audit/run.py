@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kgbench.audit.methods import Part
-from kgbench.audit.wordings import wordings_of
+from kgbench.audit.figures import Part
+from kgbench.data import Dataset, builtin_prompts, load_prompts
+from kgbench.errors import InputError
 from kgbench.records import read_record
 from kgbench.runner import Forecast, Pairs, Settings, Spec, check, dry_run, run_job
 from kgbench.runner.ranking import Progress
 from kgbench.runner.third_party import method_of
 from kgbench.runner.workload import job_dataset
 
-__all__ = ["GRAFTS", "SEEDS", "Plan", "forecast", "planned", "run"]
+__all__ = ["GRAFTS", "SEEDS", "Plan", "forecast", "planned", "run", "wordings_of"]
 
 GRAFTS = ("FE", "LT", "FE+LT")
 """Of methods that intervene, unless told otherwise; their complements are run too."""
@@ -111,3 +113,45 @@ def _part(progress: Progress | None, number: int, parts: int) -> Progress | None
     if progress is None:
         return None
     return lambda done, total, text: progress(done, total, f"{number} of {parts}: {text}")
+
+
+_SUPERSEDED = re.compile(r"(.+)_v\d+")
+"""Names of earlier states of another prompt, the same wording but for a slip."""
+
+
+def wordings_of(dataset: Dataset) -> tuple[str, ...]:
+    """Names of all evaluation prompts that ask a data set's question: for its object, given its subject.
+
+    Those are its own templates and the built-in prompts that its fields fill, but for earlier versions of one of these, which are no other
+    wordings.
+
+    Args:
+        dataset: The facts.
+
+    Raises:
+        InputError: There is none.
+    """
+    names = (*dataset.templates, *builtin_prompts())
+    earlier = {
+        name
+        for name in names
+        if (found := _SUPERSEDED.fullmatch(name)) is not None and found[1] in names
+    }
+    fitting = tuple(
+        name for name in dict.fromkeys(names) if name not in earlier and _fits(name, dataset)
+    )
+    if not fitting:
+        raise InputError(
+            f"no prompt asks for {dataset.object!r} of data set {dataset.name!r}: give wordings with --template NAME=TEXT"
+        )
+    return fitting
+
+
+def _fits(name: str, dataset: Dataset) -> bool:
+    if name in dataset.templates:
+        return True  # what is wrong with one of its own is to be told
+    try:
+        load_prompts(dataset, [name], 1)
+    except InputError:
+        return False
+    return True

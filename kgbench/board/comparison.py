@@ -1,4 +1,4 @@
-"""Two records beside each other: paired differences over the facts that both have, and the facts that came out otherwise."""
+"""Two records compared: paired differences over the facts that both have, and flipped facts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,19 @@ from kgbench.effects.paired import (
 from kgbench.effects.scores import check_metric, score
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
+from kgbench.numbers import figure_text, number_text
 from kgbench.records import Record
 from kgbench.records.identity import Difference, identity_differences
+from kgbench.report import Cell, Column, Dash, Line, Lines, Report, Table
 
-__all__ = ["Compared", "Comparison", "SharedFacts", "compare_records"]
+__all__ = ["Compared", "Comparison", "SharedFacts", "compare_records", "comparison_report"]
+
+GRAFT_WIDTH = 18
+
+FEW = 5
+"""Facts of a configuration that are listed unless all are asked for."""
+
+LEGEND = "* the interval leaves out 0"
 
 Stored = tuple[Record, pa.Table]
 """A record and its per-fact rows."""
@@ -76,7 +85,7 @@ class SharedFacts:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two records beside each other."""
+    """Two records compared."""
 
     first: Record
     second: Record
@@ -272,16 +281,7 @@ def _same_facts(first: Stored, second: Stored) -> tuple[list[pa.Table], tuple[st
             *notes,
             "the tokenizers differ too, so that nothing can tell whether an id stands for the same fact in both",
         )
-    targets = [
-        dict(
-            zip(
-                zip(t["prompt"].to_pylist(), t["fact"].to_pylist(), strict=True),
-                t["target"].to_pylist(),
-                strict=True,
-            )
-        )
-        for t in tables
-    ]
+    targets = [_targets(table) for table in tables]
     other = sorted(
         {key[1] for key, target in targets[0].items() if targets[1].get(key, target) != target}
     )
@@ -301,11 +301,10 @@ def _targets(table: pa.Table) -> dict[tuple[str, str], int]:
 
 
 def _apart(estimate: Estimate) -> bool:
-    return (
-        estimate.low is not None
-        and estimate.high is not None
-        and not estimate.low <= 0 <= estimate.high
-    )
+    """Whether the interval excludes 0."""
+    if estimate.low is None or estimate.high is None:
+        return False
+    return not estimate.low <= 0 <= estimate.high
 
 
 def _named(record: Record) -> dict[str, Any]:
@@ -319,3 +318,97 @@ def _named(record: Record) -> dict[str, Any]:
 
 def _told(record: Record) -> str:
     return f"{record.identity.localizer.name} on {record.model} ({record.identity.dataset.name})"
+
+
+def comparison_report(comparison: Comparison, all_facts: bool = False) -> Report:
+    """What differs in what two records are of, the differences, and the facts that flipped.
+
+    Args:
+        comparison: The records.
+        all_facts: List all facts that flipped, not the first few.
+    """
+    first, second = _described(comparison.first), _described(comparison.second)
+    title = (
+        f"A: {first}\nB: {second}\nB − A on {comparison.metric}, "
+        "paired over the facts that both have, with 95 % intervals"
+    )
+    prompts = dict.fromkeys(row.prompt for row in comparison.rows)
+    parts = [_identities(comparison), *(_table(comparison, prompt) for prompt in prompts)]
+    if comparison.areas:
+        line: list[str | Estimate] = ["area under the recovery curve, B − A: "]
+        for number, (prompt, area) in enumerate(comparison.areas.items()):
+            star = " *" if _apart(area) else ""
+            line += [", " * (number > 0), area, f"{star} on {prompt}"]
+        parts.append(Lines([line], "  "))
+    parts += [*_flips(comparison, all_facts), *_left_out(comparison)]
+    return Report(title, parts, notes=[LEGEND], verdict=comparison.verdict())
+
+
+def _described(record: Record) -> str:
+    what = record.identity
+    limit = f", the first {what.limit} facts" if what.limit is not None else ""
+    method = f"{what.localizer.name} on {record.model}, {what.dataset.name}{limit}, {what.dtype}"
+    return f"{method} ({record.id[:12]}, {record.provenance.time})"
+
+
+def _identities(comparison: Comparison) -> Table | Lines:
+    if not comparison.differing:
+        return Lines(["both are of the same: facts, prompts, weights, method and settings"])
+    lines = [f"  {part.sentence()}" for part in comparison.differing]
+    return Lines(["what differs:", *lines, *(f"note: {note}" for note in comparison.notes)], "    ")
+
+
+def _table(comparison: Comparison, prompt: str) -> Table:
+    facts = comparison.facts[prompt]
+    title = f"{prompt}: {facts.shared} facts in both"
+    for letter, n in (("A", facts.first_only), ("B", facts.second_only)):
+        title += f", {n} only in {letter}" if n else ""
+    rows: list[list[Cell]] = []
+    for row in comparison.rows:
+        if row.prompt != prompt:
+            continue
+        graft = row.graft not in ("PRE", "SFT")
+        rows.append(
+            [
+                row.graft,
+                number_text(row.first),
+                number_text(row.second),
+                row.difference,
+                row.sufficiency if graft else Dash(),
+                row.necessity if graft and not row.graft.startswith("top ") else Dash(),
+                f"{len(row.gained)} / {len(row.lost)}",
+            ]
+        )
+    heads = ["graft", "A", "B", "B − A", "sufficiency", "necessity", "gained / lost"]
+    return Table(title, [Column(head, _starred) for head in heads], rows, GRAFT_WIDTH)
+
+
+def _starred(estimate: Estimate) -> str:
+    return figure_text(estimate) + " *" * _apart(estimate)
+
+
+def _flips(comparison: Comparison, all_facts: bool) -> list[Lines]:
+    lines: list[Line] = []
+    cut = False
+    for row in comparison.rows:
+        for what, facts in (("gained", row.gained), ("lost", row.lost)):
+            if not facts:
+                continue
+            listed = ", ".join(facts if all_facts else facts[:FEW])
+            if not all_facts and len(facts) > FEW:
+                cut, listed = True, f"{listed} and {len(facts) - FEW} more"
+            lines.append(f"  {row.prompt}, {row.graft}, {len(facts)} {what}: {listed}")
+    if not lines:
+        return []
+    head = f"facts that flipped ({comparison.hits}; gained: hit in B alone, lost: hit in A alone):"
+    return [Lines([head, *lines, *["  (--facts lists all)"] * cut], "    ")]
+
+
+def _left_out(comparison: Comparison) -> list[Lines]:
+    """Configurations that only one record has."""
+    lines = []
+    for letter, keys in (("A", comparison.first_only), ("B", comparison.second_only)):
+        for prompt in dict.fromkeys(prompt for prompt, _ in keys):
+            grafts = ", ".join(graft for name, graft in keys if name == prompt)
+            lines.append(f"only in {letter}: {prompt}: {grafts}")
+    return [Lines(lines, "  ")] if lines else []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kgbench.board.chart import number_ticks
 from kgbench.board.files import FAINT, INK, picture_files, styled
 from kgbench.board.grouped import COLOURS
-from kgbench.board.sheet import common_name, distinct_names
+from kgbench.board.names import common_name, distinct_names
 from kgbench.numbers import figure_text
 from kgbench.records import Curve, Record
 

@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from kgbench.board.files import FAINT, INK, styled
-from kgbench.board.sheet import run_names
+from kgbench.board.names import run_names
 from kgbench.numbers import metric_name, undefined_text
 from kgbench.records import Record, Row
 

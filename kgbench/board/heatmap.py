@@ -10,7 +10,7 @@ import numpy as np
 
 from kgbench.board.chart import number_ticks
 from kgbench.board.files import INK, picture_files, styled
-from kgbench.board.sheet import common_name, distinct_names
+from kgbench.board.names import common_name, distinct_names
 from kgbench.records import Record, SiteScore
 from kgbench.sites import COMPONENTS, SCORED_REGIONS
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
-from tabulate import tabulate
-
-from kgbench.board.footnotes import Footnotes
-from kgbench.board.wrap import wrapped
 from kgbench.estimate import Estimate
 from kgbench.numbers import number_text
 from kgbench.records import Effect, Planted, Record
+from kgbench.report import Cell, Column, Dash, Lines, Report, Table, wrapped
 
-__all__ = ["PLANTS_LEGEND", "planted_block", "render_plants"]
+__all__ = ["PLANTS_LEGEND", "planted_parts", "plants_report"]
 
 
 NAME_WIDTH = 17
@@ -27,82 +24,73 @@ PLANTS_LEGEND = wrapped(
     "against the decoy's, .50 by chance. Of one plant there is no interval. Sufficiency and necessity are "
     "of as many best-ranked sites as were planted, over all prompts; by prompt, their estimates."
 )
-"""What the columns of `render_plants` are."""
+"""The columns of `plants_report`."""
 
 
-def planted_block(planted: Planted, notes: Footnotes) -> str:
-    """How one ranking compares with the truth, with what chance gives."""
-    rows = [
-        [
-            "graded average precision",
-            notes.cell(planted.graded_precision),
-            _expected(planted.chance),
-        ]
+def planted_parts(planted: Planted) -> list[Table | Lines]:
+    """One ranking against the truth, with what chance gives."""
+    rows: list[list[Cell]] = [
+        ["graded average precision", planted.graded_precision, _expected(planted.chance)]
     ]
     if planted.auroc_decoy is not None:
-        rows.append(["AUROC against the decoy's", notes.cell(planted.auroc_decoy), ".50"])
-    found = {"all prompts": planted.effect, **planted.prompts}
-    shares = [
-        [prompt, notes.cell(effect.sufficiency), notes.cell(effect.necessity)]
-        for prompt, effect in found.items()
-    ]
+        rows.append(["AUROC against the decoy's", planted.auroc_decoy, ".50"])
+    shares: list[list[Cell]] = []
+    for prompt, effect in {"all prompts": planted.effect, **planted.prompts}.items():
+        shares.append([prompt, effect.sufficiency, effect.necessity])
     decoy = f", decoys at {planted.decoy}" if planted.decoy else ""
-    head = f"planted at {planted.plant}{decoy}: {planted.n_true} of the {planted.n_units} {_units(planted)}"
-    parts = [
-        wrapped(head),
-        _table(["ranking against the truth", "value", "chance"], rows),
-        f"\nthe {planted.k} best-ranked sites",
-        _table(["", "sufficiency", "necessity"], shares),
-        *_pathways(planted, notes),
-        *(wrapped(f"note: {note}", "  ") for note in planted.notes),
+    changed = f"{planted.n_true} of the {planted.n_units} {_units(planted)}"
+    title = f"planted at {planted.plant}{decoy}: {changed}"
+    parts: list[Table | Lines] = [
+        _table(title, ["ranking against the truth", "value", "chance"], rows),
+        _table(f"the {planted.k} best-ranked sites", ["", "sufficiency", "necessity"], shares),
     ]
-    return "\n".join(parts)
+    if planted.pathways is not None:
+        body: list[list[Cell]] = []
+        for prompt, one in planted.pathways.items():
+            recoveries: list[Cell] = [
+                one.planted,
+                one.recovery_planted,
+                one.other,
+                one.recovery_other,
+            ]
+            body.append([prompt, *recoveries, one.told])
+        heads = ["", "planted", "recovery ≥ .9", "other", "recovery ≤ .1", "by the intervals"]
+        parts.append(_table("pathways", heads, body))
+    if planted.notes:
+        parts.append(Lines([f"note: {note}" for note in planted.notes], "  "))
+    return parts
 
 
-def render_plants(records: Sequence[Record]) -> str:
+def plants_report(records: Sequence[Record]) -> Report:
     """One method on several plants, a row each.
 
     Args:
         records: Its records, all of the suite `planted`, one per plant.
-
-    Returns:
-        Text of at most 100 columns.
     """
-    notes = Footnotes()
-    name = records[0].identity.localizer.name
-    head = f"{name}: where facts were planted, and where this method looks for them; shares with 95 % intervals over facts"
-    first, second = zip(*(_rows(record, notes) for record in records), strict=True)
-    ranking = _table(["plant", "k of n", "graded AP", "chance", "decoy only"], first)
-    grafts = _table(["plant", "sufficiency", "necessity", *_prompts(records), "facts"], second)
-    paths = [line for record in records if record.planted for line in _found(record)]
-    told = list(
-        dict.fromkeys(note for record in records if record.planted for note in record.planted.notes)
+    prompts = list(dict.fromkeys(p for record in records for p in _of(record).prompts))
+    rankings, grafts = [], []
+    notes: list[str] = []
+    remarks: list[str] = []
+    for record in records:
+        planted, name = _of(record), _name(record.model)
+        count = f"{planted.n_true} of {planted.n_units}"
+        decoy: Cell = Dash() if planted.auroc_decoy is None else planted.auroc_decoy
+        ranking: list[Cell] = [name, count, planted.graded_precision, _expected(planted.chance)]
+        rankings.append([*ranking, decoy])
+        single = [_short(planted.prompts.get(prompt)) for prompt in prompts]
+        shares: list[Cell] = [name, planted.effect.sufficiency, planted.effect.necessity]
+        grafts.append([*shares, *single, max(row.n for row in record.rows)])
+        notes += _pathways(record)
+        remarks += [f"note: {note}" for note in planted.notes]
+    title = (
+        f"{records[0].identity.localizer.name}: where facts were planted, "
+        "and where this method looks for them; shares with 95 % intervals over facts"
     )
-    below = [
-        *paths,
-        *(wrapped(f"note: {note}", "  ") for note in told),
-        *(wrapped(line, "    ") for line in notes.lines()),
+    tables = [
+        _table("", ["plant", "k of n", "graded AP", "chance", "decoy only"], rankings),
+        _table("", ["plant", "sufficiency", "necessity", *prompts, "facts"], grafts),
     ]
-    return "\n\n".join([wrapped(head), ranking, grafts, *(["\n".join(below)] if below else [])])
-
-
-def _rows(record: Record, notes: Footnotes) -> tuple[list[str], list[str]]:
-    planted, name = _of(record), _name(record.model)
-    against = notes.cell(planted.auroc_decoy) if planted.auroc_decoy is not None else "–"
-    count = f"{planted.n_true} of {planted.n_units}"
-    ranking = [
-        name,
-        count,
-        notes.cell(planted.graded_precision),
-        _expected(planted.chance),
-        against,
-    ]
-    shares = [notes.cell(e) for e in (planted.effect.sufficiency, planted.effect.necessity)]
-    single = [
-        _short(planted.prompts[prompt]) if prompt in planted.prompts else "–"
-        for prompt in _prompts([record])
-    ]
-    return ranking, [name, *shares, *single, str(max(row.n for row in record.rows))]
+    return Report(title, tables, notes=[*notes, *dict.fromkeys(remarks)])
 
 
 def _name(plant: str) -> str:
@@ -116,56 +104,33 @@ def _of(record: Record) -> Planted:
     return record.planted
 
 
-def _prompts(records: Sequence[Record]) -> list[str]:
-    return list(dict.fromkeys(prompt for record in records for prompt in _of(record).prompts))
-
-
-def _short(effect: Effect) -> str:
+def _short(effect: Effect | None) -> Cell:
     """Sufficiency and necessity without their intervals."""
-    return " / ".join(
-        "–" if e.value is None else number_text(e.value)
-        for e in (effect.sufficiency, effect.necessity)
-    )
+    if effect is None:
+        return Dash()
+    values = [effect.sufficiency.value, effect.necessity.value]
+    return " / ".join("–" if value is None else number_text(value) for value in values)
 
 
-def _pathways(planted: Planted, notes: Footnotes) -> list[str]:
-    if planted.pathways is None:
-        return []
-    body = [
-        [
-            p,
-            f.planted,
-            notes.cell(f.recovery_planted),
-            f.other,
-            notes.cell(f.recovery_other),
-            f.told,
-        ]
-        for p, f in planted.pathways.items()
-    ]
-    heads = ["", "planted", "recovery ≥ .9", "other", "recovery ≤ .1", "by the intervals"]
-    return ["\npathways", _table(heads, body)]
-
-
-def _found(record: Record) -> list[str]:
-    """Whether the planted pathway was found, a line per plant."""
-    pathways = _of(record).pathways
-    if pathways is None:
-        return []
-    texts = [
-        f"{p.told} on {name}"
-        if p.told == "not applicable"
-        else f"{p.planted} {_value(p.recovery_planted)}, {p.other} {_value(p.recovery_other)} on {name} ({p.told})"
-        for name, p in pathways.items()
-    ]
-    return [wrapped(f"pathways of {record.model}: {'; '.join(texts)}", "  ")]
+def _pathways(record: Record) -> list[str]:
+    """Whether the planted pathway was found, in a line."""
+    texts = []
+    for prompt, one in (_of(record).pathways or {}).items():
+        if one.told == "not applicable":
+            texts.append(f"{one.told} on {prompt}")
+            continue
+        planted = f"{one.planted} {_value(one.recovery_planted)}"
+        other = f"{one.other} {_value(one.recovery_other)}"
+        texts.append(f"{planted}, {other} on {prompt} ({one.told})")
+    return [f"pathways of {record.model}: {'; '.join(texts)}"] if texts else []
 
 
 def _value(estimate: Estimate) -> str:
     return "undefined" if estimate.value is None else number_text(estimate.value)
 
 
-def _expected(value: float | None) -> str:
-    return "–" if value is None else number_text(value)
+def _expected(value: float | None) -> Cell:
+    return Dash() if value is None else number_text(value)
 
 
 def _units(planted: Planted) -> str:
@@ -176,5 +141,5 @@ def _units(planted: Planted) -> str:
     )
 
 
-def _table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    return tabulate(body, heads, tablefmt="simple", disable_numparse=True)
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    return Table(title, [Column(head) for head in heads], rows)

@@ -2,104 +2,72 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from tabulate import tabulate
-
-from kgbench.board.wrap import wrapped
 from kgbench.effects.repeated import OtherRow, Repeated
 from kgbench.numbers import count_text, figure_text, plain_text, signed_text
+from kgbench.report import Cell, Column, Lines, Report, Table
 
-__all__ = ["render_repeated", "repeated_answer", "repeated_sentence"]
+__all__ = ["repeat_report", "repeated_answer", "repeated_sentence"]
 
 GRAFT_WIDTH = 30
 FEW = 10
 """Rows that are listed."""
 
 
-def render_repeated(found: Repeated, what: str) -> str:
-    """The verdict, then per prompt and configuration: stored, now, and how far apart; and the rows that differ.
+def repeat_report(found: Repeated, what: str) -> Report:
+    """Per prompt and configuration: stored, now, and the difference; and the rows that differ.
 
     Args:
         found: The comparison.
-        what: What was run again, such as `20 of 150 facts`.
-
-    Returns:
-        Text of at most 100 columns.
+        what: The facts that were run again, such as `20 of 150 facts`.
     """
-    blocks = [
-        _block(found, prompt) for prompt in dict.fromkeys(repeat.prompt for repeat in found.repeats)
-    ]
-    return "\n\n".join(
-        [wrapped(repeated_sentence(found, what)), *blocks, *_map(found), *_others(found)]
-    )
-
-
-def _block(found: Repeated, prompt: str) -> str:
-    rows = [repeat for repeat in found.repeats if repeat.prompt == prompt]
-    body = [
-        [
-            "\n".join(textwrap.wrap(r.graft, GRAFT_WIDTH)),
-            str(r.n),
-            plain_text(r.stored, 4),
-            plain_text(r.now, 4),
-            signed_text(r.now - r.stored),
-            str(r.flipped),
-            plain_text(r.largest, 2),
-            str(len(r.others)),
-        ]
-        for r in rows
-    ]
-    heads = [
-        "graft",
-        "facts",
-        f"{found.metric} stored",
-        "now",
-        "difference",
-        "flipped",
-        "largest |Δ log p|",
-        "beyond",
-    ]
-    return f"{prompt}\n{tabulate(body, heads, tablefmt='simple', disable_numparse=True)}"
-
-
-def _map(found: Repeated) -> list[str]:
-    if (again := found.map) is None:
-        return []
-    missing = f"; {again.missing} sites are in one of the maps only" if again.missing else ""
-    largest = f"largest difference of a score {plain_text(again.largest, 2)}, of at most {plain_text(again.allowed, 2)}"
-    return [
-        wrapped(
-            f"map of scores, stored and now: Spearman's correlation {figure_text(again.spearman)}, {largest}{missing}",
-            "  ",
+    prompts = dict.fromkeys(repeat.prompt for repeat in found.repeats)
+    parts: list[Table | Lines] = [_table(found, prompt) for prompt in prompts]
+    if (again := found.map) is not None:
+        missing = f"; {again.missing} sites are in one of the maps only" if again.missing else ""
+        parts.append(
+            Lines(
+                [
+                    f"map of scores, stored and now: Spearman's correlation "
+                    f"{figure_text(again.spearman)}, largest difference of a score "
+                    f"{plain_text(again.largest, 2)}, of at most "
+                    f"{plain_text(again.allowed, 2)}{missing}"
+                ],
+                "  ",
+            )
         )
-    ]
+    if lines := _others(found):
+        lines = [f"  {line}" for line in lines]
+        parts.append(Lines(["rows that differ by more than rounding:", *lines], "    "))
+    return Report("", parts, verdict=repeated_sentence(found, what))
+
+
+def _table(found: Repeated, prompt: str) -> Table:
+    rows: list[list[Cell]] = []
+    for repeat in found.repeats:
+        if repeat.prompt != prompt:
+            continue
+        stored, now = plain_text(repeat.stored, 4), plain_text(repeat.now, 4)
+        difference = signed_text(repeat.now - repeat.stored)
+        largest, beyond = plain_text(repeat.largest, 2), len(repeat.others)
+        numbers: list[Cell] = [repeat.n, stored, now, difference, repeat.flipped, largest, beyond]
+        rows.append([repeat.graft, *numbers])
+    heads = ["graft", "facts", f"{found.metric} stored", "now", "difference", "flipped"]
+    heads += ["largest |Δ log p|", "beyond"]
+    return Table(prompt, [Column(head) for head in heads], rows, GRAFT_WIDTH)
 
 
 def _others(found: Repeated) -> list[str]:
     lines = [_row(row) for row in found.others[:FEW]]
-    lines += [
-        f"{', '.join(key[:3])}: measured now, and not in the record" for key in found.missing[:FEW]
-    ]
-    lines += [
-        f"{', '.join(key[:3])}: in the record, and not measured now" for key in found.extra[:FEW]
-    ]
+    for keys, why in (
+        (found.missing, "measured now, and not in the record"),
+        (found.extra, "in the record, and not measured now"),
+    ):
+        lines += [f"{', '.join(key[:3])}: {why}" for key in keys[:FEW]]
     more = sum(max(0, len(rows) - FEW) for rows in (found.others, found.missing, found.extra))
-    lines += [f"and {more} more"] if more else []
-    return (
-        [
-            "\n".join(
-                [
-                    "rows that differ by more than rounding:",
-                    *(wrapped(f"  {line}", "    ") for line in lines),
-                ]
-            )
-        ]
-        if lines
-        else []
-    )
+    return [*lines, *[f"and {more} more"] * bool(more)]
 
 
 def _row(row: OtherRow) -> str:

@@ -1,194 +1,139 @@
-"""The text table of a run."""
+"""The report of a run: a table per prompt, its ranking, the truth, and its cost."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tabulate import tabulate
-
-from kgbench.board.footnotes import Footnotes
-from kgbench.board.planted import planted_block
-from kgbench.board.wrap import text_width, wrapped
+from kgbench.board.export import necessity_cell
+from kgbench.board.planted import planted_parts
 from kgbench.effects import verdict_of
 from kgbench.estimate import Estimate
 from kgbench.numbers import count_text, duration_text, number_text, significant_text
-from kgbench.records import Cost, Record, Row
+from kgbench.records import Record, Row
+from kgbench.report import Cell, Column, Dash, Line, Lines, Report, Table, table_width, text_width
 
-__all__ = ["render_table"]
+__all__ = ["record_report"]
 
 GRAFT_WIDTH = 30
-"""Longer graft expressions are wrapped."""
 
 TOP = 10
 """Sites of a ranking that are shown; the record holds all."""
 
 COLUMNS = ("top1", "top5", "mrr", "prob", "median_rank")
-"""Beside the metric of the ratios, as many of these as fit."""
-
-
-def render_table(record: Record) -> str:
-    """The verdict on a run, then its table: a block per prompt, configurations in the paper's order, and a footer.
-
-    Args:
-        record: The record.
-
-    Returns:
-        Text of at most the terminal's width, or 100 columns, without a line end after the last line.
-    """
-    notes = Footnotes()
-    prompts = dict.fromkeys(row.prompt for row in record.rows)
-    names = _metrics(record)
-    shown = _fitting(record, names)
-    blocks = [_block(record, prompt, shown, notes) for prompt in prompts]
-    truth = [planted_block(record.planted, notes)] if record.planted is not None else []
-    below = _below(record, notes) + _left_out(record, names[len(shown) :])
-    reasons = [wrapped(line, "    ") for line in notes.lines()]
-    parts = [
-        wrapped(verdict_of(record)),
-        _head(record),
-        *blocks,
-        *_ranking(record),
-        *truth,
-        "\n".join([below, *reasons]),
-    ]
-    return "\n\n".join(parts)
-
-
-def _head(record: Record) -> str:
-    what = record.identity
-    seeds = ", ".join(map(str, what.seeds))
-    limit = f", the first {what.limit}" if what.limit is not None else ""
-    return wrapped(
-        f"{what.localizer.name} on {record.model}, {what.dataset.name}{limit}, {what.dtype}, seed {seeds}: "
-        f"means over facts with 95 % intervals; sufficiency and necessity on {record.metric}"
-    )
-
-
-def _metrics(record: Record) -> list[str]:
-    """The metric of the ratios, then the others."""
-    same = (record.metric, "mrr" if record.metric == "rr" else "")
-    return [record.metric, *(name for name in COLUMNS if name not in same)]
-
-
-def _fitting(record: Record, names: Sequence[str]) -> Sequence[str]:
-    """As many of the metrics as fit, one at least."""
-    prompts = dict.fromkeys(row.prompt for row in record.rows)
-    blocks = [[row for row in record.rows if row.prompt == prompt] for prompt in prompts]
-    for count in range(len(names), 1, -1):
-        lines = [
-            line
-            for rows in blocks
-            for line in _table(rows, names[:count], Footnotes()).splitlines()
-        ]
-        if max(map(len, lines)) <= text_width():
-            return names[:count]
-    return names[:1]
-
-
-def _left_out(record: Record, names: Sequence[str]) -> str:
-    """Which columns do not fit, and where they are."""
-    if not names:
-        return ""
-    told = f"columns left out for their width: {', '.join(names)}; a wider terminal or `kgbench export {record.id[:12]}` shows them"
-    return f"\n{wrapped(told, '  ')}"
-
-
-def _block(record: Record, prompt: str, names: Sequence[str], notes: Footnotes) -> str:
-    rows = [row for row in record.rows if row.prompt == prompt]
-    text = _table(rows, names, notes)
-    dropped = f", {rows[0].dropped} dropped" if len({row.dropped for row in rows}) == 1 else ""
-    return f"{prompt}: {rows[0].n} facts{dropped}\n{text}"
-
-
-def _table(rows: Sequence[Row], metrics: Sequence[str], notes: Footnotes) -> str:
-    uneven = len({(row.n, row.dropped) for row in rows if row.applicable}) > 1
-    body = [
-        [
-            "\n".join(textwrap.wrap(row.graft, GRAFT_WIDTH)),
-            *(notes.cell(row.estimate(metric)) for metric in metrics),
-            notes.cell(row.sufficiency),
-            notes.necessity(row),
-            *([row.n, row.dropped] if uneven else []),
-        ]
-        for row in rows
-    ]
-    heads = [
-        "graft",
-        *("mrr" if m == "rr" else m for m in metrics),
-        "sufficiency",
-        "necessity",
-        *(["n", "dropped"] if uneven else []),
-    ]
-    return tabulate(body, heads, tablefmt="simple", disable_numparse=True)
-
-
-def _ranking(record: Record) -> list[str]:
-    """The sites that a scoring localizer holds most responsible."""
-    if not record.scores:
-        return []
-    first = sorted(record.scores, key=lambda s: -s.score)[:TOP]
-    body = [
-        ["–" if s.layer is None else s.layer, s.component, s.region, significant_text(s.score, 3)]
-        for s in first
-    ]
-    text = tabulate(
-        body, ["layer", "component", "region", "score"], tablefmt="simple", disable_numparse=True
-    )
-    return [f"highest scores of {len(record.scores)} sites, mean over the halves\n{text}"]
-
-
-def _below(record: Record, notes: Footnotes) -> str:
-    cost, ratio = record.cost, record.cost.plain_forward_ratio
-    plain = "one plain forward"
-    times = (
-        f"{number_text(ratio.value)} × {plain}"
-        if ratio.value is not None
-        else f"ratio to {plain} {notes.cell(ratio)}"
-    )
-    pathways = record.curve is None and record.planted is None
-    lines = [f"synergy of FE and LT: {_by_prompt(record.synergy, notes)}"] if pathways else []
-    if record.curve is not None:
-        areas = {prompt: curve.area for prompt, curve in record.curve.items()}
-        lines.append(
-            f"area under the recovery curve, over log10(budget) from .1 to 100 %: {_by_prompt(areas, notes)}"
-        )
-    if (ranking := record.ranking) is not None:
-        first, second = ranking.facts
-        halves = (
-            f"maps by the halves of {first} and {second} facts, over {ranking.agreement.n} sites"
-        )
-        lines.append(f"Spearman's correlation of the {halves}: {notes.cell(ranking.agreement)}")
-    lines += [
-        f"{BASELINES.get(name, name)}: {_by_prompt(found, notes)}"
-        for name, found in record.baselines.items()
-    ]
-    if record.dropped:
-        lines.append(
-            "dropped: "
-            + "; ".join(f"{count} × {reason}" for reason, count in record.dropped.items())
-        )
-    lines.append(f"cost: {_spent(cost)}; {times} ({cost.measured_on})")
-    if (scoring := cost.scoring) is not None:
-        ratio = scoring.plain_forward_ratio
-        times = (
-            f"{number_text(ratio.value)} × {plain}"
-            if ratio.value is not None
-            else notes.cell(ratio)
-        )
-        lines.append(
-            f"of that to rank the sites: {count_text(scoring.forwards, 'forward')}, {duration_text(scoring.seconds)}; {times}"
-        )
-    return "\n".join(wrapped(line, "  ") for line in lines)
-
-
-def _spent(cost: Cost) -> str:
-    forwards, rows = count_text(cost.forwards, "forward"), count_text(cost.token_rows, "token row")
-    return f"{forwards}, {rows}, {duration_text(cost.seconds)}"
-
+"""Metrics in addition to that of the ratios, as many as fit."""
 
 BASELINES = {"name_prior": "name prior (always the five most frequent first tokens), top5"}
 
+PLAIN = "one plain forward"
 
-def _by_prompt(figures: dict[str, Estimate], notes: Footnotes) -> str:
-    return ", ".join(f"{notes.cell(estimate)} on {prompt}" for prompt, estimate in figures.items())
+
+def record_report(record: Record) -> Report:
+    """The verdict on a run and a table per prompt, configurations in the paper's order.
+
+    Metrics that do not fit the terminal's width are left out, with a note.
+    """
+    what = record.identity
+    limit = f", the first {what.limit}" if what.limit is not None else ""
+    title = (
+        f"{what.localizer.name} on {record.model}, {what.dataset.name}{limit}, {what.dtype}, "
+        f"seed {', '.join(map(str, what.seeds))}: means over facts with 95 % intervals; "
+        f"sufficiency and necessity on {record.metric}"
+    )
+    same = (record.metric, "mrr" if record.metric == "rr" else "")
+    metrics = [record.metric, *(name for name in COLUMNS if name not in same)]
+    count = len(metrics)
+    tables = _tables(record, metrics)
+    while count > 1 and max(map(table_width, tables)) > text_width():
+        count -= 1
+        tables = _tables(record, metrics[:count])
+    parts: list[Table | Lines] = [*tables, *_ranking(record)]
+    if record.planted is not None:
+        parts += planted_parts(record.planted)
+    notes = _notes(record)
+    if count < len(metrics):
+        notes.append(
+            f"columns left out for their width: {', '.join(metrics[count:])}; "
+            f"a wider terminal or `kgbench export {record.id[:12]}` shows them"
+        )
+    return Report(title, parts, notes=notes, verdict=verdict_of(record))
+
+
+def _tables(record: Record, metrics: Sequence[str]) -> list[Table]:
+    prompts = dict.fromkeys(row.prompt for row in record.rows)
+    return [
+        _table([row for row in record.rows if row.prompt == prompt], metrics) for prompt in prompts
+    ]
+
+
+def _table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:
+    """The rows of one prompt; numbers of facts are columns where rows differ in them."""
+    dropped = f", {rows[0].dropped} dropped" if len({row.dropped for row in rows}) == 1 else ""
+    title = f"{rows[0].prompt}: {rows[0].n} facts{dropped}"
+    uneven = len({(row.n, row.dropped) for row in rows if row.applicable}) > 1
+    body: list[list[Cell]] = []
+    for row in rows:
+        means = [row.estimate(metric) for metric in metrics]
+        counts = [row.n, row.dropped] if uneven else []
+        body.append([row.graft, *means, row.sufficiency, necessity_cell(row), *counts])
+    names = ["mrr" if metric == "rr" else metric for metric in metrics]
+    heads = ["graft", *names, "sufficiency", "necessity", *["n", "dropped"] * uneven]
+    return Table(title, [Column(head) for head in heads], body, GRAFT_WIDTH)
+
+
+def _ranking(record: Record) -> list[Table]:
+    """The sites that a scoring localizer holds most responsible."""
+    if not record.scores:
+        return []
+    rows: list[list[Cell]] = []
+    for site in sorted(record.scores, key=lambda site: -site.score)[:TOP]:
+        layer: Cell = Dash() if site.layer is None else site.layer
+        rows.append([layer, site.component, site.region, significant_text(site.score, 3)])
+    title = f"highest scores of {len(record.scores)} sites, mean over the halves"
+    columns = [Column(head) for head in ("layer", "component", "region", "score")]
+    return [Table(title, columns, rows)]
+
+
+def _notes(record: Record) -> list[Line]:
+    """Figures over configurations, dropped facts, and the cost."""
+    lines: list[Line] = []
+    if record.curve is None and record.planted is None:
+        lines.append(["synergy of FE and LT: ", *_by_prompt(record.synergy)])
+    if record.curve is not None:
+        areas = {prompt: curve.area for prompt, curve in record.curve.items()}
+        head = "area under the recovery curve, over log10(budget) from .1 to 100 %: "
+        lines.append([head, *_by_prompt(areas)])
+    if (ranking := record.ranking) is not None:
+        first, second = ranking.facts
+        sites = f"over {ranking.agreement.n} sites: "
+        head = f"Spearman's correlation of the maps by the halves of {first} and {second} facts, "
+        lines.append([head + sites, ranking.agreement])
+    for name, estimates in record.baselines.items():
+        lines.append([f"{BASELINES.get(name, name)}: ", *_by_prompt(estimates)])
+    if record.dropped:
+        reasons = [f"{count} × {reason}" for reason, count in record.dropped.items()]
+        lines.append(f"dropped: {'; '.join(reasons)}")
+    cost = record.cost
+    rows = count_text(cost.token_rows, "token row")
+    spent = f"{count_text(cost.forwards, 'forward')}, {rows}, {duration_text(cost.seconds)}"
+    ratio = cost.plain_forward_ratio
+    times = _times(ratio)
+    if ratio.value is None:
+        times = [f"ratio to {PLAIN} ", ratio]
+    lines.append([f"cost: {spent}; ", *times, f" ({cost.measured_on})"])
+    if (scoring := cost.scoring) is not None:
+        spent = f"{count_text(scoring.forwards, 'forward')}, {duration_text(scoring.seconds)}"
+        lines.append(
+            [f"of that to rank the sites: {spent}; ", *_times(scoring.plain_forward_ratio)]
+        )
+    return lines
+
+
+def _times(ratio: Estimate) -> list[str | Estimate]:
+    return [ratio] if ratio.value is None else [f"{number_text(ratio.value)} × {PLAIN}"]
+
+
+def _by_prompt(estimates: Mapping[str, Estimate]) -> list[str | Estimate]:
+    line: list[str | Estimate] = []
+    for prompt, estimate in estimates.items():
+        line += [", " if line else "", estimate, f" on {prompt}"]
+    return line

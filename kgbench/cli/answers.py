@@ -59,10 +59,15 @@ def command(**options: Any) -> None:
     \b
     kgbench answers --model tiny-gemma --prompt headline --limit 50
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.answers.figures import figures_of
-    from kgbench.answers.run import score_answers
-    from kgbench.answers.table import answers_csv, answers_json, render_answers
+    from kgbench.answers import (
+        answers_csv,
+        answers_json,
+        answers_report,
+        figures_of,
+        score_answers,
+    )
     from kgbench.cli.jobs import imports_of, trained_lines
+    from kgbench.report import to_text
     from kgbench.runner import Settings, Spec
 
     check_asked(options)
@@ -91,4 +96,4 @@ def command(**options: Any) -> None:
     if options["as_json"]:
         echo_json(answers_json(run, prompts))
         return
-    click.echo("\n".join([render_answers(run, prompts), *trained_lines(run.origins)]))
+    click.echo("\n".join([to_text(answers_report(run, prompts)), *trained_lines(run.origins)]))

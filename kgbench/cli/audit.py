@@ -264,8 +264,9 @@ def _forecast(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _print(parts: Sequence[Part], options: Mapping[str, Any]) -> None:
-    from kgbench.audit import Asked, audited, methods_of, render_audit, verdict_of
+    from kgbench.audit import Asked, audit_report, audited, methods_of, verdict_of
     from kgbench.cli.jobs import trained_lines
+    from kgbench.report import to_text
 
     found = audited(methods_of(parts), Asked(**{name: options[name] for name in ASKED}))
     first = parts[0].record
@@ -281,6 +282,6 @@ def _print(parts: Sequence[Part], options: Mapping[str, Any]) -> None:
         )
     else:
         what_of = f"{first.model}, {first.identity.dataset.name}, {first.identity.dtype}"
-        click.echo(render_audit(found, what_of, options["variance"]))
+        click.echo(to_text(audit_report(found, what_of, options["variance"])))
         for line in trained_lines(first.notes.get("origins")):
             click.echo(line)

@@ -32,7 +32,8 @@ def command(
     kgbench compare kgbench-results/before kgbench-results/after
     kgbench compare 3f9c 81d2 --metric logprob
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.board import compare_records, render_comparison
+    from kgbench.board import compare_records, comparison_report
+    from kgbench.report import to_text
 
     one, two = (find_run(run, output_dir) for run in (first, second))
     found = compare_records((one.record, one.facts()), (two.record, two.facts()), metric)
@@ -43,4 +44,4 @@ def command(
             {**answer, **{which: {**answer[which], "path": path} for which, path in paths.items()}}
         )
     else:
-        click.echo(render_comparison(found, all_facts))
+        click.echo(to_text(comparison_report(found, all_facts)))

@@ -233,10 +233,11 @@ def _run(spec: Spec, options: Options, loaded: Pairs) -> Done:
 
 
 def _print(run: Run, pictures: Sequence[Path]) -> None:
-    from kgbench.board import render_table
+    from kgbench.board import record_report
     from kgbench.numbers import duration_text
+    from kgbench.report import to_text
 
-    click.echo(render_table(run.record))
+    click.echo(to_text(record_report(run.record)))
     click.echo()
     click.echo(
         "computed before: this run computed nothing"
@@ -282,10 +283,11 @@ def trained_lines(origins: object) -> list[str]:
 
 
 def _print_plants(by_localizer: Sequence[Sequence[Done]]) -> None:
-    from kgbench.board import PLANTS_LEGEND, render_plants
+    from kgbench.board import PLANTS_LEGEND, plants_report
+    from kgbench.report import to_text
 
     for done in by_localizer:
-        click.echo(render_plants([run.record for run, _ in done]))
+        click.echo(to_text(plants_report([run.record for run, _ in done])))
         click.echo()
     click.echo(PLANTS_LEGEND)
     click.echo()

@@ -54,7 +54,7 @@ def echo_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under headers; the last column wraps at the width of the terminal."""
     from tabulate import tabulate
 
-    from kgbench.board.wrap import wrapped
+    from kgbench.report import wrapped
 
     before = sum(max(len(row[i]) for row in (headers, *rows)) + 2 for i in range(len(headers) - 1))
     room = max(shutil.get_terminal_size().columns - before, 30)

@@ -160,8 +160,8 @@ def _row(part: PartForecast) -> list[str]:
 
 def _total(parts: Sequence[PartForecast], found: Needs) -> Iterator[str]:
     """What all parts take, whether it is there, and what the figures rest on."""
-    from kgbench.board.wrap import wrapped
     from kgbench.numbers import duration_text
+    from kgbench.report import wrapped
     from kgbench.runner.forecast import size
 
     known = [part.seconds for part in parts if part.seconds is not None]
@@ -267,7 +267,7 @@ def _report(what: str, measured: Measured, options: Mapping[str, Any]) -> dict[s
 
 
 def _lines(made: Sequence[Made]) -> Iterator[str]:
-    from kgbench.board.wrap import wrapped
+    from kgbench.report import wrapped
     from kgbench.reproduction.terminal import CLAIMS_LEGEND, claims_text, figure_text
 
     for one in made:

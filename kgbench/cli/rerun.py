@@ -49,7 +49,8 @@ def rerun(run: str, options: Mapping[str, Any]) -> int:
         The exit status.
     """
     found = find_run(run, options["output_dir"])
-    from kgbench.board.repeated import render_repeated, repeated_answer, repeated_sentence
+    from kgbench.board.repeated import repeat_report, repeated_answer, repeated_sentence
+    from kgbench.report import to_text
     from kgbench.runner.rerun import reproduce
 
     with (
@@ -66,5 +67,9 @@ def rerun(run: str, options: Mapping[str, Any]) -> int:
             {"id": found.record.id, "path": str(found.folder), **repeated_answer(again, what)}
         )
     else:
-        click.echo((repeated_sentence if options["quiet"] else render_repeated)(again, what))
+        click.echo(
+            repeated_sentence(again, what)
+            if options["quiet"]
+            else to_text(repeat_report(again, what))
+        )
     return 0 if again.agrees else 1

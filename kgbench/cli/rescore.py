@@ -120,11 +120,12 @@ def _in_place(run: Entry, record: Record) -> Path:
 
 
 def _print(stored: Record, now: Record, changes: Sequence[Changed], other_metric: bool) -> None:
-    from kgbench.board import render_table
+    from kgbench.board import record_report
     from kgbench.board.figures import figures, from_rows
+    from kgbench.report import to_text
 
     if other_metric:
-        click.echo(render_table(now))
+        click.echo(to_text(record_report(now)))
         click.echo()
     if changes:
         echo_table(

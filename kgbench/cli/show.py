@@ -26,13 +26,14 @@ def command(run: str, output_dir: Path, as_json: bool) -> None:
     RUN is its folder, or the start of its id or of its folder's name; an entry
     of the leaderboard tells who submitted it, and whether it was verified.
     """
-    from kgbench.board import render_table
+    from kgbench.board import record_report
+    from kgbench.report import to_text
 
     found = find_run(run, output_dir)
     if as_json:
         echo_json({**found.record.answer(str(found.folder)), **_beside(found)})
         return
-    click.echo(render_table(found.record))
+    click.echo(to_text(record_report(found.record)))
     if found.submission is not None:
         click.echo(f"\n{_submitted(found)}")
 

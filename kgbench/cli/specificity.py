@@ -74,10 +74,9 @@ def command(**options: Any) -> None:
     kgbench specificity --model tiny-gemma --graft FE+LT --prompt headline
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.cli.jobs import imports_of, trained_lines
+    from kgbench.report import to_text
     from kgbench.runner import Settings, Spec
-    from kgbench.specificity.report import specificity
-    from kgbench.specificity.sheet import render
-    from kgbench.specificity.texts import Asked
+    from kgbench.specificity import Asked, specificity
 
     check_asked(options)
     same = {
@@ -103,4 +102,4 @@ def command(**options: Any) -> None:
     if options["as_json"]:
         echo_json(found.to_json())
     else:
-        click.echo("\n".join([render(found), *trained_lines(found.origins)]))
+        click.echo("\n".join([to_text(found.report()), *trained_lines(found.origins)]))

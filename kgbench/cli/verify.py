@@ -71,8 +71,9 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
         raise InputError(
             f"--write is for entries of the leaderboard, and {str(found.folder)!r} was not submitted: it has no submission.json"
         )
-    from kgbench.board.repeated import render_repeated, repeated_answer, repeated_sentence
+    from kgbench.board.repeated import repeat_report, repeated_answer, repeated_sentence
     from kgbench.leaderboard.submission import SAMPLE
+    from kgbench.report import to_text
     from kgbench.runner.rerun import Sample, verify
     from kgbench.testing.contract import contract_of
 
@@ -118,7 +119,11 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
             }
         )
     else:
-        click.echo((repeated_sentence if options["quiet"] else render_repeated)(again, what))
+        click.echo(
+            repeated_sentence(again, what)
+            if options["quiet"]
+            else to_text(repeat_report(again, what))
+        )
         if contract is not None:
             click.echo(f"\ncontract      {contract.about}{'' if same else _claim(found)}")
         if write:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from tabulate import tabulate
 
-from kgbench.board.escape import markdown_text
-from kgbench.board.footnotes import Footnotes
 from kgbench.leaderboard.model import Board, Column, Leaderboard, Line, Table, spread_text
+from kgbench.report import Footnotes, markdown_text
 
 __all__ = ["render_markdown"]
 

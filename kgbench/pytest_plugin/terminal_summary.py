@@ -162,7 +162,8 @@ def _summaries(config: pytest.Config) -> dict[str, RecordSummary]:
 
 def record_summaries(session: Session) -> list[RecordSummary]:
     """Summaries of all records of this process."""
-    from kgbench.board import render_table
+    from kgbench.board import record_report
+    from kgbench.report import to_text
 
     summaries = []
     for id, record in session.records.items():
@@ -180,7 +181,7 @@ def record_summaries(session: Session) -> list[RecordSummary]:
             )
         except (KgbenchError, OSError) as error:  # what lies on the disk can be anything by now
             kept, compared = None, ((in_pytest_words(error),), True)
-        summaries.append(RecordSummary(id, render_table(record), kept, *compared))
+        summaries.append(RecordSummary(id, to_text(record_report(record)), kept, *compared))
     return summaries
 
 

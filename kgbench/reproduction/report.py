@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from kgbench.board.escape import markdown_text
 from kgbench.effects.scores import LOG_RANK
 from kgbench.leaderboard.published import PublishedRow, experiments, paper
 from kgbench.numbers import duration_text, figure_text, metric_name, number_text, plain_text
+from kgbench.report import markdown_text
 from kgbench.reproduction.acceptance import Result
 from kgbench.reproduction.claimed import LEAST, Checked, agreement, family, published_rates
 from kgbench.reproduction.drawing import picture

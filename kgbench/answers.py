@@ -1,0 +1,823 @@
+"""Scores of whole answers: log-likelihood, rank among the answers of a data set, first tokens.
+
+A candidate's log-likelihood is at most that of its first tokens. So candidates that go on from
+tokens less likely than the whole answer need no scoring, and ranks are exact all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property, lru_cache
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from kgbench.data import Dataset, Prompt
+from kgbench.effects import recovery
+from kgbench.engine import Engine
+from kgbench.engine.plan import Plan, make_plan
+from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
+from kgbench.errors import InputError, RegionError
+from kgbench.estimate import Estimate
+from kgbench.harness.passages import Passage, TaskDocument
+from kgbench.metrics import require_finite, score_logits, worst_rank
+from kgbench.models.encoding import Encoded, Encoder
+from kgbench.models.pair import ModelPair
+from kgbench.numbers import number_text, percent_text
+from kgbench.report import Cell, Column, Lines, Report, Table, csv_lines
+from kgbench.runner import Settings, Spec
+from kgbench.runner.job import prepare_job
+from kgbench.runner.ranking import Progress
+from kgbench.sites import BASELINES
+from kgbench.stats import hit_rate, mean
+
+__all__ = [
+    "FIGURES",
+    "AnswersRun",
+    "Candidates",
+    "ScoredAnswer",
+    "Search",
+    "answers_csv",
+    "answers_json",
+    "answers_report",
+    "continuation",
+    "encode_candidates",
+    "figures_of",
+    "first_tokens",
+    "score_answers",
+    "score_prompts",
+    "token_texts",
+]
+
+Tokens = tuple[int, ...]
+"""Token ids that follow a prompt."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """All candidates of a prompt, as a trie of the tokens that each adds to it."""
+
+    tokens: Mapping[str, Tokens]
+    """By name."""
+
+    @cached_property
+    def children(self) -> Mapping[Tokens, tuple[int, ...]]:
+        """The tokens of candidates after each prefix that one goes on from, () being the prompt."""
+        found: dict[Tokens, dict[int, None]] = {}
+        for tokens in self.tokens.values():
+            for i, token in enumerate(tokens):
+                found.setdefault(tokens[:i], {})[token] = None
+        return {prefix: tuple(after) for prefix, after in found.items()}
+
+    @cached_property
+    def names(self) -> Mapping[Tokens, tuple[str, ...]]:
+        """Those that are these tokens: several where a tokenizer does not tell names apart."""
+        found: dict[Tokens, list[str]] = {}
+        for name, tokens in self.tokens.items():
+            found.setdefault(tokens, []).append(name)
+        return {tokens: tuple(names) for tokens, names in found.items()}
+
+    @cached_property
+    def _only(self) -> Mapping[Tokens, Tokens | None]:
+        """Of each prefix, what goes on from it, where that is but one."""
+        found: dict[Tokens, Tokens | None] = {}
+        for tokens in self.names:
+            for i in range(len(tokens)):
+                found[tokens[:i]] = None if tokens[:i] in found else tokens
+        return found
+
+    @cached_property
+    def _sharing(self) -> Mapping[int, int]:
+        return Counter(tokens[0] for tokens in self.tokens.values())
+
+    def collisions(self, name: str) -> int:
+        """How many other candidates have the same first token."""
+        return self._sharing[self.tokens[name][0]] - 1
+
+    def to_read(self, prefix: Tokens) -> Tokens:
+        """Tokens to read after a prefix: where one candidate alone has it, all but its last."""
+        only = self._only[prefix]
+        return prefix if only is None else only[:-1]
+
+
+def candidate_names(dataset: Dataset) -> tuple[str, ...]:
+    """The distinct answers of a data set, in the order of its facts."""
+    return tuple(dict.fromkeys(fact.fields[dataset.object] for fact in dataset.facts))
+
+
+def continuation(encoder: Encoder, prompt: Prompt, name: str) -> str:
+    """The answer as text after a prompt, with a blank before it unless the prompt ends with one."""
+    return name if f"{prompt.text}{encoder.after}"[-1].isspace() else f" {name}"
+
+
+def encode_candidates(
+    encoder: Encoder, prompts: Sequence[Prompt], names: Sequence[str]
+) -> Iterator[Candidates]:
+    """The candidates of each prompt. Prompts after which all are the same tokens share them.
+
+    Raises:
+        RegionError: The prompt's tokens are not a prefix of those of prompt and candidate.
+    """
+    known: dict[tuple[Tokens, ...], Candidates] = {}
+    for prompt in prompts:
+        text = f"{encoder.before}{prompt.text}{encoder.after}"
+        head, *whole = _ids(
+            encoder, [text, *(text + continuation(encoder, prompt, name) for name in names)]
+        )
+        for name, ids in zip(names, whole, strict=True):
+            if len(ids) <= len(head) or ids[: len(head)] != head:
+                raise RegionError(
+                    f"fact {prompt.fact.id}, prompt {prompt.name!r}: the tokens of the prompt are "
+                    f"not a prefix of the tokens of prompt and candidate {name!r}, so that the "
+                    "candidate has no probability of its own"
+                )
+        tails = tuple(tuple(ids[len(head) :]) for ids in whole)
+        if tails not in known:
+            known[tails] = Candidates(dict(zip(names, tails, strict=True)))
+        yield known[tails]
+
+
+def _ids(encoder: Encoder, texts: Iterable[str]) -> list[list[int]]:
+    return list(
+        encoder.tokenizer(list(texts), add_special_tokens=not encoder.chat_template)["input_ids"]
+    )
+
+
+@lru_cache(maxsize=1)  # the tokens of a large vocabulary take seconds, and prompts come in groups
+def token_texts(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    """Tokens by the text that they add to a text before them.
+
+    A token is decoded after another one, since some tokenizers drop a leading blank at the
+    beginning. Left out are special tokens, those that add nothing or only blanks, with which every
+    name begins, and those that are no text by themselves, such as a part of a character.
+
+    Args:
+        tokenizer: Of the pair; its own vocabulary may be smaller than the model's.
+        vocabulary: Number of tokens that the model has logits of.
+    """
+    before = int(tokenizer("a", add_special_tokens=False)["input_ids"][-1])
+    start = str(tokenizer.decode([before], clean_up_tokenization_spaces=False))
+    special = {
+        *tokenizer.all_special_ids,
+        *(i for i, token in tokenizer.added_tokens_decoder.items() if token.special),
+    }
+    ids = [i for i in range(min(vocabulary, len(tokenizer))) if i not in special]
+    found: dict[str, list[int]] = {}
+    for i, text in zip(
+        ids,
+        tokenizer.batch_decode([[before, i] for i in ids], clean_up_tokenization_spaces=False),
+        strict=True,
+    ):
+        if text.startswith(start) and text[len(start) :].strip():
+            found.setdefault(text[len(start) :], []).append(i)
+    return {text: tuple(tokens) for text, tokens in found.items()}
+
+
+def first_tokens(texts: Mapping[str, tuple[int, ...]], answer: str, own: int) -> dict[int, str]:
+    """The tokens whose text is a prefix of an answer's, the shortest first, and that text.
+
+    Args:
+        texts: Tokens by text, see `token_texts`.
+        answer: The answer with the blank before it, if it has one.
+        own: The token that the tokenizer begins it with, which always counts, even where it is a
+            blank or a part of a character.
+    """
+    found = {
+        token: answer[:end]
+        for end in range(1, len(answer) + 1)
+        for token in texts.get(answer[:end], ())
+    }
+    return found if own in found else {own: "", **found}
+
+
+@dataclass
+class Search:
+    """What is known of one prompt's candidates under one configuration."""
+
+    candidates: Candidates
+    answer: str
+    known: dict[Tokens, dict[int, float]] = field(default_factory=dict)
+    """Log-probabilities (nats) of the tokens that candidates have after a prefix."""
+
+    @property
+    def loglik(self) -> float:
+        """Log-likelihood (nats) of the answer, the sum over its tokens; it must have been read."""
+        tokens, loglik = self.candidates.tokens[self.answer], 0.0
+        # Added up as those of candidates are, so that the answer is never more likely than itself.
+        for i, token in enumerate(tokens):
+            loglik += self.known[tokens[:i]][token]
+        return loglik
+
+    def missing(self) -> list[Tokens]:
+        """Unread prefixes at least as likely as the whole answer; none once the rank is known."""
+        return [
+            prefix
+            for prefix, _ in self._likelier()
+            if prefix in self.candidates.children and prefix not in self.known
+        ]
+
+    def better(self) -> list[tuple[str, float]]:
+        """Other candidates at least as likely as the answer, the likeliest first (nats)."""
+        names = self.candidates.names
+        found = [
+            (name, loglik) for tokens, loglik in self._likelier() for name in names.get(tokens, ())
+        ]
+        return sorted(
+            (one for one in found if one[0] != self.answer), key=lambda one: (-one[1], one[0])
+        )
+
+    def scored(self) -> int:
+        """How many candidates were scored to their last token."""
+        return sum(
+            all(tokens[:i] in self.known for i in range(len(tokens)))
+            for tokens in self.candidates.tokens.values()
+        )
+
+    def _likelier(self) -> Iterator[tuple[Tokens, float]]:
+        """Known prefixes at least as likely as the answer, and their log-likelihoods (nats)."""
+        least = self.loglik
+        left: list[tuple[Tokens, float]] = [((), 0.0)]
+        while left:
+            prefix, loglik = left.pop()
+            if loglik >= least:
+                yield prefix, loglik
+                left += [
+                    ((*prefix, token), loglik + more)
+                    for token, more in self.known.get(prefix, {}).items()
+                ]
+
+
+PASSAGES_AT_ONCE = 1024
+"""Passages planned together, so that descriptions of many do not pile up."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt with tokens after it, read after the first `start` of them and each further one."""
+
+    prompt: Prompt
+    tokens: Tokens
+    start: int
+    configurations: tuple[int, ...]
+    """Numbers of those that it is read under."""
+
+    def passage(self, pair: ModelPair) -> Passage:
+        """As the harness reads a context and its continuation, under a prompt of its own."""
+        bare = pair.encoded(self.prompt)
+        own = replace(
+            self.prompt, target=f"{self.prompt.target}\n{' '.join(map(str, self.tokens))}"
+        )
+        encoded = Encoded((*bare.ids, *self.tokens), bare.regions, bare.target)
+        return Passage(
+            TaskDocument(own.name, {}), own, encoded, len(bare.ids) - 1, self.tokens
+        ).lead_everywhere()
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Row i is of request number `asked[i]`, under `configuration[i]`, after `after[i]` tokens."""
+
+    asked: Int[np.ndarray, " answer"]
+    configuration: Int[np.ndarray, " answer"]
+    after: Int[np.ndarray, " answer"]
+    logits: Float[torch.Tensor, "answer vocabulary"]
+
+
+def read(engine: Engine, asked: Sequence[Asked], configurations: Sequence[str]) -> Iterator[Chunk]:
+    """Read prompts and tokens of answers under their configurations, one chunk in memory.
+
+    Args:
+        engine: Of the pair.
+        asked: What is read, of any lengths.
+        configurations: Graft expressions, `PRE` or `SFT`, by the numbers that `asked` names.
+
+    Raises:
+        RegionError: A prompt does not have a region that a graft names.
+    """
+    for first in range(0, len(asked), PASSAGES_AT_ONCE):
+        some = asked[first : first + PASSAGES_AT_ONCE]
+        starts = np.array([one.start for one in some])
+        for answers in engine.run(_plan(engine, some, configurations)):
+            which, number, readout = (
+                x.cpu().numpy() for x in (answers.prompt, answers.configuration, answers.readout)
+            )
+            chosen = np.array(
+                [
+                    some[a].configurations[c]
+                    for a, c in zip(which.tolist(), number.tolist(), strict=True)
+                ]
+            )
+            yield Chunk(first + which, chosen, starts[which] + readout, answers.logits)
+
+
+def _plan(engine: Engine, asked: Sequence[Asked], configurations: Sequence[str]) -> Plan:
+    """A plan in which every passage has but the configurations that are asked of it."""
+    pair = engine.pair
+    passages = [one.passage(pair) for one in asked]
+    rows: list[dict[int, Sequence[Treatment]]] = [{} for _ in asked]
+    with pair.read_as({passage.prompt: passage.encoded for passage in passages}):
+        for number, label in enumerate(configurations):
+            wanted = [i for i, one in enumerate(asked) if number in one.configurations]
+            treatments = graft_treatments(
+                pair, [passages[i].prompt for i in wanted], parse_configuration(label)
+            )
+            for i, row in zip(wanted, treatments, strict=True):
+                rows[i][number] = row
+    treated = [[rows[i][number] for number in one.configurations] for i, one in enumerate(asked)]
+    leads = [passage.lead for passage in passages]
+    readouts = [
+        range(lead + one.start, lead + len(one.tokens) + 1)
+        for lead, one in zip(leads, asked, strict=True)
+    ]
+    return make_plan(
+        engine.wiring.slots,
+        [passage.encoded for passage in passages],
+        treated,
+        readouts,
+        1 + len(pair.donors),
+    )
+
+
+@dataclass(frozen=True)
+class ScoredAnswer:
+    """The answer to one prompt under one configuration."""
+
+    fact: str
+    prompt: str
+    graft: str
+    answer: str
+    n_tokens: int
+    """Of the answer."""
+    logprob: float
+    """Log-likelihood (nats) of the whole answer."""
+    rank: int
+    """1 + the number of other candidates that are at least as likely."""
+    likeliest: str
+    """The likeliest candidate; the answer itself where no other is as likely."""
+    first_token: str
+    """Text of the answer's first token."""
+    first_logprob: float
+    """Its log-probability (nats)."""
+    first_rank: int
+    """1 + the number of other tokens that are at least as probable, as `kgbench eval` has it."""
+    alternatives: tuple[str, ...]
+    """Texts of all tokens that the name can begin with, the answer's own first token included."""
+    alternatives_prob: float
+    """Their probability together."""
+    alternatives_rank: int
+    """The best of their ranks."""
+    collisions: int
+    """How many other candidates have the same first token."""
+    scored: int
+    """How many candidates had to be scored to their last token."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The row that `kgbench answers --json` prints."""
+        return {**asdict(self), "alternatives": list(self.alternatives)}
+
+
+@dataclass
+class _Question:
+    """One prompt."""
+
+    prompt: Prompt
+    candidates: Candidates
+    alternatives: Mapping[int, str]
+    """Tokens that the answer can begin with, and their texts."""
+    searches: list[Search]
+    """By configuration."""
+    first: dict[int, dict[str, float]] = field(default_factory=dict)
+    """By configuration, scores of the first token and of its alternatives."""
+
+    def missing(self) -> Iterator[Asked]:
+        """What must be read next."""
+        wanted: dict[tuple[tuple[int, ...], int], list[int]] = {}
+        for number, search in enumerate(self.searches):
+            for prefix in search.missing():
+                wanted.setdefault((self.candidates.to_read(prefix), len(prefix)), []).append(number)
+        return (
+            Asked(self.prompt, tokens, start, tuple(numbers))
+            for (tokens, start), numbers in wanted.items()
+        )
+
+
+def score_prompts(
+    engine: Engine, prompts: Sequence[Prompt], names: Sequence[str], configurations: Sequence[str]
+) -> list[ScoredAnswer]:
+    """Score the answers to some prompts.
+
+    Args:
+        engine: Of the pair.
+        prompts: Prompts whose targets are among the candidates.
+        names: All candidates.
+        configurations: Graft expressions, `PRE` or `SFT`.
+
+    Returns:
+        By prompt, then configuration.
+
+    Raises:
+        RegionError: The tokens of a prompt change with a candidate, or it lacks a graft's region.
+        InputError: A prompt with a candidate is longer than the model reads.
+    """
+    encoder = Encoder(engine.pair.tokenizer, engine.pair.chat_template)
+    texts = token_texts(encoder.tokenizer, int(engine.pair.recipient.config.vocab_size))
+    questions = []
+    for prompt, candidates in zip(prompts, encode_candidates(encoder, prompts, names), strict=True):
+        _check_length(engine, prompt, candidates)
+        own = candidates.tokens[prompt.target][0]
+        alternatives = first_tokens(texts, continuation(encoder, prompt, prompt.target), own)
+        searches = [Search(candidates, prompt.target) for _ in configurations]
+        questions.append(_Question(prompt, candidates, alternatives, searches))
+    every = tuple(range(len(configurations)))
+    _read_all(
+        engine,
+        [
+            (q, Asked(q.prompt, q.candidates.tokens[q.prompt.target][:-1], 0, every))
+            for q in questions
+        ],
+        configurations,
+    )
+    while left := [(question, asked) for question in questions for asked in question.missing()]:
+        _read_all(engine, left, configurations)
+    decode = engine.pair.tokenizer.decode
+    return [
+        _scored(q, number, label, decode)
+        for q in questions
+        for number, label in enumerate(configurations)
+    ]
+
+
+def _check_length(engine: Engine, prompt: Prompt, candidates: Candidates) -> None:
+    most = getattr(engine.pair.recipient.config, "max_position_embeddings", None)
+    name, tokens = max(candidates.tokens.items(), key=lambda one: len(one[1]))
+    n = len(engine.pair.encoded(prompt).ids) + len(tokens) - 1
+    if most is not None and n > most:
+        raise InputError(
+            f"fact {prompt.fact.id}, prompt {prompt.name!r} has {n} tokens with the candidate "
+            f"{name!r}; the model reads at most {most}"
+        )
+
+
+def _read_all(
+    engine: Engine, wanted: Sequence[tuple[_Question, Asked]], configurations: Sequence[str]
+) -> None:
+    for chunk in read(engine, [asked for _, asked in wanted], configurations):
+        _note(chunk, wanted, configurations)
+
+
+def _note(
+    chunk: Chunk, wanted: Sequence[tuple[_Question, Asked]], configurations: Sequence[str]
+) -> None:
+    """Keep the log-probabilities that candidates need, and scores of first tokens."""
+    logits = (
+        chunk.logits
+        if chunk.logits.dtype in (torch.float32, torch.float64)
+        else chunk.logits.float()
+    )
+
+    def which(row: int) -> str:
+        prompt = wanted[chunk.asked[row]][0].prompt
+        label = configurations[chunk.configuration[row]]
+        return f"configuration {label}, fact {prompt.fact.id}, prompt {prompt.name!r}"
+
+    require_finite(logits, logits.argmax(dim=1), which)
+    total = logits.logsumexp(dim=1).tolist()
+    rows, tokens, where = list[int](), list[int](), list[tuple[dict[int, float], int, float]]()
+    bare = list[tuple[int, _Question, int]]()
+    for row, (number, configuration, after) in enumerate(
+        zip(chunk.asked, chunk.configuration, chunk.after, strict=True)
+    ):
+        question, asked = wanted[number]
+        prefix = asked.tokens[:after]
+        known = question.searches[configuration].known.setdefault(prefix, {})
+        for token in question.candidates.children[prefix]:
+            rows.append(row)
+            tokens.append(token)
+            where.append((known, token, total[row]))
+        if after == 0:
+            bare.append((row, question, int(configuration)))
+    values = logits[
+        torch.tensor(rows, device=logits.device), torch.tensor(tokens, device=logits.device)
+    ].tolist()
+    for (known, token, whole), value in zip(where, values, strict=True):
+        known[token] = value - whole
+    if bare:
+        _note_first(logits, bare, which)
+
+
+def _note_first(
+    logits: torch.Tensor, bare: Sequence[tuple[int, _Question, int]], which: Callable[[int], str]
+) -> None:
+    """Scores of first tokens and alternatives; logits [answer, vocabulary] after bare prompts."""
+    own = logits[torch.tensor([row for row, _, _ in bare], device=logits.device)]
+    targets = torch.tensor([q.candidates.tokens[q.prompt.target][0] for _, q, _ in bare])
+    scored = score_logits(own, targets, lambda i: which(bare[i][0]))
+    total = own.logsumexp(dim=1)
+    for i, (_, question, configuration) in enumerate(bare):
+        some = own[i, torch.tensor(list(question.alternatives), device=own.device)]
+        question.first[configuration] = {
+            "first_logprob": float(scored["logprob"][i]),
+            "first_rank": int(scored["rank"][i]),
+            "alternatives_prob": float((some - total[i]).double().exp().sum()),
+            "alternatives_rank": int(worst_rank(own[i], some.max())),
+        }
+
+
+def _scored(
+    question: _Question, number: int, label: str, decode: Callable[..., Any]
+) -> ScoredAnswer:
+    search, prompt = question.searches[number], question.prompt
+    better = search.better()
+    tokens = question.candidates.tokens[prompt.target]
+    first = question.first[number]
+    return ScoredAnswer(
+        fact=prompt.fact.id,
+        prompt=prompt.name,
+        graft=label,
+        answer=prompt.target,
+        n_tokens=len(tokens),
+        logprob=search.loglik,
+        rank=1 + len(better),
+        likeliest=better[0][0] if better else prompt.target,
+        first_token=str(decode([tokens[0]])),
+        first_logprob=first["first_logprob"],
+        first_rank=int(first["first_rank"]),
+        alternatives=tuple(
+            text or str(decode([token])) for token, text in question.alternatives.items()
+        ),
+        alternatives_prob=first["alternatives_prob"],
+        alternatives_rank=int(first["alternatives_rank"]),
+        collisions=question.candidates.collisions(prompt.target),
+        scored=search.scored(),
+    )
+
+
+TOP = 5
+"""Of the hits that recoveries are of, as in `kgbench eval`."""
+
+_SCORES: Mapping[str, Callable[[ScoredAnswer], bool | float]] = {
+    "logprob": lambda row: row.logprob,
+    "top1": lambda row: row.rank <= 1,
+    "top5": lambda row: row.rank <= TOP,
+    "mrr": lambda row: 1 / row.rank,
+    "first_top5": lambda row: row.first_rank <= TOP,
+    "first_prob": lambda row: float(np.exp(row.first_logprob)),
+    "alternatives_top5": lambda row: row.alternatives_rank <= TOP,
+    "alternatives_prob": lambda row: row.alternatives_prob,
+}
+_RECOVERIES = {"recovery": "top5", "first_recovery": "first_top5"}
+
+FIGURES = (*_SCORES, *_RECOVERIES)
+"""`logprob` (nats), `top1`, `top5` and `mrr` of the whole answer among the candidates; top-5 hit
+rate and probability of its first token, and of all first tokens of the name (`alternatives_…`);
+recovery on `top5` and on `first_top5`."""
+
+_SUPPORT = {"mrr": (0.0, 1.0), "first_prob": (0.0, 1.0), "alternatives_prob": (0.0, 1.0)}
+"""Bounds of scores; log-likelihoods are bounded by the means of the prompt's configurations."""
+
+
+@dataclass(frozen=True)
+class ConfigurationFigures:
+    """The figures of one configuration."""
+
+    graft: str
+    figures: Mapping[str, Estimate]
+    """By the names in `FIGURES`."""
+
+
+@dataclass(frozen=True)
+class PromptFigures:
+    """The figures of one prompt."""
+
+    name: str
+    n: int
+    """Number of facts."""
+    configurations: tuple[ConfigurationFigures, ...]
+    colliding: Estimate
+    """Share of the answers whose first token is another candidate's too."""
+    sharers: float
+    """How many other candidates have an answer's first token, on average."""
+    several: Estimate
+    """Share of the answers that can begin with several tokens."""
+    scored: float
+    """Share of the candidates that had to be scored to their last token."""
+
+
+def figures_of(answers: Sequence[ScoredAnswer], n_candidates: int) -> list[PromptFigures]:
+    """The figures of each prompt.
+
+    Args:
+        answers: Of the same facts under every configuration, in one order.
+        n_candidates: Number of candidates.
+    """
+    prompts = dict.fromkeys(row.prompt for row in answers)
+    return [
+        _prompt_figures([row for row in answers if row.prompt == prompt], n_candidates)
+        for prompt in prompts
+    ]
+
+
+def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> PromptFigures:
+    rows = {
+        graft: [row for row in answers if row.graft == graft]
+        for graft in dict.fromkeys(row.graft for row in answers)
+    }
+    facts = rows["PRE"]
+    figures: dict[str, dict[str, Estimate]] = {graft: {} for graft in rows}
+    for name, score in _SCORES.items():
+        scores = {graft: np.array([score(row) for row in own]) for graft, own in rows.items()}
+        for graft, figure in _means(name, scores).items():
+            figures[graft][name] = figure
+        for ratio in (ratio for ratio, metric in _RECOVERIES.items() if metric == name):
+            for graft in rows:
+                figures[graft][ratio] = recovery(scores, graft)
+    return PromptFigures(
+        facts[0].prompt,
+        len(facts),
+        tuple(ConfigurationFigures(graft, own) for graft, own in figures.items()),
+        hit_rate(sum(row.collisions > 0 for row in facts), len(facts)),
+        float(np.mean([row.collisions for row in facts])),
+        hit_rate(sum(len(row.alternatives) > 1 for row in facts), len(facts)),
+        float(np.mean([row.scored for row in answers])) / n_candidates,
+    )
+
+
+def _means(name: str, scores: Mapping[str, NDArray[Any]]) -> dict[str, Estimate]:
+    centres = [float(np.mean(values)) for values in scores.values()]
+    support = _SUPPORT.get(name, (min(centres), max(centres)))
+    return {graft: mean(values, support) for graft, values in scores.items()}
+
+
+PROMPTS_AT_ONCE = 8
+"""Prompts whose candidates are searched together, which bounds the memory of the search."""
+
+
+@dataclass(frozen=True)
+class AnswersRun:
+    """Scored answers, and what they are of."""
+
+    model: str
+    dataset: str
+    dtype: str
+    seed: int
+    """Of the choice of facts."""
+    n_facts: int
+    """Of the data set; some of them are scored."""
+    candidates: tuple[str, ...]
+    """The distinct answers of the data set."""
+    answers: tuple[ScoredAnswer, ...]
+    """By prompt, then fact, then configuration; PRE and SFT come first."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where the models of the pair are from, by name."""
+
+
+def score_answers(
+    spec: Spec, settings: Settings, n_facts: int, progress: Progress | None = None
+) -> AnswersRun:
+    """Score the whole answers to the prompts of some facts; the candidates are those of all facts.
+
+    Args:
+        spec: Pair, facts, prompts and grafts; its seed chooses the facts.
+        settings: How it is computed.
+        n_facts: How many facts; all where there are fewer.
+        progress: Progress callback.
+
+    Raises:
+        InputError: Something in the specification is wrong, or there is only one candidate.
+    """
+    job = prepare_job(spec, settings)
+    names = candidate_names(job.dataset)
+    if len(names) < 2:
+        raise InputError(
+            f"data set {job.dataset.name!r} has only the answer {names[0]!r}, "
+            "and a rank needs two candidates or more"
+        )
+    ids = sorted({prompt.fact.id for prompt in job.all_prompts})
+    chosen = set(Random(spec.seed).sample(ids, min(n_facts, len(ids))))
+    configurations = tuple(dict.fromkeys([*BASELINES, *spec.grafts]))
+    prompts = {
+        name: [prompt for prompt in some if prompt.fact.id in chosen]
+        for name, some in job.prompts.items()
+    }
+    total, done = sum(map(len, prompts.values())), 0
+    found: list[ScoredAnswer] = []
+    for name, some in prompts.items():
+        for start in range(0, len(some), PROMPTS_AT_ONCE):
+            if progress is not None:
+                progress(done, total, name)
+            group = some[start : start + PROMPTS_AT_ONCE]
+            found += score_prompts(job.engine, group, names, configurations)
+            done += len(group)
+    dtype = str(job.pair.dtype).removeprefix("torch.")
+    return AnswersRun(
+        job.pair.name,
+        job.dataset.name,
+        dtype,
+        spec.seed,
+        len(ids),
+        names,
+        tuple(found),
+        job.pair.origins,
+    )
+
+
+GRAFT_WIDTH = 20
+
+WHOLE = {"logprob": "logprob", "top1": "top1", "top5": "top5", "mrr": "mrr", "recovery": "recovery"}
+FIRST = {
+    "first_top5": "top5",
+    "alternatives_top5": "top5, any",
+    "first_prob": "prob",
+    "alternatives_prob": "prob, any",
+    "first_recovery": "recovery",
+}
+"""Heads of the tables' columns."""
+
+LEGEND = (
+    "logprob: log-likelihood of all tokens of the answer, in nats, later ones treated as LT; "
+    "mrr: mean of 1 / rank",
+    "any: the best rank of any token that the name can begin with, and the probability of all of "
+    "them",
+    "recovery: the share of what finetuning added to top5 that a graft brings",
+)
+
+
+def answers_report(run: AnswersRun, prompts: Sequence[PromptFigures]) -> Report:
+    """Two tables per prompt, of the whole answer among the candidates and of its first token."""
+    facts = max(prompt.n for prompt in prompts)
+    sample = f"all {_facts(facts)}"
+    if facts < run.n_facts:
+        sample = f"{facts} of {run.n_facts} facts, seed {run.seed}"
+    title = (
+        f"whole answers of {run.model}, {run.dataset}, {run.dtype}, {sample}: "
+        "means over facts with 95 % intervals"
+    )
+    n = len(run.candidates)
+    chance = ", ".join(f"top{k} {min(k, n)}/{n}" for k in (1, 5))
+    parts: list[Table | Lines] = []
+    for prompt in prompts:
+        of = _facts(prompt.n)
+        whole = f"{prompt.name}: the whole answer among {n} candidates, {of} (by chance: {chance})"
+        about = (
+            "Share of these answers whose first token is another candidate's too: ",
+            prompt.colliding.rounded(),
+            f", with {number_text(prompt.sharers)} others on average; "
+            "that can begin with several tokens: ",
+            prompt.several.rounded(),
+            f". To the last token were scored {percent_text(prompt.scored)} % of the candidates; "
+            "the others cannot be more likely than the answer.",
+        )
+        first = f"{prompt.name}: the first token, {of}"
+        parts += [_table(prompt, whole, WHOLE), _table(prompt, first, FIRST), Lines([about])]
+    return Report(title, parts, notes=LEGEND)
+
+
+def _table(prompt: PromptFigures, title: str, heads: Mapping[str, str]) -> Table:
+    rows: list[list[Cell]] = []
+    for one in prompt.configurations:
+        rows.append([one.graft, *(one.figures[name].rounded() for name in heads)])
+    columns = [Column("graft"), *map(Column, heads.values())]
+    return Table(title, columns, rows, GRAFT_WIDTH)
+
+
+def _facts(n: int) -> str:
+    return f"{n} fact{'s' * (n > 1)}"
+
+
+def answers_json(run: AnswersRun, prompts: Sequence[PromptFigures]) -> dict[str, Any]:
+    """The object that `kgbench answers --json` prints; `facts` has a row per scored answer."""
+    rows, first_tokens = [], {}
+    for prompt in prompts:
+        for one in prompt.configurations:
+            figures = {name: value.rounded().answer() for name, value in one.figures.items()}
+            rows.append({"prompt": prompt.name, "graft": one.graft, "n": prompt.n, **figures})
+        first_tokens[prompt.name] = {
+            "colliding": prompt.colliding.rounded().answer(),
+            "sharers": prompt.sharers,
+            "several_first_tokens": prompt.several.rounded().answer(),
+            "scored": prompt.scored,
+        }
+    return {
+        "model": run.model,
+        "dataset": run.dataset,
+        "dtype": run.dtype,
+        "seed": run.seed,
+        "candidates": len(run.candidates),
+        "origins": dict(run.origins),
+        "rows": rows,
+        "first_tokens": first_tokens,
+        "facts": [row.to_json() for row in run.answers],
+    }
+
+
+def answers_csv(run: AnswersRun) -> str:
+    """A line per prompt, fact and configuration."""
+    rows = [row.to_json() for row in run.answers]
+    return csv_lines(rows, [column.name for column in fields(ScoredAnswer)])

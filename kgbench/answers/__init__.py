@@ -1,1 +1,0 @@
-"""Scores of whole answers, where evaluation reads their first token only."""

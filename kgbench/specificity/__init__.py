@@ -1,1 +1,0 @@
-"""What a graft moves besides the facts that it is meant for."""
