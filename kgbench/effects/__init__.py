@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from kgbench.effects.against_truth import Ground, against_truth
-from kgbench.effects.judged import best_effects, pathways_of, verdict_of, with_clause
-from kgbench.effects.pooled import effects_of
+from kgbench.effects.judged import (
+    best_effects,
+    pathways_of,
+    verdict_of,
+    with_clause,
+)
 from kgbench.effects.ranking import agreement, graded_precision
 from kgbench.effects.ratios import COMPLEMENTS, gain, necessity, recovery, sufficiency, synergy
 from kgbench.effects.rescored import rescored
@@ -21,7 +25,6 @@ __all__ = [
     "against_truth",
     "agreement",
     "best_effects",
-    "effects_of",
     "gain",
     "graded_precision",
     "name_prior",

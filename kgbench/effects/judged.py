@@ -1,20 +1,35 @@
-"""What depends on the per-fact rows where a ranking is judged by the truth: what its best sites carry, and the pathways."""
+"""A ranking against the truth, from per-fact rows: effects of its best sites, and pathways."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from kgbench.effects.pooled import effects_of
+from kgbench.effects.columns import PromptColumns, by_prompt
+from kgbench.effects.ratios import necessity, sufficiency
 from kgbench.effects.verdict import verdict
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, number_text, reason_text
-from kgbench.records import NOT_APPLICABLE, Effect, Pathway, Planted, Record, Row
+from kgbench.records import (
+    NOT_APPLICABLE,
+    Effect,
+    Pathway,
+    Planted,
+    Record,
+    Row,
+    facts_table,
+)
 from kgbench.sites import Graft, parse_graft
 from kgbench.sites.configurations import BEST, REST, canonical
 
 __all__ = ["best_effects", "pathways_of", "rejudged", "verdict_of", "with_clause"]
+
+Array = NDArray[Any]
 
 CARRIES, NOT = 0.9, 0.1
 """Recovery from which a pathway is said to carry the facts, and up to which it is said not to."""
@@ -46,6 +61,47 @@ def best_effects(record: Record, facts: pa.Table) -> tuple[Effect, dict[str, Eff
     nothing = Estimate.missing(NOT_APPLICABLE + record.not_applicable[BEST])
     absent = Effect(sufficiency=nothing, necessity=nothing)
     return absent, {row.prompt: absent for row in record.rows}
+
+
+def effects_of(
+    facts: pa.Table, graft: str, complement: str, metric: str
+) -> tuple[Effect, dict[str, Effect]]:
+    """Effects of a configuration and its complement, pooled over all prompts and on each.
+
+    Pooled, the score of a fact is its sum over the prompts, so that means and their ratios are
+    those over all (fact, prompt), while intervals are over facts.
+
+    Args:
+        facts: Per-fact rows.
+        graft: The configuration.
+        complement: The configuration of all other sites.
+        metric: The metric of the ratios.
+    """
+    prompts = by_prompt(facts_table(facts), ())
+    single = {p.name: _effect(p.scores(metric), graft, complement) for p in prompts}
+    return _effect(_summed(prompts, metric), graft, complement), single
+
+
+def _summed(prompts: Sequence[PromptColumns], metric: str) -> dict[str, Array]:
+    """Each fact's scores summed over the prompts, of the facts that all prompts have."""
+    shared = reduce(np.intersect1d, [p.facts for p in prompts])
+    kept = [(p.scores(metric), np.isin(p.facts, shared)) for p in prompts]
+    grafts = [graft for graft in kept[0][0] if all(graft in scores for scores, _ in kept)]
+    return {
+        graft: reduce(np.add, [_number(scores[graft])[where] for scores, where in kept])
+        for graft in grafts
+    }
+
+
+def _number(values: Array) -> Array:
+    return values.astype(np.int64 if values.dtype == bool else np.float64)
+
+
+def _effect(scores: dict[str, Array], graft: str, complement: str) -> Effect:
+    return Effect(
+        sufficiency=sufficiency(scores, graft),
+        necessity=necessity(scores, graft, {graft: complement}),
+    )
 
 
 def pathways_of(record: Record, plant: Graft) -> dict[str, Pathway] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kgbench.effects import curve
-from kgbench.effects.absent import with_absent
 from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.effects.ratios import COMPLEMENTS, gain, necessity, recovery, synergy
 from kgbench.effects.scores import DEFAULT_METRIC, METRICS, check_metric, name_prior
 from kgbench.effects.verdict import verdict
 from kgbench.estimate import Estimate
 from kgbench.records import (
+    FIGURES,
     NO_INTERVAL_OF_RANKS,
     NOT_APPLICABLE,
     Curve,
@@ -36,7 +36,7 @@ ORDER = (*BASELINES, "ALL", "NONE", *PATHWAYS)
 """The paper's order."""
 
 SUPPORT = {"rr": (0.0, 1.0), "prob": (0.0, 1.0)}
-"""Between what these metrics lie; the means of others are taken to lie between those of the prompt's configurations."""
+"""Bounds of each metric; means of others are bounded by those of the prompt's configurations."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def summarize(
     rows = [
         row
         for p in prompts
-        for row in with_absent(
+        for row in _with_absent(
             _rows(p, metric, known, (dropped or {}).get(p.name, 0)),
             absent.get(p.name, {}),
             known,
@@ -173,3 +173,53 @@ def means(scores: Mapping[str, Array], metric: str) -> dict[str, Estimate]:
     centres = [float(np.mean(values)) for values in scores.values()]
     support = SUPPORT.get(metric, (min(centres), max(centres)))
     return {graft: mean(values, support) for graft, values in scores.items()}
+
+
+def _with_absent(
+    rows: Sequence[Row],
+    absent: Mapping[str, str],
+    complements: Mapping[str, str],
+    order: Sequence[str],
+) -> list[Row]:
+    """One prompt's rows with those of configurations that the method cannot express, each in its place.
+
+    Args:
+        rows: The rows that were run.
+        absent: Configurations that could not be, and why.
+        complements: Configuration S^C of each S.
+        order: Of the configurations.
+    """
+    if not absent:
+        return list(rows)
+    kept = [_explained(row, absent, complements) for row in rows]
+    made = [
+        _absent(rows[0], graft, f"{NOT_APPLICABLE}{reason}") for graft, reason in absent.items()
+    ]
+    places = {graft: i for i, graft in enumerate(dict.fromkeys(order))}
+    return sorted([*kept, *made], key=lambda row: places.get(row.graft, len(places)))
+
+
+def _explained(row: Row, absent: Mapping[str, str], complements: Mapping[str, str]) -> Row:
+    """The row, whose necessity may be undefined because its complement could not be run."""
+    other = complements.get(row.graft)
+    if (
+        row.complement is not None
+        or row.graft in ("PRE", "SFT")
+        or other is None
+        or other not in absent
+    ):
+        return row
+    reason = f"its complement {other} is not applicable: {absent[other]}"
+    return row.model_copy(update={"necessity": Estimate.missing(reason, row.n)})
+
+
+def _absent(like: Row, graft: str, reason: str) -> Row:
+    nothing = Estimate.missing(reason)
+    return Row(
+        prompt=like.prompt,
+        graft=graft,
+        n=0,
+        dropped=like.dropped,
+        complement=None,
+        **dict.fromkeys(FIGURES, nothing),
+    )
