@@ -36,6 +36,7 @@ __all__ = [
     "csv_text",
     "latex_text",
     "markdown_text",
+    "pipe_table",
     "simple_table",
     "table_width",
     "text_width",
@@ -228,6 +229,15 @@ def to_markdown(report: Report) -> str:
         notes = [f"{markdown_text(line)}  " for line in footnotes.lines()]
         blocks.append("\n".join([*lines, *(["", *notes] if notes else [])]))
     return "\n\n".join(blocks) + "\n"
+
+
+def pipe_table(heads: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table of texts that are Markdown already."""
+    lines = []
+    for row in (heads, *rows):
+        cells = [f"{cell} |" if str(cell) else "|" for cell in row]
+        lines.append(" ".join(["|", *cells]))
+    return "\n".join([lines[0], "|" + "---|" * len(heads), *lines[1:]])
 
 
 def to_latex(report: Report) -> str:

@@ -38,8 +38,7 @@ from kgbench.reproduction.forecast import PartForecast, Room, forecasts, needs
 from kgbench.reproduction.ingredients import Ingredients
 from kgbench.reproduction.made import Made, evaluations_of, figures_of, make, trainings_of
 from kgbench.reproduction.page import ClaimSpec, Page, chosen, page
-from kgbench.reproduction.report import write_report
-from kgbench.reproduction.terminal import claims_text, figure_text
+from kgbench.reproduction.report import claims_text, figure_lines, write_report
 from kgbench.reproduction.unlike import unlike
 from kgbench.runner.workload import load_suite
 from kgbench.sites.configurations import configurations
@@ -198,7 +197,7 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
         and "| gemma-2b (paper, headline\\_v1)" in text
         and "donor actors" in text
     )
-    shown = "\n".join([*figure_text(first), *claims_text(first)])
+    shown = "\n".join([*figure_lines(first), *claims_text(first)])
     assert "FE+LT" in shown and "llama-3.2-1b" in shown and max(map(len, shown.splitlines())) <= 100
     paper = json.loads(json.dumps(answer_of(first)))["claims"][0]["paper"]
     assert paper["gemma-2b"] == {

@@ -268,11 +268,11 @@ def _report(what: str, measured: Measured, options: Mapping[str, Any]) -> dict[s
 
 def _lines(made: Sequence[Made]) -> Iterator[str]:
     from kgbench.report import wrapped
-    from kgbench.reproduction.terminal import CLAIMS_LEGEND, claims_text, figure_text
+    from kgbench.reproduction.report import CLAIMS_LEGEND, claims_text, figure_lines
 
     for one in made:
         yield f"{one.name}: {one.figure.title}\n"
-        yield from figure_text(one)
+        yield from figure_lines(one)
         yield from claims_text(one)
     if any(one.claims for one in made):
         yield wrapped(CLAIMS_LEGEND, "  ")

@@ -13,6 +13,7 @@ from kgbench.board.files import FAINT, INK, styled
 from kgbench.data.training_texts import training_templates
 from kgbench.estimate import Estimate
 from kgbench.numbers import duration_text, figure_text, number_text
+from kgbench.report import pipe_table
 from kgbench.reproduction.drawing import small_png
 from kgbench.reproduction.study.figures import OUTCOMES, Findings, RunFigures
 from kgbench.reproduction.study.rows import BOTH
@@ -174,7 +175,7 @@ def _design(found: Findings) -> Iterator[str]:
         [a, f.name, f.levels[1], f.levels[0], f.title]
         for a, f in zip(letters, study.factors, strict=True)
     ]
-    yield from _table(["", "factor", "+", "−", "that is"], rows)
+    yield pipe_table(["", "factor", "+", "−", "that is"], rows)
     yield f"\n{_LEFT_OUT}\n"
     if found.runs:
         weights = [run.rows.about.layer_weights for run in found.runs]
@@ -244,7 +245,7 @@ def _runs(found: Findings) -> Iterator[str]:
                     ", ".join(run.shortfalls) or "–",
                 ]
             )
-    yield from _table(heads, rows)
+    yield pipe_table(heads, rows)
     if found.runs:
         seconds = [sum(run.rows.about.seconds.values()) for run in found.runs]
         yield f"\nA run took {duration_text(float(np.median(seconds)))} in the median, {duration_text(sum(seconds))} in all.\n"
@@ -256,7 +257,7 @@ def _effects(found: Findings) -> Iterator[str]:
     short = sum(bool(run.shortfalls) for run in found.runs)
     yield "Each effect with its 95 % interval. LT, FE and FE+LT by themselves say on which side an effect arises.\n"
     columns = [found.effects(name) for name in names]
-    yield from _table(
+    yield pipe_table(
         [
             "effect",
             *(f"{name} ({_n(column)} runs)" for name, column in zip(names, columns, strict=True)),
@@ -279,7 +280,7 @@ def _effects(found: Findings) -> Iterator[str]:
         parts.append(found.effects(_MAIN, complete=True))
         heads.append(f"runs that reach both criteria ({len(found.runs) - short})")
     yield f"{_MAIN} on each prompt{', and over the runs that reach both criteria' if short else ''}:\n"
-    yield from _table(
+    yield pipe_table(
         heads,
         [[c.name, *(_text(part[i]) for part in parts)] for i, c in enumerate(found.contrasts)],
     )
@@ -301,7 +302,7 @@ def _reading(found: Findings) -> Iterator[str]:
         rows.append(
             [run.rows.about.run, _layer(run.read_layer), _layer(half), left, str(half.n), losses]
         )
-    yield from _table(
+    yield pipe_table(
         [
             "run",
             "cut costs most in",
@@ -327,12 +328,6 @@ def _layer(figure: Estimate) -> str:
 
 def _text(figure: Estimate) -> str:
     return figure_text(figure.rounded())
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(heads)} |"
-    yield "|" + "---|" * len(heads)
-    yield from (f"| {' | '.join(row)} |" for row in rows)
 
 
 def _figures(found: Findings) -> dict[str, Any]:
