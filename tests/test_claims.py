@@ -25,7 +25,7 @@ from kgbench.claims.identity import assert_complement_identity, exchanged
 from kgbench.claims.paper import MEASURED, Measured, cited
 from kgbench.claims.session import PROMPTS
 from kgbench.effects.columns import PromptColumns, by_prompt
-from kgbench.effects.contrasts import between_configurations, between_prompts
+from kgbench.effects.ratios import between_configurations, between_prompts
 from kgbench.estimate import Estimate
 from kgbench.models import catalog
 from kgbench.records import Record

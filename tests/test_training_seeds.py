@@ -16,7 +16,7 @@ from scipy.stats import binom, norm
 
 from kgbench.cli import main
 from kgbench.effects.columns import PromptColumns
-from kgbench.effects.contrasts import between_configurations
+from kgbench.effects.ratios import between_configurations
 from kgbench.effects.training_seeds import difference_over, mean_over, median_rank_over, over_seeds
 from kgbench.errors import DataError, InputError
 from kgbench.estimate import Estimate

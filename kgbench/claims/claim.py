@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kgbench.effects.columns import PromptColumns
-from kgbench.effects.contrasts import between_configurations, between_prompts
+from kgbench.effects.ratios import between_configurations, between_prompts
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text
 from kgbench.records import Record

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from scipy.stats import t
 
 from kgbench.effects.columns import PromptColumns
-from kgbench.effects.contrasts import between_configurations, contrast
+from kgbench.effects.ratios import between_configurations, contrast
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.stats import LEVEL, linearised, mean, median
