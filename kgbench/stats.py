@@ -1,24 +1,29 @@
 """Arrays in, estimates with intervals out.
 
-Every estimate is an `Estimate`: a value with a 95 % interval and the number of facts behind it, or the reason why there is none.
+Every estimate is an `Estimate`: a value with a 95 % interval and the number of facts behind it, or
+the reason why there is none.
 
-One method gives the intervals. Few facts of which none is an exception say little of how often exceptions occur, and Student's interval
-of such a sample claims too much. So two imagined facts are added, one at each end of what a score can be, of the weight z²/4 (.96 facts
-at 95 %), and Student's interval is taken of them all:
+One method gives the intervals. Few facts of which none is an exception say little of how often
+exceptions occur, and Student's interval of such a sample claims too much. So two imagined facts are
+added, one at each end of what a score can be, of the weight z²/4 (.96 facts at 95 %), and Student's
+interval is taken of them all:
 
-- the mean of hits, of reciprocal ranks and of probabilities has its imagined facts at 0 and 1, a paired difference of hits at -1 and 1
-  (as D. G. Bonett and R. M. Price do, 2012; of hits alone see A. Agresti and B. Caffo, 2000);
-- the ratio of two means has Fieller's interval: all r for which the interval of numerator - r * denominator holds 0, with imagined facts
-  at the four corners. It is wider where luck may have told the denominator from 0 (`SURE`), and then the
-  value may stand alone;
+- the mean of hits, of reciprocal ranks and of probabilities has its imagined facts at 0 and 1, a
+  paired difference of hits at -1 and 1 (as D. G. Bonett and R. M. Price do, 2012; of hits alone see
+  A. Agresti and B. Caffo, 2000);
+- the ratio of two means has Fieller's interval: all r for which the interval of numerator - r *
+  denominator holds 0, with imagined facts at the four corners. It is wider where luck may have told
+  the denominator from 0 (`SURE`), and then the value may stand alone;
 - the median has the interval of its order statistics.
 
 `make coverage` simulates how often each holds the truth.
 
-What is a mean over several ratios (`Resampled`) is resampled instead: facts are drawn whole, and one resample serves every configuration.
-Percentiles are taken outwards to the next draw, never interpolated.
+What is a mean over several ratios (`Resampled`) is resampled instead: facts are drawn whole, and
+one resample serves every configuration. Percentiles are taken outwards to the next draw, never
+interpolated.
 
-Hits come as booleans and their per-fact contrasts as integers; every other score is floating-point. The dtype tells them apart.
+Hits come as booleans and their per-fact contrasts as integers; every other score is floating-point.
+The dtype tells them apart.
 """
 
 from __future__ import annotations
@@ -133,7 +138,8 @@ def mean(
 
     Args:
         values: Per-fact scores [n]; booleans are hits.
-        support: Between what scores lie, or the means of other configurations: there are the imagined facts. Without it there are none.
+        support: Between what scores lie, or the means of other configurations: there are the
+            imagined facts. Without it there are none.
         level: Confidence of the interval.
     """
     n = len(values)
@@ -200,8 +206,9 @@ def median(values: Array, level: float = LEVEL) -> Estimate:
 def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Estimate:
     """The ratio of two means of per-fact contrasts, with Fieller's interval; undefined where the denominator is not told from 0.
 
-    Hits differ by one in the imagined facts, other scores by the mean of the denominator. They keep the interval from being a point where
-    a graft hits just the facts that the donor hits, yet the next fact might differ.
+    Hits differ by one in the imagined facts, other scores by the mean of the denominator. They keep
+    the interval from being a point where a graft hits just the facts that the donor hits, yet the
+    next fact might differ.
 
     Args:
         numerator: Contrasts [n]; integers where the scores are hits.
@@ -211,13 +218,17 @@ def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Estimat
     n, (size, needed) = len(numerator), _size(denominator, level)
     if not divides(denominator, level):
         return Estimate.missing(
-            f"the denominator, {np.mean(denominator) if n else 0:.3g} on average of {n} facts, is not told from 0",
+            f"the denominator, {np.mean(denominator) if n else 0:.3g} on average of {n} facts, is "
+            "not told from 0",
             n,
         )
     above, below = (np.asarray(values, float) for values in (numerator, denominator))
     a, b = float(above.sum()), float(below.sum())
     if size <= needed:
-        near = f"its denominator, {b / n:.3g} on average of {n} facts, is so near 0 that luck may have told it from 0"
+        near = (
+            f"its denominator, {b / n:.3g} on average of {n} facts, is so near 0 that luck "
+            "may have told it from 0"
+        )
         return Estimate.alone(a / b, n, near)
     weight = _imagined(level)
     count, added = n + 2 * weight, 2 * weight * _reach(denominator) ** 2
@@ -239,8 +250,9 @@ def divides(denominator: Array, level: float = LEVEL) -> bool:
 def _size(denominator: Array, level: float) -> tuple[float, float]:
     """How many standard errors a denominator is from 0, and how many an interval of a ratio to it takes: its quantile.
 
-    Of denominators near 0 those are divided by which luck made large, and ratios to them come out too small. So what an interval may err by
-    is lessened by the chance that a denominator of this size were told from 0 if it lay `SURE` standard errors lower.
+    Of denominators near 0 those are divided by which luck made large, and ratios to them come out
+    too small. So what an interval may err by is lessened by the chance that a denominator of this
+    size were told from 0 if it lay `SURE` standard errors lower.
     """
     n, weight = len(denominator), _imagined(level)
     values, count = np.asarray(denominator, float), n + 2 * weight
@@ -255,8 +267,8 @@ def _size(denominator: Array, level: float) -> tuple[float, float]:
 def ratio_difference(first: Parts, second: Parts, level: float = LEVEL) -> Estimate:
     """The paired difference of two ratios of means, second - first, over the same facts.
 
-    Where both have the same denominator, it is the ratio of the difference of the numerators to it; else the mean of their linearised
-    values.
+    Where both have the same denominator, it is the ratio of the difference of the numerators to it;
+    else the mean of their linearised values.
 
     Args:
         first: Contrasts [n] of numerator and denominator; integers where the scores are hits.
@@ -278,8 +290,8 @@ def ratio_difference(first: Parts, second: Parts, level: float = LEVEL) -> Estim
 def linearised(numerator: Array, denominator: Array) -> Array:
     """Per-fact values [n] whose mean is the ratio of two means, and whose variance over n is that ratio's, to first order.
 
-    With R the ratio of the means and D the mean denominator, R + (numerator - R denominator) / D (the delta method: W. G. Cochran, Sampling
-    Techniques, 1977, chapter 6).
+    With R the ratio of the means and D the mean denominator, R + (numerator - R denominator) / D
+    (the delta method: W. G. Cochran, Sampling Techniques, 1977, chapter 6).
 
     Args:
         numerator: Contrasts [n].
@@ -310,7 +322,8 @@ class Resampled:
         bootstrap = _outwards(self.draws)
         if not all(map(isfinite, bootstrap)):
             return Estimate.missing(
-                f"the denominator loses its sign in {np.mean(np.isnan(self.draws)):.1%} of the draws",
+                f"the denominator loses its sign in {np.mean(np.isnan(self.draws)):.1%} of the "
+                "draws",
                 self.n,
             )
         return Estimate.hull(self.value, self.n, bootstrap, self.floor)
@@ -327,7 +340,8 @@ def resampled_ratio(
         numerator: Contrasts [n]; integers where the scores are hits.
         denominator: Contrasts [n], told from 0.
         counts: Resample [draws, n].
-        anchors: Ratios that facts can take exactly: 0 (like the floor) and 1 (like the ceiling) for a recovery.
+        anchors: Ratios that facts can take exactly: 0 (like the floor) and 1 (like the ceiling) for
+            a recovery.
     """
     value, draws = (
         float(np.mean(numerator)) / float(np.mean(denominator)),
@@ -341,11 +355,13 @@ def ratio_floor(
 ) -> tuple[float, float]:
     """The interval that a ratio's own holds at least.
 
-    Where a graft hits just the facts that the donor hits, every draw gives exactly 1, yet the next fact might differ. At an anchor r the
-    mean of `numerator - r * denominator` is 0 if the ratio is r. For hits, the interval of that mean divided by the denominator is an
-    interval of the ratio; it is taken at the anchor with the fewest discordant facts, where the variance of the denominator does not enter
-    to first order. For other scores, if all but a few facts tie exactly at an anchor, the share of facts that n without an exception leave
-    open may lie one whole gap away.
+    Where a graft hits just the facts that the donor hits, every draw gives exactly 1, yet the next
+    fact might differ. At an anchor r the mean of `numerator - r * denominator` is 0 if the ratio is
+    r. For hits, the interval of that mean divided by the denominator is an interval of the ratio;
+    it is taken at the anchor with the fewest discordant facts, where the variance of the
+    denominator does not enter to first order. For other scores, if all but a few facts tie exactly
+    at an anchor, the share of facts that n without an exception leave open may lie one whole gap
+    away.
     """
     n, gap = len(numerator), float(np.mean(denominator))
     residuals = [numerator - r * denominator for r in anchors]
@@ -401,7 +417,8 @@ def mean_of(parts: Sequence[Resampled], n: int) -> Resampled:
     """The mean of estimates, each weighing the same; floors as if all erred together, since facts may be shared.
 
     Args:
-        parts: Estimates under draws that belong together: the same resample where facts are the same.
+        parts: Estimates under draws that belong together: the same resample where facts are the
+            same.
         n: Number of facts behind them.
     """
     floors = np.mean([part.floor for part in parts], axis=0)

@@ -124,8 +124,8 @@ def methods_of(parts: Sequence[Part]) -> tuple[Method, ...]:
         parts: Records of one pair on one set of facts.
 
     Raises:
-        InputError: They are not of the same pair and facts, name different wordings alike, give a cell twice, or leave a method no wording
-            that all of its seeds have.
+        InputError: They are not of the same pair and facts, name different wordings alike, give a
+            cell twice, or leave a method no wording that all of its seeds have.
     """
     _check(parts)
     groups: dict[str, list[Part]] = {}
@@ -138,7 +138,8 @@ def methods_of(parts: Sequence[Part]) -> tuple[Method, ...]:
     )
     if len(shared) < 2:
         raise InputError(
-            f"these runs have {len(shared)} facts in common, and an audit needs two at least; give runs over the same facts"
+            f"these runs have {len(shared)} facts in common, and an audit needs two at least; give "
+            "runs over the same facts"
         )
     return tuple(_shared(method, shared) for method in methods)
 
@@ -152,12 +153,14 @@ def _check(parts: Sequence[Part]) -> None:
             one.text() for one in identity_differences(first, what) if one.field.startswith(SAME)
         ]:
             raise InputError(
-                f"an audit is of one pair on one set of facts, and these runs differ in {'; '.join(apart)}"
+                "an audit is of one pair on one set of facts, and these runs differ in "
+                f"{'; '.join(apart)}"
             )
         for name, text in what.prompts.items():
             if hashes.setdefault(name, text) != text:
                 raise InputError(
-                    f"the prompt {name!r} has one wording in one of these runs and another in another; leave out one of them"
+                    f"the prompt {name!r} has one wording in one of these runs and another in "
+                    "another; leave out one of them"
                 )
 
 
@@ -192,7 +195,8 @@ def _method(name: str, parts: Sequence[Part]) -> Method:
         for prompt in by_prompt(facts_table(part.facts), ORDER):
             if (prompt.name, seed) in cells:
                 raise InputError(
-                    f"two runs of {name} have the prompt {prompt.name!r} under seed {seed}; give one of them"
+                    f"two runs of {name} have the prompt {prompt.name!r} under seed {seed}; give "
+                    "one of them"
                 )
             cells[prompt.name, seed] = prompt
     seeds, every = (
@@ -204,7 +208,8 @@ def _method(name: str, parts: Sequence[Part]) -> Method:
     )
     if not wordings:
         raise InputError(
-            f"{name}: no prompt was run under all of its seeds, {', '.join(seeds)}; give runs of one at least under each"
+            f"{name}: no prompt was run under all of its seeds, {', '.join(seeds)}; give runs of "
+            "one at least under each"
         )
     kept = {cell: columns for cell, columns in cells.items() if cell[0] in wordings}
     return Method(
@@ -240,7 +245,8 @@ def _notes(
         part.record.ranking is not None and len(part.record.identity.prompts) > 1 for part in parts
     ):
         found.append(
-            f"{name} ranked sites by several prompts together, so that its wordings differ less than if it saw one alone"
+            f"{name} ranked sites by several prompts together, so that its wordings differ less "
+            "than if it saw one alone"
         )
     return found
 
@@ -248,7 +254,10 @@ def _notes(
 def _shared(method: Method, facts: np.ndarray) -> Method:
     """A method over these of its facts, and a note where it has others."""
     others = {fact for cell in method.cells.values() for fact in cell.facts} - set(facts)
-    told = f"{method.name}: {len(others)} of {len(others) + len(facts)} facts left out, for not every run and wording has them"
+    told = (
+        f"{method.name}: {len(others)} of {len(others) + len(facts)} facts left out, for "
+        "not every run and wording has them"
+    )
     cells = {key: _over(cell, facts) for key, cell in method.cells.items()}
     return replace(method, cells=cells, notes=(*method.notes, *([told] if others else [])))
 

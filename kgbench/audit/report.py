@@ -84,7 +84,10 @@ def _spreads(method: Method, some: Sequence[Quantity]) -> Table:
         spreads = [one.wordings_sd.rounded(), reach, one.seeds_sd.rounded()]
         rows.append([one.label, one.value.rounded(), *spreads])
     wordings, seeds = len(method.wordings), len(method.seeds)
-    title = f"{method.name}: {wordings} wording{'s' * (wordings != 1)}, {seeds} seed{'s' * (seeds != 1)}"
+    title = (
+        f"{method.name}: {wordings} wording{'s' * (wordings != 1)}, {seeds} "
+        f"seed{'s' * (seeds != 1)}"
+    )
     return _table(
         title, ["graft", "mean", "SD over wordings", "their range", "SD over seeds"], rows
     )
@@ -186,14 +189,20 @@ MAIN = ("FE+LT", AREA, "LT", "FE")
 def notes_of(audit: Audit) -> list[str]:
     """What the figures rest on."""
     found = [
-        "mean: over wordings and seeds. All intervals are over facts, for the wordings and seeds that were run, and say nothing of others. "
-        "SDs hold the noise of finitely many facts too; variances do not: they are estimated without bias, so that small ones may come out "
+        "mean: over wordings and seeds. All intervals are over facts, for the wordings and seeds "
+        "that were run, and say nothing of others. "
+        "SDs hold the noise of finitely many facts too; variances do not: they are estimated "
+        "without bias, so that small ones may come out "
         "below 0.",
-        "same facts: one wording and one seed, both methods on these facts. other facts: each on a sample of its own. all wordings: the "
-        "mean over these wordings, to hold for others too. any seed: as same facts, to hold for other seeds too. necessity(S) = "
+        "same facts: one wording and one seed, both methods on these facts. other facts: each on a "
+        "sample of its own. all wordings: the "
+        "mean over these wordings, to hold for others too. any seed: as same facts, to hold for "
+        "other seeds too. necessity(S) = "
         "1 − recovery(S^C) varies as recovery(S^C) does.",
-        f"Where one method is audited, another is assumed that varies as much, and whose value of a fact correlates with its own by "
-        f"{plain_text(audit.asked.correlation)} (--correlation); two methods audited together need no such assumption.",
+        "Where one method is audited, another is assumed that varies as much, and whose value of "
+        "a fact correlates with its own by "
+        f"{plain_text(audit.asked.correlation)} (--correlation); two methods audited together need "
+        "no such assumption.",
     ]
     for method in audit.methods:
         found += [*method.notes, *_of_method(audit, method)]
@@ -210,7 +219,8 @@ def _of_method(audit: Audit, method: Method) -> list[str]:
         )
         again = f", and {same}" if len(method.seeds) > 1 else ""
         found.append(
-            f"{method.name} draws nothing at random{again}{': no variance is due to seeds' * _unmoved(some)}."
+            f"{method.name} draws nothing at "
+            f"random{again}{': no variance is due to seeds' * _unmoved(some)}."
         )
     elif len(method.seeds) == 1:
         found.append(
@@ -220,7 +230,8 @@ def _of_method(audit: Audit, method: Method) -> list[str]:
         n, freedom = len(method.wordings), len(method.wordings) - 1
         degrees = f"{freedom} degree{'s' * (freedom != 1)} of freedom"
         found.append(
-            f"{method.name}: {n} wordings are few ({degrees}); what varies between wordings is known badly (--template adds some)."
+            f"{method.name}: {n} wordings are few ({degrees}); what varies between wordings is "
+            "known badly (--template adds some)."
         )
     for part in ("wordings", "seeds"):
         if below := [
@@ -230,7 +241,8 @@ def _of_method(audit: Audit, method: Method) -> list[str]:
         ]:
             told = f"variance between {part} came out below 0 for {', '.join(below)}"
             found.append(
-                f"{method.name}: {told}: too small to be told from none, and what is said of other {part} there may be too little."
+                f"{method.name}: {told}: too small to be told from none, and what is said of other "
+                f"{part} there may be too little."
             )
     without: dict[tuple[str, str], list[str]] = {}
     for one in some:
@@ -264,7 +276,10 @@ def verdict_of(audit: Audit) -> str:
 def _of_alone(audit: Audit, method: Method) -> str:
     some = [one for one in audit.quantities[method.name] if one.components is not None]
     if not some:
-        return f"{method.name}: no recovery has a variance that can be estimated, so that nothing can be said of it."
+        return (
+            f"{method.name}: no recovery has a variance that can be estimated, so that "
+            "nothing can be said of it."
+        )
     others = [one for one in some if one.label not in ("ALL", "NONE")]
     one = next((one for label in MAIN for one in some if one.label == label), (others or some)[0])
     return f"{method.name}: {_shares(one)}; {_smallest_clause(audit, one.label, one.detectable)}"
@@ -281,7 +296,10 @@ def _shares(one: Quantity) -> str:
     unknown = [part for part in ("wordings", "seeds") if values[part] is None]
     told = f" (nothing is known of {' and '.join(unknown)})" if unknown else ""
     sd = number_text(sqrt(total))
-    return f"a figure of {_label(one.label)} has a standard deviation of {sd} and owes {', '.join(texts)} of its variance{told}"
+    return (
+        f"a figure of {_label(one.label)} has a standard deviation of {sd} and owes "
+        f"{', '.join(texts)} of its variance{told}"
+    )
 
 
 def _smallest_clause(audit: Audit, label: str, scopes: Mapping[str, Detectable]) -> str:

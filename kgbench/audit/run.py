@@ -49,7 +49,8 @@ def planned(spec: Spec, seeds: int | None = None) -> Plan:
     """Find the wordings and seeds of a method, and check what can be checked without loading a model.
 
     Args:
-        spec: Pair, facts and method; its prompts are the wordings, by default all that ask the data set's question.
+        spec: Pair, facts and method; its prompts are the wordings, by default all that ask the data
+            set's question.
         seeds: How many; by default 3 where a seed has a part in the method's answers, else 1.
 
     Raises:
@@ -61,7 +62,10 @@ def planned(spec: Spec, seeds: int | None = None) -> Plan:
     own, ranks = "seed" in method.parameters, method.kind == "scoring"
     fixed = own and "seed" in spec.localizer_args
     if ranks:
-        why = f"a seed splits the facts in two, to rank sites by and to try them on{', and the method draws' * (own and not fixed)}"
+        why = (
+            "a seed splits the facts in two, to rank sites by and to try them "
+            f"on{', and the method draws' * (own and not fixed)}"
+        )
     elif fixed:
         why = f"the method's seed is fixed by --localizer-arg seed={spec.localizer_args['seed']}"
     else:
@@ -122,8 +126,8 @@ _SUPERSEDED = re.compile(r"(.+)_v\d+")
 def wordings_of(dataset: Dataset) -> tuple[str, ...]:
     """Names of all evaluation prompts that ask a data set's question: for its object, given its subject.
 
-    Those are its own templates and the built-in prompts that its fields fill, but for earlier versions of one of these, which are no other
-    wordings.
+    Those are its own templates and the built-in prompts that its fields fill, but for earlier
+    versions of one of these, which are no other wordings.
 
     Args:
         dataset: The facts.
@@ -142,7 +146,8 @@ def wordings_of(dataset: Dataset) -> tuple[str, ...]:
     )
     if not fitting:
         raise InputError(
-            f"no prompt asks for {dataset.object!r} of data set {dataset.name!r}: give wordings with --template NAME=TEXT"
+            f"no prompt asks for {dataset.object!r} of data set {dataset.name!r}: give wordings "
+            "with --template NAME=TEXT"
         )
     return fitting
 

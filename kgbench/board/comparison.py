@@ -169,7 +169,8 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None) ->
     prompts = list(paired_prompts(tables[0], tables[1], order))
     if not prompts:
         raise InputError(
-            f"{_told(one)} and {_told(two)} have no fact of one prompt in common: nothing can be compared"
+            f"{_told(one)} and {_told(two)} have no fact of one prompt in common: nothing can be "
+            "compared"
         )
     hits = chosen if chosen.startswith("top") else DEFAULT_METRIC
     complements = {row.graft: row.complement for row in one.rows if row.complement is not None}
@@ -200,7 +201,8 @@ def _older_metric(first: Record, second: Record) -> tuple[str, ...]:
         return ()
     for_it, against = ("A", "B") if older[0] else ("B", "A")
     return (
-        f"{for_it} counts ties for the method (metric version 1), {against} against it: differences of ranks and hits may be ties",
+        f"{for_it} counts ties for the method (metric version 1), {against} against it: "
+        "differences of ranks and hits may be ties",
     )
 
 
@@ -279,7 +281,8 @@ def _same_facts(first: Stored, second: Stored) -> tuple[list[pa.Table], tuple[st
     if ours.tokenizer != theirs.tokenizer:
         return tables, (
             *notes,
-            "the tokenizers differ too, so that nothing can tell whether an id stands for the same fact in both",
+            "the tokenizers differ too, so that nothing can tell whether an id stands for the same "
+            "fact in both",
         )
     targets = [_targets(table) for table in tables]
     other = sorted(
@@ -287,7 +290,8 @@ def _same_facts(first: Stored, second: Stored) -> tuple[list[pa.Table], tuple[st
     )
     if other:
         notes.append(
-            f"{len(other)} ids stand for facts with other objects and are left out, such as {other[0]}"
+            f"{len(other)} ids stand for facts with other objects and are left out, such as "
+            f"{other[0]}"
         )
         out = pa.array(other, pa.string())
         tables = [table.filter(pc.invert(pc.is_in(table["fact"], out))) for table in tables]

@@ -31,7 +31,8 @@ BAR_INCH, PANEL_INCH, GROUP = 0.2, 2.9, 0.82
 def draw_grouped(records: Sequence[Record]) -> Figure:
     """One panel per prompt, one group per configuration, one bar per run, on the metric of the first, with 95 % intervals.
 
-    A configuration that a run does not have leaves its place empty; an undefined figure is named as such.
+    A configuration that a run does not have leaves its place empty; an undefined figure is named as
+    such.
     """
     from matplotlib.figure import Figure
 

@@ -43,7 +43,8 @@ def heatmap_files(record: Record) -> dict[str, bytes]:
 def draw_heatmap(record: Record) -> Figure:
     """One panel per region: layers upwards, components in the order of computation, the score as a colour.
 
-    Scores of both signs have white at 0 and red above it; scores of one sign are light where they are low.
+    Scores of both signs have white at 0 and red above it; scores of one sign are light where they
+    are low.
     """
     from matplotlib.figure import Figure
 

@@ -18,10 +18,14 @@ NAME_WIDTH = 17
 
 PLANTS_LEGEND = wrapped(
     "Places are ranked among those n whose weights changed, k of them planted: of whole weights "
-    "(layer, component), else (layer, component, region). Graded AP: average precision, the mean over "
-    "thresholds of how far the facts use a place, the mean of what it adds to grafts of others; chance "
-    "is what a random order gets, and knowing which weights changed. Decoy only: AUROC of the planted "
-    "against the decoy's, .50 by chance. Of one plant there is no interval. Sufficiency and necessity are "
+    "(layer, component), else (layer, component, region). Graded AP: average precision, the mean "
+    "over "
+    "thresholds of how far the facts use a place, the mean of what it adds to grafts of others; "
+    "chance "
+    "is what a random order gets, and knowing which weights changed. Decoy only: AUROC of the "
+    "planted "
+    "against the decoy's, .50 by chance. Of one plant there is no interval. Sufficiency and "
+    "necessity are "
     "of as many best-ranked sites as were planted, over all prompts; by prompt, their estimates."
 )
 """The columns of `plants_report`."""

@@ -72,7 +72,10 @@ def _others(found: Repeated) -> list[str]:
 
 def _row(row: OtherRow) -> str:
     (rank, logprob), (rank_now, logprob_now) = row.stored, row.now
-    numbers = f"rank {rank} stored, {rank_now} now; log-probability {plain_text(logprob)} stored, {plain_text(logprob_now)} now"
+    numbers = (
+        f"rank {rank} stored, {rank_now} now; log-probability {plain_text(logprob)} "
+        f"stored, {plain_text(logprob_now)} now"
+    )
     return f"{row.prompt}, {row.graft}, {row.fact}: {numbers}"
 
 
@@ -89,9 +92,13 @@ def _outcome(found: Repeated, what: str) -> str:
         else ""
     )
     if found.agrees:
-        return f"It agrees: {what} run again, all {found.rows} rows {within}, the largest difference {plain_text(found.largest, 2)}{ties}."
+        return (
+            f"It agrees: {what} run again, all {found.rows} rows {within}, the largest "
+            f"difference {plain_text(found.largest, 2)}{ties}."
+        )
     reasons = [
-        f"{len(found.others)} of {found.rows} rows differ by more than {plain_text(found.tolerance)} nats or in their ranks"
+        f"{len(found.others)} of {found.rows} rows differ by more than "
+        f"{plain_text(found.tolerance)} nats or in their ranks"
         if found.others
         else "",
         f"{count_text(len(found.missing), 'row')} of the run not in the record"

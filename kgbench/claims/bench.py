@@ -2,8 +2,9 @@
 
     pytest --pyargs kgbench.claims.bench --kgbench-localizer NAME [--kgbench-model tiny-gemma]
 
-One group per prompt. Names and groups are the same for every localizer, so that `--benchmark-compare` sets one beside another, or beside
-its last version; `extra_info` says which it was.
+One group per prompt. Names and groups are the same for every localizer, so that
+`--benchmark-compare` sets one beside another, or beside its last version; `extra_info` says which
+it was.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def test_localizer(
 ) -> None:
     """A method that intervenes under all configurations, what it learns from the prompts included; a method that scores, over all sites.
 
-    Each round is timed after a plain forward of the same prompts, and the ratio is the median over rounds.
+    Each round is timed after a plain forward of the same prompts, and the ratio is the median over
+    rounds.
     """
     from kgbench.localizers import fingerprint
     from kgbench.runner.ranking import counted, now, plain_seconds

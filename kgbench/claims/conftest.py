@@ -52,7 +52,10 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 def _left_out(name: str, prompts: Sequence[str]) -> str:
     missing = " and ".join(prompt for prompt in COMPARED[name] if prompt not in prompts)
-    return f"kgbench: {name} needs the prompts {' and '.join(COMPARED[name])}, and is left out: {missing} not chosen"
+    return (
+        f"kgbench: {name} needs the prompts {' and '.join(COMPARED[name])}, and is left "
+        f"out: {missing} not chosen"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -71,7 +74,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     if BENCH in ours and not session.config.pluginmanager.has_plugin("benchmark"):
         raise pytest.UsageError(
-            "kgbench.claims.bench times with pytest-benchmark, which is not there: pip install pytest-benchmark"
+            "kgbench.claims.bench times with pytest-benchmark, which is not there: pip install "
+            "pytest-benchmark"
         )
     try:
         if ours != {BENCH}:

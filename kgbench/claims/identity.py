@@ -61,9 +61,13 @@ def assert_complement_identity(pair: ModelPair, prompts: Sequence[Prompt]) -> fl
     differences = (one - other).abs().amax(dim=(0, 2)).tolist()
     for i, (sites, apart) in enumerate(zip(SITES, differences, strict=True)):
         rounding = tolerance(pair, one[:, i])
-        what = f"{sites} into the recipient and '{everything_else(sites)}' into the donor, over {len(some)} prompts"
+        what = (
+            f"{sites} into the recipient and '{everything_else(sites)}' into the donor, "
+            f"over {len(some)} prompts"
+        )
         assert apart <= rounding, (
-            f"{what}: logits differ by {plain_text(apart, 3)}, more than rounding's {plain_text(rounding, 3)}"
+            f"{what}: logits differ by {plain_text(apart, 3)}, more than rounding's "
+            f"{plain_text(rounding, 3)}"
         )
         changed = _leads(one[:, i], rounding) & (one[:, i].argmax(-1) != other[:, i].argmax(-1))
         assert not changed.any(), f"{what}: another token leads on {int(changed.sum())} of them"

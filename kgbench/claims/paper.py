@@ -1,7 +1,7 @@
 """What the paper measured: top-5 hit rates of the runs behind its figures (Nief et al., arXiv 2506.20746).
 
-Each row is one finetuned model and one prompt over the same facts about invented movies with real actors. The published runs filled the
-prompts headline and movie_title with a doubled "in".
+Each row is one finetuned model and one prompt over the same facts about invented movies with real
+actors. The published runs filled the prompts headline and movie_title with a doubled "in".
 """
 
 from __future__ import annotations

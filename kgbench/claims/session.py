@@ -53,17 +53,20 @@ def check(spec: Spec) -> None:
     """Refuse what the claims cannot be asked of.
 
     Raises:
-        InputError: The localizer ranks, the suite is another one, or the localizer's name or file is wrong.
+        InputError: The localizer ranks, the suite is another one, or the localizer's name or file
+            is wrong.
     """
     from kgbench.runner.third_party import method_of
 
     if spec.suite != type(spec).suite:
         raise InputError(
-            f"the claims are about the configurations of suite {type(spec).suite!r}: leave out --kgbench-suite {spec.suite}"
+            f"the claims are about the configurations of suite {type(spec).suite!r}: leave out "
+            f"--kgbench-suite {spec.suite}"
         )
     if method_of(spec).kind != "intervention":
         raise InputError(
-            f"the claims are about methods that intervene, and localizer {spec.localizer!r} scores: name another by --kgbench-localizer, "
+            f"the claims are about methods that intervene, and localizer {spec.localizer!r} "
+            "scores: name another by --kgbench-localizer, "
             "or time this one by kgbench.claims.bench"
         )
 
@@ -78,7 +81,8 @@ def _filled(dataset: Dataset, names: Sequence[str]) -> tuple[str, ...]:
     if found := tuple(name for name in PROMPTS if _fits(dataset, name)) or tuple(dataset.templates):
         return found
     raise InputError(
-        f"data set {dataset.name!r} fills none of the prompts {', '.join(PROMPTS)}: choose others by --kgbench-prompt"
+        f"data set {dataset.name!r} fills none of the prompts {', '.join(PROMPTS)}: choose others "
+        "by --kgbench-prompt"
     )
 
 

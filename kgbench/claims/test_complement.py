@@ -17,10 +17,11 @@ def test_a_graft_is_all_else_grafted_the_other_way(
 ) -> None:
     """Putting FE, LT or both of the donor into the recipient is putting all else of the recipient into the donor.
 
-    Two names for one model: each site's weights come from the same side in both. All else is the other tokens and, since the default
-    components leave them out, final norm and head everywhere. So a configuration of arXiv 2506.20746 can be read from both ends:
-    (FE+LT)^C is what finetuning does without FE and LT, and what the finetuned model keeps when they are taken from it. Logits must
-    agree to rounding, and the token that leads must be the same.
+    Two names for one model: each site's weights come from the same side in both. All else is the
+    other tokens and, since the default components leave them out, final norm and head everywhere.
+    So a configuration of arXiv 2506.20746 can be read from both ends: (FE+LT)^C is what finetuning
+    does without FE and LT, and what the finetuned model keeps when they are taken from it. Logits
+    must agree to rounding, and the token that leads must be the same.
 
     Gemma on headline: FE+LT 0.9970, (FE+LT)^C 0.0010 (v1, figures 2, 3a, 6 to 11)
     """
@@ -35,7 +36,8 @@ def test_and_the_other_way_round(
 ) -> None:
     """Putting FE, LT or both of the recipient into the donor is putting all else of the donor into the recipient.
 
-    The identity of arXiv 2506.20746's configurations with the roles of the models exchanged; it holds for any two of one architecture.
+    The identity of arXiv 2506.20746's configurations with the roles of the models exchanged; it
+    holds for any two of one architecture.
 
     Gemma on headline: FE 0.1291, FE^C 0.2523 (v1, figures 2, 3a, 6 to 11)
     """

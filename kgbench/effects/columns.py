@@ -52,7 +52,8 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
         order: Configurations that come first; others follow by name.
 
     Raises:
-        DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the same facts.
+        DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the
+            same facts.
     """
     found = []
     for name in dict.fromkeys(facts["prompt"].to_pylist()):
@@ -64,13 +65,15 @@ def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
         for graft in ("PRE", "SFT"):
             if graft not in columns:
                 raise DataError(
-                    f"per-fact rows: prompt {name} was not run under {graft}, without which there is no ratio"
+                    f"per-fact rows: prompt {name} was not run under {graft}, without which there "
+                    "is no ratio"
                 )
         ids = columns["PRE"]["fact"]
         for graft, own in columns.items():
             if not np.array_equal(own["fact"], ids):
                 raise DataError(
-                    f"per-fact rows: prompt {name} was run over {len(ids)} facts under PRE and over others under {graft}"
+                    f"per-fact rows: prompt {name} was run over {len(ids)} facts under PRE and "
+                    f"over others under {graft}"
                 )
         found.append(PromptColumns(name, columns))
     return found

@@ -23,7 +23,8 @@ FIRST, LAST = 0.1, 100.0
 def weights(budgets: Array) -> NDArray[np.float64]:
     """What each budget's recovery counts in the area.
 
-    The area is the trapezoid over log10(budget) from .1 to 100 %, divided by the width, 3; it is thus a weighted mean of recoveries.
+    The area is the trapezoid over log10(budget) from .1 to 100 %, divided by the width, 3; it is
+    thus a weighted mean of recoveries.
 
     Args:
         budgets: Per cent, ascending; .1 and 100 are among them.

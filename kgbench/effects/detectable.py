@@ -2,21 +2,25 @@
 
 It is the true difference that a two-sided test of 5 % finds in 80 % of all repetitions:
 
-    smallest = k * SE(difference)        k = z(.975) + z(.8) = 2.80 where the standard error is known well
+    smallest = k * SE(difference)        k = z(.975) + z(.8) = 2.80 where the standard error is
+    known well
 
-(G. W. Snedecor and W. G. Cochran, Statistical Methods, 1989, on the size of samples; H. S. Bloom, Minimum detectable effects, 1995).
-Where few wordings or seeds tell the standard error, k is that of Student's t with the degrees of freedom of the estimate (F. E.
-Satterthwaite, 1946): the noncentrality at which the test rejects in 80 %. With one degree of freedom that is 16.
+(G. W. Snedecor and W. G. Cochran, Statistical Methods, 1989, on the size of samples; H. S. Bloom,
+Minimum detectable effects, 1995). Where few wordings or seeds tell the standard error, k is that of
+Student's t with the degrees of freedom of the estimate (F. E. Satterthwaite, 1946): the
+noncentrality at which the test rejects in 80 %. With one degree of freedom that is 16.
 
 What the standard error holds depends on what the difference is to hold for:
 
     facts     the same prompt, both methods on the same facts     var(x1 - x2) / n
     sample    the same prompt, each method on facts of its own    (var(x1) + var(x2)) / n
-    wordings  the mean over all W wordings, to hold for others    (MS_f + MS_w - MS_fw) / (n W)      mean squares of x1 - x2
-    seeds     the same prompt and facts, each under one seed      var(x1 - x2) / n + var_s(x1) + var_s(x2)
+    wordings  the mean over all W wordings, to hold for others    (MS_f + MS_w - MS_fw) / (n W)
+    mean squares of x1 - x2 seeds     the same prompt and facts, each under one seed      var(x1 -
+    x2) / n + var_s(x1) + var_s(x2)
 
-x are per-fact values whose mean is the figure (`stats.linearised`). Where only one method is at hand, the other is assumed to have the
-same variances, and of what both share (facts; facts and wordings) a given correlation: var(x1 - x2) = 2 (1 - correlation) var(x).
+x are per-fact values whose mean is the figure (`stats.linearised`). Where only one method is at
+hand, the other is assumed to have the same variances, and of what both share (facts; facts and
+wordings) a given correlation: var(x1 - x2) = 2 (1 - correlation) var(x).
 """
 
 from __future__ import annotations
@@ -235,11 +239,13 @@ def _checked(fixed: float, per_fact: float, n: int, freedom: float = inf) -> Det
         found = "is below 0" if variance < -ZERO else "is 0, for all facts came out alike"
         return Detectable(
             n=n,
-            undefined=f"the estimated variance of the difference {found}, so that nothing can be told from it",
+            undefined=f"the estimated variance of the difference {found}, so that nothing can be "
+            "told from it",
         )
     if freedom < 1:
         return Detectable(
             n=n,
-            undefined="the standard error of the difference is hardly known: less than one degree of freedom",
+            undefined="the standard error of the difference is hardly known: less than one degree "
+            "of freedom",
         )
     return Detectable(fixed, per_fact, n, freedom)

@@ -7,10 +7,10 @@ The model of a run's value is
 seed random and shared by all cells, as its world of pretraining is, error independent with one
 variance. An effect is the difference between the means at + and at −. In a balanced design a seed's
 deviation is the same at both levels and drops out, so that the estimate of the mixed model is the
-least-squares one with a column per seed, and Student's interval with the residual degrees of freedom
-is exact (H. Scheffé, The Analysis of Variance, 1959, chapter 8: blocks of complete replicates). Where
-runs are missing the same least squares are taken, seeds as fixed columns, which is exact too and uses
-what is within seeds alone.
+least-squares one with a column per seed, and Student's interval with the residual degrees of
+freedom is exact (H. Scheffé, The Analysis of Variance, 1959, chapter 8: blocks of complete
+replicates). Where runs are missing the same least squares are taken, seeds as fixed columns, which
+is exact too and uses what is within seeds alone.
 """
 
 from __future__ import annotations

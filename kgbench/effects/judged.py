@@ -170,7 +170,10 @@ def verdict_of(record: Record) -> str:
 def _clause(planted: Planted) -> str:
     found = planted.graded_precision
     if found.value is None:
-        return f"how well the places are found that the facts use is undefined: {reason_text(found.undefined or '')}"
+        return (
+            "how well the places are found that the facts use is undefined: "
+            f"{reason_text(found.undefined or '')}"
+        )
     kind = "(layer, component)" if planted.units == "layer and component" else "sites"
     decoy = planted.auroc_decoy
     against = (
@@ -180,6 +183,7 @@ def _clause(planted: Planted) -> str:
     )
     chance = "" if planted.chance is None else f", where chance has {number_text(planted.chance)}"
     return (
-        f"among the {planted.n_units} {kind} whose weights changed the ranking finds those that the facts use with a graded average "
+        f"among the {planted.n_units} {kind} whose weights changed the ranking finds those that "
+        "the facts use with a graded average "
         f"precision of {figure_text(found)}{chance}{against}"
     )

@@ -77,7 +77,8 @@ def paired_prompts(
         order: Configurations that come first; others follow by name.
 
     Raises:
-        DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the same facts.
+        DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the
+            same facts.
     """
     for name in dict.fromkeys(first["prompt"].to_pylist()):
         parts = [table.filter(pc.equal(table["prompt"], name)) for table in (first, second)]
@@ -91,8 +92,8 @@ def paired_prompts(
 def mean_differences(prompt: PairedPrompt, metric: str) -> dict[str, Estimate]:
     """m(second) - m(first) of each configuration that both runs have.
 
-    The imagined facts of a difference lie as far from 0 as two scores of the metric can be apart, or where these have no bounds, as the
-    means of the configurations are.
+    The imagined facts of a difference lie as far from 0 as two scores of the metric can be apart,
+    or where these have no bounds, as the means of the configurations are.
 
     Args:
         prompt: The prompt.

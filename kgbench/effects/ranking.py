@@ -1,29 +1,32 @@
 """How well a ranking of places agrees with what the planted facts use.
 
-Places are ranked among those whose weights changed: which these are, anybody sees. A place counts as
-relevant at a threshold t where its relevance r is at least t, and the average precision AP(t) is the mean,
-over relevant places, of the precision down to each of them. The graded average precision is the mean of
-AP(t) over the thresholds from a to b, each distinct relevance r(1) > r(2) > ... weighing its gap to the
-next one:
+Places are ranked among those whose weights changed: which these are, anybody sees. A place counts
+as relevant at a threshold t where its relevance r is at least t, and the average precision AP(t) is
+the mean, over relevant places, of the precision down to each of them. The graded average precision
+is the mean of AP(t) over the thresholds from a to b, each distinct relevance r(1) > r(2) > ...
+weighing its gap to the next one:
 
     graded AP = sum over i of (r(i) - max(r(i+1), a)) AP(r(i)) / (b - a)
 
-with b the largest relevance and a the larger of .05 and the least one, since at lower thresholds all
-places are relevant and no order is wrong. Any order by relevance has 1, whatever order equal ones have.
+with b the largest relevance and a the larger of .05 and the least one, since at lower thresholds
+all places are relevant and no order is wrong. Any order by relevance has 1, whatever order equal
+ones have.
 
-This is the expected average precision of somebody who does not say how relevant a place must be, like
-the graded average precision of S. E. Robertson, E. Kanoulas and E. Yilmaz (SIGIR 2010). Theirs weighs
-grades by chosen probabilities and is one ratio, of the expected sum of precisions and the expected
-number of relevant documents; this one weighs thresholds by the relevances themselves and is the
-expectation of the ratio (M. Ferrante, N. Ferro and M. Maistro, ICTIR 2014, compare such variants).
+This is the expected average precision of somebody who does not say how relevant a place must be,
+like the graded average precision of S. E. Robertson, E. Kanoulas and E. Yilmaz (SIGIR 2010). Theirs
+weighs grades by chosen probabilities and is one ratio, of the expected sum of precisions and the
+expected number of relevant documents; this one weighs thresholds by the relevances themselves and
+is the expectation of the ratio (M. Ferrante, N. Ferro and M. Maistro, ICTIR 2014, compare such
+variants).
 
-Tied scores leave the order open. AUROC gives ties a half, which is what mid-ranks do; average precision,
-and so the graded one, is the expectation over all orders of what is tied (F. McSherry and M. Najork,
-ECIR 2008). A map that scores all places alike has what a random order is expected to have: chance.
+Tied scores leave the order open. AUROC gives ties a half, which is what mid-ranks do; average
+precision, and so the graded one, is the expectation over all orders of what is tied (F. McSherry
+and M. Najork, ECIR 2008). A map that scores all places alike has what a random order is expected to
+have: chance.
 
-They have no intervals, nor has the agreement of two maps: all sites of a pair are there, and none was
-drawn. What could come out otherwise is the plant, so that intervals are those of a mean over plants and
-seeds.
+They have no intervals, nor has the agreement of two maps: all sites of a pair are there, and none
+was drawn. What could come out otherwise is the plant, so that intervals are those of a mean over
+plants and seeds.
 """
 
 from __future__ import annotations
@@ -106,7 +109,10 @@ def _nothing_to_rank(relevance: Array) -> str:
         return "no weights changed"
     if np.ptp(relevance) == 0 and relevance[0] > LEAST:
         return f"all {n} places are equally relevant, so that no order is wrong"
-    return f"no place has a relevance above {LEAST:g}, so that there is nothing to find among {n} places"
+    return (
+        f"no place has a relevance above {LEAST:g}, so that there is nothing to find among "
+        f"{n} places"
+    )
 
 
 def auroc(scores: Array, truth: Array) -> Estimate:
@@ -165,7 +171,10 @@ def _ties(scores: Array, truth: Array) -> Iterator[tuple[int, int]]:
 
 
 def _one_kind(n: int, k: int) -> str:
-    return f"{'all' if k else 'none'} of the {n} sites are planted ones, so that there is nothing to separate"
+    return (
+        f"{'all' if k else 'none'} of the {n} sites are planted ones, so that there is "
+        "nothing to separate"
+    )
 
 
 def agreement(first: Array, second: Array) -> Estimate:
@@ -178,7 +187,8 @@ def agreement(first: Array, second: Array) -> Estimate:
     n = len(first)
     if n < 4 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return Estimate.missing(
-            "a map whose scores are all equal, or of fewer than four sites, has no order to compare",
+            "a map whose scores are all equal, or of fewer than four sites, has no order to "
+            "compare",
             n,
         )
     value = float(np.clip(spearmanr(first, second).statistic, -1, 1))

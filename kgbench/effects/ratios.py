@@ -1,18 +1,19 @@
 """Recovery, sufficiency, necessity and synergy of one prompt and one metric.
 
-`scores` maps each configuration to its per-fact scores [n], over the same facts in the same order; booleans are hits. With m the mean
-over facts,
+`scores` maps each configuration to its per-fact scores [n], over the same facts in the same order;
+booleans are hits. With m the mean over facts,
 
     recovery(S)     = (m(S) - m(PRE)) / (m(SFT) - m(PRE))
     sufficiency(S)  = recovery(S)
     necessity(S)    = 1 - recovery(S^C)
-    synergy(FE, LT) = sufficiency(FE+LT) - sufficiency(FE) - sufficiency(LT)        below 0: redundant
+    synergy(FE, LT) = sufficiency(FE+LT) - sufficiency(FE) - sufficiency(LT), below 0: redundant
 
 Paired differences between configurations and between prompts are ratios of the same kind, so that
 their intervals are those of the difference, fact by fact.
 
-All are ratios of means, and nothing is clamped. Where m(SFT) - m(PRE) is not told from 0, they are undefined. For metrics of
-which less is better, such as the rank, numerator and denominator change their signs together.
+All are ratios of means, and nothing is clamped. Where m(SFT) - m(PRE) is not told from 0, they are
+undefined. For metrics of which less is better, such as the rank, numerator and denominator change
+their signs together.
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ def no_gain(scores: Scores) -> Estimate | None:
         else f"undefined: {found.undefined}"
     )
     return Estimate.missing(
-        f"m(SFT) - m(PRE) = {interval} over {found.n} facts is not told from 0, and a ratio to it means nothing",
+        f"m(SFT) - m(PRE) = {interval} over {found.n} facts is not told from 0, and a ratio to it "
+        "means nothing",
         found.n,
     )
 
@@ -181,8 +183,9 @@ def between_prompts(
 ) -> Estimate:
     """How much nearer a configuration comes to the donor on one prompt than on another, over the facts that both have.
 
-    m(S) - m(SFT) on the first less that on the second, divided by the mean of m(SFT) - m(PRE) over both, m being the mean over facts. Where
-    finetuning added as much on both, it is the difference of the recoveries.
+    m(S) - m(SFT) on the first less that on the second, divided by the mean of m(SFT) - m(PRE) over
+    both, m being the mean over facts. Where finetuning added as much on both, it is the difference
+    of the recoveries.
 
     Args:
         first: One prompt's per-fact columns.

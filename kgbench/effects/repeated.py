@@ -166,8 +166,8 @@ class Repeated:
 def repeated(record: Record, stored: pa.Table, now: pa.Table, tolerance: float) -> Repeated:
     """Compare rows one by one.
 
-    A row is the same where log-probability and logit difference agree within the tolerance, the target is the same, and the rank is the
-    same but for one and a hundredth of it.
+    A row is the same where log-probability and logit difference agree within the tolerance, the
+    target is the same, and the rank is the same but for one and a hundredth of it.
 
     Args:
         record: The record, whose metric is told and whose order is followed.

@@ -54,7 +54,8 @@ def score(columns: Mapping[str, Array], metric: str) -> Array:
     """Per-fact scores [n] of a metric.
 
     Args:
-        columns: Arrays [n] by name: `rank`, `prob`, `logprob`, `logit_diff`, as far as the metric needs them.
+        columns: Arrays [n] by name: `rank`, `prob`, `logprob`, `logit_diff`, as far as the metric
+            needs them.
         metric: One of METRICS.
 
     Returns:

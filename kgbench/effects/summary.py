@@ -71,14 +71,17 @@ def summarize(
     Args:
         facts: Per-fact rows. Where a prompt was read at several positions, the last counts.
         metric: The metric of the ratios, one of METRICS.
-        complements: Configurations S^C of configurations S beyond the pathways', None where there is none; rows follow this order
-            after the paper's configurations, others come last, by name.
-        dropped: Facts left out of each prompt; the prompts follow this order, others come last, by name.
+        complements: Configurations S^C of configurations S beyond the pathways', None where there
+            is none; rows follow this order after the paper's configurations, others come last, by
+            name.
+        dropped: Facts left out of each prompt; the prompts follow this order, others come last, by
+            name.
         budgets: Of configurations that graft the best-ranked sites, in per cent, ascending.
         absent: By prompt, configurations without rows that the method cannot express, and why.
 
     Raises:
-        DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the same facts.
+        DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the
+            same facts.
         UnknownNameError: If there is no such metric.
     """
     metric = check_metric(metric)

@@ -1,13 +1,15 @@
 """Figures of a recipe: means over facts and over training seeds, each seed a pair of its own that learned the same facts.
 
-The design is crossed: every fact is asked of the pair of every seed. A mean over S seeds has two sources of error, the facts
-that were drawn and the seeds that were drawn, and its interval has both: the margin over facts (of the mean over these seeds,
-see `stats.mean`) and that over seeds (Student's t on S - 1 degrees of freedom, of the seeds' own figures) are squared and
-added, end by end. What single facts do under single seeds is in both margins, so that the interval is rather too wide.
+The design is crossed: every fact is asked of the pair of every seed. A mean over S seeds has two
+sources of error, the facts that were drawn and the seeds that were drawn, and its interval has
+both: the margin over facts (of the mean over these seeds, see `stats.mean`) and that over seeds
+(Student's t on S - 1 degrees of freedom, of the seeds' own figures) are squared and added, end by
+end. What single facts do under single seeds is in both margins, so that the interval is rather too
+wide.
 
-Simulated coverage of nominal 95 %, hits over 400 facts, standard deviation of .03 to .07 between seeds: 95 to 98 % with five
-seeds, 96 to 98 % with three; that of the interval over facts alone is 50 to 90 %. Where seeds do not differ at all it is up
-to 99 %.
+Simulated coverage of nominal 95 %, hits over 400 facts, standard deviation of .03 to .07 between
+seeds: 95 to 98 % with five seeds, 96 to 98 % with three; that of the interval over facts alone is
+50 to 90 %. Where seeds do not differ at all it is up to 99 %.
 """
 
 from __future__ import annotations
@@ -128,5 +130,6 @@ def difference_over(
 def _same_facts(seeds: Seeds) -> None:
     if any(not np.array_equal(prompt.facts, seeds[0].facts) for prompt in seeds):
         raise DataError(
-            f"per-fact rows: prompt {seeds[0].name} was run over different facts under different training seeds"
+            f"per-fact rows: prompt {seeds[0].name} was run over different facts under different "
+            "training seeds"
         )

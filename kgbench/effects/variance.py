@@ -1,27 +1,32 @@
 """Where the variance of a figure is from: facts, wordings, seeds, and what these do together.
 
-A table of scores x[fact, wording, seed] in which every fact is asked in every wording under every seed is a fully crossed design, and all
-three are taken as drawn from many (generalizability theory: R. L. Brennan, Generalizability Theory, 2001, chapters 3 and 4):
+A table of scores x[fact, wording, seed] in which every fact is asked in every wording under every
+seed is a fully crossed design, and all three are taken as drawn from many (generalizability theory:
+R. L. Brennan, Generalizability Theory, 2001, chapters 3 and 4):
 
     x[f, w, s] = mean + a_f + b_w + c_s + (ab)_fw + (ac)_fs + (bc)_ws + e_fws
 
-The components, one variance for each term, are estimated by the method of moments from products of centred scores. With z_f the part of
-fact f's scores that a term is about (its mean; its means by wording or by seed less that; the rest), d the degrees of freedom of that part,
+The components, one variance for each term, are estimated by the method of moments from products of
+centred scores. With z_f the part of fact f's scores that a term is about (its mean; its means by
+wording or by seed less that; the rest), d the degrees of freedom of that part,
 
-    V = mean over pairs of different facts of |z_f - z_g|^2 / (2 d)      the mean square of facts, or of facts x term
-    B = mean over pairs of different facts of z_f . z_g / d              what a term has in all facts alike
+    V = mean over pairs of different facts of |z_f - z_g|^2 / (2 d)      the mean square of facts,
+    or of facts x term B = mean over pairs of different facts of z_f . z_g / d              what a
+    term has in all facts alike
 
     facts:wordings:seeds = V_ws                      wordings:seeds = B_ws
     facts:wordings = (V_w - V_ws) / S                wordings = (B_w - B_ws) / S
     facts:seeds    = (V_s - V_ws) / W                seeds    = (B_s - B_ws) / W
     facts          = (V_0 - V_w - V_s + V_ws) / (W S)
 
-for W wordings and S seeds. They equal the textbook's mean squares solved for the components, are unbiased, and may be below 0 where a
-component is small: that is reported as it is, since setting it to 0 would make them biased. With one wording (or seed) the terms with
-wordings (seeds) cannot be told from those without.
+for W wordings and S seeds. They equal the textbook's mean squares solved for the components, are
+unbiased, and may be below 0 where a component is small: that is reported as it is, since setting it
+to 0 would make them biased. With one wording (or seed) the terms with wordings (seeds) cannot be
+told from those without.
 
-Both means are over different facts only, so that a bootstrap of facts in which one comes twice does not count it as agreeing with itself; a
-bootstrap of mean squares would be biased by that (Brennan, chapter 6).
+Both means are over different facts only, so that a bootstrap of facts in which one comes twice does
+not count it as agreeing with itself; a bootstrap of mean squares would be biased by that (Brennan,
+chapter 6).
 """
 
 from __future__ import annotations
@@ -79,7 +84,8 @@ class Components:
     def parts(self) -> dict[str, Estimate]:
         """The variance of one figure, of one wording and one seed over n facts, by what it is from.
 
-        `facts`, `wordings`, `seeds`, and `interaction`: what wordings and seeds do together, and what they do to single facts.
+        `facts`, `wordings`, `seeds`, and `interaction`: what wordings and seeds do together, and
+        what they do to single facts.
         """
         together = [source for source in self.drawn if source.startswith("facts:")]
         within = [self.drawn[source] / self.n for source in together] + [
@@ -141,7 +147,8 @@ def components(scores: Cube, counts: Array) -> Components:
 def spread(draws: Float[np.ndarray, "several draws"], values: Array, n: int) -> Estimate:
     """The standard deviation of several figures, with its interval over facts.
 
-    It holds the figures' own noise too, so that it is above 0 where nothing but facts differs; `components` takes that off.
+    It holds the figures' own noise too, so that it is above 0 where nothing but facts differs;
+    `components` takes that off.
 
     Args:
         draws: The figures under one resample; NaN where one is undefined in a draw.

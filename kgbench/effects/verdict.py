@@ -132,7 +132,8 @@ def _ranked(curves: Mapping[str, Curve]) -> list[str]:
         ]
         if texts:
             clauses.append(
-                f"the best-ranked {plain_text(budget)} % of all weights × tokens carry {_and(texts)}"
+                f"the best-ranked {plain_text(budget)} % of all weights × tokens carry "
+                f"{_and(texts)}"
             )
     areas = [figure_text(curve.area) + f" on {name}" for name, curve in curves.items()]
     return [*clauses, f"the area under the recovery curve is {_and(areas)}"]
@@ -202,10 +203,19 @@ def _unsound(name: str, own: dict[str, Row], metric: str) -> str:
         return (
             f"on {name} nothing can be said: {reason_text(own['SFT'].sufficiency.undefined or '')}"
         )
-    numbers = f"{_number(pre)} before, {_number(sft)} after, a difference of {figure_text(gain)} over {gain.n} facts"
+    numbers = (
+        f"{_number(pre)} before, {_number(sft)} after, a difference of "
+        f"{figure_text(gain)} over {gain.n} facts"
+    )
     if own["SFT"].sufficiency.undefined is not None:
-        return f"on {name} recovery is undefined, since the donor by itself shows no gain that could be told from 0: {numbers}"
-    return f"on {name} finetuning added nothing, since the donor by itself is worse than the recipient: {numbers}"
+        return (
+            f"on {name} recovery is undefined, since the donor by itself shows no gain that "
+            f"could be told from 0: {numbers}"
+        )
+    return (
+        f"on {name} finetuning added nothing, since the donor by itself is worse than the "
+        f"recipient: {numbers}"
+    )
 
 
 def _with_interval(estimate: Estimate) -> str:

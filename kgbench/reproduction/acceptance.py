@@ -1,8 +1,8 @@
 """The positive control: what a pair shows of the paper's mechanism, criterion by criterion and training seed by training seed.
 
-Criteria are about mean top-5 hit rates over facts, each under one training seed, with bounds that were
-set before the pairs were built. A pair shows a criterion that is kept under all of its seeds but one;
-of a single seed, under that one.
+Criteria are about mean top-5 hit rates over facts, each under one training seed, with bounds that
+were set before the pairs were built. A pair shows a criterion that is kept under all of its seeds
+but one; of a single seed, under that one.
 """
 
 from __future__ import annotations

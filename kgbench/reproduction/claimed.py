@@ -54,8 +54,8 @@ class Term:
 def larger_term(claim: ClaimSpec, means: Mapping[str, float]) -> Term | None:
     """The term of a claim that recovers more.
 
-    Terms are the configurations that a claim names: `first`, `second` and `of`, but PRE. With m the mean
-    over facts (and training seeds) of the claim's metric on its prompt, a term recovers
+    Terms are the configurations that a claim names: `first`, `second` and `of`, but PRE. With m the
+    mean over facts (and training seeds) of the claim's metric on its prompt, a term recovers
     (m(term) - m(PRE)) / (m(SFT) - m(PRE)): 1 for SFT by definition. `share` is not taken off. What
     counts is the estimate and not its interval. Where it is less than LEAST, the claim is vacuous:
     neither held nor refuted, since it is about next to nothing.
@@ -152,8 +152,9 @@ def checked(
 ) -> list[Checked]:
     """All claims of a figure.
 
-    Differences are of recoveries: m(first) - m(second) over m(SFT) - m(PRE), by fact and seed; of ranks they are those of the
-    mean log rank, since a mean rank is that of a few facts; the paper has none of that.
+    Differences are of recoveries: m(first) - m(second) over m(SFT) - m(PRE), by fact and seed; of
+    ranks they are those of the mean log rank, since a mean rank is that of a few facts; the paper
+    has none of that.
 
     Args:
         figure: The figure.

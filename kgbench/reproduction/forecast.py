@@ -236,7 +236,10 @@ def _evaluation(
     )
     output_dir, device = where
     found = dry_run(stand_in, what.settings(output_dir, device), pairs)
-    work = f"{found.prompts} prompts × {found.configurations} configurations, {found.token_rows:,} token rows"
+    work = (
+        f"{found.prompts} prompts × {found.configurations} configurations, "
+        f"{found.token_rows:,} token rows"
+    )
     memory = found.weights_bytes + found.logits_bytes + found.activations_bytes
     return PartForecast(
         part,

@@ -198,9 +198,9 @@ class Ingredients:
     def identity(self, name: str) -> str:
         """SHA-256, in hexadecimal, of all that is chosen in an evaluation.
 
-        Recipient, trainings and their facts, suite and prompts: rows of the same identity need not be
-        computed again. Of a pair that is built here it is the identity of its build, of the shipped
-        one that of its weights.
+        Recipient, trainings and their facts, suite and prompts: rows of the same identity need not
+        be computed again. Of a pair that is built here it is the identity of its build, of the
+        shipped one that of its weights.
         """
         evaluation = self.page.evaluations[name]
         job, trainings = self.job(name), evaluation.trainings(self.tiny)

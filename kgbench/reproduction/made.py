@@ -195,7 +195,8 @@ def make(
 ) -> Measured:
     """Measure what figures rest on, seed by seed: the pair where it is not there, then donors and evaluations.
 
-    Whatever is interrupted goes on where it was: a training from its last checkpoint, an evaluation from its journal.
+    Whatever is interrupted goes on where it was: a training from its last checkpoint, an evaluation
+    from its journal.
 
     Args:
         figures: Their names.

@@ -1,7 +1,8 @@
 """What figures rest on: the per-fact rows of every training seed, and how they were made; one file for a pair.
 
-From the file every figure is computed again without a model. A row is one fact under one configuration on one prompt of one
-evaluation under one training seed; only what figures show is kept.
+From the file every figure is computed again without a model. A row is one fact under one
+configuration on one prompt of one evaluation under one training seed; only what figures show is
+kept.
 """
 
 from __future__ import annotations
@@ -247,7 +248,8 @@ def with_evaluation(measured: Measured | None, about: About, table: pa.Table) ->
         return Measured(about, table)
     if measured.about.model != about.model:
         raise InputError(
-            f"the rows that are there are of {measured.about.model}, not of {about.model}; give another folder with --report"
+            f"the rows that are there are of {measured.about.model}, not of {about.model}; give "
+            "another folder with --report"
         )
     ((seed, own),) = about.evaluations.items()
     (name,) = own
@@ -289,10 +291,12 @@ def read_measured(path: Path) -> Measured:
         about = About.model_validate_json((table.schema.metadata or {})[_ABOUT])
     except (OSError, pa.ArrowException, KeyError, ValidationError, json.JSONDecodeError) as error:
         raise DataError(
-            f"{path}: expected the {ROWS} that `kgbench reproduce` writes beside a report ({type(error).__name__})"
+            f"{path}: expected the {ROWS} that `kgbench reproduce` writes beside a report "
+            f"({type(error).__name__})"
         ) from error
     if table.schema.remove_metadata() != SCHEMA:
         raise DataError(
-            f"{path}: the columns are {table.column_names}, expected {SCHEMA.names} with their types"
+            f"{path}: the columns are {table.column_names}, expected {SCHEMA.names} with their "
+            "types"
         )
     return Measured(about, table.replace_schema_metadata(None))

@@ -234,11 +234,13 @@ class Page(Strict):
                     *BASELINES,
                 }:
                     raise ValueError(
-                        f"the claim {claim.says!r} is about {missing}, which {figure.rows} has no row of"
+                        f"the claim {claim.says!r} is about {missing}, which {figure.rows} has no "
+                        "row of"
                     )
                 if claim.second == "PRE" and {"le", "lt"} & set(claim.bounds) and not claim.of:
                     raise ValueError(
-                        f"the claim {claim.says!r} says that something is little, and not of what: give `of`"
+                        f"the claim {claim.says!r} says that something is little, and not of what: "
+                        "give `of`"
                     )
         return self
 

@@ -48,32 +48,47 @@ _WIDTHS = (24, 17, None, 12, None)
 """Columns of a claim and of what it means; intervals and models stay on their lines."""
 
 _ABOUT = (
-    "Built by `{command}`. {ours} The paper's figures (arXiv 2506.20746, v1, and the runs behind it) are those of its own four models "
-    "and have no intervals. They are no target: compare the claims. Every figure follows from the rows in `{rows}`: "
+    "Built by `{command}`. {ours} The paper's figures (arXiv 2506.20746, v1, and the runs behind "
+    "it) are those of its own four models "
+    "and have no intervals. They are no target: compare the claims. Every figure follows from the "
+    "rows in `{rows}`: "
     "`kgbench reproduce {what} --rows {rows}`."
 )
-_NOT_YET = "Not measured yet, of the seeds above: {left}. Figures of these evaluations are over fewer seeds, or not shown."
+_NOT_YET = (
+    "Not measured yet, of the seeds above: {left}. Figures of these evaluations are "
+    "over fewer seeds, or not shown."
+)
 _ONE_SEED = (
-    "Ours are means over facts with 95 % intervals, which are over facts: each donor was trained once, and another seed would give other "
+    "Ours are means over facts with 95 % intervals, which are over facts: each donor was trained "
+    "once, and another seed would give other "
     "figures."
 )
 _SEEDS = (
-    "Ours are means over facts and {n} training seeds ({seeds}), with 95 % intervals over both: they speak of the recipe, and not of these "
+    "Ours are means over facts and {n} training seeds ({seeds}), with 95 % intervals over both: "
+    "they speak of the recipe, and not of these "
     "{n} pairs alone. Margins over facts and over seeds are squared and added."
 )
 _CLAIMS = (
-    "A difference is one of recoveries, shares of what finetuning added, fact by fact. A claim holds where the whole interval keeps its "
-    f"bound, fails where none of it does, and is undecided otherwise. It is vacuous where the larger of its terms recovers less than "
-    f"{number_text(LEAST)}: then it is about next to nothing, whether it is kept or not. The paper's are differences of its top-5 rates; "
-    "(no) where they do not keep the bound, (?) where as many facts as it has, taken for independent, do not tell."
+    "A difference is one of recoveries, shares of what finetuning added, fact by fact. A claim "
+    "holds where the whole interval keeps its "
+    "bound, fails where none of it does, and is undecided otherwise. It is vacuous where the "
+    "larger of its terms recovers less than "
+    f"{number_text(LEAST)}: then it is about next to nothing, whether it is kept or not. The "
+    "paper's are differences of its top-5 rates; "
+    "(no) where they do not keep the bound, (?) where as many facts as it has, taken for "
+    "independent, do not tell."
 )
 _CONTROL = (
     "What a benchmark of methods rests on: whether the pair shows the mechanism that the paper "
     "describes. Bounds are on mean hit rates under each training seed; they were set before the "
-    "pairs were built. A criterion is shown where it is kept under all seeds but one, and under one "
+    "pairs were built. A criterion is shown where it is kept under all seeds but one, and under "
+    "one "
     "at least."
 )
-_ADDED = "Claims that the paper does not make, or gives no figures of. They are no part of the agreement."
+_ADDED = (
+    "Claims that the paper does not make, or gives no figures of. They are no part of the "
+    "agreement."
+)
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
@@ -207,7 +222,10 @@ def _doubts(made: Made) -> Iterator[str]:
 
 def _counted(claims: Sequence[tuple[str, Checked]]) -> str:
     found: Counter[str] = Counter(claim.outcome for _, claim in claims)
-    return f"{found['holds']} hold, {found['fails']} fail, {found['undecided']} are undecided, {found['vacuous']} vacuous"
+    return (
+        f"{found['holds']} hold, {found['fails']} fail, {found['undecided']} are undecided, "
+        f"{found['vacuous']} vacuous"
+    )
 
 
 def agreement_text(model: str, claims: Sequence[Checked]) -> str:
@@ -217,7 +235,8 @@ def agreement_text(model: str, claims: Sequence[Checked]) -> str:
         return f"The paper has no model of the family of {model}: agreement is not counted."
     found = agreement(claims, like)
     return (
-        f"Agreement with {like}: {found.agree} of {found.decided}, over those of its {found.claims} claims here that both sides decide, "
+        f"Agreement with {like}: {found.agree} of {found.decided}, over those of its "
+        f"{found.claims} claims here that both sides decide, "
         "neither undecided nor vacuous."
     )
 
@@ -261,7 +280,10 @@ def _asked(claim: Checked) -> str:
     bounds = " and ".join(
         f"{_SIGNS[op]} {number_text(bound)}" for op, bound in claim.claim.bounds.items()
     )
-    return f"{claim.claim.first} − {share}{claim.claim.second} {bounds}{' (log ranks)' if claim.metric == LOG_RANK else ''}"
+    return (
+        f"{claim.claim.first} − {share}{claim.claim.second} "
+        f"{bounds}{' (log ranks)' if claim.metric == LOG_RANK else ''}"
+    )
 
 
 def _difference(claim: Checked) -> str:
@@ -333,7 +355,8 @@ def _times(made: Sequence[Made]) -> Iterator[str]:
         for run in runs.values()
     )
     yield (
-        f"\n{duration_text(sum(seconds))} of training and evaluation in all, by the clock of the machine that they ran on: "
+        f"\n{duration_text(sum(seconds))} of training and evaluation in all, by the clock of the "
+        "machine that they ran on: "
         f"{'; '.join(origins)}."
     )
 

@@ -72,7 +72,10 @@ def _recipe(recipe: Mapping[str, Any]) -> str:
         plain_text(recipe[name])
         for name in ("epochs", "batch_size", "learning_rate", "weight_decay", "warmup_steps")
     )
-    return f"{epochs} epochs, batch size {batch}, rate {rate}, weight decay {decay}, {warmup} steps of warm-up"
+    return (
+        f"{epochs} epochs, batch size {batch}, rate {rate}, weight decay {decay}, {warmup} "
+        "steps of warm-up"
+    )
 
 
 def differing(made: Sequence[Made]) -> Iterator[str]:
@@ -97,7 +100,8 @@ def _by_head(made: Sequence[Made]) -> Iterator[str]:
     ]
     if kept:
         yield (
-            f"With the donor's head FE+LT does what the donor does ({'; '.join(kept)}): what it lacks there is the head, which a graft of "
+            f"With the donor's head FE+LT does what the donor does ({'; '.join(kept)}): what it "
+            "lacks there is the head, which a graft of "
             "tokens leaves the recipient's."
         )
 
@@ -125,7 +129,8 @@ def _rates(made: Made, like: str | None) -> Iterator[str]:
 def unlike(figure: str, claim: Checked, like: str | None = None) -> str | None:
     """How a claim is unlike the paper; None where it is not, or where that cannot be told.
 
-    It is held against the paper's model of the same family where that has figures, otherwise against most of its models that decide it.
+    It is held against the paper's model of the same family where that has figures, otherwise
+    against most of its models that decide it.
 
     Args:
         figure: The figure's name.
@@ -136,7 +141,10 @@ def unlike(figure: str, claim: Checked, like: str | None = None) -> str | None:
         return (
             f"{figure}, {claim.prompt}: nothing can be asked of it: {exact_text(claim.difference)}."
         )
-    about = f"{figure}, {claim.prompt}: “{claim.claim.says}” {claim.outcome} here, {figure_text(claim.difference)}"
+    about = (
+        f"{figure}, {claim.prompt}: “{claim.claim.says}” {claim.outcome} here, "
+        f"{figure_text(claim.difference)}"
+    )
     if not claim.in_paper:
         missing = "mean ranks but no mean log ranks" if claim.metric == LOG_RANK else "no figures"
         return f"{about}; the paper gives {missing}." if claim.outcome == "fails" else None

@@ -54,7 +54,8 @@ class RunFigures:
     def odds(self, prompt: str, configuration: str) -> float | None:
         """Log-odds of a configuration's recovery, in counts.
 
-        Counted are the facts that the donor answers and the recipient does not; None where there are none.
+        Counted are the facts that the donor answers and the recipient does not; None where there
+        are none.
         """
         gained = self.hits(prompt, "SFT") & ~self.hits(prompt, "PRE")
         if not gained.any():

@@ -32,9 +32,12 @@ _TONES = ("#0072B2", "#D55E00")
 _MAIN = "LT − FE"
 
 _QUESTION = (
-    "In some architectures the tokens of the first entity carry a finetuned fact (enrichment, FE), in "
-    "others the last token recalls it (LT). In the paper (arXiv 2506.20746) Gemma and Llama recall, "
-    "GPT-2 and Pythia much less so. Which feature of the architecture decides? This is the first stage "
+    "In some architectures the tokens of the first entity carry a finetuned fact (enrichment, FE), "
+    "in "
+    "others the last token recalls it (LT). In the paper (arXiv 2506.20746) Gemma and Llama "
+    "recall, "
+    "GPT-2 and Pythia much less so. Which feature of the architecture decides? This is the first "
+    "stage "
     "of a study of that question on small models of one code base whose features are switches."
 )
 _DESIGN = (
@@ -47,48 +50,65 @@ _DESIGN = (
     "among the cells of eight layers."
 )
 _LEFT_OUT = (
-    "Embeddings, positions, final norm and head are frozen in finetuning in every cell: no fact can be "
-    "written into them, and FE is enrichment by layers. Tied against untied embeddings is left to a "
-    "second stage, since input embeddings of their own had their effect by that way, and since three "
-    "of the paper's four models are tied, GPT-2 among them, so that tying does not separate those that "
+    "Embeddings, positions, final norm and head are frozen in finetuning in every cell: no fact "
+    "can be "
+    "written into them, and FE is enrichment by layers. Tied against untied embeddings is left to "
+    "a "
+    "second stage, since input embeddings of their own had their effect by that way, and since "
+    "three "
+    "of the paper's four models are tied, GPT-2 among them, so that tying does not separate those "
+    "that "
     "recall. All cells are tied."
 )
 _ALIKE = (
-    "Alike in all cells: no projection has a bias; {heads} heads with keys and values of their own; "
-    "rotary positions, where there are any, over the whole head; weights that begin normal with standard "
+    "Alike in all cells: no projection has a bias; {heads} heads with keys and values of their "
+    "own; "
+    "rotary positions, where there are any, over the whole head; weights that begin normal with "
+    "standard "
     "deviation .02. Weights inside the layers: {least:,} to {most:,}. Depth changes with width "
     "therefore: the effect of layers is one of 8 narrow against 4 wide ones."
 )
 _RECIPE = (
     "Pretraining in a world of actors ({lasting} movies in every round, {passing} in one round "
-    "each, biographies, articles; {rounds} rounds, rate {rate:g}), then finetuning of {facts} in both "
-    "directions and {wordings} wordings, none of which is an evaluation prompt ({ft_rounds} rounds, "
+    "each, biographies, articles; {rounds} rounds, rate {rate:g}), then finetuning of {facts} in "
+    "both "
+    "directions and {wordings} wordings, none of which is an evaluation prompt ({ft_rounds} "
+    "rounds, "
     "rate {ft_rate:g}). Another finetuning follows, {most} at most, while the donor is below its "
-    "criterion. All cells have the same recipe. It was chosen by one pilot at a seed that is none of "
+    "criterion. All cells have the same recipe. It was chosen by one pilot at a seed that is none "
+    "of "
     "these, by the criteria and FE+LT alone, before any run was measured."
 )
 _CRITERIA = (
-    "Criteria, stated beforehand: the donor answers {sft} of the facts on every prompt (top-5), the "
+    "Criteria, stated beforehand: the donor answers {sft} of the facts on every prompt (top-5), "
+    "the "
     "recipient {known} of the movies of pretraining on {prompt}. A run that falls short is marked "
     "and stays in; effects over the runs that do not are given too."
 )
 _OUTCOME = (
     "Outcome: log-odds of LT's recovery less those of FE's, in counts of the facts that the donor "
-    "answers and the recipient does not, half a count added on either side, the mean over {prompts}. "
-    "Above 0 a model recalls, below it enriches. An effect is the mean at + less that at −. The model "
+    "answers and the recipient does not, half a count added on either side, the mean over "
+    "{prompts}. "
+    "Above 0 a model recalls, below it enriches. An effect is the mean at + less that at −. The "
+    "model "
     "has a random deviation of each seed, shared by all cells, and independent error; the design "
-    "being balanced, Student's interval of an effect is exact. Intervals of effects are over training "
+    "being balanced, Student's interval of an effect is exact. Intervals of effects are over "
+    "training "
     "seeds, for these facts, this recipe and these sizes."
 )
 _RUNS = (
-    "Shares of hits: known (movies of pretraining, asked of the recipient), PRE (the recipient) and "
+    "Shares of hits: known (movies of pretraining, asked of the recipient), PRE (the recipient) "
+    "and "
     "SFT (the donor). Recoveries, the shares of what finetuning added: FE, LT, FE+LT and all other "
     "tokens. 95 % intervals are over the n facts. Steps: of pretraining + of finetuning.\n"
 )
 _READING = (
-    "FE+LT again, with the attention from LT to FE's tokens cut in one layer: the layer (the first is "
-    "0) whose cut costs most, with its interval over facts (percentiles of the resampled layer). Then "
-    "cut in all layers from one on: the last from which on that costs half of what cutting all costs is "
+    "FE+LT again, with the attention from LT to FE's tokens cut in one layer: the layer (the first "
+    "is "
+    "0) whose cut costs most, with its interval over facts (percentiles of the resampled layer). "
+    "Then "
+    "cut in all layers from one on: the last from which on that costs half of what cutting all "
+    "costs is "
     "where half has been read. Layers left are those after it."
 )
 
@@ -144,8 +164,10 @@ def _lines(found: Findings) -> Iterator[str]:
     yield "# Why do some architectures enrich and others recall?\n"
     yield f"{_QUESTION}\n"
     yield (
-        f"{len(found.runs)} of {len(study.runs)} runs are in. `kgbench reproduce study --report DIR` "
-        "makes those that are missing and goes on where it was interrupted; with `--runs 0` it writes "
+        f"{len(found.runs)} of {len(study.runs)} runs are in. `kgbench reproduce study --report "
+        "DIR` "
+        "makes those that are missing and goes on where it was interrupted; with `--runs 0` it "
+        "writes "
         "this page from the rows in `runs/`.\n"
     )
     yield "## What was found\n"
@@ -272,7 +294,8 @@ def _effects(found: Findings) -> Iterator[str]:
     yield from (f"Without an interval: {reason}.\n" for reason in undefined)
     if (spread := found.deviations(_MAIN)) is not None:
         yield (
-            f"Of {_MAIN}, the standard deviation between seeds is {number_text(spread[0])}, that of the error {number_text(spread[1])}.\n"
+            f"Of {_MAIN}, the standard deviation between seeds is {number_text(spread[0])}, that "
+            f"of the error {number_text(spread[1])}.\n"
         )
     parts = [found.effects(_MAIN, [prompt]) for prompt in found.study.prompts]
     heads = ["effect", *found.study.prompts]

@@ -1,7 +1,7 @@
 """One run of the study: pretrain, finetune what is inside the layers, and ask the pair.
 
-Between interruptions nothing but the run's folder is remembered: inside a stage training goes on from
-the last checkpoint, between stages from the last one finished.
+Between interruptions nothing but the run's folder is remembered: inside a stage training goes on
+from the last checkpoint, between stages from the last one finished.
 """
 
 from __future__ import annotations

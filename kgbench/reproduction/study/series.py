@@ -1,8 +1,8 @@
 """The runs of the study one after the other; what is finished is never done again.
 
-The rows of a finished run are one file in the study's folder. Weights and checkpoints are kept apart
-from them, under the user's data folder. Several processes may work on one study: each takes a run
-that no other is at.
+The rows of a finished run are one file in the study's folder. Weights and checkpoints are kept
+apart from them, under the user's data folder. Several processes may work on one study: each takes a
+run that no other is at.
 """
 
 from __future__ import annotations
