@@ -21,10 +21,10 @@ from kgbench.errors import DataError
 from kgbench.leaderboard.limits import FILES
 from kgbench.leaderboard.packs import pack
 from kgbench.leaderboard.sandbox import SANDBOX
-from kgbench.leaderboard.validate.across import Others
-from kgbench.leaderboard.validate.folders import Folder, folders_below
-from kgbench.leaderboard.validate.texts import read_json
-from kgbench.leaderboard.validate.validate import Checked, check_folder
+from kgbench.leaderboard.validate.board_checks import Others
+from kgbench.leaderboard.validate.documents import read_json
+from kgbench.leaderboard.validate.entry_files import EntryFiles, folders_below
+from kgbench.leaderboard.validate.validation import CheckedEntry, check_folder
 from kgbench.records import FACTS_SCHEMA, Identity
 from kgbench.records.fact_rows import STORED
 
@@ -44,9 +44,9 @@ def honest() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in entry.iterdir()}
 
 
-def checked(files: dict[str, bytes]) -> Checked:
+def checked(files: dict[str, bytes]) -> CheckedEntry:
     """The answer, without the net that catches what a check raises."""
-    folder = Folder("entry", files)
+    folder = EntryFiles("entry", files)
     folder.close()
     found = check_folder(folder, Others(), strict=True)
     for finding in found.findings:

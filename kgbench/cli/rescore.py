@@ -54,7 +54,7 @@ def command(
         )
     from kgbench.board.figures import changed_figures
     from kgbench.effects.rescored import rescored
-    from kgbench.leaderboard.validate.planted import judged_anew
+    from kgbench.leaderboard.validate.recomputation import judged_anew
 
     found = find_run(run, RESULTS)
     if in_place and found.pack is not None:

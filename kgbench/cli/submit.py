@@ -20,7 +20,7 @@ from kgbench.errors import InputError
 if TYPE_CHECKING:
     from kgbench.leaderboard.submission import Contract
     from kgbench.leaderboard.submit import Standing
-    from kgbench.leaderboard.validate import Checked, Finding
+    from kgbench.leaderboard.validate import CheckedEntry, Finding
     from kgbench.records import Record
 
 _ADVICE = {
@@ -189,7 +189,7 @@ def next_steps(names: Sequence[str], root: Path) -> list[str]:
 
 
 def _lines(
-    found: list[Checked],
+    found: list[CheckedEntry],
     shown: list[Standing],
     told: list[str],
     places: list[Path],
@@ -233,7 +233,7 @@ def _table(standing: Standing) -> str:
 
 
 def _answer(
-    found: list[Checked], shown: list[Standing], places: list[Path], steps: list[str]
+    found: list[CheckedEntry], shown: list[Standing], places: list[Path], steps: list[str]
 ) -> dict[str, Any]:
     entries = [
         {"id": entry.record.id, "folder": entry.folder}

@@ -11,7 +11,7 @@ import click
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
-    from kgbench.leaderboard.validate import Checked, Finding
+    from kgbench.leaderboard.validate import CheckedEntry, Finding
 
 SCHEMAS = ("record", "submission", "verification")
 
@@ -81,7 +81,7 @@ def _print_schema(name: str) -> int:
     return 0
 
 
-def _check(entries: Iterator[Checked], path: Path, strict: bool, as_json: bool) -> int:
+def _check(entries: Iterator[CheckedEntry], path: Path, strict: bool, as_json: bool) -> int:
     from kgbench.cli.output import echo_json
 
     found: list[Finding] = []

@@ -1,4 +1,4 @@
-"""Entries of the leaderboard: records with what was submitted beside them."""
+"""Entries of the leaderboard: records with their submission and verification."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Entry:
 
     @property
     def method(self) -> str:
-        """The method's name on the board; a run that was never submitted does not stand in the line of one that was."""
+        """The method's name on the board; a run that was never submitted has a line of its own."""
         return (
             self.submission.name
             if self.submission is not None
@@ -87,12 +87,12 @@ class Entry:
 
     @property
     def verified(self) -> bool:
-        """Whether all facts, or enough that nobody knew beforehand, were run again."""
+        """Whether all facts, or enough that were drawn after submission, were run again."""
         return self.verification is not None and self.verification.counts(self.record)
 
     @property
     def contract(self) -> Contract | None:
-        """The laws of localizers as whoever verified found them, otherwise as the submitter says; None where they were not tried."""
+        """Contract test results, of the verification or else the submission; None if not run."""
         parts = (self.verification, self.submission)
         return next(
             (part.contract for part in parts if part is not None and part.contract is not None),
@@ -158,7 +158,7 @@ def read_entries(results: Path) -> Iterator[Entry]:
     """All entries below a folder: those that are folders, by name, then those of each pack.
 
     Raises:
-        DataError: If one does not read; it says which.
+        DataError: If one does not read; the message names it.
     """
     yield from map(read_entry, loose_entries(results))
     for pack in packs_below(results):

@@ -52,7 +52,7 @@ UNPACKED = 200 * MB
 FILES_IN_PACK = 8000
 
 MEMORY = 32 * MB
-"""Bytes that unpacking may take beside what comes out; xz names its need in the head of a file."""
+"""Bytes that unpacking may take in addition to its output; an xz header states its need."""
 
 ROWS = 2_000_000
 """Per-fact rows of an entry."""

@@ -57,7 +57,7 @@ def pack(entries: Mapping[str, Files]) -> bytes:
 
 
 def _tar(entries: Mapping[str, Files]) -> bytes:
-    """All records, then all rows, and so on: what is alike stands together."""
+    """All records, then all rows, and so on: similar content is adjacent and compresses well."""
     parts = []
     for file in FILES:
         for name in sorted(entries):

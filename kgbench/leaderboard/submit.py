@@ -27,8 +27,8 @@ from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION
 from kgbench.leaderboard.model import Board, Line, Table
 from kgbench.leaderboard.packs import add
 from kgbench.leaderboard.submission import Contract, Submission
-from kgbench.leaderboard.validate import Checked, Finding, validate_folders
-from kgbench.leaderboard.validate.folders import folders_below
+from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_folders
+from kgbench.leaderboard.validate.entry_files import folders_below
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, StoredRecord
 from kgbench.records.fact_rows import write_facts
@@ -165,7 +165,7 @@ def packed(found: Sequence[Draft]) -> dict[str, dict[str, Mapping[str, bytes]]]:
         return _packs(loose_entries(stage))
 
 
-def checked(stage: Path, root: Path) -> list[Checked]:
+def checked(stage: Path, root: Path) -> list[CheckedEntry]:
     """The staged entries, checked as strictly as the board's own check does it, beside those that are there.
 
     Args:
@@ -178,7 +178,7 @@ def checked(stage: Path, root: Path) -> list[Checked]:
     return [_once(entry) if entry.folder in there else entry for entry in staged]
 
 
-def _once(entry: Checked) -> Checked:
+def _once(entry: CheckedEntry) -> CheckedEntry:
     """The entry, refused: what was submitted before is not replaced."""
     twice = Finding(
         f"{entry.folder}/{RECORD}",

@@ -7,7 +7,7 @@ from typing import Any
 
 from kgbench.leaderboard.site.cells import short
 from kgbench.leaderboard.site.links import DIGITS
-from kgbench.leaderboard.validate.planted import planted_sites
+from kgbench.leaderboard.validate.recomputation import planted_sites
 from kgbench.records import Record
 from kgbench.sites import COMPONENTS, OUTSIDE, SCORED_REGIONS, Site, parse_graft
 

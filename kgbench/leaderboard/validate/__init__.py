@@ -1,8 +1,8 @@
-"""Whether a result may stand on the board: every check that needs no model, and nothing that runs what was submitted."""
+"""Checks of results for the board: all that need no model; submitted code is never run."""
 
 from __future__ import annotations
 
-from kgbench.leaderboard.validate.findings import Finding
-from kgbench.leaderboard.validate.validate import Checked, validate, validate_folders
+from kgbench.leaderboard.validate.entry_files import Finding
+from kgbench.leaderboard.validate.validation import CheckedEntry, validate, validate_folders
 
-__all__ = ["Checked", "Finding", "validate", "validate_folders"]
+__all__ = ["CheckedEntry", "Finding", "validate", "validate_folders"]

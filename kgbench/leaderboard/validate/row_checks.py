@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kgbench.errors import KgbenchError
 from kgbench.leaderboard.hits import TOP
-from kgbench.leaderboard.validate.findings import Finding, shown
+from kgbench.leaderboard.validate.entry_files import Finding, shown
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record
 from kgbench.sites import BASELINES, parse_graft
@@ -31,7 +31,7 @@ _APART = 0.0105
 """Nats by which PRE and SFT may differ from what is known to three digits, as between machines."""
 
 _FLIPS = 0.01
-"""Share of hits of PRE and SFT that may differ, beside one, as near ties do between machines."""
+"""Share of hits of PRE and SFT, plus one hit, that may differ as near ties do between machines."""
 
 _MOST = 500
 """Configurations, and prompts."""
@@ -98,7 +98,7 @@ _LAWS = (
 
 
 def check_scores(table: pa.Table, at: str) -> list[Finding]:
-    """What no row may hold, and rows that stand twice; one finding per law, which names the first row.
+    """Laws of single rows, and repeated rows; one finding per law, which names the first row.
 
     Args:
         table: Per-fact rows, as stored.

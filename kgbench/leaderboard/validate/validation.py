@@ -14,39 +14,55 @@ from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.packs import inside_pack
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.submission import Submission, Verification
-from kgbench.leaderboard.validate.across import Others
-from kgbench.leaderboard.validate.findings import Finding, refusals, shown
-from kgbench.leaderboard.validate.folders import Folder, folders_below
-from kgbench.leaderboard.validate.identity import (
+from kgbench.leaderboard.validate.board_checks import Others
+from kgbench.leaderboard.validate.documents import read_part, read_record_json
+from kgbench.leaderboard.validate.entry_files import (
+    EntryFiles,
+    Finding,
+    folders_below,
+    refusals,
+    shown,
+)
+from kgbench.leaderboard.validate.known import own_facts
+from kgbench.leaderboard.validate.recomputation import (
+    check_figures,
+    check_planted,
+    check_sites,
+    shipped_sites,
+)
+from kgbench.leaderboard.validate.record_checks import (
+    check_cost,
     check_data,
     check_method,
     check_pair,
+    check_provenance,
+    check_ranking,
     check_suite,
     check_truth,
     dataset_of,
     pair_of,
 )
-from kgbench.leaderboard.validate.known import own_facts
-from kgbench.leaderboard.validate.planted import check_planted, check_sites, shipped_sites
-from kgbench.leaderboard.validate.plausible import check_cost, check_provenance, check_ranking
-from kgbench.leaderboard.validate.recomputed import check_figures
-from kgbench.leaderboard.validate.rows import (
+from kgbench.leaderboard.validate.row_checks import (
     check_answers,
     check_configurations,
     check_rows,
     check_scores,
 )
-from kgbench.leaderboard.validate.schema import read_part, read_record
-from kgbench.leaderboard.validate.sealed import check_hashes, check_place, check_written
-from kgbench.leaderboard.validate.submitted import check_submission, check_verification
+from kgbench.leaderboard.validate.submission_checks import (
+    check_hashes,
+    check_place,
+    check_submission,
+    check_verification,
+    check_written,
+)
 from kgbench.records import FACTS_SCHEMA, Record
 from kgbench.records.fact_rows import STORED
 
-__all__ = ["Checked", "check_files", "check_folder", "validate", "validate_folders"]
+__all__ = ["CheckedEntry", "check_files", "check_folder", "validate", "validate_folders"]
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedEntry:
     """One entry, as far as it reads, and what was found in it."""
 
     folder: str
@@ -63,7 +79,7 @@ class Checked:
 
 def validate(
     path: Path, strict: bool = False, beside: Path | None = None, withdrawn: Collection[str] = ()
-) -> Iterator[Checked]:
+) -> Iterator[CheckedEntry]:
     """Check an entry, a pack or a folder of entries, one entry after the other.
 
     With `strict` and `beside`, a folder of entries is taken for the whole board as it is to be:
@@ -86,13 +102,13 @@ def validate(
 
 
 def validate_folders(
-    folders: Iterable[Folder],
+    folders: Iterable[EntryFiles],
     strict: bool,
     beside: Path | None = None,
     withdrawn: Collection[str] = (),
     whole: bool = False,
-) -> Iterator[Checked]:
-    """Check entries, each by itself and beside those before it; arguments as of `validate`.
+) -> Iterator[CheckedEntry]:
+    """Check entries, each alone and against those before it; arguments as of `validate`.
 
     Args:
         folders: The entries.
@@ -121,10 +137,10 @@ def validate_folders(
     for name in left if whole else ():
         expected = f"every entry of the board, or --withdraw {name} by those who keep it"
         gone = Finding(name, "entry", "it is on the board, and gone here", expected)
-        yield Checked(name, (gone,))
+        yield CheckedEntry(name, (gone,))
 
 
-def _seen(folder: Folder, others: Others, withdrawn: Collection[str]) -> set[str]:
+def _seen(folder: EntryFiles, others: Others, withdrawn: Collection[str]) -> set[str]:
     """Add an entry of the board to the others, unless it is withdrawn.
 
     Returns:
@@ -134,24 +150,24 @@ def _seen(folder: Folder, others: Others, withdrawn: Collection[str]) -> set[str
     names = {folder.name, *([read.submission.name] if read.submission else ())}
     if names.isdisjoint(withdrawn):
         assert others.board is not None
-        others.board[folder.name] = Folder(folder.name, folder.hashes())
+        others.board[folder.name] = EntryFiles(folder.name, folder.hashes())
         if read.accepted and read.record is not None:
             others.compare(folder.name, read.record, read.table, read.submission)
     return names
 
 
-def _guarded(folder: Folder, others: Others, strict: bool) -> Checked:
+def _guarded(folder: EntryFiles, others: Others, strict: bool) -> CheckedEntry:
     """A check that fails itself must not pass for one that found nothing, nor end in a traceback."""
     try:
         return check_folder(folder, others, strict)
     except (
         Exception
-    ) as error:  # whatever a stranger's bytes make of the checks is a finding, not a crash
+    ) as error:  # whatever untrusted bytes make of the checks is a finding, not a crash
         wrong = f"it cannot be checked ({type(error).__name__}: {shown(str(error))})"
-        return Checked(folder.name, (*folder.findings, Finding(folder.name, "content", wrong)))
+        return CheckedEntry(folder.name, (*folder.findings, Finding(folder.name, "content", wrong)))
 
 
-def check_folder(folder: Folder, others: Others, strict: bool) -> Checked:
+def check_folder(folder: EntryFiles, others: Others, strict: bool) -> CheckedEntry:
     """Check one entry.
 
     Args:
@@ -175,18 +191,18 @@ def check_folder(folder: Folder, others: Others, strict: bool) -> Checked:
     return replace(read, findings=tuple(findings))
 
 
-def check_files(folder: Folder, strict: bool) -> Checked:
+def check_files(folder: EntryFiles, strict: bool) -> CheckedEntry:
     """Read the files of an entry, each checked by itself, and those that go with the record."""
     findings = list(folder.findings)
     record = table = None
     if RECORD in folder.files:
-        record, found = read_record(folder.files[RECORD], folder.at(RECORD))
+        record, found = read_record_json(folder.files[RECORD], folder.at(RECORD))
         findings += found
     if FACTS in folder.files:
         table, found = _table(folder.files[FACTS], folder.at(FACTS))
         findings += found
     submission, found = _beside(folder, record, strict)
-    return Checked(folder.name, (*findings, *found), record, table, submission)
+    return CheckedEntry(folder.name, (*findings, *found), record, table, submission)
 
 
 def _table(data: bytes, at: str) -> tuple[pa.Table | None, list[Finding]]:
@@ -200,7 +216,7 @@ def _table(data: bytes, at: str) -> tuple[pa.Table | None, list[Finding]]:
 
 
 def _beside(
-    folder: Folder, record: Record | None, strict: bool
+    folder: EntryFiles, record: Record | None, strict: bool
 ) -> tuple[Submission | None, list[Finding]]:
     """The smaller files of an entry."""
     findings: list[Finding] = []
@@ -245,7 +261,7 @@ def _beside(
 
 
 def _of_record(record: Record, at: str, strict: bool) -> Iterator[Finding]:
-    """What a record says by itself."""
+    """Checks of a record alone."""
     found = list(check_configurations(record, at))
     yield from found
     if refusals(found):
@@ -263,7 +279,7 @@ def _of_record(record: Record, at: str, strict: bool) -> Iterator[Finding]:
             yield Finding(at, "metric", f"ratios are of {shown(record.metric)}", expected)
 
 
-def _of_both(record: Record, table: pa.Table, folder: Folder, sound: bool) -> Iterator[Finding]:
+def _of_both(record: Record, table: pa.Table, folder: EntryFiles, sound: bool) -> Iterator[Finding]:
     """A record against its per-fact rows; figures are made anew where all else is sound, since they would follow from what is not."""
     at = folder.at(RECORD)
     dataset = dataset_of(record)

@@ -1,4 +1,4 @@
-"""What goes with a record: who says it, of which code, and who ran it again."""
+"""Submission and verification against the record: names, code, hashes, and the place in a pack."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from hashlib import sha256
 from math import ceil
 
 from kgbench.effects.repeated import TIES, TOLERANCES
+from kgbench.leaderboard.entries import entry_name, pack_name, suites_of
 from kgbench.leaderboard.limits import FACTS, RECORD
 from kgbench.leaderboard.submission import SAMPLE, Submission, Verification
-from kgbench.leaderboard.validate.findings import Finding, shown
+from kgbench.leaderboard.validate.entry_files import EntryFiles, Finding, shown
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, canonical_json
 
 __all__ = [
     "base_name",
+    "check_hashes",
+    "check_place",
     "check_submission",
     "check_verification",
+    "check_written",
     "method_key",
     "origin",
     "skeleton",
@@ -32,14 +36,14 @@ _LOOKALIKES = str.maketrans("01234578!|$@", "olzeastbllsa", " ._+=,()-")
 """What is read as a letter, and the marks between words, which are left out."""
 
 _CLAIMS = ("verified", "published", "reported", "yours", "official", "baseline", "privileged")
-"""Words that the board itself says of entries."""
+"""Words that the board itself uses of entries."""
 
 
 def check_submission(record: Record, submission: Submission, at: str) -> Iterator[Finding]:
     """The submission goes with the record, and its name and code with the method.
 
     Args:
-        record: The record beside it.
+        record: The record of the entry.
         submission: The submission.
         at: How findings name the file.
     """
@@ -76,8 +80,10 @@ def check_submission(record: Record, submission: Submission, at: str) -> Iterato
             f"kgbench does not hold {shown(method.name)}",
             "URL@COMMIT or PACKAGE==VERSION of the method's own code",
         )
-    if builtin is None and (told := _told(record)):
-        wrong = f"the method is told where the facts were planted, by its parameter {shown(told)}"
+    if builtin is None and (parameter := _truth_parameter(record)):
+        wrong = (
+            f"the method is told where the facts were planted, by its parameter {shown(parameter)}"
+        )
         yield Finding(
             at,
             "name",
@@ -110,7 +116,7 @@ def _check_name(record: Record, name: str, at: str) -> Iterator[Finding]:
         yield Finding(at, "name", f"{shown(name)} has brackets", "brackets for arguments only")
 
 
-def _told(record: Record) -> str | None:
+def _truth_parameter(record: Record) -> str | None:
     """The parameter by which a method knows the truth."""
     truth, parameters = record.identity.truth, record.identity.localizer.parameters
     secrets = (
@@ -134,7 +140,7 @@ def check_verification(
     """The verification is of these very files, and its sample agreed within the usual tolerance.
 
     Args:
-        record: The record beside it.
+        record: The record of the entry.
         verification: The verification.
         files: The files of the entry.
         at: How findings name the file.
@@ -143,9 +149,9 @@ def check_verification(
     if own.record != record.id:
         yield Finding(at, "record", f"{shown(own.record)} is not the record beside it", record.id)
     for field, name in (("record_hash", RECORD), ("facts_hash", FACTS)):
-        told, found = getattr(own, field), sha256(files.get(name, b"")).hexdigest()
-        if told not in (found, None):
-            yield Finding(at, field, f"{shown(told)} is not the hash of {name}", found)
+        stated, found = getattr(own, field), sha256(files.get(name, b"")).hexdigest()
+        if stated not in (found, None):
+            yield Finding(at, field, f"{shown(stated)} is not the hash of {name}", found)
     allowed = TOLERANCES.get(what.dtype, 0.0)
     if own.tolerance > allowed:
         expected = f"at most {allowed} nats for {shown(what.dtype)}"
@@ -197,7 +203,7 @@ def origin(code: str) -> str:
 
 
 def method_key(record: Record) -> tuple[object, ...]:
-    """What one name on the board stands for: a method and its parameters, but for seeds and what it is told of a plant."""
+    """What a name on the board denotes: method and parameters, without seeds and ground truth."""
     method = record.identity.localizer
     version = " ".join(part for part in method.version.split(" ") if part != "scan")
     kept = {
@@ -206,3 +212,65 @@ def method_key(record: Record) -> tuple[object, ...]:
         if key not in ("seed", "truth", "graded")
     }
     return method.name, version, canonical_json(kept)
+
+
+# --------------------------------------------------------------------------------- bytes and place
+
+
+def check_written(part: Submission | Verification, data: bytes, at: str) -> Iterator[Finding]:
+    """A smaller file is as kgbench writes it.
+
+    Args:
+        part: The content of the file.
+        data: Its bytes.
+        at: How findings name it.
+    """
+    if data != part.to_json().encode():
+        yield Finding(
+            at,
+            "content",
+            "it is not as kgbench writes it",
+            "the file as kgbench submit or kgbench verify wrote it",
+        )
+
+
+def check_hashes(submission: Submission, files: Mapping[str, bytes], at: str) -> Iterator[Finding]:
+    """The record and its rows have the hashes that the submission states.
+
+    Args:
+        submission: The submission.
+        files: The files of the entry.
+        at: How findings name submission.json.
+    """
+    for name in (RECORD, FACTS):
+        stated = submission.files.get(name)
+        if name in files and stated != (found := sha256(files[name]).hexdigest()):
+            wrong = (
+                "its hash is missing"
+                if stated is None
+                else f"{shown(stated)} is not the hash of {name}, which was changed afterwards"
+            )
+            yield Finding(at, f"files.{name}", wrong, found)
+    for name in sorted(set(submission.files) - {RECORD, FACTS}):
+        yield Finding(
+            at, f"files.{shown(name)}", "it is no file of a result", f"{RECORD} and {FACTS}"
+        )
+
+
+def check_place(
+    folder: EntryFiles, record: Record, submission: Submission | None
+) -> Iterator[Finding]:
+    """A packed entry is in the pack of its method and board, under its own name.
+
+    Args:
+        folder: The entry.
+        record: Its record.
+        submission: What goes with it.
+    """
+    if folder.pack is None or submission is None or not suites_of(record):
+        return
+    found = "/".join(folder.pack.absolute().parts[-2:])
+    if found != (expected := pack_name(record, submission.name)):
+        yield Finding(folder.name, "pack", f"it is in {shown(found)}", expected)
+    if folder.name != (expected := entry_name(record, submission.name)):
+        yield Finding(folder.name, "name", "it is not the entry's", expected)

@@ -1,4 +1,4 @@
-"""Entries as they lie on a disk, in folders or packed, read without following a link."""
+"""The files of entries, in folders or packs, read without following a link; and findings."""
 
 from __future__ import annotations
 
@@ -9,41 +9,95 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.leaderboard import limits
 from kgbench.leaderboard.entries import BOARDS
 from kgbench.leaderboard.limits import FILES, RECORD
 from kgbench.leaderboard.packs import NAME, SUFFIX, inside_pack, unpack
-from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.records import SEAL
 
 __all__ = [
     "NEEDED",
     "PICTURE",
-    "Folder",
+    "EntryFiles",
+    "Finding",
     "folder_name",
     "folders_below",
     "foreign_file",
+    "refusals",
+    "shown",
     "too_large",
 ]
+
+# ---------------------------------------------------------------------------------------- findings
+
+
+_LONGEST = 80
+"""Characters of a submitter's own text that a finding repeats."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a check found."""
+
+    file: str
+    """Folder and name of the file, or the folder."""
+    field: str
+    """Field of a JSON file, column of the per-fact rows, or what about the file."""
+    wrong: str
+    expected: str = ""
+    refuses: bool = True
+    """Whether the result is refused for it; otherwise it is a remark."""
+
+    def __str__(self) -> str:
+        expected = f"; expected {self.expected}" if self.expected else ""
+        return (
+            f"{'' if self.refuses else 'note: '}{self.file}: {self.field}: {self.wrong}{expected}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        found = {
+            "file": self.file,
+            "field": self.field,
+            "wrong": self.wrong,
+            "expected": self.expected or None,
+        }
+        return {**found, "kind": "refusal" if self.refuses else "note"}
+
+
+def refusals(findings: list[Finding]) -> list[Finding]:
+    """Those for which a result is refused."""
+    return [finding for finding in findings if finding.refuses]
+
+
+def shown(value: object) -> str:
+    """A submitter's value as it can be printed anywhere: escaped, and cut where it is long."""
+    text = ascii(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+# ------------------------------------------------------------------------------------------- files
+
 
 NEEDED = FILES[:2]
 """Files without which there is no entry."""
 
 OWN = re.compile(rf"(chart|curve|map)(-[\w.-]+)?\.(png|svg)|{re.escape(SEAL)}")
-"""What kgbench itself writes beside a run's record, and an entry does not hold: its pictures, and the seal."""
+"""Files that kgbench writes next to a run's record and an entry lacks: pictures and the seal."""
 
 PICTURE = re.compile(r"[\w.-]+\.(png|svg)")
-"""What may lie in a run's own folder beside that."""
+"""Other files that a run's own folder may hold."""
 
 RESULTS = "results"
 """The folder of a leaderboard that holds the entries."""
 
 
 @dataclass
-class Folder:
-    """The files of one entry, and what was found in taking them up."""
+class EntryFiles:
+    """The files of one entry, and the findings of reading them."""
 
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
@@ -83,13 +137,13 @@ class Folder:
             )
 
 
-def folders_below(path: Path, strict: bool) -> Iterator[Folder]:
+def folders_below(path: Path, strict: bool) -> Iterator[EntryFiles]:
     """The entry that a path is, or those in it, by name.
 
     Args:
         path: A folder with a record, its `record.json`, a pack, alone or with the name of an entry
             after it, a folder of such folders and packs, or a leaderboard's.
-        strict: Whether files beside the known ones are refused, also a run's own pictures.
+        strict: Whether files other than the known ones are refused, also a run's own pictures.
 
     Raises:
         InputError: There is no such path, or nothing in it is an entry.
@@ -126,9 +180,9 @@ def _passed_over(item: os.DirEntry[str], strict: bool) -> bool:
     return item.name == ".gitkeep" or (item.name.startswith(".") and not strict)
 
 
-def _below(item: os.DirEntry[str], strict: bool) -> Iterator[Folder]:
+def _below(item: os.DirEntry[str], strict: bool) -> Iterator[EntryFiles]:
     """The entries of a folder's item: itself, those of a pack, or those of a board's packs."""
-    folder, path = Folder(folder_name(item.name)), Path(item.path)
+    folder, path = EntryFiles(folder_name(item.name)), Path(item.path)
     if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False):
         yield from _packed(path)
         return
@@ -154,20 +208,20 @@ def _below(item: os.DirEntry[str], strict: bool) -> Iterator[Folder]:
     yield folder
 
 
-def _of_board(item: os.DirEntry[str]) -> Iterator[Folder]:
+def _of_board(item: os.DirEntry[str]) -> Iterator[EntryFiles]:
     """The entries of an item of a board's folder, which holds packs alone."""
     if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False):
         yield from _packed(Path(item.path))
         return
-    folder = Folder(folder_name(item.name))
+    folder = EntryFiles(folder_name(item.name))
     what = "it is a symbolic link" if item.is_symlink() else "it is no pack"
     folder.findings.append(Finding(folder.name, "kind", what, f"packs, METHOD{SUFFIX}"))
     yield folder
 
 
-def _packed(path: Path) -> list[Folder]:
+def _packed(path: Path) -> list[EntryFiles]:
     """The entries of a pack; where it does not read, one folder that holds the finding."""
-    whole = Folder(folder_name(path.name))
+    whole = EntryFiles(folder_name(path.name))
     try:
         content = _content(path, limits.PACK)
         if len(content) > limits.PACK:
@@ -178,13 +232,13 @@ def _packed(path: Path) -> list[Folder]:
         expected = "a pack as kgbench submit or kgbench leaderboard pack writes it"
         whole.findings.append(Finding(whole.name, "pack", str(wrong), expected))
         return [whole]
-    folders = [Folder(name, files, pack=path) for name, files in entries.items()]
+    folders = [EntryFiles(name, files, pack=path) for name, files in entries.items()]
     for folder in folders:
         folder.close()
     return folders
 
 
-def _named(pack: Path, name: str) -> list[Folder]:
+def _named(pack: Path, name: str) -> list[EntryFiles]:
     """The entries of a pack, or the one of a name.
 
     Raises:
@@ -199,8 +253,8 @@ def _named(pack: Path, name: str) -> list[Folder]:
     return named
 
 
-def _folder(path: Path, name: str, strict: bool) -> Folder:
-    folder = Folder(folder_name(name))
+def _folder(path: Path, name: str, strict: bool) -> EntryFiles:
+    folder = EntryFiles(folder_name(name))
     for item in sorted(os.scandir(path), key=lambda item: item.name):
         if item.name in FILES:
             _take_up(Path(item.path), folder)
@@ -210,8 +264,8 @@ def _folder(path: Path, name: str, strict: bool) -> Folder:
     return folder
 
 
-def _take_up(path: Path, folder: Folder) -> None:
-    """Read a file into its folder, or say why not."""
+def _take_up(path: Path, folder: EntryFiles) -> None:
+    """Read a file into its folder, or add the reason to its findings."""
     try:
         folder.files[path.name] = _content(path, limits.FILE[path.name])
     except DataError as error:
@@ -257,13 +311,13 @@ def _content(path: Path, most: int) -> bytes:
         return file.read(most + 1)
 
 
-def too_large(folder: Folder, name: str) -> Finding:
+def too_large(folder: EntryFiles, name: str) -> Finding:
     """That a file is larger than allowed."""
     return Finding(folder.at(name), "size", "it is too large", f"at most {limits.FILE[name]} bytes")
 
 
-def foreign_file(folder: Folder, name: str, strict: bool) -> list[Finding]:
-    """That a file is none of an entry's; nothing of what kgbench wrote beside a run, unless `strict`."""
+def foreign_file(folder: EntryFiles, name: str, strict: bool) -> list[Finding]:
+    """A file that is none of an entry's; unless `strict`, kgbench's own files of a run may be there."""
     if not strict and OWN.fullmatch(name):
         return []
     refuses = strict or not PICTURE.fullmatch(name)

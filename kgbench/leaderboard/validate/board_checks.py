@@ -1,4 +1,4 @@
-"""Entries beside each other.
+"""Entries compared with each other.
 
 No result twice, one run of a method on a cell, one method and one origin of code under a name, and
 the same answers of the same models.
@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 from kgbench.leaderboard.entries import suites_of
 from kgbench.leaderboard.limits import FILES, RECORD, VERIFICATION
 from kgbench.leaderboard.submission import Submission
-from kgbench.leaderboard.validate.findings import Finding, shown
-from kgbench.leaderboard.validate.folders import Folder
+from kgbench.leaderboard.validate.entry_files import EntryFiles, Finding, shown
 from kgbench.leaderboard.validate.known import known
-from kgbench.leaderboard.validate.submitted import base_name, method_key, origin, skeleton
+from kgbench.leaderboard.validate.submission_checks import base_name, method_key, origin, skeleton
 from kgbench.records import Record
 from kgbench.sites import BASELINES
 
@@ -55,10 +54,10 @@ class Others:
     """Folder by method, suite, prompt, models, facts and seed."""
     answers: dict[Cell, tuple[pa.Table, str]] = field(default_factory=dict)
     """Rows of PRE and SFT, and their folder."""
-    board: dict[str, Folder] | None = None
+    board: dict[str, EntryFiles] | None = None
     """Entries on the board, their bytes as hashes; None where there is no board to compare with."""
 
-    def replaced(self, folder: Folder) -> list[Finding]:
+    def replaced(self, folder: EntryFiles) -> list[Finding]:
         """Changes of an entry that is on the board, and verifications that are not.
 
         Args:
@@ -86,7 +85,7 @@ class Others:
                 findings.append(Finding(folder.at(name), "file", wrong, expected))
         return findings
 
-    def outdated(self, folder: Folder, record: Record) -> list[Finding]:
+    def outdated(self, folder: EntryFiles, record: Record) -> list[Finding]:
         """Whether a new entry counts ties for the method; those that are on the board already stay, and are marked there."""
         if (
             self.board is None
@@ -107,7 +106,7 @@ class Others:
     def compare(
         self, folder: str, record: Record, table: pa.Table | None, submission: Submission | None
     ) -> list[Finding]:
-        """Findings on an entry beside those before; it then is one of them.
+        """Findings on an entry compared with earlier ones, to which it is added.
 
         Args:
             folder: Its name.

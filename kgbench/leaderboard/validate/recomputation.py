@@ -1,0 +1,276 @@
+"""Figures recomputed from per-fact rows, and ground-truth figures from the map and the plant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from math import isclose
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kgbench.effects import Ground, against_truth, pathways_of, rescored, with_clause
+from kgbench.estimate import Estimate
+from kgbench.leaderboard.validate.entry_files import Finding, shown
+from kgbench.leaderboard.validate.known import KnownPair
+from kgbench.leaderboard.validate.record_checks import pair_of
+from kgbench.models import catalog
+from kgbench.numbers import same_sentence
+from kgbench.records import Record, facts_table
+from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
+from kgbench.sites.configurations import BEST, canonical
+
+__all__ = [
+    "check_figures",
+    "check_planted",
+    "check_sites",
+    "json_differences",
+    "judged_anew",
+    "planted_sites",
+    "shipped_sites",
+]
+
+# ----------------------------------------------------------------------------------------- figures
+
+
+_FIGURES = ("metric", "rows", "synergy", "baselines", "curve", "planted", "verdict")
+"""Fields of a record that follow from its rows."""
+
+_RELATIVE, _ABSOLUTE = 2e-5, 1e-6
+"""Figures are stored to six digits; a bootstrap on another machine may differ in the last."""
+
+_MOST = 5
+"""Fields that are named of one record."""
+
+
+def check_figures(record: Record, table: pa.Table, at: str) -> list[Finding]:
+    """All figures against those that the rows give; figures that need models are not among them.
+
+    Args:
+        record: A record whose rows are complete.
+        table: Its per-fact rows.
+        at: How findings name the record's file.
+    """
+    try:
+        anew = rescored(record, facts_table(_whole(table)))
+    except Exception as error:  # untrusted rows can raise any error
+        return [
+            Finding(
+                at,
+                "rows",
+                f"no figures can be made of its per-fact rows ({type(error).__name__}: {shown(str(error))})",
+            )
+        ]
+    pairs = ((name, getattr(record, name), getattr(anew, name)) for name in _FIGURES)
+    apart = (
+        found
+        for name, own, made in pairs
+        if name != "verdict" or not same_sentence(own, made)
+        for found in json_differences(_plain(own), _plain(made), name)
+    )
+    return [
+        Finding(at, field, f"it is {shown(own)}", f"{shown(made)}, as the per-fact rows give")
+        for field, own, made in islice(apart, _MOST)
+    ]
+
+
+def _whole(table: pa.Table) -> pa.Table:
+    """The rows with the probability, which files need not hold."""
+    if "prob" in table.column_names:
+        return table
+    return table.append_column("prob", pa.array(np.exp(table["logprob"].to_numpy())))
+
+
+def _plain(value: Any) -> Any:
+    """Models as mappings."""
+    if isinstance(value, tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, Estimate):
+        return asdict(value)
+    return value.model_dump() if hasattr(value, "model_dump") else value
+
+
+def json_differences(own: Any, made: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
+    """Places where two JSON values differ by more than rounding, and both values.
+
+    Args:
+        own: One value.
+        made: The other.
+        where: Their field.
+    """
+    if isinstance(own, Mapping) and isinstance(made, Mapping):
+        for key in dict.fromkeys([*own, *made]):
+            yield from json_differences(
+                own.get(key),
+                made.get(key),
+                f"{where}.{key if str(key).isidentifier() else shown(key)}",
+            )
+    elif (
+        isinstance(own, Sequence)
+        and isinstance(made, Sequence)
+        and not isinstance(own, str)
+        and not isinstance(made, str)
+    ):
+        if len(own) != len(made):
+            yield where, f"{len(own)} of them", f"{len(made)} of them"
+        for index, (one, other) in enumerate(zip(own, made, strict=False)):
+            yield from json_differences(one, other, f"{where}[{index}]")
+    elif not _same(own, made):
+        yield where, own, made
+
+
+def _same(own: Any, made: Any) -> bool:
+    if isinstance(own, str) and isinstance(made, str):
+        return _listed(own) == _listed(made)
+    if (
+        isinstance(own, bool)
+        or isinstance(made, bool)
+        or not (isinstance(own, int | float) and isinstance(made, int | float))
+    ):
+        return type(own) is type(made) and own == made
+    return (
+        own == made
+        if isinstance(made, int)
+        else isclose(own, made, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+    )
+
+
+def _listed(text: str) -> list[str]:
+    """A sentence without what joins its lists, which was `and` throughout at first and is a comma now: `A, B and C`."""
+    return re.split(r" and |, ", text)
+
+
+# ------------------------------------------------------------------------------------ ground truth
+
+
+def shipped_sites(pair: KnownPair, prompts: Collection[str]) -> tuple[Site, ...] | None:
+    """All sites of a shipped pair on some built-in prompts of its own facts; None where one of them is not known."""
+    if any(prompt not in pair.regions for prompt in prompts):
+        return None
+    present = {region for prompt in prompts for region in pair.regions[prompt]}
+    regions = [region for region in SCORED_REGIONS if region in present]
+    return tuple(
+        Site(layer, component, region) for layer, component in pair.places for region in regions
+    )
+
+
+def planted_sites(sites: Collection[Site], graft: Graft, n_layers: int) -> frozenset[Site]:
+    """The sites that a graft gives a donor's weights at all of their tokens.
+
+    Regions in which tokens are scored share no token, so that a prompt with one token in each
+    represents all prompts; a region within a scored one, as P within LT where the preposition
+    comes last, is taken for that one.
+
+    Args:
+        sites: All sites.
+        graft: The graft.
+        n_layers: Layers of the model.
+    """
+    cells = [region for region in SCORED_REGIONS if any(site.region == region for site in sites)]
+    tokens = {
+        region: [cells.index(region if region in cells else "LT")]
+        for region in SCORED_REGIONS[:-1]
+        if region in cells or region == "P"
+    }
+    found: set[Site] = set()
+    for term in graft.terms:
+        inside = {cells[token] for token in term.positions.tokens(tokens, len(cells))}
+        places = set(term.sites(n_layers))
+        named = {
+            site
+            for site in sites
+            if site.region in inside and (site.layer, site.component) in places
+        }
+        found = found - named if term.donor == RECIPIENT else found | named
+    return frozenset(found)
+
+
+def check_sites(record: Record, sites: Collection[Site], at: str) -> Iterator[Finding]:
+    """The map has a score for every site of the pair, and no others."""
+    if record.scores is None:
+        return
+    have = {Site(score.layer, score.component, score.region) for score in record.scores}
+    if missing := sorted(set(sites) - have, key=str):
+        yield Finding(
+            at,
+            "scores",
+            f"{len(missing)} sites were removed, such as {_named(missing[0])}",
+            f"all {len(sites)} of the pair",
+        )
+    if added := sorted(have - set(sites), key=str):
+        yield Finding(
+            at,
+            "scores",
+            f"{len(added)} sites are none of the pair's, such as {_named(added[0])}",
+            f"the {len(sites)} of the pair",
+        )
+
+
+def _named(site: Site) -> str:
+    return f"{site.region}:{site.component}" + ("" if site.layer is None else f"@{site.layer}")
+
+
+def judged_anew(record: Record) -> Record:
+    """The record with its ground-truth figures recomputed, where its plant is a shipped one."""
+    pair = pair_of(record)
+    sites = shipped_sites(pair, record.identity.prompts) if pair is not None else None
+    if record.planted is None or pair is None or sites is None:
+        return record
+    return with_clause(
+        record.model_copy(
+            update={"planted": record.planted.model_copy(update=_judged(record, pair, sites))}
+        )
+    )
+
+
+def check_planted(
+    record: Record, pair: KnownPair, sites: Collection[Site], at: str
+) -> Iterator[Finding]:
+    """Every figure of the comparison with the truth that does not come from per-fact rows.
+
+    Args:
+        record: A record with a truth.
+        pair: What is known of its pair.
+        sites: All sites of the pair on the record's prompts.
+        at: How findings name the file.
+    """
+    own, truth = record.planted, record.identity.truth
+    assert own is not None and truth is not None
+    made = _judged(record, pair, sites)
+    for name, figure in made.items():
+        for field, one, other in json_differences(
+            _plain(getattr(own, name)), _plain(figure), f"planted.{name}"
+        ):
+            yield Finding(
+                at,
+                field,
+                f"it is {shown(one)}",
+                f"{shown(other)}, as the record's map and the plant give",
+            )
+
+
+def _judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[str, object]:
+    """Fields of `Planted` by name."""
+    truth, graded = record.identity.truth, catalog.entry(record.model).truth
+    assert truth is not None
+    ground = Ground(
+        truth.plant,
+        truth.decoy,
+        sites=sites,
+        planted=planted_sites(sites, canonical(parse_graft(truth.plant)), pair.n_layers),
+        decoys=planted_sites(sites, parse_graft(truth.decoy), pair.n_layers) if truth.decoy else (),
+        changed=pair.changed,
+        relevance=None if graded is None else graded.relevance,
+    )
+    scores = (
+        {Site(s.layer, s.component, s.region): s.score for s in record.scores}
+        if record.scores is not None
+        else None
+    )
+    made = against_truth(ground, scores, record.not_applicable.get(BEST, ""))
+    return {**made, "pathways": None if ground.everywhere else pathways_of(record, ground.graft)}
