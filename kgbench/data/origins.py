@@ -16,7 +16,7 @@ from kgbench.errors import DataError, InputError
 __all__ = ["PREFIX", "Origin", "fetch_rows", "locate_source"]
 
 PREFIX = "hub:"
-"""Begins the place of a data set on the Hub: ``hub:OWNER/NAME``, then ``:CONFIG``, ``@REVISION``."""
+"""Prefix of a data set on the Hub: ``hub:OWNER/NAME``, then ``:CONFIG`` and ``@REVISION``."""
 
 _HUB = re.compile(r"hub:(?P<id>[\w.-]+(?:/[\w.-]+)?)(?::(?P<config>[^@]+))?(?:@(?P<revision>.+))?")
 _TIMEOUT = 10.0

@@ -105,7 +105,8 @@ def parse_template(name: str, text: str) -> Template:
     """Read a template.
 
     Raises:
-        InputError: Unbalanced braces, an empty or doubled mark, a field without a name, or a blank at the end.
+        InputError: Unbalanced braces, an empty or doubled mark, a field without a name, or a blank
+            at the end.
         UnknownNameError: A mark that is no region.
     """
     if not re.fullmatch(r"[\w.-]+", name):

@@ -1,4 +1,4 @@
-"""What comes with a result on the leaderboard: who says it, of which code, and who ran it again."""
+"""Files of an entry in addition to its result: the submission, and the verification of a rerun."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from kgbench.records import Record, Strict
 __all__ = ["CODE", "LAW", "NAME", "SAMPLE", "Contract", "Submission", "Verification"]
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._+()=,-]{0,59}$"
-"""Names that methods can have on the board: letters, digits and a few marks, so that they are fit for a page, a file and a table."""
+"""Names of methods on the board: letters, digits and a few marks, fit for pages and files."""
 
-CODE = r"^(https://[A-Za-z0-9.-]+/[A-Za-z0-9._~/-]+@[0-9a-f]{7,40}|[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+_-]+)$"
-"""Where the code of a method is: `URL@COMMIT`, or `PACKAGE==VERSION`; never in the result itself."""
+CODE = (
+    r"^(https://[A-Za-z0-9.-]+/[A-Za-z0-9._~/-]+@[0-9a-f]{7,40}"
+    r"|[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+_-]+)$"
+)
+"""Location of a method's code: `URL@COMMIT`, or `PACKAGE==VERSION`; never in the result itself."""
 
 LAW = r"^[a-z][a-z0-9_]{0,79}$"
 """Names of laws."""
@@ -38,7 +41,8 @@ class Contract(Strict):
         """The outcome in words."""
         if not self.broken:
             return f"all {self.laws} laws hold"
-        return f"{len(self.broken)} of {self.laws} laws broken: {', '.join(law.replace('_', ' ') for law in self.broken)}"
+        names = ", ".join(law.replace("_", " ") for law in self.broken)
+        return f"{len(self.broken)} of {self.laws} laws broken: {names}"
 
 
 class Submission(Strict):
@@ -48,12 +52,12 @@ class Submission(Strict):
     record: str
     """Id of the record that it goes with."""
     files: dict[str, str] = Field(default_factory=dict)
-    """SHA-256 of `record.json` and of `facts.parquet`, so that a damaged byte is told wherever it is."""
+    """SHA-256 of `record.json` and of `facts.parquet`, by which any damaged byte is detected."""
     name: Annotated[str, Field(pattern=NAME)]
     code: Annotated[str, Field(pattern=CODE, max_length=200)]
     paper: Annotated[str, Field(pattern=r"^https://[^\s<>\"']+$", max_length=200)] | None = None
     contract: Contract | None = None
-    """The laws as the submitter's machine found them: a claim, until a verification finds the same; None where they were not tried."""
+    """Contract test results of the submitter: a claim until verified; None if not run."""
 
     def to_json(self) -> str:
         """The text of the file."""

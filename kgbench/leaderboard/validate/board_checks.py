@@ -86,7 +86,7 @@ class Others:
         return findings
 
     def outdated(self, folder: EntryFiles, record: Record) -> list[Finding]:
-        """Whether a new entry counts ties for the method; those that are on the board already stay, and are marked there."""
+        """Findings on a new entry that counts ties for the method; older entries stay, marked."""
         if (
             self.board is None
             or folder.name in self.board
@@ -145,7 +145,8 @@ class Others:
         own, base = origin(submission.code), base_name(name)
         first_origin, where = self.origins.setdefault(skeleton(base), (own, folder))
         if own != first_origin:
-            wrong = f"{shown(base)} is from {shown(own)} here, and from {shown(first_origin)} in {where}"
+            elsewhere = f"from {shown(first_origin)} in {where}"
+            wrong = f"{shown(base)} is from {shown(own)} here, and {elsewhere}"
             return [Finding(at, "code", wrong, "one repository or package for a name")]
         return []
 
@@ -225,7 +226,7 @@ def _method(key: tuple[object, ...]) -> str:
 
 
 def _apart(own: pa.Table, first: pa.Table, tolerance: float) -> str | None:
-    """How the answers of the same model differ on the facts that two entries share; None where they do not."""
+    """How answers of one model differ on facts that two entries share; None where they agree."""
     columns = ["fact", "position", "target", "logprob"]
     both = own.select(columns).join(
         first.select(columns), "fact", right_suffix="_first", join_type="inner", use_threads=False

@@ -37,14 +37,16 @@ _LARGEST = 2**53
 
 _MARKUP = re.compile(r"<[A-Za-z/!?]|&#|\b(javascript|vbscript|data)\s*:", re.IGNORECASE)
 _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-"""Unicode categories of what is not seen: control, format and direction marks, lone surrogates, private and unassigned ones, line ends."""
+"""Unicode categories of invisible characters: control, format and direction marks, lone surrogates,
+private and unassigned ones, line ends."""
 
 
 def read_json(data: bytes) -> dict[str, Any]:
     """A JSON object.
 
     Raises:
-        DataError: It is no UTF-8 or no JSON object, repeats a key, holds NaN, an infinity, a number out of range, or nests too deep.
+        DataError: It is no UTF-8 or no JSON object, repeats a key, holds NaN, an infinity or a
+            number out of range, or nests too deep.
     """
     try:
         text = data.decode("utf-8")
@@ -215,7 +217,7 @@ def _texts(raw: Mapping[str, Any], at: str) -> list[Finding]:
 
 
 def _identity(raw: Mapping[str, Any], at: str) -> list[Finding]:
-    """The id must be the hash of the identity, in which the smallest change makes another result."""
+    """The id must be the hash of the identity."""
     identity, findings = _validated(raw.get("identity"), Identity, at, "identity")
     if identity is None:
         return findings

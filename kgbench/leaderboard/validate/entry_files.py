@@ -157,7 +157,8 @@ def folders_below(path: Path, strict: bool) -> Iterator[EntryFiles]:
         path = path / RESULTS
     if not path.is_dir():
         raise InputError(
-            f"{str(path)!r}: no folder, {RECORD} or pack is there; give a run's folder, a folder of such, or a {SUFFIX}"
+            f"{str(path)!r}: no folder, {RECORD} or pack is there; give a run's folder, "
+            f"a folder of such, or a {SUFFIX}"
         )
     try:
         inside = sorted(os.scandir(path), key=lambda item: item.name)
@@ -176,7 +177,7 @@ def folders_below(path: Path, strict: bool) -> Iterator[EntryFiles]:
 
 
 def _passed_over(item: os.DirEntry[str], strict: bool) -> bool:
-    """Whether it is no entry and none of what could become one: what a store of runs keeps for itself."""
+    """Whether an item is a hidden file of a store of runs, and no entry."""
     return item.name == ".gitkeep" or (item.name.startswith(".") and not strict)
 
 
@@ -317,7 +318,7 @@ def too_large(folder: EntryFiles, name: str) -> Finding:
 
 
 def foreign_file(folder: EntryFiles, name: str, strict: bool) -> list[Finding]:
-    """A file that is none of an entry's; unless `strict`, kgbench's own files of a run may be there."""
+    """Findings on a file that is none of an entry's; by default a run's own files give none."""
     if not strict and OWN.fullmatch(name):
         return []
     refuses = strict or not PICTURE.fullmatch(name)

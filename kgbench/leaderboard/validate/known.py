@@ -1,6 +1,7 @@
-"""What is shipped, as far as results can be held against it: hashes and places of the pairs, the methods, the suites.
+"""Known pairs, methods and suites, against which results are checked.
 
-`known.json` is written by `tests/write_known.py` from the loaded pairs, so that results are checked without loading any.
+`known.json` is written by `tests/write_known.py` from the loaded pairs, so that results are checked
+without loading any model.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class KnownLocalizer:
     about: str
     """What it does, in a line."""
     scan_of: str
-    """The intervention whose scan is its map, which has the line on boards; empty for a map of its own."""
+    """The intervention whose scan is its map and has the line on boards; otherwise empty."""
     paper: str
     """Where it is described, such as `arXiv 2202.05262`; empty where nowhere."""
 
@@ -70,10 +71,11 @@ class Known:
     pairs: Mapping[str, KnownPair]
     localizers: Mapping[str, KnownLocalizer]
     suites: Mapping[str, Mapping[str, Sequence[str]]]
-    """By suite and kind of method (`scoring`, or `intervention` and its floor), the configurations that are run."""
+    """Configurations by suite and kind of method (`scoring`, or `intervention` and its floor)."""
     answers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
-    """By pair and prompt of the board, in the order of the pair's facts and in single precision: `position`, `target`,
-    log-probabilities in nats under `PRE` and `SFT`, and top-5 hits, `PRE hits` and `SFT hits`."""
+    """By pair and prompt of the board, in the order of the pair's facts and in single precision:
+    `position`, `target`, log-probabilities in nats under `PRE` and `SFT`, and top-5 hits,
+    `PRE hits` and `SFT hits`."""
 
 
 @cache

@@ -61,7 +61,8 @@ def check_figures(record: Record, table: pa.Table, at: str) -> list[Finding]:
             Finding(
                 at,
                 "rows",
-                f"no figures can be made of its per-fact rows ({type(error).__name__}: {shown(str(error))})",
+                "no figures can be made of its per-fact rows "
+                f"({type(error).__name__}: {shown(str(error))})",
             )
         ]
     pairs = ((name, getattr(record, name), getattr(anew, name)) for name in _FIGURES)
@@ -141,7 +142,7 @@ def _same(own: Any, made: Any) -> bool:
 
 
 def _listed(text: str) -> list[str]:
-    """A sentence without what joins its lists, which was `and` throughout at first and is a comma now: `A, B and C`."""
+    """A sentence split at the joints of its lists, which were `and` throughout in early records."""
     return re.split(r" and |, ", text)
 
 
@@ -149,7 +150,7 @@ def _listed(text: str) -> list[str]:
 
 
 def shipped_sites(pair: KnownPair, prompts: Collection[str]) -> tuple[Site, ...] | None:
-    """All sites of a shipped pair on some built-in prompts of its own facts; None where one of them is not known."""
+    """All sites of a shipped pair on built-in prompts of its own facts; None for other prompts."""
     if any(prompt not in pair.regions for prompt in prompts):
         return None
     present = {region for prompt in prompts for region in pair.regions[prompt]}

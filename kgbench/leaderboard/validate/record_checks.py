@@ -36,7 +36,7 @@ __all__ = [
 
 
 _FINGERPRINT = re.compile(r" \S+ [0-9a-f]{16}$")
-"""What the version of a method ends with that is not built in: its class, and the hash of its file."""
+"""End of the version of a method that is not built in: its class, and the hash of its file."""
 
 
 def dataset_of(record: Record) -> Dataset | None:
@@ -373,7 +373,7 @@ _AHEAD = timedelta(days=1)
 
 
 def check_cost(record: Record, table: pa.Table, at: str) -> Iterator[Finding]:
-    """The record's cost; PRE and SFT share no computation, so that each prompt is read twice at least.
+    """The record's cost; PRE and SFT share no computation, so each prompt is read at least twice.
 
     Args:
         record: The record.

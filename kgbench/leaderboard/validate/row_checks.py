@@ -1,4 +1,4 @@
-"""Per-fact rows against the identity: none removed, none added, and no row that no model could give."""
+"""Per-fact rows against the identity: none removed, none added, none impossible."""
 
 from __future__ import annotations
 
@@ -153,14 +153,17 @@ def _first(
     table: pa.Table, wrong: Array, at: str, column: str, what: str, expected: str
 ) -> Finding:
     row = table.slice(int(np.argmax(wrong)), 1).to_pylist()[0]
-    where = f"first in fact {shown(row['fact'])}, prompt {shown(row['prompt'])}, configuration {shown(row['graft'])}"
+    where = (
+        f"first in fact {shown(row['fact'])}, prompt {shown(row['prompt'])}, "
+        f"configuration {shown(row['graft'])}"
+    )
     return Finding(
         at, column, f"{what} in {int(wrong.sum())} of {table.num_rows} rows, {where}", expected
     )
 
 
 def check_configurations(record: Record, at: str) -> Iterator[Finding]:
-    """The record's own tables against its identity: each configuration on each prompt once, as figures or with a reason."""
+    """The record's tables against its identity: each configuration on each prompt exactly once."""
     asked = record.identity.configurations
     if len(asked) > _MOST or len(record.identity.prompts) > _MOST:
         yield Finding(
@@ -263,7 +266,8 @@ def check_rows(
         yield Finding(
             at,
             "graft",
-            f"rows of configuration {shown(graft)} on prompt {shown(prompt)} are none of the record's",
+            f"rows of configuration {shown(graft)} on prompt {shown(prompt)} are none of the "
+            "record's",
             "no others",
         )
     for prompt, graft in sorted(applicable - have)[:3]:

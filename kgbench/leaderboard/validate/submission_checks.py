@@ -93,7 +93,7 @@ def check_submission(record: Record, submission: Submission, at: str) -> Iterato
 
 
 def _check_name(record: Record, name: str, at: str) -> Iterator[Finding]:
-    """A name that is neither a built-in method's nor a claim, with its own arguments in brackets."""
+    """A name is neither a built-in method's nor a claim, with its own arguments in brackets."""
     method, base = record.identity.localizer, base_name(name)
     for owner in known().localizers:
         if skeleton(base) == skeleton(owner) and (base, method.name) != (owner, owner):

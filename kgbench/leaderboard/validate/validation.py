@@ -157,7 +157,7 @@ def _seen(folder: EntryFiles, others: Others, withdrawn: Collection[str]) -> set
 
 
 def _guarded(folder: EntryFiles, others: Others, strict: bool) -> CheckedEntry:
-    """A check that fails itself must not pass for one that found nothing, nor end in a traceback."""
+    """Check one entry; an error of a check is a finding, not a pass and not a traceback."""
     try:
         return check_folder(folder, others, strict)
     except (
@@ -280,7 +280,7 @@ def _of_record(record: Record, at: str, strict: bool) -> Iterator[Finding]:
 
 
 def _of_both(record: Record, table: pa.Table, folder: EntryFiles, sound: bool) -> Iterator[Finding]:
-    """A record against its per-fact rows; figures are made anew where all else is sound, since they would follow from what is not."""
+    """A record against its per-fact rows; figures are recomputed where all else is sound."""
     at = folder.at(RECORD)
     dataset = dataset_of(record)
     facts = (
