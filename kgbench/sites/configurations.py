@@ -1,4 +1,4 @@
-"""The configurations of a job: baselines, grafts with their complements, and the best-ranked sites up to a budget."""
+"""Configurations of a job: baselines, grafts with complements, and top-ranked sites by budget."""
 
 from __future__ import annotations
 
@@ -22,66 +22,73 @@ __all__ = [
 ]
 
 BEST, REST = "top k", "(top k)^C"
-"""As many of a ranking's best sites as the truth has, and all default sites but these."""
+"""The k best-ranked sites, k the number of sites in the ground truth, and their complement."""
 
 _TOP = "top "
 
 
 @dataclass(frozen=True)
 class Top:
-    """A configuration that a ranking fills."""
+    """A configuration whose sites come from a ranking."""
 
     percent: float | None
-    """Of all default components × tokens; None for as many sites as the truth has."""
+    """Share of all default components × tokens; None: the number of sites in the ground truth."""
     left_out: bool = False
-    """All default sites but these."""
+    """Whether the configuration is the complement: all default sites but these."""
 
 
 def budget_labels(budgets: Sequence[float]) -> dict[str, float]:
-    """Names of the configurations of some budgets, such as `top 0.1%`."""
+    """Budgets (percent) by configuration label, such as `top 0.1%`."""
     return {f"{_TOP}{budget:g}%": float(budget) for budget in budgets}
 
 
 def parse_top(label: str) -> Top | None:
-    """What the name of a configuration says of a ranking; None where it is a baseline or a graft."""
+    """Parse the label of a ranked configuration; None for a baseline or a graft."""
     if label in (BEST, REST):
         return Top(None, label == REST)
-    return (
-        Top(float(label.removeprefix(_TOP).removesuffix("%"))) if label.startswith(_TOP) else None
-    )
+    if not label.startswith(_TOP):
+        return None
+    return Top(float(label.removeprefix(_TOP).removesuffix("%")))
 
 
 def configurations(grafts: Sequence[str], layers: str | None = None) -> dict[str, str | None]:
-    """Everything to run for some grafts: `PRE`, `SFT`, `ALL`, the grafts, and the complements that necessity needs.
+    """Configurations to run for some grafts, each with its complement.
+
+    These are `PRE`, `SFT`, `ALL`, the grafts, and the complements, which measure necessity.
 
     Args:
-        grafts: Graft expressions; `PRE` and `SFT` are run anyway. Equal ones are run once, however they are written.
-        layers: Layers for every term that names none.
+        grafts: Graft expressions; `PRE` and `SFT` are always run. Different spellings of one graft
+            are run once.
+        layers: Layers for every term without layers.
 
     Returns:
-        Each configuration in canonical form with its complement, which is one of the others; None where it is not run or not one.
+        Complement of each configuration, both in canonical form; None where there is no complement
+        among the configurations.
 
     Raises:
         GraftSyntaxError: A graft or the layers do not parse.
     """
-    found: dict[str, str | None] = dict.fromkeys((*BASELINES, "ALL"))
-    for graft in (
-        _on_layers(canonical(parse_graft(text)), layers) for text in grafts if text not in BASELINES
-    ):
-        if str(graft) not in found:
-            others = complement_graft(graft)
-            found[str(graft)] = None if others is None else str(canonical(others))
-    for name, opposite in [(g, o) for g, o in found.items() if o is not None]:
-        found.setdefault(opposite, name)
-    return found
+    by_label: dict[str, str | None] = dict.fromkeys((*BASELINES, "ALL"))
+    for text in grafts:
+        if text in BASELINES:
+            continue
+        graft = _on_layers(canonical(parse_graft(text)), layers)
+        if str(graft) not in by_label:
+            rest = complement_graft(graft)
+            by_label[str(graft)] = None if rest is None else str(canonical(rest))
+    for label, opposite in list(by_label.items()):
+        if opposite is not None:
+            by_label.setdefault(opposite, label)
+    return by_label
 
 
 def complements(labels: Sequence[str], floor: str) -> dict[str, str | None]:
-    """Each configuration that was run and its complement, as far as that was run too.
+    """Complement of each configuration; None where the complement was not run.
 
     Args:
-        labels: The configurations.
-        floor: Of the localizer; with `destroyed_donor` nothing is the complement of everything, else the recipient is.
+        labels: The configurations that were run.
+        floor: The localizer's floor. With `destroyed_donor`, `NONE` is the complement of `ALL`;
+            otherwise the recipient is.
     """
     opposites = {
         BEST: REST,
@@ -102,21 +109,18 @@ def _opposite(label: str) -> str | None:
 def _on_layers(graft: Graft, layers: str | None) -> Graft:
     if layers is None:
         return graft
-    outside = [
-        t
-        for t in graft.terms
-        if t.layers is None and set(t.components or ()) & {"emb", "pos", "ln_f", "head"}
-    ]
-    if outside:
-        raise InputError(
-            f"--layers {layers} does not go with the term '{outside[0]}', which lies outside the layers"
-        )
-    (wanted,) = parse_graft(f"ALL@{layers}").terms
-    return Graft(tuple(replace(t, layers=t.layers or wanted.layers) for t in graft.terms))
+    for term in graft.terms:
+        if term.layers is None and set(term.components or ()) & {"emb", "pos", "ln_f", "head"}:
+            raise InputError(
+                f"--layers {layers} does not go with the term '{term}', "
+                "which lies outside the layers"
+            )
+    (template,) = parse_graft(f"ALL@{layers}").terms
+    return Graft(tuple(replace(t, layers=t.layers or template.layers) for t in graft.terms))
 
 
 def canonical(graft: Graft) -> Graft:
-    """The same graft in the one spelling that all its spellings share, but for groups of components and of layers."""
+    """Canonical form of a graft; groups of components and of layers are not expanded."""
     return Graft(tuple(_term(term) for term in graft.terms))
 
 
@@ -140,20 +144,19 @@ def _layer_order(part: str) -> tuple[int, str]:
 
 
 def _components(term: Term, layers: Layers | None) -> tuple[str, ...] | None:
-    """Names in the order of computation, each once; None where they are the default."""
+    """Component names in the order of computation, without duplicates; None for the default."""
     everything = replace(term, components=None, layers=layers)
     if term.components is None or term.component_names() == everything.component_names():
         return None
-    return tuple(
-        sorted(
-            dict.fromkeys(term.components),
-            key=lambda name: COMPONENTS.index(GROUPS.get(name, (name,))[0]),
-        )
-    )
+
+    def order(name: str) -> int:
+        return COMPONENTS.index(GROUPS.get(name, (name,))[0])
+
+    return tuple(sorted(dict.fromkeys(term.components), key=order))
 
 
 def _positions(positions: Positions) -> Positions:
-    """Regions in their order, each once; brackets only where a complement needs them."""
+    """Regions in the order of `REGIONS`, without duplicates; brackets only inside complements."""
     atoms: dict[Atom, None] = {}
     for atom in positions.atoms:
         atoms |= dict.fromkeys(_atoms(atom))
@@ -168,8 +171,8 @@ def _atoms(atom: Atom) -> tuple[Atom, ...]:
         return inner.atoms
     if len(inner.atoms) > 1:
         return (Atom(inner, True),)
-    (only,) = inner.atoms
-    return _atoms(Atom(only.of, not only.complemented))
+    (single,) = inner.atoms
+    return _atoms(Atom(single.of, not single.complemented))
 
 
 def _atom_order(atom: Atom) -> tuple[int, str]:

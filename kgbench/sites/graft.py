@@ -1,4 +1,4 @@
-"""Graft expressions as values: which donor's weights are used at which sites."""
+"""Syntax tree of graft expressions: which donor's weights are used at which sites."""
 
 from __future__ import annotations
 
@@ -47,31 +47,31 @@ class Atom:
 
 @dataclass(frozen=True)
 class Positions:
-    """A union of atoms: which tokens of a prompt."""
+    """A union of atoms: a set of tokens of a prompt."""
 
     atoms: tuple[Atom, ...]
 
     def tokens(self, regions: Mapping[str, Sequence[int]], n: int) -> frozenset[int]:
-        """Token indices that the expression names.
+        """Token indices of the expression.
 
         Args:
             regions: Token indices of each region of the prompt.
             n: Number of tokens of the prompt; complements are taken in `range(n)`.
 
         Raises:
-            RegionError: The prompt does not have a region that is named.
+            RegionError: The prompt lacks a region of the expression.
         """
         return frozenset().union(*(atom.tokens(regions, n) for atom in self.atoms))
 
     def regions(self) -> frozenset[str]:
-        """Names of all regions that the expression mentions."""
-        inner = (
-            a.of.regions()
-            if isinstance(a.of, Positions)
-            else frozenset({a.of}) & frozenset(REGIONS)
-            for a in self.atoms
-        )
-        return frozenset().union(*inner)
+        """Names of all regions in the expression."""
+        names: set[str] = set()
+        for atom in self.atoms:
+            if isinstance(atom.of, Positions):
+                names |= atom.of.regions()
+            elif atom.of in REGIONS:
+                names.add(atom.of)
+        return frozenset(names)
 
     def __str__(self) -> str:
         return "+".join(map(str, self.atoms))
@@ -79,16 +79,16 @@ class Positions:
 
 @dataclass(frozen=True)
 class Layers:
-    """A set of layers, written for models of any depth."""
+    """A set of layers, independent of the depth of the model."""
 
     parts: tuple[str, ...]
-    """Canonical texts: `all`, an integer, `a-b`, `p/q-r/s` or a layer group."""
+    """Canonical spelling of each part: `all`, an integer, `a-b`, `p/q-r/s` or a layer group."""
 
     def resolve(self, n: int) -> frozenset[int]:
-        """Layer indices in a model of `n` layers; a layer group may be empty where `n` is small.
+        """Layer indices in a model of `n` layers; a layer group may be empty for small `n`.
 
         Raises:
-            InputError: An integer names a layer that the model does not have.
+            InputError: A layer index is out of range.
         """
         return frozenset().union(*(self._part(part, n) for part in self.parts))
 
@@ -101,7 +101,8 @@ class Layers:
         first, _, last = part.partition("-")
         if int(last or first) >= n:
             raise InputError(
-                f"layer {last or first} in '@{part}' does not exist: the model has {n} layers, 0-{n - 1}"
+                f"layer {last or first} in '@{part}' does not exist: "
+                f"the model has {n} layers, 0-{n - 1}"
             )
         return range(int(first), int(last or first) + 1)
 
@@ -129,39 +130,42 @@ class Term:
     donor: str = "sft"
 
     def sites(self, n_layers: int) -> Iterator[tuple[int | None, str]]:
-        """Every (layer, component) that the term names in a model of `n_layers`; layer None is outside the layers."""
+        """Every (layer, component) of the term in a model of `n_layers` layers.
+
+        The layer is None for components outside the layers.
+        """
         layers = sorted(self.layers.resolve(n_layers)) if self.layers else range(n_layers)
         for component in self.component_names():
-            yield from (
-                ((layer, component) for layer in layers)
-                if component in PER_LAYER
-                else [(None, component)]
-            )
+            if component in PER_LAYER:
+                for layer in layers:
+                    yield layer, component
+            else:
+                yield None, component
 
     def component_names(self) -> tuple[str, ...]:
         """Components with groups expanded, in the order of computation."""
-        named = self.components or ("all",)
-        chosen = {c for name in named for c in GROUPS.get(name, (name,))}
+        members: set[str] = set()
+        for name in self.components or ("all",):
+            members.update(GROUPS.get(name, (name,)))
         if self.layers is not None:
-            chosen -= set(OUTSIDE)
-        return tuple(c for c in COMPONENTS if c in chosen)
+            members -= set(OUTSIDE)
+        return tuple(c for c in COMPONENTS if c in members)
 
     def __str__(self) -> str:
         components = f":{'+'.join(self.components)}" if self.components else ""
         layers = f"@{self.layers}" if self.layers else ""
-        return (
-            f"{self.positions}{components}{layers}{'' if self.donor == 'sft' else '=' + self.donor}"
-        )
+        donor = "" if self.donor == "sft" else f"={self.donor}"
+        return f"{self.positions}{components}{layers}{donor}"
 
 
 @dataclass(frozen=True)
 class Graft:
-    """Which donor's weights are used at which sites; later terms win."""
+    """Which donor's weights are used at which sites; where terms overlap, the later one wins."""
 
     terms: tuple[Term, ...]
 
     def regions(self) -> frozenset[str]:
-        """Names of all regions that the expression mentions."""
+        """Names of all regions in the expression."""
         return frozenset().union(*(term.positions.regions() for term in self.terms))
 
     def donors(self) -> tuple[str, ...]:
@@ -169,8 +173,11 @@ class Graft:
         return tuple(dict.fromkeys(t.donor for t in self.terms if t.donor != RECIPIENT))
 
     def named_components(self) -> frozenset[str]:
-        """Components that are named one by one, not through a group."""
-        return frozenset(c for t in self.terms for c in t.components or () if c not in GROUPS)
+        """Components that the expression names individually, not as members of a group."""
+        names: set[str] = set()
+        for term in self.terms:
+            names.update(term.components or ())
+        return frozenset(names - GROUPS.keys())
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.terms))

@@ -1,12 +1,14 @@
-"""The grammar of graft expressions: one for command line, YAML, records and Python.
+"""Parser of graft expressions, as used on the command line, in YAML, in records and in Python.
 
 ::
 
-    graft      := term (";" term)*                 later terms win where they overlap
+    graft      := term (";" term)*                 where terms overlap, the later one wins
     term       := positions [":" components] ["@" layers] ["=" donor]
-    positions  := atom ("+" atom)*                 atom := ("ALL" | "NONE" | REGION | "(" positions ")") ["^C"]
+    positions  := atom ("+" atom)*
+    atom       := ("ALL" | "NONE" | REGION | "(" positions ")") ["^C"]
     components := name ("+" name)*
-    layers     := part ("," part)*                 "all" | 7 | 8-17 | p/q-r/s | first_half ... fourth_quarter
+    layers     := part ("," part)*
+    part       := "all" | 7 | 8-17 | p/q-r/s | first_half ... fourth_quarter
     donor      := name
 """
 
@@ -43,19 +45,23 @@ def complement(positions: str) -> str:
     Raises:
         GraftSyntaxError: The text is not a positions expression.
     """
-    parsed = _Parser(positions).only_positions()
-    if len(parsed.atoms) == 1:
-        (atom,) = parsed.atoms
+    union = _Parser(positions).only_positions()
+    if len(union.atoms) == 1:
+        (atom,) = union.atoms
         if not atom.complemented:
             return str(Positions((Atom(atom.of, True),)))
         return str(atom.of)
-    return f"({parsed})^C"
+    return f"({union})^C"
 
 
 def complement_graft(graft: Graft) -> Graft | None:
-    """The graft of all other sites of the default components; None where several donors leave open which one they come from.
+    """The graft of all other sites of the default components.
 
-    A graft of whole positions becomes the graft of the other positions (`FE+LT` gives `(FE+LT)^C`).
+    A graft of all default components at some positions becomes the graft of the other positions:
+    `FE+LT` gives `(FE+LT)^C`.
+
+    Returns:
+        The complement; None for several donors, whose weights at the other sites are ambiguous.
     """
     donors = graft.donors()
     if len(donors) != 1:
@@ -66,26 +72,31 @@ def complement_graft(graft: Graft) -> Graft | None:
             (replace(first, positions=_Parser(complement(str(first.positions))).only_positions()),)
         )
     everywhere = Term(Positions((Atom("ALL"),)), donor=donors[0])
-    flipped = tuple(other for term in graft.terms if (other := _flipped(term, donors[0])))
-    terms = flipped[1:] if first == everywhere else (everywhere, *flipped)
-    return Graft(terms or (replace(everywhere, positions=Positions((Atom("NONE"),))),))
+    # The complement starts from the donor everywhere and exchanges donor and recipient in every
+    # term; later terms win in both, so their order stays.
+    swaps = [swap for term in graft.terms if (swap := _swap(term, donors[0])) is not None]
+    terms = swaps[1:] if first == everywhere else [everywhere, *swaps]
+    nowhere = replace(everywhere, positions=Positions((Atom("NONE"),)))
+    return Graft(tuple(terms) or (nowhere,))
 
 
-def _flipped(term: Term, donor: str) -> Term | None:
-    """The same default sites with donor and recipient exchanged; None where a term puts back nothing of the default components."""
+def _swap(term: Term, donor: str) -> Term | None:
+    """Exchange donor and recipient at the term's default sites; None if it has no default site."""
     if term.donor != RECIPIENT:
         return replace(term, donor=RECIPIENT)
-    kept = tuple(c for c in term.components or () if c not in OUTSIDE[2:])
-    return (
-        replace(term, donor=donor, components=kept or None) if kept or not term.components else None
-    )
+    # Final norm and head are no default components: the complement leaves them to the recipient.
+    components = tuple(c for c in term.components or () if c not in OUTSIDE[2:])
+    if term.components and not components:
+        return None
+    return replace(term, donor=donor, components=components or None)
 
 
 def parse_graft(text: str) -> Graft:
-    """Read a graft expression; `str` of the result reads back as the same graft.
+    """Parse a graft expression; `str` of the result parses to the same graft.
 
     Raises:
-        GraftSyntaxError: The text does not parse; the message points at the place and says what could stand there.
+        GraftSyntaxError: The text does not parse; the message gives the position and the expected
+            tokens.
     """
     try:
         return _Parser(text).graft()
@@ -94,10 +105,11 @@ def parse_graft(text: str) -> Graft:
 
 
 def split_grafts(text: str) -> tuple[str, ...]:
-    """Graft expressions separated by commas, as written.
+    """Split a comma-separated list of graft expressions.
 
-    A comma within a list of layers separates nothing: after an `@`, what follows a comma is a graft only where it begins as one does,
-    with a capital letter or a bracket, which no layer does. So `FE,LT@0,2,FE+LT` is `FE`, `LT@0,2` and `FE+LT`.
+    Lists of layers contain commas too. After an `@`, a comma starts a new graft only before a
+    capital letter or a bracket, since no layer starts with either: `FE,LT@0,2,FE+LT` is `FE`,
+    `LT@0,2` and `FE+LT`.
     """
     grafts: list[str] = []
     for piece in text.split(","):
@@ -110,7 +122,7 @@ def split_grafts(text: str) -> tuple[str, ...]:
 
 
 class _Parser:
-    """Recursive descent over the grammar at the head of this module."""
+    """Recursive-descent parser of the grammar in the module's docstring."""
 
     _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
     _DONOR = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
@@ -148,7 +160,8 @@ class _Parser:
             if outside:
                 self._fail(
                     start,
-                    f"components inside the layers, since '@' follows; give {outside[0]} a term of its own",
+                    "components inside the layers, since '@' follows; "
+                    f"give {outside[0]} a term of its own",
                 )
         donor = self._match(self._DONOR, "a donor's name") if self._take("=") else "sft"
         self._blank()
@@ -165,72 +178,73 @@ class _Parser:
             if not self._take(")"):
                 self._fail(self.at, "'+' or ')'")
         else:
-            of = self._one_of((*REGIONS, "ALL", "NONE"), "a region")
+            of = self._choice((*REGIONS, "ALL", "NONE"), "a region")
         return Atom(of, self._take("^C"))
 
     def _component(self) -> str:
-        return self._one_of((*GROUPS, *COMPONENTS), "a component", SYNONYMS)
+        return self._choice((*GROUPS, *COMPONENTS), "a component", SYNONYMS)
 
     def _layer(self) -> str:
         self._blank()
         start = self.at
         expected = f"layers (7, 8-17, 0-1/2, {', '.join(('all', *LAYER_GROUPS))})"
-        found = re.sub(r"\s", "", self._match(self._LAYER, expected))
-        if found == "all" or found in LAYER_GROUPS:
-            return found
-        if not found[0].isdigit():
-            self._fail(start, _nearest(found, ("all", *LAYER_GROUPS)) or expected)
-        return self._fraction(found, start) if "/" in found else self._integers(found, start)
+        part = re.sub(r"\s", "", self._match(self._LAYER, expected))
+        if part == "all" or part in LAYER_GROUPS:
+            return part
+        if not part[0].isdigit():
+            self._fail(start, _nearest(part, ("all", *LAYER_GROUPS)) or expected)
+        return self._fraction(part, start) if "/" in part else self._integers(part, start)
 
-    def _integers(self, found: str, start: int) -> str:
-        ends = [int(end) for end in found.split("-")]
+    def _integers(self, part: str, start: int) -> str:
+        ends = [int(end) for end in part.split("-")]
         if ends != sorted(ends):
             self._fail(start, "a range whose first layer is not after its last")
         return "-".join(map(str, ends))
 
-    def _fraction(self, found: str, start: int) -> str:
+    def _fraction(self, part: str, start: int) -> str:
         expected = "two fractions between 0 and 1 with the smaller first, such as 1/2-1"
-        ends = found.split("-")
+        ends = part.split("-")
         if len(ends) != 2 or not all(re.fullmatch(r"\d+(/0*[1-9]\d*)?", end) for end in ends):
             self._fail(start, expected)
         first, last = map(Fraction, ends)
         if not 0 <= first < last <= 1:
             self._fail(start, expected)
-        return (
-            "0/1-1/1" if first == 0 and last == 1 else f"{first}-{last}"
-        )  # "0-1" would read back as integers
+        # "0-1" would parse as layers 0 and 1.
+        return "0/1-1/1" if first == 0 and last == 1 else f"{first}-{last}"
 
-    def _several(self, one: Callable[[], T], separator: str = "+") -> list[T]:
-        found = [one()]
+    def _several(self, parse_item: Callable[[], T], separator: str = "+") -> list[T]:
+        items = [parse_item()]
         while self._take(separator):
-            found.append(one())
-        return found
+            items.append(parse_item())
+        return items
 
-    def _one_of(
+    def _choice(
         self, names: Sequence[str], what: str, synonyms: Mapping[str, str] = MappingProxyType({})
     ) -> str:
         self._blank()
         start = self.at
         expected = f"{what} ({', '.join(names)})"
-        found = self._match(self._NAME, expected + (" or '('" if what == "a region" else ""))
-        found = synonyms.get(found, found)
-        if found not in names:
-            self._fail(start, _nearest(found, names) or expected)
-        return found
+        name = self._match(self._NAME, expected + (" or '('" if what == "a region" else ""))
+        name = synonyms.get(name, name)
+        if name not in names:
+            self._fail(start, _nearest(name, names) or expected)
+        return name
 
     def _match(self, pattern: re.Pattern[str], expected: str) -> str:
         self._blank()
-        found = pattern.match(self.text, self.at)
-        if found is None:
+        match = pattern.match(self.text, self.at)
+        if match is None:
             self._fail(self.at, expected)
-        self.at = found.end()
-        return found.group()
+        self.at = match.end()
+        return match.group()
 
     def _take(self, token: str) -> bool:
+        """Consume a token if it comes next."""
         self._blank()
-        taken = self.text.startswith(token, self.at)
-        self.at += len(token) * taken
-        return taken
+        if not self.text.startswith(token, self.at):
+            return False
+        self.at += len(token)
+        return True
 
     def _blank(self) -> None:
         while self.at < len(self.text) and self.text[self.at].isspace():
@@ -240,8 +254,10 @@ class _Parser:
         raise GraftSyntaxError(self.text, at, expected)
 
 
-def _nearest(found: str, names: Sequence[str]) -> str | None:
-    near = get_close_matches(found.lower(), [n.lower() for n in names], n=1, cutoff=0.6)
-    return (
-        next(f"{n} (did you mean {n!r}?)" for n in names if n.lower() == near[0]) if near else None
-    )
+def _nearest(word: str, names: Sequence[str]) -> str | None:
+    by_lower_case = {name.lower(): name for name in reversed(names)}
+    matches = get_close_matches(word.lower(), list(by_lower_case), n=1, cutoff=0.6)
+    if not matches:
+        return None
+    name = by_lower_case[matches[0]]
+    return f"{name} (did you mean {name!r}?)"

@@ -1,4 +1,4 @@
-"""The words for places in a model and a prompt."""
+"""Names of components, regions, layer groups and configurations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REGIONS = ("FE", "LT", "M", "R", "RP", "P", "BOS")
 """Named token spans of a prompt; they may overlap and need not cover it."""
 
 SCORED_REGIONS = ("LT", "FE", "M", "RP", "R", "P", "BOS", "REST")
-"""A partition of a prompt's tokens for scoring: the first that applies to a token."""
+"""A partition of a prompt's tokens for scoring: each token belongs to the first region it is in."""
 
 PER_LAYER = (
     "ln_1",
@@ -46,10 +46,10 @@ PER_LAYER = (
     "down",
     "ln_2_post",
 )
-"""Weight-bearing parts of a layer, in the order of computation."""
+"""Weight-bearing components of a layer, in the order of computation."""
 
 OUTSIDE = ("emb", "pos", "ln_f", "head")
-"""Weight-bearing parts outside the layers."""
+"""Weight-bearing components outside the layers: embeddings, final norm and head."""
 
 COMPONENTS = (*OUTSIDE[:2], *PER_LAYER, *OUTSIDE[2:])
 
@@ -59,7 +59,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "ln": ("ln_1", "ln_1_post", "ln_2", "ln_2_post"),
     "all": (*OUTSIDE[:2], *PER_LAYER),
 }
-"""Names for several components; `all` holds neither final norm nor head."""
+"""Groups of components; `all`, the default, has neither final norm nor head."""
 
 SYNONYMS: Mapping[str, str] = {
     "mlp": "ffn",
@@ -73,7 +73,7 @@ SYNONYMS: Mapping[str, str] = {
     "embed_tokens": "emb",
     "lm_head": "head",
 }
-"""Hugging Face's names of components and groups, which a graft expression may use; they are read as ours."""
+"""Hugging Face names of components and groups that graft expressions accept."""
 
 LAYER_GROUPS: Mapping[str, tuple[Fraction, Fraction]] = {
     "first_half": (Fraction(0), Fraction(1, 2)),
@@ -85,18 +85,18 @@ LAYER_GROUPS: Mapping[str, tuple[Fraction, Fraction]] = {
 }
 
 BASELINES = ("PRE", "SFT")
-"""Configurations that are no graft: the recipient and the donor by themselves."""
+"""Configurations without a graft: the unmodified recipient and the unmodified donor."""
 
 PATHWAYS = ("FE", "LT", "FE+LT", "(FE+LT)^C", "FE^C", "LT^C")
 CONFIGURATIONS = (*BASELINES, "ALL", *PATHWAYS)
-"""The default suite, in the paper's order."""
+"""The default suite, in the order of arXiv 2506.20746."""
 
 RECIPIENT = "recipient"
-"""The reserved donor name that puts the recipient's weights back."""
+"""Reserved donor name: the recipient's own weights."""
 
 
 class Site(NamedTuple):
-    """What a localizer scores and an intervention addresses."""
+    """A component of a layer at the tokens of a region: the unit of scores and interventions."""
 
     layer: int | None
     """None outside the layers."""
@@ -106,40 +106,39 @@ class Site(NamedTuple):
 
 
 SiteScores = Mapping[Site, float]
-"""How responsible each site is; higher is more."""
+"""Score of each site; higher means more responsible for the finetuned behaviour."""
 
 
 def partition(regions: Mapping[str, Sequence[int]], n: int) -> list[str]:
-    """The region that each token of a prompt is scored under.
+    """Scored region of each token of a prompt, one of `SCORED_REGIONS`.
 
     Args:
         regions: Token indices of each region of the prompt.
         n: Number of tokens.
     """
-    found = ["REST"] * n
+    cells = ["REST"] * n
+    # Later assignments win, so the reversed order leaves each token its first region.
     for region in reversed(SCORED_REGIONS[:-1]):
         for token in regions.get(region, ()):
-            found[token] = region
-    return found
+            cells[token] = region
+    return cells
 
 
 def scored_positions(region: str, regions: Sequence[Mapping[str, Sequence[int]]]) -> str:
-    """The positions expression of the tokens that are scored under a region.
+    """The positions expression of the tokens of a scored region.
 
     Args:
         region: One of `SCORED_REGIONS`.
-        regions: For each prompt, the token indices of its regions; all prompts have regions of the same names.
+        regions: For each prompt, the token indices of its regions; all prompts have the same
+            region names.
     """
-    names = [
-        name
-        for name in SCORED_REGIONS[: SCORED_REGIONS.index(region)]
-        if any(name in each for each in regions)
-    ]
+    preceding: list[str] = []
+    overlapping: list[str] = []
+    for name in SCORED_REGIONS[: SCORED_REGIONS.index(region)]:
+        if any(name in spans for spans in regions):
+            preceding.append(name)
+        if any(set(spans.get(name, ())) & set(spans.get(region, ())) for spans in regions):
+            overlapping.append(name)
     if region == "REST":
-        return f"({'+'.join(names)})^C"
-    overlapping = [
-        name
-        for name in names
-        if any(set(each.get(name, ())) & set(each.get(region, ())) for each in regions)
-    ]
+        return f"({'+'.join(preceding)})^C"
     return f"({'+'.join([f'{region}^C', *overlapping])})^C" if overlapping else region
