@@ -1,4 +1,4 @@
-"""Localizers: methods that claim to say where a finetuned fact is retrieved. One method per file."""
+"""Localizers: methods that locate where a finetuned fact is retrieved, one per file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every localizer is."""
+"""Base classes of localizers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from kgbench.data import Prompt
 from kgbench.sites import Graft, Site, SiteScores
 
-if TYPE_CHECKING:  # the names of all localizers are known without torch
+if TYPE_CHECKING:  # listing localizers must not import torch
     from kgbench.engine.treatment import Treatment
     from kgbench.models.pair import ModelPair
 
@@ -27,10 +27,13 @@ __all__ = [
 ]
 
 NEEDS = ("donor", "gradients", "counterfactual", "truth", "answer")
-"""What a method may have to be given. `answer`: an intervention's `treat` and `fitted` get prompts with their targets."""
+"""Inputs that a method may require.
+
+`answer`: an intervention's `treat` and `fitted` get prompts with their targets.
+"""
 
 FLOORS = ("recipient", "destroyed_donor")
-"""What a model may output when no site carries the finetuned behaviour."""
+"""Possible outputs of a model in which no site carries the finetuned behaviour."""
 
 COSTS: Mapping[str, str] = {
     "none": "no forward",
@@ -39,108 +42,114 @@ COSTS: Mapping[str, str] = {
     "scan": "a forward per site, packed",
     "training": "many steps",
 }
-"""What an answer takes."""
+"""Computational cost of an answer, by class."""
 
 SCANS: Mapping[str, str] = {
     "alone": "log-probability gained by the site alone (nats)",
     "left_out": "log-probability lost without the site (nats)",
 }
-"""How a scan of an intervention measures a site, and what a score then says."""
+"""How a scan of an intervention measures a site, and the meaning of the score."""
 
 Treatments: TypeAlias = "Sequence[Sequence[Treatment]]"
-"""For each prompt and each of its tokens, what the engine is to do."""
+"""Treatment of each token of each prompt."""
 
 
 @dataclass(frozen=True)
 class AbstractLocalizer(ABC):
-    """A method. Its dataclass fields are its parameters: they enter a result's identity."""
+    """A localization method; its dataclass fields are parameters and enter a result's identity."""
 
     name: ClassVar[str]
     version: ClassVar[str] = "1"
-    """Raised whenever the method's answers change."""
+    """Incremented whenever the method's answers change."""
     kind: ClassVar[str]
     """`intervention` or `scoring`."""
     needs: ClassVar[frozenset[str]] = frozenset({"donor"})
-    """Some of `NEEDS`: what the method must be given."""
+    """Required inputs: a subset of `NEEDS`."""
     floor: ClassVar[str] = "recipient"
-    """What the model outputs when no site carries the finetuned behaviour: one of `FLOORS`."""
+    """Output of the model when no site carries the finetuned behaviour: one of `FLOORS`."""
     cost: ClassVar[str] = "forward"
-    """What an answer takes: one of `COSTS`."""
+    """Cost of an answer: one of `COSTS`."""
     scan_of: ClassVar[str] = ""
-    """The intervention whose scan is this method's map; on boards that one has the line. Empty for a map of its own."""
+    """Name of the intervention whose scan gives this method's map; empty for none.
+
+    The leaderboard lists the intervention in place of the scorer.
+    """
     paper: ClassVar[str] = ""
-    """Where the method is from, such as `arXiv 2506.20746`."""
+    """Reference, such as `arXiv 2506.20746`."""
     about: ClassVar[str]
-    """One line."""
+    """One-line description."""
     score_meaning: ClassVar[str] = ""
-    """What a site's score says, with its unit, as at the colour bar of a map; empty where nothing is said of it."""
+    """Meaning of a site's score, with its unit: the colour-bar label of a map; may be empty."""
 
     def parameters(self) -> dict[str, Any]:
-        """All parameters, the defaults included."""
+        """All parameters, including defaults."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What a scan measures at once, and the sites that are credited with it."""
+    """One measurement of a scan, and the sites credited with its value."""
 
     graft: Graft
     sites: tuple[Site, ...]
     minus: int | None = None
-    """Number of the unit whose value is subtracted first, where this one contains it."""
+    """Index of a unit that this one contains; its value is subtracted."""
 
 
 class InterventionLocalizer(AbstractLocalizer):
-    """Says what the model outputs when only some sites carry the finetuned behaviour."""
+    """Gives the model's output when only some sites carry the finetuned behaviour."""
 
     kind = "intervention"
     baseline: ClassVar[bool] = False
-    """Whether the method answers the same whatever the sites, as a point of reference."""
+    """Whether the method is a reference that ignores the sites."""
     reads_any_token: ClassVar[bool] = False
-    """Whether what is done to a token is the same whatever tokens follow it, so that one run answers at several tokens. Where it is not,
-    as where a method looks for the last token of a prompt, the prompt is run anew for every token that is read."""
+    """Whether the treatment of a token is independent of later tokens, so that one run can be read
+    out at several tokens. Methods that depend on the last token of a prompt need one run per
+    readout token."""
     scanned: ClassVar[str] = "alone"
-    """How a scan measures a site, one of `SCANS`: it carries the behaviour `alone`, or it is `left_out` and everything else does."""
+    """How a scan measures a site, one of `SCANS`: the site `alone` carries the behaviour, or every
+    site but this one does (`left_out`)."""
 
     @property
     def reaches_donor(self) -> bool:
-        """Whether everything treated, final norm and head included, is the donor; not so where only a part of it is carried over."""
+        """Whether treating every site, final norm and head included, reproduces the donor exactly.
+
+        False for methods that carry over only a part of the donor's behaviour.
+        """
         return True
 
     @abstractmethod
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        """Describe what the engine is to do so that only `sites` carry the finetuned behaviour.
+        """Treatments under which only `sites` carry the finetuned behaviour.
 
         Args:
             pair: The models.
-            prompts: Prompts of any lengths. They are questions, see `kgbench.data.Question`: they have no target, unless
-                the method needs the `answer`.
+            prompts: Prompts of any lengths, without their targets (see `kgbench.data.Question`)
+                unless the method needs the `answer`.
             sites: The sites, as a graft expression.
 
         Returns:
-            Treatments of each token of each prompt.
+            Treatment of each token of each prompt.
 
         Raises:
             NotApplicableError: The method cannot express these sites.
         """
 
     def fitted(self, pair: ModelPair, prompts: Sequence[Prompt]) -> InterventionLocalizer:
-        """The same method with what it learns from all prompts of a task, which it gets as `treat` does.
+        """The method fitted on all prompts of a task, which have targets or not as in `treat`.
 
-        What it says of a fact it must not learn from that fact.
+        The treatment of a fact must not be fitted on that fact.
         """
         return self
 
     def variants(self) -> Sequence[InterventionLocalizer]:
-        """The same method once per random draw, where it draws: the probabilities of all are averaged."""
+        """One variant per random draw; probabilities are averaged over variants."""
         return (self,)
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
-        """What a scan of single sites measures; by default each site by itself."""
-        from kgbench.engine.site_sets import (
-            all_sites,
-            site_graft,
-        )  # torch is not needed to know a localizer's name
+        """Measurements of a scan over single sites; by default one per site."""
+        # Imported here, since listing localizers must not import torch.
+        from kgbench.engine.site_sets import all_sites, site_graft
 
         return [Unit(site_graft(pair, prompts, site), (site,)) for site in all_sites(pair, prompts)]
 
@@ -148,7 +157,7 @@ class InterventionLocalizer(AbstractLocalizer):
 def asked(
     method: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt]
 ) -> Sequence[Prompt]:
-    """Prompts as an intervention gets them: without their answers, unless it says that it needs these."""
+    """Prompts as passed to an intervention: without targets unless it needs the `answer`."""
     return prompts if "answer" in method.needs else [pair.question(prompt) for prompt in prompts]
 
 
@@ -159,12 +168,12 @@ class ScoringLocalizer(AbstractLocalizer):
 
     @abstractmethod
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        """How responsible each site is for the finetuned behaviour; higher is more.
+        """Score each site by its responsibility for the finetuned behaviour; higher is more.
 
         Args:
             pair: The models.
-            prompts: Prompts whose facts the donor learned.
+            prompts: Prompts of facts that the donor learned.
 
         Returns:
-            A score for every site of the default components in every region that a prompt has.
+            Score of every site: the default components in every region of the prompts.
         """

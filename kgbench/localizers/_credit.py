@@ -1,4 +1,4 @@
-"""From effects of places and tokens, and from figures of weights, to scores of sites."""
+"""Aggregate effects per token, or values per weight matrix, into scores of sites."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def by_token(
     effects: Sequence[Float[np.ndarray, "row token"]],
     rows: Mapping[Place, int],
 ) -> SiteScores:
-    """The mean over prompts of a site's effect, which is the sum over its tokens; nothing in a prompt that lacks the region.
+    """Mean over prompts of the sum of effects over a site's tokens; 0 where the region is missing.
 
     Args:
         pair: The models.
         prompts: The prompts.
-        effects: Of each prompt.
-        rows: Which row of the effects each (layer, component) is credited with.
+        effects: Effects [row, token] of each prompt.
+        rows: Row of the effects that each (layer, component) is credited with.
     """
     sums: dict[str, np.ndarray] = {}
     for prompt, effect in zip(prompts, effects, strict=True):
@@ -48,7 +48,13 @@ def by_token(
 def by_weight(
     pair: ModelPair, prompts: Sequence[Prompt], figure: Callable[[int], float]
 ) -> SiteScores:
-    """The figure of each slot, the same in every region: weights are shared by all tokens."""
+    """Score each site by the value of its slot: equal in all regions, since tokens share weights.
+
+    Args:
+        pair: The models.
+        prompts: The prompts, whose regions are scored.
+        figure: Value of a slot.
+    """
     places = Slots(pair.family, pair.n_layers).sites
     figures = {
         place: figure(slot) for slot, place in enumerate(places) if place[1] in GROUPS["all"]

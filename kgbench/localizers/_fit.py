@@ -1,4 +1,4 @@
-"""What methods learn from prompts: kept beside a method's parameters, and independent of the order of the prompts."""
+"""State that methods fit on prompts; it is no parameter, and is independent of prompt order."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ Method = TypeVar("Method", bound=InterventionLocalizer)
 Found = TypeVar("Found")
 
 CHUNK = 16
-"""Prompts whose activations are held at once."""
+"""Number of prompts whose activations are in memory at once."""
 
 
 def holding(method: Method, **state: object) -> Method:
-    """The same method with something that it has learned or drawn, which is none of its parameters."""
-    made = copy(method)
+    """A copy of the method with fitted or drawn state, which is not among its parameters."""
+    variant = copy(method)
     for name, value in state.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(variant, name, value)  # the dataclass is frozen
+    return variant
 
 
 class Corpus:
-    """The prompts that a method is fitted on, in an order of their own, and what has been computed from them."""
+    """The prompts that a method is fitted on, in a canonical order, with a cache of statistics."""
 
     def __init__(self, prompts: Sequence[Prompt]) -> None:
         self.prompts = tuple(
@@ -59,72 +59,81 @@ class Corpus:
         Raises:
             InputError: There are none.
         """
-        found = self.once(
+        prompts = self.once(
             ("like", prompt.name), lambda: [p for p in self.prompts if p.name == prompt.name]
         )
-        if not found:
+        if not prompts:
             raise InputError(
-                f"the method was fitted on no prompt of the template {prompt.name!r}; fit it on all that it is to treat"
+                f"the method was fitted on no prompt of the template {prompt.name!r}; "
+                "fit it on all that it is to treat"
             )
-        return found
+        return prompts
 
     def once(self, key: Hashable, compute: Callable[[], Found]) -> Found:
-        """What `compute` gives, computed when first asked for under a key."""
+        """The value of `compute`, cached under a key."""
         if key not in self._known:
             self._known[key] = compute()
-        found: Found = self._known[key]
-        return found
+        value: Found = self._known[key]
+        return value
 
     def latest(self, kind: str, key: Hashable, compute: Callable[[], Found]) -> Found:
-        """The same, for what is too large to be kept when the next is asked for."""
+        """The value of `compute`, cached for the latest key of a kind only: for large values."""
         if kind not in self._latest or self._latest[kind][0] != key:
             self._latest.pop(kind, None)
             self._latest[kind] = (key, compute())
-        found: Found = self._latest[kind][1]
-        return found
+        value: Found = self._latest[kind][1]
+        return value
 
 
 class FittedLocalizer(InterventionLocalizer):
-    """A method that learns from all prompts of a task; one that has seen none learns from those that it is asked to treat."""
+    """A method fitted on all prompts of a task; unfitted, it learns from the prompts it treats."""
 
     _corpus: ClassVar[Corpus | None] = None
 
     def fitted(self, pair: ModelPair, prompts: Sequence[Prompt]) -> InterventionLocalizer:
-        """The method with the prompts to learn from; it learns when first asked to treat any."""
+        """The method with a corpus; statistics are computed at the first call of `treat`."""
         return holding(self, _corpus=Corpus(prompts))
 
     def corpus(self, prompts: Sequence[Prompt]) -> Corpus:
-        """What the method learns from: the prompts that it was fitted on, or else these."""
+        """The corpus that the method was fitted on, or one of these prompts if it is unfitted."""
         return self._corpus or Corpus(prompts)
 
 
 def found_at(learned: Mapping[tuple[str, Hook], Found], region: str, hook: Hook) -> Found:
-    """What was learned for a scored region and a hook.
+    """The fitted value of a scored region and a hook.
 
     Raises:
-        InputError: Nothing was.
+        InputError: There is none.
     """
     if (region, hook) not in learned:
         raise InputError(
-            f"the method was fitted on prompts without the region {region}; fit it on all prompts that it is to treat"
+            f"the method was fitted on prompts without the region {region}; "
+            "fit it on all prompts that it is to treat"
         )
     return learned[region, hook]
 
 
 def seeded_number(*parts: object) -> int:
-    """A number that depends on the parts alone: the same in every process, on every machine."""
+    """A 64-bit hash of the parts, equal in every process and on every machine."""
     return int.from_bytes(sha256(repr(parts).encode()).digest()[:8], "big")
 
 
 def seeded_key(name: str, seed: int) -> tuple[int, str]:
-    """What to sort names by, for an order that depends on a seed and not on the names' own."""
+    """Sort key of names for a pseudorandom order that depends on the seed."""
     return seeded_number(seed, name), name
 
 
 def activations(
     pair: ModelPair, prompts: Sequence[Prompt], weight_set: int, hooks: Sequence[Hook]
 ) -> Iterator[tuple[Prompt, Float[Tensor, "hook token width"]]]:
-    """Each prompt with the activations of one of the pair's models by itself."""
+    """Each prompt with its activations under one of the pair's models.
+
+    Args:
+        pair: The models.
+        prompts: Prompts of any lengths.
+        weight_set: 0 for the recipient, then the donors in order.
+        hooks: Hook points.
+    """
     engine = Engine(pair)
     for start in range(0, len(prompts), CHUNK):
         chunk = prompts[start : start + CHUNK]

@@ -1,4 +1,4 @@
-"""From graft expressions to activations: which hooks of which tokens an expression keeps, and what a scan of them measures."""
+"""Translate graft expressions into activations at hooks, and define scans over hooks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 EMBEDDINGS = "emb"
-"""What the embeddings put into the stream, beside the hook points: the input of layer 0."""
+"""Pseudo hook point for the output of the embeddings: the input of layer 0."""
 
 STANDS_FOR: Mapping[str, frozenset[str]] = {
     EMBEDDINGS: frozenset(OUTSIDE[:2]),
@@ -48,20 +48,25 @@ STANDS_FOR: Mapping[str, frozenset[str]] = {
     "mlp_out": frozenset(("ln_2", "gate", "up", "down", "ln_2_post")),
     "resid_post": frozenset(PER_LAYER),
 }
-"""The components that an expression must name, if it names any, for a hook to be meant."""
+"""Components represented by each hook point.
+
+An expression with components selects a hook point only if it names all of them.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What an expression says of a prompt, in the words of a method that treats activations."""
+    """A graft expression on a prompt, for methods that treat activations."""
 
     base: tuple[Treatment, ...]
-    """Per token, one weight set for all default components, and the final norm and head that the expression chooses."""
+    """Per token, a treatment without edits: one weight set for all default components, and the
+    final norm and head of the expression."""
     kept: tuple[Mapping[Hook, int], ...]
-    """Per token, the hooks that are to carry a donor's behaviour, in the order of computation, and the number of the donor."""
+    """Per token, the donor's weight set at each hook that carries a donor's behaviour, in the order
+    of computation."""
 
     def edited(self, edits: Callable[[int], Iterable[Edit]]) -> tuple[Treatment, ...]:
-        """The treatments with the edits of each token."""
+        """The base treatments with edits, given by token index."""
         return tuple(
             replace(treatment, edits=tuple(edits(token)))
             for token, treatment in enumerate(self.base)
@@ -69,41 +74,44 @@ class Reading:
 
 
 def check_choice(what: str, given: str, known: Sequence[str]) -> None:
-    """Refuse a parameter that is none of its choices.
+    """Check a parameter against its choices.
 
     Raises:
-        UnknownNameError: It is none.
+        UnknownNameError: The value is not among them.
     """
     if given not in known:
         raise UnknownNameError(what, given, known)
 
 
 def one_donor(method: InterventionLocalizer, pair: ModelPair, sites: Graft) -> int:
-    """The number of the only donor of an expression, for methods that begin with a donor's run.
+    """Weight set of the only donor of an expression, for methods that start from a donor's run.
 
     Raises:
-        NotApplicableError: The expression names several.
+        NotApplicableError: The expression names several donors.
     """
     names = sites.donors() or (baseline_donor(pair),)
     if len(names) > 1:
         raise NotApplicableError(
-            f"{method.name} begins with the run of one donor, and this expression names {' and '.join(names)}"
+            f"{method.name} begins with the run of one donor, "
+            f"and this expression names {' and '.join(names)}"
         )
     return donor_index(pair, names[0])
 
 
 def donor_runs(pair: ModelPair, reading: Reading) -> Mapping[int, Run]:
-    """The runs of all donors whose behaviour some token is to carry."""
-    donors = {donor for kept in reading.kept for donor in kept.values()}
+    """Unmodified runs of all donors in a reading, by weight set."""
+    donors: set[int] = set()
+    for kept in reading.kept:
+        donors.update(kept.values())
     return {donor: own_run(pair, len(reading.kept), donor) for donor in donors}
 
 
 def own_run(pair: ModelPair, n_tokens: int, weight_set: int) -> Run:
-    """The run of one of the pair's models by itself."""
+    """The unmodified run of one of the pair's models."""
     return _own_run(len(Slots(pair.family, pair.n_layers)), n_tokens, weight_set)
 
 
-@lru_cache(maxsize=1024)  # runs that are one object compare at once
+@lru_cache(maxsize=1024)  # identical objects compare equal without comparing treatments
 def _own_run(n_slots: int, n_tokens: int, weight_set: int) -> Run:
     return Run([Treatment(bytes([weight_set]) * n_slots)] * n_tokens)
 
@@ -116,22 +124,23 @@ def read(
     points: Sequence[str],
     weight_set: int = 0,
 ) -> list[Reading]:
-    """Read an expression as activations; prompts whose regions lie alike have one reading.
+    """Translate an expression into hooks; prompts of equal length and regions share a reading.
 
     Args:
-        method: For the reason, where the expression does not fit.
+        method: The method, for error messages.
         pair: The models.
         prompts: Prompts of any lengths.
         sites: The expression.
-        points: Hook points that the method treats, or `EMBEDDINGS`.
-        weight_set: The weights of the run that the method begins with.
+        points: Hook points that the method treats; may include `EMBEDDINGS`.
+        weight_set: Weight set of the run that the method starts from.
+
+    Returns:
+        A reading for each prompt.
 
     Raises:
-        NotApplicableError: A term names components that none of the points stands for.
+        NotApplicableError: The components of a term are not those of some of the points.
     """
-    grafted = graft_treatments(
-        pair, prompts, sites
-    )  # an expression that does not fit is an error here as elsewhere
+    grafted = graft_treatments(pair, prompts, sites)  # raises for expressions that do not fit
     terms = [
         (term, _hooks(method, pair, term, points), donor_index(pair, term.donor))
         for term in sites.terms
@@ -161,14 +170,21 @@ def treat_each(
     treat: Callable[[Prompt, Reading], tuple[Treatment, ...]],
     apart: Callable[[Prompt], Hashable] = lambda prompt: None,
 ) -> Treatments:
-    """Treatments of each prompt, made once for all prompts that have one reading and are not to be held apart."""
-    made: dict[Hashable, tuple[Treatment, ...]] = {}
+    """Treatments of each prompt, computed once per reading and group.
+
+    Args:
+        prompts: The prompts.
+        readings: Reading of each prompt.
+        treat: Treatments of a prompt.
+        apart: Group of a prompt; prompts with one reading in different groups are treated apart.
+    """
+    by_key: dict[Hashable, tuple[Treatment, ...]] = {}
     treatments = []
     for prompt, reading in zip(prompts, readings, strict=True):
         key = (reading, apart(prompt))
-        if key not in made:
-            made[key] = treat(prompt, reading)
-        treatments.append(made[key])
+        if key not in by_key:
+            by_key[key] = treat(prompt, reading)
+        treatments.append(by_key[key])
     return treatments
 
 
@@ -180,7 +196,10 @@ def _base(slots: Slots, treatment: Treatment, weight_set: int) -> Treatment:
 
 
 def _donors_only(kept: Mapping[Hook, int]) -> Mapping[Hook, int]:
-    """In the order of computation, so that equal treatments compare equal; without what a later term put back."""
+    """Hooks in the order of computation, without those that a later term gave to the recipient.
+
+    The order makes equal treatments compare equal.
+    """
     order = sorted(kept, key=lambda hook: (hook.layer, POINTS.index(hook.point)))
     return {hook: kept[hook] for hook in order if kept[hook]}
 
@@ -188,16 +207,20 @@ def _donors_only(kept: Mapping[Hook, int]) -> Mapping[Hook, int]:
 def _hooks(
     method: InterventionLocalizer, pair: ModelPair, term: Term, points: Sequence[str]
 ) -> tuple[Hook, ...]:
-    """The hooks that a term means."""
-    has = frozenset(pair.family.components)
-    named = has & frozenset(term.component_names()) - frozenset(OUTSIDE[2:])
-    default = has & frozenset(GROUPS["all"]) - frozenset(OUTSIDE if term.layers else ())
-    meant = [point for point in points if has & STANDS_FOR[point] <= named]
-    if named not in (default, frozenset().union(*(has & STANDS_FOR[point] for point in meant))):
+    """The hooks of a term."""
+    components = frozenset(pair.family.components)
+    named = components & frozenset(term.component_names()) - frozenset(OUTSIDE[2:])
+    default = components & frozenset(GROUPS["all"]) - frozenset(OUTSIDE if term.layers else ())
+    selected = [point for point in points if components & STANDS_FOR[point] <= named]
+    covered = frozenset().union(*(components & STANDS_FOR[point] for point in selected))
+    # A hook carries all of its components or none: the term must name exactly those of some hooks.
+    if named not in (default, covered):
         raise NotApplicableError(_reason(method, pair, named, points))
     layers = sorted(term.layers.resolve(pair.n_layers)) if term.layers else range(pair.n_layers)
-    hooks = [Hook(layer, point) for layer in layers for point in meant if point != EMBEDDINGS]
-    return (*([Hook(0, "resid_pre")] if EMBEDDINGS in meant else []), *hooks)
+    hooks = [Hook(0, "resid_pre")] if EMBEDDINGS in selected else []
+    for layer in layers:
+        hooks += [Hook(layer, point) for point in selected if point != EMBEDDINGS]
+    return tuple(hooks)
 
 
 def _reason(
@@ -207,25 +230,29 @@ def _reason(
         return "+".join(c for c in pair.family.components if c in names)
 
     each = "; ".join(f"{point} stands for {listed(STANDS_FOR[point])} together" for point in points)
-    return f"{method.name} treats whole activations ({each}), so it cannot tell {listed(named)} apart from the rest"
+    return (
+        f"{method.name} treats whole activations ({each}), "
+        f"so it cannot tell {listed(named)} apart from the rest"
+    )
 
 
-# ------------------------------------------------------------------------------------------------ scans
+# ------------------------------------------------------------------------------------------- scans
 
 
 def hook_units(
     pair: ModelPair, prompts: Sequence[Prompt], points: Sequence[str], window: int = 1
 ) -> list[Unit]:
-    """What a scan of hooks measures, at every region.
+    """Measurements of a scan over hooks, in every region.
 
-    A hook's value goes to the components that it stands for. The residual stream stands for everything before it, so a layer is credited
-    with what its output adds to its input. Where no hook is the embeddings' own, they share the value of the first hook behind them.
+    A hook's value is credited to its components. The residual stream carries everything upstream,
+    so a layer is credited with the difference between its output and its input. Without a hook of
+    their own, the embeddings share the value of the first hook after them.
 
     Args:
         pair: The models.
-        prompts: Prompts that have the same regions.
-        points: Hook points, or `EMBEDDINGS`.
-        window: Layers that are treated at once, centred at the one that is credited.
+        prompts: Prompts with the same region names.
+        points: Hook points; may include `EMBEDDINGS`.
+        window: Number of layers treated at once, centred at the credited layer.
     """
     sites = all_sites(pair, prompts)
     regions = [pair.encoded(prompt).regions for prompt in prompts]
@@ -257,7 +284,7 @@ def _region_units(
             if not units and EMBEDDINGS not in points:
                 credited = (*(s for s in sites if s.layer is None), *credited)
             if not credited:
-                continue  # the input of layer 0, which the embeddings' own unit is
+                continue  # resid_pre of layer 0, which the unit of `EMBEDDINGS` measures
             minus = first + len(units) - 1 if residual and units else None
             units.append(Unit(parse_graft(f"{positions}{named}{layers}"), tuple(credited), minus))
     return units
@@ -269,8 +296,8 @@ def _window(pair: ModelPair, layer: int, window: int) -> str:
 
 
 def _credited(sites: Sequence[Site], point: str, layer: int) -> tuple[Site, ...]:
-    """Sites that a hook stands for, and no hook before it."""
-    wanted = {EMBEDDINGS: None, "resid_pre": layer - 1}.get(point, layer)
+    """Sites credited to a hook: its components in the last layer that it covers."""
+    source = {EMBEDDINGS: None, "resid_pre": layer - 1}.get(point, layer)
     return tuple(
-        site for site in sites if site.layer == wanted and site.component in STANDS_FOR[point]
+        site for site in sites if site.layer == source and site.component in STANDS_FOR[point]
     )

@@ -1,4 +1,4 @@
-"""What localizers measure sites by: the log-probability of the prompts' targets."""
+"""Log-probabilities of the prompts' targets under grafts, by which localizers score sites."""
 
 from __future__ import annotations
 
@@ -21,24 +21,32 @@ from kgbench.sites import Site
 __all__ = ["logprobs", "site_logprobs"]
 
 DESCRIBED = 1 << 18
-"""Most treatments described at once: configurations × tokens."""
+"""Largest number of treatments in memory at once: configurations × tokens."""
 
 
 def logprobs(
     pair: ModelPair, prompts: Sequence[Prompt], configurations: Sequence[Treatments]
 ) -> Float[np.ndarray, "configuration prompt"]:
-    """Log-probability (nats) of each prompt's target under each configuration, with all of a prompt's configurations in one tree."""
+    """Log-probability (nats) of each prompt's target under each configuration.
+
+    All configurations of a prompt share one token tree.
+
+    Args:
+        pair: The models.
+        prompts: Prompts of any lengths.
+        configurations: Treatments of all prompts under each configuration.
+    """
     engine = Engine(pair)
     targets = torch.tensor([pair.encoded(prompt).target for prompt in prompts])
-    found = np.empty((len(configurations), len(prompts)))
+    scores = np.empty((len(configurations), len(prompts)))
     for chunk in engine.run(engine.plan_treatments(prompts, configurations)):
-        places = chunk.configuration.numpy(), chunk.prompt.numpy()
+        cells = chunk.configuration.numpy(), chunk.prompt.numpy()
 
-        def told(i: int, places: tuple[np.ndarray, np.ndarray] = places) -> str:
-            return f"configuration {places[0][i]} of a scan, fact {prompts[places[1][i]].fact.id}"
+        def describe(i: int, cells: tuple[np.ndarray, np.ndarray] = cells) -> str:
+            return f"configuration {cells[0][i]} of a scan, fact {prompts[cells[1][i]].fact.id}"
 
-        found[places] = score_logits(chunk.logits, targets[chunk.prompt], told)["logprob"]
-    return found
+        scores[cells] = score_logits(chunk.logits, targets[chunk.prompt], describe)["logprob"]
+    return scores
 
 
 def site_logprobs(
@@ -50,18 +58,23 @@ def site_logprobs(
     """Log-probability (nats) of each prompt's target under the graft of each set of sites.
 
     Args:
-        pair: The models; where donor and recipient have equal weights a graft is none, and makes no difference by rounding either.
-        prompts: Prompts of any lengths; some are described at once, so that memory does not grow with their number.
+        pair: The models. Sites with equal weights in donor and recipient are dropped, so that they
+            have no effect, not even by rounding.
+        prompts: Prompts of any lengths; treated in chunks, so that memory does not grow with their
+            number.
         sets: Sets of sites.
-        left_out: Graft all sites of the default components but those of each set instead.
+        left_out: Graft the complement of each set among the sites of the default components.
     """
     places = Slots(pair.family, pair.n_layers).sites
     moved = {places[slot] for slot in changed(pair)}
-    some = [[site for site in each if (site.layer, site.component) in moved] for each in sets]
+    effective: list[list[Site]] = []
+    for sites in sets:
+        effective.append([site for site in sites if (site.layer, site.component) in moved])
     longest = max(len(pair.encoded(prompt).ids) for prompt in prompts)
     step = max(1, DESCRIBED // (len(sets) * longest))
-    chunks = [prompts[start : start + step] for start in range(0, len(prompts), step)]
-    return np.concatenate(
-        [logprobs(pair, c, [site_treatments(pair, c, s, left_out) for s in some]) for c in chunks],
-        axis=1,
-    )
+    parts = []
+    for start in range(0, len(prompts), step):
+        chunk = prompts[start : start + step]
+        grafts = [site_treatments(pair, chunk, sites, left_out) for sites in effective]
+        parts.append(logprobs(pair, chunk, grafts))
+    return np.concatenate(parts, axis=1)

@@ -1,4 +1,4 @@
-"""Localizers by name."""
+"""Registry of localizers: lookup, description and construction by name."""
 
 from __future__ import annotations
 
@@ -35,32 +35,33 @@ def _registry() -> Registry:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all localizers, those of installed packages included."""
+    """Names of all localizers, including those of installed packages."""
     return _registry().names()
 
 
 def describe() -> Mapping[str, Mapping[str, Any]]:
-    """What each localizer is: its kind, its needs, its class of cost, its paper, its distribution, and what it does in a line."""
-    return {name: _described(_class(name), _registry().origin(name)) for name in names()}
+    """Kind, needs, cost class, paper, distribution and one-line description of each localizer."""
+    return {name: _description(_class(name), _registry().origin(name)) for name in names()}
 
 
-def _described(found: type[AbstractLocalizer], origin: str) -> dict[str, Any]:
-    facts = {
-        "kind": found.kind,
-        "needs": sorted(found.needs),
-        "cost": found.cost,
-        "paper": found.paper,
+def _description(localizer: type[AbstractLocalizer], origin: str) -> dict[str, Any]:
+    return {
+        "kind": localizer.kind,
+        "needs": sorted(localizer.needs),
+        "cost": localizer.cost,
+        "paper": localizer.paper,
+        "from": origin,
+        "about": localizer.about,
     }
-    return {**facts, "from": origin, "about": found.about}
 
 
 def _class(name: str) -> type[AbstractLocalizer]:
-    found: type[AbstractLocalizer] = _registry().load(name)
-    return found
+    localizer: type[AbstractLocalizer] = _registry().load(name)
+    return localizer
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that no localizer has; a file is looked at when it is loaded.
+    """Check that a localizer exists; a file is checked when it is loaded.
 
     Raises:
         UnknownNameError: There is no such localizer.
@@ -69,48 +70,48 @@ def check_name(name: str) -> None:
 
 
 def is_foreign(name: str) -> bool:
-    """Whether a localizer is in a file, or of another installed package; its code is not loaded."""
+    """Whether a localizer is third-party: from a file or another package. Loads no code."""
     return not _registry().is_builtin(name)
 
 
 def fingerprint(name: str) -> str:
-    """What tells two states of a localizer's code apart, where it is not built in: a result of the one is none of the other."""
+    """Hash of a third-party localizer's code; results of different hashes are not shared."""
     return _registry().fingerprint(name)
 
 
 def needs(name: str) -> frozenset[str]:
-    """What a localizer must be given.
+    """Required inputs of a localizer.
 
     Raises:
         UnknownNameError: There is no such localizer.
-        InputError: Its file or package does not load.
+        InputError: Its file or package fails to load.
     """
     return _class(name).needs
 
 
 def score_meaning(name: str, version: str) -> str:
-    """What a site's score says, with its unit, where a localizer of this name and version declares it."""
-    found = _class(name) if name in names() else None
-    if found is None or found.version != version:
+    """Meaning and unit of a site's score, as declared by the localizer of this name and version."""
+    localizer = _class(name) if name in names() else None
+    if localizer is None or localizer.version != version:
         return f"score of {name} (its own unit)"
-    scan = SCANS[found.scanned] if issubclass(found, InterventionLocalizer) else ""
-    return found.score_meaning or scan or f"score of {name} (its own unit)"
+    scan = SCANS[localizer.scanned] if issubclass(localizer, InterventionLocalizer) else ""
+    return localizer.score_meaning or scan or f"score of {name} (its own unit)"
 
 
 def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocalizer:
-    """Make a localizer.
+    """Create a localizer.
 
     Args:
         name: A registered name, or `path/to/file.py:Class`.
-        arguments: Parameters as text; they are read as the types that the parameters are annotated with.
-        seed: Given to a localizer that has a parameter `seed`, unless `arguments` name it.
+        arguments: Parameters as text; converted to the annotated types.
+        seed: Value of the parameter `seed`, if the localizer has one and `arguments` lack it.
 
     Raises:
         UnknownNameError: There is no such localizer, or it has no such parameter.
-        InputError: A parameter's value does not read, or one without a default is not given.
+        InputError: The value of a parameter is invalid, or a required parameter is missing.
     """
-    found = _class(name)
-    parameters = {f.name: _default(f) for f in fields(found)}
+    localizer = _class(name)
+    parameters = {f.name: _default(f) for f in fields(localizer)}
     unknown = [key for key in arguments if key not in parameters]
     if unknown:
         raise UnknownNameError(
@@ -119,60 +120,59 @@ def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocali
             parameters,
             "" if parameters else "It has no parameters.",
         )
-    kinds = _kinds(found)
+    kinds = _kinds(localizer)
     values = {
         key: _read(f"localizer {name!r}: the parameter {key}", text, kinds[key], parameters[key])
         for key, text in arguments.items()
     }
     if "seed" in parameters:
         values.setdefault("seed", seed)
-    needed = [
-        key for key, default in parameters.items() if default is MISSING and key not in values
-    ]
-    if needed:
-        raise InputError(
-            f"localizer {name!r} needs its parameter {needed[0]!r}: give --localizer-arg {needed[0]}=VALUE"
-        )
+    for key, default in parameters.items():
+        if default is MISSING and key not in values:
+            raise InputError(
+                f"localizer {name!r} needs its parameter {key!r}: give --localizer-arg {key}=VALUE"
+            )
     try:
-        return found(**values)
+        return localizer(**values)
     except KgbenchError:
         raise
-    except (Exception, SystemExit, GeneratorExit) as error:  # whatever an author's code raises
+    except (Exception, SystemExit, GeneratorExit) as error:  # third-party code may raise anything
         raise InputError(
             f"localizer {name!r} does not take these parameters: {told(error)}"
         ) from error
 
 
 def parameters_of(name: str) -> dict[str, dict[str, str]]:
-    """The parameters of a localizer: for each its `default`, its `values` and what it is `about`.
+    """The parameters of a localizer: for each its `default`, its `values` and its description.
 
     Raises:
         UnknownNameError: There is no such localizer.
     """
-    found = _class(name)
-    kinds, docs = _kinds(found), _docs(found)
-    return {
-        f.name: {
-            "default": "needed" if (default := _default(f)) is MISSING else _written(default),
-            "values": _values(kinds[f.name]),
-            "about": docs.get(f.name, ""),
+    localizer = _class(name)
+    kinds, docs = _kinds(localizer), _docs(localizer)
+    parameters = {}
+    for field in fields(localizer):
+        default = _default(field)
+        parameters[field.name] = {
+            "default": "needed" if default is MISSING else _argument(default),
+            "values": _values(kinds[field.name]),
+            "about": docs.get(field.name, ""),
         }
-        for f in fields(found)
-    }
+    return parameters
 
 
-def _written(default: Any) -> str:
-    """A default as it is given on the command line."""
+def _argument(default: Any) -> str:
+    """A default in the syntax of the command line."""
     if isinstance(default, bool) or default is None:
         return str(default).lower()
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
 
 def _values(kind: Any) -> str:
-    """What a parameter takes, in words."""
+    """Description of the values of a parameter."""
     if get_origin(kind) in (Union, UnionType):
-        some = [_values(choice) for choice in get_args(kind) if choice is not NoneType]
-        return " or ".join([*some, *(["none"] if NoneType in get_args(kind) else [])])
+        choices = [_values(choice) for choice in get_args(kind) if choice is not NoneType]
+        return " or ".join([*choices, *(["none"] if NoneType in get_args(kind) else [])])
     if get_origin(kind) is tuple:
         return f"{_values(get_args(kind)[0])}; several with commas"
     if get_origin(kind) is Literal:
@@ -180,12 +180,12 @@ def _values(kind: Any) -> str:
     return {bool: "true or false", int: "whole number", float: "number"}.get(kind, "text")
 
 
-def _docs(found: type[AbstractLocalizer]) -> dict[str, str]:
-    """The strings under the fields of a class, and of those that it inherits from."""
+def _docs(localizer: type[AbstractLocalizer]) -> dict[str, str]:
+    """Docstrings of the fields of a class and its bases, by field name."""
     docs: dict[str, str] = {}
-    for each in reversed(found.__mro__):
+    for cls in reversed(localizer.__mro__):
         try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(each)))
+            tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
         except (OSError, TypeError, SyntaxError):
             continue
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
@@ -202,27 +202,31 @@ def _docs(found: type[AbstractLocalizer]) -> dict[str, str]:
 
 
 def _default(parameter: Field[Any]) -> Any:
-    made = parameter.default_factory
-    return parameter.default if made is MISSING else made()
+    factory = parameter.default_factory
+    return parameter.default if factory is MISSING else factory()
 
 
-def _kinds(found: type[AbstractLocalizer]) -> dict[str, Any]:
-    """The type of each parameter: as annotated, or where the annotation does not resolve, as the default."""
+def _kinds(localizer: type[AbstractLocalizer]) -> dict[str, Any]:
+    """Type of each parameter: the annotation, or the default's type if it does not resolve."""
     try:
-        hints = get_type_hints(found)
+        hints = get_type_hints(localizer)
     except (NameError, TypeError, AttributeError):
         hints = {}
-    return {f.name: hints.get(f.name, type(_default(f))) for f in fields(found)}
+    return {f.name: hints.get(f.name, type(_default(f))) for f in fields(localizer)}
 
 
 def _read(what: str, text: str, kind: Any, default: Any) -> Any:
-    """A value from its text.
+    """Convert text to the type of a parameter.
 
     Args:
-        what: The parameter, for messages.
-        text: The text; `none` where the type allows it.
-        kind: A type: bool, int, float, str, a tuple of one of these, or a union with None. Any other is text.
-        default: The parameter's default, as an example.
+        what: The parameter, for error messages.
+        text: The text; `none` for None if the type allows it.
+        kind: bool, int, float, str, a tuple of one of these, or a union with None; other types are
+            kept as text.
+        default: The parameter's default, as an example in error messages.
+
+    Raises:
+        InputError: The text is no value of the type.
     """
     choices = (
         [choice for choice in get_args(kind) if choice is not NoneType]

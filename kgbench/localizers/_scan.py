@@ -18,19 +18,19 @@ from kgbench.sites import Graft, Site, SiteScores, complement_graft, parse_graft
 __all__ = ["scan"]
 
 PROMPTS = 16
-"""Prompts that are treated at once."""
+"""Number of prompts treated at once."""
 DESCRIBED = 1 << 14
-"""Most treatments described at once: grafts × tokens. Each holds edits of many layers."""
+"""Largest number of treatments in memory at once: grafts × tokens."""
 
 
 def scan(
     localizer: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt]
 ) -> SiteScores:
-    """Score every site by an intervention on it alone, or on all but it.
+    """Score every site by an intervention on it alone, or on all other sites.
 
-    A unit's value is the change of the targets' mean log-probability (nats): between the unit alone and nothing, or where the
-    method is scanned `left_out`, between everything and everything but the unit. Where a method draws at random, probabilities are
-    averaged over the draws first.
+    A unit's value is a difference of the targets' mean log-probability (nats): the unit alone minus
+    no sites, or, for methods scanned `left_out`, all sites minus all but the unit. Probabilities
+    are averaged over random draws first.
 
     Args:
         localizer: The method; it is fitted on these prompts.
@@ -38,10 +38,10 @@ def scan(
         prompts: Prompts of any lengths and regions.
 
     Returns:
-        A score for every site; a prompt that does not have a site adds nothing to its score.
+        Score of every site, with a value of 0 in prompts that lack the site.
 
     Raises:
-        NotApplicableError: The method gives some site no value.
+        NotApplicableError: The method has no value for some site.
     """
     fitted = localizer.fitted(pair, asked(localizer, pair, prompts))
     scores: dict[Site, float] = {}
@@ -59,15 +59,15 @@ def scan(
     if missing := [site for site in sites if np.isnan(scores.get(site, np.nan))]:
         layer = "" if missing[0].layer is None else f"@{missing[0].layer}"
         raise NotApplicableError(
-            f"a scan of {localizer.name} gives no value to {len(missing)} of {len(sites)} sites, such as "
-            f"{missing[0].region}:{missing[0].component}{layer}"
+            f"a scan of {localizer.name} gives no value to {len(missing)} of {len(sites)} sites, "
+            f"such as {missing[0].region}:{missing[0].component}{layer}"
             + "".join(f"; {reason}" for reason in reasons)
         )
     return {site: scores[site] for site in sites}
 
 
 def _alike(pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Sequence[Prompt]]:
-    """Prompts that have regions of the same names."""
+    """Group prompts by the names of their regions."""
     groups: dict[frozenset[str], list[Prompt]] = {}
     for prompt in prompts:
         groups.setdefault(frozenset(pair.encoded(prompt).regions), []).append(prompt)
@@ -81,36 +81,32 @@ def _values(
     units: Sequence[Unit],
     reasons: dict[str, None],
 ) -> Mapping[int, float]:
-    """Value of each unit that the method can express."""
+    """Value of each unit to which the method applies; `reasons` collects why others have none."""
     left_out = localizer.scanned == "left_out"
     base, sign = (parse_graft("ALL"), -1.0) if left_out else (parse_graft("NONE"), 1.0)
-    grafts = [_but(unit.graft) if left_out else unit.graft for unit in units]
-    able = [
-        number
-        for number, graft in enumerate(grafts)
-        if _can(localizer, pair, prompts, graft, reasons)
-    ]
-    if not able or not _can(localizer, pair, prompts, base, reasons):
+    grafts: dict[int, Graft] = {}
+    for number, unit in enumerate(units):
+        graft = _rest(unit.graft) if left_out else unit.graft
+        if _applies(localizer, pair, prompts, graft, reasons):
+            grafts[number] = graft
+    if not grafts or not _applies(localizer, pair, prompts, base, reasons):
         return {}
-    chunks = [prompts[start : start + PROMPTS] for start in range(0, len(prompts), PROMPTS)]
-    changes = np.concatenate(
-        [_changes(localizer, pair, chunk, base, [grafts[n] for n in able]) for chunk in chunks],
-        axis=1,
-    )
-    return {
-        number: sign * float(change)
-        for number, change in zip(able, changes.mean(axis=1), strict=True)
-    }
+    changes = []
+    for start in range(0, len(prompts), PROMPTS):
+        chunk = prompts[start : start + PROMPTS]
+        changes.append(_changes(localizer, pair, chunk, base, list(grafts.values())))
+    means = np.concatenate(changes, axis=1).mean(axis=1)
+    return {number: sign * float(change) for number, change in zip(grafts, means, strict=True)}
 
 
-def _but(graft: Graft) -> Graft:
-    """All sites of the default components but a unit's."""
-    other = complement_graft(graft)
-    assert other is not None, "units have one donor"
-    return other
+def _rest(graft: Graft) -> Graft:
+    """The complement of a unit among the sites of the default components."""
+    rest = complement_graft(graft)
+    assert rest is not None, "units have one donor"
+    return rest
 
 
-def _can(
+def _applies(
     localizer: InterventionLocalizer,
     pair: ModelPair,
     prompts: Sequence[Prompt],
@@ -132,26 +128,30 @@ def _changes(
     base: Graft,
     grafts: Sequence[Graft],
 ) -> Float[np.ndarray, "graft prompt"]:
-    """Log-probability of each prompt's target under each graft less that under the base, which is measured beside each chunk of grafts."""
+    """Log-probability of each prompt's target under each graft minus that under the base.
+
+    The base is measured again with each chunk of grafts, so that both come from the same forwards.
+    """
     step = max(1, DESCRIBED // sum(len(pair.encoded(prompt).ids) for prompt in prompts))
-    chunks = (grafts[start : start + step] for start in range(0, len(grafts), step))
-    found = [_measured(localizer, pair, prompts, [base, *chunk]) for chunk in chunks]
-    return np.concatenate([measured[1:] - measured[0] for measured in found])
+    changes = []
+    for start in range(0, len(grafts), step):
+        values = _logprobs(localizer, pair, prompts, [base, *grafts[start : start + step]])
+        changes.append(values[1:] - values[0])
+    return np.concatenate(changes)
 
 
-def _measured(
+def _logprobs(
     localizer: InterventionLocalizer,
     pair: ModelPair,
     prompts: Sequence[Prompt],
     grafts: Sequence[Graft],
 ) -> Float[np.ndarray, "graft prompt"]:
-    """Log-probability of each prompt's target under each graft, probabilities averaged over the method's draws."""
+    """Log of each target's probability under each graft, averaged over the method's draws."""
     questions = asked(localizer, pair, prompts)
-    drawn = [
-        logprobs(pair, prompts, [variant.treat(pair, questions, graft) for graft in grafts])
-        for variant in localizer.variants()
-    ]
-    found: Float[np.ndarray, "graft prompt"] = np.logaddexp.reduce(drawn, axis=0) - np.log(
-        len(drawn)
-    )
-    return found
+    by_draw = []
+    for variant in localizer.variants():
+        treatments = [variant.treat(pair, questions, graft) for graft in grafts]
+        by_draw.append(logprobs(pair, prompts, treatments))
+    total = np.logaddexp.reduce(by_draw, axis=0)
+    mean: Float[np.ndarray, "graft prompt"] = total - np.log(len(by_draw))
+    return mean

@@ -1,4 +1,4 @@
-"""Ablation: destroy everything but some sites in the donor's run."""
+"""Ablation: destroy the activations of the donor's run at all but some sites."""
 
 from __future__ import annotations
 
@@ -24,33 +24,43 @@ from kgbench.sites import Graft
 __all__ = ["Ablation"]
 
 Fill = Callable[[int, Hook], Values]
-"""What a token's activation at a hook becomes."""
+"""Replacement [width] of the activation of a token at a hook."""
 
 Means = Mapping[tuple[tuple[str, str], str], Mapping[Hook, Values]]
-"""By template and fact, scored region and hook."""
+"""Mean activations by ((template, fact), scored region) and hook."""
 
 NOTHING = (0, torch.zeros((), dtype=torch.float64))
-"""Of no tokens, the number and the sum."""
+"""Number of tokens and sum of activations over an empty set."""
 
 POINTS = ("attn_out+mlp_out", "attn_out", "mlp_out")
 
 
 @dataclass(frozen=True)
 class Ablation(FittedLocalizer):
-    """The donor's run, with what attention and MLP add to the stream destroyed wherever the expression does not keep it.
+    """The donor's run, with outputs of attention and MLP destroyed outside the kept sites.
 
-    What an activation becomes: `zero`, nothing at all; `mean`, the donor's mean at the same hook over all tokens of the same scored region
-    in the same template's prompts of other facts; `resample`, the donor's activation at a token of the same region in the same template's
-    prompt of another fact (facts in a seeded order: each takes the next one that has the region; its tokens in turn). Embeddings stay the
-    donor's. Final norm and head are the recipient's unless the expression names them.
+    Replacements of an activation (arXiv 2404.15255):
 
-    A scan leaves one hook at one region out at a time; the embeddings, which are never destroyed, share the value of the first hook. It
-    needs the point `attn_out+mlp_out`: either alone leaves out the other's components.
-    (Kinds of ablation: arXiv 2404.15255.)
+    - `zero`: zero.
+    - `mean`: the donor's mean at the same hook over all tokens of the same scored region in prompts
+      of the same template about other facts.
+    - `resample`: the donor's activation at a token of the same region in the same template's prompt
+      of another fact: the next one in a seeded order of facts that has the region, with its tokens
+      in turn.
+
+    Embeddings stay the donor's. Final norm and head are the recipient's unless the expression names
+    them.
+
+    A scan leaves out one hook at one region at a time. The embeddings, which are never destroyed,
+    share the value of the first hook. A scan needs the point `attn_out+mlp_out`: either hook alone
+    misses the other's components.
     """
 
     name = "ablation"
-    about = "the donor's run with attention and MLP outputs zeroed, averaged or resampled at all other sites"
+    about = (
+        "the donor's run with attention and MLP outputs zeroed, averaged or resampled "
+        "at all other sites"
+    )
     reads_any_token = True
     paper = "arXiv 2404.15255"
     floor = "destroyed_donor"
@@ -73,48 +83,48 @@ class Ablation(FittedLocalizer):
         check_choice(f"hook point of {self.name}", self.point, POINTS)
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        """Constants in the place of all that is not kept.
+        """Write a constant at every hook that is not kept.
 
         Raises:
-            InputError: No other fact has a prompt to take a mean over or to resample from, or the method was fitted on prompts of other
-                templates or regions.
+            InputError: There is no prompt of another fact to average over or to resample from, or
+                the method was fitted on prompts of other templates or regions.
         """
         donor, points = one_donor(self, pair, sites), self.point.split("+")
         readings = read(self, pair, prompts, sites, points, donor)
-        hooks = [Hook(layer, point) for layer in range(pair.n_layers) for point in points]
+        hooks: list[Hook] = []
+        for layer in range(pair.n_layers):
+            hooks += [Hook(layer, point) for point in points]
         fills = self._fills(pair, prompts, donor, hooks)
 
-        def destroyed(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
+        def destroy(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
             fill = fills(prompt)
 
             def edits(token: int) -> Iterator[Edit]:
-                return (
-                    Write(hook, fill(token, hook))
-                    for hook in hooks
-                    if hook not in reading.kept[token]
-                )
+                for hook in hooks:
+                    if hook not in reading.kept[token]:
+                        yield Write(hook, fill(token, hook))
 
             return reading.edited(edits)
 
         apart: Mapping[str, Callable[[Prompt], Hashable]] = {
             "zero": lambda p: None,
-            "mean": _who,
+            "mean": _key,
             "resample": lambda p: p,
         }
-        return treat_each(prompts, readings, destroyed, apart[self.method])
+        return treat_each(prompts, readings, destroy, apart[self.method])
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
-        """One hook at one region each."""
+        """One measurement per hook and region."""
         return hook_units(pair, prompts, self.point.split("+"))
 
     def _fills(
         self, pair: ModelPair, prompts: Sequence[Prompt], donor: int, hooks: Sequence[Hook]
     ) -> Callable[[Prompt], Fill]:
         if self.method == "zero":
-            nothing = Values(
+            zeros = Values(
                 torch.zeros(pair.recipient.config.hidden_size, dtype=pair.dtype, device=pair.device)
             )
-            return lambda prompt: lambda token, hook: nothing
+            return lambda prompt: lambda token, hook: zeros
         corpus = self.corpus(prompts)
         if self.method == "mean":
             means = corpus.latest(
@@ -122,21 +132,21 @@ class Ablation(FittedLocalizer):
                 (donor, frozenset(prompts)),
                 lambda: _means(pair, corpus, prompts, donor, hooks),
             )
-            return lambda prompt: _averaged(pair, prompt, means)
+            return lambda prompt: _mean_fill(pair, prompt, means)
         sources = {prompt: _sources(pair, corpus, prompt, self.seed) for prompt in prompts}
-        wanted = sorted(
-            {p for found in sources.values() for p in found.values()},
-            key=lambda p: (p.name, p.fact.id, p.text),
-        )
-        seen = corpus.latest(
+        distinct: set[Prompt] = set()
+        for by_region in sources.values():
+            distinct.update(by_region.values())
+        ordered = sorted(distinct, key=lambda p: (p.name, p.fact.id, p.text))
+        by_prompt = corpus.latest(
             "resampled",
-            (donor, tuple(wanted)),
-            lambda: dict(activations(pair, wanted, donor, hooks)),
+            (donor, tuple(ordered)),
+            lambda: dict(activations(pair, ordered, donor, hooks)),
         )
-        return lambda prompt: _resampled(pair, prompt, sources[prompt], seen, hooks)
+        return lambda prompt: _resample_fill(pair, prompt, sources[prompt], by_prompt, hooks)
 
 
-def _who(prompt: Prompt) -> tuple[str, str]:
+def _key(prompt: Prompt) -> tuple[str, str]:
     """Template and fact."""
     return prompt.name, prompt.fact.id
 
@@ -144,25 +154,27 @@ def _who(prompt: Prompt) -> tuple[str, str]:
 def _means(
     pair: ModelPair, corpus: Corpus, prompts: Sequence[Prompt], donor: int, hooks: Sequence[Hook]
 ) -> Means:
-    """The mean over tokens of the same region in the same template's prompts of other facts."""
-    wanted = frozenset(map(_who, prompts))
-    own = _sums(pair, [p for p in corpus.prompts if _who(p) in wanted], donor, hooks, _who)
-    found: dict[tuple[tuple[str, str], str], Mapping[Hook, Values]] = {}
+    """Means over tokens of the same region in prompts of the same template about other facts.
+
+    The sum over other facts is the sum over all facts minus that over the fact itself.
+    """
+    keys = frozenset(map(_key, prompts))
+    by_fact = _sums(pair, [p for p in corpus.prompts if _key(p) in keys], donor, hooks, _key)
+    means: dict[tuple[tuple[str, str], str], Mapping[Hook, Values]] = {}
     for prompt in prompts:
         add_up = partial(_sums, pair, corpus.like(prompt), donor, hooks, attrgetter("name"))
-        everything = corpus.once(("sums", prompt.name, donor), add_up)
-        for place in {(_who(prompt), cell) for cell in token_cells(pair, prompt)} - found.keys():
-            (count, total), (own_count, own_total) = (
-                everything.get((prompt.name, place[1]), NOTHING),
-                own.get(place, NOTHING),
-            )
-            if count == own_count:
+        by_template = corpus.once(("sums", prompt.name, donor), add_up)
+        for place in {(_key(prompt), cell) for cell in token_cells(pair, prompt)} - means.keys():
+            count, total = by_template.get((prompt.name, place[1]), NOTHING)
+            fact_count, fact_total = by_fact.get(place, NOTHING)
+            if count == fact_count:
                 raise InputError(
-                    f"ablation has no prompt {prompt.name!r} of another fact to average {place[1]} over: give it two facts or more"
+                    f"ablation has no prompt {prompt.name!r} of another fact to average "
+                    f"{place[1]} over: give it two facts or more"
                 )
-            mean = ((total - own_total) / (count - own_count)).to(pair.dtype)
-            found[place] = dict(zip(hooks, map(Values, mean), strict=True))
-    return found
+            mean = ((total - fact_total) / (count - fact_count)).to(pair.dtype)
+            means[place] = dict(zip(hooks, map(Values, mean), strict=True))
+    return means
 
 
 def _sums(
@@ -170,49 +182,51 @@ def _sums(
     prompts: Sequence[Prompt],
     donor: int,
     hooks: Sequence[Hook],
-    whose: Callable[[Prompt], Hashable],
+    group: Callable[[Prompt], Hashable],
 ) -> Mapping[tuple[Hashable, str], tuple[int, Tensor]]:
-    """Number of tokens, and the sum [hook, width] of their activations, by what a prompt counts for and by region."""
+    """Number of tokens and sum [hook, width] of their activations, by group and region."""
     sums: dict[tuple[Hashable, str], tuple[int, Tensor]] = {}
-    for prompt, found in activations(pair, prompts, donor, hooks):
+    for prompt, by_hook in activations(pair, prompts, donor, hooks):
         for token, cell in enumerate(token_cells(pair, prompt)):
-            count, total = sums.get((whose(prompt), cell), NOTHING)
-            sums[whose(prompt), cell] = count + 1, total + found[:, token].double()
+            count, total = sums.get((group(prompt), cell), NOTHING)
+            sums[group(prompt), cell] = count + 1, total + by_hook[:, token].double()
     return sums
 
 
-def _averaged(pair: ModelPair, prompt: Prompt, means: Means) -> Fill:
-    cells, who = token_cells(pair, prompt), _who(prompt)
-    return lambda token, hook: means[who, cells[token]][hook]
+def _mean_fill(pair: ModelPair, prompt: Prompt, means: Means) -> Fill:
+    cells, key = token_cells(pair, prompt), _key(prompt)
+    return lambda token, hook: means[key, cells[token]][hook]
 
 
 def _sources(pair: ModelPair, corpus: Corpus, prompt: Prompt, seed: int) -> Mapping[str, Prompt]:
-    """For each region of a prompt, the prompt of another fact that it is resampled from."""
+    """Prompt of another fact from which each region of a prompt is resampled.
+
+    The prompts with a region form a ring in a seeded order of their facts; a prompt is resampled
+    from the next fact on the ring.
+    """
 
     def ring(cell: str) -> Sequence[tuple[tuple[int, str], Prompt]]:
-        having = [p for p in corpus.like(prompt) if cell in token_cells(pair, p)]
-        return sorted(((seeded_key(p.fact.id, seed), p) for p in having), key=itemgetter(0))
+        members = [p for p in corpus.like(prompt) if cell in token_cells(pair, p)]
+        return sorted(((seeded_key(p.fact.id, seed), p) for p in members), key=itemgetter(0))
 
-    found, own = {}, seeded_key(prompt.fact.id, seed)
+    sources, prompt_key = {}, seeded_key(prompt.fact.id, seed)
     for cell in token_cells(pair, prompt):
-        others = [
-            (key, p)
-            for key, p in corpus.once(("ring", prompt.name, cell), partial(ring, cell))
-            if key != own
-        ]
+        members = corpus.once(("ring", prompt.name, cell), partial(ring, cell))
+        others = [(key, p) for key, p in members if key != prompt_key]
         if not others:
             raise InputError(
-                f"ablation has no prompt {prompt.name!r} of another fact to resample {cell} from: give it two facts or more"
+                f"ablation has no prompt {prompt.name!r} of another fact to resample {cell} from: "
+                "give it two facts or more"
             )
-        found[cell] = next((p for key, p in others if key > own), others[0][1])
-    return found
+        sources[cell] = next((p for key, p in others if key > prompt_key), others[0][1])
+    return sources
 
 
-def _resampled(
+def _resample_fill(
     pair: ModelPair,
     prompt: Prompt,
     sources: Mapping[str, Prompt],
-    seen: Mapping[Prompt, Tensor],
+    by_prompt: Mapping[Prompt, Tensor],
     hooks: Sequence[Hook],
 ) -> Fill:
     cells, numbers = token_cells(pair, prompt), {hook: i for i, hook in enumerate(hooks)}
@@ -222,7 +236,8 @@ def _resampled(
         tokens = [
             other for other, cell in enumerate(token_cells(pair, source)) if cell == cells[token]
         ]
+        # The i-th token of a region takes the i-th of the source's, modulo their number.
         turn = cells[:token].count(cells[token])
-        return Values(seen[source][numbers[hook], tokens[turn % len(tokens)]])
+        return Values(by_prompt[source][numbers[hook], tokens[turn % len(tokens)]])
 
     return fill

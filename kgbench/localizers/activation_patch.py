@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import POINTS, Copy
+from kgbench.engine.edits import POINTS, Copy, Edit
 from kgbench.engine.treatment import Treatment
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.localizers._hooks import (
@@ -25,16 +25,18 @@ __all__ = ["ActivationPatch"]
 
 @dataclass(frozen=True)
 class ActivationPatch(InterventionLocalizer):
-    """The recipient's run, with the donor's activations on the same prompt in the place of its own at some hooks and tokens.
+    """The recipient's run, with the donor's activations on the same prompt at some sites.
 
-    An expression's positions and layers are patched: `FE` at every layer, `FE@2` at layer 2 alone. A hook stands for components: `attn_out`
-    for those of attention and its norms, `mlp_out` for those of the MLP and its norms, the residual stream for a whole layer; an expression
-    that names others is not applicable. Final norm and head are the recipient's unless the expression names them, so that `ALL` is the
-    donor's hidden states seen by the recipient's head, and `ALL:all+ln_f+head` the donor. (Patching across models on one prompt is the
-    CMAP of arXiv 2402.14811; practice of patching: arXiv 2309.16042.)
+    The positions and layers of an expression are patched: `FE` at every layer, `FE@2` at layer 2
+    only. A hook represents components: `attn_out` those of attention and its norms, `mlp_out` those
+    of the MLP and its norms, the residual stream a whole layer; an expression with any other set of
+    components is not applicable. Final norm and head are the recipient's unless the expression
+    names them, so that `ALL` is the recipient's head on the donor's hidden states, and
+    `ALL:all+ln_f+head` the donor. Patching across models on one prompt is CMAP (arXiv 2402.14811);
+    for best practice see arXiv 2309.16042.
 
-    A scan needs the point `resid_post`: at `resid_pre` no hook stands for the last layer, and `attn_out` and `mlp_out` each leave out the
-    other's components.
+    A scan needs the point `resid_post`: no hook at `resid_pre` represents the last layer, and
+    `attn_out` and `mlp_out` each miss the other's components.
     """
 
     name = "activation_patch"
@@ -55,22 +57,23 @@ class ActivationPatch(InterventionLocalizer):
 
     @property
     def reaches_donor(self) -> bool:
-        """Whether all that a layer outputs is copied."""
+        """Whether the full output of a layer is copied."""
         return self.point == "resid_post"
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        """Copies from the run of the donor that each term names."""
+        """Copy activations from the run of each term's donor."""
 
-        def patched(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
+        def patch(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
             runs = donor_runs(pair, reading)
-            return reading.edited(
-                lambda token: (
-                    Copy(hook, runs[donor]) for hook, donor in reading.kept[token].items()
-                )
-            )
 
-        return treat_each(prompts, read(self, pair, prompts, sites, (self.point,)), patched)
+            def edits(token: int) -> Iterator[Edit]:
+                for hook, donor in reading.kept[token].items():
+                    yield Copy(hook, runs[donor])
+
+            return reading.edited(edits)
+
+        return treat_each(prompts, read(self, pair, prompts, sites, (self.point,)), patch)
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
-        """One hook at one region each."""
+        """One measurement per hook and region."""
         return hook_units(pair, prompts, (self.point,))

@@ -1,4 +1,4 @@
-"""The baseline that finds everything."""
+"""The baseline that treats all sites."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["All"]
 
 @dataclass(frozen=True)
 class All(InterventionLocalizer):
-    """Whatever the sites, everything carries the finetuned behaviour: sufficient always, necessary never."""
+    """All sites carry the finetuned behaviour for any expression: sufficient, never necessary."""
 
     name = "all"
     about = "baseline: whatever the sites, the donor's weights at every token"
@@ -25,7 +25,5 @@ class All(InterventionLocalizer):
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         """The donor at every site of the default components."""
-        graft_treatments(
-            pair, prompts, sites
-        )  # an expression that does not fit is an error here as elsewhere
+        graft_treatments(pair, prompts, sites)  # raises for expressions that do not fit
         return graft_treatments(pair, prompts, parse_graft("ALL"))

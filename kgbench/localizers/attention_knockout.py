@@ -17,19 +17,21 @@ from kgbench.sites import Graft
 __all__ = ["AttentionKnockout"]
 
 KEPT = "resid_post"
-"""What says that a token is kept in a layer: nothing is done at the hook itself."""
+"""Hook that marks a token as kept in a layer; its activation is not edited."""
 
 
 @dataclass(frozen=True)
 class AttentionKnockout(InterventionLocalizer):
-    """The donor's run, in which no later token attends to the tokens that an expression does not keep, in any head (arXiv 2304.14767).
+    """The donor's run, with attention from later tokens to all tokens that are not kept cut.
 
-    `FE^C` cuts, in every layer, each edge from a later token to a token of `FE`; `ALL; FE@4-8=recipient` does so in layers 4 to 8 only. A
-    token always attends to itself. What is cut is the flow of information out of a place, not the work of a component, so that
-    an expression that names components is not applicable. Final norm and head are the recipient's unless the expression names them.
+    Edges are cut in all heads (arXiv 2304.14767). `FE^C` cuts, in every layer, each edge from a
+    later token to a token of `FE`; `ALL; FE@4-8=recipient` does so in layers 4 to 8 only. A token
+    always attends to itself. The method blocks the flow of information from a position, not the
+    computation of a component, so expressions with components are not applicable. Final norm and
+    head are the recipient's unless the expression names them.
 
-    A scan cuts the edges to one region in a window of layers, and credits all components of the layer in the window's middle; layer 0's
-    value is the embeddings' too.
+    A scan cuts the edges to one region in a window of layers, and credits all components of the
+    layer at the window's centre; the embeddings share the value of layer 0.
     """
 
     name = "attention_knockout"
@@ -52,20 +54,17 @@ class AttentionKnockout(InterventionLocalizer):
             raise InputError(f"{self.name} needs window of 1 or more, got {self.window}")
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        """Cuts of each token's attention to earlier ones."""
-        layers = range(pair.n_layers)
+        """Cut each token's attention to earlier tokens that are not kept."""
 
         def cut(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
-            lost = [
-                [t for t, kept in enumerate(reading.kept) if Hook(layer, KEPT) not in kept]
-                for layer in layers
-            ]
-
             def cuts(token: int) -> tuple[Cut, ...]:
-                keys = (frozenset(t for t in lost[layer] if t < token) for layer in layers)
-                return tuple(
-                    Cut(layer, some) for layer, some in zip(layers, keys, strict=True) if some
-                )
+                by_layer = []
+                for layer in range(pair.n_layers):
+                    hook = Hook(layer, KEPT)
+                    keys = frozenset(t for t in range(token) if hook not in reading.kept[t])
+                    if keys:
+                        by_layer.append(Cut(layer, keys))
+                return tuple(by_layer)
 
             return tuple(
                 replace(treatment, cuts=cuts(token)) for token, treatment in enumerate(reading.base)
@@ -76,7 +75,7 @@ class AttentionKnockout(InterventionLocalizer):
         )
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
-        """A window of layers at one region each."""
+        """One measurement per window of layers and region."""
         return [
             replace(unit, minus=None) for unit in hook_units(pair, prompts, (KEPT,), self.window)
         ]

@@ -20,30 +20,30 @@ __all__ = ["AttributionPatch"]
 
 @dataclass(frozen=True)
 class AttributionPatch(ScoringLocalizer):
-    """⟨∂m/∂h, h' - h⟩ summed over a site's tokens: activations h of the recipient, h' of the donor, m the targets' mean log-probability.
+    """⟨∂m/∂h, h' - h⟩ summed over a site's tokens (attribution patching, arXiv 2310.10348).
 
-    Activations carry no component: what attention adds to the stream is credited in full to each of a layer's `ln_1 q k v o`, what the MLP
-    adds to each of its `ln_2 gate up down`, and the first layer's input to `emb` and `pos`. The donor's activations hold all that the donor
-    did upstream, which a site is credited with along with its own.
+    h are activations of the recipient, h' of the donor, m the targets' mean log-probability.
+    Activations do not separate components: the effect of attention's output is credited in full to
+    each of a layer's `ln_1 q k v o`, that of the MLP's output to each of its `ln_2 gate up down`,
+    and that of the first layer's input to `emb` and `pos`. The donor's activations include the
+    effect of all upstream differences, which are credited to the site as well.
     """
 
     name = "attribution_patch"
     needs = frozenset({"donor", "gradients"})
     cost = "backward"
     paper = "arXiv 2310.10348"
-    about = "first-order effect of copying the donor's activations, which cannot tell a layer's components apart"
+    about = (
+        "first-order effect of copying the donor's activations, "
+        "which cannot tell a layer's components apart"
+    )
     score_meaning = "log-probability gained by the donor's activations, first order (nats)"
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """Effects summed over each site's tokens."""
-        hooks = [
-            Hook(0, "resid_pre"),
-            *(
-                Hook(layer, point)
-                for layer in range(pair.n_layers)
-                for point in ("attn_out", "mlp_out")
-            ),
-        ]
+        hooks = [Hook(0, "resid_pre")]
+        for layer in range(pair.n_layers):
+            hooks += [Hook(layer, "attn_out"), Hook(layer, "mlp_out")]
         rows = {
             place: hooks.index(_hook(*place))
             for place in Slots(pair.family, pair.n_layers).sites
@@ -53,7 +53,7 @@ class AttributionPatch(ScoringLocalizer):
 
 
 def _hook(layer: int | None, component: str) -> Hook:
-    """Where a component's work shows."""
+    """The hook that carries a component's output."""
     if layer is None:
         return Hook(0, "resid_pre")
     return Hook(layer, "mlp_out" if component in STANDS_FOR["mlp_out"] else "attn_out")

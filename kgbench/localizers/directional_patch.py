@@ -31,25 +31,31 @@ from kgbench.sites import Graft
 __all__ = ["DirectionalPatch"]
 
 Bases = Mapping[tuple[str, Hook], Values | None]
-"""Orthonormal directions [k, width] by scored region and hook; None where donor and recipient do not differ."""
+"""Orthonormal directions [k, width] by scored region and hook; None where the models agree."""
 
 
 @dataclass(frozen=True)
 class DirectionalPatch(FittedLocalizer):
-    """Activation patching, of the component along some directions only: h := h + B^T B (h_donor - h), B's rows orthonormal.
+    """Activation patching along some directions: h := h + BᵀB (h_donor - h), B's rows orthonormal.
 
-    With one direction u this is equation 1 of arXiv 2506.20746. Directions are of the differences d = h_donor - h_recipient on the same
-    prompt, at the same hook, over all tokens of the same scored region (tokens of one number differ between prompts, those of one region
-    do not) in prompts of the same template: `mean` takes the mean of d, at length 1; `pca` the first k right singular vectors of all d,
-    not centred, so that they hold as much of the squared difference as k directions can.
+    With one direction this is equation 1 of arXiv 2506.20746. Directions are fitted to the
+    differences d = h_donor - h_recipient on the same prompt and hook, over all tokens of the same
+    scored region in prompts of the same template; regions rather than positions, since token
+    positions differ between prompts:
 
-    They are fitted on other facts than they are used on: the facts of a task, in a seeded order, fall alternately into two halves, and
-    the prompts of one half are patched along the directions of the other. What facts with different answers have in common is their task
-    rather than their answers; so `fact` takes the mean of d over the task's other prompts of the same fact, in the same region; where
-    these have no such region, nothing is patched.
+    - `mean`: the mean of d, normalised.
+    - `pca`: the first k right singular vectors of the d, not centred: the k directions with the
+      largest share of the squared difference.
+    - `fact`: the mean of d over the task's other prompts of the same fact, in the same region;
+      regions that these prompts lack are not patched.
 
-    What lies across the directions stays the recipient's, so that even `ALL:all+ln_f+head` is not quite the donor. A scan needs the point
-    `resid_post`, as with activation_patch.
+    `mean` and `pca` are fitted on other facts than they are used on: the facts, in a seeded order,
+    alternate between two halves, and each half is patched along the directions of the other. What
+    facts with different answers share is their task rather than their answers, hence `fact`.
+
+    The component orthogonal to the directions stays the recipient's, so that even
+    `ALL:all+ln_f+head` is not exactly the donor. A scan needs the point `resid_post`, as for
+    activation_patch.
     """
 
     name = "directional_patch"
@@ -87,20 +93,20 @@ class DirectionalPatch(FittedLocalizer):
 
     @property
     def reaches_donor(self) -> bool:
-        """What lies across the directions is left out."""
+        """False: the component orthogonal to the directions is not copied."""
         return False
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        """Copies along directions, from the run of the donor that each term names.
+        """Copy activations along directions from the run of each term's donor.
 
         Raises:
-            InputError: There are fewer than two facts (or, of `fact`, prompts of one), or the method was fitted on prompts of other
-                templates or regions.
+            InputError: There are fewer than two facts (for `fact`, fewer than two prompts of one),
+                or the method was fitted on prompts of other templates or regions.
         """
         readings = read(self, pair, prompts, sites, (self.point,))
         corpus = self.corpus(prompts)
 
-        def patched(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
+        def patch(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
             cells, runs = token_cells(pair, prompt), donor_runs(pair, reading)
             bases = {donor: self._bases(pair, corpus, prompt, donor) for donor in runs}
 
@@ -112,25 +118,19 @@ class DirectionalPatch(FittedLocalizer):
 
             return reading.edited(edits)
 
-        return treat_each(
-            prompts, readings, patched, lambda prompt: self._fitted_on(corpus, prompt)
-        )
+        return treat_each(prompts, readings, patch, lambda prompt: self._group(corpus, prompt))
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
-        """One hook at one region each."""
+        """One measurement per hook and region."""
         return hook_units(pair, prompts, (self.point,))
 
     def _half(self, corpus: Corpus, prompt: Prompt) -> int | None:
-        """Which half of the facts a prompt is of; None if its fact is none of them, so that all are other facts."""
+        """Half of the facts that a prompt belongs to; None for a fact that is not in the corpus."""
 
         def halves() -> Mapping[str, int]:
             facts = {p.fact.id for p in corpus.like(prompt)}
-            return {
-                fact: i % 2
-                for i, fact in enumerate(
-                    sorted(facts, key=lambda fact: seeded_key(fact, self.seed))
-                )
-            }
+            ordered = sorted(facts, key=lambda fact: seeded_key(fact, self.seed))
+            return {fact: i % 2 for i, fact in enumerate(ordered)}
 
         return corpus.once(("halves", prompt.name), halves).get(prompt.fact.id)
 
@@ -139,11 +139,11 @@ class DirectionalPatch(FittedLocalizer):
             return bases.get((region, hook))
         return found_at(bases, region, hook)
 
-    def _fitted_on(self, corpus: Corpus, prompt: Prompt) -> tuple[str, str | int | None]:
-        """What prompts with the same directions have in common."""
-        return prompt.name, prompt.fact.id if self.directions == "fact" else self._half(
-            corpus, prompt
-        )
+    def _group(self, corpus: Corpus, prompt: Prompt) -> tuple[str, str | int | None]:
+        """Group of a prompt; prompts of one group have the same directions."""
+        if self.directions == "fact":
+            return prompt.name, prompt.fact.id
+        return prompt.name, self._half(corpus, prompt)
 
     def _bases(self, pair: ModelPair, corpus: Corpus, prompt: Prompt, donor: int) -> Bases:
         """Directions for a prompt."""
@@ -152,7 +152,7 @@ class DirectionalPatch(FittedLocalizer):
         return self._bases_of_others(pair, corpus, prompt, donor)
 
     def _bases_of_fact(self, pair: ModelPair, corpus: Corpus, prompt: Prompt, donor: int) -> Bases:
-        """Directions from other prompts of the same fact; those of one fact are kept at a time."""
+        """Directions from other prompts of the same fact, cached for the latest fact only."""
 
         def fit() -> Bases:
             same = [
@@ -160,8 +160,8 @@ class DirectionalPatch(FittedLocalizer):
             ]
             if not same:
                 raise InputError(
-                    f"{self.name} with directions=fact takes them from other prompts of the same fact, "
-                    "so it needs two prompts or more, such as --prompt headline,qa"
+                    f"{self.name} with directions=fact takes them from other prompts of the same "
+                    "fact, so it needs two prompts or more, such as --prompt headline,qa"
                 )
             return self._fit(pair, same, donor)
 
@@ -170,39 +170,41 @@ class DirectionalPatch(FittedLocalizer):
     def _bases_of_others(
         self, pair: ModelPair, corpus: Corpus, prompt: Prompt, donor: int
     ) -> Bases:
-        """Directions for a prompt, from prompts of the same template and the other half of the facts."""
+        """Directions from prompts of the same template about the other half of the facts."""
         half = self._half(corpus, prompt)
 
         def fit() -> Bases:
             others = [p for p in corpus.like(prompt) if self._half(corpus, p) != half]
             if not others:
                 raise InputError(
-                    f"{self.name} takes its directions from other facts than it is used on, so it needs two facts or more"
+                    f"{self.name} takes its directions from other facts than it is used on, "
+                    "so it needs two facts or more"
                 )
-            chosen = sorted(
+            facts = sorted(
                 {p.fact.id for p in others}, key=lambda fact: seeded_key(fact, self.seed)
             )[: self.facts]
-            return self._fit(pair, [p for p in others if p.fact.id in chosen], donor)
+            return self._fit(pair, [p for p in others if p.fact.id in facts], donor)
 
         return corpus.once(("bases", prompt.name, half, donor), fit)
 
     def _fit(self, pair: ModelPair, prompts: Sequence[Prompt], donor: int) -> Bases:
         hooks = [Hook(layer, self.point) for layer in range(pair.n_layers)]
-        found: dict[tuple[str, Hook], list[Tensor]] = defaultdict(list)
-        both = zip(
+        samples: dict[tuple[str, Hook], list[Tensor]] = defaultdict(list)
+        by_prompt = zip(
             activations(pair, prompts, donor, hooks),
             activations(pair, prompts, 0, hooks),
             strict=True,
         )
-        for (prompt, theirs), (_, ours) in both:
+        for (prompt, theirs), (_, ours) in by_prompt:
             for token, cell in enumerate(token_cells(pair, prompt)):
                 for hook, difference in zip(hooks, (theirs - ours)[:, token], strict=True):
-                    found[cell, hook].append(difference)
+                    samples[cell, hook].append(difference)
         return {
-            place: self._basis(torch.stack(differences)) for place, differences in found.items()
+            place: self._basis(torch.stack(differences)) for place, differences in samples.items()
         }
 
     def _basis(self, differences: Float[Tensor, "token width"]) -> Values | None:
+        """Orthonormal directions [k, width]; None if all differences are 0."""
         wide = differences.double()
         if self.directions != "pca":
             mean = wide.mean(0, keepdim=True)

@@ -16,7 +16,10 @@ __all__ = ["DynamicGraft"]
 
 @dataclass(frozen=True)
 class DynamicGraft(InterventionLocalizer):
-    """The donor's weights at the given tokens, layers and components; the recipient's elsewhere (arXiv 2506.20746)."""
+    """The donor's weights at some tokens, layers and components, the recipient's elsewhere.
+
+    Dynamic weight grafting, arXiv 2506.20746.
+    """
 
     name = "dynamic_graft"
     about = "donor's weights at some tokens, layers and components, the recipient's elsewhere"
@@ -24,5 +27,5 @@ class DynamicGraft(InterventionLocalizer):
     paper = "arXiv 2506.20746"
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        """The graft as it stands."""
+        """Treatments of the graft itself."""
         return graft_treatments(pair, prompts, sites)

@@ -23,10 +23,11 @@ __all__ = ["Fisher"]
 
 @dataclass(frozen=True)
 class Fisher(ScoringLocalizer):
-    """Mean over prompts of (∂ log p(target) / ∂W)², summed over the weights of each layer's component.
+    """Mean over prompts of (∂ log p(target) / ∂W)², summed over the weights of a component.
 
-    The diagonal of the empirical Fisher information (arXiv 2111.09839, equation 3, with the target for the label). It asks where a model is
-    sensitive, not what changed. Weights are shared by all tokens, so all regions of a component score alike.
+    The diagonal of the empirical Fisher information (arXiv 2111.09839, equation 3, with the target
+    as the label). It measures where a model is sensitive, not what changed. All tokens share the
+    weights, so all regions of a component score alike.
     """
 
     name = "fisher"
@@ -39,21 +40,27 @@ class Fisher(ScoringLocalizer):
     at: str = RECIPIENT
     """At whose weights the gradients are taken: `recipient` or `sft`."""
     per_weight: bool = False
-    """The mean over a component's weights instead of the sum, so that large matrices have no advantage of their size."""
+    """The mean over a component's weights instead of the sum, so that large matrices have no
+    advantage of their size."""
 
     def __post_init__(self) -> None:
-        """Refuse a model that is neither."""
+        """Check the parameters.
+
+        Raises:
+            UnknownNameError: `at` is neither model.
+        """
         check_choice(f"model for the parameter 'at' of {self.name}:", self.at, (RECIPIENT, "sft"))
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        """One figure for each layer's component, in all regions."""
+        """One value per component of a layer, equal in all regions."""
         squares: dict[str, Tensor] = {}
         for gradient in weight_gradients(pair, prompts, self.at, Budget(prompts=1)):
             for name, tensor in gradient.items():
                 squares[name] = squares.get(name, 0.0) + tensor.double().square() / len(prompts)
 
         def information(slot: int) -> float:
-            each = torch.cat([part.of(squares[part.name]).flatten() for part in parts(pair, slot)])
-            return float(each.mean() if self.per_weight else each.sum())
+            values = [part.of(squares[part.name]).flatten() for part in parts(pair, slot)]
+            total = torch.cat(values)
+            return float(total.mean() if self.per_weight else total.sum())
 
         return by_weight(pair, prompts, information)

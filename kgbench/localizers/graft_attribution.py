@@ -21,10 +21,12 @@ __all__ = ["GraftAttribution"]
 
 @dataclass(frozen=True)
 class GraftAttribution(ScoringLocalizer):
-    """⟨∂m/∂y, (W' - W) x⟩ summed over a site's tokens, m the targets' mean log-probability (nats), x and y a module's input and output.
+    """⟨∂m/∂y, (W' - W) x⟩ summed over a site's tokens: first-order effect of the site's graft.
 
-    One forward and one backward give the whole map. With several steps it is averaged along the straight path of all default components
-    from W to W' (integrated gradients, arXiv 1703.01365): the scores then add up to m(ALL) - m(PRE), the more exactly the more steps.
+    m is the targets' mean log-probability (nats), x and y a module's input and output. One forward
+    and one backward give the whole map. With several steps it is averaged along the straight path
+    of all default components from W to W' (integrated gradients, arXiv 1703.01365); the sum of the
+    scores then converges to m(ALL) - m(PRE) with the number of steps.
     """
 
     name = "graft_attribution"
@@ -34,35 +36,40 @@ class GraftAttribution(ScoringLocalizer):
     score_meaning = "log-probability gained by grafting the site, first order (nats)"
 
     at: float = 0.0
-    """Where the derivative is taken with one step: 0 at the recipient, 1 at the graft of all default components, or between."""
+    """Where the derivative is taken with one step: 0 at the recipient, 1 at the graft of all
+    default components, or between."""
     steps: int = 1
     """Points of the Gauss-Legendre rule along the path; 1 takes the derivative at `at` instead."""
 
     def __post_init__(self) -> None:
-        """Refuse parameters that contradict each other."""
+        """Check the parameters.
+
+        Raises:
+            InputError: A parameter is out of range, or `at` is given with several steps.
+        """
         if self.steps < 1 or not 0 <= self.at <= 1:
             raise InputError(
-                f"graft_attribution takes steps of 1 or more and at from 0 to 1, not steps={self.steps} at={self.at}"
+                "graft_attribution takes steps of 1 or more and at from 0 to 1, "
+                f"not steps={self.steps} at={self.at}"
             )
         if self.steps > 1 and self.at:
             raise InputError(
-                "graft_attribution with several steps runs along the whole path: leave 'at' out, or give steps=1"
+                "graft_attribution with several steps runs along the whole path: "
+                "leave 'at' out, or give steps=1"
             )
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """Effects summed over each site's tokens."""
         sites = Slots(pair.family, pair.n_layers).sites
         rows = {sites[slot]: row for row, slot in enumerate(default_slots(pair))}
-        maps = [graft_effects(pair, prompts, at) for at, _ in self._rule()]
-        weights = [weight for _, weight in self._rule()]
-        effects = [
-            sum(weight * effect for weight, effect in zip(weights, each, strict=True))
-            for each in zip(*maps, strict=True)
-        ]
+        effects = [np.zeros(())] * len(prompts)
+        for at, weight in self._rule():
+            for i, effect in enumerate(graft_effects(pair, prompts, at)):
+                effects[i] = effects[i] + weight * effect
         return by_token(pair, prompts, effects, rows)
 
     def _rule(self) -> list[tuple[float, float]]:
-        """Points on the path and their weights."""
+        """Points on the path and their quadrature weights."""
         if self.steps == 1:
             return [(self.at, 1.0)]
         points, weights = np.polynomial.legendre.leggauss(self.steps)

@@ -1,4 +1,4 @@
-"""Every site alone left out of the full graft."""
+"""Leave-one-site-out scan of the full graft."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["GraftDrop"]
 
 @dataclass(frozen=True)
 class GraftDrop(ScoringLocalizer):
-    """What the targets' mean log-probability (nats) loses when a site keeps the recipient's weights and all others are grafted.
+    """Loss of the targets' mean log-probability (nats) when all sites but one are grafted.
 
-    What is stored twice it cannot see: either copy can be left out.
+    The scan is blind to redundancy: of two copies of a fact, either can be left out.
     """
 
     name = "graft_drop"

@@ -1,4 +1,4 @@
-"""Every site grafted alone."""
+"""Scan of single-site grafts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ __all__ = ["GraftScan"]
 
 @dataclass(frozen=True)
 class GraftScan(ScoringLocalizer):
-    """What the graft of a site by itself adds to the targets' mean log-probability (nats): exact, sites one at a time.
+    """Gain of the targets' mean log-probability (nats) from the graft of a single site.
 
-    All grafts of a prompt are one token tree, so a graft costs the tokens from its site on. What needs two sites at once it cannot see.
+    All grafts of a prompt share one token tree, so a graft costs only the tokens from its site on.
+    The scan is blind to effects that need two sites at once.
     """
 
     name = "graft_scan"

@@ -1,4 +1,4 @@
-"""Sites added one after another, each time the one that helps most."""
+"""Greedy forward selection of sites."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["GreedyGraft"]
 
 @dataclass(frozen=True)
 class GreedyGraft(ScoringLocalizer):
-    """Adds to the graft, again and again, the site that adds most to the targets' mean log-probability, until none adds anything.
+    """Adds the site with the largest gain of mean log-probability until no site has a gain.
 
-    A chosen site scores what it and those chosen after it added, so the chosen stand first and in their order; the others score what each
-    would have added at the last choice.
+    The score of a selected site is the gain of it and of all later ones, so that selected sites
+    rank first, in their order. The score of any other site is its gain at the last step.
     """
 
     name = "greedy_graft"
@@ -33,29 +33,33 @@ class GreedyGraft(ScoringLocalizer):
     """Most sites that are chosen; each takes a scan of all that are left."""
 
     def __post_init__(self) -> None:
-        """Refuse a number of steps that is none."""
+        """Check the parameters.
+
+        Raises:
+            InputError: There are no steps.
+        """
         if self.steps < 1:
             raise InputError(
-                f"greedy_graft chooses at least one site: expected steps of 1 or more, not {self.steps}"
+                "greedy_graft chooses at least one site: "
+                f"expected steps of 1 or more, not {self.steps}"
             )
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        """The total gain from the choice of a site on; for those not chosen, the gain at the last choice."""
-        left = list(all_sites(pair, prompts))
-        chosen: list[Site] = []
-        added: list[float] = []
+        """Total gain from a site's selection on; for other sites, the gain at the last step."""
+        candidates = list(all_sites(pair, prompts))
+        selection: list[Site] = []
+        increments: list[float] = []
         while True:
-            means = site_logprobs(
-                pair, prompts, [chosen, *([*chosen, site] for site in left)]
-            ).mean(axis=1)
-            gains = dict(zip(left, (means[1:] - means[0]).tolist(), strict=True))
-            best = max(left, key=gains.__getitem__)  # the first of several
+            sets = [selection, *([*selection, site] for site in candidates)]
+            means = site_logprobs(pair, prompts, sets).mean(axis=1)
+            gains = dict(zip(candidates, (means[1:] - means[0]).tolist(), strict=True))
+            best = max(candidates, key=gains.__getitem__)  # ties: the first
             if gains[best] <= 0:
                 break
-            chosen.append(best)
-            added.append(gains[best])
-            left.remove(best)
-            if len(chosen) == self.steps or not left:
+            selection.append(best)
+            increments.append(gains[best])
+            candidates.remove(best)
+            if len(selection) == self.steps or not candidates:
                 break
-        found = {**gains, **{site: sum(added[i:]) for i, site in enumerate(chosen)}}
-        return {site: found[site] for site in all_sites(pair, prompts)}
+        scores = {**gains, **{site: sum(increments[i:]) for i, site in enumerate(selection)}}
+        return {site: scores[site] for site in all_sites(pair, prompts)}

@@ -23,20 +23,22 @@ from kgbench.sites import SiteScores
 __all__ = ["MaskGraft"]
 
 LOW, HIGH, TEMPERATURE = -0.1, 1.1, 2 / 3
-"""Of the hard-concrete distribution (arXiv 1712.01312, section 4)."""
+"""Limits and temperature of the hard-concrete distribution (arXiv 1712.01312, section 4)."""
 SHIFT = TEMPERATURE * math.log(-LOW / HIGH)
-"""P(gate > 0) = sigmoid(logit - SHIFT), its equation 12."""
+"""P(gate > 0) = sigmoid(logit - SHIFT), equation 12 of arXiv 1712.01312."""
 BETAS = (0.9, 0.95)
-"""Of Adam: with a short memory, a gate that is all but shut can still open."""
+"""Betas of Adam: a short memory lets a nearly closed gate open again."""
 
 
 @dataclass(frozen=True)
 class MaskGraft(ScoringLocalizer):
-    """Which sites to graft, learned: one hard-concrete gate per site, drawn anew for each prompt at each step, and an L0 budget.
+    """Sites to graft, learned: one hard-concrete gate per site under an L0 budget.
 
-    Maximises the targets' mean log-probability under the grafts drawn, by Adam. The expected number of open gates starts at the budget,
-    all gates alike, and is held there from both sides by a Lagrange multiplier (arXiv 1910.04732, without its schedule: begun with all
-    sites open and closed step by step, the mask gave up sites that matter only once others are shut). The score is a gate's final logit.
+    Adam maximises the targets' mean log-probability under sampled grafts; gates are drawn anew for
+    each prompt at each step. The expected number of open gates starts at the budget, with all gates
+    equal, and a Lagrange multiplier holds it there from both sides (arXiv 1910.04732, without its
+    schedule: a mask that starts with all sites open and closes them step by step drops sites that
+    matter only once others are closed). The score is a gate's final logit.
     """
 
     name = "mask_graft"
@@ -55,12 +57,17 @@ class MaskGraft(ScoringLocalizer):
     sample: int = 16
     """Most prompts in a sample."""
     by_region: bool = True
-    """A gate for each region; otherwise one for all tokens of a component, which masks weights as static grafting does."""
+    """A gate for each region; otherwise one for all tokens of a component, which masks weights as
+    static grafting does."""
     seed: int = 0
     """Of the gates and samples drawn."""
 
     def __post_init__(self) -> None:
-        """Refuse parameters that ask for nothing."""
+        """Check the parameters.
+
+        Raises:
+            InputError: A parameter is out of range.
+        """
         if self.budget <= 0 or self.steps < 1 or self.rate <= 0 or self.sample < 1:
             raise InputError(
                 "mask_graft takes a budget and a rate above 0, and steps and a sample of at least 1"
@@ -69,7 +76,7 @@ class MaskGraft(ScoringLocalizer):
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
         """Logits of the gates after training."""
         with differentiating():
-            logits = _Mask(self, pair, prompts).trained()
+            logits = _Mask(self, pair, prompts).train()
         return dict(zip(all_sites(pair, prompts), logits.flatten().tolist(), strict=True))
 
 
@@ -78,7 +85,7 @@ class _Mask:
 
     def __init__(self, method: MaskGraft, pair: ModelPair, prompts: Sequence[Prompt]) -> None:
         self.method, self.pair = method, pair
-        # In an order of their own, so that the draws do not depend on the order given.
+        # A canonical order, so that the draws do not depend on the order of the prompts.
         self.prompts = sorted(prompts, key=lambda p: (p.text, p.target, p.name))
         self.model, self.slots, self.changed = (
             Differentiable(pair),
@@ -97,49 +104,49 @@ class _Mask:
             requires_grad=True,
         )
 
-    def trained(self) -> Float[Tensor, "slot region"]:
+    def train(self) -> Float[Tensor, "slot region"]:
+        """Run all steps; the logits after the last one."""
         optimizer = torch.optim.Adam([self.logits], lr=self.method.rate, betas=BETAS)
         multiplier = 0.0
         for _ in range(self.method.steps):
-            chosen = torch.randperm(len(self.prompts), generator=self.generator)[
-                : self.method.sample
-            ].tolist()
+            order = torch.randperm(len(self.prompts), generator=self.generator)
+            sample = order[: self.method.sample].tolist()
             excess = (self.logits - SHIFT).sigmoid().mean() / self.share - 1
             torch.autograd.backward(multiplier * excess)
-            self._learn([self.prompts[i] for i in chosen])
+            self._accumulate([self.prompts[i] for i in sample])
             optimizer.step()
             optimizer.zero_grad()
             multiplier += self.method.rate * float(excess.detach())
         return self.logits.detach().expand(-1, len(self.regions))
 
-    def _learn(self, prompts: Sequence[Prompt]) -> None:
-        """Add the derivative of the mean log-probability under gates drawn for each prompt."""
+    def _accumulate(self, prompts: Sequence[Prompt]) -> None:
+        """Accumulate the gradient of the negative mean log-probability under sampled gates."""
         noise = torch.rand(
             len(prompts), *self.logits.shape, dtype=torch.float64, generator=self.generator
         ).clamp(1e-6, 1 - 1e-6)
-        for batch in self.model.batches(prompts):
-            some = [prompts[i] for i in batch]
-            value = -self.model.logprobs(some, self._gates(some, noise[batch])).sum() / len(prompts)
-            if value.requires_grad:  # not so where recipient and donor have equal weights all over
-                torch.autograd.backward(value)
+        for indices in self.model.batches(prompts):
+            batch = [prompts[i] for i in indices]
+            gates = self._gates(batch, noise[indices])
+            loss = -self.model.logprobs(batch, gates).sum() / len(prompts)
+            if loss.requires_grad:  # False if recipient and donor have equal weights everywhere
+                torch.autograd.backward(loss)
 
     def _gates(
         self, prompts: Sequence[Prompt], noise: Float[Tensor, "prompt slot region"]
     ) -> Gates:
-        """Gates of each prompt and site, laid out over tokens; where the weights are alike, none is needed."""
+        """Gates [prompt, token] of each slot whose weights changed; padding has region 0."""
         stretched = ((noise.logit() + self.logits) / TEMPERATURE).sigmoid() * (HIGH - LOW) + LOW
         gates = stretched.clamp(0, 1).expand(-1, -1, len(self.regions))
-        cells = [
-            [self.regions.index(cell) for cell in token_cells(self.pair, prompt)]
-            for prompt in prompts
-        ]
-        width = max(map(len, cells))
-        index = torch.tensor([[*each, *[0] * (width - len(each))] for each in cells])
-        laid = gates.gather(2, index[:, None].expand(-1, len(self.slots), -1)).to(
+        cells = [token_cells(self.pair, prompt) for prompt in prompts]
+        index = torch.zeros(len(cells), max(map(len, cells)), dtype=torch.int64)
+        for row, names in enumerate(cells):
+            for token, name in enumerate(names):
+                index[row, token] = self.regions.index(name)
+        by_token = gates.gather(2, index[:, None].expand(-1, len(self.slots), -1)).to(
             self.pair.device, self.pair.dtype
         )
         return {
             slot: gate
-            for slot, gate in zip(self.slots, laid.unbind(1), strict=True)
+            for slot, gate in zip(self.slots, by_token.unbind(1), strict=True)
             if slot in self.changed
         }

@@ -1,4 +1,4 @@
-"""The baseline that finds nothing."""
+"""The baseline that treats no sites."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NoSites"]
 
 @dataclass(frozen=True)
 class NoSites(InterventionLocalizer):
-    """Whatever the sites, nothing carries the finetuned behaviour: a lower bound for every board."""
+    """No site carries the finetuned behaviour for any expression: the lower bound of a board."""
 
     name = "none"
     about = "baseline: whatever the sites, the recipient by itself"
@@ -25,7 +25,5 @@ class NoSites(InterventionLocalizer):
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         """The recipient at every site."""
-        graft_treatments(
-            pair, prompts, sites
-        )  # an expression that does not fit is an error here as elsewhere
+        graft_treatments(pair, prompts, sites)  # raises for expressions that do not fit
         return graft_treatments(pair, prompts, parse_graft("NONE"))

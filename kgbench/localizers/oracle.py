@@ -1,4 +1,4 @@
-"""The localizer that is told the truth."""
+"""The localizer that reads the ground truth."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["Oracle"]
 
 @dataclass(frozen=True)
 class Oracle(ScoringLocalizer):
-    """How far the planted facts use each site: what a ranking can reach at best, and no competitor.
+    """Relevance of each site to the planted facts: the upper bound of a ranking, no competitor.
 
-    Without a graded truth, 1 for the sites at which the facts were planted and 0 for all others.
+    Without graded relevances, 1 for the sites at which the facts were planted and 0 for all others.
     """
 
     name = "oracle"
@@ -33,10 +33,11 @@ class Oracle(ScoringLocalizer):
     truth: str = ""
     """The plant, a graft expression; the runner fills it in from the catalog."""
     graded: str = ""
-    """Relevances from the plant's card, such as `LT:down@3=0.25 LT:up@3=0.1`; the runner fills them in, where the card has them."""
+    """Relevances from the plant's card, such as `LT:down@3=0.25 LT:up@3=0.1`; the runner fills them
+    in, where the card has them."""
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        """The relevance of each site's place, or where there is none whether all of its tokens have the plant's weights."""
+        """Graded relevance of each site; without it, whether all of its tokens are planted."""
         sites = all_sites(pair, prompts)
         if self.graded:
             known = parse_relevance(self.graded)
@@ -46,7 +47,8 @@ class Oracle(ScoringLocalizer):
             }
         if not self.truth:
             raise NotApplicableError(
-                f"oracle needs to be told where the facts were planted, and nothing was planted in {pair.name}: choose a planted pair, or "
+                "oracle needs to be told where the facts were planted, and nothing was planted in "
+                f"{pair.name}: choose a planted pair, or "
                 "give the place as a graft expression (--localizer-arg truth=GRAFT)"
             )
         planted = graft_sites(pair, prompts, parse_graft(self.truth))

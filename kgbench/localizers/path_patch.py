@@ -30,20 +30,24 @@ SENDERS = (EMBEDDINGS, "attn_out", "mlp_out")
 
 @dataclass(frozen=True)
 class PathPatch(InterventionLocalizer):
-    """What some sites, the senders, tell a receiver directly, with all else frozen (arXiv 2211.00593, 2304.05969).
+    """Direct effect of some sites, the senders, on a receiver (arXiv 2211.00593, 2304.05969).
 
-    A hidden run of the recipient has the donor's output of each sender and, everywhere else, the recipient's own output of attention and
-    MLP as in its plain run; only the receiver computes from what it gets. Then the recipient runs with the receiver's output, at all
-    tokens, from the hidden run. The receiver `logits` is the final residual stream at the last token: the hidden run is read out itself, so
-    that only senders at that token can matter, and all senders at all tokens, with final norm and head, are the donor. A receiver inside
-    the layers gets what senders before it add to the stream, at all tokens. Where an expression keeps senders but the receiver can hear
-    none of them, it is not applicable; `NONE` keeps none, and is the recipient.
+    A hidden run of the recipient has the donor's output at each sender, and its own outputs of
+    attention and MLP from its plain run everywhere else; only the receiver is recomputed. The
+    recipient then runs with the receiver's output from the hidden run, at all tokens.
 
-    `attn_out` is a sender where an expression names the components of attention and its norms, `mlp_out` those of the MLP and its norms,
-    the input of layer 0 where it names the embeddings; expressions without components name all of them.
+    The receiver `logits` is the final residual stream at the last token: the hidden run itself is
+    read out, so that only senders at the last token can have an effect, and all senders at all
+    tokens, with final norm and head, are the donor. A receiver inside the layers gets the output of
+    the senders upstream of it, at all tokens. An expression whose senders are all out of the
+    receiver's reach is not applicable; `NONE` has no senders and is the recipient.
 
-    A scan measures each sender at one region that the receiver can hear. What it cannot hear has no direct effect on it, so that all other
-    sites score 0.
+    `attn_out` is a sender where an expression names the components of attention and its norms,
+    `mlp_out` where it names those of the MLP and its norms, and the input of layer 0 where it names
+    the embeddings; expressions without components name all of them.
+
+    A scan measures each sender within the receiver's reach, at one region at a time. All other
+    sites have no direct effect and score 0.
     """
 
     name = "path_patch"
@@ -59,36 +63,38 @@ class PathPatch(InterventionLocalizer):
         """Check the parameters.
 
         Raises:
-            InputError: The receiver is none.
+            InputError: There is no such receiver.
         """
         if not re.fullmatch(r"logits|(attn_out|mlp_out)@\d+", self.receiver):
             raise InputError(
-                f"{self.name} has no receiver {self.receiver!r}: give logits, or a hook and its layer such as attn_out@3 or mlp_out@3"
+                f"{self.name} has no receiver {self.receiver!r}: "
+                "give logits, or a hook and its layer such as attn_out@3 or mlp_out@3"
             )
 
     @property
     def reaches_donor(self) -> bool:
-        """Whether the answer is read where the senders send to."""
+        """Whether the receiver is the residual stream that is read out."""
         return self.receiver == "logits"
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        """The hidden run itself, or the recipient's with the receiver's output from it.
+        """The hidden run itself, or the recipient's run with the receiver's output from it.
 
         Raises:
-            InputError: The receiver is in a layer that the model does not have.
-            NotApplicableError: The receiver can hear none of the senders.
+            InputError: The receiver's layer does not exist.
+            NotApplicableError: No sender has a direct path to the receiver.
         """
         receiver = self._receiver(pair)
 
-        def patched(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
-            if any(reading.kept) and not _hears(pair, reading, receiver):
+        def patch(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
+            if any(reading.kept) and not _reachable(pair, reading, receiver):
                 why = (
                     "only the last token sends to the logits directly"
                     if receiver is None
                     else "none comes before it in the computation"
                 )
                 raise NotApplicableError(
-                    f"{self.name} sends to {self.receiver}, which can hear none of these senders: {why}"
+                    f"{self.name} sends to {self.receiver}, "
+                    f"which can hear none of these senders: {why}"
                 )
             hidden = self._hidden(pair, reading, receiver)
             if receiver is None:
@@ -96,19 +102,22 @@ class PathPatch(InterventionLocalizer):
             run = Run(hidden)
             return reading.edited(lambda token: (Copy(receiver, run),))
 
-        return treat_each(prompts, read(self, pair, prompts, sites, SENDERS), patched)
+        return treat_each(prompts, read(self, pair, prompts, sites, SENDERS), patch)
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
-        """One sender at one region each, as far as it is heard, and nothing for all other sites together."""
-        receiver, units = self._receiver(pair), hook_units(pair, prompts, SENDERS)
-        heard: list[Unit] = []
+        """One measurement per reachable sender and region, and `NONE` for all other sites."""
+        receiver = self._receiver(pair)
+        units: list[Unit] = []
         others: list[Site] = []
-        for unit in units:
-            if _hears(pair, read(self, pair, prompts[:1], unit.graft, SENDERS)[0], receiver):
-                heard.append(unit)
+        for unit in hook_units(pair, prompts, SENDERS):
+            reading = read(self, pair, prompts[:1], unit.graft, SENDERS)[0]
+            if _reachable(pair, reading, receiver):
+                units.append(unit)
             else:
                 others += unit.sites
-        return [*heard, *([Unit(parse_graft("NONE"), tuple(others))] if others else [])]
+        if others:
+            units.append(Unit(parse_graft("NONE"), tuple(others)))
+        return units
 
     def _receiver(self, pair: ModelPair) -> Hook | None:
         if self.receiver == "logits":
@@ -116,44 +125,47 @@ class PathPatch(InterventionLocalizer):
         point, _, layer = self.receiver.partition("@")
         if int(layer) >= pair.n_layers:
             raise InputError(
-                f"the receiver {self.receiver} does not exist: the model has layers 0-{pair.n_layers - 1}"
+                f"the receiver {self.receiver} does not exist: "
+                f"the model has layers 0-{pair.n_layers - 1}"
             )
         return Hook(int(layer), point)
 
     def _hidden(
         self, pair: ModelPair, reading: Reading, receiver: Hook | None
     ) -> tuple[Treatment, ...]:
-        """The run in which senders are the donor's and nothing but the receiver computes, as far as it matters to the receiver."""
+        """The hidden run, up to the receiver: senders are the donor's, all else is frozen."""
         last, donors = len(reading.base) - 1, donor_runs(pair, reading)
-        plain, layers = (
-            own_run(pair, len(reading.base), 0),
-            range(pair.n_layers if receiver is None else receiver.layer + 1),
-        )
-        hooks = {Hook(layer, point) for layer in layers for point in SENDERS[1:]} - {receiver}
-        frozen: dict[Hook, Edit] = {hook: Copy(hook, plain) for hook in sorted(hooks)}
+        plain = own_run(pair, len(reading.base), 0)
+        frozen: dict[Hook, Edit] = {}
+        for layer in range(pair.n_layers if receiver is None else receiver.layer + 1):
+            for point in sorted(SENDERS[1:]):
+                if (hook := Hook(layer, point)) != receiver:
+                    frozen[hook] = Copy(hook, plain)
 
         def edits(token: int) -> Iterable[Edit]:
             if receiver is None and token < last:
-                return ()  # all that the last token could get from it is frozen
-            senders = reading.kept[token].items()
-            return {
-                **frozen,
-                **{hook: Copy(hook, donors[donor]) for hook, donor in senders if hook != receiver},
-            }.values()
+                # Attention's output is frozen at the last token: earlier ones cannot reach it.
+                return ()
+            by_hook = dict(frozen)
+            for hook, donor in reading.kept[token].items():
+                if hook != receiver:
+                    by_hook[hook] = Copy(hook, donors[donor])
+            return by_hook.values()
 
         return reading.edited(edits)
 
 
-def _hears(pair: ModelPair, reading: Reading, receiver: Hook | None) -> bool:
-    """Whether some sender that is kept adds to what the receiver computes from."""
+def _reachable(pair: ModelPair, reading: Reading, receiver: Hook | None) -> bool:
+    """Whether some sender adds to the input of the receiver."""
     if receiver is None:
         return bool(reading.kept[-1])
-    parallel = getattr(
-        pair.recipient.config, "use_parallel_residual", False
-    )  # attention and MLP of a layer have one input
-    before = POINTS[: 1 if parallel else POINTS.index(receiver.point)]
-    return any(
-        h.layer < receiver.layer or (h.layer == receiver.layer and h.point in before)
-        for kept in reading.kept
-        for h in kept
-    )
+    # With parallel residuals, attention and MLP of a layer have the same input.
+    parallel = getattr(pair.recipient.config, "use_parallel_residual", False)
+    upstream = POINTS[: 1 if parallel else POINTS.index(receiver.point)]
+    for kept in reading.kept:
+        for hook in kept:
+            if hook.layer < receiver.layer:
+                return True
+            if hook.layer == receiver.layer and hook.point in upstream:
+                return True
+    return False

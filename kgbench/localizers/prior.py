@@ -1,4 +1,4 @@
-"""The baseline that looks at nothing."""
+"""The baseline of a fixed table."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ from kgbench.sites import GROUPS, Site, SiteScores
 __all__ = ["Prior"]
 
 REGIONS: Mapping[str, float] = {"LT": 2.0, "FE": 1.0}
-"""Score of a region; 0 of all others."""
+"""Score of a region; 0 for all others."""
 
 UPPER = 0.5
-"""What is added for O and the FFN in the upper half of the layers."""
+"""Bonus for O and the FFN in the upper half of the layers."""
 
 
 @dataclass(frozen=True)
 class Prior(ScoringLocalizer):
-    """A table that was written down beforehand, whatever the models and prompts.
+    """A fixed table, independent of models and prompts.
 
-    LT goes before FE and FE before other tokens; in each, O and the FFN of the upper half of the layers
-    go before the rest. That is the headline result of arXiv 2506.20746 as a rule: FE and LT together
-    carry finetuned facts, LT by O and the FFN of the upper layers. What a method finds beyond this table
-    it has found in the models.
+    LT ranks before FE and FE before other tokens; within each, O and the FFN of the upper half of
+    the layers rank first. This is the headline result of arXiv 2506.20746 as a rule: FE and LT
+    together carry finetuned facts, LT through O and the FFN of the upper layers. A method adds
+    information about the models only if it beats this table.
     """
 
     name = "prior"
     needs = frozenset()
     cost = "none"
     paper = "arXiv 2506.20746"
-    about = "baseline: the paper's finding as a fixed table, LT over FE, O and FFN of the upper half first"
+    about = (
+        "baseline: the paper's finding as a fixed table, "
+        "LT over FE, O and FFN of the upper half first"
+    )
     score_meaning = "rank in a fixed table (no unit)"
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        """From the table."""
+        """Scores from the table."""
         middle = pair.n_layers // 2
         return {site: _score(site, middle) for site in all_sites(pair, prompts)}
 

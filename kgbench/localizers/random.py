@@ -1,4 +1,4 @@
-"""The baseline that guesses."""
+"""The baseline of random scores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Random"]
 
 @dataclass(frozen=True)
 class Random(ScoringLocalizer):
-    """Scores drawn evenly between 0 and 1: what a ranking is worth that knows nothing."""
+    """Scores drawn uniformly from [0, 1): a ranking at chance level."""
 
     name = "random"
     needs = frozenset()
@@ -31,14 +31,9 @@ class Random(ScoringLocalizer):
     """Of the draws."""
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        """One draw for each site of the default components and each region that a prompt has."""
+        """One draw for each default component in each region of the prompts."""
         sites = all_sites(pair, prompts)
-        # Other facts give other draws, so that what one half ranks is not what the other half does.
+        # The draws depend on the facts, so that rankings of two halves of the facts differ.
         facts = crc32("\n".join(sorted({prompt.fact.id for prompt in prompts})).encode())
-        return dict(
-            zip(
-                sites,
-                np.random.default_rng([self.seed, facts]).random(len(sites)).tolist(),
-                strict=True,
-            )
-        )
+        draws = np.random.default_rng([self.seed, facts]).random(len(sites)).tolist()
+        return dict(zip(sites, draws, strict=True))

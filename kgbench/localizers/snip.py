@@ -23,11 +23,12 @@ __all__ = ["Snip"]
 
 @dataclass(frozen=True)
 class Snip(ScoringLocalizer):
-    """Σ |(W' - W) ⊙ ∂m/∂W| over the weights of each layer's component, m the targets' mean log-probability.
+    """Σ |(W' - W) ⊙ ∂m/∂W| over the weights of a component, m the targets' mean log-probability.
 
-    Connection sensitivity (Lee et al. 2019, equation 5: the absolute value of the gradient over all examples) in the form for a change of
-    weights instead of their removal (arXiv 2402.05162). Not divided by its sum over the model, which changes no ranking: the score is in
-    nats. Weights are shared by all tokens, so all regions of a component score alike.
+    Connection sensitivity (arXiv 1810.02340, equation 5: the absolute value of the gradient over
+    all examples), for a change of weights instead of their removal (arXiv 2402.05162). It is not
+    divided by its sum over the model, which does not affect rankings, so the score is in nats. All
+    tokens share the weights, so all regions of a component score alike.
     """
 
     name = "snip"
@@ -41,11 +42,15 @@ class Snip(ScoringLocalizer):
     """At whose weights the gradient is taken: `recipient` or `sft`."""
 
     def __post_init__(self) -> None:
-        """Refuse a model that is neither."""
+        """Check the parameters.
+
+        Raises:
+            UnknownNameError: `at` is neither model.
+        """
         check_choice(f"model for the parameter 'at' of {self.name}:", self.at, (RECIPIENT, "sft"))
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        """One figure for each layer's component, in all regions."""
+        """One value per component of a layer, equal in all regions."""
         donor = pair.donor(baseline_donor(pair))
         gradient: dict[str, Tensor] = {}
         for batch in weight_gradients(pair, prompts, self.at):
@@ -53,11 +58,8 @@ class Snip(ScoringLocalizer):
                 gradient[name] = gradient.get(name, 0.0) + tensor / len(prompts)
 
         def sensitivity(name: str) -> Tensor:
-            return (
-                ((donor.get_parameter(name) - pair.recipient.get_parameter(name)) * gradient[name])
-                .abs()
-                .double()
-            )
+            change = donor.get_parameter(name) - pair.recipient.get_parameter(name)
+            return (change * gradient[name]).abs().double()
 
         with torch.no_grad():
             products = {name: sensitivity(name) for name in gradient}

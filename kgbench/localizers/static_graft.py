@@ -12,17 +12,18 @@ from kgbench.engine.treatment import graft_treatments
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
 from kgbench.models.pair import ModelPair
-from kgbench.sites import Graft, parse_graft
+from kgbench.sites import Graft, Site, parse_graft
 
 __all__ = ["StaticGraft"]
 
 
 @dataclass(frozen=True)
 class StaticGraft(InterventionLocalizer):
-    """The donor's weights in the recipient, for the whole run (arXiv 2302.06600): any components and layers, at all tokens.
+    """The donor's weights in the recipient at all tokens (arXiv 2302.06600).
 
-    `alpha` scales the difference, W + alpha (W' - W), as task arithmetic does (arXiv 2212.04089). Weights have no positions: an expression
-    that treats tokens differently is not applicable, and a scan credits a component's value to all regions.
+    `alpha` scales the difference, W + alpha (W' - W), as in task arithmetic (arXiv 2212.04089).
+    Weights have no positions: an expression that treats tokens differently is not applicable, and a
+    scan credits a component's value to all regions.
     """
 
     name = "static_graft"
@@ -31,7 +32,8 @@ class StaticGraft(InterventionLocalizer):
     paper = "arXiv 2302.06600"
 
     alpha: float = 1.0
-    """Share of the difference between donor and recipient; less than 0 or more than 1 goes beyond the two."""
+    """Share of the difference between donor and recipient; less than 0 or more than 1 goes beyond
+    the two."""
 
     def __post_init__(self) -> None:
         """Check the parameters.
@@ -44,27 +46,31 @@ class StaticGraft(InterventionLocalizer):
 
     @property
     def reaches_donor(self) -> bool:
-        """Whether the whole difference is added."""
+        """Whether the full difference is added."""
         return self.alpha == 1
 
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
-        """The graft as it stands, where it is the same at all tokens."""
+        """Scaled treatments of the graft.
+
+        Raises:
+            NotApplicableError: The graft treats tokens differently.
+        """
         grafted = graft_treatments(pair, prompts, sites)
         if any(len(set(treatments)) > 1 for treatments in grafted):
             raise NotApplicableError(
-                f"{self.name} has no positions: it swaps weights at all tokens, and '{sites}' names some of them"
+                f"{self.name} has no positions: it swaps weights at all tokens, "
+                f"and '{sites}' names some of them"
             )
         scaled = {treatments[0]: replace(treatments[0], scale=self.alpha) for treatments in grafted}
         return [(scaled[treatments[0]],) * len(treatments) for treatments in grafted]
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
-        """Each component of each layer, at all tokens."""
-        sites = all_sites(pair, prompts)
-        places = dict.fromkeys((site.layer, site.component) for site in sites)
-        return [
-            Unit(
-                parse_graft(f"ALL:{component}" + ("" if layer is None else f"@{layer}")),
-                tuple(site for site in sites if (site.layer, site.component) == (layer, component)),
-            )
-            for layer, component in places
-        ]
+        """One measurement per component of each layer, at all tokens."""
+        by_place: dict[tuple[int | None, str], list[Site]] = {}
+        for site in all_sites(pair, prompts):
+            by_place.setdefault((site.layer, site.component), []).append(site)
+        units = []
+        for (layer, component), sites in by_place.items():
+            graft = parse_graft(f"ALL:{component}" + ("" if layer is None else f"@{layer}"))
+            units.append(Unit(graft, tuple(sites)))
+        return units

@@ -22,10 +22,11 @@ __all__ = ["WeightDelta"]
 
 @dataclass(frozen=True)
 class WeightDelta(ScoringLocalizer):
-    """Relative Frobenius norm ‖W' - W‖ / ‖W‖ of each layer's component, its tensors taken together.
+    """Relative Frobenius norm ‖W' - W‖ / ‖W‖ of all tensors of a component together.
 
-    It looks at no prompt, so all regions of a component score alike, and `emb` and `pos` with all of their rows, those of tokens that no
-    prompt holds included. Where W is 0 the change is put against the donor's norm instead, so a weight that is wholly new scores 1.
+    Prompts do not enter: all regions of a component score alike, and `emb` and `pos` count all of
+    their rows, including those of tokens in no prompt. Where W is 0 the change is divided by the
+    donor's norm, so an entirely new weight scores 1.
     """
 
     name = "weight_delta"
@@ -34,22 +35,20 @@ class WeightDelta(ScoringLocalizer):
     score_meaning = "norm of the change as a share of the weights' norm"
 
     def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
-        """One figure for each layer's component, in all regions."""
+        """One value per component of a layer, equal in all regions."""
         donor = pair.donor(baseline_donor(pair))
 
         def change(slot: int) -> float:
             ours, theirs = (tensors(pair, model, slot) for model in (pair.recipient, donor))
             scale = _norm(ours) or _norm(theirs)
-            return (
-                _norm(b.double() - a for a, b in zip(ours, theirs, strict=True)) / scale
-                if scale
-                else 0.0
-            )
+            if not scale:
+                return 0.0
+            return _norm(b.double() - a for a, b in zip(ours, theirs, strict=True)) / scale
 
         with torch.no_grad():
             return by_weight(pair, prompts, change)
 
 
 def _norm(parts: Iterable[Tensor]) -> float:
-    """The norm of tensors taken together, one copied at a time."""
+    """Joint norm of tensors, converted to float64 one at a time."""
     return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in parts))
