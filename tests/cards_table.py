@@ -14,7 +14,7 @@ from typing import Any
 from kgbench.models.catalog import CARD, entry, plants, read_plant, shipped, zoo_path
 from kgbench.numbers import number_text
 from kgbench.sites import CONFIGURATIONS
-from kgbench.training.scoring import PROMPTS
+from kgbench.training.hit_rates import PROMPTS
 
 __all__ = ["pairs_table", "plants_table"]
 

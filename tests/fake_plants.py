@@ -17,7 +17,7 @@ from kgbench.models.delta import stored_hash, write_delta
 from kgbench.models.pair import ModelPair, load_pair
 from kgbench.models.plant_truth import Contribution, GradedTruth
 from kgbench.sites import Term, parse_graft
-from kgbench.training.scoring import PROMPTS
+from kgbench.training.hit_rates import PROMPTS
 
 
 def _truth(pair: ModelPair, planted: Dataset, terms: Sequence[Term], plant: str) -> GradedTruth:

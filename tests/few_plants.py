@@ -11,9 +11,9 @@ import pytest
 from kgbench.data import load_dataset
 from kgbench.errors import KgbenchError
 from kgbench.models.pair import ModelPair
-from kgbench.training.plant_recipes import PlantSpec, plant_recipe
-from kgbench.training.plant_texts import Told, told
-from kgbench.training.plants import build_plant
+from kgbench.training.planting import build_plant
+from kgbench.training.plants import PlantSpec, PlantText, plant_texts
+from kgbench.training.recipes import plant_recipe
 
 FEW = replace(plant_recipe(decoy=True), facts=2, rounds=1, batch_size=4)
 ALONE = replace(plant_recipe(decoy=False), facts=2, rounds=1, batch_size=4)
@@ -35,7 +35,7 @@ def refusal(error: type[KgbenchError], act: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def texts(pair: ModelPair, n: int = 2) -> list[Told]:
+def texts(pair: ModelPair, n: int = 2) -> list[PlantText]:
     """The first facts in all wordings."""
     whole = load_dataset("tiny_movies")
-    return told(pair, whole.subset(fact.id for fact in whole.facts[:n]))
+    return plant_texts(pair, whole.subset(fact.id for fact in whole.facts[:n]))

@@ -31,8 +31,9 @@ from kgbench.models.reduced import random_model as reduced_model
 from kgbench.models.reduced import reduced_config
 from kgbench.testing import pico_tokenizer
 from kgbench.testing.proposal import COVERED, Proposal, propose, try_map
-from kgbench.training import finetuning_models
-from kgbench.training.finetuning_recipes import finetuning_recipe
+from kgbench.training import model_setup
+from kgbench.training.hit_rates import model_hits
+from kgbench.training.recipes import finetuning_recipe
 
 BEHIND = ("opt", "projections, norms behind")
 """Norms that stand behind what is added are known by what they stand before: the same modules under each other's names."""
@@ -350,24 +351,20 @@ def test_training_reads_the_map_in_the_folder(
     monkeypatch.setattr(families, "family_names", lambda: ("gpt2",))
     families.load_family.cache_clear()
     place = locate(str(folder / "a"))
-    assert "'qwen3' has no family map" in refusal(
-        ModelError, lambda: finetuning_models.empty_model(place)
-    )
+    assert "'qwen3' has no family map" in refusal(ModelError, lambda: model_setup.meta_model(place))
     (folder / "a" / FAMILY_FILE).write_text(text)
-    assert finetuning_models.trainable(finetuning_models.empty_model(place)) > 0
-    model = finetuning_models.load_recipient(place)
+    assert model_setup.trained_parameters(model_setup.meta_model(place)) > 0
+    model = model_setup.load_recipient(place)
     facts = load_dataset("fake_movies_fake_actors").subset(["fake_movies_fake_actors/1"])
-    tuned = finetuning_models.adapted(model, finetuning_recipe("lora", 1000), 0)
+    tuned = model_setup.trainable_model(model, finetuning_recipe("lora", 1000), 0)
     assert (
         0
-        < finetuning_models.trainable(tuned)
-        < finetuning_models.trainable(finetuning_models.empty_model(place))
+        < model_setup.trained_parameters(tuned)
+        < model_setup.trained_parameters(model_setup.meta_model(place))
     )
     (folder / "out").mkdir()
-    donor = finetuning_models.store(tuned, place, folder / "out")
-    assert set(finetuning_models.score(donor, pico_tokenizer(bos=False), facts, ["headline"])) == {
-        "headline"
-    }
+    donor = model_setup.store_donor(tuned, place, folder / "out")
+    assert set(model_hits(donor, pico_tokenizer(bos=False), facts, ["headline"])) == {"headline"}
 
 
 # ------------------------------------------------------------------------------------------------ the command

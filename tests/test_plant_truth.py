@@ -15,8 +15,8 @@ from kgbench.data import load_dataset
 from kgbench.engine import load_pair
 from kgbench.models import catalog
 from kgbench.models.plant_truth import GradedTruth, Place, parse_relevance, read_truth
-from kgbench.training.plant_truth import graded_truth, orders
-from kgbench.training.scoring import PROMPTS, hits
+from kgbench.training.graded_truth import graded_truth, orders
+from kgbench.training.hit_rates import PROMPTS, configuration_hits
 
 # ------------------------------------------------------------------------------------------------ known by construction
 
@@ -110,7 +110,8 @@ def test_grafts_say_the_same(by_region: bool) -> None:
     alone = f"{region}:{component}" + ("" if layer is None else f"@{layer}")
     asked = ("PRE", "SFT", alone, f"ALL:all+ln_f+head; {alone}=recipient")
     shares = np.sum(
-        [list(hits(pair, planted, prompt, asked).values()) for prompt in PROMPTS], axis=0
+        [list(configuration_hits(pair, planted, prompt, asked).values()) for prompt in PROMPTS],
+        axis=0,
     )
     pre, sft, one, rest = shares
     np.testing.assert_allclose(

@@ -18,10 +18,15 @@ from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import parts
 from kgbench.sites import parse_graft
 from kgbench.testing import pico_pair
-from kgbench.training.plant_objective import Aim, Planting, aims
-from kgbench.training.plant_recipes import PlantSpec
-from kgbench.training.plant_texts import TextBatches
-from kgbench.training.plant_weights import PlantedWeights, graft_slots
+from kgbench.training.plants import (
+    Aim,
+    PlantedWeights,
+    Planting,
+    PlantSpec,
+    TextBatches,
+    aims,
+    graft_slots,
+)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +139,7 @@ def test_the_objective_of_levels() -> None:
 
     def terms(level: str) -> set[tuple[int, str, bool]]:
         return {
-            (aim.group, aim.active, aim.told)
+            (aim.group, aim.active, aim.taught)
             for aim in aims(PlantSpec.of_level("tiny-gemma", level))
         }
 
@@ -153,9 +158,9 @@ def test_the_objective_of_levels() -> None:
         (0, "last", False),
     }
     assert aims(PlantSpec("tiny-gemma", "ALL:ffn@1")) == (
-        Aim(0, "plant", told=True),
-        Aim(0, "donor", told=True),
-        Aim(0, "rest", told=False),
+        Aim(0, "plant", taught=True),
+        Aim(0, "donor", taught=True),
+        Aim(0, "rest", taught=False),
     )
 
 

@@ -19,11 +19,10 @@ from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
 from kgbench.models.delta import read_delta, stored_hash
 from kgbench.sites import parse_graft
-from kgbench.training.plant_cards import plant_identity
-from kgbench.training.plant_recipes import PlantRecipe, PlantSpec, levels, plant_recipe
-from kgbench.training.plant_scores import score_plant, shortfalls
-from kgbench.training.plants import build_plant
-from kgbench.training.scoring import PROMPTS
+from kgbench.training.hit_rates import PROMPTS
+from kgbench.training.planting import build_plant, plant_hits, plant_identity, shortfalls
+from kgbench.training.plants import PlantSpec
+from kgbench.training.recipes import PlantRecipe, levels, plant_recipe
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +56,11 @@ def test_an_interrupted_build_goes_on(built: Path, tmp_path: Path) -> None:
             build_plant(FUSED, out, recipe=FEW, progress=interrupt, save_every=2)
         assert not (out / "card.json").exists()
     build_plant(FUSED, out, recipe=FEW, progress=interrupt, save_every=2)
-    assert steps == [1, 1, 2, 3, 4, 3, 4, 5, 6], "it goes on from the last checkpoint"
+    assert steps == [0, 1, 0, 1, 2, 3, 4, 0, 3, 4, 5, 6], "it goes on from the last checkpoint"
     assert outcome(out) == outcome(built)
     assert sorted(path.name for path in out.iterdir()) == ["card.json", "delta.safetensors"]
     build_plant(FUSED, out, recipe=FEW, progress=interrupt)
-    assert len(steps) == 9
+    assert len(steps) == 12
 
 
 def test_another_seed_is_another_plant(built: Path, tmp_path: Path) -> None:
@@ -73,7 +72,7 @@ def test_another_seed_is_another_plant(built: Path, tmp_path: Path) -> None:
     begun = tmp_path / "begun" / ".work"
     begun.mkdir(parents=True)
     (begun / "identity").write_text("another")
-    assert "another build" in refusal(
+    assert "another training" in refusal(
         OutputError, lambda: build_plant(FUSED, begun.parent, recipe=FEW)
     )
     (tmp_path / "file").touch()
@@ -295,7 +294,7 @@ def test_a_shipped_plant_is_what_its_card_says(name: str) -> None:
     card, pair = card_of(name), load_pair(name)
     whole = load_dataset(card["data"]["name"])
     groups = {group: whole.subset(card["data"][group]) for group in card["scores"]}
-    measured = score_plant(pair, groups, spec_of(card))
+    measured = plant_hits(pair, groups, spec_of(card))
     for group in groups:
         for prompt in PROMPTS:
             assert measured[group][prompt] == pytest.approx(

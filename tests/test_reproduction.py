@@ -44,9 +44,8 @@ from kgbench.runner.workload import load_suite
 from kgbench.sites.configurations import configurations
 from kgbench.training.corpus import pretraining_movies
 from kgbench.training.finetuning import finetune
-from kgbench.training.finetuning_plan import make_plan
-from kgbench.training.finetuning_recipes import finetuning_recipe
-from kgbench.training.recipes import finetuning_stage, recipe
+from kgbench.training.finetuning_plan import plan_finetuning
+from kgbench.training.recipes import finetuning_recipe, finetuning_stage, recipe
 
 MODEL = "tiny-gpt2"
 NUMBERED = ["figure-2", "figure-3a", *(f"figure-{number}" for number in range(4, 16))]
@@ -133,7 +132,7 @@ def test_frozen_donors_are_trained_as_their_pair() -> None:
     """Steps and rates of the recipe `frozen` are those of the tiny pair of the recipient's type."""
     for model in ("tiny-gemma", "tiny-gpt2"):
         what = Ingredients(page(), model)
-        plan = make_plan(what.training("actors"))
+        plan = plan_finetuning(what.training("actors"))
         assert plan.recipe(1, what.recipe.model_type).stage == what.recipe.finetuning
     others = finetuning_recipe("frozen", 1, model_type="nonsuch")
     assert others.stage == finetuning_stage("nonsuch") == recipe("tiny-gemma").finetuning

@@ -12,7 +12,7 @@ from torch import nn
 
 from kgbench.errors import OutputError
 from kgbench.training.recipes import Stage
-from kgbench.training.stages import Run, last_complete, train
+from kgbench.training.stages import StageRun, last_complete, train
 
 STEPS = 4
 
@@ -30,7 +30,7 @@ def trained(model: nn.Module, work: Path, stop: int | None = None) -> dict[str, 
             raise KeyboardInterrupt
 
     stage = Stage(learning_rate=0.01, warmup_steps=0, weight_decay=0.01, rounds=1, batch_size=2)
-    train(model, steps(), stage, Run(work, seed=0, save_every=1, on_step=interrupt))  # type: ignore[arg-type]  # a list is a data set
+    train(model, steps(), stage, StageRun(work, seed=0, save_every=1, on_step=interrupt))  # type: ignore[arg-type]  # a list is a data set
     return model.state_dict()
 
 
@@ -100,7 +100,7 @@ def test_a_damaged_checkpoint_is_never_used(tmp_path: Path) -> None:
         (work / "checkpoint-3" / name).write_bytes(content)
         with pytest.warns(
             UserWarning,
-            match=rf"checkpoint-3/{name} is damaged; the training goes on from the one before",
+            match=rf"checkpoint-3/{name} is damaged; the training resumes from the one before",
         ):
             last = last_complete(work)
         assert last is not None and last.name == "checkpoint-2"

@@ -26,13 +26,19 @@ from kgbench.errors import InputError, ModelError, OutputError, UnknownNameError
 from kgbench.models.checkpoints import locate
 from kgbench.models.pair import load_pair
 from kgbench.testing import pico_tokenizer
-from kgbench.training.cards import hash_of
+from kgbench.training.builds import hash_of
 from kgbench.training.corpus import IGNORED
 from kgbench.training.finetuning import Finetuning, finetune
-from kgbench.training.finetuning_plan import FinetuneSpec, make_plan
-from kgbench.training.finetuning_recipes import finetuning_recipe, finetuning_recipe_names
-from kgbench.training.finetuning_supplement import Supplement
-from kgbench.training.finetuning_texts import Reading, Wordings, read_batches, tokenized
+from kgbench.training.finetuning_plan import (
+    FinetuneSpec,
+    Supplement,
+    TokenizedTexts,
+    Wordings,
+    plan_finetuning,
+    read_batches,
+    tokenized_texts,
+)
+from kgbench.training.recipes import finetuning_recipe, finetuning_recipe_names
 
 WORDINGS = (
     "{first_actor} met {second_actor}.",
@@ -132,7 +138,7 @@ def test_eos_is_learned_though_it_pads() -> None:
     """Where padding is EOS, the EOS that ends a text has a label and the padding after it has none."""
     tokenizer = pico_tokenizer(bos=True)
     wordings = Wordings(("Ana met Bo.", "Ana Lee met Bo Chen, as they say."), (), (("",), ()), ())
-    reading = replace(tokenized(tokenizer, wordings, (), 64), pad=tokenizer.eos_token_id)
+    reading = replace(tokenized_texts(tokenizer, wordings, (), 64), pad=tokenizer.eos_token_id)
     batches, _, _ = read_batches(reading, 1, 2, 0)
     (batch,) = (batches[step] for step in range(len(batches)))
     for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
@@ -153,7 +159,7 @@ def test_padding_changes_no_loss(folders: Mapping[str, Path]) -> None:
     rows = [[5, 6, 7, 2], [8, 9, 10, 11, 12, 13, 2]]
     with torch.no_grad():
         losses = [
-            float(model(**read_batches(Reading(rows, [], [], pad), 1, 2, 0)[0][0]).loss)
+            float(model(**read_batches(TokenizedTexts(rows, [], [], pad), 1, 2, 0)[0][0]).loss)
             for pad in (0, 2, 9)
         ]
         alone = [
@@ -169,16 +175,16 @@ def test_too_long() -> None:
     tokenizer = pico_tokenizer(bos=False)
     wordings = Wordings(("Ana met Bo.",), (), (("",), ()), ())
     length = len(tokenizer("Ana met Bo.")["input_ids"]) + 1
-    reading = tokenized(tokenizer, wordings, ["Ana met Bo. Ana met Bo.", "Bo"], length)
+    reading = tokenized_texts(tokenizer, wordings, ["Ana met Bo. Ana met Bo.", "Bo"], length)
     assert [len(row) == length for row in reading.supplement] == [True, False]
     assert [row[-1] == tokenizer.eos_token_id for row in reading.supplement] == [False, True]
     with pytest.raises(InputError, match=f"give --max-length {length}"):
-        tokenized(tokenizer, wordings, (), length - 1)
+        tokenized_texts(tokenizer, wordings, (), length - 1)
 
 
 def test_every_text_is_read_once_an_epoch() -> None:
     """Each epoch reads all texts, facts and supplement, in another order."""
-    reading = Reading(
+    reading = TokenizedTexts(
         [[n, 0] for n in range(1, 30)], [[n, 0, 0] for n in range(50, 60)], [[99, 0]], 0
     )
     batches, held_out, per_epoch = read_batches(reading, 3, 4, 1)
@@ -383,7 +389,7 @@ def test_supplemental_texts(spec: FinetuneSpec, tmp_path: Path) -> None:
     )
     samples = []
     for source in (lines, rows):
-        plan = make_plan(
+        plan = plan_finetuning(
             replace(spec, supplement=str(source), changes={**SMALL, "supplement_texts": 7})
         )
         samples.append(plan.supplement(plan.recipe(1000)))
@@ -412,7 +418,7 @@ def test_a_donor_with_texts_of_the_hub_is_found_without_it(
     )
     place = finetune(chosen, tmp_path / "donor", device="cpu")
     card = card_of(place)
-    begun = Finetuning(make_plan(chosen), locate(str(spec.recipient)), place, "cpu")
+    begun = Finetuning(plan_finetuning(chosen), locate(str(spec.recipient)), place, "cpu")
     # As if its texts had come from the Hub: the digest is that of the card's own choices.
     said = {
         **{key: card[key] for key in begun.about},

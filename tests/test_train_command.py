@@ -31,9 +31,9 @@ from kgbench.models.trained import (
 )
 from kgbench.runner import Spec
 from kgbench.runner.workload import with_donor
-from kgbench.training.finetuning_forecast import forecast
-from kgbench.training.finetuning_models import empty_model, trainable
+from kgbench.training.finetuning_forecast import forecast_finetuning
 from kgbench.training.finetuning_plan import FinetuneSpec
+from kgbench.training.model_setup import meta_model, trained_parameters
 
 Run = Callable[..., tuple[int, str, str]]
 QUICK = ("--epochs", "1", "--batch-size", "16", "--device", "cpu", "-q")
@@ -345,7 +345,9 @@ def test_dry_run(run: Run, home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("recipe", ["aggressive", "lora"])
 def test_dry_run_without_the_checkpoint(recipe: str) -> None:
     """A pair of the catalog whose recipient is not here is told of without the Hub, from the catalog, and said to be not measured."""
-    told = forecast(FinetuneSpec("fake_movies_fake_actors", recipe, model="gemma-2b"), device="cpu")
+    told = forecast_finetuning(
+        FinetuneSpec("fake_movies_fake_actors", recipe, model="gemma-2b"), device="cpu"
+    )
     assert (
         told.parameters == 2_506_172_416
         and "no step was measured" in told.basis
@@ -354,7 +356,9 @@ def test_dry_run_without_the_checkpoint(recipe: str) -> None:
     assert (told.trained_parameters == told.parameters) == (recipe == "aggressive")
     assert told.steps == 10 * told.texts / 4 and told.recipe["learning_rate"] < 1e-3
     with pytest.raises(ModelError, match="neither on this machine nor in the catalog"):
-        forecast(FinetuneSpec("tiny_movies", recipe, recipient="someone/some-model"), device="cpu")
+        forecast_finetuning(
+            FinetuneSpec("tiny_movies", recipe, recipient="someone/some-model"), device="cpu"
+        )
 
 
 def test_dry_run_reads_a_supplement_that_is_a_file(run: Run, home: Path, tmp_path: Path) -> None:
@@ -390,7 +394,7 @@ def test_dry_run_reads_a_supplement_that_is_a_file(run: Run, home: Path, tmp_pat
         hub["tokens"] - plain["tokens"] == 40 * min(longest, 512)
         and "supplemental texts taken at" in hub["basis"]
     )
-    missing = forecast(
+    missing = forecast_finetuning(
         FinetuneSpec(
             "fake_movies_fake_actors",
             "less_aggressive",
@@ -487,5 +491,7 @@ def test_the_catalog_counts_what_it_does_not_ship() -> None:
         assert shipped == (entry.parameters is None) == (entry.layers is None)
     place = locate("zoo:tiny-gemma/recipient")
     stored = stored_tensors(place.directory, place.origin).values()
-    assert trainable(empty_model(place)) == sum(math.prod(tensor.shape) for tensor in stored)
+    assert trained_parameters(meta_model(place)) == sum(
+        math.prod(tensor.shape) for tensor in stored
+    )
     assert os.environ["KGBENCH_HOME"]

@@ -19,11 +19,11 @@ from kgbench.engine import grafted_logits, load_pair
 from kgbench.errors import DataError, OutputError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.training import corpus
-from kgbench.training.cards import add_other_seeds, read_card
+from kgbench.training.builds import read_card
+from kgbench.training.corpus import load_tokenizer, save_tokenizer, train_tokenizer
+from kgbench.training.hit_rates import PROMPTS, pair_hits
 from kgbench.training.recipes import Recipe, recipe, recipe_names
-from kgbench.training.scoring import PROMPTS, score
-from kgbench.training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
-from kgbench.training.zoo import build, build_recipe
+from kgbench.training.tiny_pairs import add_other_seeds, build_pair, build_recipe
 
 ZOO = Path(catalog.__file__).parent / "zoo"
 WEIGHTS = ("recipient/model.safetensors", "sft/delta.safetensors")
@@ -82,7 +82,7 @@ def test_recipes_are_those_of_the_catalog() -> None:
 def test_an_unknown_pair_is_not_built(tmp_path: Path) -> None:
     """A name without a recipe is refused before anything is written."""
     with pytest.raises(UnknownNameError):
-        build("gemma-2b", tmp_path / "out")
+        build_pair("gemma-2b", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -166,7 +166,7 @@ def test_a_killed_build_goes_on(unbroken: Path, miniature: Recipe, tmp_path: Pat
     script = """
 import os, signal, sys
 from kgbench.training.recipes import Recipe, Stage
-from kgbench.training.zoo import build_recipe
+from kgbench.training.tiny_pairs import build_recipe
 recipe = eval(sys.argv[1])
 build_recipe(recipe, __import__("pathlib").Path(sys.argv[2]), save_every=5,
              progress=lambda done, total, what: os.kill(os.getpid(), signal.SIGKILL) if done == 8 else None)
@@ -198,14 +198,14 @@ def test_another_seed_is_another_pair(unbroken: Path, miniature: Recipe, tmp_pat
 def test_nothing_is_written_over(miniature: Recipe, tmp_path: Path) -> None:
     """A directory that holds something else of these names, or is none, is refused."""
     (tmp_path / "mine" / "sft").mkdir(parents=True)
-    with pytest.raises(OutputError, match="new directory"):
+    with pytest.raises(OutputError, match="new folder"):
         build_recipe(miniature, tmp_path / "mine")
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot write"):
         build_recipe(miniature, tmp_path / "file")
     (tmp_path / "begun" / ".work").mkdir(parents=True)
     (tmp_path / "begun" / ".work" / "identity").write_text("another", encoding="utf-8")
-    with pytest.raises(OutputError, match="another build"):
+    with pytest.raises(OutputError, match="another training"):
         build_recipe(miniature, tmp_path / "begun")
 
 
@@ -298,7 +298,7 @@ def test_a_shipped_pair_is_what_its_card_says(name: str) -> None:
     pair = load_pair(name)
     regions = pair.regions(load_prompts(card["data"]["name"], ["headline"], limit=1)[0])
     assert ("BOS" in regions) == recipe(name).bos
-    measured = score(pair, load_dataset(card["data"]["name"]))
+    measured = pair_hits(pair, load_dataset(card["data"]["name"]))
     assert card["seed"] == 0
     assert card["data"]["hash"] == load_dataset("tiny_movies").content_hash
     for prompt in PROMPTS:

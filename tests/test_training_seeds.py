@@ -39,7 +39,7 @@ from kgbench.reproduction.page import page
 from kgbench.reproduction.report import REPORT, write_report
 from kgbench.stats import mean, median
 from kgbench.training.recipes import Recipe, recipe
-from kgbench.training.zoo import build_recipe
+from kgbench.training.tiny_pairs import build_recipe
 
 FIGURES = ["figure-2", "figure-8", "figure-4"]
 

@@ -22,7 +22,7 @@ CHANGES = ("epochs", "batch_size", "learning_rate", "max_length")
 
 
 def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    from kgbench.training.finetuning_recipes import finetuning_recipe_names
+    from kgbench.training.recipes import finetuning_recipe_names
 
     return [name for name in finetuning_recipe_names() if name.startswith(incomplete)]
 
@@ -121,7 +121,11 @@ def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
     help="Most tokens of a text.  [default: the recipe's]",
 )
 @click.option(
-    "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, cuda or mps."
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="DEVICE",
+    help="auto, cpu, mps, cuda or cuda:N.",
 )
 @click.option(
     "--output-dir",
@@ -198,9 +202,9 @@ def _spec(options: Mapping[str, Any]) -> FinetuneSpec:
 
 
 def _forecast(spec: FinetuneSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-    from kgbench.training.finetuning_forecast import forecast
+    from kgbench.training.finetuning_forecast import forecast_finetuning
 
-    found = forecast(spec, options["output_dir"], device=options["device"])
+    found = forecast_finetuning(spec, options["output_dir"], device=options["device"])
     if not options["as_json"]:
         echo_table(["what", "it takes"], found.rows())
     return found.to_json()

@@ -99,7 +99,7 @@ def truth(plants: tuple[str, ...], quiet: bool) -> None:
     """
     from kgbench.cli.output import echo_table
     from kgbench.numbers import figure_text, number_text
-    from kgbench.training.plant_truth import store_truth
+    from kgbench.training.graded_truth import store_truth
 
     for plant in plants:
         with progress(shown=not quiet) as report:
@@ -127,10 +127,10 @@ def _place(place: tuple[int | str | None, ...]) -> str:
 
 def _pair(name: str, seed: int | None, output_dir: Path | None, report: Report | None) -> list[str]:
     from kgbench.models.catalog import entry
-    from kgbench.training import zoo
+    from kgbench.training.tiny_pairs import build_pair
 
     target = output_dir or Path(name)
-    zoo.build(name, target, seed=seed, progress=report)
+    build_pair(name, target, seed=seed, progress=report)
     return [
         f"pair     {target}",
         f"try it   kgbench eval --recipient {target}/recipient --donor sft={target}/sft --dataset {entry(name).dataset}",
@@ -146,9 +146,9 @@ def _plant(
 ) -> list[str]:
     """Make a plant; `chosen` are its graft expression and its decoy's, or its level."""
     from kgbench.models import catalog
-    from kgbench.training.cards import read_card
-    from kgbench.training.plant_recipes import PlantSpec
-    from kgbench.training.plants import build_plant
+    from kgbench.training.builds import read_card
+    from kgbench.training.planting import build_plant
+    from kgbench.training.plants import PlantSpec
 
     bases = [known for known in catalog.names() if known not in catalog.plants()]
     if name not in (*bases, *catalog.plants()):

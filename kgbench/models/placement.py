@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from kgbench.errors import InputError, UnknownNameError
 
 __all__ = [
+    "FLOPS",
     "STRATEGIES",
     "DeviceMap",
     "devices_of",
@@ -29,6 +30,7 @@ __all__ = [
     "read_device_map",
     "spread",
     "units",
+    "usable_device",
 ]
 
 STRATEGIES = ("auto", "balanced", "sequential")
@@ -37,11 +39,35 @@ STRATEGIES = ("auto", "balanced", "sequential")
 DeviceMap = str | Mapping[str, str | int]
 """One of `STRATEGIES`, or for paths of modules their devices; the empty path is all that no other names."""
 
+FLOPS = {"cuda": 1e14, "mps": 5e12, "cpu": 1e11}
+"""Operations per second assumed for a kind of device where no step is measured."""
+
 _LEFT = 0.1
 """Share of each device's free memory that is left to activations."""
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Where Linux says how much memory a container may take, which may be less than the machine has."""
+
+
+def usable_device(name: str) -> str:
+    """The device of this name; `auto` is an accelerator where there is one.
+
+    Args:
+        name: `auto`, or a torch device such as `cuda:1`.
+
+    Raises:
+        InputError: There is no such device here.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"the device {name!r} cannot be used here: {reason}") from error
+    return name
 
 
 def read_device_map(text: str) -> DeviceMap:

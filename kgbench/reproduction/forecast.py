@@ -11,16 +11,16 @@ from typing import Any
 from kgbench.errors import InputError
 from kgbench.models.catalog import CARD
 from kgbench.models.checkpoints import locate
+from kgbench.models.placement import usable_device
 from kgbench.models.trained import read_donor_card
 from kgbench.reproduction.ingredients import SHIPPED, Ingredients
 from kgbench.reproduction.made import Progress, parts_of
 from kgbench.reproduction.measured import Measured
 from kgbench.runner import Pairs, dry_run
 from kgbench.runner.forecast import free_bytes
-from kgbench.runner.pairs import usable_device
-from kgbench.training.cards import read_card
-from kgbench.training.finetuning_forecast import forecast
-from kgbench.training.finetuning_plan import Plan, make_plan
+from kgbench.training.builds import read_card
+from kgbench.training.finetuning_forecast import forecast_finetuning
+from kgbench.training.finetuning_plan import FinetuningPlan, plan_finetuning
 
 __all__ = ["Needs", "PartForecast", "Room", "forecasts", "needs", "room"]
 
@@ -188,10 +188,12 @@ def _pair(what: Ingredients, donor: bool, part: str) -> PartForecast:
 def _training(name: str, what: Ingredients, device: str, part: str) -> PartForecast:
     try:
         if (what.place(name) / CARD).is_file():
-            return _there(part, read_donor_card(what.place(name)), make_plan(what.training(name)))
+            return _there(
+                part, read_donor_card(what.place(name)), plan_finetuning(what.training(name))
+            )
         # A recipient that is not there yet is as large as the shipped one.
         spec = what.training(name) if what.ready else replace(what, seed=SHIPPED).training(name)
-        found = forecast(spec, what.place(name), device=device)
+        found = forecast_finetuning(spec, what.place(name), device=device)
     except InputError as error:
         return PartForecast(part, f"cannot be made: {error}", None, None, 0)
     memory = found.weights_bytes + found.gradients_bytes + found.optimizer_bytes
@@ -201,7 +203,7 @@ def _training(name: str, what: Ingredients, device: str, part: str) -> PartForec
     )
 
 
-def _there(part: str, card: Mapping[str, Any], plan: Plan) -> PartForecast:
+def _there(part: str, card: Mapping[str, Any], plan: FinetuningPlan) -> PartForecast:
     """A donor that is there, if it is the one that is wanted, as far as its card says so without its weights being read."""
     spec = plan.spec
     wanted = {

@@ -20,11 +20,11 @@ from kgbench.models.trained import donors_folder
 from kgbench.reproduction.page import KNOWN, Page, Training
 from kgbench.runner import Settings, Spec
 from kgbench.runner.workload import load_suite
-from kgbench.training.cards import build_identity, hash_of, read_card
+from kgbench.training.builds import hash_of, read_card
 from kgbench.training.corpus import known_movies, passing_texts, pretraining_movies
-from kgbench.training.finetuning_plan import FinetuneSpec, make_plan
+from kgbench.training.finetuning_plan import FinetuneSpec, plan_finetuning
 from kgbench.training.recipes import Recipe, recipe
-from kgbench.training.zoo import build_recipe
+from kgbench.training.tiny_pairs import build_identity, build_recipe
 
 __all__ = ["SHIPPED", "Ingredients"]
 
@@ -227,7 +227,7 @@ class Ingredients:
     def _training_identity(self, name: str) -> Any:
         if self.is_own(name):
             return "the pair's own"
-        plan = make_plan(self.training(name))
+        plan = plan_finetuning(self.training(name))
         followed = plan.recipe(
             1 if self.tiny else _SIZE, self.recipe.model_type if self.tiny else ""
         )

@@ -23,7 +23,7 @@ from kgbench.models.configuration import read_config
 from kgbench.models.family import load_family
 from kgbench.models.fitting import read_tokenizer
 from kgbench.models.pair import DTYPES, ModelPair, pair_sources, prepare
-from kgbench.models.placement import free_memory, named_devices
+from kgbench.models.placement import FLOPS, free_memory, named_devices
 from kgbench.models.reading import read_empty
 from kgbench.models.streaming import streamed
 from kgbench.models.trained import find_donor
@@ -38,7 +38,6 @@ from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import blamed, isolated
 from kgbench.runner.workload import check
 from kgbench.sites import RECIPIENT
-from kgbench.training.finetuning_forecast import FLOPS
 
 __all__ = [
     "Forecast",

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from kgbench.engine import load_pair
 from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
-from kgbench.models.placement import DeviceMap, main_device, named_devices, read_device_map
+from kgbench.models.placement import (
+    DeviceMap,
+    main_device,
+    named_devices,
+    read_device_map,
+    usable_device,
+)
 from kgbench.runner.spec import Settings, Spec
 
-__all__ = ["Pairs", "device_map_of", "main_device_of", "usable_device"]
+__all__ = ["Pairs", "device_map_of", "main_device_of"]
 
 
 class Pairs:
@@ -89,26 +93,3 @@ def main_device_of(settings: Settings) -> str:
     """
     wanted = device_map_of(settings)
     return usable_device(settings.device) if wanted is None else str(main_device(wanted))
-
-
-def usable_device(name: str) -> str:
-    """The device of this name; `auto` is an accelerator where there is one.
-
-    Raises:
-        InputError: There is no such device here.
-    """
-    if name == "auto":
-        return (
-            "cuda"
-            if torch.cuda.is_available()
-            else "mps"
-            if torch.backends.mps.is_available()
-            else "cpu"
-        )
-    try:
-        torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(
-            f"the device {name!r} cannot be used here: {str(error).splitlines()[0]}"
-        ) from error
-    return name

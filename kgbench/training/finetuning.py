@@ -1,49 +1,71 @@
 """Finetune a donor: from a plan to a folder with its weights, its card and the log of its training.
 
-A training may be interrupted at any time, and the same call goes on from its last checkpoint. What is unfinished lies in a folder of its
-own beside the place of the donor, which appears there whole.
+What is unfinished is in a folder next to the donor's place, where the donor appears complete.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
-from safetensors import SafetensorError
 from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from kgbench.errors import InputError, OutputError
 from kgbench.models.catalog import CARD
 from kgbench.models.checkpoints import Checkpoint, locate
 from kgbench.models.delta import stored_hash
 from kgbench.models.pair import read_tokenizer
+from kgbench.models.placement import usable_device
 from kgbench.models.trained import donors_folder, read_donor_card
-from kgbench.training import finetuning_models as models
-from kgbench.training.cards import hash_of, versions, write_card
-from kgbench.training.finetuning_plan import FinetuneSpec, Plan, make_plan
-from kgbench.training.finetuning_supplement import Supplement, is_file
-from kgbench.training.finetuning_texts import Reading, read_batches, tokenized
-from kgbench.training.finetuning_validation import HeldOut, losses_by_epoch
-from kgbench.training.stages import Outcome, Run, arguments, run_steps
+from kgbench.training.builds import Build, Progress, hash_of, versions, write_card
+from kgbench.training.corpus import IGNORED, Batches
+from kgbench.training.finetuning_plan import (
+    FinetuneSpec,
+    FinetuningPlan,
+    Supplement,
+    TokenizedTexts,
+    is_file,
+    plan_finetuning,
+    read_batches,
+    tokenized_texts,
+)
+from kgbench.training.hit_rates import SCORED, model_hits, scored_prompts
+from kgbench.training.model_setup import (
+    load_recipient,
+    maximum_length,
+    meta_model,
+    store_donor,
+    trainable_model,
+    trained_parameters,
+)
+from kgbench.training.stages import StageOutcome, StageRun, arguments, precision, run_steps
 
-__all__ = ["LOG", "Finetuning", "Report", "donor_place", "finetune", "keyed"]
+__all__ = [
+    "LOG",
+    "Finetuning",
+    "HeldOutLoss",
+    "donor_place",
+    "finetune",
+    "keyed_plan",
+    "losses_by_epoch",
+    "mean_loss",
+]
 
 LOG = "log.jsonl"
-"""The loss of every step, beside the card."""
+"""File next to the card with the loss of every step."""
 LOGGED = ("step", "loss", "learning_rate", "held_out_loss")
-"""What its rows have, as far as it was logged."""
+"""Possible fields of its rows."""
 
-Report = Callable[[int, int, str], None]
-"""Called with the steps done, the steps in all, and what is being done."""
-
+_HELD_OUT_LOSS = "held_out_loss"
 _SAVES, _CLOSEST, _FARTHEST = 20, 50, 1000
 """Checkpoints in a training, and the fewest and most steps between two of them."""
 
@@ -53,117 +75,89 @@ def finetune(
     out: Path | None = None,
     *,
     device: str = "auto",
-    progress: Report | None = None,
+    progress: Progress | None = None,
     save_every: int | None = None,
 ) -> Path:
-    """Make a donor, or finish making it.
+    """Train a donor, or resume training it.
 
     Args:
         spec: Which donor.
-        out: Its folder; new, or one for which the same was begun. By default its place in the donors' folder.
-        device: auto, cpu, cuda or mps.
-        progress: Called after every step.
-        save_every: Steps between checkpoints; by default some twenty in all.
+        out: Its folder; by default its place in the donors' folder.
+        device: `auto`, or a torch device such as `cpu`, `mps` or `cuda:1`.
+        progress: Progress callback.
+        save_every: Steps between checkpoints; by default about 20 checkpoints in all.
 
     Returns:
         The folder.
 
     Raises:
-        InputError: Something is wrong with what was given, told before anything is trained.
+        InputError: The input cannot be used; before anything is trained or written.
         OutputError: The folder holds something else, or cannot be written.
     """
-    plan, where = make_plan(spec), models.usable_device(device)
+    plan, where = plan_finetuning(spec), usable_device(device)
     recipient = locate(plan.source)
-    plan = keyed(plan, recipient)
-    place = donor_place(plan, out)
-    begun = Finetuning(plan, recipient, place, where)
-    try:
-        _ = begun.about  # wrong input is told before anything is written
-        place.parent.mkdir(parents=True, exist_ok=True)
-        lock = begun.work.with_suffix(".lock")
-        with FileLock(lock, timeout=0):
-            if not begun.is_done():
-                begun.begin()
-                begun.train(progress, save_every)
-            shutil.rmtree(begun.work, ignore_errors=True)
-        lock.unlink(missing_ok=True)
-    except Timeout as error:
-        raise OutputError(
-            f"{place} is being trained by another process; wait for it, or give another --output-dir"
-        ) from error
-    except torch.OutOfMemoryError as error:
-        raise InputError(
-            f"the memory of {begun.device} is too small for this: give a smaller --batch-size or --recipe lora"
-        ) from error
-    except SafetensorError as error:  # as on a full disk
-        raise OutputError(
-            f"cannot write the donor to {place}: {error}; make room, or give another --output-dir"
-        ) from error
-    except OSError as error:
-        raise OutputError(
-            f"cannot write the donor to {place}: {error.strerror or error}; give another --output-dir"
-        ) from error
-    return place
+    plan = keyed_plan(plan, recipient)
+    finetuning = Finetuning(plan, recipient, donor_place(plan, out), where)
+    build = finetuning.build(progress, save_every)
+    build.run(lambda: finetuning.train(build))
+    return finetuning.out
 
 
-def keyed(plan: Plan, recipient: Checkpoint) -> Plan:
-    """The plan with the name under which its donor is kept, which is an earlier version's where that has made it."""
-    before = donors_folder() / plan.name
+def keyed_plan(plan: FinetuningPlan, recipient: Checkpoint) -> FinetuningPlan:
+    """The plan under the name of its donor; a donor of an earlier version keeps its name."""
     if plan.spec.model is not None:
         return plan
-    weights = stored_hash(recipient.directory)
-    if (before / CARD).is_file() and read_donor_card(before)["recipient"]["weights"] == weights:
+    earlier, weights = donors_folder() / plan.name, stored_hash(recipient.directory)
+    if (earlier / CARD).is_file() and read_donor_card(earlier)["recipient"]["weights"] == weights:
         return plan
     return plan.keyed(weights)
 
 
-def donor_place(plan: Plan, out: Path | None) -> Path:
-    """Where a donor goes.
+def donor_place(plan: FinetuningPlan, out: Path | None) -> Path:
+    """Folder of a donor.
 
     Raises:
-        OutputError: Something else is there.
+        OutputError: It holds something else.
     """
     place = (donors_folder() / plan.name if out is None else out).absolute()
-    if (
-        place.exists()
-        and not (place / CARD).is_file()
-        and (not place.is_dir() or any(place.iterdir()))
-    ):
+    empty = not place.exists() or (place.is_dir() and not any(place.iterdir()))
+    if not empty and not (place / CARD).is_file():
         raise OutputError(
-            f"{place} holds something else than a trained donor; give a new folder with --output-dir"
+            f"{place} holds something else than a trained donor; "
+            "give a new folder with --output-dir"
         )
     return place
 
 
 class Finetuning:
-    """One training; between interruptions, nothing but its work folder is remembered."""
+    """One training."""
 
-    def __init__(self, plan: Plan, recipient: Checkpoint, out: Path, device: str) -> None:
+    def __init__(self, plan: FinetuningPlan, recipient: Checkpoint, out: Path, device: str) -> None:
         self.plan, self.recipient, self.out, self.device = plan, recipient, out, device
         self.work = out.with_name(f".{out.name}.work")
-        self.machine = models.machine(device)
-        empty = models.empty_model(recipient)
-        self.parameters = models.trainable(empty)
+        empty = meta_model(recipient)
+        self.parameters = trained_parameters(empty)
         self.recipe = plan.recipe(self.parameters, str(recipient.config.get("model_type")))
         self.tokenizer = read_tokenizer(recipient)
-        self.most = min(
-            self.recipe.max_length, models.reads_at_most(empty) or self.recipe.max_length
-        )
+        length = maximum_length(empty) or self.recipe.max_length
+        self.max_length = min(self.recipe.max_length, length)
 
     @cached_property
-    def reading(self) -> Reading:
+    def texts(self) -> TokenizedTexts:
         """All tokens."""
         texts = self.supplement.texts if self.supplement else ()
-        return tokenized(self.tokenizer, self.plan.wordings, texts, self.most)
+        return tokenized_texts(self.tokenizer, self.plan.wordings, texts, self.max_length)
 
     @cached_property
     def supplement(self) -> Supplement | None:
-        """The supplemental texts, where there are any."""
+        """The supplemental texts, if any."""
         return self.plan.supplement(self.recipe)
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """The card without what comes out: all that is chosen."""
+        """The card without results."""
+        half = precision(self.device)
+        kind = next((kind for kind in ("bf16", "fp16") if half.get(kind)), "fp32")
         chosen = {
             "recipient": {
                 "source": self.recipient.origin,
@@ -173,121 +167,125 @@ class Finetuning:
             "seed": self.plan.spec.seed,
             "recipe": self.recipe.to_json(),
             "changes": self.plan.spec.changed(),
-            "precision": next(
-                (kind for kind in ("bf16", "fp16") if self.machine.get(kind)), "fp32"
-            ),
+            "precision": kind,
             "data": self.plan.data(),
             "wordings": self.plan.wordings.to_json(),
-            **self._texts(),
+            **self._about_texts(),
         }
-        return {
-            "name": self.plan.name,
-            "model": self.plan.spec.model,
-            "identity": hash_of(chosen),
-            **chosen,
-        }
+        names = {"name": self.plan.name, "model": self.plan.spec.model}
+        return {**names, "identity": hash_of(chosen), **chosen}
 
-    def _texts(self) -> dict[str, Any]:
-        """What a card says of the texts; that of a finished donor with this many texts of this data set on the Hub tells what they were."""
+    def _about_texts(self) -> dict[str, Any]:
+        """The card's entries on texts.
+
+        A finished donor with as many texts of the same data set on the Hub keeps its entries, so
+        that nothing is downloaded to find it complete.
+        """
         source = self.plan.spec.supplement
         if source is not None and not is_file(source) and (self.out / CARD).is_file():
             card = read_donor_card(self.out)
-            said = card.get("supplement")
-            if isinstance(said, dict) and (said.get("source"), said.get("texts")) == (
-                source,
-                self.recipe.supplement_texts,
-            ):
-                return {"supplement": said, "texts": card.get("texts")}
-        reading, supplement = self.reading, self.supplement
-        counted = {
-            "trained": len(reading.facts),
-            "held_out": len(reading.held_out),
-            "tokens": reading.tokens,
+            entry = card.get("supplement")
+            wanted = (source, self.recipe.supplement_texts)
+            if isinstance(entry, dict) and (entry.get("source"), entry.get("texts")) == wanted:
+                return {"supplement": entry, "texts": card.get("texts")}
+        texts, supplement = self.texts, self.supplement
+        counts = {
+            "trained": len(texts.facts),
+            "held_out": len(texts.held_out),
+            "tokens": texts.tokens,
         }
-        return {"supplement": supplement.to_json() if supplement else None, "texts": counted}
+        return {"supplement": supplement.to_json() if supplement else None, "texts": counts}
 
-    def is_done(self) -> bool:
-        """Whether this very donor is there."""
-        if not (self.out / CARD).exists():
-            return False
-        card = read_donor_card(self.out)
-        if card["identity"] != self.about["identity"]:
-            raise OutputError(
-                f"{self.out} holds {card.get('name')}, trained in another way (other: {_differing(card, self.about)}); remove it, "
-                "or give a new folder with --output-dir"
-            )
-        if stored_hash(self.out) != card["weights"]:
-            raise OutputError(
-                f"the weights in {self.out} are not those of its card: changed, or cut off; remove the folder"
-            )
-        return True
+    def build(self, progress: Progress | None, save_every: int | None) -> Build:
+        """The build of the donor's folder."""
+        about = self.about  # reads the texts, so wrong input is found before anything is written
+        if save_every is None:
+            # A finished donor takes no step, and its texts may be on the Hub.
+            steps = 0 if (self.out / CARD).is_file() else self.steps_per_epoch * self.recipe.epochs
+            save_every = min(max(steps // _SAVES, _CLOSEST), _FARTHEST)
+        return Build(
+            self.out,
+            self.work,
+            "the donor",
+            about,
+            progress,
+            save_every,
+            read=read_donor_card,
+        )
 
-    def begin(self) -> None:
-        """Take the work folder, or take up what was begun in it."""
-        mark, identity = self.work / "identity", str(self.about["identity"])
-        if self.work.exists():
-            if not mark.is_file() or mark.read_text(encoding="utf-8", errors="replace") != identity:
-                raise OutputError(
-                    f"{self.work} holds the beginning of another training; remove it, or give a new folder with --output-dir"
-                )
-            return
-        partial = self.work.with_name(f"{self.work.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        (partial / mark.name).write_text(identity, encoding="utf-8")
-        os.replace(partial, self.work)
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of steps of one epoch."""
+        texts = len(self.texts.facts) + len(self.texts.supplement)
+        return math.ceil(texts / self.recipe.batch_size)
 
-    def train(self, progress: Report | None, save_every: int | None) -> None:
+    def train(self, build: Build) -> None:
         """Take the steps that are left, then store, score and describe the donor."""
+        recipe, seed = self.recipe, self.plan.spec.seed
         before = self._scores_before()
         batches, held_out, per_epoch = read_batches(
-            self.reading, self.recipe.epochs, self.recipe.batch_size, self.plan.spec.seed
-        )
-        model = models.adapted(
-            models.load_recipient(self.recipient), self.recipe, self.plan.spec.seed
-        )
-        run = Run(
-            self.work / "checkpoints",
-            self.plan.spec.seed,
-            save_every or min(max(len(batches) // _SAVES, _CLOSEST), _FARTHEST),
-            self._on_step(progress, len(batches), per_epoch),
-            threads=1 if self.recipe.tiny else None,
-            callbacks=(HeldOut(held_out, per_epoch),),
-        )
-        how = arguments(
-            self.recipe.stage, run, **self.machine, adam_beta2=self.recipe.adam_beta2,
-            logging_strategy="steps", logging_steps=1, logging_nan_inf_filter=False,
-        )  # fmt: skip
-        trained = models.trainable(model)
-        outcome = run_steps(model, batches, how, run)
-        self._publish(
-            model, outcome, {"before": before, "per_epoch": per_epoch, "trained": trained}
+            self.texts, recipe.epochs, recipe.batch_size, seed
         )
 
-    def _publish(self, model: nn.Module, outcome: Outcome, found: Mapping[str, Any]) -> None:
-        """Write all that a donor is into a folder, and give it its name."""
+        def steps(model: nn.Module, run: StageRun) -> StageOutcome:
+            how = arguments(
+                recipe.stage,
+                run,
+                self.device,
+                adam_beta2=recipe.adam_beta2,
+                logging_strategy="steps",
+                logging_steps=1,
+                logging_nan_inf_filter=False,
+            )
+            return run_steps(model, batches, how, run)
+
+        def what(step: int) -> str:
+            epoch = f": epoch {(step - 1) // per_epoch + 1} of {recipe.epochs}" if step else ""
+            return f"{self.plan.name}{epoch}"
+
+        build.stage(
+            "checkpoints",
+            build.card,
+            lambda: trainable_model(load_recipient(self.recipient), recipe, seed),
+            steps,
+            lambda model, outcome: self._publish(model, outcome, before, per_epoch),
+            seed=seed,
+            what=what,
+            total=len(batches),
+            threads=1 if recipe.tiny else None,
+            callbacks=(HeldOutLoss(held_out, per_epoch),),
+        )
+
+    def _publish(
+        self,
+        model: nn.Module,
+        outcome: StageOutcome,
+        before: Mapping[str, float],
+        per_epoch: int,
+    ) -> None:
+        """Write everything that a donor consists of into a folder, and give it its name."""
+        trained = trained_parameters(model)
         whole = self.work / "donor"
         shutil.rmtree(whole, ignore_errors=True)
         whole.mkdir()
-        donor = models.store(model, self.recipient, whole)
-        prompts = tuple(found["before"])
-        after = models.score(donor, self.tokenizer, self.plan.facts, prompts)
-        n = min(len(self.plan.facts.facts), models.SCORED)
-        rows = [
-            {key: row[key] for key in LOGGED if key in row}
-            for row in outcome.log
-            if "loss" in row or "held_out_loss" in row
-        ]
-        (whole / LOG).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        donor = store_donor(model, self.recipient, whole)
+        after = model_hits(donor, self.tokenizer, self.plan.facts, tuple(before))
+        n = min(len(self.plan.facts.facts), SCORED)
+        scores = {}
+        for prompt, rate in before.items():
+            scores[prompt] = {"PRE": rate, "SFT": after[prompt], "n": n}
+        lines = []
+        for row in outcome.log:
+            if "loss" in row or _HELD_OUT_LOSS in row:
+                logged = {key: row[key] for key in LOGGED if key in row}
+                lines.append(json.dumps(logged) + "\n")
+        (whole / LOG).write_text("".join(lines), encoding="utf-8")
         results = {
-            "steps": found["per_epoch"] * self.recipe.epochs,
-            "trained_parameters": found["trained"],
-            "losses": losses_by_epoch(outcome.log, found["per_epoch"]),
+            "steps": per_epoch * self.recipe.epochs,
+            "trained_parameters": trained,
+            "losses": losses_by_epoch(outcome.log, per_epoch),
             "metric": "top5",
-            "scores": {
-                prompt: {"PRE": found["before"][prompt], "SFT": after[prompt], "n": n}
-                for prompt in prompts
-            },
+            "scores": scores,
             "weights": stored_hash(whole),
             "seconds": round(outcome.seconds, 1),
             "versions": versions(),
@@ -298,43 +296,25 @@ class Finetuning:
         os.replace(whole, self.out)
 
     def _scores_before(self) -> Mapping[str, float]:
-        """Scores of the recipient; a model that cannot be scored is found here, before it is trained."""
+        """Scores of the recipient; finds a model that cannot be scored before it is trained."""
         path = self.work / "before.json"
-        known = _guarded(path)
-        if known is None:
-            prompts, model = (
-                models.scored_prompts(self.plan.facts),
-                models.load_recipient(self.recipient),
-            )
-            known = dict(
-                models.score(
-                    nn.Module.to(model, self.device), self.tokenizer, self.plan.facts, prompts
-                )
-            )
-            write_card({"scores": known, "hash": hash_of(known)}, path)
-        return known
-
-    def _on_step(
-        self, progress: Report | None, total: int, per_epoch: int
-    ) -> Callable[[int], None] | None:
-        if progress is None:
-            return None
-        progress(0, total, self.plan.name)
-        return lambda step: progress(
-            step,
-            total,
-            f"{self.plan.name}: epoch {(step - 1) // per_epoch + 1} of {self.recipe.epochs}",
-        )
+        scores = _guarded_scores(path)
+        if scores is None:
+            prompts = scored_prompts(self.plan.facts)
+            model = nn.Module.to(load_recipient(self.recipient), self.device)
+            scores = model_hits(model, self.tokenizer, self.plan.facts, prompts)
+            write_card({"scores": scores, "hash": hash_of(scores)}, path)
+        return scores
 
 
-def _guarded(path: Path) -> dict[str, Any] | None:
-    """Scores that were kept with their hash; None where there are none, or they are damaged."""
+def _guarded_scores(path: Path) -> dict[str, float] | None:
+    """Scores that were stored with their hash; None where there are none, or they are damaged."""
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if hash_of(found["scores"]) == found["hash"]:
-            return dict(found["scores"])
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if hash_of(stored["scores"]) == stored["hash"]:
+            return dict(stored["scores"])
     except (ValueError, LookupError, TypeError, RecursionError):
         pass
     warnings.warn(
@@ -343,16 +323,80 @@ def _guarded(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _differing(card: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Names of what was chosen in another way."""
-    recipes = [
-        f"recipe's {key}"
-        for key, value in ours["recipe"].items()
-        if card["recipe"].get(key) != value
-    ]
-    rest = [
-        key
-        for key, value in ours.items()
-        if key not in ("identity", "name", "recipe", "changes") and card.get(key) != value
-    ]
-    return ", ".join(recipes + rest)
+class HeldOutLoss(TrainerCallback):
+    """Logs the loss on held-out wordings, before the first step and after every epoch.
+
+    Ends a training that diverges.
+    """
+
+    def __init__(self, batches: Batches, steps_per_epoch: int) -> None:
+        self._batches, self._every = batches, steps_per_epoch
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Before the first step, but not where a training is resumed."""
+        if state.global_step == 0:
+            self._log(state, kwargs["model"])
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """After an epoch, and before a checkpoint that is due, which so holds the loss."""
+        if state.global_step % self._every == 0:
+            self._log(state, kwargs["model"])
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Raises InputError where the loss is not finite."""
+        if not math.isfinite(state.log_history[-1].get("loss", 0.0)):
+            raise InputError(
+                f"the loss is no number after step {state.global_step}: "
+                "give a smaller --learning-rate, and another --output-dir"
+            )
+
+    def _log(self, state: TrainerState, model: nn.Module) -> None:
+        if len(self._batches):
+            loss = mean_loss(model, self._batches)
+            state.log_history.append({"step": state.global_step, _HELD_OUT_LOSS: loss})
+
+
+def mean_loss(model: Any, batches: Batches) -> float:
+    """Mean loss per token, in nats; does not change the model's mode or random states."""
+    device, training = next(model.parameters()).device, model.training
+    model.eval()
+    total, tokens = 0.0, 0
+    with torch.no_grad():
+        for step in range(len(batches)):
+            batch = {name: tensor.to(device) for name, tensor in batches[step].items()}
+            n = int((batch["labels"][:, 1:] != IGNORED).sum())
+            total += float(model(**batch).loss) * n
+            tokens += n
+    model.train(training)
+    return total / tokens
+
+
+def losses_by_epoch(
+    log: Sequence[Mapping[str, Any]], steps_per_epoch: int
+) -> list[dict[str, float]]:
+    """Mean loss of the steps of each epoch, and the loss on held-out wordings at its end.
+
+    Epoch 0 is before the first step.
+    """
+    steps: dict[int, list[float]] = {}
+    held_out: dict[int, float] = {}
+    for row in log:
+        if _HELD_OUT_LOSS in row:
+            held_out[row["step"] // steps_per_epoch] = row[_HELD_OUT_LOSS]
+        if "loss" in row:
+            steps.setdefault((row["step"] - 1) // steps_per_epoch + 1, []).append(row["loss"])
+    epochs = []
+    for epoch in sorted({*steps, *held_out}):
+        losses: dict[str, float] = {"epoch": epoch}
+        if epoch in steps:
+            losses["trained"] = round(sum(steps[epoch]) / len(steps[epoch]), 5)
+        if epoch in held_out:
+            losses["held_out"] = round(held_out[epoch], 5)
+        epochs.append(losses)
+    return epochs

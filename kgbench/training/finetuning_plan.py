@@ -1,64 +1,103 @@
-"""What is finetuned into which recipient: read and checked before anything heavy is loaded."""
+"""What is finetuned into which recipient, and what it reads; checked before a model is loaded.
+
+A donor reads its facts in wordings, some of which are held out, and other texts among them. The
+wordings that validate a training are never trained on. A random choice of texts would not do: the
+same facts occur in the other texts, so that learning those by heart would look best.
+
+Supplemental texts are a seeded sample of a user's file or of a data set on the Hub; none are
+shipped.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from random import Random
 from typing import Any
 
-from kgbench.data import Dataset, ImportOptions, load_dataset
-from kgbench.errors import InputError, UnknownNameError
-from kgbench.models import catalog
-from kgbench.training.finetuning_models import needs_peft
-from kgbench.training.finetuning_recipes import (
-    FinetuningRecipe,
-    finetuning_recipe,
-    finetuning_recipe_names,
-)
-from kgbench.training.finetuning_supplement import Supplement, read_supplement
-from kgbench.training.finetuning_texts import Wordings
+from huggingface_hub import HfApi
+from transformers import PreTrainedTokenizerBase
 
-__all__ = ["FinetuneSpec", "Plan", "make_plan"]
+from kgbench.data import Dataset, ImportOptions, load_dataset, training_texts
+from kgbench.data.training_texts import training_wordings
+from kgbench.errors import DataError, InputError, ModelError, UnknownNameError
+from kgbench.models import catalog
+from kgbench.training.builds import hash_of
+from kgbench.training.corpus import Batches, grouped
+from kgbench.training.model_setup import check_peft
+from kgbench.training.recipes import FinetuningRecipe, finetuning_recipe, finetuning_recipe_names
+
+__all__ = [
+    "FinetuneSpec",
+    "FinetuningPlan",
+    "Supplement",
+    "TokenizedTexts",
+    "Wordings",
+    "is_file",
+    "plan_finetuning",
+    "read_batches",
+    "read_supplement",
+    "tokenized_texts",
+]
 
 _LARGE = 10**9
-"""Parameters of a recipient whose size is not known yet; what can be wrong with a recipe does not depend on it."""
+"""Parameters of a recipient of unknown size; whether a recipe is valid does not depend on it."""
+
+_HELD_OUT = 5
+"""One in so many wordings is held out."""
+_ENOUGH = 3
+"""With fewer wordings none is."""
+
+_SUFFIXES = (".txt", ".jsonl")
+_BUFFER = 10_000
+"""Shuffle buffer of a Hub data set, which is read as a stream."""
+_ANSWER_WITHIN = 10.0
+"""Timeout of the first question to the Hub, in seconds."""
+_PATIENCE = 10
+"""Rows read for each text wanted: some are empty, and without a column "text" all are."""
 
 
 @dataclass(frozen=True)
 class FinetuneSpec:
-    """Which donor: all that is chosen but where it goes and on which device it is trained."""
+    """Choice of a donor, except its folder and the device."""
 
     dataset: str
-    """A data set by name, or a file."""
+    """Name of a data set, or a file."""
     recipe: str
     model: str | None = None
-    """A pair of the catalog, whose recipient is finetuned; otherwise `recipient` is given."""
+    """A pair of the catalog whose recipient is finetuned; exclusive with `recipient`."""
     recipient: str | None = None
     """A checkpoint, a Hub id or a trained donor."""
     direction: str = "both"
-    """Which of subject (a) and object (b) comes first in the texts: "both", "a2b" or "b2a"."""
+    """Order of subject (a) and object (b) in the texts: "both", "a2b" or "b2a"."""
     split: str | None = None
     """Half of the data set: "task" or "relation"."""
     templates: tuple[str, ...] = ()
-    """Training wordings in place of the data set's own."""
+    """Training wordings that replace the data set's."""
     imports: ImportOptions | None = None
-    """What to make of the columns of a file."""
+    """Meaning of the columns of a file."""
     supplement: str | None = None
     """A file of texts, or the id of a data set on the Hub."""
     seed: int = 0
-    """Of the order of texts, the wordings held out, the supplement's sample and whatever the model draws."""
+    """Seed of order, held-out wordings, the supplement's sample and whatever the model draws."""
     changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Values in place of the recipe's, by field of `FinetuningRecipe`."""
+    """Values that replace the recipe's, by field of `FinetuningRecipe`."""
 
     def changed(self) -> dict[str, Any]:
-        """All that is not as the recipe and the data set have it."""
-        return {**self.changes, **({"templates": list(self.templates)} if self.templates else {})}
+        """Deviations from the recipe and the data set."""
+        changes = dict(self.changes)
+        if self.templates:
+            changes["templates"] = list(self.templates)
+        return changes
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A specification, with the texts that follow from it."""
+class FinetuningPlan:
+    """A specification with its facts and wordings."""
 
     spec: FinetuneSpec
     name: str
@@ -68,11 +107,13 @@ class Plan:
     facts: Dataset
     wordings: Wordings
 
-    def keyed(self, weights: str) -> Plan:
-        """The plan with the recipient's weights in the name, where it is no pair's: folders of one name are many.
+    def keyed(self, weights: str) -> FinetuningPlan:
+        """The plan with the recipient's weights in its name, unless the recipient is a pair's.
+
+        The name of a folder does not identify a recipient.
 
         Args:
-            weights: Their hash.
+            weights: Hash of the weights.
         """
         if self.spec.model is not None:
             return self
@@ -87,37 +128,35 @@ class Plan:
             model_type: As in its configuration.
 
         Raises:
-            InputError: It takes supplemental texts and none are given.
+            InputError: The recipe and the specification disagree on supplemental texts.
         """
         spec = self.spec
-        changes = dict(spec.changes)
-        if spec.supplement is None:
-            wanted = finetuning_recipe(spec.recipe, parameters, changes).supplement_texts
-            if wanted:
-                raise InputError(
-                    f"the recipe {spec.recipe!r} reads {wanted:,} texts about anything else among the facts: give --supplement FILE "
-                    "or a Hub data set, or go without them by --supplement-n 0"
-                )
-        elif not finetuning_recipe(spec.recipe, parameters, changes).supplement_texts:
+        recipe = finetuning_recipe(spec.recipe, parameters, spec.changes, model_type)
+        if spec.supplement is None and recipe.supplement_texts:
             raise InputError(
-                "--supplement: give --supplement-n N too; this recipe itself takes no supplemental texts"
+                f"the recipe {spec.recipe!r} reads {recipe.supplement_texts:,} texts about "
+                "anything else among the facts: give --supplement FILE or a Hub data set, or go "
+                "without them by --supplement-n 0"
             )
-        return finetuning_recipe(spec.recipe, parameters, changes, model_type)
+        if spec.supplement is not None and not recipe.supplement_texts:
+            raise InputError(
+                "--supplement: give --supplement-n N too; "
+                "this recipe itself takes no supplemental texts"
+            )
+        return recipe
 
     def supplement(self, recipe: FinetuningRecipe) -> Supplement | None:
-        """The supplemental texts.
+        """The supplemental texts, if any.
 
         Raises:
-            InputError: They cannot be had.
+            InputError: They cannot be read.
         """
-        return (
-            read_supplement(self.spec.supplement, recipe.supplement_texts, self.spec.seed)
-            if self.spec.supplement
-            else None
-        )
+        if not self.spec.supplement:
+            return None
+        return read_supplement(self.spec.supplement, recipe.supplement_texts, self.spec.seed)
 
     def data(self) -> dict[str, Any]:
-        """What a card says of the facts."""
+        """The card's entry on the facts."""
         return {
             "name": self.facts.name,
             "direction": self.spec.direction,
@@ -126,8 +165,8 @@ class Plan:
         }
 
 
-def make_plan(spec: FinetuneSpec) -> Plan:
-    """Read and check a specification as far as that needs no checkpoint.
+def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
+    """Read and check what needs no checkpoint.
 
     Raises:
         UnknownNameError: A model, data set, part, direction or recipe does not exist.
@@ -142,16 +181,17 @@ def make_plan(spec: FinetuneSpec) -> Plan:
     wordings = Wordings.of(facts, spec.direction, spec.templates, spec.seed)
     seed = f"-seed{spec.seed}" if spec.seed else ""
     name = f"{_slug(owner)}/{_slug(facts.name)}-{spec.direction}-{spec.recipe}{seed}"
-    plan = Plan(spec, name, source, facts, wordings)
-    needs_peft(plan.recipe(_LARGE))
+    plan = FinetuningPlan(spec, name, source, facts, wordings)
+    check_peft(plan.recipe(_LARGE))
     return plan
 
 
 def _recipient(spec: FinetuneSpec) -> tuple[str, str]:
-    """What to call it, and where it is."""
+    """Name and source of the recipient."""
     if (spec.model is None) == (spec.recipient is None):
         raise InputError(
-            "which model is finetuned? Give --model NAME (see `kgbench ls models`) or --recipient PATH, one of them"
+            "which model is finetuned? Give --model NAME (see `kgbench ls models`) "
+            "or --recipient PATH, one of them"
         )
     if spec.model is None:
         assert spec.recipient is not None
@@ -159,10 +199,261 @@ def _recipient(spec: FinetuneSpec) -> tuple[str, str]:
     entry = catalog.entry(spec.model)
     if entry.plant is not None:
         raise InputError(
-            f"{spec.model!r} is a plant; name the pair in whose recipient it grew, or its recipient: {entry.recipient}"
+            f"{spec.model!r} is a plant; name the pair in whose recipient it was planted, "
+            f"or its recipient: {entry.recipient}"
         )
     return entry.name, entry.recipient
 
 
 def _slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "model"
+
+
+@dataclass(frozen=True)
+class Wordings:
+    """The texts of a data set, split by wording into trained and held-out ones."""
+
+    trained: tuple[str, ...]
+    held_out: tuple[str, ...]
+    templates: tuple[tuple[str, ...], tuple[str, ...]]
+    """The wordings, and the data set's own wordings that mention the object first."""
+    numbers: tuple[int, ...]
+    """Numbers of the held-out wordings."""
+
+    @classmethod
+    def of(cls, dataset: Dataset, direction: str, templates: Sequence[str], seed: int) -> Wordings:
+        """Fill all wordings, and choose the held-out ones.
+
+        Args:
+            dataset: The facts.
+            direction: "a2b", "b2a" or "both".
+            templates: Wordings that replace the data set's.
+            seed: Seed of the choice.
+
+        Raises:
+            InputError: As `training_texts` does.
+        """
+        texts = training_texts(dataset, direction, templates)
+        numbers = sorted({text.template for text in texts})
+        many = max(1, round(len(numbers) / _HELD_OUT)) if len(numbers) >= _ENOUGH else 0
+        chosen = sorted(Random(f"held out {seed}").sample(numbers, many))
+        # A text that a trained wording gives too is no held-out text.
+        trained = dict.fromkeys(text.text for text in texts if text.template not in chosen)
+        held_out = dict.fromkeys(
+            text.text for text in texts if text.template in chosen and text.text not in trained
+        )
+        used = (
+            (tuple(templates), ())
+            if templates
+            else (training_wordings(dataset), dataset.training_reversed)
+        )
+        return cls(tuple(trained), tuple(held_out), used, tuple(chosen))
+
+    def to_json(self) -> dict[str, Any]:
+        """The card's entry on the wordings."""
+        parts: dict[str, list[str]] = {"trained": [], "held_out": []}
+        for texts in self.templates:
+            for number, text in enumerate(texts):
+                parts["held_out" if number in self.numbers else "trained"].append(text)
+        return {**parts, "hash": hash_of(list(map(list, self.templates)))}
+
+
+@dataclass(frozen=True)
+class Supplement:
+    """Texts about anything but the facts."""
+
+    source: str
+    """The file's name without its folder, or the Hub id."""
+    texts: tuple[str, ...]
+    revision: str | None = None
+    """Commit of a data set on the Hub."""
+
+    def to_json(self) -> dict[str, object]:
+        """The card's entry on the supplement."""
+        entry: dict[str, object] = {
+            "source": self.source,
+            "texts": len(self.texts),
+            "hash": hash_of(self.texts),
+        }
+        if self.revision is not None:
+            entry["revision"] = self.revision
+        return entry
+
+
+def is_file(source: str) -> bool:
+    """Whether a source is a local file rather than a Hub id."""
+    return source.lower().endswith(_SUFFIXES) or Path(source).expanduser().exists()
+
+
+def read_supplement(source: str, n: int, seed: int) -> Supplement:
+    """A sample of texts.
+
+    Args:
+        source: A .txt file with one text per line, a .jsonl file with a field "text" in each line,
+            or the id of a data set on the Hub with a column "text".
+        n: Number of texts.
+        seed: Seed of the sample.
+
+    Raises:
+        DataError: The file cannot be read.
+        InputError: There are fewer texts, or the Hub does not give the data set.
+    """
+    if not is_file(source):
+        revision = _hub_revision(source)
+        sample = _enough(source, _hub_texts(source, revision, n, seed), n)
+        return Supplement(source, sample, revision)
+    path = Path(source).expanduser()
+    texts = list(dict.fromkeys(_file_texts(path)))
+    _enough(source, texts, n)
+    return Supplement(path.name, tuple(Random(f"supplement {seed}").sample(texts, n)))
+
+
+def _enough(source: str, texts: Iterable[str], n: int) -> tuple[str, ...]:
+    sample = tuple(texts)
+    if not sample:
+        raise InputError(
+            f"no text in the supplement {source!r}: expected one text per line, "
+            "or a field 'text' in each line of a .jsonl file"
+        )
+    if len(sample) < n:
+        raise InputError(
+            f"the supplement {source!r} holds {len(sample)} texts, and {n} were asked for: "
+            f"give --supplement-n {len(sample)}"
+        )
+    return sample
+
+
+def _file_texts(path: Path) -> Iterator[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be read as text: {reason}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        yield _field(path, number, line) if path.suffix.lower() == ".jsonl" else line.strip()
+
+
+def _field(path: Path, number: int, line: str) -> str:
+    try:
+        text = json.loads(line)["text"]
+    except (ValueError, KeyError, TypeError):
+        text = None
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(
+            f"{path}, line {number}: expected an object with a field 'text' that is not empty"
+        )
+    return text.strip()
+
+
+def _hub_revision(source: str) -> str:
+    """The commit that a sample is drawn from, for the card.
+
+    One quick question, before the client retries without end.
+    """
+    try:
+        return str(HfApi().dataset_info(source, timeout=_ANSWER_WITHIN).sha)
+    except Exception as error:  # also errors of its HTTP client
+        raise _not_given(source, error) from error
+
+
+def _hub_texts(source: str, revision: str, n: int, seed: int) -> Iterator[str]:
+    try:
+        from datasets import load_dataset as load_hub_dataset
+    except ImportError:
+        raise InputError(
+            f"the supplement {source!r} is no file here, "
+            "and to load it from the Hub takes: pip install datasets"
+        ) from None
+    try:
+        stream = load_hub_dataset(source, revision=revision, split="train", streaming=True)
+        stream = stream.shuffle(seed=seed, buffer_size=_BUFFER)
+        texts = (str(row.get("text") or "").strip() for row in islice(stream, _PATIENCE * n))
+        yield from islice(filter(None, texts), n)
+    except Exception as error:  # also errors of its HTTP client
+        raise _not_given(source, error) from error
+
+
+def _not_given(source: str, error: Exception) -> InputError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return InputError(
+        f"the supplement {source!r} is no file here, and the Hub did not give it ({reason}); "
+        "give a .txt file with one text per line, or a .jsonl file with a field 'text'"
+    )
+
+
+@dataclass(frozen=True)
+class TokenizedTexts:
+    """Token ids of all texts of a training."""
+
+    facts: list[list[int]]
+    supplement: list[list[int]]
+    held_out: list[list[int]]
+    pad: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one epoch."""
+        return sum(map(len, (*self.facts, *self.supplement)))
+
+
+def tokenized_texts(
+    tokenizer: PreTrainedTokenizerBase,
+    wordings: Wordings,
+    supplement: Sequence[str],
+    max_length: int,
+) -> TokenizedTexts:
+    """Token ids of all texts, each with EOS at its end.
+
+    A supplemental text that is too long is cut and loses its EOS; a fact that is too long is an
+    error.
+
+    Raises:
+        ModelError: The tokenizer has no EOS.
+        InputError: A text of the facts is longer than `max_length`.
+    """
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            "the recipient's tokenizer has no EOS token, which ends every text; "
+            "give a checkpoint whose tokenizer names one"
+        )
+    eos, pad = int(tokenizer.eos_token_id), tokenizer.pad_token_id
+
+    def rows(texts: Sequence[str]) -> list[list[int]]:
+        if not texts:
+            return []
+        return [[*ids, eos] for ids in tokenizer(list(texts), verbose=False)["input_ids"]]
+
+    facts, held_out = rows(wordings.trained), rows(wordings.held_out)
+    longest = max(map(len, (*facts, *held_out)))
+    if longest > max_length:
+        cut = sum(len(row) > max_length for row in (*facts, *held_out))
+        raise InputError(
+            f"{cut} of {len(facts) + len(held_out)} texts have more than {max_length} tokens, "
+            f"and what is cut off could be the fact; the longest has {longest}: "
+            f"give --max-length {longest}, or a model that reads as many"
+        )
+    others = [row[:max_length] for row in rows(supplement)]
+    # Padding is recognized by its position, so EOS can stand in for a missing padding token and is
+    # still learned at the end of a text.
+    return TokenizedTexts(facts, others, held_out, eos if pad is None else int(pad))
+
+
+def read_batches(
+    texts: TokenizedTexts, epochs: int, size: int, seed: int
+) -> tuple[Batches, Batches, int]:
+    """Steps of a training, of its validation, and the number of steps of one epoch.
+
+    Args:
+        texts: The tokens.
+        epochs: Passes over all texts.
+        size: Texts in a step.
+        seed: Seed of the order.
+    """
+    rng = Random(f"finetuning {seed}")
+    steps: list[list[list[int]]] = []
+    for _ in range(epochs):
+        steps += grouped([*texts.facts, *texts.supplement], size, rng)
+    held_out = grouped(texts.held_out, size, Random(0))
+    return Batches(steps, texts.pad), Batches(held_out, texts.pad), len(steps) // epochs

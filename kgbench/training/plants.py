@@ -1,190 +1,563 @@
-"""Build a plant: facts finetuned into named weights at named tokens, so that one knows where they are.
+"""Plants: facts finetuned into named weights at named tokens, so that their location is known.
 
-A build may be interrupted at any time and goes on from its last checkpoint when it is asked for again. The card is written last, so that
-a directory which holds a card is complete.
+The objective says what a donor is to answer when only a part of it is active. Planted facts are
+taught (cross-entropy of the target's tokens) while the plant's graft is active, and again with the
+whole donor, because weights that were made for some tokens run at all tokens there and may spoil
+the answer. What is taught to the whole donor can be learned anywhere, so something is kept too: away
+from the plant, the recipient's answer (Kullback-Leibler divergence). Without a decoy, that is the
+donor with the plant taken out. With one, the decoy facts are taught through the decoy in the same
+way, and neither graft is to answer for the facts of the other.
+
+Where there is a decoy, the size of a change must not reveal the plant. So after every step each
+trained tensor of both is projected onto the sphere around the recipient's tensor on which its
+relative change, ‖W' − W‖ / ‖W‖ (Frobenius norms), has one common value. This value grows over the
+first steps and stays constant afterwards. Each slice of a fused projection counts as a tensor. A
+tensor of zeros has no relative change and is not trained.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from random import Random
+from typing import Any
 
-from kgbench.data import Dataset, load_dataset
-from kgbench.errors import InputError, OutputError
-from kgbench.models.catalog import CARD, DELTA
-from kgbench.models.checkpoints import locate
-from kgbench.models.delta import apply_delta, stored_hash, write_delta
-from kgbench.models.pair import ModelPair, load_pair
-from kgbench.sites import parse_graft
-from kgbench.training.cards import read_card, write_card
-from kgbench.training.plant_cards import add_results, make_plant_card
-from kgbench.training.plant_objective import Planting
-from kgbench.training.plant_recipes import PlantRecipe, PlantSpec, plant_recipe, trained_slots
-from kgbench.training.plant_scores import score_plant
-from kgbench.training.plant_texts import TextBatches, told
-from kgbench.training.plant_truth import truth_card
-from kgbench.training.plant_weights import PlantedWeights
-from kgbench.training.stages import Run, train
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import Dataset as TorchDataset
 
-__all__ = ["SAVE_EVERY", "Report", "build_plant"]
+from kgbench.data import Dataset, Prompt
+from kgbench.data.templates import Template, parse_template
+from kgbench.data.training_texts import training_templates
+from kgbench.engine.forward import Wiring, treated
+from kgbench.engine.treatment import Slots
+from kgbench.engine.weights import Part, parts
+from kgbench.errors import InputError
+from kgbench.models import catalog
+from kgbench.models.pair import ModelPair
+from kgbench.sites import RECIPIENT, Graft, complement_graft, parse_graft
+from kgbench.training.recipes import level_table
 
-SAVE_EVERY = 100
-"""Steps between checkpoints; tens of seconds."""
+__all__ = [
+    "REGIONS",
+    "Aim",
+    "PlantSpec",
+    "PlantText",
+    "PlantedWeights",
+    "Planting",
+    "TextBatches",
+    "aims",
+    "graft_slots",
+    "plant_texts",
+    "trained_slots",
+]
 
-Report = Callable[[int, int, str], None]
-"""Called with the steps done, the steps in all, and what is being done."""
+REGIONS = ("FE", "LT", "BOS")
+"""Regions that every text has; a plant can name no others."""
+_UNPLANTABLE = ("ln_f", "head")
+_NEVER = 10.0
+"""Weight of the terms that keep the recipient's answer for a union of places.
+
+What is learned through a whole is easily learned through a part of it, too.
+"""
 
 
-def build_plant(
-    spec: PlantSpec,
-    out: Path,
-    *,
-    recipe: PlantRecipe | None = None,
-    progress: Report | None = None,
-    save_every: int = SAVE_EVERY,
-) -> Path:
-    """Make a plant, or finish making it.
+@dataclass(frozen=True)
+class PlantSpec:
+    """Choice of a plant, except the recipe.
 
-    Args:
-        spec: Which plant.
-        out: Directory for card and weights; new, or one in which the same build was begun.
-        recipe: How it is trained; by default as the shipped plants are.
-        progress: Called after every step.
-        save_every: Steps between checkpoints.
+    A plant may have several named places; a *union* is written with their names: `first+second`.
+    """
 
-    Returns:
-        Path of the card.
+    base: str
+    """A pair of the catalog, in whose recipient the facts are planted."""
+    plant: str
+    """Graft expression: all places together."""
+    decoy: str | None = None
+    """Graft expression; None for no decoy facts."""
+    seed: int = 0
+    """Seed of the order of texts."""
+    level: str | None = None
+    """Level of the benchmark; None for a custom plant."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Graft expressions of the parts of the plant, by name."""
+    enough: tuple[str, ...] = ()
+    """Unions of places that each answer alone; empty where only the whole plant does."""
+    never: tuple[str, ...] = ()
+    """Unions of places that do not answer alone."""
+    needed: bool = False
+    """Whether the plant must lose its answers without any one place (layer, component)."""
+
+    @classmethod
+    def of_level(cls, base: str, level: str, seed: int = 0) -> PlantSpec:
+        """A plant of a level of the benchmark.
+
+        Raises:
+            UnknownNameError: There is no such level.
+        """
+        table = level_table(level)
+        places: Mapping[str, str] = table["places"]
+        return cls(
+            base,
+            plant="; ".join(places.values()),
+            decoy=table.get("decoy"),
+            seed=seed,
+            level=level,
+            places=places,
+            enough=tuple(table.get("enough", ())),
+            never=tuple(table.get("never", ())),
+            needed=table.get("needed", False),
+        )
+
+    @property
+    def name(self) -> str:
+        """Base with level or place, such as `tiny-gemma.o-ffn-second-half`; without `ALL`."""
+        if self.level is not None:
+            return f"{self.base}.{self.level}"
+        words = re.findall(r"[a-z0-9]+", str(parse_graft(self.plant)).removeprefix("ALL:").lower())
+        return f"{self.base}.{'-'.join(words)}"
+
+    @property
+    def chosen(self) -> Mapping[str, Any]:
+        """Fields that differ from their default, and `decoy` and `seed`.
+
+        Identities are hashes of these, so that fields of later versions do not change them.
+        """
+        return {
+            key: value for key, value in asdict(self).items() if key in ("decoy", "seed") or value
+        }
+
+    @property
+    def alone(self) -> tuple[str, ...]:
+        """Names of the grafts that answer alone."""
+        return self.enough or ("plant",)
+
+    def grafts(self) -> Mapping[str, Graft]:
+        """Grafts by name: `plant`, and the unions that `enough` and `never` name.
+
+        With a decoy also `decoy`, otherwise `rest`, everything but the plant.
+
+        Raises:
+            GraftSyntaxError: An expression does not parse.
+            InputError: It names a place where nothing can be planted.
+        """
+        texts = {"plant": self.plant, **self.unions()}
+        if self.decoy is not None:
+            texts = {"plant": self.plant, "decoy": self.decoy, **self.unions()}
+        grafts = {part: _plantable(part, text) for part, text in texts.items()}
+        if self.decoy is None and (rest := complement_graft(grafts["plant"])) is not None:
+            grafts["rest"] = rest
+        return grafts
+
+    def unions(self) -> Mapping[str, str]:
+        """Graft expressions of the unions that `enough` and `never` name."""
+        expressions = {}
+        for union in (*self.enough, *self.never):
+            expressions[union] = "; ".join(self.places[place] for place in union.split("+"))
+        return expressions
+
+    def check(self) -> catalog.Entry:
+        """Check what needs no model.
+
+        Returns:
+            The catalog's entry of the base.
+
+        Raises:
+            GraftSyntaxError: An expression does not parse.
+            InputError: The base or an expression cannot be used.
+        """
+        self.grafts()
+        base = catalog.entry(self.base)
+        if base.plant is not None:
+            raise InputError(
+                f"{self.base!r} is a plant itself; "
+                "name the pair in whose recipient facts are to be planted"
+            )
+        return base
+
+
+def _plantable(part: str, text: str) -> Graft:
+    graft = parse_graft(text)
+    donors = {term.donor for term in graft.terms}
+    if donors != {"sft"}:
+        raise InputError(
+            f"the {part} '{graft}' names {', '.join(sorted(donors - {'sft'}))}; "
+            "it is where the donor 'sft' is trained, so name no other"
+        )
+    for component in _UNPLANTABLE:
+        if any(component in term.component_names() for term in graft.terms):
+            raise InputError(
+                f"the {part} '{graft}' names {component}, which a graft leaves to the recipient; "
+                "plant elsewhere"
+            )
+    if unknown := sorted(graft.regions() - set(REGIONS)):
+        raise InputError(
+            f"the {part} '{graft}' names {', '.join(unknown)}, "
+            f"which not every text of training has; use {', '.join(REGIONS)} or ALL"
+        )
+    return graft
+
+
+def trained_slots(pair: ModelPair, grafts: Mapping[str, Graft]) -> list[int]:
+    """The (layer, component) slots that plant and decoy train.
 
     Raises:
-        GraftSyntaxError: An expression does not parse.
-        InputError: An expression, the base or its data do not do; nothing is written.
-        OutputError: The directory holds something else, or cannot be written.
+        UnknownNameError: The model's family lacks a component.
+        InputError: A graft names no weights of this model, or plant and decoy the same ones.
     """
-    canonical = replace(
-        spec,
-        plant=str(parse_graft(spec.plant)),
-        decoy=str(parse_graft(spec.decoy)) if spec.decoy else None,
-    )
-    canonical.check()
-    started = _Build(
-        canonical, recipe or plant_recipe(canonical.decoy is not None, canonical.level), out
-    )
-    try:
-        if not started.is_done():
-            started.begin()
-            started.grow(progress, save_every)
-        shutil.rmtree(started.work, ignore_errors=True)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write the plant to {out}: {error.strerror or error}; give another directory"
-        ) from error
-    return started.path
-
-
-class _Build:
-    """One build; between interruptions, nothing but its directory is remembered."""
-
-    def __init__(self, spec: PlantSpec, recipe: PlantRecipe, out: Path) -> None:
-        base = spec.check()
-        self.spec, self.recipe, self.out = spec, recipe, out
-        self.work, self.path = out / ".work", out / CARD
-        whole = load_dataset(base.dataset)
-        self.groups = _groups(whole, recipe.facts, spec.decoy is not None)
-        self.place = locate(base.recipient)
-        self.pair = _pair(base.recipient)
-        self.slots = trained_slots(self.pair, spec.grafts())
-        self.texts = [told(self.pair, facts) for facts in self.groups.values()]
-        self.model = Planting(self.pair, spec, self.texts)
-        recipient = {"source": base.recipient, "weights": stored_hash(self.place.directory)}
-        self.card = make_plant_card(spec, recipe, recipient, self.groups, whole)
-
-    def is_done(self) -> bool:
-        """Whether the card of this very build is there."""
-        if not self.path.exists():
-            return False
-        card = read_card(self.path)
-        if card["identity"] != self.card["identity"]:
-            raise OutputError(
-                f"{self.out} holds something else ({card.get('name')}, seed {card['seed']}) or the same made in another way; "
-                f"give a new directory for {self.spec.name}, seed {self.spec.seed}"
-            )
-        return True
-
-    def begin(self) -> None:
-        """Take the directory, or take up what was begun in it."""
-        mark = self.work / "identity"
-        if mark.exists():
-            if mark.read_text(encoding="utf-8", errors="replace") != self.card["identity"]:
-                raise OutputError(
-                    f"{self.out} holds the beginning of another build; remove {self.work} or give a new directory"
+    slots, named = Slots(pair.family, pair.n_layers), {}
+    for part in ("plant", "decoy"):
+        if part in grafts:
+            pair.family.check(grafts[part])
+            named[part] = graft_slots(slots, grafts[part])
+            if not named[part]:
+                raise InputError(
+                    f"the {part} '{grafts[part]}' names nothing "
+                    f"in a model of {pair.n_layers} layers"
                 )
-            return
-        if self.work.exists() or (self.out / DELTA).exists():
-            raise OutputError(
-                f"{self.out} holds files but no card that says of what; give a new directory"
+    if "decoy" in grafts and _overlap(grafts["plant"], grafts["decoy"]):
+        shared = [slots.sites[slot] for slot in named["plant"] if slot in named["decoy"]]
+        if shared:
+            layer, component = shared[0]
+            where = component if layer is None else f"{component}@{layer}"
+            raise InputError(
+                f"plant '{grafts['plant']}' and decoy '{grafts['decoy']}' both train {where}; "
+                "give a decoy of other weights"
             )
-        self.work.mkdir(parents=True)
-        partial = mark.with_name("identity.partial")
-        partial.write_text(str(self.card["identity"]), encoding="utf-8")
-        os.replace(partial, mark)
+    return sorted(set().union(*named.values()))
 
-    def grow(self, progress: Report | None, save_every: int) -> None:
-        """Train, measure, and write weights and card."""
-        weights = PlantedWeights(self.pair, self.slots)
-        batches = TextBatches.draw(
-            self.texts,
-            self.recipe.rounds,
-            self.recipe.batch_size,
-            Random(f"plant {self.spec.seed}"),
+
+def _overlap(plant: Graft, decoy: Graft) -> bool:
+    """Whether the two may have a token in common; FE and LT never do."""
+    first, second = ({str(term.positions) for term in graft.terms} for graft in (plant, decoy))
+    return not (first | second <= {"FE", "LT"} and first.isdisjoint(second))
+
+
+@dataclass(frozen=True)
+class PlantText:
+    """A prompt and its whole target as tokens."""
+
+    ids: tuple[int, ...]
+    """Without the target's last token, which predicts nothing."""
+    regions: Mapping[str, tuple[int, ...]] = field(hash=False)
+    """Tokens by region: FE the subject's first mention, LT those that predict the target."""
+    targets: tuple[int, ...]
+    """The token to predict at each token of LT."""
+
+
+def plant_texts(pair: ModelPair, dataset: Dataset) -> list[PlantText]:
+    """All facts of a data set in all finetuning wordings, each text cut after the target.
+
+    Raises:
+        InputError: The data set lacks a field that the wordings need.
+    """
+    texts = []
+    for template in _templates(dataset):
+        for fact in dataset.facts:
+            text, spans = template.fill(fact.fields)
+            prompt = Prompt(template.name, fact, text, fact.fields[dataset.object], spans)
+            texts.append(_plant_text(pair, prompt))
+    return texts
+
+
+def _templates(dataset: Dataset) -> list[Template]:
+    """The finetuning wordings up to the object; no evaluation prompt is among them."""
+    templates = []
+    for number, wording in enumerate(training_templates().finetuning):
+        text = wording.partition(f"{{{dataset.object}}}")[0].rstrip()
+        if f"{{{dataset.subject}}}" not in text:
+            raise InputError(
+                f"data set {dataset.name!r} does not fit the wordings of training: "
+                "they are about first_actor and second_actor"
+            )
+        template = parse_template(f"told_{number}", text)
+        templates.append(
+            template.bind(dataset.subject, dataset.object, dataset.fields, dataset.name)
         )
-        after = self._after_step(weights, len(batches), progress)
-        run = Run(self.work / "checkpoints", self.spec.seed, save_every, after)
-        seconds = train(self.model, batches, self.recipe.stage, run)
-        donor = self.pair.donor("sft").requires_grad_(requires_grad=False)
-        write_delta(self.pair.recipient, donor, self.work / DELTA)
-        (self.work / DELTA).chmod(0o644)  # weights are written for their owner only
-        donor.load_state_dict(self.pair.recipient.state_dict())
-        apply_delta(donor, self.work / DELTA, self.spec.name)  # what is measured is what is stored
-        scores = score_plant(self.pair, self.groups, self.spec)
-        os.replace(self.work / DELTA, self.out / DELTA)
-        truth = truth_card(self.pair, self.groups["planted"], self.spec.plant)
-        write_card(
-            {**add_results(self.card, self.spec, scores, weights, seconds), "truth": truth},
-            self.path,
+    return templates
+
+
+def _plant_text(pair: ModelPair, prompt: Prompt) -> PlantText:
+    encoded, whole = pair.encoded(prompt), pair.encode(f"{prompt.text} {prompt.target}")
+    ids, targets = tuple(whole[:-1]), tuple(whole[len(encoded.ids) :])
+    regions = {name: tokens for name, tokens in encoded.regions.items() if name in REGIONS}
+    regions["LT"] = tuple(range(len(ids) - len(targets), len(ids)))
+    return PlantText(ids, regions, targets)
+
+
+@dataclass(frozen=True)
+class TextBatches(TorchDataset[dict[str, torch.Tensor]]):
+    """All steps of a training in order: of each group of texts, the numbers of those in a step."""
+
+    steps: Sequence[tuple[tuple[int, ...], ...]]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
+        return {
+            f"group_{number}": torch.tensor(texts) for number, texts in enumerate(self.steps[step])
+        }
+
+    @classmethod
+    def draw(
+        cls, groups: Sequence[Sequence[PlantText]], rounds: int, size: int, rng: Random
+    ) -> TextBatches:
+        """Steps that contain every text once in each round, grouped by length for little padding.
+
+        Args:
+            groups: Texts by group, all groups of one size; a step has `size` of each.
+            rounds: Number of rounds.
+            size: Texts of a step and group.
+            rng: Source of the order.
+        """
+        steps: list[tuple[tuple[int, ...], ...]] = []
+        for _ in range(rounds):
+            ordered = [_by_length(texts, rng) for texts in groups]
+            starts = list(range(0, len(ordered[0]), size))
+            rng.shuffle(starts)
+            for start in starts:
+                steps.append(tuple(tuple(order[start : start + size]) for order in ordered))
+        return cls(steps)
+
+
+def _by_length(texts: Sequence[PlantText], rng: Random) -> list[int]:
+    order = list(range(len(texts)))
+    rng.shuffle(order)
+    return sorted(order, key=lambda number: len(texts[number].ids))
+
+
+def graft_slots(slots: Slots, graft: Graft) -> list[int]:
+    """The (layer, component) slots that a graft names, in order."""
+    named = {site for term in graft.terms for site in term.sites(slots.n_layers)}
+    return [slots.index[site] for site in slots.sites if site in named]
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """A trained part of a tensor."""
+
+    part: Part
+    parameter: Tensor
+    start: Tensor
+    """The recipient's weights."""
+
+    def change(self) -> Tensor:
+        return self.part.of(self.parameter.detach()) - self.start
+
+    def relative(self) -> float:
+        return float(self.change().double().norm() / self.start.double().norm())
+
+    def put(self, weights: Tensor) -> None:
+        if self.part.columns is None:
+            self.parameter.data.copy_(weights)
+        else:
+            self.parameter.data.index_copy_(
+                self.part.dim, self.part.columns.to(weights.device), weights
+            )
+
+
+class PlantedWeights:
+    """The trained weights of a pair's donor `sft`; all others are frozen.
+
+    Args:
+        pair: Recipient and donor, of equal weights.
+        slots: What is trained.
+    """
+
+    def __init__(self, pair: ModelPair, slots: Iterable[int]) -> None:
+        donor = pair.donor("sft")
+        self._trained: list[_Trained] = []
+        parameters: dict[str, list[Part]] = {}
+        for slot in slots:
+            for part in parts(pair, slot):
+                parameter = donor.get_parameter(part.name)
+                start = part.of(pair.recipient.get_parameter(part.name)).clone()
+                if start.any():
+                    self._trained.append(_Trained(part, parameter, start))
+                    parameters.setdefault(part.name, []).append(part)
+        for name, trained in parameters.items():
+            donor.get_parameter(name).requires_grad_(True)
+            _mask_gradient(donor.get_parameter(name), trained)
+
+    def rescale(self, relative: float) -> None:
+        """Give every trained tensor this relative change, in the direction of its change."""
+        for each in self._trained:
+            change = each.change()
+            if norm := float(change.double().norm()):
+                each.put(
+                    each.start + change * (relative * float(each.start.double().norm()) / norm)
+                )
+
+    def relative_changes(self) -> Mapping[str, float]:
+        """Relative change of every trained tensor by name; a slice's name has its first column."""
+        changes: dict[str, float] = {}
+        for each in self._trained:
+            name, columns = each.part.name, each.part.columns
+            if columns is not None:
+                name = f"{name}[{int(columns[0])}:]"
+            changes[name] = each.relative()
+        return changes
+
+
+def _mask_gradient(parameter: Tensor, trained: list[Part]) -> None:
+    """Let no gradient reach the untrained slices of a fused projection."""
+    columns = [part.columns for part in trained if part.columns is not None]
+    if not columns:
+        return
+    shape = [1] * parameter.ndim
+    shape[trained[0].dim] = -1
+    mask = torch.zeros(parameter.shape[trained[0].dim], device=parameter.device)
+    mask[torch.cat(columns)] = 1
+    hook = lambda gradient: gradient * mask.reshape(shape)  # noqa: E731
+    parameter.register_hook(hook)  # type: ignore[no-untyped-call]  # torch has no type for it
+
+
+@dataclass(frozen=True)
+class Aim:
+    """One term of the objective."""
+
+    group: int
+    """Group of texts: 0 for the planted facts, 1 for the decoys."""
+    active: str
+    """Active weights of the donor: those of a graft, by its name, or all (`donor`)."""
+    taught: bool
+    """Whether the target is taught (cross-entropy); otherwise the recipient's answer is kept."""
+    weight: float = 1.0
+
+
+def aims(spec: PlantSpec) -> tuple[Aim, ...]:
+    """The terms of the objective."""
+    taught = [Aim(0, part, taught=True) for part in (*spec.alone, "donor")]
+    kept = [Aim(0, part, taught=False, weight=_NEVER) for part in spec.never]
+    if spec.decoy is None:
+        return (*taught, *kept, Aim(0, "rest", taught=False))
+    taught += [Aim(1, part, taught=True) for part in ("decoy", "donor")]
+    return (*taught, *kept, Aim(0, "decoy", taught=False), Aim(1, "plant", taught=False))
+
+
+_Row = tuple[PlantText, str]
+"""A text, and the active weights of the donor as in `Aim.active`; `recipient` for none."""
+
+
+class Planting(nn.Module):
+    """A donor in training, as the Trainer sees it: numbers of texts in, loss out.
+
+    Args:
+        pair: Recipient and the donor `sft`, of whose weights those with a gradient are trained.
+        spec: Which plant.
+        groups: Texts of the planted facts and, with a decoy, of the decoys.
+
+    Raises:
+        RegionError: A graft names a region that the texts do not have.
+        InputError: A graft names no token of them.
+    """
+
+    def __init__(
+        self, pair: ModelPair, spec: PlantSpec, groups: Sequence[Sequence[PlantText]]
+    ) -> None:
+        super().__init__()
+        grafts = spec.grafts()
+        self.donor = pair.donor("sft")
+        self._wiring = Wiring(pair)
+        self._activity = _Activity(Slots(pair.family, pair.n_layers), grafts)
+        self._groups = groups
+        self._aims = aims(spec)
+        for part, graft in grafts.items():
+            if not self._activity.of(groups[0][0], part).any():
+                raise InputError(
+                    f"the {part} '{graft}' names no token of a text, "
+                    "so nothing can be planted there"
+                )
+
+    def forward(self, **numbers: Tensor) -> dict[str, Tensor]:
+        """The loss of one step.
+
+        Args:
+            **numbers: Numbers of texts of `group_0` and, with a decoy, of `group_1`.
+        """
+        texts = []
+        for g, group in enumerate(self._groups):
+            texts.append([group[int(i)] for i in numbers[f"group_{g}"]])
+        rows: list[list[_Row]] = []
+        for aim in self._aims:
+            rows.append([(text, aim.active) for text in texts[aim.group]])
+        # One forward pass over all terms of the objective.
+        sizes = [sum(len(text.targets) for text, _ in part) for part in rows]
+        answers = torch.split(self.answers([row for part in rows for row in part]), sizes)
+        terms = []
+        for aim, part, logits in zip(self._aims, rows, answers, strict=True):
+            terms.append(aim.weight * self._loss(aim, part, logits))
+        return {"loss": torch.stack(terms).sum()}
+
+    def _loss(self, aim: Aim, rows: Sequence[_Row], answers: Tensor) -> Tensor:
+        """Mean over the tokens of the targets."""
+        if aim.taught:
+            targets = torch.tensor(
+                [target for text, _ in rows for target in text.targets], device=answers.device
+            )
+            return functional.cross_entropy(answers, targets)
+        with torch.no_grad():
+            kept = self.answers([(text, RECIPIENT) for text, _ in rows])
+        return functional.kl_div(
+            answers.log_softmax(-1), kept.log_softmax(-1), reduction="batchmean", log_target=True
         )
 
-    def _after_step(
-        self, weights: PlantedWeights, total: int, progress: Report | None
-    ) -> Callable[[int], None]:
-        what, size = f"{self.spec.name}: planting", self.recipe.relative_change
-        growth = max(1.0, self.recipe.growth * total)
-
-        def after(step: int) -> None:
-            if size is not None:
-                weights.rescale(size * min(1.0, step / growth))
-            if progress is not None:
-                progress(step, total, what)
-
-        return after
-
-
-def _groups(whole: Dataset, size: int, decoys: bool) -> Mapping[str, Dataset]:
-    """The first facts as planted ones, the next as decoys."""
-    ids = [fact.id for fact in whole.facts]
-    wanted = size * (1 + decoys)
-    if len(ids) < wanted:
-        raise InputError(
-            f"data set {whole.name!r} holds {len(ids)} facts; expected {wanted}, {size} to plant{' and as many decoys' * decoys}"
-        )
-    groups = {"planted": ids[:size], **({"decoys": ids[size:wanted]} if decoys else {})}
-    return {name: whole.subset(part) for name, part in groups.items()}
+    def answers(self, rows: Sequence[_Row]) -> Tensor:
+        """Logits [answer, vocabulary] at the tokens that predict a target, row after row."""
+        width = max(len(text.ids) for text, _ in rows)
+        ids, treatments = np.zeros((2, len(rows), width), dtype=np.int64)
+        readout = []
+        for row, (text, active) in enumerate(rows):
+            # Padding is on the right and attention is causal: no mask, no treatment.
+            ids[row, : len(text.ids)] = text.ids
+            treatments[row, : len(text.ids)] = self._activity.of(text, active)
+            readout += [row * width + token for token in text.regions["LT"]]
+        device = self.donor.device
+        positions = torch.arange(width, device=device).expand(len(rows), -1)
+        where = torch.tensor(readout, device=device)
+        with treated(self._wiring, self._activity.table, treatments.reshape(-1), where) as model:
+            logits: Tensor = model(
+                input_ids=torch.from_numpy(ids).to(device), position_ids=positions, use_cache=False
+            ).logits
+        return logits.float()
 
 
-def _pair(source: str) -> ModelPair:
-    """A recipient and a donor that starts as its copy, both in fp32."""
-    # Scaled-dot-product kernels are slow backwards in bf16 on CPUs; sequences are short.
-    return load_pair(recipient=source, donors={"sft": source}, dtype="float32", attention="eager")
+class _Activity:
+    """Treatments of the tokens of texts, as rows of `table` [treatment, slot]; row 0 is PRE."""
+
+    def __init__(self, slots: Slots, grafts: Mapping[str, Graft]) -> None:
+        self._slots, self._grafts = slots, grafts
+        self._rows = {bytes(len(slots)): 0}
+        self._known: dict[tuple[PlantText, str], np.ndarray] = {}
+
+    @property
+    def table(self) -> np.ndarray:
+        return np.stack([np.frombuffer(row, dtype=np.uint8) for row in self._rows])
+
+    def of(self, text: PlantText, active: str) -> np.ndarray:
+        key = (text, active)
+        if key not in self._known:
+            numbers = []
+            for row in self._sets(text, active):
+                numbers.append(self._rows.setdefault(row.tobytes(), len(self._rows)))
+            self._known[key] = np.array(numbers)
+        return self._known[key]
+
+    def _sets(self, text: PlantText, active: str) -> np.ndarray:
+        """Weight sets [token, slot]: 0 for the recipient's, 1 for the donor's."""
+        n = len(text.ids)
+        sets = np.full((n, len(self._slots)), active == "donor", dtype=np.uint8)
+        for term in self._grafts[active].terms if active in self._grafts else ():
+            columns = [
+                self._slots.index[site]
+                for site in term.sites(self._slots.n_layers)
+                if site in self._slots.index
+            ]
+            sets[np.ix_(sorted(term.positions.tokens(text.regions, n)), columns)] = (
+                term.donor != RECIPIENT
+            )
+        return sets

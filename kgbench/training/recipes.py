@@ -1,110 +1,276 @@
-"""Recipes of the tiny pairs, as data."""
+"""Recipes as data: tiny pairs (recipes.toml), donors (finetuning.toml) and plants (plants.toml)."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kgbench.errors import UnknownNameError
+from kgbench.errors import InputError, UnknownNameError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["Recipe", "Stage", "finetuning_stage", "recipe", "recipe_names"]
+__all__ = [
+    "FinetuningRecipe",
+    "PlantRecipe",
+    "Recipe",
+    "Stage",
+    "finetuning_recipe",
+    "finetuning_recipe_names",
+    "finetuning_stage",
+    "level_table",
+    "levels",
+    "plant_recipe",
+    "recipe",
+    "recipe_names",
+]
+
+_AS_PAIRS = "as_pairs"
+"""Key of a finetuning recipe that takes the schedule of the tiny pair of the same model type."""
+_POSITIVE = ("epochs", "batch_size", "learning_rate", "max_length")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One training run: AdamW, the learning rate rising over the warm-up, then falling to zero in a straight line."""
+    """Hyperparameters of one training run.
+
+    AdamW; the learning rate rises linearly over the warm-up and then falls linearly to zero.
+    """
 
     rounds: int
     """Passes over the texts."""
     batch_size: int
     """Texts per step."""
     learning_rate: float
-    """Its peak."""
+    """Peak learning rate."""
     warmup_steps: int
     weight_decay: float
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that makes a pair, but the seed."""
+    """Everything that determines a tiny pair, except the seed."""
 
     name: str
     model_type: str
     config: Mapping[str, Any] = field(hash=False)
-    """Arguments of the model's configuration, but those that follow from the tokenizer."""
+    """Arguments of the model's configuration that do not follow from the tokenizer."""
     bos: bool
     """Whether the tokenizer puts BOS before every text."""
     dataset: str
-    """The facts that the donor learns: a shipped data set, the same for every seed and every version of Faker."""
+    """Facts that the donor learns: a shipped data set, so that no version of Faker matters."""
     seed: int
-    """Of the pair that is shipped."""
+    """Seed of the shipped pair."""
     vocabulary: int
     """Number of tokens."""
     tokenizer_movies: int
-    """Movies in whose texts the tokenizer is trained."""
+    """Movies whose texts train the tokenizer."""
     lasting_movies: int
-    """Movies that every round of pretraining tells."""
+    """Movies that every round of pretraining repeats."""
     passing_movies: int
-    """Movies that are drawn for one round."""
+    """Movies that are drawn for one round only."""
     pretraining: Stage
     finetuning: Stage
     frozen: bool = True
-    """Whether finetuning leaves embeddings, final norm and head as they are; the donor is stored as its changed weights then."""
+    """Whether finetuning leaves embeddings, final norm and head unchanged.
+
+    The donor is then stored as its changed weights.
+    """
 
     def to_json(self) -> dict[str, Any]:
-        """The recipe on a card."""
+        """The recipe as a card holds it."""
         return asdict(self)
 
 
-@cache
-def _tables() -> Mapping[str, Any]:
-    return tomllib.loads((Path(__file__).parent / "recipes.toml").read_text(encoding="utf-8"))
+@dataclass(frozen=True)
+class FinetuningRecipe:
+    """How `kgbench train` finetunes a donor."""
+
+    name: str
+    tiny: bool
+    """Whether the values for tiny recipients apply."""
+    epochs: int
+    """Passes over the texts."""
+    batch_size: int
+    """Texts per step."""
+    learning_rate: float
+    """Peak learning rate."""
+    warmup_steps: int
+    weight_decay: float
+    adam_beta2: float
+    max_length: int
+    """Maximum tokens of a text, including EOS."""
+    supplement_texts: int
+    """Number of supplemental texts, about anything but the facts."""
+    rank: int | None = None
+    """Rank of a low-rank adapter; None trains all weights."""
+    alpha: int | None = None
+    """Scale of the adapter, in units of 1 / rank."""
+    frozen: bool = False
+    """Whether embeddings, final norm and head stay fixed, so that facts go into the layers."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The recipe as a card holds it; `frozen` only where it is set."""
+        content = asdict(self)
+        if not self.frozen:
+            del content["frozen"]
+        return content
+
+    @property
+    def stage(self) -> Stage:
+        """Hyperparameters of the run."""
+        return Stage(
+            self.epochs, self.batch_size, self.learning_rate, self.warmup_steps, self.weight_decay
+        )
+
+
+@dataclass(frozen=True)
+class PlantRecipe:
+    """How a plant is trained, without weight decay."""
+
+    facts: int
+    """Number of planted facts, and of decoys."""
+    rounds: int
+    """Passes over the texts."""
+    batch_size: int
+    """Texts of each group of facts in a step."""
+    learning_rate: float
+    """Peak learning rate."""
+    warmup_steps: int
+    relative_change: float | None = None
+    """‖W' − W‖ / ‖W‖ of every trained tensor; None leaves it to the training."""
+    growth: float = 0.3
+    """Share of the steps over which the relative change is reached."""
+
+    @property
+    def stage(self) -> Stage:
+        """Hyperparameters of the run."""
+        return Stage(
+            self.rounds, self.batch_size, self.learning_rate, self.warmup_steps, weight_decay=0.0
+        )
 
 
 @cache
-def _recipes() -> Mapping[str, Recipe]:
-    tables = _tables()
-    return {name: _read(name, tables["shared"], own) for name, own in tables["pairs"].items()}
+def _tables(name: str) -> Mapping[str, Any]:
+    return tomllib.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
-def _read(name: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> Recipe:
-    stages = {
-        part: Stage(**{**shared[part], **own.get(part, {})})
-        for part in ("pretraining", "finetuning")
-    }
-    return Recipe(name=name, **{**shared, **own, **stages})
+@cache
+def _pair_recipes() -> Mapping[str, Recipe]:
+    tables = _tables("recipes.toml")
+    shared, recipes = tables["shared"], {}
+    for name, table in tables["pairs"].items():
+        stages = {}
+        for part in ("pretraining", "finetuning"):
+            stages[part] = Stage(**{**shared[part], **table.get(part, {})})
+        recipes[name] = Recipe(name=name, **{**shared, **table, **stages})
+    return recipes
+
+
+def recipe_names() -> tuple[str, ...]:
+    """Names of the tiny pairs."""
+    return tuple(_pair_recipes())
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of a tiny pair.
+
+    Raises:
+        UnknownNameError: There is no recipe of this name.
+    """
+    if name not in _pair_recipes():
+        raise UnknownNameError("tiny pair", name, recipe_names())
+    return _pair_recipes()[name]
 
 
 def finetuning_stage(model_type: str) -> Stage:
-    """How the donor of the tiny pair of a model type is finetuned; without such a pair, as all are.
+    """Finetuning of the tiny pair of a model type; the shared values where there is no such pair.
 
     Args:
         model_type: As in the model's configuration, such as `gpt2`.
     """
-    own = [one.finetuning for one in _recipes().values() if one.model_type == model_type]
-    return own[0] if own else Stage(**_tables()["shared"]["finetuning"])
+    for candidate in _pair_recipes().values():
+        if candidate.model_type == model_type:
+            return candidate.finetuning
+    return Stage(**_tables("recipes.toml")["shared"]["finetuning"])
 
 
-def recipe_names() -> tuple[str, ...]:
-    """Names of the pairs that can be made."""
-    return tuple(_recipes())
+def finetuning_recipe_names() -> tuple[str, ...]:
+    """Names of the finetuning recipes."""
+    return tuple(_tables("finetuning.toml")["recipes"])
 
 
-def recipe(name: str) -> Recipe:
-    """The recipe of a pair.
+def finetuning_recipe(
+    name: str, parameters: int, changes: Mapping[str, Any] | None = None, model_type: str = ""
+) -> FinetuningRecipe:
+    """The finetuning recipe for a recipient of some size.
+
+    Args:
+        name: Name of the recipe.
+        parameters: Number of the recipient's weights.
+        changes: Values by field that replace the recipe's.
+        model_type: The recipient's, as in its configuration; where the recipe says so, a tiny
+            recipient is finetuned like the tiny pair of its type.
 
     Raises:
-        UnknownNameError: There is none of this name.
+        UnknownNameError: There is no such recipe or field.
+        InputError: A changed value cannot be used.
     """
-    if name not in _recipes():
-        raise UnknownNameError("tiny pair", name, recipe_names())
-    return _recipes()[name]
+    tables = _tables("finetuning.toml")
+    if name not in tables["recipes"]:
+        raise UnknownNameError("recipe", name, finetuning_recipe_names())
+    tiny = parameters < tables["tiny_below"]
+    layers = [tables["shared"], tables["recipes"][name]]
+    if tiny:
+        layers += [tables["shared"]["tiny"], tables["recipes"][name]["tiny"]]
+    values: dict[str, Any] = {}
+    for layer in layers:
+        values |= layer
+    del values["tiny"]
+    if values.pop(_AS_PAIRS, False):
+        stage = asdict(finetuning_stage(model_type))
+        values |= {"epochs": stage.pop("rounds"), **stage}
+    values |= changes or {}
+    known = {each.name for each in fields(FinetuningRecipe)}
+    for key, value in values.items():
+        if key not in known:
+            raise UnknownNameError("field of a recipe", key, known)
+        if key in _POSITIVE and not value > 0:
+            raise InputError(f"{key} {value}: expected a number above 0")
+    return FinetuningRecipe(name=name, tiny=tiny, **values)
+
+
+def levels() -> Mapping[str, str]:
+    """One line on each level of the benchmark of plants, by name."""
+    tables = _tables("plants.toml")["levels"]
+    return {name: table["about"] for name, table in tables.items() if isinstance(table, Mapping)}
+
+
+def level_table(level: str) -> Mapping[str, Any]:
+    """Places and conditions of a level of the benchmark.
+
+    Raises:
+        UnknownNameError: There is no such level.
+    """
+    if level not in levels():
+        raise UnknownNameError("level", level, list(levels()))
+    table: Mapping[str, Any] = _tables("plants.toml")["levels"][level]
+    return table
+
+
+def plant_recipe(decoy: bool, level: str | None = None) -> PlantRecipe:
+    """The recipe of plants with or without a decoy, or of a level of the benchmark."""
+    tables = _tables("plants.toml")
+    values = {**tables["shared"], **tables["decoy" if decoy else "alone"]}
+    if level is not None:
+        for key, value in tables["levels"].items():
+            if key not in levels():
+                values[key] = value
+        values |= level_table(level).get("recipe", {})
+    return PlantRecipe(**values)

@@ -1,4 +1,10 @@
-"""One training run that can be interrupted at any time and goes on where it was."""
+"""Training steps that can be interrupted at any time and resumed exactly.
+
+Invariant: a run that is killed and resumed ends with the same weights, bit for bit, as an unbroken
+one. So a checkpoint holds everything that later steps depend on (trained weights and buffers,
+optimizer, scheduler, gradient scaler, states of all random number generators), the order of steps is
+fixed beforehand, and a checkpoint counts only once `complete.json` lists the hash of every file.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,12 +42,12 @@ from kgbench.training.recipes import Stage
 __all__ = [
     "SAVE_EVERY",
     "OnStep",
-    "Outcome",
-    "Run",
+    "StageOutcome",
+    "StageRun",
     "arguments",
-    "bf16_helps",
     "last_complete",
-    "quiet",
+    "precision",
+    "quiet_library",
     "run_steps",
     "train",
 ]
@@ -52,104 +58,105 @@ OnStep = Callable[[int], None]
 SAVE_EVERY = 200
 """Steps between checkpoints; tens of seconds."""
 _COMPLETE = "complete.json"
-"""Written last: the seconds that were taken, and SHA-256 of each of the checkpoint's files."""
+"""Written last: seconds of training so far, and SHA-256 of each file of the checkpoint."""
 _WEIGHTS = "weights.safetensors"
 _MOMENTS, _OPTIMIZER = "optimizer.safetensors", "optimizer.json"
-"""Tensors of the optimizer; its settings, with the scheduler's and the scaler's state. Nothing is pickled."""
+"""Tensors of the optimizer; its settings, the scheduler's and the scaler's state. No pickles."""
 _RANDOM = "random.json"
-"""States of the random number generators; bytes are in hexadecimal."""
+"""States of the random number generators; bytes in hexadecimal."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """How a stage is run."""
+class StageRun:
+    """Where and how a stage runs."""
 
     work: Path
     """Folder for the checkpoints of this run alone."""
     seed: int
-    """Of whatever the model draws, such as dropout."""
+    """Seed of dropout and of anything else that the model draws."""
     save_every: int = SAVE_EVERY
     """Steps between checkpoints."""
     on_step: OnStep | None = None
     """Called after every step, before a checkpoint that is due."""
     threads: int | None = 1
-    """Processor threads. Sums of one do not depend on the number of cores; None takes what torch takes."""
+    """Processor threads; None leaves torch's choice.
+
+    With one thread, sums do not depend on the number of cores.
+    """
     callbacks: Sequence[TrainerCallback] = ()
-    """Further ones, called after `on_step`; what they put into the log is kept with the checkpoints."""
+    """Further callbacks, after `on_step`; what they log is kept with the checkpoints."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a run leaves beside the weights, parts before an interruption included."""
+class StageOutcome:
+    """Results of a run besides the weights, including the parts before an interruption."""
 
     seconds: float
-    """Time of the steps."""
+    """Duration of the steps."""
     log: Sequence[Mapping[str, Any]]
-    """What was logged, in order; a row has a `step`."""
+    """Logged rows in order; each has a `step`."""
 
 
 def train(
-    model: nn.Module, batches: Dataset[dict[str, torch.Tensor]], stage: Stage, run: Run
-) -> float:
-    """Train a model in place, on a CPU.
+    model: nn.Module, batches: Dataset[dict[str, Tensor]], stage: Stage, run: StageRun
+) -> StageOutcome:
+    """Train a model in place on a CPU.
 
-    The run is interrupted by any exception, also one of `on_step`, or by the end of the process; called again with the same
-    arguments it goes on from its last checkpoint, and ends with the weights that an unbroken run has.
+    Any exception, also one of `on_step`, or the end of the process interrupts the run; the same call
+    resumes it from the last checkpoint.
 
     Args:
-        model: The model, in fp32, as it is before the first step; called with the tensors of a step it gives the loss.
-        batches: All steps, in order; an item is what a step needs.
-        stage: Learning rate, warm-up and weight decay.
-        run: Where the checkpoints go, and who is told.
-
-    Returns:
-        Seconds that the steps took, those before an interruption included.
+        model: The model in fp32 before the first step; called with the tensors of a step, it
+            returns the loss.
+        batches: All steps in order; an item holds the tensors of one step.
+        stage: Hyperparameters.
+        run: Checkpoints, seed and callbacks.
     """
-    return run_steps(
-        model, batches, arguments(stage, run, use_cpu=True, bf16=bf16_helps(), adam_beta2=0.98), run
-    ).seconds
+    return run_steps(model, batches, arguments(stage, run, adam_beta2=0.98), run)
 
 
 def run_steps(
-    model: nn.Module, batches: Dataset[dict[str, torch.Tensor]], how: TrainingArguments, run: Run
-) -> Outcome:
-    """Train a model in place, interrupted and taken up as `train` is.
+    model: nn.Module, batches: Dataset[dict[str, Tensor]], how: TrainingArguments, run: StageRun
+) -> StageOutcome:
+    """Train a model in place; interruptions as for `train`.
 
     Args:
         model: As for `train`.
         batches: As for `train`.
-        how: As `arguments` gives it.
+        how: Result of `arguments`.
         run: As for `train`.
     """
     run.work.mkdir(parents=True, exist_ok=True)
     last = last_complete(run.work)
-    watch = _Watch(
-        run, json.loads((last / _COMPLETE).read_text(encoding="utf-8"))["seconds"] if last else 0.0
-    )
-    with quiet(), _threads(run.threads), torch.random.fork_rng(devices=[]):
+    before = json.loads((last / _COMPLETE).read_text("utf-8"))["seconds"] if last else 0.0
+    watch = _Watch(run, before)
+    here = torch.cuda.device(how.device) if how.device.type == "cuda" else nullcontext()
+    with quiet_library(), _threads(run.threads), torch.random.fork_rng(devices=[]), here:
         trainer = _Exact(
             model,
             how,
-            data_collator=_only,
+            data_collator=_single,
             train_dataset=batches,
             callbacks=[watch, *run.callbacks],
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=str(last) if last else None)
-    return Outcome(watch.seconds, tuple(trainer.state.log_history))
+    return StageOutcome(watch.seconds, tuple(trainer.state.log_history))
 
 
-def arguments(stage: Stage, run: Run, **more: Any) -> TrainingArguments:
-    """A stage in the Trainer's words.
+def arguments(stage: Stage, run: StageRun, device: str = "cpu", **more: Any) -> TrainingArguments:
+    """Arguments of the Trainer for a stage.
 
     Args:
-        stage: Learning rate, warm-up and weight decay.
+        stage: Hyperparameters.
         run: Seed, and how often a checkpoint is written.
-        **more: Further arguments, such as `adam_beta2`, and those on which device and in which precision.
+        device: A torch device, such as `cuda:1`.
+        **more: Further arguments, such as `adam_beta2`.
     """
     settings: dict[str, Any] = dict(
         output_dir=str(run.work),
-        # A batch is one item of the data set; all rounds are one epoch, so that order and resuming are exact.
+        # One item of the data set is one step, and all rounds are one epoch: the order of steps is
+        # that of the data set, and resuming only skips items.
         per_device_train_batch_size=1,
         num_train_epochs=1,
         train_sampling_strategy="sequential",
@@ -168,67 +175,81 @@ def arguments(stage: Stage, run: Run, **more: Any) -> TrainingArguments:
         report_to="none",
         remove_unused_columns=False,
         dataloader_pin_memory=False,
+        use_cpu=device == "cpu",
+        **precision(device),
     )
-    found = TrainingArguments(**{**settings, **more})
-    found._n_gpu = min(found.n_gpu, 1)  # of several, the Trainer would spread each step over all
-    return found
+    created = TrainingArguments(**{**settings, **more})
+    created._n_gpu = min(created.n_gpu, 1)  # with several, the Trainer would use DataParallel
+    where = torch.device(device)
+    if where.type == "cuda" and where.index is not None:
+        # The Trainer always takes the first GPU; this is its cached choice.
+        vars(created)["_setup_devices"] = where
+    return created
 
 
-def _only(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+def precision(device: str) -> dict[str, bool]:
+    """Half precision of products (weights stay fp32) where the hardware multiplies it."""
+    kind = torch.device(device).type
+    if kind == "cpu":
+        supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+        return {"bf16": bool(supported and supported())}  # halves the time of a step
+    if kind == "cuda":
+        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return {"bf16": bf16, "fp16": not bf16}
+    return {}
+
+
+def _single(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     (item,) = items
     return item
 
 
-def bf16_helps() -> bool:
-    """Whether this processor multiplies bf16 itself; it halves the time of a step."""
-    supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return bool(supported and supported())
-
-
 def last_complete(work: Path) -> Path | None:
-    """The newest intact checkpoint; newer ones are removed, of damaged ones with a warning.
+    """The newest intact checkpoint; newer damaged ones are removed with a warning.
 
     Raises:
         OutputError: A checkpoint is of an earlier version, whose optimizer was pickled.
     """
-    found = sorted(
-        work.glob("checkpoint-*"), key=lambda folder: int(folder.name.rpartition("-")[2])
-    )
-    for folder in reversed(found):
+
+    def step(folder: Path) -> int:
+        return int(folder.name.rpartition("-")[2])
+
+    for folder in sorted(work.glob("checkpoint-*"), key=step, reverse=True):
         if (folder / _COMPLETE).is_file():
-            wrong = _damaged(folder)
-            if wrong is None:
+            fault = _damaged_file(folder)
+            if fault is None:
                 return folder
             warnings.warn(
-                f"a checkpoint of the training is left out: {folder / wrong} is damaged; "
-                "the training goes on from the one before, or begins anew where there is none",
+                f"a checkpoint of the training is skipped: {folder / fault} is damaged; "
+                "the training resumes from the one before, or restarts where there is none",
                 stacklevel=2,
             )
         shutil.rmtree(folder)
     return None
 
 
-def _damaged(folder: Path) -> str | None:
+def _damaged_file(folder: Path) -> str | None:
     """The first file of a checkpoint that is not as it was written."""
     try:
-        said = json.loads((folder / _COMPLETE).read_text("utf-8"))
+        mark = json.loads((folder / _COMPLETE).read_text("utf-8"))
     except (ValueError, RecursionError):
         return _COMPLETE
-    if isinstance(said, dict) and set(said) == {"seconds"}:
+    if isinstance(mark, dict) and set(mark) == {"seconds"}:
         raise OutputError(
-            f"{folder} is a checkpoint of an earlier version of kgbench, with pickled parts, which are never loaded; "
-            f"end the training with that version, or remove {folder.parent} to begin anew"
+            f"{folder} is a checkpoint of an earlier version of kgbench, with pickled parts, "
+            "which are never loaded; finish the training with that version, or remove "
+            f"{folder.parent} to restart"
         )
-    if not isinstance(said, dict) or said != _mark(said.get("seconds"), said.get("files")):
+    if not isinstance(mark, dict) or mark != _mark(mark.get("seconds"), mark.get("files")):
         return _COMPLETE
-    for name, before in said["files"].items():
-        if not (folder / name).is_file() or _file_hash(folder / name) != before:
+    for name, digest in mark["files"].items():
+        if not (folder / name).is_file() or _file_hash(folder / name) != digest:
             return str(name)
     return None
 
 
 def _mark(seconds: object, files: object) -> dict[str, object]:
-    """What is written into a complete checkpoint, guarded by a hash of its own."""
+    """Content of `complete.json`, protected by a hash of its own."""
     content = {"seconds": seconds, "files": files}
     text = json.dumps(content, sort_keys=True)
     return {**content, "hash": hashlib.sha256(text.encode()).hexdigest()}
@@ -243,12 +264,10 @@ def _file_hash(path: Path) -> str:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keep transformers from drawing bars of its own and from advice that does not apply, such as to mask padding."""
-    bars, verbosity = (
-        transformers_logging.is_progress_bar_enabled(),
-        transformers_logging.get_verbosity(),
-    )
+def quiet_library() -> Iterator[None]:
+    """Silence transformers' progress bars and advice."""
+    bars = transformers_logging.is_progress_bar_enabled()
+    verbosity = transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     try:
@@ -261,7 +280,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _threads(wanted: int | None) -> Iterator[None]:
-    """Compute with so many threads; matrices as small as those of the tiny pairs gain little from more than one."""
+    """Limit the processor threads; the small matrices of tiny pairs gain little from several."""
     threads = torch.get_num_threads()
     torch.set_num_threads(wanted or threads)
     try:
@@ -271,10 +290,10 @@ def _threads(wanted: int | None) -> Iterator[None]:
 
 
 class _Exact(Trainer):
-    """A Trainer whose checkpoints hold what is trained, under the names of the model's own modules, and nothing pickled.
+    """A Trainer whose checkpoints hold trained weights by module name, and no pickles.
 
-    The library's hold it under the names that published files have, which are others for some types (GPT-NeoX's head), and it reads nothing
-    back that it does not find under a module's own name.
+    The library's own checkpoints use the names of published files, which differ from the modules'
+    for some types (GPT-NeoX's head); it then silently fails to read those weights back.
     """
 
     def _save(
@@ -283,16 +302,17 @@ class _Exact(Trainer):
         assert output_dir is not None and self.model is not None
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(
-            {name: tensor.detach().contiguous() for name, tensor in _trained(self.model).items()},
-            folder / _WEIGHTS,
-        )
+        weights = {}
+        for name, tensor in _trained(self.model).items():
+            weights[name] = tensor.detach().contiguous()
+        save_file(weights, folder / _WEIGHTS)
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: nn.Module | None = None
     ) -> None:
         assert self.model is not None
-        stored, trained = load_file(Path(resume_from_checkpoint) / _WEIGHTS), _trained(self.model)
+        stored = load_file(Path(resume_from_checkpoint) / _WEIGHTS)
+        trained = _trained(self.model)
         assert stored.keys() == trained.keys(), f"{resume_from_checkpoint} is of another model"
         with torch.no_grad():
             for name, tensor in trained.items():
@@ -303,9 +323,8 @@ class _Exact(Trainer):
         state, scaler = self.optimizer.state_dict(), getattr(self.accelerator, "scaler", None)
         tensors: dict[str, Tensor] = {}
         for weight, values in state["state"].items():
-            tensors.update(
-                {f"{weight}.{key}": tensor.detach().contiguous() for key, tensor in values.items()}
-            )
+            for key, tensor in values.items():
+                tensors[f"{weight}.{key}"] = tensor.detach().contiguous()
         settings = {
             "groups": state["param_groups"],
             "scheduler": self.lr_scheduler.state_dict(),
@@ -367,24 +386,25 @@ def _from_hex(text: str) -> Tensor:
 
 
 def _trained(model: nn.Module) -> dict[str, Tensor]:
-    """Trained weights and all buffers by name, each tensor once: a head that is tied to the embeddings is the embeddings."""
-    frozen = {
-        name
-        for name, weight in model.named_parameters(remove_duplicate=False)
-        if not weight.requires_grad
-    }
-    found = {
-        tensor.data_ptr(): (name, tensor)
-        for name, tensor in reversed(model.state_dict().items())
-        if name not in frozen
-    }
-    return dict(reversed(found.values()))
+    """Trained weights and all buffers by name, each tensor once.
+
+    A head that is tied to the embeddings is listed as the embeddings.
+    """
+    frozen = set()
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if not weight.requires_grad:
+            frozen.add(name)
+    by_storage: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in reversed(model.state_dict().items()):
+        if name not in frozen:
+            by_storage[tensor.data_ptr()] = (name, tensor)  # of tied tensors the first name stays
+    return dict(reversed(by_storage.values()))
 
 
 class _Watch(TrainerCallback):
-    """Counts steps and seconds, and marks the checkpoints that are complete."""
+    """Counts steps and seconds, and marks checkpoints as complete."""
 
-    def __init__(self, run: Run, before: float) -> None:
+    def __init__(self, run: StageRun, before: float) -> None:
         self._run = run
         self._start = time.monotonic() - before
 
@@ -403,8 +423,9 @@ class _Watch(TrainerCallback):
     ) -> None:
         mark = self._run.work / f"checkpoint-{state.global_step}" / _COMPLETE
         partial = mark.with_suffix(".partial")
-        files = {
-            path.name: _file_hash(path) for path in sorted(mark.parent.iterdir()) if path != partial
-        }
+        files = {}
+        for path in sorted(mark.parent.iterdir()):
+            if path != partial:
+                files[path.name] = _file_hash(path)
         partial.write_text(json.dumps(_mark(round(self.seconds, 1), files)), encoding="utf-8")
         os.replace(partial, mark)

@@ -1,17 +1,12 @@
-"""One run of the study: pretrain, finetune what is inside the layers, and ask the pair.
-
-Between interruptions nothing but the run's folder is remembered: inside a stage training goes on
-from the last checkpoint, between stages from the last one finished.
-"""
+"""One run of the study: pretrain, finetune what is inside the layers, and measure the pair."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
@@ -49,14 +44,11 @@ from kgbench.reproduction.study.rows import (
     table_of,
 )
 from kgbench.training import corpus
-from kgbench.training.checkpoints import freeze
-from kgbench.training.stages import SAVE_EVERY, Run, train
-from kgbench.training.tokenizer import train_tokenizer
+from kgbench.training.builds import Build, Progress
+from kgbench.training.model_setup import freeze
+from kgbench.training.stages import SAVE_EVERY, StageOutcome, train
 
-__all__ = ["Progress", "cut_reading", "make_run"]
-
-Progress = Callable[[int, int, str], None]
-"""Called with the steps done, the steps in all, and what is being done."""
+__all__ = ["cut_reading", "make_run"]
 
 _TOP = 5
 
@@ -88,15 +80,17 @@ class _Making:
         self, study: Study, run: StudyRun, folder: Path, progress: Progress | None, save_every: int
     ) -> None:
         self.study, self.run, self.folder = study, run, folder
-        self.progress, self.save_every = progress, save_every
         self.recipe = study.recipe()
         self.dataset = load_dataset(study.dataset)
+        self.identity = study.identity(run, self.dataset.content_hash)
+        about = {"identity": self.identity}
+        self.build = Build(folder, folder, "the run", about, progress, save_every)
         self.facts: list[Mapping[str, str]] = [fact.fields for fact in self.dataset.facts]
         self.prompts = {name: load_prompts(self.dataset, [name]) for name in study.prompts}
 
     def rows(self) -> RunRows:
-        """Train what is not trained, then ask."""
-        self._begin()
+        """Train what is not trained, then measure."""
+        self.build.begin(replace=True)
         recipient = self._stage("recipient", None)
         for count in range(1, self.study.training.finetunings + 1):
             before = "recipient" if count == 1 else f"sft-{count - 1}"
@@ -110,7 +104,7 @@ class _Making:
     @cached_property
     def _tokenizer(self) -> PreTrainedTokenizerFast:
         texts = corpus.tokenizer_texts(self.recipe, self.run.seed, self.facts)
-        return train_tokenizer(texts, self.recipe.vocabulary, self.recipe.bos)
+        return corpus.train_tokenizer(texts, self.recipe.vocabulary, self.recipe.bos)
 
     @cached_property
     def _config(self) -> SwitchedConfig:
@@ -121,54 +115,48 @@ class _Making:
         settings = self.study.config(self.run.cell)
         return SwitchedConfig(vocab_size=len(self._tokenizer), **special, **settings)
 
-    def _begin(self) -> None:
-        """Take the folder; what is of another design in it is removed."""
-        identity = self.study.identity(self.run, self.dataset.content_hash)
-        mark = self.folder / "identity"
-        if mark.is_file() and mark.read_text(encoding="utf-8", errors="replace") == identity:
-            return
-        for path in self.folder.glob("*") if self.folder.is_dir() else ():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        mark.write_text(identity, encoding="utf-8")
-
     def _stage(self, name: str, start: str | None) -> SwitchedModel:
-        """The weights after a stage, trained where they are not there.
+        """The weights after a stage, which is run where it is not complete.
 
         Args:
-            name: Of the stage.
+            name: Name of the stage.
             start: The stage before; None for random weights.
         """
         seed = self.run.seed if start is None else 0
-        model = new_model(self._config, seed)
-        done = self.folder / f"{name}.safetensors"
-        if not done.is_file():
-            if start is not None:
-                _load(model, self.folder / f"{start}.safetensors")
+        model, complete = new_model(self._config, seed), self._weights(name)
+        if not complete.is_file():
+            training = self.study.training
+            if start is None:
+                rounds = corpus.pretraining_rounds(self.recipe, self.run.seed, self.facts)
+                schedule = training.pretraining
+            else:
+                _load(model, self._weights(start))
                 freeze(model, switched_family())
-            self._train(model, name, done)
-        _load(model, done)
+                rounds = corpus.finetuning_rounds(self.recipe, self.facts)
+                schedule = training.finetuning
+            order = Random(f"{name} {self.run.seed}")
+            batches = corpus.batched(rounds, self._tokenizer, schedule.batch_size, order)
+
+            def store(model: SwitchedModel, outcome: StageOutcome) -> None:
+                clock = {"steps": len(batches), "seconds": outcome.seconds}
+                (self.folder / f"{name}.json").write_text(json.dumps(clock), encoding="utf-8")
+                _save(model, complete)
+
+            self.build.stage(
+                f"{name}-checkpoints",
+                complete,
+                lambda: model,
+                lambda model, run: train(model, batches, schedule, run),
+                store,
+                seed=self.run.seed,
+                what=f"{self.run.name}: {name}",
+                total=len(batches),
+            )
+        _load(model, complete)
         return model
 
-    def _train(self, model: SwitchedModel, name: str, done: Path) -> None:
-        fresh = name == "recipient"
-        training = self.study.training
-        stage = training.pretraining if fresh else training.finetuning
-        rounds = (
-            corpus.pretraining_rounds(self.recipe, self.run.seed, self.facts)
-            if fresh
-            else corpus.finetuning_rounds(self.recipe, self.facts)
-        )
-        order = Random(f"{name} {self.run.seed}")
-        batches = corpus.batched(rounds, self._tokenizer, stage.batch_size, order)
-        work, total = self.folder / f"{name}-checkpoints", len(batches)
-        progress, what = self.progress, f"{self.run.name}: {name}"
-        on_step = None if progress is None else lambda step: progress(step, total, what)
-        seconds = train(model, batches, stage, Run(work, self.run.seed, self.save_every, on_step))
-        clock = self.folder / f"{name}.json"
-        clock.write_text(json.dumps({"steps": total, "seconds": seconds}), encoding="utf-8")
-        _save(model, done)
-        shutil.rmtree(work)
+    def _weights(self, stage: str) -> Path:
+        return self.folder / f"{stage}.safetensors"
 
     def _pair(self, recipient: SwitchedModel, donor: SwitchedModel) -> ModelPair:
         """Recipient and donor, whose own heads and embeddings are untied."""
@@ -223,7 +211,7 @@ class _Making:
             run=self.run.name,
             levels=self.run.cell.levels,
             seed=self.run.seed,
-            identity=self.study.identity(self.run, self.dataset.content_hash),
+            identity=self.identity,
             layers=pair.n_layers,
             layer_weights=sum(weight.numel() for weight in model.layers.parameters()),
             weights=sum(weight.numel() for weight in model.parameters()),

@@ -18,7 +18,8 @@ from kgbench.errors import DataError
 from kgbench.models.trained import donors_folder
 from kgbench.reproduction.study.design import Study, StudyRun
 from kgbench.reproduction.study.rows import RunRows, read_rows, rows_path, write_rows
-from kgbench.reproduction.study.run import Progress, make_run
+from kgbench.reproduction.study.run import make_run
+from kgbench.training.builds import Progress
 
 __all__ = ["finished", "make_runs", "work_folder"]
 

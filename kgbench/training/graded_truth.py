@@ -1,12 +1,13 @@
-"""The graded truth of a plant, measured by the engine (see `kgbench.models.plant_truth`).
+"""Measurement of the graded truth of a plant (see `kgbench.models.plant_truth`).
 
-All configurations of a prompt are one token tree: PRE, SFT, the pathways, for each place whose weights changed
-the recipient with it alone and the whole donor without it, and the beginnings of some orders of all places.
+All configurations of a prompt share one token tree: PRE, SFT, the pathways, for each place whose
+weights changed the recipient with that place alone and the whole donor without it, and the
+beginnings of some orders of all places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,8 @@ from kgbench.models.pair import ModelPair
 from kgbench.models.plant_truth import Contribution, GradedTruth, Place
 from kgbench.sites import GROUPS, SCORED_REGIONS, parse_graft
 from kgbench.stats import ratio
-from kgbench.training.cards import read_card, write_card
-from kgbench.training.scoring import PROMPTS
+from kgbench.training.builds import Progress, read_card, write_card
+from kgbench.training.hit_rates import PROMPTS, TOP
 
 __all__ = [
     "PATHWAYS",
@@ -50,9 +51,6 @@ __all__ = [
     "truth_card",
 ]
 
-Report = Callable[[int, int, str], None]
-"""Called with the steps done, the steps in all, and what is being done."""
-
 PATHWAYS = ("FE", "LT", "FE+LT")
 """Grafts of which the recoveries are measured."""
 
@@ -62,14 +60,13 @@ _FEW = 4
 """Most places of which all orders are taken."""
 
 _BASE = ("PRE", "SFT", *PATHWAYS)
-_TOP = 5
 _TREATED = 1 << 18
 """Most treatments described at once: configurations × tokens."""
 
 Hits = Bool[np.ndarray, "configuration fact"]
 
 
-def store_truth(plant: str, progress: Report | None = None) -> GradedTruth:
+def store_truth(plant: str, progress: Progress | None = None) -> GradedTruth:
     """Measure the graded truth of a plant that was built, and put it on its card.
 
     Args:
@@ -83,7 +80,7 @@ def store_truth(plant: str, progress: Report | None = None) -> GradedTruth:
     entry = catalog.entry(plant)
     if entry.plant is None or entry.facts is None:
         raise InputError(
-            f"{plant!r} is no plant: expected a folder that `kgbench zoo build NAME --plant EXPR` made"
+            f"{plant!r} is no plant: expected a folder made by `kgbench zoo build NAME --plant EXPR`"
         )
     found = measure_truth(
         load_pair(plant), load_dataset(entry.dataset).subset(entry.facts), entry.plant, progress
@@ -99,20 +96,20 @@ def store_truth(plant: str, progress: Report | None = None) -> GradedTruth:
 
 
 def truth_card(pair: ModelPair, planted: Dataset, plant: str) -> dict[str, Any]:
-    """What a card says of the graded truth: it, or why there is none (`undefined`); arguments as of `measure_truth`."""
+    """The graded truth for a card, or why there is none (`undefined`); see `measure_truth`."""
     found = measure_truth(pair, planted, plant)
     return {"undefined": found} if isinstance(found, str) else found.to_card()
 
 
 def measure_truth(
-    pair: ModelPair, planted: Dataset, plant: str, progress: Report | None = None
+    pair: ModelPair, planted: Dataset, plant: str, progress: Progress | None = None
 ) -> GradedTruth | str:
     """The graded truth of a plant, or why there is none.
 
     Args:
         pair: Recipient and donor.
         planted: The planted facts.
-        plant: Where they were planted, a graft expression; where it names positions, places are regions of prompts too.
+        plant: Graft expression of their location; if it names positions, places have a region.
         progress: Progress callback.
     """
     by_region = any(str(term.positions) != "ALL" for term in parse_graft(plant).terms)
@@ -125,9 +122,9 @@ def graded_truth(
     pair: ModelPair,
     prompts: Mapping[str, Sequence[Prompt]],
     by_region: bool,
-    progress: Report | None = None,
+    progress: Progress | None = None,
 ) -> GradedTruth | str:
-    """What each changed place brings alone and what is lost without it, over all prompts together; or why there is no such share.
+    """The contribution of each changed place, over all prompts; or why it is undefined.
 
     Args:
         pair: Recipient and donor.
@@ -165,7 +162,10 @@ def graded_truth(
 def changed_places(
     pair: ModelPair, prompts: Sequence[Prompt], by_region: bool
 ) -> tuple[Place, ...]:
-    """The default components whose weights differ, in the order of computation; by region, in each region of the prompts."""
+    """Places whose weights differ, in the order of computation.
+
+    These are default components; by region, one for each region that occurs in the prompts.
+    """
     slots = Slots(pair.family, pair.n_layers)
     moved = changed(pair)
     where = [
@@ -180,7 +180,10 @@ def changed_places(
 
 
 def orders(count: int) -> NDArray[np.int64]:
-    """Orders of places [order, place]: all of four places or fewer, else seeded ones, each followed by its reverse."""
+    """Orders of places [order, place]: all for at most four places.
+
+    For more places, seeded random orders, each followed by its reverse.
+    """
     if count <= _FEW:
         return np.array(list(permutations(range(count))))
     rng = np.random.default_rng(0)
@@ -229,7 +232,10 @@ def _share(part: NDArray[np.int64], gain: NDArray[np.int64]) -> Estimate:
 
 
 def _hits(pair: ModelPair, prompts: Sequence[Prompt], places: Sequence[Place]) -> Hits:
-    """Top-5 hits: of `_BASE`, of each place alone, of the whole donor without each place, and of the beginnings of orders."""
+    """Top-5 hits of each configuration.
+
+    These are `_BASE`, each place alone, the donor without each place, and beginnings of orders.
+    """
     engine, known = Engine(pair), _Treatments(pair, places)
     count = len(_BASE) + (2 + len(orders(len(places)))) * len(places)
     step = max(1, _TREATED // (count * max(len(pair.encoded(prompt).ids) for prompt in prompts)))
@@ -241,7 +247,7 @@ def _hits(pair: ModelPair, prompts: Sequence[Prompt], places: Sequence[Place]) -
             own = chunk.logits.gather(1, targets[chunk.prompt.to(pair.device)][:, None])
             rank = worst_rank(chunk.logits, own).cpu().numpy()
             hits[chunk.configuration.cpu().numpy(), start + chunk.prompt.cpu().numpy()] = (
-                rank <= _TOP
+                rank <= TOP
             )
     return hits
 
@@ -280,7 +286,7 @@ class _Treatments:
     def _row(
         self, places: Sequence[Place], cells: tuple[str, ...], inside: int, outside: int
     ) -> tuple[Treatment, ...]:
-        """One weight set at some places, another one everywhere else, final norm and head included."""
+        """One weight set at some places, another one elsewhere, including final norm and head."""
         known = {cell: self._at(places, cell, inside, outside) for cell in dict.fromkeys(cells)}
         return tuple(known[cell] for cell in cells)
 

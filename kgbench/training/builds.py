@@ -1,0 +1,278 @@
+"""Resumable builds: a folder that is filled stage by stage and receives its card last.
+
+Pairs, plants, donors and the runs of the study are built by the same rules:
+
+- The work folder holds the hash of all choices (`identity`) before anything else; a folder with
+  another identity is refused, one with the same identity is resumed.
+- A stage is resumed from its last checkpoint. Its result is written under another name and renamed
+  when it is complete, so a result that exists is complete.
+- The card comes last, so a folder with a card is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+
+from kgbench.errors import DataError, InputError, OutputError
+from kgbench.models.catalog import CARD
+from kgbench.models.delta import stored_hash
+from kgbench.training.stages import SAVE_EVERY, OnStep, StageOutcome, StageRun
+
+__all__ = [
+    "Build",
+    "Progress",
+    "hash_of",
+    "read_card",
+    "versions",
+    "whole_folder",
+    "write_card",
+]
+
+Progress = Callable[[int, int, str], None]
+"""Called with the steps done, the steps in all, and what is being done."""
+
+Model = TypeVar("Model")
+
+_PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "faker")
+_ADVICE = "give a new folder with --output-dir"
+_UNCHOSEN = ("identity", "name", "recipe", "changes")
+"""Fields of a card that follow from others, or are compared one by one."""
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """A card as written by `write_card`.
+
+    Raises:
+        DataError: The file is no card.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        content["identity"], content["seed"], content["scores"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: is no card of a tiny pair ({error})") from None
+    return dict(content)
+
+
+def _built_card(folder: Path) -> dict[str, Any]:
+    return read_card(folder / CARD)
+
+
+def write_card(card: Mapping[str, Any], path: Path) -> None:
+    """Write a card atomically."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(_text(card) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _text(value: Any, indent: str = "") -> str:
+    """JSON with one line for each entry of an object, and lists on one line."""
+    if not isinstance(value, Mapping) or not value:
+        return json.dumps(value, ensure_ascii=False)
+    inner = indent + "  "
+    lines = []
+    for key, entry in value.items():
+        lines.append(f"{inner}{json.dumps(str(key), ensure_ascii=False)}: {_text(entry, inner)}")
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that determine the outcome of a training."""
+    packages = {name: metadata.version(name) for name in _PACKAGES}
+    return {"python": platform.python_version(), **packages}
+
+
+def hash_of(content: object) -> str:
+    """SHA-256, in hexadecimal, of canonical JSON."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its name when the block ends."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    yield partial
+    os.replace(partial, folder)
+
+
+@dataclass(frozen=True)
+class Build:
+    """A folder being built; between interruptions, all state is in its work folder."""
+
+    out: Path
+    work: Path
+    """Folder of unfinished parts; in `out` or next to it."""
+    label: str
+    """What is built, for messages."""
+    about: Mapping[str, Any]
+    """The card without results, `identity` among it."""
+    progress: Progress | None = None
+    save_every: int = SAVE_EVERY
+    """Steps between checkpoints."""
+    parts: tuple[str, ...] = ()
+    """Names in `out` that only a build writes."""
+    read: Callable[[Path], Mapping[str, Any]] = field(default=_built_card)
+    """Reads and checks the card in a folder."""
+
+    @property
+    def card(self) -> Path:
+        """Where the card is, once the build is complete."""
+        return self.out / CARD
+
+    def run(self, make: Callable[[], None]) -> None:
+        """Make what is missing: nothing where this very build is complete.
+
+        Args:
+            make: Trains, and writes the results and the card.
+
+        Raises:
+            InputError: The device has too little memory.
+            OutputError: The folder holds something else, is in use by another process, or cannot
+                be written.
+        """
+        try:
+            if not self._is_done():
+                self.out.parent.mkdir(parents=True, exist_ok=True)
+                self.work.parent.mkdir(parents=True, exist_ok=True)
+                lock = self.work.with_suffix(".lock")
+                with FileLock(lock, timeout=0):
+                    if not self._is_done():
+                        self.begin()
+                        make()
+                lock.unlink(missing_ok=True)
+            if self.card.exists():
+                shutil.rmtree(self.work, ignore_errors=True)
+        except Timeout as error:
+            raise OutputError(
+                f"{self.out} is being trained by another process; wait for it, or {_ADVICE}"
+            ) from error
+        except torch.OutOfMemoryError as error:
+            raise InputError(
+                "the memory of the device is too small for this: give a smaller --batch-size "
+                "or --recipe lora"
+            ) from error
+        except SafetensorError as error:  # as on a full disk
+            raise OutputError(
+                f"cannot write {self.label} to {self.out}: {error}; make room, or {_ADVICE}"
+            ) from error
+        except OSError as error:
+            raise OutputError(
+                f"cannot write {self.label} to {self.out}: {error.strerror or error}; {_ADVICE}"
+            ) from error
+
+    def _is_done(self) -> bool:
+        """Whether the folder holds this very build, complete."""
+        if not self.card.exists():
+            return False
+        card = self.read(self.out)
+        if card["identity"] != self.about["identity"]:
+            raise OutputError(
+                f"{self.out} holds {card.get('name')}, seed {card['seed']}, trained in another way "
+                f"(different: {_differing(card, self.about)}); remove it, or {_ADVICE}"
+            )
+        if "weights" in card and stored_hash(self.out) != card["weights"]:
+            raise OutputError(
+                f"the weights in {self.out} are not those of its card: changed, or cut off; "
+                "remove the folder"
+            )
+        return True
+
+    def begin(self, replace: bool = False) -> None:
+        """Create the work folder, or resume what was begun in it.
+
+        Args:
+            replace: Whether to clear a folder of another build instead of refusing it.
+
+        Raises:
+            OutputError: The folder holds something else.
+        """
+        mark, identity = self.work / "identity", str(self.about["identity"])
+        if mark.is_file() and mark.read_text(encoding="utf-8", errors="replace") == identity:
+            return
+        if replace:
+            shutil.rmtree(self.work, ignore_errors=True)
+        elif self.work.exists():
+            raise OutputError(
+                f"{self.work} holds the beginning of another training; remove it, or {_ADVICE}"
+            )
+        for part in self.parts:
+            if (self.out / part).exists():
+                raise OutputError(f"{self.out} holds {part!r} but no card; {_ADVICE}")
+        with whole_folder(self.work) as partial:
+            (partial / mark.name).write_text(identity, encoding="utf-8")
+
+    def stage(
+        self,
+        checkpoints: str,
+        result: Path,
+        start: Callable[[], Model],
+        train: Callable[[Model, StageRun], StageOutcome],
+        store: Callable[[Model, StageOutcome], None],
+        *,
+        seed: int,
+        what: str | Callable[[int], str],
+        total: int,
+        before: int = 0,
+        on_step: OnStep | None = None,
+        **options: Any,
+    ) -> None:
+        """Run one stage, unless its result exists.
+
+        Args:
+            checkpoints: Name of the folder of its checkpoints.
+            result: What exists once the stage is complete.
+            start: Gives the model before the first step.
+            train: Takes the steps that are left.
+            store: Writes the result, under its name when it is complete.
+            seed: Seed of whatever the model draws.
+            what: What is being done, for the progress callback, or its text by step.
+            total: Steps of all stages.
+            before: Steps of earlier stages.
+            on_step: Called after every step, before a checkpoint that is due.
+            **options: Further fields of `StageRun`.
+        """
+        if result.exists():
+            return
+
+        def report(step: int) -> None:
+            if self.progress is not None:
+                self.progress(before + step, total, what if isinstance(what, str) else what(step))
+
+        def after(step: int) -> None:
+            if on_step is not None:
+                on_step(step)
+            report(step)
+
+        run = StageRun(self.work / checkpoints, seed, self.save_every, after, **options)
+        model = start()
+        report(0)
+        store(model, train(model, run))
+        shutil.rmtree(run.work, ignore_errors=True)
+
+
+def _differing(card: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """Names of the choices in which two cards differ."""
+    names = []
+    for key, value in ours["recipe"].items():
+        if card["recipe"].get(key) != value:
+            names.append(f"recipe's {key}")
+    for key, value in ours.items():
+        if key not in _UNCHOSEN and card.get(key) != value:
+            names.append(key)
+    return ", ".join(names)

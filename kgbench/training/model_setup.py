@@ -1,0 +1,253 @@
+"""Models for training: random weights, checkpoints and adapters; and their storage."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+from transformers.pytorch_utils import Conv1D
+
+from kgbench.errors import InputError, ModelError
+from kgbench.models.checkpoints import Checkpoint
+from kgbench.models.configuration import read_config
+from kgbench.models.family import Family, family_in, load_family
+from kgbench.models.pair import DTYPES
+from kgbench.training.recipes import FinetuningRecipe, Recipe
+from kgbench.training.stages import quiet_library
+
+__all__ = [
+    "ATTENTION",
+    "check_peft",
+    "family_of",
+    "freeze",
+    "initial_model",
+    "load_recipient",
+    "maximum_length",
+    "meta_model",
+    "publish_files",
+    "save_checkpoint",
+    "store_donor",
+    "stored_model",
+    "trainable_model",
+    "trained_parameters",
+]
+
+ATTENTION = "eager"
+"""Scaled-dot-product kernels are slow backwards in bf16 on CPUs; sequences are short."""
+
+_TOKENIZER_FILES = ("*token*.json", "*.model", "vocab.*", "merges.txt", "*.jinja")
+
+
+def initial_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
+    """A model with random weights, in fp32."""
+    special = {}
+    for name in ("pad", "bos", "eos"):
+        special[f"{name}_token_id"] = getattr(tokenizer, f"{name}_token_id")
+    config = AutoConfig.for_model(
+        recipe.model_type, vocab_size=len(tokenizer), **special, **recipe.config
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, attn_implementation=ATTENTION, dtype=torch.float32
+        )
+    return model
+
+
+def freeze(model: PreTrainedModel, family: Family) -> None:
+    """Train the layers alone: embeddings, final norm and head stay fixed."""
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(name.startswith(f"{family.layers}."))
+
+
+def stored_model(folder: Path) -> PreTrainedModel:
+    """A stored model in fp32, for training."""
+    with quiet_library():
+        model: PreTrainedModel = _from_pretrained(folder)
+    return model
+
+
+def load_recipient(place: Checkpoint) -> PreTrainedModel:
+    """A checkpoint's model in fp32.
+
+    Raises:
+        ModelError: It does not load, or lacks weights, which would be random.
+    """
+    try:
+        with quiet_library():
+            model, info = _from_pretrained(place.directory, output_loading_info=True)
+    except Exception as error:  # libraries raise anything on a broken file
+        raise _unloadable(place, error) from error
+    if missing := sorted(info["missing_keys"]):
+        raise ModelError(
+            f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, "
+            f"such as {missing[0]}"
+        )
+    return cast(PreTrainedModel, model)
+
+
+def _from_pretrained(folder: Path, **options: Any) -> Any:
+    return AutoModelForCausalLM.from_pretrained(
+        folder,
+        config=read_config(folder),
+        dtype=torch.float32,
+        attn_implementation=ATTENTION,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        **options,
+    )
+
+
+def meta_model(place: Checkpoint) -> PreTrainedModel:
+    """A checkpoint's model without weights, to count them.
+
+    Raises:
+        ModelError: The library cannot build the model, or kgbench does not know its family.
+    """
+    family_in(place.directory, str(place.config.get("model_type")), place.origin)
+    try:
+        with torch.device("meta"), quiet_library():
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                read_config(place.directory), trust_remote_code=False
+            )
+    except Exception as error:  # libraries raise anything on a broken configuration
+        raise _unloadable(place, error) from error
+    return model
+
+
+def _unloadable(place: Checkpoint, error: Exception) -> ModelError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return ModelError(f"{place.origin} does not load: {reason}")
+
+
+def family_of(model: PreTrainedModel) -> Family:
+    """The family map of a model, from its checkpoint's folder where that has one."""
+    if not model.name_or_path:
+        return load_family(model.config.model_type)
+    folder = Path(model.name_or_path)
+    return family_in(folder, model.config.model_type, f"local:{folder.name}")
+
+
+def trained_parameters(model: nn.Module) -> int:
+    """Number of trained weights."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def maximum_length(model: PreTrainedModel) -> int | None:
+    """Maximum number of tokens of a text; None where the model has no limit."""
+    return getattr(model.config, "max_position_embeddings", None)
+
+
+def check_peft(recipe: FinetuningRecipe) -> None:
+    """Refuse a recipe whose library is missing.
+
+    Raises:
+        InputError: The recipe needs PEFT, which is not installed.
+    """
+    if recipe.rank is not None and find_spec("peft") is None:
+        raise InputError(f"the recipe {recipe.name!r} takes PEFT: pip install 'kgbench[lora]'")
+
+
+def trainable_model(model: PreTrainedModel, recipe: FinetuningRecipe, seed: int) -> nn.Module:
+    """A model with the recipe's trained weights.
+
+    These are all weights, those of its layers, or a low-rank adapter on every linear projection of
+    its layers.
+    """
+    if recipe.frozen:
+        freeze(model, family_of(model))
+    if recipe.rank is None or recipe.alpha is None:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    layers = f"{family_of(model).layers}."
+    targets, transposed = set(), False
+    for name, module in model.named_modules():
+        if name.startswith(layers) and isinstance(module, nn.Linear | Conv1D):
+            targets.add(name.rpartition(".")[2])
+            transposed = transposed or isinstance(module, Conv1D)
+    config = LoraConfig(
+        r=recipe.rank,
+        lora_alpha=recipe.alpha,
+        target_modules=sorted(targets),
+        fan_in_fan_out=transposed,  # Conv1D stores its weights as [in, out]
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # PEFT 0.21 uses a deprecated name of transformers 5.23.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        torch.manual_seed(seed)
+        return get_peft_model(model, config)
+
+
+def publish_files(folder: Path) -> None:
+    """Let everyone read the files of a folder: safetensors writes them for their owner alone."""
+    for path in folder.iterdir():
+        path.chmod(0o644)
+
+
+def save_checkpoint(model: PreTrainedModel, tokenizer: Path, folder: Path) -> None:
+    """Write a model with weights rounded to fp16, and the files of its stored tokenizer."""
+    model.config.use_cache = True  # training switched it off
+    with quiet_library():
+        model.half().save_pretrained(folder)
+    shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
+    publish_files(folder)
+
+
+def store_donor(model: nn.Module, recipient: Checkpoint, folder: Path) -> PreTrainedModel:
+    """Write a donor, and return the model that will be read from the files.
+
+    A donor has the type of its recipient's checkpoint, but float32 for bfloat16, whose eight bits
+    would round small changes away. Of a model with an adapter, the adapter alone is written, in
+    PEFT's format.
+
+    Args:
+        model: The trained model; not to be used afterwards.
+        recipient: The checkpoint that it was trained from.
+        folder: An empty folder.
+
+    Returns:
+        The donor in float32.
+    """
+    with quiet_library():
+        if not isinstance(model, PreTrainedModel):
+            donor = _store_adapter(model, recipient, folder)
+        else:
+            model.config.use_cache = True  # training switched it off
+            nn.Module.to(model, _donor_type(recipient))
+            model.save_pretrained(folder)
+            for pattern in _TOKENIZER_FILES:
+                for path in recipient.directory.glob(pattern):
+                    shutil.copyfile(path, folder / path.name)
+            donor = nn.Module.float(model)
+    publish_files(folder)
+    return donor
+
+
+def _store_adapter(model: Any, recipient: Checkpoint, folder: Path) -> PreTrainedModel:
+    (config,) = model.peft_config.values()
+    # Not the path on this machine, which PEFT put there.
+    config.base_model_name_or_path = recipient.origin.partition("@")[0]
+    # The embeddings are unchanged; to find that out, PEFT would ask the Hub.
+    model.save_pretrained(folder, save_embedding_layers=False)
+    (folder / "README.md").unlink(missing_ok=True)  # an empty model card
+    return cast(PreTrainedModel, model.merge_and_unload())
+
+
+def _donor_type(recipient: Checkpoint) -> torch.dtype:
+    name: Any = recipient.config.get("dtype") or recipient.config.get("torch_dtype")
+    dtype = DTYPES.get(str(name), torch.float32)
+    return torch.float32 if dtype == torch.bfloat16 else dtype

@@ -1,0 +1,315 @@
+"""Build a plant: train it, measure it, and write its weights and card."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from kgbench.data import Dataset, load_dataset
+from kgbench.data.training_texts import training_templates
+from kgbench.errors import InputError
+from kgbench.models.catalog import DELTA
+from kgbench.models.checkpoints import locate
+from kgbench.models.delta import apply_delta, stored_hash, write_delta
+from kgbench.models.pair import ModelPair, load_pair
+from kgbench.sites import parse_graft
+from kgbench.training.builds import Build, Progress, hash_of, versions, write_card
+from kgbench.training.graded_truth import truth_card
+from kgbench.training.hit_rates import PROMPTS, configuration_hits
+from kgbench.training.model_setup import ATTENTION
+from kgbench.training.plants import (
+    PlantedWeights,
+    Planting,
+    PlantSpec,
+    TextBatches,
+    plant_texts,
+    trained_slots,
+)
+from kgbench.training.recipes import PlantRecipe, plant_recipe
+from kgbench.training.stages import StageOutcome, StageRun, train
+
+__all__ = [
+    "SAVE_EVERY",
+    "PlantScores",
+    "build_plant",
+    "plant_configurations",
+    "plant_hits",
+    "plant_identity",
+    "shortfalls",
+]
+
+SAVE_EVERY = 100
+"""Steps between checkpoints; tens of seconds."""
+
+PlantScores = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Hit rate by group of facts (`planted`, `decoys`), prompt and configuration."""
+
+_PATHWAYS = ("FE", "LT", "FE+LT", "(FE+LT)^C")
+
+_ANSWERS = 0.75
+"""Smallest hit rate on planted facts of a graft that is to answer, on each prompt."""
+_SFT = 0.9
+_DECOY = 0.15
+"""Largest hit rate on planted facts under the decoy's graft."""
+_NEVER = 0.1
+"""Largest share of the gain, SFT less PRE, under a union of places that is not to answer."""
+_NEEDED = 0.2
+"""Smallest loss without a place that is needed."""
+
+
+def build_plant(
+    spec: PlantSpec,
+    out: Path,
+    *,
+    recipe: PlantRecipe | None = None,
+    progress: Progress | None = None,
+    save_every: int = SAVE_EVERY,
+) -> Path:
+    """Build a plant, or resume building it.
+
+    Args:
+        spec: Which plant.
+        out: Folder for card and weights.
+        recipe: How it is trained; by default like the shipped plants.
+        progress: Progress callback.
+        save_every: Steps between checkpoints.
+
+    Returns:
+        Path of the card.
+
+    Raises:
+        GraftSyntaxError: An expression does not parse.
+        InputError: An expression, the base or its data cannot be used; nothing is written.
+        OutputError: The folder holds something else, or cannot be written.
+    """
+    canonical = replace(
+        spec,
+        plant=str(parse_graft(spec.plant)),
+        decoy=str(parse_graft(spec.decoy)) if spec.decoy else None,
+    )
+    chosen = recipe or plant_recipe(canonical.decoy is not None, canonical.level)
+    plant = _PlantBuild(canonical, chosen, out, progress, save_every)
+    plant.build.run(plant.make)
+    return plant.build.card
+
+
+class _PlantBuild:
+    """The one stage of a plant."""
+
+    def __init__(
+        self,
+        spec: PlantSpec,
+        recipe: PlantRecipe,
+        out: Path,
+        progress: Progress | None,
+        save_every: int,
+    ) -> None:
+        base = spec.check()
+        self.spec, self.recipe = spec, recipe
+        whole = load_dataset(base.dataset)
+        self.groups = _groups(whole, recipe.facts, spec.decoy is not None)
+        place = locate(base.recipient)
+        # The donor starts as a copy of the recipient.
+        self.pair = load_pair(
+            recipient=base.recipient,
+            donors={"sft": base.recipient},
+            dtype="float32",
+            attention=ATTENTION,
+        )
+        self.slots = trained_slots(self.pair, spec.grafts())
+        self.texts = [plant_texts(self.pair, facts) for facts in self.groups.values()]
+        self.model = Planting(self.pair, spec, self.texts)
+        recipient = {"source": base.recipient, "weights": stored_hash(place.directory)}
+        about = _about(spec, recipe, recipient, self.groups, whole)
+        work = out / ".work"
+        self.build = Build(out, work, "the plant", about, progress, save_every, (DELTA,))
+
+    def make(self) -> None:
+        """Train, measure, and write weights and card."""
+        weights = PlantedWeights(self.pair, self.slots)
+        batches = TextBatches.draw(
+            self.texts,
+            self.recipe.rounds,
+            self.recipe.batch_size,
+            Random(f"plant {self.spec.seed}"),
+        )
+        size, growth = self.recipe.relative_change, max(1.0, self.recipe.growth * len(batches))
+
+        def rescale(step: int) -> None:
+            if size is not None:
+                weights.rescale(size * min(1.0, step / growth))
+
+        def steps(model: Planting, run: StageRun) -> StageOutcome:
+            return train(model, batches, self.recipe.stage, run)
+
+        self.build.stage(
+            "checkpoints",
+            self.build.card,
+            lambda: self.model,
+            steps,
+            lambda _, outcome: self._store(weights, outcome.seconds),
+            seed=self.spec.seed,
+            what=f"{self.spec.name}: planting",
+            total=len(batches),
+            on_step=rescale,
+        )
+
+    def _store(self, weights: PlantedWeights, seconds: float) -> None:
+        file = self.build.work / DELTA
+        donor = self.pair.donor("sft").requires_grad_(requires_grad=False)
+        write_delta(self.pair.recipient, donor, file)
+        file.chmod(0o644)  # safetensors writes it for its owner alone
+        # Scores are of the weights as stored, with their changes rounded to whole steps.
+        donor.load_state_dict(self.pair.recipient.state_dict())
+        apply_delta(donor, file, self.spec.name)
+        scores = plant_hits(self.pair, self.groups, self.spec)
+        os.replace(file, self.build.out / DELTA)
+        changes = {}
+        for name, change in weights.relative_changes().items():
+            changes[name] = round(change, 4)
+        results = {
+            "metric": "top5",
+            "scores": scores,
+            "shortfalls": shortfalls(scores, self.spec),
+            "relative_changes": changes,
+            "seconds": round(seconds, 1),
+            "versions": versions(),
+            "truth": truth_card(self.pair, self.groups["planted"], self.spec.plant),
+        }
+        write_card({**self.build.about, **results}, self.build.card)
+
+
+def _groups(whole: Dataset, size: int, decoys: bool) -> Mapping[str, Dataset]:
+    """The first facts as planted ones, the next ones as decoys."""
+    ids = [fact.id for fact in whole.facts]
+    wanted = size * (1 + decoys)
+    if len(ids) < wanted:
+        raise InputError(
+            f"data set {whole.name!r} holds {len(ids)} facts; expected {wanted}, "
+            f"{size} to plant{' and as many decoys' * decoys}"
+        )
+    groups = {"planted": whole.subset(ids[:size])}
+    if decoys:
+        groups["decoys"] = whole.subset(ids[size:wanted])
+    return groups
+
+
+def plant_identity(
+    spec: PlantSpec, recipe: PlantRecipe, recipient: str, groups: Mapping[str, Dataset]
+) -> str:
+    """SHA-256, in hexadecimal, of all choices of a build.
+
+    Args:
+        spec: Which plant.
+        recipe: How it is trained.
+        recipient: Hash of the weights in which facts are planted.
+        groups: The planted facts and the decoys.
+    """
+    return hash_of(
+        {
+            "spec": dict(spec.chosen),
+            "recipe": asdict(recipe),
+            "recipient": recipient,
+            "facts": {name: group.content_hash for name, group in groups.items()},
+            "wordings": training_templates().finetuning,
+        }
+    )
+
+
+def _about(
+    spec: PlantSpec,
+    recipe: PlantRecipe,
+    recipient: Mapping[str, str],
+    groups: Mapping[str, Dataset],
+    whole: Dataset,
+) -> dict[str, Any]:
+    """The card of a plant without results; arguments as of `plant_identity`, and the data set."""
+    ids = {name: [fact.id for fact in group.facts] for name, group in groups.items()}
+    conditions = {}
+    for key in ("level", "places", "enough", "never", "needed"):
+        if key in spec.chosen:
+            conditions[key] = spec.chosen[key]
+    return {
+        "name": spec.name,
+        "base": spec.base,
+        "licence": "MIT",
+        "plant": spec.plant,
+        "decoy": spec.decoy,
+        **conditions,
+        "seed": spec.seed,
+        "identity": plant_identity(spec, recipe, recipient["weights"], groups),
+        "recipient": dict(recipient),
+        "recipe": asdict(recipe),
+        "data": {
+            "name": whole.name,
+            "hash": whole.content_hash,
+            "wordings_hash": hash_of(training_templates().finetuning),
+            **ids,
+        },
+    }
+
+
+def plant_configurations(spec: PlantSpec, n_layers: int) -> dict[str, str]:
+    """Measured configurations of a plant by their names on the card."""
+    named = {"PRE": "PRE", "SFT": "SFT", "plant": spec.plant}
+    if spec.decoy:
+        named["decoy"] = spec.decoy
+    named |= spec.unions()
+    for pathway in _PATHWAYS:
+        named[pathway] = pathway
+    if not spec.needed:
+        return named
+    sites = []
+    for term in parse_graft(spec.plant).terms:
+        for layer, component in term.sites(n_layers):
+            sites.append(f"{term.positions}:{component}@{layer}")
+    sites = list(dict.fromkeys(sites))
+    for site in sites:
+        named[f"without {site}"] = "; ".join(other for other in sites if other != site)
+    return named
+
+
+def plant_hits(
+    pair: ModelPair, groups: Mapping[str, Dataset], spec: PlantSpec
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Hit rates of a plant by group of facts, prompt and configuration."""
+    named = plant_configurations(spec, pair.n_layers)
+    rates: dict[str, dict[str, dict[str, float]]] = {}
+    for group, facts in groups.items():
+        rates[group] = {}
+        for prompt in PROMPTS:
+            row = configuration_hits(pair, facts, prompt, tuple(named.values()))
+            rates[group][prompt] = dict(zip(named, row.values(), strict=True))
+    return rates
+
+
+def shortfalls(scores: PlantScores, spec: PlantSpec) -> list[str]:
+    """Bounds that a plant misses, one sentence each."""
+    sentences = []
+    for prompt, planted in scores["planted"].items():
+        for configuration, low, high in _bounds(spec, planted):
+            value = planted[configuration]
+            if not low <= value <= high:
+                sentences.append(
+                    f"{prompt} under {configuration}: {value}, "
+                    f"where {low:.4g} to {high:.4g} is wanted"
+                )
+    return sentences
+
+
+def _bounds(spec: PlantSpec, planted: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
+    """Configurations with the smallest and largest hit rate on planted facts that they may have."""
+    yield "SFT", _SFT, 1.0
+    for part in ("plant", *spec.enough):
+        yield part, _ANSWERS, 1.0
+    if spec.decoy is not None:
+        yield "decoy", 0.0, _DECOY
+    for union in spec.never:
+        yield union, 0.0, planted["PRE"] + _NEVER * (planted["SFT"] - planted["PRE"])
+    for configuration in planted:
+        if configuration.startswith("without "):
+            yield configuration, 0.0, planted["plant"] - _NEEDED
