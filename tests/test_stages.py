@@ -12,7 +12,7 @@ from torch import nn
 
 from kgbench.errors import OutputError
 from kgbench.training.recipes import Stage
-from kgbench.training.stages import StageRun, last_complete, train
+from kgbench.training.stages import StageRun, arguments, last_complete, train
 
 STEPS = 4
 
@@ -128,3 +128,11 @@ def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     ):
         last_complete(tmp_path)
     assert (folder / "optimizer.pt").exists()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_steps_are_taken_on_the_device_that_is_named(device: str, tmp_path: Path) -> None:
+    """The Trainer's own choice is the first GPU, and of several GPUs all at once."""
+    stage = Stage(learning_rate=0.01, warmup_steps=0, weight_decay=0.01, rounds=1, batch_size=2)
+    chosen = arguments(stage, StageRun(tmp_path, seed=0), device)
+    assert str(chosen.device) == device and chosen.n_gpu <= 1

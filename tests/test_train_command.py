@@ -446,6 +446,18 @@ def test_refusals(run: Run, home: Path) -> None:
         assert message in err
 
 
+@pytest.mark.parametrize("device", ["cuda:99", "disk"])
+def test_a_device_is_refused_as_eval_refuses_it(run: Run, device: str) -> None:
+    """Any torch device can be named; one that is not here is refused before anything is read."""
+    pair = ("--model", "tiny-gemma", "--dataset", "tiny_movies")
+    refusals = []
+    for command in (("train", "--recipe", "aggressive"), ("eval", "--localizer", "none")):
+        status, out, err = run(*command, *pair, "--device", device, "-q")
+        assert (status, out) == (2, "") and f"the device '{device}' cannot be used here" in err
+        refusals.append(err)
+    assert refusals[0] == refusals[1]
+
+
 def test_own_columns(run: Run, tmp_path: Path) -> None:
     """A file of one's own is read by its columns and told in wordings of one's own."""
     path = tmp_path / "capitals.csv"
