@@ -25,10 +25,9 @@ from kgbench.errors import LawError, ModelError
 from kgbench.models import family as families
 from kgbench.models.checkpoints import locate
 from kgbench.models.family import FAMILY_FILE, Family, load_family, read_family, written
-from kgbench.models.infer_family import infer_family
+from kgbench.models.infer_family import infer_family, reduced_config
+from kgbench.models.infer_family import random_model as reduced_model
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.models.reduced import random_model as reduced_model
-from kgbench.models.reduced import reduced_config
 from kgbench.testing import pico_tokenizer
 from kgbench.testing.proposal import COVERED, Proposal, propose, try_map
 from kgbench.training import model_setup

@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from kgbench.engine.treatment import Slots, baseline_donor
 from kgbench.models.family import module_at
-from kgbench.models.lora import plain, plain_names
+from kgbench.models.lora import base_module, plain_names
 from kgbench.models.pair import ModelPair
 
 __all__ = ["Part", "changed", "numel", "parts", "tensors"]
@@ -48,7 +48,7 @@ def parts(pair: ModelPair, slot: int) -> tuple[Part, ...]:
             for path in paths
             for name in plain_names(module_at(pair.recipient, path))
         )
-    (path,), module = paths, plain(module_at(pair.recipient, paths[0]))
+    (path,), module = paths, base_module(module_at(pair.recipient, paths[0]))
     names = plain_names(module)
     transposed = isinstance(module, Conv1D)
     width = module.nf if transposed else module.out_features

@@ -1,7 +1,8 @@
-"""The catalog of model pairs that have a name: those of catalog.toml, then the plants, each found by its folder.
+"""The catalog of named model pairs: those of catalog.toml, then the plants, one per folder.
 
-A plant is a donor in which facts were planted at known places (a *graft*): a folder with a card and the weights that differ from those of
-its recipient. Where a name is asked for, the path of such a folder does as well.
+A plant is a donor in which facts were planted at known places (a *graft*): a folder with a card and
+the weights that differ from those of its recipient. Wherever a name is expected, the path of such a
+folder can be given.
 """
 
 from __future__ import annotations
@@ -60,9 +61,15 @@ class Entry:
     plant: str | None = None
     """The graft expression at which the facts were planted; None where nobody knows the place."""
     decoy: str | None = None
-    """The graft expression at which other facts were planted, with changes of equal norm; None where there are none."""
+    """The graft expression at which other facts were planted, with changes of equal norm.
+
+    None where there are none.
+    """
     truth: GradedTruth | None = None
-    """How far each place whose weights changed carries the planted facts; None where it was not measured."""
+    """How far each place whose weights changed carries the planted facts.
+
+    None where it was not measured.
+    """
     parameters: int | None = None
     """Number of weights of the recipient, where that is not shipped."""
     layers: int | None = None
@@ -142,19 +149,21 @@ def is_plant(directory: Path) -> bool:
 
 
 def read_delta_card(directory: Path) -> dict[str, Any]:
-    """The card of a donor that is stored as its changed weights: `recipient` says whose they are to be put into.
+    """The card of a donor that is stored as changed weights; `recipient` is their base.
 
     Raises:
-        ModelError: The folder holds no such donor, or one whose card does not read.
+        ModelError: The folder holds no such donor, or one whose card cannot be read.
     """
     if not is_delta(directory) and (directory / "config.json").is_file():
         raise ModelError(
-            f"{str(directory)!r} is a checkpoint, and --model takes the name of a pair: a checkpoint goes by --recipient "
+            f"{str(directory)!r} is a checkpoint, and --model takes the name of a pair: a "
+            "checkpoint goes by --recipient "
             "(before finetuning) or --donor (after), as in --recipient before/ --donor after/"
         )
     if not is_delta(directory):
         raise ModelError(
-            f"{str(directory)!r} holds no plant: expected {CARD} and {DELTA}, see 'kgbench zoo build --help'"
+            f"{str(directory)!r} holds no plant: expected {CARD} and {DELTA}, see 'kgbench zoo "
+            "build --help'"
         )
     return _card(
         directory,
@@ -203,7 +212,9 @@ def _plant_entry(directory: Path, source: str) -> Entry:
     card = read_plant(directory)
     plant, decoy = card["plant"], card.get("decoy")
     planted = len(card["data"]["planted"])
-    about = f"{planted} facts planted in {card['base']} at {plant}{f', as many decoys at {decoy}' if decoy else ''}"
+    about = f"{planted} facts planted in {card['base']} at {plant}"
+    if decoy:
+        about += f", as many decoys at {decoy}"
     facts = tuple(map(str, card["data"]["planted"]))
     return Entry(
         card["name"],

@@ -1,4 +1,8 @@
-"""Finding checkpoints: shipped ones, directories, plants, adapters and repositories of the Hugging Face Hub, safetensors only."""
+"""Finding checkpoints.
+
+Shipped ones, directories, plants, adapters and repositories of the Hugging Face Hub, safetensors
+only.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,13 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, but not in its stub
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+from transformers import AutoConfig, PreTrainedConfig
 
 from kgbench.errors import ModelError
-from kgbench.models import adapter
 from kgbench.models.catalog import DELTA, is_delta, read_delta_card, zoo_path
 from kgbench.models.delta import stored_hash
+from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from kgbench.models.trained import find_donor
 
 __all__ = [
@@ -32,6 +37,7 @@ __all__ = [
     "Stored",
     "find_here",
     "locate",
+    "read_model_config",
     "refuse_unused",
     "stamp_of",
     "stored_tensors",
@@ -50,7 +56,10 @@ _NUMBERED = re.compile(r"(?P<list>[^\d]*?)\.(?P<layer>\d+)\..*")
 _BUFFER = re.compile(
     r".*\b(inv_freq|masked_bias|causal_mask|attn\.bias|attention\.bias|decoder\.version)"
 )
-"""Buffers that earlier versions of the model library stored: rotary frequencies and causal masks, which follow from the configuration."""
+"""Buffers that earlier versions of the model library stored.
+
+Rotary frequencies and causal masks, which follow from the configuration.
+"""
 
 Stamp = tuple[int, int, int] | None
 """Size, time of the last change in nanoseconds, and inode of a file; None where it is not there."""
@@ -75,7 +84,10 @@ class Stored:
     """As safetensors writes it, such as `BF16`."""
 
     def is_buffer(self, name: str) -> bool:
-        """Whether it is a buffer that a model computes itself; a bias has one dimension, a mask four."""
+        """Whether it is a buffer that a model computes itself.
+
+        A bias has one dimension, a mask four.
+        """
         return _BUFFER.fullmatch(name) is not None and not (
             name.endswith(".bias") and len(self.shape) < 4
         )
@@ -83,12 +95,15 @@ class Stored:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A directory that holds one model, and how to name its origin without naming a place on this machine."""
+    """A directory with one model, and a name of its origin without paths of this machine."""
 
     directory: Path
     origin: str
     delta: Path | None = None
-    """Weights to put in place of the directory's, where this is a plant; the directory is then the recipient's."""
+    """Weights to put in place of the directory's, where this is a plant.
+
+    The directory is then the recipient's.
+    """
     adapter: Path | None = None
     """The adapter's directory, where this is one; the other is then the recipient's."""
 
@@ -100,7 +115,7 @@ class Checkpoint:
     def stamps(self) -> dict[Path, Stamp]:
         """The files that a pair is read from, as they are now."""
         own = (
-            (self.adapter / name for name in (adapter.CONFIG, adapter.WEIGHTS))
+            (self.adapter / name for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
             if self.adapter
             else filter(None, [self.delta])
         )
@@ -114,14 +129,14 @@ def locate(
     """Find a checkpoint; downloads one only where it is a Hub id that is not in the local cache.
 
     Args:
-        source: `zoo:NAME/PART`, a directory, the name of a trained donor, or a Hub id; for a donor, also the directory of a plant, or an
-            adapter's directory or Hub id.
+        source: `zoo:NAME/PART`, a directory, the name of a trained donor, or a Hub id; for a donor,
+            also the directory of a plant, or an adapter's directory or Hub id.
         revision: Commit, tag or branch of a Hub id.
         recipient: The pair's recipient, where a donor is looked for.
 
     Raises:
-        ModelError: There is no checkpoint, the Hub does not give it, or it is a plant that does not belong to the recipient, or a plant or
-            an adapter where a recipient is looked for.
+        ModelError: There is no checkpoint, the Hub does not give it, or it is a plant that does not
+            belong to the recipient, or a plant or an adapter where a recipient is looked for.
     """
     kept = zoo_path(source) or find_donor(source)
     directory = kept or Path(source).expanduser()
@@ -135,7 +150,7 @@ def locate(
 
 
 def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
-    """As `locate`, but nothing is asked of the Hub: None for a Hub id that is not in the local cache.
+    """As `locate`, but without the Hub: None for a Hub id that is not in the local cache.
 
     Raises:
         ModelError: As `locate` does.
@@ -151,28 +166,30 @@ def find_here(source: str, revision: str | None = None) -> Checkpoint | None:
 
 def _found(directory: Path, source: str, origin: str, recipient: Checkpoint | None) -> Checkpoint:
     """What a directory holds: an adapter or a checkpoint."""
-    if not (directory / adapter.CONFIG).is_file():
+    if not (directory / ADAPTER_CONFIG).is_file():
         found = Checkpoint(_complete(directory, source), origin)
         _check_headers(found)
         return found
-    if any(path.name != adapter.WEIGHTS for path in directory.glob("*.safetensors")):
+    if any(path.name != ADAPTER_WEIGHTS for path in directory.glob("*.safetensors")):
         raise ModelError(
-            f"{source!r} holds both an adapter and other weights; expected one of them: give a folder that holds {adapter.CONFIG} and "
-            f"{adapter.WEIGHTS} alone, or one without them"
+            f"{source!r} holds both an adapter and other weights; expected one of them: give a "
+            f"folder that holds {ADAPTER_CONFIG} and "
+            f"{ADAPTER_WEIGHTS} alone, or one without them"
         )
     if recipient is None or recipient.delta is not None:
         raise ModelError(
-            f"{source!r} is an adapter, which holds added weights only and so cannot be a recipient; give the model that it was made for "
+            f"{source!r} is an adapter, which holds added weights only and so cannot be a "
+            "recipient; give the model that it was made for "
             "with --recipient, and the adapter with --donor sft=PATH"
         )
     return Checkpoint(recipient.directory, origin, adapter=directory)
 
 
 def _changed(directory: Path, source: str, origin: str, recipient: Checkpoint | None) -> Checkpoint:
-    """A donor that is stored as changed weights: the checkpoint that it was made from, with these in place of its own.
+    """A donor that is stored as changed weights: its base checkpoint, and the changes.
 
-    That checkpoint is the pair's recipient, or, where the recipient is another, the one that the card names. A plant has no
-    meaning with another recipient.
+    The base is the pair's recipient or, where the recipient is another one, the checkpoint that the
+    card names. A plant has no meaning with another recipient.
     """
     card = read_delta_card(directory)
     needed, base = card["recipient"]["weights"], _made_from(card, source)
@@ -185,12 +202,14 @@ def _changed(directory: Path, source: str, origin: str, recipient: Checkpoint | 
         return Checkpoint(recipient.directory, origin, directory / DELTA)
     if "plant" in card:
         raise ModelError(
-            f"{origin} was made from {base}, and {recipient.origin} has other weights; give --recipient {base}"
+            f"{origin} was made from {base}, and {recipient.origin} has other weights; give "
+            f"--recipient {base}"
         )
     own = locate(base)
     if stored_hash(own.directory) != needed:
         raise ModelError(
-            f"{origin} was made from {base}, which has other weights now; give a donor that is a whole checkpoint, or build the pair again"
+            f"{origin} was made from {base}, which has other weights now; give a donor that is a "
+            "whole checkpoint, or build the pair again"
         )
     return Checkpoint(own.directory, origin, directory / DELTA)
 
@@ -213,11 +232,13 @@ def _complete(directory: Path, source: str) -> Path:
     """The directory, if it holds a configuration and safetensors weights."""
     if not directory.is_dir():
         raise ModelError(
-            f"no checkpoint at {source!r}: no such directory; give one that holds config.json, or a Hub id such as owner/name"
+            f"no checkpoint at {source!r}: no such directory; give one that holds config.json, or "
+            "a Hub id such as owner/name"
         )
     if not (directory / "config.json").is_file():
         raise ModelError(
-            f"{source!r} is no checkpoint: it holds no config.json; give a directory written by save_pretrained"
+            f"{source!r} is no checkpoint: it holds no config.json; give a directory written by "
+            "save_pretrained"
         )
     try:
         config = json.loads((directory / "config.json").read_text("utf-8"))
@@ -229,11 +250,13 @@ def _complete(directory: Path, source: str) -> Path:
         raise ModelError(f"{source!r} is no checkpoint: its config.json holds no object")
     if "transformers_weights" in config:
         raise ModelError(
-            f"{source!r}: its config.json names a file of weights (transformers_weights), which is never followed; remove it"
+            f"{source!r}: its config.json names a file of weights (transformers_weights), which is "
+            "never followed; remove it"
         )
     if not any(directory.glob("*.safetensors")):
         raise ModelError(
-            f"{source!r} holds no weights as *.safetensors; pickled ones are never loaded: save the model with save_pretrained"
+            f"{source!r} holds no weights as *.safetensors; pickled ones are never loaded: save "
+            "the model with save_pretrained"
         )
     return directory
 
@@ -248,7 +271,8 @@ def _weight_files(directory: Path, origin: str) -> tuple[Path, ...]:
         return (directory / _ONE_FILE,)
     if not (directory / _INDEX).is_file():
         raise ModelError(
-            f"{origin} does not load: it has neither {_ONE_FILE} nor {_INDEX}; save the model with save_pretrained"
+            f"{origin} does not load: it has neither {_ONE_FILE} nor {_INDEX}; save the model with "
+            "save_pretrained"
         )
     try:
         named = json.loads((directory / _INDEX).read_text("utf-8"))["weight_map"].values()
@@ -260,7 +284,8 @@ def _weight_files(directory: Path, origin: str) -> tuple[Path, ...]:
     for name in names:
         if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
             raise ModelError(
-                f"{origin} does not load: {_INDEX} names {name!r}, expected a *.safetensors file beside it"
+                f"{origin} does not load: {_INDEX} names {name!r}, expected a *.safetensors file "
+                "beside it"
             )
         if not (directory / name).is_file():
             raise ModelError(f"{origin} does not load: {_INDEX} names {name!r}, which is not there")
@@ -306,7 +331,7 @@ def _header(path: Path) -> dict[str, Any]:
 
 
 def _check_headers(place: Checkpoint) -> None:
-    """Refuse, before a model is built, weights of another depth than the configuration says, or of no float type."""
+    """Refuse weights of another depth than the configuration's, or of no float type."""
     config, tensors = place.config, stored_tensors(place.directory, place.origin)
     held: dict[str, set[int]] = {}
     for name in tensors:
@@ -316,22 +341,39 @@ def _check_headers(place: Checkpoint) -> None:
     said = next((key for key in _DEPTHS if isinstance(config.get(key), int)), None)
     if said is not None and layers not in (0, config[said]):
         raise ModelError(
-            f"{place.origin} does not load: its config.json says {config[said]} layers ({said}), and its weights are of {layers}; "
+            f"{place.origin} does not load: its config.json says {config[said]} layers ({said}), "
+            f"and its weights are of {layers}; "
             "give the config.json that was saved with the weights"
         )
     for name, stored in tensors.items():
         if stored.dtype not in _FLOATS and not stored.is_buffer(name):
             raise ModelError(
-                f"{place.origin} does not load: {name!r} is of type {stored.dtype}; expected weights of a float type "
-                f"({', '.join(_FLOATS)}): give the checkpoint before quantization, or a dequantized one"
+                f"{place.origin} does not load: {name!r} is of type {stored.dtype}; expected "
+                "weights of a float type "
+                f"({', '.join(_FLOATS)}): give the checkpoint before quantization, or a "
+                "dequantized one"
             )
+
+
+def read_model_config(directory: Path) -> PreTrainedConfig:
+    """The configuration in a folder.
+
+    The attention backend that its file names goes before the one that the library is told, and can
+    be code from outside: it is left out.
+    """
+    config: PreTrainedConfig = AutoConfig.from_pretrained(
+        directory, local_files_only=True, trust_remote_code=False
+    )
+    config._attn_implementation = None
+    return config
 
 
 def refuse_unused(place: Checkpoint, names: Collection[str], tensors: Mapping[str, Stored]) -> None:
     """Refuse a checkpoint that holds weights which its model does not take.
 
-    Left out in silence are buffers that a model computes itself. What the model library's own list for the model leaves out is none of
-    `names`, and nor are copies of tied weights, which the model takes.
+    Left out in silence are buffers that a model computes itself. What the model library's own list
+    for the model leaves out is none of `names`, and nor are copies of tied weights, which the model
+    takes.
 
     Args:
         place: The checkpoint.
@@ -346,8 +388,10 @@ def refuse_unused(place: Checkpoint, names: Collection[str], tensors: Mapping[st
     ]
     if left:
         raise ModelError(
-            f"{place.origin} does not load: no module of its model takes {_some(left)} of its files, so that they would be dropped; the "
-            "likely cause is a config.json of another model: give the one that was saved with the weights"
+            f"{place.origin} does not load: no module of its model takes {_some(left)} of its "
+            "files, so that they would be dropped; the "
+            "likely cause is a config.json of another model: give the one that was saved with the "
+            "weights"
         )
 
 
@@ -366,12 +410,12 @@ def _cached(source: str, revision: str | None) -> Path | None:
         )
     except LocalEntryNotFoundError:
         return None
-    named = any((found / name).is_file() for name in ("config.json", adapter.CONFIG))
+    named = any((found / name).is_file() for name in ("config.json", ADAPTER_CONFIG))
     return found if named and any(found.glob("*.safetensors")) else None
 
 
 def _downloaded(source: str, revision: str | None) -> Path:
-    # One quick question first: without it, every file is asked for again and again before the client gives up.
+    # One quick question first: without it, the client retries every file before it gives up.
     try:
         HfApi().model_info(source, revision=revision, timeout=_ANSWER_WITHIN)
         return Path(snapshot_download(source, revision=revision, allow_patterns=list(_FILES)))
@@ -389,7 +433,8 @@ def _downloaded(source: str, revision: str | None) -> Path:
         raise ModelError(f"the Hub did not give {source!r}: {_first_line(error)}") from error
     except Exception as error:  # the client lets its HTTP library's own errors through
         raise ModelError(
-            f"{source!r} is not in the local cache and the Hugging Face Hub cannot be reached ({_first_line(error)}); "
+            f"{source!r} is not in the local cache and the Hugging Face Hub cannot be reached "
+            f"({_first_line(error)}); "
             "connect, or name checkpoints that are on this machine"
         ) from error
 

@@ -1,8 +1,9 @@
-"""A donor stored as its changes: what each of its tensors differs in from the recipient's, in 8-bit steps, as safetensors.
+"""Donors stored as changes: differences from the recipient in 8-bit steps, as safetensors.
 
-`NAME#change` holds whole numbers from -127 to 127 (int8), `NAME#step` the size of a step of each row (float32; of a vector, one
-step for all), so that a weight is the recipient's + change × step, computed in float32. A weight that is not named, and one
-whose change is 0, is the recipient's bit for bit. The steps are part of what the donor is: figures are measured on what is stored.
+`NAME#change` holds whole numbers from -127 to 127 (int8), and `NAME#step` the size of a step of
+each row (float32; of a vector, one step in all): a weight is the recipient's + change × step,
+computed in float32. A weight that is not named, and one whose change is 0, equals the recipient's
+bit for bit. The donor is what is stored: figures are measured on it.
 """
 
 from __future__ import annotations
@@ -84,11 +85,13 @@ def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
 def _checked(change: Tensor, step: Tensor, what: str) -> tuple[Tensor, Tensor]:
     if (change.dtype, step.dtype) != (torch.int8, torch.float32):
         raise ModelError(
-            f"{what} has changes of {change.dtype} and steps of {step.dtype}; expected int8 and float32"
+            f"{what} has changes of {change.dtype} and steps of {step.dtype}; expected int8 and "
+            "float32"
         )
     if step.shape != _step(change.float()).shape:
         raise ModelError(
-            f"{what} has changes of {list(change.shape)} and steps of {list(step.shape)}; expected one step for each row"
+            f"{what} has changes of {list(change.shape)} and steps of {list(step.shape)}; expected "
+            "one step for each row"
         )
     return change, step
 
@@ -108,7 +111,8 @@ def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
     for name, (change, step) in read_delta(path, origin).items():
         if name not in weights:
             raise ModelError(
-                f"{origin} does not fit the recipient: it changes {name!r}, which the recipient does not have"
+                f"{origin} does not fit the recipient: it changes {name!r}, which the recipient "
+                "does not have"
             )
         _add(weights, name, change.float() * step, origin)
 
@@ -117,17 +121,22 @@ def _add(weights: Mapping[str, Tensor], name: str, change: Tensor, origin: str) 
     old = weights[name]
     if change.shape != old.shape:
         raise ModelError(
-            f"{origin} does not fit the recipient: {name!r} is {list(old.shape)} there, the changed weights are {list(change.shape)}"
+            f"{origin} does not fit the recipient: {name!r} is {list(old.shape)} there, the "
+            f"changed weights are {list(change.shape)}"
         )
     old.copy_(old.float() + change.to(old.device))
 
 
 def stored_hash(directory: Path) -> str:
-    """SHA-256 over names, types, shapes and bytes of a checkpoint's tensors; how they are spread over files does not count."""
+    """SHA-256 over names, types, shapes and bytes of a checkpoint's tensors.
+
+    How they are spread over files does not count.
+    """
     found: dict[str, tuple[Path, str]] = {}
     for path in sorted(directory.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
-            found.update({name: (path, name) for name in file.keys()})  # noqa: SIM118  # not a mapping
+            for name in file.keys():  # noqa: SIM118  # not a mapping
+                found[name] = (path, name)
     digest = hashlib.sha256()
     for name, (path, _) in sorted(found.items()):
         with safe_open(path, framework="pt") as file:

@@ -18,7 +18,10 @@ __all__ = ["Encoded", "EncodedQuestion", "Encoder"]
 
 _MARK = "kgbench-user-turn"
 _SECONDS, _BYTES, _CHARACTERS = 60, 2**31, 100_000
-"""What a chat template, a program from outside, may take to render one turn: time, memory, and length of what it writes."""
+"""What a chat template, a program from outside, may take to render one turn.
+
+Time, memory, and length of what it writes.
+"""
 _RENDER = """
 import json, sys
 given = json.load(sys.stdin)
@@ -30,11 +33,13 @@ except (ImportError, ValueError, OSError):
 try:
     from transformers.utils.chat_template_utils import render_jinja_template
     turn = [{"role": "user", "content": given["mark"]}]
-    found = render_jinja_template([turn], chat_template=given["template"], add_generation_prompt=True, **given["tokens"])
-    said = {"text": found[0][0]} if len(found[0][0]) <= given["characters"] else {"error": "it writes too much"}
+    options = {"chat_template": given["template"], "add_generation_prompt": True}
+    text = render_jinja_template([turn], **options, **given["tokens"])[0][0]
+    fits = len(text) <= given["characters"]
+    answer = {"text": text} if fits else {"error": "it writes too much"}
 except Exception as error:
-    said = {"error": f"{type(error).__name__}: {error}"}
-print(json.dumps(said))
+    answer = {"error": f"{type(error).__name__}: {error}"}
+print(json.dumps(answer))
 """
 
 
@@ -88,17 +93,19 @@ class Encoder:
 
     Args:
         tokenizer: A fast tokenizer; it says whether a BOS token comes first.
-        chat_template: Wrap the prompt as a user's turn with the tokenizer's chat template; the answer is read where the model's turn
-            begins.
+        chat_template: Wrap the prompt as a user's turn with the tokenizer's chat template; the
+            answer is read where the model's turn begins.
 
     Raises:
-        ModelError: The tokenizer gives no character offsets, adds a token at the end, or has no chat template where one is asked for.
+        ModelError: The tokenizer gives no character offsets, adds a token at the end, or has no
+            chat template where one is asked for.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, chat_template: bool = False) -> None:
         if not tokenizer.is_fast:
             raise ModelError(
-                "the tokenizer is a slow one, which gives no character offsets; save it as tokenizer.json"
+                "the tokenizer is a slow one, which gives no character offsets; save it as "
+                "tokenizer.json"
             )
         self.tokenizer, self.chat_template = tokenizer, chat_template
         self.before, self.after = self._frame() if chat_template else ("", "")
@@ -108,21 +115,24 @@ class Encoder:
         self.bos = len(with_special) > len(without)
         if with_special[self.bos :] != without:
             raise ModelError(
-                "the tokenizer adds tokens after the text; prompts must end where the text ends, so switch its end token off"
+                "the tokenizer adds tokens after the text; prompts must end where the text ends, "
+                "so switch its end token off"
             )
 
     def __call__(self, prompt: Prompt) -> Encoded:
         """Encode a prompt.
 
         Raises:
-            RegionError: A region cannot be located, or the prompt's tokens are not a prefix of those of prompt and target.
+            RegionError: A region cannot be located, or the prompt's tokens are not a prefix of
+                those of prompt and target.
         """
         text = f"{self.before}{prompt.text}{self.after}"
         ids, regions = self._locate(prompt, text)
         longer = self.ids(f"{text}{'' if text[-1].isspace() else ' '}{prompt.target}")
         if len(longer) <= len(ids) or tuple(longer[: len(ids)]) != ids:
             raise RegionError(
-                f"fact {prompt.fact.id}, prompt {prompt.name!r}: the tokens of the prompt are not a prefix of the tokens of prompt and "
+                f"fact {prompt.fact.id}, prompt {prompt.name!r}: the tokens of the prompt are not "
+                "a prefix of the tokens of prompt and "
                 f"target {prompt.target!r} under {self._name()}, so there is no first target token"
             )
         return Encoded(ids, regions, longer[len(ids)])
@@ -161,7 +171,8 @@ class Encoder:
         parts = _rendered(self.tokenizer).split(_MARK)
         if len(parts) != 2:
             raise ModelError(
-                "the tokenizer's chat template does not repeat the user's words as they are; leave --chat-template off"
+                "the tokenizer's chat template does not repeat the user's words as they are; leave "
+                "--chat-template off"
             )
         return parts[0], parts[1]
 
@@ -186,7 +197,10 @@ def _rendered(tokenizer: PreTrainedTokenizerBase) -> str:
         "bytes": _BYTES,
         "characters": _CHARACTERS,
     }
-    told = "the tokenizer's chat template does not render: {}; leave --chat-template off, or mend the template"
+    message = (
+        "the tokenizer's chat template does not render: {}; "
+        "leave --chat-template off, or mend the template"
+    )
     try:
         done = subprocess.run(
             [sys.executable, "-c", _RENDER],
@@ -196,11 +210,11 @@ def _rendered(tokenizer: PreTrainedTokenizerBase) -> str:
             timeout=_SECONDS,
             check=False,
         )
-        said = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        raise ModelError(told.format(f"it takes longer than {_SECONDS} s")) from None
+        raise ModelError(message.format(f"it takes longer than {_SECONDS} s")) from None
     except ValueError:
-        raise ModelError(told.format("it takes too much memory, or ends its process")) from None
-    if "error" in said:
-        raise ModelError(told.format((str(said["error"]).splitlines() or [""])[0]))
-    return str(said["text"])
+        raise ModelError(message.format("it takes too much memory, or ends its process")) from None
+    if "error" in answer:
+        raise ModelError(message.format((str(answer["error"]).splitlines() or [""])[0]))
+    return str(answer["text"])

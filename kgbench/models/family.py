@@ -1,9 +1,11 @@
-"""Families: where each component lives in the modules of a model type, as data in `families/*.json`.
+"""Families: where each component is in the modules of a model type, as `families/*.json`.
 
-A family file maps a component to a module path, relative to the layer for components inside the layers, or to an object with the fields of
-`Place`. Where one module computes several components (fused projections), the entry says which slice of the module's *output* is the
-component's: part `part` of `of` equal parts, or of parts as wide as some numbers are large; of the whole output or, with `per`, of each
-of that many blocks (a head, say). A number is an integer, the name of one in the model's configuration, or one of the map's own `numbers`.
+A family file maps a component to a module path, relative to the layer for components inside the
+layers, or to an object with the fields of `Place`. Where one module computes several components
+(fused projections), the entry gives the slice of the module's *output* that is the component's:
+part `part` of `of` equal parts, or of parts as wide as given numbers; of the whole output or, with
+`per`, of each of that many blocks (a head, say). A number is an integer, the name of one in the
+model's configuration, or one of the map's own `numbers`.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class Place:
         return self.of != 1
 
     def columns(self, width: int, config: object) -> torch.Tensor:
-        """Output columns of the component, an index tensor, for a module whose output has `width` columns."""
+        """Output columns of the component [column], for an output of `width` columns."""
         shares, blocks = self._shares(config)
         first, last = (
             sum(shares[:n]) * width // (blocks * sum(shares)) for n in (self.part, self.part + 1)
@@ -137,7 +139,7 @@ class Place:
         return None if self.tokens in (1, 2) else f"'tokens' is {self.tokens}, expected 1 or 2"
 
     def misfit(self, module: nn.Module, config: object) -> str | None:
-        """Why a module cannot compute the component, as far as that can be seen without running it; None where it can.
+        """Why a module cannot compute the component, judged without running it; or None.
 
         Args:
             module: What is at the place.
@@ -183,13 +185,22 @@ class Family:
     layers: str
     """Path of the module list that holds the layers."""
     attention: str
-    """Module, relative to the layer, whose output attention adds to the stream; where that is normed first, the norm."""
+    """Module, relative to the layer, whose output attention adds to the stream.
+
+    Where that is normed first, the norm.
+    """
     mlp: str
-    """Module, relative to the layer, whose output the MLP adds to the stream; where that is normed first, the norm."""
+    """Module, relative to the layer, whose output the MLP adds to the stream.
+
+    Where that is normed first, the norm.
+    """
     outside: Mapping[str, Place]
     inside: Mapping[str, Place]
     numbers: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
-    """Numbers of the map's own: each is what stands at the first setting of the configuration that is true, or at `otherwise`."""
+    """Numbers of the map's own.
+
+    Each is what stands at the first setting of the configuration that is true, or at `otherwise`.
+    """
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -214,11 +225,14 @@ class Family:
 
     @property
     def attending(self) -> str:
-        """Module, relative to the layer, that computes attention: the one that the output projection is a part of."""
+        """Module, relative to the layer, that computes attention.
+
+        The one that the output projection is a part of.
+        """
         return self.inside["o"].module.rpartition(".")[0]
 
     def fitted(self, model: nn.Module) -> Family:
-        """The map of this model: what it lacks of what models of its type may lack is left out, numbers and modules are those it has.
+        """The map of this model: optional components that it lacks are removed, numbers resolved.
 
         Raises:
             ModelError: The map does not fit the model; the message says where.
@@ -240,7 +254,8 @@ class Family:
         layers = self._module(model, self.layers)
         if not isinstance(layers, nn.ModuleList) or not len(layers):
             raise ModelError(
-                f"{self._source} does not fit this model: {self.layers!r} is no list of layers, but {type(layers).__name__}"
+                f"{self._source} does not fit this model: {self.layers!r} is no list of layers, "
+                f"but {type(layers).__name__}"
             )
         found = replace(
             self,
@@ -254,7 +269,8 @@ class Family:
     @property
     def _source(self) -> str:
         """What to call the map in an error."""
-        return f"the family map {f'families/{self.model_type}.json' if self.shipped else FAMILY_FILE} of {self.model_type!r}"
+        file = f"families/{self.model_type}.json" if self.shipped else FAMILY_FILE
+        return f"the family map {file} of {self.model_type!r}"
 
     @property
     def shipped(self) -> bool:
@@ -267,7 +283,7 @@ class Family:
         return model.get_submodule(path)
 
     def _check_modules(self, model: nn.Module, n_layers: int) -> None:
-        """Refuse a map that names modules that the model does not have, or that cannot compute the component."""
+        """Refuse a map whose modules the model lacks, or that cannot compute the component."""
         for number in range(n_layers):
             for path in (self.attention, self.mlp):
                 self._module(model, f"{self.layers}.{number}.{path}")
@@ -277,7 +293,8 @@ class Family:
             for path in self.paths(layer, component):
                 if misfit := self.place(component).misfit(self._module(model, path), model.config):
                     raise ModelError(
-                        f"{self._source} does not fit this model: {component!r} at {path!r}: {misfit}"
+                        f"{self._source} does not fit this model: {component!r} at {path!r}: "
+                        f"{misfit}"
                     )
 
     def place(self, component: str) -> Place:
@@ -317,9 +334,12 @@ def load_family(model_type: str) -> Family:
     """
     if model_type not in family_names():
         raise ModelError(
-            f"model type {model_type!r} has no family map; there are maps for {', '.join(family_names())}. To have one proposed and "
-            f"tried, run 'kgbench family infer DIR', and put it into the checkpoint's folder as {FAMILY_FILE}; or write "
-            f"kgbench/models/families/{model_type}.json after the pattern of llama.json: module paths of each component"
+            f"model type {model_type!r} has no family map; there are maps for "
+            f"{', '.join(family_names())}. To have one proposed and "
+            "tried, run 'kgbench family infer DIR', and put it into the checkpoint's folder as "
+            f"{FAMILY_FILE}; or write "
+            f"kgbench/models/families/{model_type}.json after the pattern of llama.json: module "
+            "paths of each component"
         )
     return read_family(
         files(__package__).joinpath("families", f"{model_type}.json").read_text("utf-8"),
@@ -328,7 +348,7 @@ def load_family(model_type: str) -> Family:
 
 
 def family_in(folder: Path, model_type: str, origin: str) -> Family:
-    """The map for a checkpoint: the one that comes with the package; for a model type of which it has none, the one in the folder.
+    """The map for a checkpoint: the package's, or for a model type without one, the folder's.
 
     Args:
         folder: The checkpoint's directory.
@@ -336,7 +356,8 @@ def family_in(folder: Path, model_type: str, origin: str) -> Family:
         origin: What to call the checkpoint in an error.
 
     Raises:
-        ModelError: There is no map, or the one in the folder does not read, is of another type, or is not the package's own.
+        ModelError: There is no map, or the one in the folder cannot be read, is of another type, or
+            differs from the package's.
     """
     own, source = folder / FAMILY_FILE, f"{origin}/{FAMILY_FILE}"
     if not own.is_file():
@@ -348,7 +369,8 @@ def family_in(folder: Path, model_type: str, origin: str) -> Family:
         )
     if family.shipped and family != load_family(model_type):
         raise ModelError(
-            f"the family map {source} differs from the one that kgbench has for {model_type!r}, which it would use; remove it"
+            f"the family map {source} differs from the one that kgbench has for {model_type!r}, "
+            "which it would use; remove it"
         )
     return family
 
@@ -357,7 +379,8 @@ def read_family(text: str, source: str) -> Family:
     """Read a family map.
 
     Args:
-        text: A JSON object with the fields of `Family`; a place that is a module's whole output is the module's path.
+        text: A JSON object with the fields of `Family`; a place that is a module's whole output is
+            the module's path.
         source: Where the text is from, for messages.
 
     Raises:
@@ -386,7 +409,8 @@ def read_family(text: str, source: str) -> Family:
     ):
         if unknown := [c for c in found if c not in known]:
             raise ModelError(
-                f"the family map {source} has {unknown[0]!r} {part} the layers; components there are {', '.join(known)}"
+                f"the family map {source} has {unknown[0]!r} {part} the layers; components there "
+                f"are {', '.join(known)}"
             )
     for name in ("layers", "attention", "mlp"):
         if not getattr(family, name):
@@ -394,7 +418,8 @@ def read_family(text: str, source: str) -> Family:
     for number, cases in family.numbers.items():
         if [*cases][-1:] != [_OTHERWISE]:
             raise ModelError(
-                f"the family map {source} does not read: numbers.{number}: expected {_OTHERWISE!r} as the last case"
+                f"the family map {source} does not read: numbers.{number}: expected {_OTHERWISE!r} "
+                "as the last case"
             )
     for component, place in {**family.outside, **family.inside}.items():
         if place.fault:

@@ -1,8 +1,9 @@
 """Proposing a family map for an architecture that has none, from what its modules do.
 
-Names tell little: the same name stands for different modules in different models. So a small random model is run, and each module is known
-by what goes into it, what becomes of its output, and which derivatives vanish: queries do not matter to later tokens, and where there is
-one token to look at neither queries nor keys matter.
+Names tell little: the same name stands for different modules in different models. So a small random
+model is run, and each module is known by what goes into it, what becomes of its output, and which
+derivatives vanish: queries do not matter to later tokens, and where there is one token to look at
+neither queries nor keys matter.
 """
 
 from __future__ import annotations
@@ -15,16 +16,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import ModelError
 from kgbench.models.family import Family, Place
-from kgbench.models.reduced import VOCABULARY
 from kgbench.sites import COMPONENTS
 
-__all__ = ["infer_family"]
+__all__ = [
+    "MOST_LAYERS",
+    "PROBES",
+    "VOCABULARY",
+    "WINDOW",
+    "Probe",
+    "infer_family",
+    "random_model",
+    "reduced_config",
+]
 
+VOCABULARY, WINDOW, MOST_LAYERS = 300, 5, 8
 _ROWS, _TOKENS = 2, 7
 _GROUPS = ("num_key_value_heads", "num_kv_heads")
 _NOTHING = 1e-9
@@ -56,15 +66,18 @@ def infer_family(models: Sequence[PreTrainedModel]) -> Family:
         models: Small random models of the type in float64, of different sizes.
 
     Raises:
-        ModelError: The models are not built as the models are that families describe; the message says what is missing.
+        ModelError: The models are not built as the models are that families describe; the message
+            says what is missing.
     """
     found, *others = map(_inferred, models)
     for other in others:
         for component, place in {**found.outside, **found.inside}.items():
             if other.place(component) != place:
                 raise ModelError(
-                    f"the columns of {component!r} in the output of {place.module!r} lie as no map can say: "
-                    f"in models with other numbers of heads they are {_said(place)} and {_said(other.place(component))}"
+                    f"the columns of {component!r} in the output of {place.module!r} lie as no map "
+                    "can say: "
+                    f"in models with other numbers of heads they are {_said(place)} and "
+                    f"{_said(other.place(component))}"
                 )
     return found
 
@@ -106,13 +119,16 @@ def _relative(calls: Sequence[_Call], within: str) -> list[_Call]:
 
 
 def _adding(inside: Mapping[str, Place], behind: str, of: str) -> str:
-    """The module whose output is added to the stream: the norm behind attention or MLP, or what holds their last projection."""
+    """The module whose output is added to the stream.
+
+    The norm behind attention or MLP, or what holds their last projection.
+    """
     if behind in inside:
         return inside[behind].module
     return inside[of].module.rpartition(".")[0] or inside[of].module
 
 
-# ------------------------------------------------------------------------------------------------ running the model
+# ---------------------------------------------------------------------- running the model
 
 
 def _ids(tokens: int) -> Tensor:
@@ -131,7 +147,10 @@ def _run(model: PreTrainedModel, ids: Tensor) -> Tensor:
 
 
 def _is_unit(module: nn.Module) -> bool:
-    """Whether a module is one that families name: a projection, embeddings, or a norm with weights."""
+    """Whether a module is one that families name.
+
+    A projection, embeddings, or a norm with weights.
+    """
     weighs = next(module.parameters(), None) is not None
     return isinstance(module, nn.Linear | Conv1D | nn.Embedding) or (
         "norm" in type(module).__name__.lower() and weighs
@@ -150,7 +169,12 @@ def _units(model: nn.Module) -> dict[str, nn.Module]:
 def _watching(
     modules: Mapping[str, nn.Module], see: Callable[..., Tensor | None]
 ) -> Iterator[None]:
-    """Have a function see each call of some modules (path, module, arguments, keyword arguments, output); it may replace the output."""
+    """Call a function at each call of some modules; it may replace the output.
+
+    Args:
+        modules: The modules by path.
+        see: Called with path, module, arguments, keyword arguments and output.
+    """
     handles = [
         module.register_forward_hook(partial(see, path), with_kwargs=True)
         for path, module in modules.items()
@@ -206,7 +230,7 @@ def _layers(model: PreTrainedModel) -> str:
     return min(found, key=len)
 
 
-# ------------------------------------------------------------------------------------------------ outside the layers
+# ---------------------------------------------------------------------- outside the layers
 
 
 def _outside(model: PreTrainedModel, calls: Sequence[_Call], layers: str) -> dict[str, Place]:
@@ -218,7 +242,8 @@ def _outside(model: PreTrainedModel, calls: Sequence[_Call], layers: str) -> dic
     norms = [c for c in after if not isinstance(c.module, nn.Linear | Conv1D | nn.Embedding)]
     if len(positions) > 1 or len(norms) > 1:
         raise ModelError(
-            f"a map holds one module for positions and one final norm; here are {[c.path for c in (*positions, *norms)]}"
+            "a map holds one module for positions and one final norm; here are "
+            f"{[c.path for c in (*positions, *norms)]}"
         )
     known = {emb, head, *(c.path for c in (*positions, *norms))}
     found = {
@@ -237,7 +262,7 @@ def _outside(model: PreTrainedModel, calls: Sequence[_Call], layers: str) -> dic
     }
 
 
-# ------------------------------------------------------------------------------------------------ inside the layers
+# ---------------------------------------------------------------------- inside the layers
 
 
 def _inside(
@@ -246,7 +271,8 @@ def _inside(
     """Places of a layer's components; derivatives are taken in the last one."""
     if [c.path for c in first] != [c.path for c in last]:
         raise ModelError(
-            f"the first layer has other modules than the last one: {[c.path for c in first]} and {[c.path for c in last]}"
+            f"the first layer has other modules than the last one: {[c.path for c in first]} and "
+            f"{[c.path for c in last]}"
         )
     module = model.get_submodule(layer)
     attentions = [
@@ -256,7 +282,8 @@ def _inside(
     ]
     if len(attentions) != 1:
         raise ModelError(
-            f"a layer has {len(attentions)} modules of attention, expected one whose class is called so: {attentions}"
+            f"a layer has {len(attentions)} modules of attention, expected one whose class is "
+            f"called so: {attentions}"
         )
     attending = [c for c in first if c.path.startswith(f"{attentions[0]}.")]
     projections = [c for c in attending if isinstance(c.module, nn.Linear | Conv1D)]
@@ -264,7 +291,8 @@ def _inside(
     mlp = [c for c in rest if isinstance(c.module, nn.Linear | Conv1D)]
     if len(projections) < 2 or len(mlp) not in (2, 3):
         raise ModelError(
-            f"attention has the projections {[c.path for c in projections]} and the MLP {[c.path for c in mlp]}; expected at least two "
+            f"attention has the projections {[c.path for c in projections]} and the MLP "
+            f"{[c.path for c in mlp]}; expected at least two "
             "in attention and two or three in the MLP: mixtures of experts have no map"
         )
     o, down = projections[-1], mlp[-1]
@@ -290,11 +318,13 @@ def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> di
             places = {f"{next(iter(roles))}_norm": call.place()}
         else:
             raise ModelError(
-                f"the module {call.path!r} is a norm of {' and '.join(roles)}, for which there is no component"
+                f"the module {call.path!r} is a norm of {' and '.join(roles)}, for which there is "
+                "no component"
             )
         if twice := set(places) & set(found):
             raise ModelError(
-                f"{call.path!r} computes {twice.pop()!r}, which another module of attention computes too"
+                f"{call.path!r} computes {twice.pop()!r}, which another module of attention "
+                "computes too"
             )
         found |= places
     return found
@@ -407,7 +437,8 @@ def _feed_forward(model: PreTrainedModel, mlp: Sequence[_Call], layer: str) -> d
     straight = [_is_linear(model, place, f"{layer}.{down.path}", layer) for place in places]
     if sorted(straight) != [False, True]:
         raise ModelError(
-            f"of {[c.path for c in ups]} one should gate the other, in whose output the MLP is linear"
+            f"of {[c.path for c in ups]} one should gate the other, in whose output the MLP is "
+            "linear"
         )
     up = straight.index(True)
     return {"gate": places[1 - up], "up": places[up]}
@@ -441,7 +472,10 @@ def _is_linear(model: PreTrainedModel, place: Place, down: str, layer: str) -> b
 def _norms(
     norms: Sequence[_Call], projections: Sequence[_Call], mlp: Sequence[_Call]
 ) -> dict[str, Place]:
-    """Norms of a layer by what they stand before and behind; those that stand before or behind neither take the names that are left."""
+    """Norms of a layer by what they stand before and behind.
+
+    Those that stand before or behind neither take the names that are left.
+    """
     found: dict[str, Place] = {}
     left = []
     for call in norms:
@@ -466,3 +500,141 @@ def _norms(
 
 def _same(one: Tensor, other: Tensor) -> bool:
     return one.numel() == other.numel() and torch.equal(one.reshape(-1), other.reshape(-1))
+
+
+# ---------------------------------------------------------------------- small random models
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Sizes of a small model, no two of which are alike, so that none can be taken for another."""
+
+    heads: int
+    groups: int
+    """Heads of keys and values, where there are fewer than of queries."""
+    inner: int
+    """Width of the MLP."""
+    head: int
+    """Width of a head where the configuration says one; elsewhere it is 8."""
+
+    @property
+    def hidden(self) -> int:
+        """Width of the stream."""
+        return 8 * self.heads
+
+    def sizes(self) -> dict[str, int]:
+        """What a small model has in place of what a configuration says, if it says anything."""
+        return {
+            **dict.fromkeys(("hidden_size", "n_embd", "d_model"), self.hidden),
+            **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), self.heads),
+            **dict.fromkeys(
+                ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"), self.inner
+            ),
+            **dict.fromkeys(("head_dim", "query_pre_attn_scalar"), self.head),
+            **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 2),
+            "rotary_dim": 4,
+            "vocab_size": VOCABULARY,
+            "sliding_window": WINDOW,
+        }
+
+
+PROBES = (
+    Probe(heads=8, groups=2, inner=112, head=12),
+    Probe(heads=12, groups=3, inner=80, head=10),
+)
+"""Two small models of one architecture: what a map says by a number must hold in both."""
+
+_GROUPS = ("num_key_value_heads", "num_kv_heads")
+_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+
+
+def reduced_config(given: dict[str, Any], probe: Probe = PROBES[0]) -> PreTrainedConfig:
+    """The configuration of a small model of the same architecture.
+
+    It has the first layers, enough for one of each kind; as many heads of keys as of queries only
+    where the model has; and plain rotary embeddings of the same share of a head.
+
+    Args:
+        given: A checkpoint's `config.json`.
+        probe: The sizes.
+
+    Raises:
+        ModelError: The library does not know the architecture, or takes no such small one.
+    """
+    try:
+        whole = AutoConfig.for_model(**given)
+        said = whole.to_dict()
+        small: dict[str, Any] = {
+            key: size for key, size in probe.sizes().items() if said.get(key) is not None
+        }
+        for key in (key for key in _GROUPS if said.get(key) is not None):
+            small[key] = probe.heads if said[key] == whole.num_attention_heads else probe.groups
+        if "word_embed_proj_dim" in said:
+            small["word_embed_proj_dim"] = (
+                probe.hidden
+                if said["word_embed_proj_dim"] == whole.hidden_size
+                else probe.hidden // 2
+            )
+        if isinstance(rope := said.get("rope_parameters"), dict):
+            small["rope_parameters"] = _plain_rotary(rope)
+        kinds = said.get("layer_types") or []
+        n = min(
+            whole.num_hidden_layers,
+            MOST_LAYERS,
+            max([3, *(kinds.index(kind) + 1 for kind in kinds)]),
+        )
+        small |= {key: n for key in _DEPTHS if key in said}
+        per_layer = {
+            key: value[:n]
+            for key, value in said.items()
+            if isinstance(value, list) and len(value) == whole.num_hidden_layers
+        }
+        kept = {
+            k: v
+            for k, v in said.items()
+            if k not in ("dtype", "transformers_version", "architectures", "rope_scaling")
+        }
+        return AutoConfig.for_model(**{**kept, **per_layer, **small})
+    except (
+        Exception
+    ) as error:  # libraries raise what they like on a configuration that they do not know
+        raise ModelError(
+            f"no small model of type {given.get('model_type')!r} can be made: {_line(error)}"
+        ) from error
+
+
+def _plain_rotary(rope: dict[str, Any]) -> dict[str, Any]:
+    if rope and all(isinstance(each, dict) for each in rope.values()):
+        return {kind: _plain_rotary(each) for kind, each in rope.items()}
+    share = (
+        {"partial_rotary_factor": rope["partial_rotary_factor"]}
+        if rope.get("partial_rotary_factor")
+        else {}
+    )
+    return {"rope_type": "default", "rope_theta": rope.get("rope_theta") or 10000.0, **share}
+
+
+def random_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
+    """A model in float64 whose weights, norms and biases are all random.
+
+    Raises:
+        ModelError: The library makes no causal language model of this configuration.
+    """
+    config._attn_implementation = None  # see `read_model_config`
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config).double().eval()
+    except Exception as error:  # as above
+        raise ModelError(
+            f"no small model of type {config.model_type!r} can be made: {_line(error)}"
+        ) from error
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(
+                0.25 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            )
+    return model
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from torch import nn
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from kgbench.data import Prompt, Question
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import Checkpoint, Stamp, locate, stamp_of
 from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
-from kgbench.models.family import Family, family_in
-from kgbench.models.fitting import (
-    check_config,
-    check_forward,
-    check_weights,
-    one_tokenizer,
-    read_tokenizer,
-)
-from kgbench.models.hashing import model_hash, weights_hash
+from kgbench.models.family import Family, family_in, written
 from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_device, place
 from kgbench.models.reading import (
     DTYPES,
@@ -38,7 +32,7 @@ from kgbench.models.reading import (
     read_model,
 )
 from kgbench.models.sharing import hold, share_equal
-from kgbench.models.streaming import stream, streamed
+from kgbench.models.streaming import stored, stream, streamed
 from kgbench.models.types import check_dtype
 from kgbench.sites import RECIPIENT
 
@@ -46,6 +40,7 @@ __all__ = [
     "DTYPES",
     "ModelPair",
     "load_pair",
+    "model_hash",
     "pair_sources",
     "prepare",
     "read_tokenizer",
@@ -53,11 +48,74 @@ __all__ = [
 ]
 
 
+_SHAPE_KEYS = (
+    *(
+        "model_type",
+        "num_hidden_layers",
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+    ),
+    *("vocab_size", "n_layer", "n_embd", "n_head", "n_inner"),
+)
+_FORWARD_KEYS = (
+    *(
+        "sliding_window",
+        "layer_types",
+        "rope_parameters",
+        "no_rope_layers",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+    ),
+    *(
+        "embedding_multiplier",
+        "attention_multiplier",
+        "residual_multiplier",
+        "logits_scaling",
+        "query_pre_attn_scalar",
+        "clip_qkv",
+    ),
+    *(
+        "hidden_act",
+        "hidden_activation",
+        "activation_function",
+        "use_parallel_residual",
+        "do_layer_norm_before",
+    ),
+    *("scale_attn_weights", "scale_attn_by_inverse_layer_idx"),
+)
+"""Parts of a configuration that no weight-bearing module holds.
+
+Under a graft the recipient's count, at whatever tokens.
+"""
+
+_BY_LENGTH = ("dynamic", "longrope")
+"""Kinds of rotary positions whose angles follow from `max_position_embeddings`.
+
+Elsewhere that number is a promise only.
+"""
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_NO_MATTER = (
+    "_name_or_path",
+    "transformers_version",
+    "dtype",
+    "architectures",
+    "tie_word_embeddings",
+    "use_cache",
+)
+"""Parts of a configuration that change no answer."""
+
+
 @dataclass(eq=False)
 class ModelPair:
-    """A recipient and named donors of the same architecture, in eval mode, with input and output embeddings untied.
+    """A recipient and named donors of the same architecture.
 
-    Models may share storage. A LoRA donor holds rows beside the recipient's weights: `get_parameter` gives the merged ones by their names.
+    The models are in eval mode, with input and output embeddings untied, and may share storage. A
+    LoRA donor holds rows in addition to the recipient's weights; `get_parameter` returns the merged
+    weights.
     """
 
     name: str
@@ -112,7 +170,10 @@ class ModelPair:
         return self._encoded[prompt]
 
     def question(self, prompt: Prompt) -> Question:
-        """A prompt without its answer, which reads the same: its encoding has ids and regions, and no target."""
+        """A prompt without its answer, which reads the same.
+
+        Its encoding has ids and regions, and no target.
+        """
         if isinstance(prompt, Question):
             return prompt
         encoded = self.encoded(prompt)
@@ -122,7 +183,10 @@ class ModelPair:
 
     @contextmanager
     def read_as(self, encoded: Mapping[Prompt, Encoded]) -> Iterator[None]:
-        """For the time of a block, read some prompts as given: tokens and regions are known already, and are not the tokenizer's alone."""
+        """For the time of a block, read some prompts as given.
+
+        Tokens and regions are known already, and are not the tokenizer's alone.
+        """
         before = self._encoded
         questions: dict[Prompt, Encoded] = {
             Question(prompt, own.ids): EncodedQuestion(own) for prompt, own in encoded.items()
@@ -145,14 +209,17 @@ class ModelPair:
 
     @cached_property
     def weight_hashes(self) -> Mapping[str, str]:
-        """SHA-256 of the weights, the configuration and, where it is not the package's, the map of `recipient` and of each donor."""
+        """SHA-256 of `recipient` and of each donor.
+
+        It covers the weights, the configuration and a family map that is not the package's.
+        """
         return {
             name: model_hash(model, self.family)
             for name, model in {RECIPIENT: self.recipient, **self.donors}.items()
         }
 
     def changed(self) -> tuple[str, ...]:
-        """Names of the models whose weights or configuration are no longer those of `weight_hashes`."""
+        """Names of the models that changed since `weight_hashes`."""
         models = {RECIPIENT: self.recipient, **self.donors}
         return tuple(
             name
@@ -161,7 +228,7 @@ class ModelPair:
         )
 
     def changed_files(self) -> tuple[str, ...]:
-        """Files that are no longer as they were when the models were read from them, as `folder/file`."""
+        """Files that changed since the models were read from them, as `folder/file`."""
         return tuple(
             f"{path.parent.name}/{path.name}"
             for path, stamp in self.files.items()
@@ -177,6 +244,36 @@ class ModelPair:
         ).hexdigest()
 
 
+def model_hash(model: PreTrainedModel, family: Family) -> str:
+    """SHA-256 over weights and configuration.
+
+    Rotary base, norms' epsilon and the like change answers too, as does a map from a folder.
+    """
+    config = {
+        key: value
+        for key, value in model.config.to_dict().items()
+        if key not in _NO_MATTER and "attn_implementation" not in key
+    }
+    text = json.dumps(config, sort_keys=True, default=str)
+    if not family.shipped:
+        text += (
+            f"\n{hashlib.sha256(json.dumps(written(family), sort_keys=True).encode()).hexdigest()}"
+        )
+    return hashlib.sha256(f"{weights_hash(model)}\n{text}".encode()).hexdigest()
+
+
+def weights_hash(model: nn.Module) -> str:
+    """SHA-256 over names, types, shapes and bytes of all weights, in the order of their names.
+
+    Those of a streamed donor are read.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in stored(model):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 def load_pair(
     name: str | None = None,
     *,
@@ -189,16 +286,21 @@ def load_pair(
     """Load a pair by its name in the catalog, or from checkpoints.
 
     Args:
-        name: A name in the catalog, or the directory of a plant; `recipient` and `donors` replace what the catalog says.
+        name: A name in the catalog, or the directory of a plant; `recipient` and `donors` replace
+            what the catalog says.
         recipient: Directory or Hub id of the recipient.
-        donors: Directory (of a checkpoint, of a plant or of a LoRA adapter) or Hub id of each donor, by name.
+        donors: Directory (of a checkpoint, of a plant or of a LoRA adapter) or Hub id of each
+            donor, by name.
         dtype: Weight type by name; by default float32 on a CPU alone and as stored elsewhere.
         device: A torch device.
-        **options: `revision` (of Hub ids), `chat_template` (bool), `attention` ("sdpa" or "eager"; by default "auto": sdpa for models that
-            can be computed by it, eager for those that cannot, such as Gemma 2 with its soft caps), `share` (bool: parameters of a donor
-            that equal the recipient's are held once, so that the models must not be written to; an adapter's donor always shares),
-            `stream_donors` (bool: donors are read layer by layer as they are used; plants and adapters, which have little, are held),
-            `device_map` (in the place of `device`: `auto`, `balanced`, `sequential`, or for paths of modules their devices).
+        **options: `revision` (of Hub ids), `chat_template` (bool), `attention` ("sdpa" or "eager";
+            by default "auto": sdpa for models that can be computed by it, eager for those that
+            cannot, such as Gemma 2 with its soft caps), `share` (bool: parameters of a donor that
+            equal the recipient's are held once, so that the models must not be written to; an
+            adapter's donor always shares), `stream_donors` (bool: donors are read layer by layer as
+            they are used; plants and adapters, which have little, are held), `device_map` (in the
+            place of `device`: `auto`, `balanced`, `sequential`, or for paths of modules their
+            devices).
 
     Raises:
         UnknownNameError: The catalog has no such name, or `dtype` or `attention` is unknown.
@@ -207,8 +309,8 @@ def load_pair(
     asked = _Options(**options)
     label, sources = pair_sources(name, recipient, donors)
     main = torch.device(device) if asked.device_map is None else main_device(asked.device_map)
-    stored = dtype or ("float32" if main.type == "cpu" else "auto")
-    check_dtype(stored)
+    wanted = dtype or ("float32" if main.type == "cpu" else "auto")
+    check_dtype(wanted)
     recipient_place = locate(sources[RECIPIENT], asked.revision)
     places = {
         part: recipient_place
@@ -228,7 +330,7 @@ def load_pair(
         {part: checkpoint.origin for part, checkpoint in places.items()},
     )
     del places[RECIPIENT]
-    first = reader.recipient(recipient_place, DTYPES.get(stored, stored), places)
+    first = reader.recipient(recipient_place, DTYPES.get(wanted, wanted), places)
     others = {
         part: reader.donor(first, recipient_place, checkpoint, part)
         for part, checkpoint in places.items()
@@ -248,7 +350,10 @@ class _Options:
     device_map: DeviceMap | None = None
 
     def streams(self, checkpoint: Checkpoint) -> bool:
-        """Whether a donor is left on disk; a plant or an adapter holds little beside what it shares."""
+        """Whether a donor is left on disk.
+
+        A plant or an adapter holds little beside what it shares.
+        """
         return self.stream_donors and checkpoint.delta is None and checkpoint.adapter is None
 
 
@@ -317,14 +422,16 @@ def pair_sources(
     first = recipient or (known.recipient if known else None)
     if first is None:
         raise ModelError(
-            "no model given: name a pair (--model NAME) or its checkpoints (--recipient PATH --donor sft=PATH)"
+            "no model given: name a pair (--model NAME) or its checkpoints (--recipient PATH "
+            "--donor sft=PATH)"
         )
     others = {**(known.donors if known and not recipient else {}), **(donors or {})}
     if RECIPIENT in others:
         raise ModelError(f"{RECIPIENT!r} is a reserved name and cannot name a donor")
     if not others and known:
         raise ModelError(
-            f"{name} has no finetuned donor here; give one with --donor sft=PATH, or train one with "
+            f"{name} has no finetuned donor here; give one with --donor sft=PATH, or train one "
+            "with "
             f"'kgbench train --model {name} --dataset {known.dataset} --recipe aggressive'"
         )
     if not others:
@@ -344,3 +451,118 @@ def _model_type(place: Checkpoint, source: str) -> str:
     if not isinstance(found, str):
         raise ModelError(f"{source!r} is no checkpoint: its config.json names no model_type")
     return found
+
+
+def check_config(recipient: Checkpoint, other: Checkpoint, part: str) -> None:
+    """Whether two checkpoints are of one architecture, by what their configurations say.
+
+    Raises:
+        ModelError: They are not.
+    """
+    ours, theirs = recipient.config, other.config
+    for key in _SHAPE_KEYS:
+        if ours.get(key) != theirs.get(key):
+            raise ModelError(
+                f"recipient and donor {part!r} differ in {key}: {ours.get(key)} against "
+                f"{theirs.get(key)}; "
+                "a graft needs two checkpoints of one architecture"
+            )
+
+
+def check_forward(recipient: PreTrainedModel, donor: PreTrainedModel, part: str) -> None:
+    """Check that two models have the same forward pass apart from their weights.
+
+    The models as loaded are compared, because a checkpoint need not contain default values.
+
+    Raises:
+        ModelError: They differ.
+    """
+    by_length = any(
+        kind in str(getattr(recipient.config, "rope_parameters", None)) for kind in _BY_LENGTH
+    )
+    for key in (*_FORWARD_KEYS, *(["max_position_embeddings"] if by_length else [])):
+        ours, theirs = (_plainly(getattr(model.config, key, None)) for model in (recipient, donor))
+        if ours != theirs:
+            raise ModelError(
+                f"recipient and donor {part!r} differ in {key}: {ours} against {theirs}; a graft "
+                "is computed by the recipient's "
+                "forward pass, which would be another than the donor's"
+            )
+
+
+def _plainly(value: Any) -> Any:
+    """A setting without what is empty, and without the former name of `rope_type`."""
+    return (
+        {k: _plainly(v) for k, v in value.items() if v is not None and k != "type"}
+        if isinstance(value, dict)
+        else value
+    )
+
+
+def check_weights(recipient: nn.Module, donor: nn.Module, part: str) -> None:
+    """Whether two models have weights of the same names and shapes.
+
+    Raises:
+        ModelError: They do not.
+    """
+    ours, theirs = (
+        {n: tuple(p.shape) for n, p in m.state_dict().items()} for m in (recipient, donor)
+    )
+    for key in {**ours, **theirs}:
+        if ours.get(key) != theirs.get(key):
+            raise ModelError(
+                f"recipient and donor {part!r} differ in the weights {key}: shapes {ours.get(key)} "
+                f"and {theirs.get(key)}"
+            )
+
+
+def one_tokenizer(places: Mapping[str, Checkpoint]) -> PreTrainedTokenizerBase:
+    """The recipient's tokenizer; donors that bring one must have the same.
+
+    Raises:
+        ModelError: A donor has another one, or the recipient has none.
+    """
+    first = read_tokenizer(places[RECIPIENT])
+    text = _sample(first)
+    for part, checkpoint in places.items():
+        folder = checkpoint.adapter or checkpoint.directory
+        if part == RECIPIENT or not (folder / "tokenizer.json").exists():
+            continue
+        other = read_tokenizer(replace(checkpoint, directory=folder))
+        ours = first(text, verbose=False)["input_ids"]
+        theirs = other(text, verbose=False)["input_ids"]
+        if other.get_vocab() != first.get_vocab() or ours != theirs:
+            raise ModelError(
+                f"recipient and donor {part!r} have different tokenizers; "
+                "a graft needs one tokenizer for both"
+            )
+    return first
+
+
+def _sample(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A text that tokenizers of one vocabulary encode alike only if they split words alike."""
+    words = sorted(tokenizer.get_vocab())
+    return " ".join(["A tokenizer's test: Zoë O'Brien, 1984!", *words[:: 1 + len(words) // 300]])
+
+
+def read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint.
+
+    Raises:
+        ModelError: There is none, or it does not load.
+    """
+    # Where there is none, the library makes an empty one without a word.
+    if not any((place.directory / name).is_file() for name in _TOKENIZER_FILES):
+        raise ModelError(
+            f"{place.origin} holds no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)} "
+            "beside config.json"
+        )
+    try:
+        return AutoTokenizer.from_pretrained(
+            place.directory, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # libraries raise what they like on a broken file
+        raise ModelError(
+            f"{place.origin} does not load: "
+            f"{(str(error).splitlines() or [type(error).__name__])[0]}"
+        ) from error

@@ -1,7 +1,8 @@
-"""Models larger than one device: which layers are where, and how activations get from one device to the next.
+"""Models larger than one device: placement of their layers, and transfer of activations.
 
-A model is divided at its layers. What stands outside them (embeddings, final norm, head) takes its input to its own device and gives its
-output back to where the embeddings are; a layer takes its input to its own and leaves its output there, for the next layer to take on.
+A model is divided at its layers. A module outside of them (embeddings, final norm, head) moves its
+input to its own device and its output back to the device of the embeddings. A layer moves its input
+to its own device and leaves its output there, for the next layer to move.
 """
 
 from __future__ import annotations
@@ -34,10 +35,16 @@ __all__ = [
 ]
 
 STRATEGIES = ("auto", "balanced", "sequential")
-"""`auto` and `balanced` fill all accelerators alike, `sequential` one after the other; the processor takes what they have no room for."""
+"""`auto` and `balanced` fill all accelerators alike, `sequential` one after the other.
+
+The processor takes what they have no room for.
+"""
 
 DeviceMap = str | Mapping[str, str | int]
-"""One of `STRATEGIES`, or for paths of modules their devices; the empty path is all that no other names."""
+"""One of `STRATEGIES`, or for paths of modules their devices.
+
+The empty path is all that no other names.
+"""
 
 FLOPS = {"cuda": 1e14, "mps": 5e12, "cpu": 1e11}
 """Operations per second assumed for a kind of device where no step is measured."""
@@ -97,7 +104,9 @@ def read_device_map(text: str) -> DeviceMap:
 
 
 def units(model: nn.Module, layers: str) -> tuple[str, ...]:
-    """Paths of the modules that a model is divided into, in their order: each layer, and whatever stands outside of the layers.
+    """Paths of the modules that a model is divided into, in order.
+
+    These are the layers, and the modules outside of them.
 
     Args:
         model: A model.
@@ -133,8 +142,10 @@ def spread(sizes: Sequence[int], room: Sequence[int], strategy: str) -> list[int
     full = _filled(sizes, room)
     if full is None:
         raise InputError(
-            f"the models do not fit: they need {sum(sizes) / 2**30:.2f} GiB in pieces of at most {max(sizes) / 2**30:.2f}, and the devices "
-            f"have room for {' + '.join(f'{r / 2**30:.2f}' for r in room)} GiB; try --dtype bfloat16 or --stream-donor"
+            f"the models do not fit: they need {sum(sizes) / 2**30:.2f} GiB in pieces of at most "
+            f"{max(sizes) / 2**30:.2f}, and the devices "
+            f"have room for {' + '.join(f'{r / 2**30:.2f}' for r in room)} GiB; try --dtype "
+            "bfloat16 or --stream-donor"
         )
     if strategy == "sequential":
         return full
@@ -175,10 +186,12 @@ def devices_of(
         layers: Path of its list of layers.
         wanted: What was asked for.
         models: How many models of this size will be held.
-        free: Bytes that are free on each device, the processor last, before any model is loaded; by default those that are now.
+        free: Bytes that are free on each device, the processor last, before any model is loaded; by
+            default those that are now.
 
     Raises:
-        InputError: The map does not name a device for each unit, or names what is none, or they do not fit.
+        InputError: The map does not name a device for each unit, or names what is none, or they do
+            not fit.
     """
     parts = units(model, layers)
     if not isinstance(wanted, str):
@@ -221,10 +234,10 @@ def named_devices(wanted: DeviceMap) -> tuple[torch.device, ...]:
 
 
 def main_device(wanted: DeviceMap) -> torch.device:
-    """An accelerator if a map uses one, and otherwise the processor: what the weights' default type goes by.
+    """An accelerator if a map uses one, otherwise the processor; sets the default dtype.
 
     Raises:
-        InputError: The map names what is no device.
+        InputError: The map names a device that does not exist.
     """
     if isinstance(wanted, str):
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -240,7 +253,8 @@ def _mapped(
     for path in devices:
         if path and not any(f"{part}.".startswith(f"{path}.") for part in parts):
             raise InputError(
-                f"--device-map names {path!r}, which is no layer, nor a module outside of them: expected some of {_some(parts)}"
+                f"--device-map names {path!r}, which is no layer, nor a module outside of them: "
+                f"expected some of {_some(parts)}"
             )
     found = {}
     for part in parts:
@@ -249,7 +263,8 @@ def _mapped(
             found[part] = devices[max(holders, key=len)]
         elif part in weighty:
             raise InputError(
-                f'--device-map names no device for {part!r}: add it, or a device for all else as {{"": DEVICE}}'
+                f"--device-map names no device for {part!r}: add it, "
+                'or a device for all else as {"": DEVICE}'
             )
     home = next(found[part] for part in parts if part in weighty)
     return {part: found.get(part, home) for part in parts}
@@ -258,7 +273,8 @@ def _mapped(
 def _device(path: str, name: str | int) -> torch.device:
     if name == "disk":
         raise InputError(
-            f"--device-map puts {path!r} on disk: a recipient's weights are held; donors' are left on disk by --stream-donor"
+            f"--device-map puts {path!r} on disk: a recipient's weights are held; donors' are left "
+            "on disk by --stream-donor"
         )
     try:
         return torch.device(f"cuda:{name}" if isinstance(name, int) else name)
@@ -273,7 +289,10 @@ def _some(parts: Sequence[str]) -> str:
 
 
 def free_memory() -> dict[str, int]:
-    """Bytes that are free on each device, the processor last; what torch keeps of a device for later use is free."""
+    """Bytes that are free on each device, the processor last.
+
+    What torch keeps of a device for later use is free.
+    """
     found = {
         f"cuda:{i}": torch.cuda.mem_get_info(i)[0]
         + torch.cuda.memory_reserved(i)
@@ -289,7 +308,10 @@ def free_memory() -> dict[str, int]:
 
 
 def _number(path: str) -> int | None:
-    """The number that a file holds; None where there is no such file or it says something else, such as `max`."""
+    """The number that a file holds.
+
+    None where there is no such file or it says something else, such as `max`.
+    """
     try:
         return int(Path(path).read_text("ascii"))
     except (OSError, ValueError):
@@ -331,7 +353,10 @@ def _back(device: torch.device, module: nn.Module, inputs: tuple[Any, ...], outp
 
 
 def _moved(value: Any, device: torch.device) -> Any:
-    """Tensors, also within tuples, lists and dictionaries, on a device; anything else, such as a cache, as it is."""
+    """Tensors, also within tuples, lists and dictionaries, on a device.
+
+    Anything else, such as a cache, as it is.
+    """
     if isinstance(value, Tensor):
         return value.to(device)
     if type(value) in (tuple, list):

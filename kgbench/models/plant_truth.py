@@ -1,15 +1,15 @@
 """Graded truth of a plant: how far each place whose weights changed carries the planted facts.
 
-A plant's card holds, for every such place, the share of the donor's gain that the place brings alone
-into the recipient, and the share that is lost where the whole donor lacks it. Both are measured, so
-that truth is what the model uses and not what was trainable.
+A plant's card holds, for every such place, the share of the donor's gain that the place brings
+alone into the recipient, and the share that is lost where the whole donor lacks it. Both are
+measured, so that truth is what the model uses and not what was trainable.
 
-Neither is the relevance of a place. Alone, one of three matrices that are all needed brings nothing,
-and nothing is lost without it where the same facts are at a second place too. So the relevance is the
-mean of what a place adds over orders in which all places are grafted one after the other: the value
-of L. S. Shapley (1953), estimated from seeded orders, each with its reverse. Two places of which either
-suffices have .5 each, and so have two places of which neither does; all relevances together are the
-recovery of all places. None is clamped.
+Neither is the relevance of a place. Alone, one of three matrices that are all needed brings
+nothing, and nothing is lost without it where the same facts are at a second place too. So the
+relevance is the mean of what a place adds over orders in which all places are grafted one after the
+other: the value of L. S. Shapley (1953), estimated from seeded orders, each with its reverse. Two
+places of which either suffices have .5 each, and so have two places of which neither does; all
+relevances together are the recovery of all places. None is clamped.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ class GradedTruth:
 
     @property
     def chance(self) -> float | None:
-        """The graded average precision that a random order is expected to have; None where all orders are as good."""
+        """The graded average precision that a random order is expected to have.
+
+        None where all orders are as good.
+        """
         return chance_precision(np.array(list(self.relevance.values())))
 
     @property
@@ -80,12 +83,19 @@ class GradedTruth:
 
     @property
     def relevance_text(self) -> str:
-        """The relevances that are not 0, for `parse_relevance`: `ALL:down@1=0.181 ALL:gate@1=0.156`."""
+        """The relevances that are not 0, for `parse_relevance`.
+
+        `ALL:down@1=0.181 ALL:gate@1=0.156`.
+        """
         named = {_name(place): round(value, 4) for place, value in self.relevance.items()}
         return " ".join(f"{name}={value}" for name, value in named.items() if value)
 
     def to_card(self) -> dict[str, Any]:
-        """As a card holds it: by region, component and layer (empty outside the layers), two estimates and the relevance in a row."""
+        """As a card holds it.
+
+        By region, component and layer (empty outside the layers), two estimates and the relevance
+        in a row.
+        """
         nested: dict[str, dict[str, dict[str, list[float | None]]]] = {}
         for place, found in self.places.items():
             layer, component, region = (*place, ALL_TOKENS)[:3]

@@ -15,11 +15,9 @@ from transformers.utils import logging as transformers_logging
 
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import types
-from kgbench.models.adapter import read_adapter
-from kgbench.models.checkpoints import Checkpoint, refuse_unused, stored_tensors
-from kgbench.models.configuration import read_config
+from kgbench.models.checkpoints import Checkpoint, read_model_config, refuse_unused, stored_tensors
 from kgbench.models.delta import apply_delta
-from kgbench.models.lora import adapted
+from kgbench.models.lora import low_rank_donor, read_adapter
 from kgbench.models.sharing import refuse_non_finite, shared_copy
 from kgbench.models.streaming import empty_model
 
@@ -50,16 +48,20 @@ _ATTENTION = ("auto", "sdpa", "eager")
 
 
 def attention_backend(recipient: Checkpoint, attention: str) -> str:
-    """The attention backend of all models of a pair; what a checkpoint asks for is not heeded, since it may be code from outside."""
+    """The attention backend of all models of a pair.
+
+    What a checkpoint asks for is not heeded, since it may be code from outside.
+    """
     if attention not in _ATTENTION:
         raise UnknownNameError("attention backend", attention, _ATTENTION)
     if attention != "auto":
         return attention
     try:
-        model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(read_config(recipient.directory))]
+        model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(read_model_config(recipient.directory))]
     except Exception as error:  # libraries raise what they like on a broken configuration
         raise ModelError(
-            f"{recipient.origin} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}"
+            f"{recipient.origin} does not load: "
+            f"{(str(error).splitlines() or [type(error).__name__])[0]}"
         ) from error
     return "sdpa" if model._supports_sdpa else "eager"
 
@@ -75,7 +77,7 @@ def read_model(
     with _quietly(place):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             place.directory,
-            config=read_config(place.directory),
+            config=read_model_config(place.directory),
             dtype=dtype,
             attn_implementation=attention,
             local_files_only=True,
@@ -87,13 +89,15 @@ def read_model(
     model, info = loaded
     for name, stored, wanted in sorted(info["mismatched_keys"]):
         raise ModelError(
-            f"{place.origin} does not load: {len(info['mismatched_keys'])} of its weights have other shapes than its config.json says, "
+            f"{place.origin} does not load: {len(info['mismatched_keys'])} of its weights have "
+            "other shapes than its config.json says, "
             f"such as {name!r}, {list(stored)} in its files and {list(wanted)} by the configuration"
         )
     refuse_unused(place, info["unexpected_keys"], stored_tensors(place.directory, place.origin))
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
-            f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, such as {missing[0]}"
+            f"{place.origin} does not load: it lacks {len(missing)} of the model's weights, such "
+            f"as {missing[0]}"
         )
     ready = make_ready(nn.Module.to(model, device))
     if place.delta is not None:
@@ -121,7 +125,7 @@ def _quietly(place: Checkpoint) -> Iterator[None]:
         transformers_logging.get_verbosity(),
     )
     transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()  # what it would report of missing weights is an error here
+    transformers_logging.set_verbosity_error()  # missing weights are an error of ours
     try:
         yield
     except Exception as error:  # libraries raise what they like on a broken configuration or file
@@ -138,11 +142,14 @@ def _quietly(place: Checkpoint) -> Iterator[None]:
 def adapted_donor(
     recipient: PreTrainedModel, folder: Path, origin: str, base: Checkpoint
 ) -> PreTrainedModel:
-    """The donor that an adapter makes of the recipient; the base that it names is never looked up."""
+    """The donor that an adapter makes of the recipient.
+
+    The base that it names is never looked up.
+    """
     adapter = read_adapter(folder, origin)
     named = adapter.config.base_model_name_or_path
     alike = not named or _last_name(named) == _last_name(base.origin)
-    donor = adapted(
+    donor = low_rank_donor(
         recipient,
         adapter,
         origin,
@@ -150,7 +157,8 @@ def adapted_donor(
     )
     if not alike:
         warnings.warn(
-            f"{origin} is an adapter of {named!r}, which is not by its name the recipient {base.origin}: it fits in shape, and whether it "
+            f"{origin} is an adapter of {named!r}, which is not by its name the recipient "
+            f"{base.origin}: it fits in shape, and whether it "
             "was made for these weights is not known",
             UnconfirmedBaseWarning,
             stacklevel=2,
@@ -159,14 +167,14 @@ def adapted_donor(
 
 
 def prepare(model: PreTrainedModel) -> PreTrainedModel:
-    """A model ready for a pair, see `make_ready`, that shares its tensors with the given one, which stays as it is."""
+    """A model ready for a pair (see `make_ready`) that shares the tensors of the given one."""
     return make_ready(shared_copy(model))
 
 
 def make_ready(model: PreTrainedModel) -> PreTrainedModel:
-    """Make a model ready for a pair, in place: in eval mode, without gradients, and with a head of its own.
+    """Make a model ready for a pair, in place: eval mode, no gradients, a separate head.
 
-    Where head and embeddings are tied they are untied, so that grafting the embeddings never changes the head.
+    Tied head and embeddings are untied, so that grafting the embeddings never changes the head.
     """
     head, embeddings = cast(nn.Linear, model.get_output_embeddings()), model.get_input_embeddings()
     if head.weight is embeddings.weight:

@@ -1,4 +1,7 @@
-"""Weights held once: models of a pair that differ in few tensors share the storage of all others."""
+"""Weights held once.
+
+Models of a pair that differ in few tensors share the storage of all others.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,15 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def shared_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """A model with modules, parameters and a configuration of its own, whose tensors are the given model's: it takes no memory."""
+    """A copy of a model with separate modules and parameters that share its tensors."""
     own = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
     return deepcopy(model, {**own, **{id(buffer): buffer for buffer in model.buffers()}})
 
 
 def share_equal(recipient: nn.Module, donor: nn.Module) -> None:
-    """Let a donor use the recipient's storage for each parameter that is bit for bit the recipient's, and give its own back.
+    """Share storage of the parameters in which a donor equals the recipient bit for bit.
 
-    What writes to a parameter of either model in place writes to both from then on.
+    Writing to such a parameter of one model in place then writes to both.
 
     Args:
         recipient: A model.
@@ -39,7 +42,10 @@ def share_equal(recipient: nn.Module, donor: nn.Module) -> None:
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one shape have the same bits: 0 and -0 are equal numbers, but other weights."""
+    """Whether two tensors of one shape have the same bits.
+
+    0 and -0 are equal numbers, but other weights.
+    """
     bits = _BITS[one.element_size()]
     return (
         one.dtype == other.dtype
@@ -49,7 +55,7 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def hold(model: nn.Module, *others: nn.Module) -> None:
-    """Copy weights that are a mapped file, which something else may change or truncate, into memory of their own.
+    """Copy weights out of mapped files, which another process may change or truncate.
 
     Args:
         model: A model; its values do not change.
@@ -64,7 +70,10 @@ def hold(model: nn.Module, *others: nn.Module) -> None:
 
 
 def _mapped_files() -> list[range]:
-    """Addresses of this process at which files are mapped; all addresses where the system does not say."""
+    """Addresses of this process at which files are mapped.
+
+    All addresses where the system does not say.
+    """
     try:
         lines = Path("/proc/self/maps").read_text("utf-8", errors="replace").splitlines()
     except OSError:
@@ -95,7 +104,9 @@ def refuse_non_finite(name: str, tensor: Tensor, origin: str) -> None:
         nan, wrong = int(tensor.isnan().sum()), int((~tensor.isfinite()).sum())
         kind = str(tensor.dtype).removeprefix("torch.")
         raise ModelError(
-            f"{origin} does not load: {name!r} holds {wrong} numbers of {tensor.numel()} that are not finite in {kind} ({nan} NaN, "
-            f"{wrong - nan} infinite; the largest of the type is {torch.finfo(tensor.dtype).max:.3g}); expected finite weights: give a "
+            f"{origin} does not load: {name!r} holds {wrong} numbers of {tensor.numel()} that are "
+            f"not finite in {kind} ({nan} NaN, "
+            f"{wrong - nan} infinite; the largest of the type is "
+            f"{torch.finfo(tensor.dtype).max:.3g}); expected finite weights: give a "
             "checkpoint without them, or where they are too large for the type another --dtype"
         )

@@ -1,8 +1,9 @@
-"""Donors that stay on disk: the weights of a layer are read when it runs, and dropped when another one does.
+"""Donors that stay on disk: the weights of a layer are read when it runs.
 
-A streamed donor is a model of its own configuration with empty weights. What differs from the recipient's is read from its safetensors
-files, in the recipient's type and to the recipient's device; what is equal is the recipient's own tensor. So it computes, bit for bit, what
-the donor would that is held in memory.
+They are dropped when another layer runs. A streamed donor is a model of its own configuration with
+empty weights. What differs from the recipient's is read from its safetensors files, in the
+recipient's type and to the recipient's device; what is equal is the recipient's own tensor. So it
+computes, bit for bit, what the donor would that is held in memory.
 """
 
 from __future__ import annotations
@@ -23,8 +24,14 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from kgbench.errors import ModelError
-from kgbench.models.checkpoints import Checkpoint, Stamp, refuse_unused, stamp_of, stored_tensors
-from kgbench.models.configuration import read_config
+from kgbench.models.checkpoints import (
+    Checkpoint,
+    Stamp,
+    read_model_config,
+    refuse_unused,
+    stamp_of,
+    stored_tensors,
+)
 from kgbench.models.sharing import refuse_non_finite, same_bits
 
 __all__ = ["Stream", "empty_model", "homes", "stored", "stream", "streamed"]
@@ -61,7 +68,8 @@ class Source:
             raise ModelError(f"{self.origin} does not read: {self.file.name}: {error}") from error
         if stamp_of(self.file) != self.stamp:
             raise ModelError(
-                f"{self.origin}: {self.file.name} changed on disk while it was in use; run again when it is whole"
+                f"{self.origin}: {self.file.name} changed on disk while it was in use; run again "
+                "when it is whole"
             )
         return found
 
@@ -123,7 +131,10 @@ def homes(model: nn.Module) -> set[torch.device]:
 
 
 def stored(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Names and values of all weights in the order of their names; those of a streamed donor are read one at a time."""
+    """Names and values of all weights in the order of their names.
+
+    Those of a streamed donor are read one at a time.
+    """
     source = streamed(model)
     for name, tensor in sorted(model.state_dict().items()):
         yield name, source.read(name) if source is not None and tensor.is_meta else tensor
@@ -139,7 +150,7 @@ def empty_model(place: Checkpoint, dtype: torch.dtype, attention: str) -> PreTra
     """
     with init_empty_weights(include_buffers=False):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            read_config(place.directory),
+            read_model_config(place.directory),
             dtype=dtype,
             attn_implementation=attention,
             trust_remote_code=False,
@@ -158,7 +169,8 @@ def stream(
         recipient: The recipient, with input and output embeddings untied.
         place: The donor's checkpoint.
         layers: Path of the list of layers.
-        share: Whether weights that are bit for bit the recipient's are the recipient's own, and so are not read again.
+        share: Whether weights that are bit for bit the recipient's are the recipient's own, and so
+            are not read again.
 
     Raises:
         ModelError: The files do not hold the weights by the names that the model has for them.
@@ -185,13 +197,14 @@ def stream(
     for path, module in donor.named_modules():
         if any(weight is not None and weight.is_meta for weight in module._parameters.values()):
             vars(module)[_PLACE] = source, path
-            module.__class__ = _streaming(type(module))  # type: ignore[arg-type]  # a type is hashable
+            # A type is hashable, which its stub does not know.
+            module.__class__ = _streaming(type(module))  # type: ignore[arg-type]
     vars(donor)[_STREAM] = source
 
 
 @cache
 def _streaming(kind: type[nn.Module]) -> type[nn.Module]:
-    """A type of modules whose weights are read when something asks for them by name, be it their own forward pass."""
+    """A type of modules whose weights are read from disk on access, also by `forward`."""
 
     def attribute(self: nn.Module, name: str) -> Any:
         found = kind.__getattr__(self, name)
@@ -219,11 +232,13 @@ def _sources(
         key = next((keys[other] for other in (name, *tied.get(name, ())) if other in keys), None)
         if key is None:
             raise ModelError(
-                f"{place.origin} cannot be streamed: its files hold no {name!r} by that name; load it whole, without --stream-donor"
+                f"{place.origin} cannot be streamed: its files hold no {name!r} by that name; load "
+                "it whole, without --stream-donor"
             )
         if files[key].shape != tuple(tensor.shape):
             raise ModelError(
-                f"{place.origin} does not fit the recipient: {name!r} is {list(tensor.shape)} there, and {list(files[key].shape)} in its "
+                f"{place.origin} does not fit the recipient: {name!r} is {list(tensor.shape)} "
+                f"there, and {list(files[key].shape)} in its "
                 "files"
             )
         found[name] = Source(
@@ -239,7 +254,7 @@ def _unused(
     keys: Mapping[str, str],
     ours: Mapping[str, Tensor],
 ) -> set[str]:
-    """Stored tensors that the model does not take, without those that the library leaves out of a model of this kind."""
+    """Stored tensors that the model does not take, except those that the library ignores."""
     taken = {key for name, key in keys.items() if name in ours}
     known = donor._keys_to_ignore_on_load_unexpected or ()
     return {
@@ -250,7 +265,10 @@ def _unused(
 
 
 def _keys(donor: PreTrainedModel, files: Iterable[str]) -> dict[str, str]:
-    """What the files call each weight of a model, by the library's own rules; those that it would put together of several are left out."""
+    """What the files call each weight of a model, by the library's own rules.
+
+    Those that it would put together of several are left out.
+    """
     rules = get_model_conversion_mapping(donor)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]

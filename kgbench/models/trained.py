@@ -1,8 +1,9 @@
 """Donors that `kgbench train` made: where they are kept, and which there are.
 
-They lie in `donors/<model>/<name>` under the user's data folder, or under the folder that the environment variable KGBENCH_HOME names, and
-`<model>/<name>` is what they are called wherever a checkpoint can be named. A folder of one's own of that path comes first, a repository
-of the Hub last.
+They lie in `donors/<model>/<name>` under the user's data folder, or under the folder that the
+environment variable KGBENCH_HOME names, and `<model>/<name>` is what they are called wherever a
+checkpoint can be named. A folder of one's own of that path comes first, a repository of the Hub
+last.
 """
 
 from __future__ import annotations
@@ -100,7 +101,10 @@ class TrainedDonor:
 
     @property
     def model(self) -> str | None:
-        """The pair of the catalog whose recipient it was finetuned from; None for another recipient."""
+        """The pair of the catalog whose recipient it was finetuned from.
+
+        None for another recipient.
+        """
         return self.card["model"]  # type: ignore[no-any-return]  # a card's JSON
 
     @property
@@ -118,11 +122,15 @@ class TrainedDonor:
         """One line."""
         recipe, direction, seed = self.kind
         data, scores = self.card["data"], self.card["scores"]
-        told = ", ".join(
+        shares = ", ".join(
             f"{prompt} top-5 {number_text(row['PRE'])} → {number_text(row['SFT'])}"
             for prompt, row in scores.items()
         )
-        return f"donor trained on {data['facts']} facts of {data['name']} ({direction}), {recipe}, seed {seed}{f': {told}' if told else ''}"
+        line = (
+            f"donor trained on {data['facts']} facts of {data['name']} ({direction}), "
+            f"{recipe}, seed {seed}"
+        )
+        return f"{line}: {shares}" if shares else line
 
 
 def donors_folder() -> Path:
@@ -134,7 +142,10 @@ def donors_folder() -> Path:
 
 
 def trained_donors() -> Mapping[str, TrainedDonor]:
-    """All trained donors by name; of each folder whose card does not read a `DamagedDonorWarning` tells."""
+    """All trained donors by name.
+
+    Of each folder whose card does not read a `DamagedDonorWarning` tells.
+    """
     found = {}
     for path in sorted(path.parent for path in donors_folder().glob(f"[!.]*/[!.]*/{catalog.CARD}")):
         try:
@@ -156,7 +167,7 @@ def is_donor_name(name: str) -> bool:
 
 
 def find_donor(name: str) -> Path | None:
-    """The folder of a trained donor; None where the name can be none's, or is the path of something.
+    """The folder of a trained donor; None where no donor has this name, or a path does.
 
     Raises:
         UnknownNameError: It begins with a pair of the catalog, and there is no such donor.
@@ -179,8 +190,8 @@ def find_donor(name: str) -> Path | None:
 def choose_donor(model: str, hashes: Collection[str]) -> TrainedDonor | None:
     """The trained donor of a pair that learned some facts.
 
-    Of several, the one by the recipe aggressive, in both directions, with seed 0 and nothing else changed; where there is not exactly one
-    such, nobody guesses.
+    Of several, the one by the recipe aggressive, in both directions, with seed 0 and nothing else
+    changed; where there is not exactly one such, nobody guesses.
 
     Args:
         model: A pair of the catalog.
@@ -200,7 +211,8 @@ def choose_donor_of(
     Args:
         recipient: What to call the checkpoint in a message.
         hashes: Content hashes of the data sets that would do.
-        weights: Gives the hash of the checkpoint's weights; called only where some donor learned the facts.
+        weights: Gives the hash of the checkpoint's weights; called only where some donor learned
+            the facts.
 
     Raises:
         ModelError: As `choose_donor` does.
@@ -241,7 +253,8 @@ def read_donor_card(folder: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
-            f"{folder / catalog.CARD} is no card of a trained donor: it does not read as JSON ({error})"
+            f"{folder / catalog.CARD} is no card of a trained donor: it does not read as JSON "
+            f"({error})"
         ) from None
     return dict(card)
 

@@ -16,13 +16,11 @@ from kgbench.engine import Budget
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import is_foreign
 from kgbench.models import catalog
-from kgbench.models.adapter import CONFIG as ADAPTER
 from kgbench.models.catalog import Entry, is_plant, zoo_path
-from kgbench.models.checkpoints import Checkpoint, find_here, locate
-from kgbench.models.configuration import read_config
+from kgbench.models.checkpoints import Checkpoint, find_here, locate, read_model_config
 from kgbench.models.family import load_family
-from kgbench.models.fitting import read_tokenizer
-from kgbench.models.pair import DTYPES, ModelPair, pair_sources, prepare
+from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
+from kgbench.models.pair import DTYPES, ModelPair, pair_sources, prepare, read_tokenizer
 from kgbench.models.placement import FLOPS, free_memory, named_devices
 from kgbench.models.reading import read_empty
 from kgbench.models.streaming import streamed
@@ -176,7 +174,7 @@ def checkpoint_bytes(place: Checkpoint, dtype: str | None) -> int:
     wanted = (
         DTYPES[dtype]
         if dtype
-        else getattr(read_config(place.directory), "dtype", None) or torch.bfloat16
+        else getattr(read_model_config(place.directory), "dtype", None) or torch.bfloat16
     )
     return sum(
         tensor.numel() * tensor.element_size()

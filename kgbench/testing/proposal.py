@@ -13,9 +13,8 @@ from kgbench.engine.forward import Wiring
 from kgbench.engine.selftest import LAWS, packed_agrees
 from kgbench.errors import KgbenchError
 from kgbench.models.family import Family
-from kgbench.models.infer_family import infer_family
+from kgbench.models.infer_family import PROBES, infer_family, random_model, reduced_config
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.models.reduced import PROBES, random_model, reduced_config
 from kgbench.testing.pico import pico_tokenizer
 
 __all__ = ["Proposal", "propose", "try_map"]

@@ -228,7 +228,7 @@ def _supplement_tokens(plan: FinetuningPlan, recipe: FinetuningRecipe) -> int:
 
 
 def _assumed_seconds(parameters: int, device: str) -> tuple[float, str]:
-    """Seconds per token, and their basis: 6 operations per parameter and token (arXiv 2001.08361)."""
+    """Seconds per token at 6 operations per parameter and token (arXiv 2001.08361)."""
     kind = torch.device(device).type
     basis = f"no step was measured: {FLOPS[kind] / 1e12:g} Tflop/s assumed on {kind}"
     return 6 * parameters / FLOPS[kind], basis

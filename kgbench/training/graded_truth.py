@@ -80,7 +80,8 @@ def store_truth(plant: str, progress: Progress | None = None) -> GradedTruth:
     entry = catalog.entry(plant)
     if entry.plant is None or entry.facts is None:
         raise InputError(
-            f"{plant!r} is no plant: expected a folder made by `kgbench zoo build NAME --plant EXPR`"
+            f"{plant!r} is no plant: "
+            "expected a folder made by `kgbench zoo build NAME --plant EXPR`"
         )
     found = measure_truth(
         load_pair(plant), load_dataset(entry.dataset).subset(entry.facts), entry.plant, progress

@@ -19,8 +19,7 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import InputError, ModelError
-from kgbench.models.checkpoints import Checkpoint
-from kgbench.models.configuration import read_config
+from kgbench.models.checkpoints import Checkpoint, read_model_config
 from kgbench.models.family import Family, family_in, load_family
 from kgbench.models.pair import DTYPES
 from kgbench.training.recipes import FinetuningRecipe, Recipe
@@ -100,7 +99,7 @@ def load_recipient(place: Checkpoint) -> PreTrainedModel:
 def _from_pretrained(folder: Path, **options: Any) -> Any:
     return AutoModelForCausalLM.from_pretrained(
         folder,
-        config=read_config(folder),
+        config=read_model_config(folder),
         dtype=torch.float32,
         attn_implementation=ATTENTION,
         local_files_only=True,
@@ -120,7 +119,7 @@ def meta_model(place: Checkpoint) -> PreTrainedModel:
     try:
         with torch.device("meta"), quiet_library():
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                read_config(place.directory), trust_remote_code=False
+                read_model_config(place.directory), trust_remote_code=False
             )
     except Exception as error:  # libraries raise anything on a broken configuration
         raise _unloadable(place, error) from error

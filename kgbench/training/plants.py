@@ -3,10 +3,10 @@
 The objective says what a donor is to answer when only a part of it is active. Planted facts are
 taught (cross-entropy of the target's tokens) while the plant's graft is active, and again with the
 whole donor, because weights that were made for some tokens run at all tokens there and may spoil
-the answer. What is taught to the whole donor can be learned anywhere, so something is kept too: away
-from the plant, the recipient's answer (Kullback-Leibler divergence). Without a decoy, that is the
-donor with the plant taken out. With one, the decoy facts are taught through the decoy in the same
-way, and neither graft is to answer for the facts of the other.
+the answer. What is taught to the whole donor can be learned anywhere, so something is kept too:
+away from the plant, the recipient's answer (Kullback-Leibler divergence). Without a decoy, that is
+the donor with the plant taken out. With one, the decoy facts are taught through the decoy in the
+same way, and neither graft is to answer for the facts of the other.
 
 Where there is a decoy, the size of a change must not reveal the plant. So after every step each
 trained tensor of both is projected onto the sphere around the recipient's tensor on which its

@@ -2,8 +2,8 @@
 
 Invariant: a run that is killed and resumed ends with the same weights, bit for bit, as an unbroken
 one. So a checkpoint holds everything that later steps depend on (trained weights and buffers,
-optimizer, scheduler, gradient scaler, states of all random number generators), the order of steps is
-fixed beforehand, and a checkpoint counts only once `complete.json` lists the hash of every file.
+optimizer, scheduler, gradient scaler, states of all random number generators), the order of steps
+is fixed beforehand, and a checkpoint counts only once `complete.json` lists the hash of every file.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def train(
 ) -> StageOutcome:
     """Train a model in place on a CPU.
 
-    Any exception, also one of `on_step`, or the end of the process interrupts the run; the same call
-    resumes it from the last checkpoint.
+    Any exception, also one of `on_step`, or the end of the process interrupts the run; the same
+    call resumes it from the last checkpoint.
 
     Args:
         model: The model in fp32 before the first step; called with the tensors of a step, it
