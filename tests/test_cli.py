@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from socketserver import BaseRequestHandler, TCPServer
 
+import click
 import fake_runs
 import pytest
 from interrupts import hears_interrupts
@@ -21,9 +23,11 @@ from interrupts import hears_interrupts
 from kgbench.cli import command, main
 from kgbench.cli.doctor import EXTRAS
 from kgbench.cli.jobs import models_of
+from kgbench.cli.options import settings_of, spec_of
 from kgbench.data import load_dataset
 from kgbench.models.catalog import plants
 from kgbench.records import RecordStore
+from kgbench.runner import Settings, Spec
 
 ROOT = Path(__file__).parent.parent
 PRE, SFT = (
@@ -865,3 +869,41 @@ def test_zoo_hints_at_nothing_that_it_does_not_have(run, tmp_path: Path, monkeyp
     for name, meant in (("tiny-gema", "tiny-gemma"), ("gemma-2b", "google/gemma")):
         told = refused(run("zoo", "build", name, "--plant", "LT:ffn"))
         assert meant in told and "--recipient" not in told and "--donor" not in told
+
+
+@pytest.mark.parametrize("name", ["eval", "answers", "specificity", "tokens", "audit"])
+def test_commands_that_run_models_take_the_same_options(name: str) -> None:
+    """Every field of the settings, and each field of the pair, is an option with the same help."""
+    context = click.Context(command)
+    options = {
+        option.name: option
+        for option in command.get_command(context, name).params  # type: ignore[union-attr]
+        if isinstance(option, click.Option)
+    }
+    usual = {
+        option.name: option
+        for option in command.get_command(context, "eval").params  # type: ignore[union-attr]
+        if isinstance(option, click.Option)
+    }
+    fields = {field.name for field in dataclasses.fields(Settings)} - {"output_dir"}
+    fields |= {"recipient", "donor", "revision", "chat_template", "dataset", "dtype"}
+    assert fields <= set(options)
+    for field in fields:
+        assert (options[field].help, options[field].opts, options[field].metavar) == (
+            usual[field].help,
+            usual[field].opts,
+            usual[field].metavar,
+        )
+
+
+def test_options_are_read_as_fields() -> None:
+    """What an option is given becomes the field of its name; the others keep their defaults."""
+    context = click.Context(command)
+    evaluate = command.get_command(context, "eval")
+    assert evaluate is not None
+    given = ["--model", "tiny-gemma", "--graft", "FE,LT", "--attention", "eager", "--seed", "3"]
+    with evaluate.make_context("eval", given) as made:
+        options = made.params
+    spec = spec_of(options, localizer="random", model="tiny-gemma")
+    assert spec == Spec(localizer="random", model="tiny-gemma", grafts=("FE", "LT"), seed=3)
+    assert settings_of(options) == Settings(attention="eager")

@@ -9,34 +9,32 @@ from typing import Any
 
 import click
 
-from kgbench.cli.jobs import check_asked, evaluation_prompts, pair_and_facts, sample_size
+from kgbench.cli.options import (
+    COMPUTING,
+    FACTS,
+    PAIR,
+    check_pair,
+    run_options,
+    sample_size,
+    settings_of,
+    spec_of,
+)
 from kgbench.cli.output import echo_json, progress, write_file
-from kgbench.cli.values import donors_of, grafts_of, listed
+from kgbench.cli.values import grafts_of
 from kgbench.errors import OutputError
 
 
 @click.command()
-@pair_and_facts
-@evaluation_prompts
-@click.option(
-    "--graft",
-    multiple=True,
-    metavar="GRAFT",
-    help="Beside PRE and SFT; several with commas.  [default: FE, LT, FE+LT]",
+@run_options(
+    *PAIR,
+    *FACTS,
+    "grafts",
+    "seed",
+    *COMPUTING,
+    grafts={"help": "With PRE and SFT; several with commas.  [default: FE, LT, FE+LT]"},
+    seed={"help": "Random seed for sampling facts."},
 )
-@sample_size(100, least=1, about="How many facts.")
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Of the choice of facts.",
-)
-@click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
-@click.option(
-    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps."
-)
+@sample_size(100, least=1, help="Number of facts.")
 @click.option(
     "--csv",
     "csv_file",
@@ -66,30 +64,22 @@ def command(**options: Any) -> None:
         figures_of,
         score_answers,
     )
-    from kgbench.cli.jobs import imports_of, trained_lines
+    from kgbench.cli.jobs import trained_lines
     from kgbench.report import to_text
-    from kgbench.runner import Settings, Spec
 
-    check_asked(options)
+    check_pair(options)
     target: Path | None = options["csv_file"]
     if target is not None and not target.parent.is_dir():
         raise OutputError(
             f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}"
         )
-    same = {name: options[name] for name in ("model", "recipient", "dataset", "dtype", "seed")}
     grafts = grafts_of(options["graft"]) or ("FE", "LT", "FE+LT")
-    spec = Spec(
-        **same,
-        donors=donors_of(options["donor"]),
-        imports=imports_of(options),
-        prompts=listed(options["prompt"]),
-        grafts=grafts,
-    )
+    spec = spec_of(options, grafts=grafts)
     with (
         redirect_stdout(sys.stderr if options["as_json"] else sys.stdout),
         progress(shown=not options["quiet"]) as report,
     ):
-        run = score_answers(spec, Settings(device=options["device"]), options["facts"], report)
+        run = score_answers(spec, settings_of(options), options["facts"], report)
     prompts = figures_of(run.answers, len(run.candidates))
     if target is not None:
         write_file(target, answers_csv(run).encode())

@@ -5,22 +5,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from kgbench.cli.eval import RESULTS
-from kgbench.cli.jobs import check_asked, pair_and_facts
+from kgbench.cli.options import (
+    COMPUTING,
+    FACTS,
+    PAIR,
+    check_pair,
+    run_options,
+    settings_of,
+    spec_of,
+)
 from kgbench.cli.output import echo_json, echo_table, progress, terminal_text
-from kgbench.cli.values import arguments_of, completer, donors_of, grafts_of, listed, pairs
+from kgbench.cli.values import listed, pairs
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
     from kgbench.audit import Part
     from kgbench.audit.run import Plan
-    from kgbench.runner import Settings, Spec
+    from kgbench.runner import Spec
 
 ASKED = ("metric", "correlation", "difference")
 """What an audit is asked."""
@@ -31,44 +37,38 @@ FOR_RUNS = ("runs", *ASKED, "output_dir", "variance", "as_json", "quiet")
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-@pair_and_facts
-@click.option(
-    "--localizer",
-    multiple=True,
-    default=["dynamic_graft"],
-    show_default=True,
-    metavar="NAME|FILE.py:CLASS",
-    help="Method; of several with commas the differences are audited too.",
-    shell_complete=completer("localizers"),
-)
-@click.option(
-    "--localizer-arg",
-    multiple=True,
-    metavar="[NAME.]KEY=VALUE",
-    help="Argument of all localizers, or of the one named.",
-)
-@click.option(
-    "--prompt",
-    multiple=True,
-    metavar="NAME",
-    help="Wordings; several with commas.  [default: every prompt that asks for the same]",
-    shell_complete=completer("prompts"),
-)
-@click.option(
-    "--graft",
-    multiple=True,
-    metavar="GRAFT",
-    help="With its complement; several with commas.  [default: FE, LT, FE+LT]",
+@run_options(
+    "localizer",
+    "localizer_args",
+    *PAIR,
+    *FACTS,
+    "grafts",
+    "limit",
+    "metric",
+    *COMPUTING,
+    "output_dir",
+    localizer={
+        "multiple": True,
+        "default": ["dynamic_graft"],
+        "help": "Localizer; with several, separated by commas, their differences are audited too.",
+    },
+    localizer_args={
+        "metavar": "[NAME.]KEY=VALUE",
+        "help": "Argument of all localizers, or of the one named.",
+    },
+    prompts={
+        "help": "Wordings; several with commas.  [default: every prompt that asks for the same]"
+    },
+    grafts={"help": "With its complement; several with commas.  [default: FE, LT, FE+LT]"},
+    limit={"type": click.IntRange(min=2)},
+    metric={"help": "Metric of the recoveries."},
+    output_dir={"help": "Where records are."},
 )
 @click.option(
     "--seeds",
     type=click.IntRange(min=1),
     metavar="N",
     help="How many.  [default: 3 where a method draws or ranks, else 1]",
-)
-@click.option("--limit", type=click.IntRange(min=2), metavar="N", help="Only the first N facts.")
-@click.option(
-    "--metric", default="top5", show_default=True, metavar="NAME", help="What recovery is on."
 )
 @click.option(
     "--correlation",
@@ -85,18 +85,6 @@ FOR_RUNS = ("runs", *ASKED, "output_dir", "variance", "as_json", "quiet")
     show_default=True,
     metavar="D",
     help="To count facts for.",
-)
-@click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
-@click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Prompts per forward.")
-@click.option(
-    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps."
-)
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=RESULTS,
-    show_default=True,
-    help="Of records.",
 )
 @click.option(
     "--variance", is_flag=True, help="Print values by wording, variance components and notes too."
@@ -166,40 +154,21 @@ def _plans(options: Mapping[str, Any]) -> list[Plan]:
     Raises:
         InputError: Something is wrong with the options.
     """
-    check_asked(options)
+    check_pair(options)
     localizers = listed(options["localizer"])
     if not localizers:
         raise InputError("--localizer: expected a name, see `kgbench ls localizers`")
     from kgbench.audit.run import planned
 
-    return [planned(_spec(options, name, localizers), options["seeds"]) for name in localizers]
+    return [planned(_spec(options, name), options["seeds"]) for name in localizers]
 
 
-def _spec(options: Mapping[str, Any], localizer: str, localizers: Sequence[str]) -> Spec:
-    from kgbench.cli.jobs import imports_of
-    from kgbench.runner import Spec
-
-    asked = listed(options["prompt"])
-    return Spec(
-        **{
-            name: options[name]
-            for name in ("model", "recipient", "dataset", "limit", "dtype", "metric")
-        },
-        localizer=localizer,
-        localizer_args=arguments_of(localizer, localizers, options["localizer_arg"]),
-        donors=donors_of(options["donor"]),
-        imports=imports_of(options),
-        prompts=tuple(dict.fromkeys((*asked, *pairs("--template", options["template"]))))
-        if asked
-        else (),
-        grafts=grafts_of(options["graft"]),
-    )
-
-
-def _settings(options: Mapping[str, Any]) -> Settings:
-    from kgbench.runner import Settings
-
-    return Settings(**{name: options[name] for name in ("batch_size", "device", "output_dir")})
+def _spec(options: Mapping[str, Any], localizer: str) -> Spec:
+    """The specification of one localizer; own templates are wordings too."""
+    prompts = listed(options["prompt"])
+    if prompts:
+        prompts = tuple(dict.fromkeys((*prompts, *pairs("--template", options["template"]))))
+    return spec_of(options, localizer=localizer, prompts=prompts)
 
 
 def _computed(options: Mapping[str, Any]) -> list[Part]:
@@ -209,7 +178,7 @@ def _computed(options: Mapping[str, Any]) -> list[Part]:
     for plan in plans if not options["quiet"] else ():
         click.echo(terminal_text(f"{_size(plan)}: {plan.why}"), err=True)
     with progress(shown=not options["quiet"]) as report:
-        return run(plans, _settings(options), report)
+        return run(plans, settings_of(options), report)
 
 
 def _size(plan: Plan) -> str:
@@ -223,7 +192,7 @@ def _forecast(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
     from kgbench.runner import Pairs
     from kgbench.runner.forecast import size
 
-    found = forecast(plan, _settings(options), Pairs())
+    found = forecast(plan, settings_of(options), Pairs())
     most = max(found, key=lambda one: one.weights_bytes + one.logits_bytes + one.activations_bytes)
     download = max(one.download_bytes for one in found)
     answer: dict[str, Any] = {

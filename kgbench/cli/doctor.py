@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from kgbench import __version__
-from kgbench.cli.eval import RESULTS
+from kgbench.cli.options import RESULTS
 from kgbench.cli.output import echo_json, echo_table
 
 PACKAGES = (

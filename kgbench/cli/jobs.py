@@ -10,44 +10,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from kgbench.cli.options import FILE_OPTIONS, settings_of, spec_of
 from kgbench.cli.output import echo_json, echo_table, progress, write_file
-from kgbench.cli.values import Renamed, arguments_of, completer, donors_of, grafts_of, listed, pairs
+from kgbench.cli.values import donors_of, grafts_of, listed, pairs
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Record
 from kgbench.sites import BASELINES, parse_graft
 
 if TYPE_CHECKING:
-    from kgbench.data import ImportOptions
-    from kgbench.runner import Pairs, Run, Settings, Spec
+    from kgbench.runner import Pairs, Run, Spec
 
-__all__ = ["check_asked", "evaluation_prompts", "pair_and_facts", "sample_size"]
+__all__ = ["models_of", "run_all", "trained_lines", "write_pictures"]
 
 Options = Mapping[str, Any]
 Specs: TypeAlias = "Mapping[str, Sequence[Spec]]"
 """The jobs of each localizer, over the same pairs in the same order."""
 Done: TypeAlias = "tuple[Run, Sequence[Path]]"
 """A run and its pictures."""
-
-FILE_OPTIONS = ("subject", "object", "column", "template")
-"""Options about a user's own file of facts."""
-
-SAME_NAME = (
-    "model",
-    "recipient",
-    "revision",
-    "chat_template",
-    "dataset",
-    "suite",
-    "layers",
-    "limit",
-    "dtype",
-    "seed",
-    "metric",
-)
-"""Options that are fields of the specification as they stand; one that is not given has the specification's default."""
-
-SETTINGS = ("batch_size", "device", "device_map", "executor", "output_dir", "stream_donors")
-"""Options that are fields of the settings as they stand."""
 
 
 def run_all(options: Options) -> int:
@@ -169,7 +148,8 @@ def _check(options: Options) -> bool:
 
 def _specs(options: Options, localizer: str, planted: bool) -> list[Spec]:
     """The jobs of one localizer, one per pair or plant."""
-    return [_spec({**options, "model": model}, localizer) for model in models_of(options, planted)]
+    models = models_of(options, planted)
+    return [spec_of(options, localizer=localizer, model=model) for model in models]
 
 
 def models_of(options: Options, planted: bool = False) -> tuple[str | None, ...]:
@@ -187,48 +167,11 @@ def models_of(options: Options, planted: bool = False) -> tuple[str | None, ...]
     return tuple(dict.fromkeys(name for names in found for name in names)) or (None,)
 
 
-def _spec(options: Options, localizer: str) -> Spec:
-    from kgbench.runner import Spec
-
-    given = {name: options[name] for name in SAME_NAME if options[name] is not None}
-    return Spec(
-        localizer=localizer,
-        localizer_args=arguments_of(
-            localizer, listed(options["localizer"]), options["localizer_arg"]
-        ),
-        donors=donors_of(options["donor"]),
-        imports=imports_of(options),
-        prompts=listed(options["prompt"]),
-        grafts=grafts_of(options["graft"]),
-        **given,
-    )
-
-
-def imports_of(options: Options) -> ImportOptions | None:
-    """What to make of the columns of a user's own file; None where the options say nothing of it."""
-    from kgbench.data import ImportOptions
-
-    if not any(options[name] for name in FILE_OPTIONS):
-        return None
-    return ImportOptions(
-        subject=options["subject"],
-        object=options["object"],
-        columns=pairs("--column", options["column"]),
-        templates=pairs("--template", options["template"]),
-    )
-
-
-def _settings(options: Options) -> Settings:
-    from kgbench.runner import Settings
-
-    return Settings(**{name: options[name] for name in SETTINGS})
-
-
 def _run(spec: Spec, options: Options, loaded: Pairs) -> Done:
     from kgbench.runner import run_job
 
     with progress(shown=not options["quiet"]) as report:
-        run = run_job(spec, _settings(options), report, loaded)
+        run = run_job(spec, settings_of(options), report, loaded)
         return run, write_pictures(run.record, run.path)
 
 
@@ -315,7 +258,7 @@ def _plants_json(runs: Sequence[Run]) -> dict[str, Any]:
 def _estimate(spec: Spec, options: Options, loaded: Pairs) -> dict[str, Any]:
     from kgbench.runner import dry_run
 
-    estimate = dry_run(spec, _settings(options), loaded)
+    estimate = dry_run(spec, settings_of(options), loaded)
     if not (options["as_json"] and options["quiet"]):
         named = spec.localizer if spec.model is None else f"{spec.localizer} on {spec.model}"
         echo_table(["what", named], estimate.rows())
@@ -356,107 +299,3 @@ def _missing(record: Record, paths: list[Path], draw: Draw) -> list[Path]:
         for path in paths:
             write_file(path, contents[path.suffix])
     return paths
-
-
-Command = Callable[..., Any]
-
-OPTIONS = (
-    click.option(
-        "--model",
-        metavar="NAME",
-        help="Model pair by name, see `kgbench ls models`.",
-        shell_complete=completer("models"),
-    ),
-    click.option(
-        "--recipient",
-        metavar="PATH|ID",
-        help="Checkpoint before finetuning, without or in place of --model's.",
-    ),
-    click.option(
-        "--donor",
-        multiple=True,
-        metavar="[NAME=]PATH|ID",
-        help="Finetuned checkpoint, by default named sft; may be repeated.",
-    ),
-    click.option(
-        "--dataset",
-        metavar="NAME|FILE",
-        help="Facts.  [default: the pair's own]",
-        shell_complete=completer("datasets"),
-    ),
-    click.option("--subject", metavar="COLUMN", help="Your file: what a fact is about."),
-    click.option("--object", metavar="COLUMN", help="Your file: what is asked for."),
-    click.option(
-        "--column",
-        multiple=True,
-        metavar="FIELD=COLUMN",
-        help="Your file: column that holds a field.",
-    ),
-    click.option(
-        "--template",
-        multiple=True,
-        metavar="NAME=TEXT",
-        help="Evaluation template of your own, with --dataset.",
-    ),
-)
-
-evaluation_prompts = click.option(
-    "--prompt",
-    multiple=True,
-    metavar="NAME",
-    help="Evaluation prompts; several with commas.  [default: headline, qa or the file's own]",
-    shell_complete=completer("prompts"),
-)
-
-
-def sample_size(
-    default: int, least: int = 1, about: str = "How many facts."
-) -> Callable[[Command], Command]:
-    """The option that says how many facts are asked about."""
-    return click.option(
-        "--limit",
-        "--facts",
-        "facts",
-        cls=Renamed,
-        type=click.IntRange(min=least),
-        default=default,
-        show_default=True,
-        metavar="N",
-        help=about,
-    )
-
-
-def pair_and_facts(command: Command) -> Command:
-    """Give a command the options that say which pair and which facts."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
-
-
-def check_asked(options: Mapping[str, Any]) -> None:
-    """Refuse options that name no pair, or say how to read facts that they do not name, before anything heavy is loaded.
-
-    Raises:
-        InputError: Something is wrong with the options.
-    """
-    from kgbench.runner.spec import Spec
-    from kgbench.runner.workload import check_different
-
-    if options["model"] is None and options["recipient"] is None:
-        raise InputError(
-            "which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor PATH"
-        )
-    for name in FILE_OPTIONS:
-        if options[name] and options["dataset"] is None:
-            raise InputError(
-                f"--{name} says how to read facts: add --dataset NAME or --dataset FILE"
-            )
-    check_different(
-        Spec(
-            model=options["model"],
-            recipient=options["recipient"],
-            donors=donors_of(options["donor"]),
-        )
-    )
-    for name in ("column", "template"):
-        pairs(f"--{name}", options[name])

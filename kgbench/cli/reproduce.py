@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.eval import RESULTS
+from kgbench.cli.options import RESULTS
 from kgbench.cli.output import echo_json, echo_table, progress
 from kgbench.cli.rerun import rerun
 from kgbench.cli.runs import again_options
@@ -319,9 +319,9 @@ OF_RUNS = (
         "column",
         "template",
     ),
-    *("batch_size", "tolerance"),
+    *("batch_size", "device_map", "stream_donors", "tolerance"),
 )
-"""Options that only one of the two kinds takes; --executor and --device have defaults."""
+"""Options that only one of the two kinds takes and that have no default value."""
 OF_STUDY = ("only", "runs")
 """Options of the study alone; of the others it takes --report, --seeds and --dry-run."""
 
@@ -425,7 +425,7 @@ for option in command.params:
     # They go with `kgbench reproduce RUN`, the older name of `kgbench rerun RUN`.
     if option.name == "model":
         option.help = "The pair.  [default: tiny-gemma]"
-    option.hidden = option.name in OF_RUNS  # type: ignore[attr-defined]  # arguments of this command are none of them
+    option.hidden = option.name in (*OF_RUNS, "attention")  # type: ignore[attr-defined]  # arguments of this command are none of them
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:

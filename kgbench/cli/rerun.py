@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from kgbench.cli.options import settings_of
 from kgbench.cli.output import echo_json, progress
-from kgbench.cli.runs import again_options, find_run, output_dir, places_of, settings_of
+from kgbench.cli.runs import again_options, find_run, output_dir, places_of
 
 
 @click.command(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.eval import RESULTS
+from kgbench.cli.options import RESULTS
 from kgbench.cli.output import echo_json, echo_table, write_file
 from kgbench.cli.runs import find_run
 from kgbench.errors import InputError

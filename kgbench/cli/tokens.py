@@ -10,24 +10,34 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.jobs import check_asked, evaluation_prompts, pair_and_facts, sample_size
+from kgbench.cli.options import (
+    COMPUTING,
+    FACTS,
+    PAIR,
+    check_pair,
+    run_options,
+    sample_size,
+    settings_of,
+    spec_of,
+)
 from kgbench.cli.output import echo_json
-from kgbench.cli.values import donors_of, grafts_of, listed
+from kgbench.cli.values import grafts_of
 
 if TYPE_CHECKING:
     from kgbench.runner.tokens import Answered, Likely
 
 
 @click.command()
-@pair_and_facts
-@evaluation_prompts
-@click.option(
-    "--graft",
-    multiple=True,
-    metavar="GRAFT",
-    help="Beside PRE and SFT; several with commas.  [default: FE, LT, FE+LT]",
+@run_options(
+    *PAIR,
+    *FACTS,
+    "grafts",
+    "seed",
+    *COMPUTING,
+    grafts={"help": "With PRE and SFT; several with commas.  [default: FE, LT, FE+LT]"},
+    seed={"help": "Random seed for sampling facts."},
 )
-@sample_size(3, least=1, about="How many facts.")
+@sample_size(3, least=1, help="Number of facts.")
 @click.option(
     "--top",
     type=click.IntRange(min=1),
@@ -35,18 +45,6 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="K",
     help="How many tokens.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Of the choice of facts.",
-)
-@click.option("--dtype", metavar="DTYPE", help="float32, float64, bfloat16, float16.")
-@click.option(
-    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1, mps."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(**options: Any) -> None:
@@ -59,24 +57,13 @@ def command(**options: Any) -> None:
     \b
     kgbench tokens --model tiny-gemma --graft FE,LT --prompt headline
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.cli.jobs import imports_of
-    from kgbench.runner import Settings, Spec
     from kgbench.runner.tokens import likeliest
 
-    check_asked(options)
-    same = {name: options[name] for name in ("model", "recipient", "dataset", "dtype", "seed")}
+    check_pair(options)
     grafts = grafts_of(options["graft"]) or ("FE", "LT", "FE+LT")
-    spec = Spec(
-        **same,
-        donors=donors_of(options["donor"]),
-        imports=imports_of(options),
-        prompts=listed(options["prompt"]),
-        grafts=grafts,
-    )
+    spec = spec_of(options, grafts=grafts)
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
-        found = likeliest(
-            spec, Settings(device=options["device"]), options["facts"], options["top"]
-        )
+        found = likeliest(spec, settings_of(options), options["facts"], options["top"])
     if options["as_json"]:
         echo_json([one.to_json() for one in found])
         return

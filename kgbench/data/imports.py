@@ -48,16 +48,27 @@ _HEADER_KEYS = ("kgbench", "name", "subject", "object", "columns", "templates", 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What a file's columns mean; overrules the file's header."""
+    """Meaning of the columns of a user's file; overrules the file's header.
 
-    subject: str | None = None
-    """Field that a fact is about, or its column; by default first_actor, else subject."""
-    object: str | None = None
-    """Field that is asked for, or its column; by default second_actor, else object."""
-    columns: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """From the name of a field to the column that holds it, where they differ."""
-    templates: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Evaluation templates by name, in the syntax of `kgbench.data.templates`."""
+    The docstrings are the help of the options (`kgbench.cli.options`).
+    """
+
+    subject: str | None = field(default=None, metadata={"metavar": "COLUMN"})
+    """Your file: what a fact is about.  [default: first_actor, else subject]"""
+    object: str | None = field(default=None, metadata={"metavar": "COLUMN"})
+    """Your file: what is asked for.  [default: second_actor, else object]"""
+    columns: Mapping[str, str] = field(
+        default_factory=dict,
+        hash=False,
+        metadata={"flag": "--column", "metavar": "FIELD=COLUMN"},
+    )
+    """Your file: column that holds a field, where the names differ."""
+    templates: Mapping[str, str] = field(
+        default_factory=dict,
+        hash=False,
+        metadata={"flag": "--template", "metavar": "NAME=TEXT"},
+    )
+    """Evaluation template of your own, to be named in --prompt."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """From a specification to a record.
 
-What reads a specification needs no torch; what runs it loads on first use, so that a mistake is told at once.
+Everything but the specification itself is loaded on first use, so that mistakes are reported at once.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.workload import Workload, check, load_prompts, suites
 
 if TYPE_CHECKING:
     from kgbench.runner.forecast import Forecast, dry_run
     from kgbench.runner.pairs import Pairs
     from kgbench.runner.run import Run, evaluate, run_job
+    from kgbench.runner.workload import Workload, check, load_prompts, suites
 
 __all__ = [
     "Forecast",
@@ -31,17 +31,21 @@ __all__ = [
     "suites",
 ]
 
-_HEAVY = {
+_MODULES = {
     "Forecast": "forecast",
     "dry_run": "forecast",
     "Pairs": "pairs",
     "Run": "run",
     "evaluate": "run",
     "run_job": "run",
+    "Workload": "workload",
+    "check": "workload",
+    "load_prompts": "workload",
+    "suites": "workload",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HEAVY:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HEAVY[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

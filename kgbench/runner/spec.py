@@ -1,4 +1,8 @@
-"""What is to be evaluated, apart from how."""
+"""Specification of a run: what is evaluated, apart from how.
+
+A field's docstring is the help of its option; its metadata holds what else the option needs
+(`kgbench.cli.options`).
+"""
 
 from __future__ import annotations
 
@@ -8,49 +12,81 @@ from pathlib import Path
 
 from kgbench.data import ImportOptions
 
-__all__ = ["Settings", "Spec"]
+__all__ = ["RESULTS", "Settings", "Spec"]
+
+RESULTS = Path("kgbench-results")
+"""Default folder of records, in the working directory."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What is evaluated; together with the weights and the facts it makes the identity of the record."""
+    """What is evaluated; with the hashes of weights and facts it is the identity of a record."""
 
-    localizer: str = "dynamic_graft"
-    """A registered name, or `path/to/file.py:Class`."""
-    model: str | None = None
-    """A pair of the catalog; otherwise `recipient` and `donors` are given."""
-    recipient: str | None = None
-    donors: Mapping[str, str] = field(default_factory=dict)
-    revision: str | None = None
-    chat_template: bool = False
-    dataset: str | None = None
-    """A shipped data set or a file; by default the pair's own."""
+    localizer: str = field(
+        default="dynamic_graft",
+        metadata={"metavar": "NAME|FILE.py:CLASS", "names": "localizers"},
+    )
+    """Localizer, by name or as a class of a file."""
+    model: str | None = field(default=None, metadata={"metavar": "NAME", "names": "models"})
+    """Model pair by name, see `kgbench ls models`."""
+    recipient: str | None = field(default=None, metadata={"metavar": "PATH|ID"})
+    """Checkpoint before finetuning, without or in place of --model's."""
+    donors: Mapping[str, str] = field(
+        default_factory=dict, metadata={"flag": "--donor", "metavar": "[NAME=]PATH|ID"}
+    )
+    """Finetuned checkpoint, by default named sft; may be repeated."""
+    revision: str | None = field(default=None, metadata={"metavar": "REV"})
+    """Branch, tag or commit of Hub checkpoints."""
+    chat_template: bool = field(
+        default=False, metadata={"flag": "--chat-template/--no-chat-template"}
+    )
+    """Put prompts into the tokenizer's chat template.  [default: off]"""
+    dataset: str | None = field(
+        default=None, metadata={"metavar": "NAME|FILE", "names": "datasets"}
+    )
+    """Facts: a shipped data set, or your own .jsonl or .csv.  [default: the pair's own]"""
     imports: ImportOptions | None = None
-    prompts: tuple[str, ...] = ()
-    """By default the suite's, or the data set's own templates."""
-    localizer_args: Mapping[str, str] = field(default_factory=dict)
-    grafts: tuple[str, ...] = ()
-    """By default the suite's."""
-    suite: str = "pathways"
-    layers: str | None = None
-    """Put on every term of a graft that names none."""
-    limit: int | None = None
-    dtype: str | None = None
-    seed: int = 0
-    metric: str = "top5"
+    prompts: tuple[str, ...] = field(
+        default=(), metadata={"flag": "--prompt", "metavar": "NAME", "names": "prompts"}
+    )
+    """Evaluation prompts; several with commas.  [default: the suite's, or the file's own]"""
+    localizer_args: Mapping[str, str] = field(
+        default_factory=dict, metadata={"flag": "--localizer-arg", "metavar": "KEY=VALUE"}
+    )
+    """Argument of the localizer; may be repeated."""
+    grafts: tuple[str, ...] = field(default=(), metadata={"flag": "--graft", "metavar": "GRAFT"})
+    """Graft expression, such as "FE+LT" or "LT:o+ffn@second_half"; several with commas."""
+    suite: str = field(
+        default="pathways", metadata={"metavar": "NAME", "names": "suites", "asked": True}
+    )
+    """Named set of configurations.  [default: pathways]"""
+    layers: str | None = field(default=None, metadata={"metavar": "LAYERS"})
+    """Layers for all grafts that name none, such as second_half or 8-17."""
+    limit: int | None = field(default=None, metadata={"metavar": "N"})
+    """Only the first N facts."""
+    dtype: str | None = field(default=None, metadata={"metavar": "DTYPE"})
+    """float32, float64, bfloat16, float16.  [default: float32 on CPU, as stored elsewhere]"""
+    seed: int = field(default=0, metadata={"metavar": "N", "least": 0})
+    """Random seed of the bootstrap and of random localizers."""
+    metric: str = field(default="top5", metadata={"metavar": "NAME"})
+    """Metric of the ratios and the verdict."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """How it is computed; no part of the identity."""
 
-    batch_size: int | None = None
-    """Most prompts in one forward."""
-    device: str = "auto"
-    executor: str = "auto"
-    output_dir: Path = Path("kgbench-results")
-    attention: str = "auto"
-    device_map: str | None = None
-    """In the place of `device`: `auto`, `balanced`, `sequential`, or a JSON object from paths of modules to their devices."""
-    stream_donors: bool = False
-    """Whether donors are left on disk and read layer by layer."""
+    batch_size: int | None = field(default=None, metadata={"metavar": "N"})
+    """Prompts per forward.  [default: by a token budget]"""
+    device: str = field(default="auto", metadata={"metavar": "DEVICE"})
+    """cpu, cuda, cuda:1, mps."""
+    executor: str = field(default="auto", metadata={"metavar": "NAME"})
+    """auto, packed, rows or sequential."""
+    output_dir: Path = RESULTS
+    """Where records go."""
+    attention: str = field(default="auto", metadata={"metavar": "NAME"})
+    """Attention backend: auto, sdpa or eager."""
+    device_map: str | None = field(default=None, metadata={"metavar": "MAP"})
+    """Spread layers over devices: auto, balanced, sequential, or JSON of paths and devices."""
+    stream_donors: bool = field(default=False, metadata={"flag": "--stream-donor"})
+    """Leave donors on disk and read them layer by layer."""
