@@ -174,7 +174,9 @@ def to_text(report: Report) -> str:
     about = [wrapped(line, INDENT) for line in report.about]
     blocks = [wrapped(report.verdict)] if report.verdict is not None else []
     if report.title:
-        blocks.append("\n".join([*map(wrapped, report.title.splitlines()), *about]))
+        heads = report.title.splitlines()
+        titles = [wrapped(line, "   " if len(heads) > 1 else "") for line in heads]
+        blocks.append("\n".join([*titles, *about]))
     for part in report.parts:
         if isinstance(part, Table):
             title = f"{wrapped(part.title)}\n" if part.title else ""
