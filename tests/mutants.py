@@ -458,7 +458,7 @@ MUTANTS = (
     ),
     families(
         "windows one token longer",
-        ("engine/masks.py", "- depths[:, None, :] < found", "- depths[:, None, :] <= found"),
+        ("engine/masks.py", "- depths[:, None, :] < known", "- depths[:, None, :] <= known"),
         only="agree",
     ),
     families(

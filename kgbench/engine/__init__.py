@@ -1,4 +1,4 @@
-"""The engine: what a pair of models answers when each token is treated in its own way."""
+"""The engine: next-token logits of a model pair under a treatment per token."""
 
 from kgbench.engine.engine import EXECUTORS, Engine, grafted_logits
 from kgbench.engine.loading import load_pair

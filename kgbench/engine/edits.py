@@ -1,4 +1,4 @@
-"""What can be done to activations and attention, token by token, beside the choice of weights."""
+"""Interventions on activations and attention, token by token."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["POINTS", "Add", "Copy", "Cut", "Edit", "Hook", "Run", "Values", "Write", "sources"]
 
 POINTS = ("resid_pre", "attn_out", "mlp_out", "resid_post")
-"""Where activations are read and edited: a layer's input, what attention and MLP add to the stream, and the layer's output.
+"""Hook points: a layer's input, the outputs of attention and MLP, and the layer's output.
 
-In Granite, `attn_out` and `mlp_out` are taken before they are multiplied by `residual_multiplier`, so that what is added to the stream is
-that much smaller.
+Granite multiplies `attn_out` and `mlp_out` by `residual_multiplier` after the hook, before they are
+added to the residual stream.
 """
 
 
@@ -32,7 +32,7 @@ class Hook(NamedTuple):
 
 
 class Values:
-    """A constant array, compared by its content."""
+    """A constant tensor, compared by content."""
 
     __slots__ = ("_key", "tensor")
 
@@ -49,7 +49,10 @@ class Values:
 
 
 class Run:
-    """Another run of the same prompt, one treatment per token, from which activations are copied; compared by its treatments."""
+    """A source run of the same prompt, from which activations are copied.
+
+    It has one treatment per token, and runs compare by their treatments.
+    """
 
     __slots__ = ("_hash", "treatments")
 
@@ -70,7 +73,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Copy:
-    """The activation becomes that of another run at the same token."""
+    """Replace the activation by that of another run at the same token."""
 
     hook: Hook
     source: Run
@@ -80,7 +83,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Write:
-    """The activation becomes a constant."""
+    """Replace the activation by a constant."""
 
     hook: Hook
     value: Values
@@ -89,7 +92,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Add:
-    """A constant is added to the activation."""
+    """Add a constant to the activation."""
 
     hook: Hook
     value: Values
@@ -101,7 +104,7 @@ Edit = Copy | Write | Add
 
 @dataclass(frozen=True)
 class Cut:
-    """Tokens that a token does not attend to in one layer, in any head; it always attends to itself."""
+    """Cut a token's attention to some tokens in all heads of a layer, but not to itself."""
 
     layer: int
     keys: frozenset[int]
@@ -109,11 +112,11 @@ class Cut:
 
 
 def sources(treatments: Sequence[Treatment]) -> Iterator[Run]:
-    """The runs that some treatments copy from, each once, those that the runs themselves copy from first."""
+    """Distinct runs that treatments copy from, in topological order: sources come first."""
     seen: set[Run] = set()
 
-    def visit(some: Sequence[Treatment]) -> Iterator[Run]:
-        for treatment in some:
+    def visit(row: Sequence[Treatment]) -> Iterator[Run]:
+        for treatment in row:
             for edit in treatment.edits:
                 if isinstance(edit, Copy) and edit.source not in seen:
                     seen.add(edit.source)

@@ -1,4 +1,4 @@
-"""The engine: treatments of prompts in, next-token logits out, by one of three executors."""
+"""The engine: from treatments of prompts to next-token logits, with one of three executors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _CHOSEN: ContextVar[tuple[str, Budget | None]] = ContextVar("chosen", default=("
 
 @contextmanager
 def choosing(executor: str, budget: Budget) -> Iterator[None]:
-    """Have all engines that are made in the block, and are not told otherwise, use an executor and a budget: those in methods too."""
+    """Set the default executor and budget of all engines created in the block.
+
+    Localizers create engines of their own, which take these defaults.
+    """
     token = _CHOSEN.set((executor, budget))
     try:
         yield
@@ -42,7 +45,7 @@ def choosing(executor: str, budget: Budget) -> Iterator[None]:
 
 
 def chosen_budget(pair: ModelPair) -> Budget:
-    """How much is computed at once where nobody says: what the block says, or what suits the pair's device."""
+    """Default budget: that of the enclosing `choosing` block, otherwise that of the device."""
     return _CHOSEN.get()[1] or Budget.on(pair.device)
 
 
@@ -51,13 +54,13 @@ class Engine:
 
     Args:
         pair: The models.
-        executor: `packed`, `rows`, `sequential`, or `auto`: packed where the pair's models pass its self-test, otherwise rows; by default
-            what `choosing` says, or `auto`.
-        budget: How much is computed at once; by default what `choosing` says, or what suits the pair's device.
+        executor: `packed`, `rows`, `sequential`, or `auto`: packed if the pair's models pass its
+            self-test, otherwise rows. Default: that of `choosing`, otherwise `auto`.
+        budget: Limits of one forward. Default: that of `choosing`, otherwise that of the device.
 
     Raises:
         UnknownNameError: There is no such executor.
-        ModelError: The packed executor is asked for, and the pair's models fail its self-test.
+        ModelError: The executor is `packed`, and the pair's models fail its self-test.
     """
 
     def __init__(
@@ -70,10 +73,9 @@ class Engine:
         self.executor, self.reason = self._choose(executor)
 
     def _choose(self, executor: str) -> tuple[str, str]:
-        """The executor, and why it is not packed where that was not ruled out."""
-        from kgbench.engine.selftest import (
-            packed_agrees,
-        )  # the self-test is itself a user of this class
+        """The executor, and for `auto` the reason if it is not packed."""
+        # Imported here, since the self-test imports the executors.
+        from kgbench.engine.selftest import packed_agrees
 
         if executor not in ("auto", "packed"):
             return executor, ""
@@ -92,7 +94,13 @@ class Engine:
         configurations: Sequence[Configuration | str],
         readouts: Sequence[Sequence[int]] | None = None,
     ) -> Plan:
-        """Plan the same configurations for every prompt."""
+        """Plan the same configurations for every prompt.
+
+        Args:
+            prompts: Prompts of any lengths.
+            configurations: Graft expressions, `PRE` or `SFT`.
+            readouts: Tokens to read out, per prompt; by default the last one.
+        """
         parsed = [c if isinstance(c, Graft) else parse_configuration(c) for c in configurations]
         by_configuration = [graft_treatments(self.pair, prompts, c) for c in parsed]
         return self.plan_treatments(prompts, by_configuration, readouts)
@@ -103,7 +111,7 @@ class Engine:
         treatments: Sequence[Sequence[Sequence[Treatment]]],
         readouts: Sequence[Sequence[int]] | None = None,
     ) -> Plan:
-        """Plan given treatments: for each configuration, each prompt and each of its tokens."""
+        """Plan treatments, indexed by configuration, prompt and token."""
         by_prompt = list(zip(*treatments, strict=True))
         return make_plan(
             self.wiring.slots,
@@ -114,8 +122,9 @@ class Engine:
         )
 
     def run(self, plan: Plan) -> Iterator[Answers]:
-        """Answer a plan chunk by chunk; never more than one chunk's logits are held."""
+        """Answer a plan chunk by chunk; only one chunk's logits are in memory."""
         answers = EXECUTORS[self.executor](self.wiring, plan, self.budget)
+        # Inference mode is left before each yield, so that it does not leak into the caller.
         while True:
             with torch.inference_mode():
                 chunk = next(answers, None)
@@ -134,8 +143,8 @@ class Engine:
 
         Args:
             prompts: Prompts of any lengths.
-            treatments: For each prompt and each of its tokens.
-            hooks: Points of layers; what is edited there is given as it is after the edits.
+            treatments: Treatment of each token of each prompt.
+            hooks: Hook points; activations are taken after edits at the hook.
 
         Returns:
             For each prompt, the activations of its tokens.
@@ -145,7 +154,7 @@ class Engine:
         )
 
     def logits(self, plan: Plan) -> Float[torch.Tensor, "prompt configuration readout vocabulary"]:
-        """All answers of a plan at once; every prompt must have the same numbers of configurations and readouts."""
+        """All answers of a plan; prompts must have equal numbers of configurations and readouts."""
         first = plan.requests[0]
         shape = (
             len(plan.requests),
@@ -173,12 +182,14 @@ def grafted_logits(
         prompts: Prompts of any lengths.
         grafts: Configurations: graft expressions, `PRE` or `SFT`.
         executor: `packed`, `rows`, `sequential` or `auto`; equal results.
-        readouts: Tokens to read out, per prompt, all of one number; by default the last token. With it the result is
-            [prompt, graft, readout, vocabulary].
+        readouts: Tokens to read out, per prompt, equally many for all; by default the last token.
+
+    Returns:
+        Logits [prompt, graft, vocabulary], or [prompt, graft, readout, vocabulary] with `readouts`.
 
     Raises:
         GraftSyntaxError: A graft does not parse.
-        RegionError: A prompt does not have a region that a graft names.
+        RegionError: A prompt lacks a region of a graft.
         UnknownNameError: A donor, component or executor does not exist.
     """
     engine = Engine(pair, executor)

@@ -1,7 +1,18 @@
-"""The only file that touches a model: per-token choice between weight sets, undone when the block ends.
+"""Forward passes with a weight set per token: the only module that patches a model.
 
-Nothing is written to any weight. For the time of a block, modules of the recipient compute each packed token with the module of the
-weight set that the token's treatment names; fused projections are put together from slices of the modules' outputs.
+No weight is written. Within a block, the `forward` of each weight-bearing module of the recipient
+is replaced: it sends each token through the module of the weight set in the token's treatment, and
+assembles fused projections from slices of the modules' outputs. This equals a token-by-token pass
+with a key-value cache: in a causal model, a token's keys and values depend only on weights used at
+this and earlier tokens.
+
+Invariants:
+
+- A batch is flattened to rows, one per token, in the order [batch row, position]. `tokens[i]` is
+  the treatment of row i, and `table[tokens[i], slot]` the weight set of row i in a slot.
+- Weight-bearing modules treat rows independently, so that any subset of rows can be computed alone.
+  Attention itself always runs in the recipient on all rows together.
+- The head is computed at readout rows only: it sees `readout` rows, every other module sees all.
 """
 
 from __future__ import annotations
@@ -27,38 +38,39 @@ __all__ = ["Activity", "Forward", "Wiring", "installed", "one_treatment", "readi
 
 Forward = Callable[..., Tensor]
 Readout = Int[Tensor, " answer"] | Int[np.ndarray, " answer"]
-"""Tokens of a flattened batch at which the head is computed; in numpy's memory, no device is waited for."""
+"""Rows of the flattened batch at which the head is computed; numpy arrays avoid a device sync."""
 
 SPARSE = 0.15
-"""Below this share of rows, computing all rows and then some again is faster than dividing them; measured on a CPU."""
+"""Share of minority rows up to which one weight set computes all rows and the minority is
+recomputed; above it, rows are partitioned. Measured on a CPU."""
 
 
 @dataclass(frozen=True)
 class Socket:
-    """One module of the recipient, the slots that it computes, and its counterparts in every weight set."""
+    """A module of the recipient, the slots it computes, and its counterparts in all weight sets."""
 
     modules: tuple[nn.Module, ...]
     """The recipient's module, then each donor's."""
     slots: tuple[int, ...]
     columns: tuple[Tensor, ...]
-    """Output columns of each slot where the module is fused; empty where it computes one slot alone."""
+    """Output columns of each slot of a fused module; empty if the module computes one slot."""
     is_head: bool
     width: int
-    """Output columns of a fused module; 0 otherwise."""
+    """Number of output columns of a fused module; 0 otherwise."""
     path: str
     place: Place
-    """How the module is called; slots that share it agree on that."""
+    """Calling convention of the module; all of its slots agree on it."""
     device: torch.device
-    """Where the module computes; those of all weight sets are on one device."""
+    """Device of the module, the same in all weight sets."""
 
     def rows(self, x: Tensor) -> Tensor:
-        """The module's input, or its output, with one row per token; it may have come flat already."""
+        """Flatten the module's input or output to one row per token; it may be flat already."""
         if not x.is_floating_point():
             return x.reshape(-1)
         return x if x.ndim == 2 else x.movedim(self.place.tokens, 1).flatten(0, 1)
 
     def whole(self, y: Tensor, x: Tensor) -> Tensor:
-        """Rows of the output in the shape that the input `x` had."""
+        """Reshape output rows `y` to the leading shape of the input `x`."""
         if not x.is_floating_point():
             return y.reshape(*x.shape, y.shape[-1])
         if x.ndim == 2:
@@ -70,20 +82,23 @@ class Socket:
 
 @dataclass(frozen=True)
 class Activity:
-    """What is done beside the choice of weights, for one batch."""
+    """Interventions on activations and attention of one batch."""
 
     edits: Mapping[Hook, Callable[[Tensor], Tensor]] = field(default_factory=dict)
-    """What becomes of the activations [..., width] at a hook."""
+    """Function of the activations [..., width] at each edited hook."""
     masks: Mapping[int, Tensor] = field(default_factory=dict)
-    """Attention masks of the layers that have one of their own."""
+    """Attention masks of layers that do not use the mask of the model call."""
 
 
 class Blend(nn.Module):
-    """A module of the weights W + scale (W' - W): every weight-bearing module is linear in its weights."""
+    """A module with weights W + scale (W' - W), computed as y + scale (y' - y).
+
+    The two are equal since every weight-bearing module is linear in its weights.
+    """
 
     def __init__(self, recipient: nn.Module, donor: nn.Module, scale: float) -> None:
         super().__init__()
-        # Bound now: while a graft is in force, the recipient's module computes something else.
+        # Bound before any graft is installed, which replaces the recipient's `forward`.
         self.recipient, self.donor, self.scale = recipient.forward, donor.forward, scale
 
     def forward(self, *inputs: Any, **options: Any) -> Tensor:
@@ -98,7 +113,8 @@ class Wiring:
 
     Args:
         pair: The models; the recipient is weight set 0.
-        donors: For each further weight set, the module that stands at a path; by default those of the pair's donors.
+        donors: For each further weight set, a map from module paths to modules; by default those of
+            the pair's donors.
     """
 
     def __init__(
@@ -114,7 +130,7 @@ class Wiring:
         self.slots = Slots(pair.family, pair.n_layers)
 
     def scaled(self, sets: Sequence[tuple[int, float]]) -> Wiring:
-        """The same with further weight sets: for each, a donor's number and the scale of its difference from the recipient."""
+        """The wiring with a weight set W + scale (W' - W) added for each (donor, scale)."""
         if not sets:
             return self
         models = (partial(module_at, self.model), *self.donors)
@@ -156,30 +172,32 @@ class Wiring:
 
 
 def _device(module: nn.Module, otherwise: torch.device) -> torch.device:
-    """Where a module's weights are; offloaded ones come to the device that the model's input is on."""
-    found = next((weight.device for weight in module.parameters()), otherwise)
-    return otherwise if found.type == "meta" else found
+    """Device of a module's weights; offloaded weights move to the input's device, `otherwise`."""
+    device = next((weight.device for weight in module.parameters()), otherwise)
+    return otherwise if device.type == "meta" else device
 
 
 def _width(module: nn.Module) -> int:
-    """Number of output columns of a projection."""
-    bias, width = (
-        getattr(module, "bias", None),
-        getattr(module, "out_features", None) or getattr(module, "nf", None),
-    )
-    return int(width) if width is not None else len(bias)  # type: ignore[arg-type]  # nn.Linear, Conv1D
+    """Number of output columns of a projection: nn.Linear or Conv1D."""
+    bias = getattr(module, "bias", None)
+    width = getattr(module, "out_features", None) or getattr(module, "nf", None)
+    return int(width) if width is not None else len(bias)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which rows each weight set computes."""
+    """Assignment of rows to weight sets for a module of one slot.
+
+    Either `everywhere` is set, and the parts overwrite their rows, or `order` is set, and the parts
+    partition the rows.
+    """
 
     everywhere: int | None
     """The weight set that computes all rows first, if one does."""
     parts: tuple[tuple[int, Int[Tensor, " _rows"]], ...]
     """Weight sets and the rows they compute."""
     order: Int[Tensor, " row"] | None = None
-    """Where each row is once the parts are laid end to end, if no weight set computes all rows first."""
+    """Index of each row in the concatenation of the parts."""
 
 
 def _split(sets: UInt8[np.ndarray, " row"], device: torch.device) -> Split:
@@ -196,7 +214,7 @@ def _split(sets: UInt8[np.ndarray, " row"], device: torch.device) -> Split:
 
 
 def _divided(forwards: Sequence[Forward], split: Split, x: Tensor) -> Tensor:
-    """Each row of `x` [row, ...] through the forward of its weight set."""
+    """Send each row of `x` [row, ...] through the forward of its weight set."""
     computed = [forwards[weight_set](x.index_select(0, rows)) for weight_set, rows in split.parts]
     if split.order is not None:
         # Gathering from the parts takes half the time of scattering them.
@@ -204,7 +222,7 @@ def _divided(forwards: Sequence[Forward], split: Split, x: Tensor) -> Tensor:
     assert split.everywhere is not None
     y = forwards[split.everywhere](x)
     if computed and y.data_ptr() == x.data_ptr():
-        y = y.clone()
+        y = y.clone()  # an identity module returns its input, which must not be overwritten
     for (_, rows), part in zip(split.parts, computed, strict=True):
         y.index_copy_(0, rows, part)
     return y
@@ -212,12 +230,13 @@ def _divided(forwards: Sequence[Forward], split: Split, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Fusion:
-    """Which rows of each slice of a fused projection each weight set computes."""
+    """Assignment of (row, slice) cells of a fused projection to weight sets."""
 
     most: int
     """The weight set that computes all rows first."""
     others: tuple[tuple[int, Int[Tensor, " _rows"], tuple[Int[Tensor, " _rows"], ...]], ...]
-    """Weight set, the rows it is needed for, and for each slice which of these rows take it."""
+    """Per further weight set: its number, the rows with at least one slice of it, and for each
+    slice the indices, among these rows, of those that take the slice from it."""
 
 
 def _fuse(sets: UInt8[np.ndarray, "row slice"], device: torch.device) -> Fusion:
@@ -225,10 +244,10 @@ def _fuse(sets: UInt8[np.ndarray, "row slice"], device: torch.device) -> Fusion:
     most = int(present[counts.argmax()])
     others = []
     for weight_set in (int(s) for s in present if s != most):
-        wanted = sets == weight_set
-        rows = np.flatnonzero(wanted.any(axis=1))
+        cells = sets == weight_set
+        rows = np.flatnonzero(cells.any(axis=1))
         slices = tuple(
-            torch.from_numpy(np.flatnonzero(column)).to(device) for column in wanted[rows].T
+            torch.from_numpy(np.flatnonzero(column)).to(device) for column in cells[rows].T
         )
         others.append((weight_set, torch.from_numpy(rows).to(device), slices))
     return Fusion(most, tuple(others))
@@ -240,12 +259,12 @@ def _fused(
     columns: Sequence[Tensor],
     x: Float[Tensor, "row width"],
 ) -> Tensor:
-    """Slices of a fused projection, each row's from its weight set."""
+    """Compute a fused projection with each slice of each row from its weight set."""
     y = forwards[fusion.most](x)
     for weight_set, rows, slices in fusion.others:
         part = forwards[weight_set](x.index_select(0, rows))
-        for which, column in zip(slices, columns, strict=True):
-            y[rows[which][:, None], column] = part[which[:, None], column]
+        for subset, column in zip(slices, columns, strict=True):
+            y[rows[subset][:, None], column] = part[subset[:, None], column]
     return y
 
 
@@ -263,23 +282,29 @@ def treated(
         wiring: The pair's sockets.
         table: Weight set of each slot under each treatment.
         tokens: Treatment of each token of the batch, flattened over rows and positions.
-        readout: Tokens of the flattened batch at which the head is computed; the model's logits are [answer, vocabulary].
-        activity: What is done beside.
+        readout: Rows of the flattened batch at which the head is computed; the model's logits are
+            [answer, vocabulary].
+        activity: Interventions on activations and attention.
 
     Yields:
         The recipient; it takes a batch of exactly `len(tokens)` tokens.
     """
+    # Most modules have the same column of the table, and so the same split: index tensors are built
+    # once per distinct one. The head is apart, since it counts readout rows.
     splits: dict[tuple[bytes, torch.device], Split | Fusion] = {}
     n, read = len(tokens), readout.cpu().numpy() if isinstance(readout, Tensor) else readout
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
         rows = tokens[read] if socket.is_head else tokens
         sets = table[:, socket.slots]
-        alike = bool((sets == sets[:, :1]).all())
+        uniform = bool((sets == sets[:, :1]).all())
         key = sets.tobytes() + bytes([len(socket.slots), socket.is_head]), socket.device
         if key not in splits:
+            # A fused module whose slices agree in every treatment is split like a plain one.
             splits[key] = (
-                _split(sets[rows, 0], socket.device) if alike else _fuse(sets[rows], socket.device)
+                _split(sets[rows, 0], socket.device)
+                if uniform
+                else _fuse(sets[rows], socket.device)
             )
         return _override(socket, forwards, splits[key], readout, n)
 
@@ -294,7 +319,7 @@ def _override(
     readout: Readout,
     n: int | None = None,
 ) -> Forward | None:
-    """The forward to put in a module's place, in a batch of `n` tokens; None where the module itself will do."""
+    """Replacement of a module's forward in a batch of `n` tokens; None if the original serves."""
     everywhere = split.everywhere if isinstance(split, Split) and not split.parts else None
     if everywhere == 0 and not socket.is_head:
         return None
@@ -307,19 +332,23 @@ def _override(
     def forward(*inputs: Any, **options: Any) -> Tensor:
         name = socket.place.input
         x: Tensor = options[name] if name else inputs[0]
-        own = [partial(_called, f, inputs, options, name) for f in forwards] if name else forwards
+        by_rows = (
+            [partial(_called, f, inputs, options, name) for f in forwards] if name else forwards
+        )
         flat = socket.rows(x)
         if everywhere is None and len(flat) != n:
             raise ModelError(
-                f"the family map does not fit this model: {socket.path!r} computes {len(flat)} rows for {n} tokens, so that its input, "
-                f"of shape {tuple(x.shape)}, does not count tokens in dimension {socket.place.tokens}"
+                f"the family map does not fit this model: {socket.path!r} computes {len(flat)} "
+                f"rows for {n} tokens, so that its input, of shape {tuple(x.shape)}, "
+                f"does not count tokens in dimension {socket.place.tokens}"
             )
         flat = flat if read is None else flat.index_select(0, read)
         y = (
-            _divided(own, split, flat)
+            _divided(by_rows, split, flat)
             if isinstance(split, Split)
-            else _fused(own, split, socket.columns, flat)
+            else _fused(by_rows, split, socket.columns, flat)
         )
+        # Logits stay flat, [answer, vocabulary].
         return y if socket.is_head else socket.whole(y, x)
 
     return forward
@@ -332,7 +361,7 @@ def _called(
     name: str,
     rows: Tensor,
 ) -> Tensor:
-    """A module called as it was, but on some rows of the argument that holds its input."""
+    """Repeat a module's call with some rows in place of its input, the keyword argument `name`."""
     return forward(*inputs, **{**options, name: rows})
 
 
@@ -340,9 +369,9 @@ def _called(
 def one_treatment(
     wiring: Wiring, weights: UInt8[np.ndarray, " slot"], activity: Activity | None = None
 ) -> Iterator[nn.Module]:
-    """The recipient with one treatment in force for all tokens: the plain way, for the sequential executor.
+    """The recipient with one treatment for all tokens, for the sequential executor.
 
-    Every weight set that a module needs computes its whole output; the slices are then laid side by side.
+    Deliberately naive: each slice of a fused projection comes from a full output of its weight set.
     """
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward:
@@ -363,7 +392,7 @@ def one_treatment(
 
 @contextmanager
 def reading(wiring: Wiring, readout: Readout) -> Iterator[nn.Module]:
-    """The recipient as it is, with the head computed at some tokens of the flattened batch only."""
+    """The unmodified recipient, with the head computed at readout rows only."""
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
         return _override(socket, forwards, Split(0, ()), readout) if socket.is_head else None
@@ -374,22 +403,23 @@ def reading(wiring: Wiring, readout: Readout) -> Iterator[nn.Module]:
 
 @contextmanager
 def installed(forwards: Iterable[tuple[nn.Module, Callable[..., object] | None]]) -> Iterator[None]:
-    """Put forwards in the place of modules' own, and take them out again whatever happens; None leaves a module as it is."""
+    """Replace forwards of modules, and restore them on exit, also after an exception.
+
+    None leaves a module unchanged. A replacement shadows the class's method in the instance's
+    dictionary; an instance that already has a `forward` there (such as one of accelerate) gets it
+    back.
+    """
     before: list[tuple[nn.Module, Mapping[str, object]]] = []
-    plans = list(
-        forwards
-    )  # all are made before any is installed, since a pair may hold one model in two roles
+    # Replacements bind original forwards, so all are built before any is installed: a pair may use
+    # one model in two roles.
+    plans = list(forwards)
     try:
         for module, forward in plans:
             if forward is not None:
-                before.append(
-                    (
-                        module,
-                        {"forward": module.__dict__["forward"]}
-                        if "forward" in module.__dict__
-                        else {},
-                    )
-                )
+                entry: dict[str, object] = {}
+                if "forward" in module.__dict__:
+                    entry["forward"] = module.__dict__["forward"]
+                before.append((module, entry))
                 module.__dict__["forward"] = forward
         yield
     finally:
@@ -401,7 +431,9 @@ def installed(forwards: Iterable[tuple[nn.Module, Callable[..., object] | None]]
 def _by_socket(
     sockets: Sequence[Socket], override: Callable[[Socket, Sequence[Forward]], Forward | None]
 ) -> Iterator[tuple[nn.Module, Forward | None]]:
-    return ((s.modules[0], override(s, [m.forward for m in s.modules])) for s in sockets)
+    for socket in sockets:
+        forwards = [module.forward for module in socket.modules]
+        yield socket.modules[0], override(socket, forwards)
 
 
 def _plans(
@@ -409,9 +441,9 @@ def _plans(
     override: Callable[[Socket, Sequence[Forward]], Forward | None],
     activity: Activity,
 ) -> dict[nn.Module, Callable[..., object] | None]:
-    """Forwards of the sockets' modules, and of the layers that an activity concerns, their attention and MLP.
+    """Replacements for the sockets' modules and for edited layers, their attention and MLP.
 
-    A module may be both, such as a norm behind attention; what is done to its output is then done to what the socket computes.
+    A module may be both, such as a norm after attention; the edit then wraps the socket's forward.
     """
     plans: dict[nn.Module, Callable[..., object] | None] = dict(
         _by_socket(wiring.sockets, override)
@@ -441,7 +473,7 @@ def _plans(
 def _at_home(
     edit: Callable[[Tensor], Tensor] | None, device: torch.device, home: torch.device
 ) -> Callable[[Tensor], Tensor] | None:
-    """An edit of activations that are on a device, where all that edits hold is on the pair's."""
+    """Run an edit, whose tensors are on the pair's device, on activations of another device."""
     return edit if edit is None or device == home else lambda x: edit(x.to(home)).to(device)
 
 
@@ -463,7 +495,7 @@ def _edited(
         output = forward(*inputs, **options)
         if after is None:
             return output
-        # A copy, since models may add to it in place, and what was noted of it is kept.
+        # A copy: models may add to the output in place, and the edit may keep a reference to it.
         return (
             (after(output[0]).clone(), *output[1:])
             if isinstance(output, tuple)

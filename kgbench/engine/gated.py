@@ -1,8 +1,9 @@
-"""The differentiable forward: every place of the model anywhere between recipient and donor, token by token.
+"""Differentiable forward: interpolation between recipient and donor per slot and token.
 
-Modules that hold weights are linear in them, so y + g (y' - y), with y of the recipient's module, y' of the donor's and a gate g per place
-and token, is the module with weights W + g (W' - W) at that token: gates of 0 are the recipient, of 1 the donor, and the derivative by a
-gate is the first-order effect of the graft at its place and token.
+Weight-bearing modules are linear in their weights, so y + g (y' - y), with output y of the
+recipient's module, y' of the donor's and a gate g per slot and token, equals the module with
+weights W + g (W' - W) at that token. A gate of 0 is the recipient, a gate of 1 the donor, and the
+derivative by a gate is the first-order effect of the graft at its slot and token.
 """
 
 from __future__ import annotations
@@ -31,20 +32,21 @@ from kgbench.models.streaming import homes
 __all__ = ["Differentiable", "Gates", "Touch"]
 
 Gates = Mapping[int, Float[Tensor, "prompt token"]]
-"""Gates of some slots; those of others are 0."""
+"""Gates by slot; missing slots have gate 0."""
 
 Touch = Callable[[Tensor], Tensor]
-"""What is done to an activation [prompt, token, width]: it is replaced by what the function returns."""
+"""Function that replaces an activation [prompt, token, width]."""
 
 
 class Differentiable:
     """Log-probabilities of prompts' targets as functions of gates and activations, for autograd.
 
-    Rows are padded on the right, where causal attention never looks. Nothing of the models is written to, neither weights nor flags.
+    Rows are padded on the right, which causal attention never sees. Neither weights nor flags such
+    as `requires_grad` of the models are changed.
 
     Args:
-        pair: The models; the donor is the one that `SFT` stands for.
-        budget: How much is computed at once; by default what suits the pair's device.
+        pair: The models; the donor is that of the configuration `SFT`.
+        budget: Limits of one forward; by default those of the pair's device.
 
     Raises:
         InputError: The models are on several devices.
@@ -53,14 +55,15 @@ class Differentiable:
     def __init__(self, pair: ModelPair, budget: Budget | None = None) -> None:
         if len(devices := homes(pair.recipient)) > 1:
             raise InputError(
-                f"the models are on {', '.join(sorted(map(str, devices)))}, and methods that take derivatives need them on one device: "
-                "leave out --device-map, or choose a method that takes none (see `kgbench ls localizers`)"
+                f"the models are on {', '.join(sorted(map(str, devices)))}, and methods that take "
+                "derivatives need them on one device: leave out --device-map, or choose a method "
+                "that takes none (see `kgbench ls localizers`)"
             )
         self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or chosen_budget(pair)
         self.donor = donor_index(pair, baseline_donor(pair))
 
     def batches(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
-        """Prompts of like length together, as many as the budget allows."""
+        """Indices of prompts in batches of similar length within the budget."""
         lengths = [len(self.pair.encoded(prompt).ids) for prompt in prompts]
         batch: list[int] = []
         for index in sorted(range(len(prompts)), key=lengths.__getitem__):
@@ -81,13 +84,15 @@ class Differentiable:
         touches: Mapping[Hook, Touch] | None = None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> Float[Tensor, " prompt"]:
-        """Log-probability (nats) of each prompt's target, with a graph wherever gates, touched activations or weights have one.
+        """Log-probability (nats) of each prompt's target.
+
+        The result is part of the autograd graph of gates, touched activations and weights.
 
         Args:
-            prompts: One batch, of any lengths; `token` in the shapes is the longest one's number of tokens.
-            gates: Gates of slots, for all tokens of all prompts; those of final norm and head act at the last token.
-            touches: What is done to activations at hook points.
-            weights: Tensors that stand for the recipient's, by name.
+            prompts: One batch, of any lengths; the axis `token` has the length of the longest.
+            gates: Gates by slot; those of final norm and head take effect at the last token only.
+            touches: Functions of activations, by hook.
+            weights: Replacements for parameters of the recipient, by name.
         """
         batch = self._batch(prompts)
         gated = dict(self._gated(gates or {}, batch))
@@ -103,10 +108,9 @@ class Differentiable:
     def _batch(self, prompts: Sequence[Prompt]) -> _Batch:
         encoded = [self.pair.encoded(prompt) for prompt in prompts]
         width = max(len(e.ids) for e in encoded)
-        # Padded with tokens of the prompt itself, since models warn where they see one that is meant for padding.
-        ids = torch.tensor(
-            [[*e.ids, *e.ids[-1:] * (width - len(e.ids))] for e in encoded], device=self.pair.device
-        )
+        # Padded with the last token, since models warn about padding tokens without a mask.
+        rows = [[*e.ids, *e.ids[-1:] * (width - len(e.ids))] for e in encoded]
+        ids = torch.tensor(rows, device=self.pair.device)
         lasts = torch.tensor([len(e.ids) - 1 for e in encoded], device=self.pair.device)
         return _Batch(
             ids, lasts, torch.tensor([e.target for e in encoded], device=self.pair.device)
@@ -138,10 +142,10 @@ class Differentiable:
             by_module.setdefault(self._module(hook), {})[hook.point == "resid_pre"] = partial(
                 _shaped, touch, batch.ids.shape
             )
-        # A hook's module may hold weights itself, such as a norm behind attention.
+        # The module of a hook may be gated itself, such as a norm after attention.
         return {
-            module: partial(_with_touches, gated.get(module) or module.forward, found)
-            for module, found in by_module.items()
+            module: partial(_with_touches, gated.get(module) or module.forward, by_side)
+            for module, by_side in by_module.items()
         }
 
     def _module(self, hook: Hook) -> nn.Module:
@@ -164,13 +168,12 @@ class _Batch:
 
 
 def _ranges(gates: Gates) -> dict[int, tuple[float, float]]:
-    """Least and greatest value of each slot's gates."""
+    """Smallest and largest gate of each slot, with one device sync for all slots."""
     if not gates:
         return {}
     values = torch.stack([gate.detach() for gate in gates.values()]).flatten(1)
-    return dict(
-        zip(gates, zip(values.amin(1).tolist(), values.amax(1).tolist(), strict=True), strict=True)
-    )
+    bounds = zip(values.amin(1).tolist(), values.amax(1).tolist(), strict=True)
+    return dict(zip(gates, bounds, strict=True))
 
 
 @dataclass(frozen=True)
@@ -178,37 +181,36 @@ class _Gate:
     """The gates of one module."""
 
     value: Float[Tensor, "prompt token column"]
-    """One column for the whole of the module's output, or where it is fused one for each of its columns."""
+    """One column, or for a fused module one for each column of its output."""
     at: int | None
-    """0 or 1 where all gates are that; a branch that then adds nothing is computed without a graph."""
+    """0 or 1 if all gates have this value: the branch of weight 0 then needs no graph."""
     tokens: int = 1
-    """Which dimension of the module's output counts tokens."""
+    """Token dimension of the module's output."""
 
     @classmethod
     def of(
         cls, socket: Socket, gates: Gates, ranges: Mapping[int, tuple[float, float]]
     ) -> _Gate | None:
-        """None where the recipient's module by itself will do."""
-        low, high = (
-            pick(ranges.get(slot, (0.0, 0.0))[i] for slot in socket.slots)
-            for i, pick in enumerate((min, max))
-        )
-        named = [gates[slot] for slot in socket.slots if slot in gates]
-        if not named or (low == high == 0 and not any(gate.requires_grad for gate in named)):
+        """Gates of a socket; None if the recipient's module alone gives the output."""
+        bounds = [ranges.get(slot, (0.0, 0.0)) for slot in socket.slots]
+        low, high = min(least for least, _ in bounds), max(most for _, most in bounds)
+        some = [gates[slot] for slot in socket.slots if slot in gates]
+        if not some or (low == high == 0 and not any(gate.requires_grad for gate in some)):
             return None
-        each = torch.stack(
-            [gates.get(slot, torch.zeros_like(named[0])) for slot in socket.slots], dim=-1
+        by_slot = torch.stack(
+            [gates.get(slot, torch.zeros_like(some[0])) for slot in socket.slots], dim=-1
         )
         at = int(low) if low == high and low in (0, 1) else None
         if not socket.columns:
-            return cls(each, at, socket.place.tokens)
-        spread = each.new_zeros(len(socket.slots), socket.width)
-        for row, columns in zip(spread, socket.columns, strict=True):
+            return cls(by_slot, at, socket.place.tokens)
+        # Indicator [slot, column]: each output column takes the gate of its slot.
+        indicator = by_slot.new_zeros(len(socket.slots), socket.width)
+        for row, columns in zip(indicator, socket.columns, strict=True):
             row[columns] = 1
-        return cls(each @ spread, at, socket.place.tokens)
+        return cls(by_slot @ indicator, at, socket.place.tokens)
 
-    def beside(self, y: Tensor) -> Tensor:
-        """The gates in a shape that can be multiplied with the output `y`, which may have come flat, one row per token."""
+    def broadcast(self, y: Tensor) -> Tensor:
+        """Weights of the far branch, broadcastable to the output `y`, which may be flat."""
         value = 1 - self.value if self.at == 1 else self.value
         if y.ndim == 2:
             return value.reshape(-1, value.shape[-1])
@@ -223,14 +225,16 @@ class _Gate:
 def _between(
     gate: _Gate, recipient: Forward, donor: Forward, *inputs: Any, **options: Any
 ) -> Tensor:
-    """Output of a module between recipient and donor."""
+    """Output of a module interpolated between recipient and donor."""
     if gate.at == 1 and not gate.value.requires_grad:
         return donor(*inputs, **options)
+    # The near branch has weight 1 - gate. If all gates are 0 or all are 1, it has weight 1, and the
+    # far branch needs no graph of its own: its difference is still the derivative by the gate.
     near, far = (donor, recipient) if gate.at == 1 else (recipient, donor)
     y = near(*inputs, **options)
     with torch.set_grad_enabled(torch.is_grad_enabled() and gate.at is None):
         change = far(*inputs, **options) - y
-    return y + (gate.beside(y) * change).to(y.dtype)
+    return y + (gate.broadcast(y) * change).to(y.dtype)
 
 
 def _read_out(
@@ -246,7 +250,7 @@ def _read_out(
 
 
 def _shaped(touch: Touch, shape: torch.Size, x: Tensor) -> Tensor:
-    """An activation touched as [prompt, token, width], whether it comes so or flat."""
+    """Apply a touch to an activation in the shape [prompt, token, width]; it may come flat."""
     return touch(x) if x.ndim > 2 else touch(x.reshape(*shape, x.shape[-1])).reshape(x.shape)
 
 
@@ -262,7 +266,7 @@ def _with_touches(
     out = forward(*args, **kwargs)
     if False not in touches:
         return out
-    # A copy, since models may add to it in place, and what was noted of it is kept.
+    # A copy: models may add to the output in place, and the touch may keep a reference to it.
     return (
         (touches[False](out[0]).clone(), *out[1:])
         if isinstance(out, tuple)

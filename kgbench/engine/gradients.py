@@ -1,4 +1,4 @@
-"""Derivatives of the targets' log-probability: by gates, by activations and by weights."""
+"""Derivatives of the targets' log-probability by gates, activations and weights."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from kgbench.sites import GROUPS
 __all__ = ["default_slots", "differentiating", "graft_effects", "patch_effects", "weight_gradients"]
 
 Effects = list[Float[np.ndarray, "place token"]]
-"""For each prompt, nats for each of some places and each of its tokens."""
+"""Effects of each prompt, in nats."""
 
 
 def default_slots(pair: ModelPair) -> list[int]:
-    """Slots of the components that a graft gives by default: all but final norm and head."""
+    """Slots of the default components: all but final norm and head."""
     return [
         slot
         for slot, (_, component) in enumerate(Slots(pair.family, pair.n_layers).sites)
@@ -37,12 +37,16 @@ def default_slots(pair: ModelPair) -> list[int]:
 
 
 def graft_effects(pair: ModelPair, prompts: Sequence[Prompt], at: float = 0.0) -> Effects:
-    """First-order effect of grafting each default slot at each token: ⟨∂m/∂y, (W' - W) x⟩, m the target's log-probability.
+    """First-order effect of grafting each default slot at each token: ⟨∂m/∂y, (W' - W) x⟩.
+
+    m is the target's log-probability, x and y the input and output of the slot's module. Each batch
+    takes one forward and one backward.
 
     Args:
         pair: The models.
-        prompts: Prompts of any lengths; one forward and one backward for each batch of them.
-        at: Where the derivative is taken: all default components at W + at (W' - W), final norm and head the recipient's.
+        prompts: Prompts of any lengths.
+        at: Point of the derivative: all default components at W + at (W' - W), final norm and head
+            the recipient's.
 
     Returns:
         For each prompt [default slot, token].
@@ -65,12 +69,15 @@ def graft_effects(pair: ModelPair, prompts: Sequence[Prompt], at: float = 0.0) -
 
 
 def patch_effects(pair: ModelPair, prompts: Sequence[Prompt], hooks: Sequence[Hook]) -> Effects:
-    """First-order effect of copying the donor's activation into the recipient's run: ⟨∂m/∂h, h' - h⟩ at each hook and token.
+    """First-order effect of copying the donor's activation at each hook and token: ⟨∂m/∂h, h' - h⟩.
+
+    m is the target's log-probability, h the recipient's activation and h' the donor's. Each batch
+    takes two forwards and one backward.
 
     Args:
         pair: The models.
-        prompts: Prompts of any lengths; two forwards and one backward for each batch of them.
-        hooks: Where activations are copied.
+        prompts: Prompts of any lengths.
+        hooks: Hook points of the copied activations.
 
     Returns:
         For each prompt [hook, token].
@@ -108,28 +115,30 @@ def weight_gradients(
     Args:
         pair: The models.
         prompts: Prompts of any lengths.
-        model: `recipient`, or a donor's name; `sft` is the only donor whatever its name.
-        budget: How much is computed at once; with `Budget(prompts=1)` each prompt's derivative comes by itself.
+        model: `recipient`, or a donor's name; `sft` also denotes the only donor.
+        budget: Limits of one forward; `Budget(prompts=1)` gives one derivative per prompt.
 
     Yields:
-        By the name of each parameter, the derivative of the sum of a batch's log-probabilities; of a low-rank donor, by merged weights.
+        Derivative of the sum of a batch's log-probabilities by each parameter, by name; for a
+        low-rank donor, by its merged weights.
     """
-    # The model's own modules compute, so that a low-rank donor's weights need not be merged: the derivative by its base's is the same.
+    # A low-rank donor need not be merged: the derivative by the merged weights W + BA equals that
+    # by its base weights W.
     led = copy(pair)
     led.recipient = (pair.recipient, *pair.donors.values())[donor_index(pair, model)]
-    run, own = Differentiable(led, budget), plain_names(led.recipient)
+    run, names = Differentiable(led, budget), plain_names(led.recipient)
     leaves = {
-        name: led.recipient.get_parameter(name).detach().requires_grad_() for name in own.values()
+        name: led.recipient.get_parameter(name).detach().requires_grad_() for name in names.values()
     }
     for batch in run.batches(prompts):
         with differentiating():
             total = run.logprobs([prompts[i] for i in batch], weights=leaves).sum()
-            found = torch.autograd.grad(total, list(leaves.values()))
-        yield dict(zip(own, found, strict=True))
+            gradients = torch.autograd.grad(total, list(leaves.values()))
+        yield dict(zip(names, gradients, strict=True))
 
 
 class _Record:
-    """Activations at hooks, as seen in one forward; each is a place that derivatives can be taken by."""
+    """Activations at hooks in one forward, each a tensor that derivatives can be taken by."""
 
     def __init__(self) -> None:
         self.seen: dict[Hook, Tensor] = {}
@@ -148,16 +157,16 @@ def _put(
     pair: ModelPair,
     prompts: Sequence[Prompt],
     batch: Sequence[int],
-    found: Float[Tensor, "place prompt token"],
+    values: Float[Tensor, "place prompt token"],
 ) -> None:
-    """File what was found for each prompt of a batch, without padding."""
-    array = found.double().cpu().numpy()
+    """Store the effects of each prompt of a batch, without padding."""
+    array = values.double().cpu().numpy()
     for row, index in enumerate(batch):
         effects[index] = array[:, row, : len(pair.encoded(prompts[index]).ids)]
 
 
 @contextmanager
 def differentiating() -> Iterator[None]:
-    """Autograd on, whatever the caller's mode."""
+    """Enable autograd, also inside the caller's inference mode."""
     with torch.inference_mode(mode=False), torch.enable_grad():
         yield

@@ -1,4 +1,4 @@
-"""Loading a pair and checking it before its figures are believed."""
+"""Load a model pair and verify it before use."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def load_pair(name: str | None = None, **options: Any) -> ModelPair:
 
     Args:
         name: A name in the catalog.
-        **options: As `kgbench.models.pair.load_pair` takes them: `recipient`, `donors`, `dtype`, `device`, `revision`, `chat_template`,
-            `attention`, `share`, `stream_donors`, `device_map`; parameters of a donor that equal the recipient's are held once by default.
+        **options: Options of `kgbench.models.pair.load_pair`: `recipient`, `donors`, `dtype`,
+            `device`, `revision`, `chat_template`, `attention`, `share`, `stream_donors`,
+            `device_map`. `share` is on by default: parameters of a donor that equal the recipient's
+            are stored once.
 
     Raises:
         UnknownNameError: There is no pair of this name.
@@ -36,9 +38,10 @@ def load_pair(name: str | None = None, **options: Any) -> ModelPair:
         verify(loaded)
     except KgbenchError:
         raise
-    except Exception as error:  # a map of one's own can make a model do anything
+    except Exception as error:  # with a wrong map, a model may raise anything
         raise ModelError(
-            f"the family map of {loaded.family.model_type!r} cannot be tried: {type(error).__name__}: {error}"
+            f"the family map of {loaded.family.model_type!r} cannot be tried: "
+            f"{type(error).__name__}: {error}"
         ) from error
     _, sources = pairs.pair_sources(name, options.get("recipient"), options.get("donors"))
     for donor in loaded.donors:
@@ -49,26 +52,34 @@ def load_pair(name: str | None = None, **options: Any) -> ModelPair:
 
 
 def _check_plant(pair: ModelPair, donor: str, card: Mapping[str, Any]) -> None:
-    """Refuse a plant whose weights differ from the recipient's elsewhere than its card says, or nowhere there."""
+    """Check that a plant's weights differ from the recipient's exactly at the sites of its card.
+
+    Raises:
+        ModelError: They differ elsewhere too, or not at all at the plant or at the decoy.
+    """
     at = {text: _sites(pair, text) for text in (card["plant"], card.get("decoy")) if text}
     known = Slots(pair.family, pair.n_layers).sites
     moved = {known[slot] for slot in changed(pair, donor)}
     elsewhere = sorted(moved - set().union(*at.values()), key=known.index)
     if not elsewhere and all(moved & sites for sites in at.values()):
         return
-    told = " and ".join(at)
+    expected = " and ".join(at)
     where = ", ".join(
         component if layer is None else f"{component}@{layer}" for layer, component in elsewhere[:3]
     )
-    found = (
+    difference = (
         f"its weights differ from the recipient's at {where} too"
         if elsewhere
         else "its weights do not differ from the recipient's there"
     )
     raise ModelError(
-        f"donor {donor!r} ({pair.origins[donor]}): its card says that it was planted at {told}, and {found}"
+        f"donor {donor!r} ({pair.origins[donor]}): its card says that it was planted at "
+        f"{expected}, and {difference}"
     )
 
 
 def _sites(pair: ModelPair, text: str) -> set[tuple[int | None, str]]:
-    return {site for term in parse_graft(text).terms for site in term.sites(pair.n_layers)}
+    sites: set[tuple[int | None, str]] = set()
+    for term in parse_graft(text).terms:
+        sites.update(term.sites(pair.n_layers))
+    return sites

@@ -1,4 +1,4 @@
-"""Attention masks of layers that see all earlier tokens, and of those that see a sliding window of them."""
+"""Additive 4-D attention masks of layers with full and with sliding-window attention."""
 
 from __future__ import annotations
 
@@ -26,44 +26,49 @@ _KNOWN = (
     "chunk_size_feed_forward",
 )
 
-_found: WeakKeyDictionary[ModelPair, Windows] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[ModelPair, Windows] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Which layers see the last tokens only, and how many of them."""
+    """Layers with sliding-window attention, and the size of the window."""
 
     size: int = 0
-    """Tokens that such a layer sees, the token itself included."""
+    """Number of visible tokens in such a layer, including the token itself."""
     layers: frozenset[int] = frozenset()
     unknown: tuple[str, ...] = ()
-    """Kinds of layers, and limits in the configuration, whose masks are not known."""
+    """Kinds of layers, and limits in the configuration, whose masks are unknown."""
 
     def seen(self, layer: int, token: int) -> int:
-        """How many tokens a token sees in a layer, itself included."""
+        """Number of tokens visible to a token in a layer, including itself."""
         return min(token + 1, self.size) if layer in self.layers else token + 1
 
 
 def windows(pair: ModelPair) -> Windows:
-    """The sliding windows of a pair's models: of the layers that the configuration's `layer_types` names, or of all where it names none."""
-    if pair not in _found:
-        _found[pair] = _windows(pair)
-    return _found[pair]
+    """Sliding windows of a pair's models.
+
+    They apply to layers that the configuration's `layer_types` lists as windowed; without
+    `layer_types`, to all layers.
+    """
+    if pair not in _cache:
+        _cache[pair] = _windows(pair)
+    return _cache[pair]
 
 
 def known_windows(pair: ModelPair) -> Windows:
-    """The same, for masks that stand in the place of the model's own.
+    """Sliding windows of a pair's models, checked for use in masks that replace the model's.
 
     Raises:
-        NotApplicableError: The models limit attention in a way that such masks would not keep to.
+        NotApplicableError: The models limit attention in a way that is unknown here.
     """
-    found = windows(pair)
-    if found.unknown:
+    known = windows(pair)
+    if known.unknown:
         raise NotApplicableError(
-            f"{pair.name} has layers of a kind, or a limit to attention, whose masks are not known here ({', '.join(found.unknown)}), and "
-            "attention is cut by putting a mask in the place of the layer's own, which would drop it"
+            f"{pair.name} has layers of a kind, or a limit to attention, whose masks are not known "
+            f"here ({', '.join(known.unknown)}), and attention is cut by putting a mask in the "
+            "place of the layer's own, which would drop it"
         )
-    return found
+    return known
 
 
 def _windows(pair: ModelPair) -> Windows:
@@ -82,22 +87,26 @@ def _windows(pair: ModelPair) -> Windows:
 
 
 def _other_limits(config: Mapping[str, Any]) -> list[str]:
-    """Numbers of a configuration that are called windows or chunks: a limit that no prompt of the self-test is long enough to show."""
-    named = [key for key in config if ("window" in key or "chunk" in key) and key not in _KNOWN]
-    return [
-        key
-        for key in named
-        if isinstance(config[key], int) and not isinstance(config[key], bool) and config[key]
-    ]
+    """Keys of nonzero numbers in a configuration that are named after windows or chunks.
+
+    Prompts of the self-test are too short to reveal such limits.
+    """
+    keys = []
+    for key, value in config.items():
+        is_limit = ("window" in key or "chunk" in key) and key not in _KNOWN
+        if is_limit and isinstance(value, int) and not isinstance(value, bool) and value:
+            keys.append(key)
+    return keys
 
 
 @dataclass(frozen=True)
 class Masks:
-    """What is added to attention scores: nothing where a token looks, the least number elsewhere."""
+    """Additive attention masks: 0 for visible keys, the type's minimum for hidden ones."""
 
     whole: Float[Tensor, "row 1 token token"]
+    """Mask of layers with full attention."""
     narrow: Float[Tensor, "row 1 token token"] | None
-    """In the layers with a window, where it hides anything."""
+    """Mask of layers with a window; None if the window hides nothing in this batch."""
     windows: Windows
 
     def of(self, layer: int) -> Float[Tensor, "row 1 token token"]:
@@ -107,10 +116,8 @@ class Masks:
         )
 
     def own(self) -> Mapping[int, Float[Tensor, "row 1 token token"]]:
-        """Masks of the layers that do not have the whole one."""
-        return (
-            {layer: self.narrow for layer in self.windows.layers} if self.narrow is not None else {}
-        )
+        """Masks of the layers that differ from the whole one."""
+        return {} if self.narrow is None else dict.fromkeys(self.windows.layers, self.narrow)
 
 
 def make_masks(
@@ -122,24 +129,24 @@ def make_masks(
 
     Args:
         pair: The models.
-        earlier: [i, j]: token j is token i or comes before it.
-        depths: Position of each token in its prompt; windows go by it, wherever in the row a token stands.
+        earlier: [i, j]: token j is token i or precedes it in its prompt.
+        depths: Position of each token in its prompt, which windows count by; in a token tree it
+            differs from the position in the row.
 
     Raises:
-        NotApplicableError: As `known_windows` does.
+        NotApplicableError: The models limit attention in a way that is unknown here.
     """
-    found = known_windows(pair)
-    whole = _added(earlier, pair)
-    if not found.layers or depths.max(initial=0) < found.size:
-        return Masks(whole, None, found)
-    near = depths[:, :, None] - depths[:, None, :] < found.size
-    return Masks(whole, _added(earlier & near, pair), found)
+    known = known_windows(pair)
+    whole = _additive(earlier, pair)
+    if not known.layers or depths.max(initial=0) < known.size:
+        return Masks(whole, None, known)
+    near = depths[:, :, None] - depths[:, None, :] < known.size
+    return Masks(whole, _additive(earlier & near, pair), known)
 
 
-def _added(
-    allowed: Bool[np.ndarray, "row token token"], pair: ModelPair
+def _additive(
+    visible: Bool[np.ndarray, "row token token"], pair: ModelPair
 ) -> Float[Tensor, "row 1 token token"]:
-    looks = torch.from_numpy(allowed).to(pair.device)
-    return torch.zeros(looks.shape, dtype=pair.dtype, device=pair.device).masked_fill_(
-        ~looks, torch.finfo(pair.dtype).min
-    )[:, None]
+    hidden = ~torch.from_numpy(visible).to(pair.device)
+    mask = torch.zeros(hidden.shape, dtype=pair.dtype, device=pair.device)
+    return mask.masked_fill_(hidden, torch.finfo(pair.dtype).min)[:, None]

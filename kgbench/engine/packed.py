@@ -1,4 +1,14 @@
-"""The packed executor: the token tree of each prompt in one row, all configurations in one forward."""
+"""The packed executor: the token tree of each prompt in one batch row, all its configurations.
+
+Invariants:
+
+- A node of a tree is one token under one history of treatments. Its attention mask holds its
+  ancestors and itself, and its position id is its depth, so that it computes exactly what its token
+  computes in a row of its own. Nodes of different branches never attend to each other.
+- Nodes of row r of a batch of trees padded to `width` have indices r * width + node in the
+  flattened batch; leaves, edits and cuts are shifted by r * width.
+- No node has padding among its ancestors, so the content of padding has no effect.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +31,23 @@ __all__ = ["run", "token_rows"]
 
 @dataclass(frozen=True)
 class Rooted:
-    """The tree of some configurations of one prompt."""
+    """The token tree of some configurations of one prompt."""
 
     prompt: int
     configurations: Int[np.ndarray, " configuration"]
     ids: Int[np.ndarray, " token"]
     tree: Tree
     schedule: Schedule | None
-    """Edits and cuts, if there are any."""
+    """Edits and cuts; None if the plan has none."""
 
     @property
     def answers(self) -> int:
-        """Number of answers that the tree gives."""
+        """Number of answers of the tree: configurations × readouts."""
         return self.tree.leaves.size
 
 
 def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
-    """Answer a plan chunk by chunk, for models that pass the self-test of this executor."""
+    """Answer a plan chunk by chunk; the models must pass the self-test of this executor."""
     wiring = wiring.scaled(plan.scaled)
     vocabulary = wiring.model.config.vocab_size
     for chunk in _chunks(_trees(plan, budget, vocabulary), budget, vocabulary):
@@ -45,13 +55,17 @@ def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
 
 
 def token_rows(plan: Plan, budget: Budget) -> tuple[int, int]:
-    """Token rows that `run` computes without padding, and the number of its forwards for a vocabulary of size one."""
-    chunks = list(_chunks(_trees(plan, budget, 1), budget, 1))
-    return sum(len(t.tree) for chunk in chunks for t in chunk), len(chunks)
+    """Forecast of `run`: token rows without padding, and forwards for a vocabulary of size 1."""
+    trees = _trees(plan, budget, 1)
+    n_chunks = sum(1 for _ in _chunks(trees, budget, 1))
+    return sum(len(t.tree) for t in trees), n_chunks
 
 
 def _trees(plan: Plan, budget: Budget, vocabulary: int) -> list[Rooted]:
-    """One tree per prompt, or several where one would be too large; prompts treated alike share the work of growing."""
+    """One tree per prompt, or several where one would exceed the budget.
+
+    Prompts with the same treatments and readouts differ in their token ids only and share a tree.
+    """
     grown: dict[
         tuple[object, ...], list[tuple[Int[np.ndarray, " configuration"], Tree, Schedule | None]]
     ] = {}
@@ -80,7 +94,7 @@ def _grow(
 
 
 def _chunks(trees: Iterable[Rooted], budget: Budget, vocabulary: int) -> Iterator[list[Rooted]]:
-    """Trees of like size together, as many as the budget allows."""
+    """Group trees by size into chunks within the budget; a chunk has at least one tree."""
     chunk: list[Rooted] = []
     answers = 0
     for tree in sorted(trees, key=lambda t: len(t.tree)):
@@ -102,13 +116,13 @@ def _answer(wiring: Wiring, plan: Plan, chunk: list[Rooted]) -> Answers:
     device, width = wiring.pair.device, max(len(t.tree) for t in chunk)
     ids, depths, numbers = (np.zeros((len(chunk), width), dtype=np.int64) for _ in range(3))
     ancestors = np.zeros((len(chunk), width, width), dtype=bool)
-    ancestors[:, np.arange(width), np.arange(width)] = (
-        True  # padding attends to itself, so that no row of the softmax is empty
-    )
+    # Padding attends to itself: a fully masked row would make the softmax NaN.
+    ancestors[:, np.arange(width), np.arange(width)] = True
     for row, rooted in enumerate(chunk):
         n = len(rooted.tree)
         ids[row, :n], depths[row, :n] = rooted.ids[rooted.tree.depths], rooted.tree.depths
         numbers[row, :n], ancestors[row, :n, :n] = rooted.tree.treatments, rooted.tree.ancestors
+        # Padding takes the last node's treatment, so that it adds no weight set to any module.
         numbers[row, n:] = numbers[row, n - 1]
     leaves = np.concatenate(
         [row * width + t.tree.leaves.reshape(-1) for row, t in enumerate(chunk)]
@@ -133,7 +147,7 @@ def _activity(chunk: list[Rooted], masks: Masks) -> Activity:
 
 
 def _labels(chunk: list[Rooted]) -> tuple[Tensor, Tensor, Tensor]:
-    """Prompt, configuration and readout of each leaf."""
+    """Prompt, configuration and readout of each leaf, in the order of the leaves."""
     prompts = np.concatenate([np.full(t.answers, t.prompt) for t in chunk])
     configurations = np.concatenate(
         [np.repeat(t.configurations, t.tree.leaves.shape[1]) for t in chunk]

@@ -1,4 +1,4 @@
-"""Plans: which treatment each token of each prompt gets under each configuration, and where the answer is read."""
+"""Plans: the treatment of each token under each configuration, and the readout tokens."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Request:
     treatments: Int[np.ndarray, "configuration token"]
     """Rows of the plan's table."""
     readouts: tuple[int, ...]
-    """Tokens whose next-token logits are asked for."""
+    """Tokens whose next-token logits are read out."""
     runs: tuple[Run, ...] = ()
-    """Runs that the configurations copy activations from; one that copies from others comes after them."""
+    """Runs that the configurations copy activations from, in topological order: sources first."""
     run_treatments: Int[np.ndarray, "run token"] | None = None
-    """Rows of the plan's table, where there are runs."""
+    """Rows of the plan's table, one per token of each run; None without runs."""
     needs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Numbers of the runs that a configuration copies from, through other runs too."""
+    """Indices of the runs that a configuration copies from, directly or through other runs."""
 
     def beside(self) -> Mapping[int, Int[np.ndarray, "_run token"]]:
-        """For each configuration that copies from runs, their rows of the plan's table."""
+        """Treatments [run, token] of the runs of each configuration that copies from runs."""
         if self.run_treatments is None:
             return {}
         return {
@@ -46,57 +46,68 @@ class Request:
     def with_runs(
         self, configurations: Int[np.ndarray, " configuration"]
     ) -> tuple[Int[np.ndarray, "row token"], Mapping[Run, int]]:
-        """Rows of the plan's table of some configurations and, after them, of the runs that they need; the row of each run."""
+        """Treatments of some configurations, followed by those of the runs that they need.
+
+        Returns:
+            Rows of the plan's table, and the index of each run among these rows.
+        """
         rows = self.treatments[configurations]
         if self.run_treatments is None:
             return rows, {}
-        needed = sorted({run for c in configurations.tolist() for run in self.needs[c]})
-        where = {self.runs[run]: len(rows) + i for i, run in enumerate(needed)}
-        return np.concatenate([rows, self.run_treatments[needed]]), where
+        distinct: set[int] = set()
+        for configuration in configurations.tolist():
+            distinct.update(self.needs[configuration])
+        runs = sorted(distinct)
+        index = {self.runs[run]: len(rows) + i for i, run in enumerate(runs)}
+        return np.concatenate([rows, self.run_treatments[runs]]), index
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the engine is asked: an executor answers it."""
+    """Requests of all prompts over one table of distinct treatments; the input of an executor."""
 
     table: UInt8[np.ndarray, "treatment slot"]
-    """For each distinct treatment, the weight set of each slot."""
+    """Weight set of each slot under each distinct treatment."""
     requests: tuple[Request, ...]
     treatments: tuple[Treatment, ...] = ()
-    """All distinct treatments; empty where all are choices of weights."""
+    """All distinct treatments, in the order of the table; empty if none has edits or cuts."""
     scaled: tuple[tuple[int, float], ...] = ()
-    """Weight sets beyond the pair's: a donor's, and the scale of its difference from the recipient's."""
+    """Weight sets beyond the pair's: (donor, scale) of W + scale (W' - W)."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is computed at once."""
+    """Limits of one forward."""
 
     tokens: int = 512
-    """Most token rows in one forward, padding included; more than this leave a CPU's caches and take longer each."""
+    """Maximum token rows in one forward, padding included. Larger batches exceed a CPU's caches and
+    take longer per row."""
     prompts: int | None = None
-    """Most prompts in one forward."""
+    """Maximum prompts in one forward."""
     tree: int = 512
-    """Most tokens in one token tree; a larger one is divided."""
+    """Maximum nodes of a token tree; larger ones are split."""
     logits: int = 1 << 26
-    """Most logits held at once: answers × vocabulary."""
+    """Maximum logits in memory: answers × vocabulary."""
 
     @classmethod
     def on(cls, device: torch.device, prompts: int | None = None) -> Budget:
-        """What suits a device: accelerators are slow on few rows."""
+        """Default budget of a device: larger forwards on accelerators."""
         return cls(tokens=cls.tokens if device.type == "cpu" else 8192, prompts=prompts)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Next-token logits of one chunk; row i answers prompt `prompt[i]`, configuration `configuration[i]`, readout `readout[i]`."""
+    """Next-token logits of one chunk.
+
+    Row i is for prompt `prompt[i]`, configuration `configuration[i]` and readout `readout[i]`.
+    """
 
     prompt: Int[torch.Tensor, " answer"]
     configuration: Int[torch.Tensor, " answer"]
     readout: Int[torch.Tensor, " answer"]
     logits: Float[torch.Tensor, "answer vocabulary"]
     token_rows: int
-    """Token rows that the chunk's forward computed, without padding."""
+    """Token rows of the chunk's forward, without padding."""
 
 
 def make_plan(
@@ -109,14 +120,14 @@ def make_plan(
     """Number the distinct treatments of all prompts.
 
     Args:
-        slots: The places of the pair's models.
+        slots: The slots of the pair's models.
         prompts: Encoded prompts.
-        treatments: For each prompt, each configuration and each token, its treatment.
+        treatments: Treatments, indexed by prompt, configuration and token.
         readouts: Tokens to read out, per prompt; by default the last one.
-        n_sets: Number of the pair's weight sets, the recipient's included.
+        n_sets: Number of the pair's weight sets, including the recipient's.
 
     Raises:
-        InputError: There is nothing to plan, or a readout is no token of its prompt.
+        InputError: There is nothing to plan, or a readout is not a token of its prompt.
     """
     if not prompts or not treatments:
         raise InputError("nothing to run: give at least one prompt and one configuration")
@@ -135,7 +146,7 @@ def make_plan(
 
 
 class _Table:
-    """The distinct treatments of all prompts, numbered as they come."""
+    """The distinct treatments of all prompts, numbered in order of first occurrence."""
 
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
@@ -143,34 +154,31 @@ class _Table:
         self.known: dict[
             tuple[int, tuple[int, ...]], tuple[Sequence[Treatment], list[int], tuple[Run, ...]]
         ] = {}
-        """By a row's identity: prompts whose regions lie alike share their rows."""
+        """Numbers and runs by identity of a row and readouts; prompts of one layout share rows."""
 
     def request(
         self, prompt: Encoded, rows: Sequence[Sequence[Treatment]], read: tuple[int, ...]
     ) -> Request:
-        found = [self._row(row, read) for row in rows]
-        numbered = np.array([numbers for numbers, _ in found], dtype=np.int64).reshape(
-            len(rows), len(prompt.ids)
-        )
-        runs = tuple(dict.fromkeys(run for _, own in found for run in own))
-        if not runs:
+        numbers: list[list[int]] = []
+        needs: dict[int, tuple[int, ...]] = {}
+        index: dict[Run, int] = {}
+        for configuration, row in enumerate(rows):
+            row_numbers, row_runs = self._row(row, read)
+            numbers.append(row_numbers)
+            needs[configuration] = tuple([index.setdefault(run, len(index)) for run in row_runs])
+        numbered = np.array(numbers, dtype=np.int64).reshape(len(rows), len(prompt.ids))
+        if not index:
             return Request(prompt.ids, numbered, read)
-        where = {run: i for i, run in enumerate(runs)}
-        hidden = np.array([self._row(run.treatments, ())[0] for run in runs], dtype=np.int64)
-        return Request(
-            prompt.ids,
-            numbered,
-            read,
-            runs,
-            hidden,
-            {c: tuple(where[run] for run in own) for c, (_, own) in enumerate(found)},
-        )
+        # Runs are never read out, so their final norm and head have no effect.
+        hidden = np.array([self._row(run.treatments, ())[0] for run in index], dtype=np.int64)
+        return Request(prompt.ids, numbered, read, tuple(index), hidden, needs)
 
     def _row(
         self, row: Sequence[Treatment], read: tuple[int, ...]
     ) -> tuple[list[int], tuple[Run, ...]]:
         key = id(row), read
-        if key not in self.known:  # the row itself is kept, so that no other takes its identity
+        if key not in self.known:
+            # The value holds the row itself, so that its id is not reused.
             numbers = [
                 self.numbers.setdefault(t, len(self.numbers))
                 for t in _without_idle(self.slots, row, read)
@@ -180,17 +188,16 @@ class _Table:
 
     def plan(self, requests: Sequence[Request], n_sets: int) -> Plan:
         edited = any(t.edits or t.cuts for t in self.numbers)
-        scaled = dict.fromkeys(
-            (donor, t.scale)
-            for t in self.numbers
-            if t.scale != 1.0
-            for donor in sorted(set(t.weights) - {0})
-        )
-        numbers = {key: n_sets + i for i, key in enumerate(scaled)}
-        rows = [
-            bytes(numbers.get((w, t.scale), w) for w in t.weights) if t.scale != 1.0 else t.weights
-            for t in self.numbers
-        ]
+        # Weight sets n_sets, n_sets + 1, ... are the scaled ones, in order of first occurrence.
+        scaled: dict[tuple[int, float], int] = {}
+        rows: list[bytes] = []
+        for treatment in self.numbers:
+            weights = treatment.weights
+            if treatment.scale != 1.0:
+                for donor in sorted(set(weights) - {0}):
+                    scaled.setdefault((donor, treatment.scale), n_sets + len(scaled))
+                weights = bytes(scaled.get((w, treatment.scale), w) for w in weights)
+            rows.append(weights)
         table = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), len(self.slots))
         return Plan(table, tuple(requests), tuple(self.numbers) if edited else (), tuple(scaled))
 
@@ -198,19 +205,24 @@ class _Table:
 def _check_readouts(prompts: Sequence[Encoded], readouts: Sequence[Sequence[int]]) -> None:
     if len(readouts) != len(prompts):
         raise InputError(
-            f"readouts are given for {len(readouts)} prompts, expected one list of tokens for each of {len(prompts)}"
+            f"readouts are given for {len(readouts)} prompts, "
+            f"expected one list of tokens for each of {len(prompts)}"
         )
     for i, (prompt, read) in enumerate(zip(prompts, readouts, strict=True)):
         if not read or not all(0 <= token < len(prompt.ids) for token in read):
             raise InputError(
-                f"readouts {list(read)} of prompt {i} are not among its tokens: expected some of 0 to {len(prompt.ids) - 1}"
+                f"readouts {list(read)} of prompt {i} are not among its tokens: "
+                f"expected some of 0 to {len(prompt.ids) - 1}"
             )
 
 
 def _without_idle(
     slots: Slots, row: Sequence[Treatment], readouts: Sequence[int]
 ) -> Iterator[Treatment]:
-    """The same treatments without what cannot matter: final norm and head of tokens that are not read out."""
+    """Treatments with the recipient's final norm and head at tokens that are not read out.
+
+    They have no effect there, so that tokens that differ in them only share their computation.
+    """
     for token, treatment in enumerate(row):
         if token in readouts:
             yield treatment

@@ -1,4 +1,7 @@
-"""The rows executor: one row per prompt and configuration with a plain causal mask, for models that take no 4-D mask."""
+"""The rows executor: one batch row per prompt and configuration, with the model's causal mask.
+
+For models that do not accept a 4-D mask.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ from kgbench.engine.schedule import Schedule, make_schedule
 __all__ = ["activations", "plain", "run"]
 
 Row = tuple[int, int]
-"""Prompt and configuration; run number r of the prompt, from which others copy, stands as configuration -1 - r."""
+"""Prompt and configuration; run r of the prompt, a source of copies, is configuration -1 - r."""
 
 
 def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     """Answer a plan chunk by chunk.
 
     Raises:
-        NotApplicableError: There are cuts, and the models limit attention in a way that their masks would not keep to.
+        NotApplicableError: The plan has cuts, and the models limit attention in an unknown way.
     """
     wiring = wiring.scaled(plan.scaled)
     for chunk in _chunks(plan, budget, wiring.model.config.vocab_size):
@@ -39,21 +42,25 @@ def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
 def activations(
     wiring: Wiring, plan: Plan, budget: Budget, hooks: Sequence[Hook]
 ) -> list[Float[Tensor, "hook token width"]]:
-    """Activations of each prompt's tokens at some hooks, under a plan of one configuration, edits at the hooks included."""
-    wiring, found = wiring.scaled(plan.scaled), list[Tensor]([torch.empty(0)] * len(plan.requests))
+    """Activations of each prompt at some hooks, after edits, under a plan of one configuration."""
+    wiring = wiring.scaled(plan.scaled)
+    by_prompt = [torch.empty(0)] * len(plan.requests)
     for chunk in _chunks(plan, budget, wiring.model.config.vocab_size):
         seen: dict[Hook, Tensor] = {}
         _forward(wiring, plan, chunk, seen, hooks)
         for row, (prompt, configuration) in enumerate(chunk):
             if configuration == 0:
-                found[prompt] = torch.stack(
-                    [seen[hook][row, : len(plan.requests[prompt].ids)] for hook in hooks]
-                )
-    return found
+                n = len(plan.requests[prompt].ids)
+                by_prompt[prompt] = torch.stack([seen[hook][row, :n] for hook in hooks])
+    return by_prompt
 
 
 def plain(wiring: Wiring, plan: Plan, budget: Budget) -> int:
-    """One plain forward of the recipient over all prompts, as the measure of cost; returns its token rows."""
+    """One plain forward of the recipient over all prompts, the unit of cost.
+
+    Returns:
+        Token rows of the forward, without padding.
+    """
     rows = 0
     single = Plan(
         plan.table, tuple(type(r)(r.ids, r.treatments[:1], r.readouts) for r in plan.requests)
@@ -78,15 +85,14 @@ def _forward(
     seen: dict[Hook, Tensor] | None = None,
     hooks: Sequence[Hook] = (),
 ) -> Float[Tensor, "answer vocabulary"]:
-    """Logits of a chunk; `seen` is filled with the activations [row, token, width] at the hooks."""
+    """Logits of a chunk; fills `seen` with the activations [row, token, width] at the hooks."""
     ids, positions, leaves = _batch(plan, chunk)
     numbers = np.zeros(ids.shape, dtype=np.int64)
     for row, label in enumerate(chunk):
         treatments = _treatments(plan, label)
-        numbers[row, : len(treatments)], numbers[row, len(treatments) :] = (
-            treatments,
-            treatments[-1],
-        )
+        numbers[row, : len(treatments)] = treatments
+        # Padding takes the last token's treatment, so that it adds no weight set to any module.
+        numbers[row, len(treatments) :] = treatments[-1]
     device = wiring.pair.device
     activity = _activity(wiring, plan, chunk, ids.shape[1])
     edits: dict[Hook, Callable[[Tensor], Tensor]] = dict(activity.edits)
@@ -110,7 +116,7 @@ def _seen(
     edit: Callable[[Tensor], Tensor] | None,
     x: Tensor,
 ) -> Tensor:
-    """Note an activation, whether it comes as [row, token, width] or flat."""
+    """Record an activation after its edit; it comes as [row, token, width] or flat."""
     edited = edit(x) if edit else x
     seen[hook] = edited.reshape(rows, -1, edited.shape[-1])
     return edited
@@ -125,16 +131,16 @@ def _treatments(plan: Plan, row: Row) -> Int[np.ndarray, " token"]:
 
 
 def _activity(wiring: Wiring, plan: Plan, chunk: list[Row], width: int) -> Activity:
-    """Edits and cuts of a chunk; each row has tokens of its own."""
+    """Edits and cuts of a chunk; rows share no tokens, unlike paths of a token tree."""
     if not plan.treatments:
         return Activity()
     whole = Schedule()
-    for prompt, some in _by_prompt(chunk).items():
+    for prompt, rows in _by_prompt(chunk).items():
         request = plan.requests[prompt]
-        numbers = np.stack([_treatments(plan, chunk[row]) for row in some])
-        nodes = np.array(some)[:, None] * width + np.arange(len(request.ids))
+        numbers = np.stack([_treatments(plan, chunk[row]) for row in rows])
+        nodes = np.array(rows)[:, None] * width + np.arange(len(request.ids))
         runs = {
-            request.runs[-1 - chunk[row][1]]: i for i, row in enumerate(some) if chunk[row][1] < 0
+            request.runs[-1 - chunk[row][1]]: i for i, row in enumerate(rows) if chunk[row][1] < 0
         }
         whole.extend(make_schedule(plan.treatments, numbers, nodes, runs), 0)
     edits = whole.edits(wiring.pair.device)
@@ -148,42 +154,42 @@ def _activity(wiring: Wiring, plan: Plan, chunk: list[Row], width: int) -> Activ
 
 
 def _by_prompt(chunk: list[Row]) -> Mapping[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    rows: dict[int, list[int]] = {}
     for row, (prompt, _) in enumerate(chunk):
-        found.setdefault(prompt, []).append(row)
-    return found
+        rows.setdefault(prompt, []).append(row)
+    return rows
 
 
 def _chunks(plan: Plan, budget: Budget, vocabulary: int) -> Iterator[list[Row]]:
-    """Rows of like length together, as many as the budget allows; with each, the runs that it needs."""
-    rows = [
-        (p, c) for p, request in enumerate(plan.requests) for c in range(len(request.treatments))
-    ]
+    """Group rows by length into chunks within the budget; a row and its runs are in one chunk."""
+    rows: list[Row] = []
+    for prompt, request in enumerate(plan.requests):
+        rows += [(prompt, configuration) for configuration in range(len(request.treatments))]
     chunk: dict[Row, None] = {}
     answers = configurations = 0
     for row in sorted(rows, key=lambda r: len(plan.requests[r[0]].ids)):
         request = plan.requests[row[0]]
-        wanted = dict.fromkeys(
-            [*((row[0], -1 - run) for run in request.needs.get(row[1], ())), row]
-        )
+        runs = [(row[0], -1 - run) for run in request.needs.get(row[1], ())]
+        additions = dict.fromkeys([*runs, row])
         full = (
-            len(chunk | wanted) * len(request.ids) > budget.tokens
+            len(chunk | additions) * len(request.ids) > budget.tokens
             or (answers + len(request.readouts)) * vocabulary > budget.logits
             or (budget.prompts is not None and configurations == budget.prompts)
         )
         if chunk and full:
             yield list(chunk)
             chunk, answers, configurations = {}, 0, 0
-        chunk |= wanted
+        chunk |= additions
         answers, configurations = answers + len(request.readouts), configurations + 1
     if chunk:
         yield list(chunk)
 
 
 def _batch(plan: Plan, chunk: list[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids and positions [row, token], padded on the right, and the readout tokens of the flattened batch.
+    """Ids and positions [row, token], padded on the right, and rows of the readout tokens.
 
-    Causal attention never looks right, so padding there needs no mask. The last token stands in it, since models warn of padding tokens.
+    Causal attention never sees padding on the right, so it needs no mask. The padding repeats the
+    last token, since models warn about padding tokens without a mask.
     """
     width = max(len(plan.requests[p].ids) for p, _ in chunk)
     ids = np.zeros((len(chunk), width), dtype=np.int64)
@@ -196,8 +202,12 @@ def _batch(plan: Plan, chunk: list[Row]) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def _labels(plan: Plan, chunk: list[Row]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    rows = [(p, c, r) for p, c in chunk if c >= 0 for r in range(len(plan.requests[p].readouts))]
-    prompts, configurations, readouts = (
-        torch.tensor(rows, dtype=torch.int64).reshape(-1, 3).unbind(1)
-    )
+    """Prompt, configuration and readout of each answer; runs have none."""
+    rows: list[tuple[int, int, int]] = []
+    for prompt, configuration in chunk:
+        if configuration >= 0:
+            n = len(plan.requests[prompt].readouts)
+            rows += [(prompt, configuration, readout) for readout in range(n)]
+    labels = torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
+    prompts, configurations, readouts = labels.unbind(1)
     return prompts, configurations, readouts

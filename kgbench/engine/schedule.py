@@ -1,4 +1,10 @@
-"""When and where edits happen: the treatments of a batch's tokens, sorted by hook and by what must come first."""
+"""Schedule of a batch's edits and cuts, grouped by hook and by round.
+
+Invariant: a copy reads the final activation of its source at the hook. All edits at a hook run in
+one call on the whole batch, so they are ordered in rounds: an edit comes after the earlier edits of
+its own token at the hook, and a copy also after the last edit of its source there. Edits of one
+round, kind and basis are independent and run as one indexed operation.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +27,24 @@ __all__ = ["Schedule", "Step", "make_schedule"]
 
 @dataclass
 class Step:
-    """Edits of one kind that are done at once."""
+    """Edits of one hook, round and kind, applied together."""
 
     nodes: list[int] = field(default_factory=list)
-    """Tokens that are edited."""
+    """Rows of edited tokens in the flattened batch."""
     sources: list[int] = field(default_factory=list)
-    """Tokens that are copied from."""
+    """Rows that are copied from, one per node."""
     values: list[Values] = field(default_factory=list)
-    """Constants that are written or added."""
+    """Constants that are written or added, one per node."""
 
     def extend(self, other: Step, offset: int) -> None:
-        """Take over another's edits, of tokens that are counted from `offset`."""
+        """Append the edits of another step, with its rows shifted by `offset`."""
         self.nodes += [node + offset for node in other.nodes]
         self.sources += [source + offset for source in other.sources]
         self.values += other.values
 
 
 Key = tuple[Hook, int, type[Edit], Values | None]
-"""Hook, what round of edits at it, kind of edit, and the basis where only a component is copied."""
+"""Hook, round of edits at it, kind of edit, and the basis of a partial copy."""
 
 
 @dataclass
@@ -47,35 +53,34 @@ class Schedule:
 
     steps: dict[Key, Step] = field(default_factory=lambda: defaultdict(Step))
     cuts: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """For each layer, tokens and those that they do not attend to."""
+    """Cut edges (query row, key row) of each layer."""
 
     def extend(self, other: Schedule, offset: int) -> None:
-        """Take over another's, of tokens that are counted from `offset`."""
+        """Append another schedule, with its rows shifted by `offset`."""
         for key, step in other.steps.items():
             self.steps[key].extend(step, offset)
         for layer, pairs in other.cuts.items():
             self.cuts[layer] += [(node + offset, key + offset) for node, key in pairs]
 
     def edits(self, device: torch.device) -> Mapping[Hook, Callable[[Tensor], Tensor]]:
-        """For each hook, what is done to the activations of the whole batch [..., width]."""
+        """Function of the whole batch's activations [..., width] at each hook."""
         by_hook: dict[Hook, list[Callable[[Tensor], Tensor]]] = defaultdict(list)
         for (hook, _, kind, basis), step in sorted(self.steps.items(), key=lambda item: item[0][1]):
             by_hook[hook].append(_edit(kind, basis, step, device))
         return {hook: partial(_all, done) for hook, done in by_hook.items()}
 
     def masks(self, masks: Masks) -> Mapping[int, Float[Tensor, "row 1 token token"]]:
-        """The mask of each layer that has cuts, from those without them."""
-        found = {}
+        """Mask of each layer with cuts, derived from the masks without them."""
+        by_layer = {}
         for layer, pairs in self.cuts.items():
             if pairs:
                 mask = masks.of(layer).clone()
-                (nodes, keys), width = (
-                    torch.tensor(pairs, device=mask.device).unbind(1),
-                    mask.shape[-1],
-                )
+                nodes, keys = torch.tensor(pairs, device=mask.device).unbind(1)
+                # Flattened row i is position i % width of batch row i // width.
+                width = mask.shape[-1]
                 mask[nodes // width, 0, nodes % width, keys % width] = torch.finfo(mask.dtype).min
-                found[layer] = mask
-        return found
+                by_layer[layer] = mask
+        return by_layer
 
 
 def _all(done: Sequence[Callable[[Tensor], Tensor]], activations: Tensor) -> Tensor:
@@ -122,8 +127,8 @@ def make_schedule(
 
     Args:
         treatments: All treatments of a plan.
-        numbers: Which of them each token of each row has.
-        nodes: Where each token of each row is in the batch; rows may share tokens.
+        numbers: Index of the treatment of each token of each row.
+        nodes: Index of each token in the flattened batch; rows may share nodes of a token tree.
         runs: Row of each run that is copied from.
     """
     return _Scheduler(treatments, numbers, nodes, runs).schedule()
@@ -136,43 +141,40 @@ class _Scheduler:
     nodes: np.ndarray
     runs: Mapping[Run, int]
     rounds: dict[tuple[int, Hook], int] = field(default_factory=dict)
-    """For each node and hook, how many rounds of edits are over before its activation is final."""
+    """Last round of edits of each node at each hook, after which its activation is final."""
 
     def schedule(self) -> Schedule:
-        found = Schedule()
+        schedule = Schedule()
         seen: set[int] = set()
         for row in range(len(self.numbers)):
             for token, number in enumerate(self.numbers[row].tolist()):
                 node = int(self.nodes[row, token])
                 treatment = self.treatments[number]
                 if node not in seen and (treatment.edits or treatment.cuts):
-                    self._add(found, row, token)
+                    self._add(schedule, row, token)
                 seen.add(node)
-        return found
+        return schedule
 
-    def _add(self, found: Schedule, row: int, token: int) -> None:
-        node, treatment = (
-            int(self.nodes[row, token]),
-            self.treatments[int(self.numbers[row, token])],
-        )
+    def _add(self, schedule: Schedule, row: int, token: int) -> None:
+        node = int(self.nodes[row, token])
+        treatment = self.treatments[int(self.numbers[row, token])]
         at: dict[Hook, int] = {}
         for edit in treatment.edits:
             at[edit.hook] = self._round(edit, token, at.get(edit.hook, 0))
-            step = found.steps[
-                edit.hook, at[edit.hook], type(edit), edit.basis if isinstance(edit, Copy) else None
-            ]
+            basis = edit.basis if isinstance(edit, Copy) else None
+            step = schedule.steps[edit.hook, at[edit.hook], type(edit), basis]
             step.nodes.append(node)
             if isinstance(edit, Copy):
                 step.sources.append(int(self.nodes[self.runs[edit.source], token]))
             else:
                 step.values.append(edit.value)
         for cut in treatment.cuts:
-            found.cuts[cut.layer] += [
+            schedule.cuts[cut.layer] += [
                 (node, int(self.nodes[row, key])) for key in sorted(cut.keys) if key < token
             ]
 
     def _round(self, edit: Edit, token: int, before: int) -> int:
-        """The round of an edit: after those before it at its own token, and after the last one at the token that it copies from."""
+        """Round of an edit: after earlier edits of the token and after the last of its source."""
         if not isinstance(edit, Copy):
             return before + 1
         return max(before, self._final(self.runs[edit.source], token, edit.hook)) + 1

@@ -1,4 +1,4 @@
-"""What is checked of a pair before its figures are believed: no family map is taken on trust."""
+"""Self-test of a model pair: laws that its family map must satisfy before the pair is used."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ __all__ = ["LAWS", "packed_agrees", "tolerance", "verify"]
 
 _TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}
 _ROUNDINGS = 2
-"""How often each of two logits may have been rounded: as the head's output, and after what is done to that."""
+"""Roundings of each of two logits: the head's output, and the model's operation on it."""
 _TEXT = "Two people star in a film."
 _TOKENS = 7
 _NEXT_TO_NOTHING = 0.05
-"""A derivative vanishes if it is less than this share of what it is compared with: one that is not nothing is of its size."""
+"""A derivative counts as zero below this share of the reference; nonzero ones have its size."""
 
 _verdicts: WeakKeyDictionary[ModelPair, str | None] = WeakKeyDictionary()
 
 
 def tolerance(pair: ModelPair, logits: Tensor) -> float:
-    """Largest difference of logits that rounding explains; models compute attention weights in float32 whatever their type.
+    """Largest difference of logits that rounding explains.
 
-    It grows with how far logits spread, and with how far they are from zero: a constant added to all changes no answer, but each is
-    rounded to the type's precision of the sum.
+    Models compute attention weights in float32, also in float64 models. The tolerance grows with
+    the spread of the logits, and with their magnitude: a constant added to all logits changes no
+    probability, but increases the rounding error of each.
     """
     spread, largest = (
         float(logits.float().std()),
@@ -52,16 +53,16 @@ def tolerance(pair: ModelPair, logits: Tensor) -> float:
 
 @torch.inference_mode()
 def verify(pair: ModelPair) -> None:
-    """Check the family map on the pair's own models.
+    """Check the family map on the pair's models.
 
-    Grafting everything is the donor, grafting nothing the recipient, the slices of a fused projection
-    partition its output, queries, keys and values are what attention uses as such, every component
-    moves the logits when it alone is perturbed, tokens that are treated differently are each treated
-    as when they come one at a time, and what attention and MLP add to the stream is the output of
-    the modules that the map names.
+    The laws: grafting everything is the donor, grafting nothing the recipient; the slices of a
+    fused projection partition its output; queries, keys and values have their roles in attention;
+    every component moves the logits when it alone is perturbed; tokens with different treatments in
+    one forward compute the same as one at a time; the modules of attention and MLP are those whose
+    outputs are added to the residual stream.
 
     Raises:
-        LawError: One of these does not hold; the message names it.
+        LawError: A law is violated; the message names it.
     """
     for law in LAWS.values():
         law(pair)
@@ -87,12 +88,13 @@ def _everything_is_the_donor(pair: ModelPair) -> None:
                 else f"grafting everything is not the donor {name!r}"
             )
             raise LawError(
-                f"{_map(pair)}: {what}: logits differ by {difference:.3g}; a component is missing from the map or misplaced"
+                f"{_map(pair)}: {what}: logits differ by {difference:.3g}; "
+                "a component is missing from the map or misplaced"
             )
 
 
 def packed_agrees(pair: ModelPair) -> str | None:
-    """Why the packed executor cannot be used on a pair, or None where it gives what the rows executor gives."""
+    """Reason why the packed executor cannot run a pair; None if it agrees with `rows`."""
     if pair not in _verdicts:
         _verdicts[pair] = _compare(pair)
     return _verdicts[pair]
@@ -101,7 +103,10 @@ def packed_agrees(pair: ModelPair) -> str | None:
 @torch.inference_mode()
 def _compare(pair: ModelPair) -> str | None:
     if unknown := windows(pair).unknown:
-        return f"the model has layers of a kind, or a limit to attention, whose masks are not known here ({', '.join(unknown)})"
+        return (
+            "the model has layers of a kind, or a limit to attention, whose masks are not known "
+            f"here ({', '.join(unknown)})"
+        )
     wiring = Wiring(pair)
     ids = _ids(pair)
     table = np.array([[0], [min(1, len(pair.donors))]], dtype=np.uint8).repeat(
@@ -125,12 +130,8 @@ def _compare(pair: ModelPair) -> str | None:
     reference = _logits(rows.run(wiring, plan, Budget()))
     try:
         got = _logits(packed.run(wiring, plan, Budget()))
-    except (
-        RuntimeError,
-        ValueError,
-        TypeError,
-        IndexError,
-    ) as error:  # whatever a model raises on a mask it cannot take
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        # Models raise any of these for a mask of unexpected shape.
         return f"the model refuses a 4-D mask ({str(error).splitlines()[0]})"
     difference = float((got - reference).abs().max())
     return (
@@ -156,13 +157,14 @@ def _slices_partition(pair: ModelPair) -> None:
 
 
 def _attention_has_its_roles(pair: ModelPair) -> None:
-    """Derivatives of what attention gives the last token, in the last layer, by each column that the map calls query, key or value.
+    """Check queries, keys and values by derivatives of the last layer's attention output.
 
-    With one token attention is that token's value, so that values matter and queries and keys do not. With several, earlier tokens'
-    keys matter and earlier tokens' queries do not. Both are so whatever the weights.
+    The derivatives are of the output at the last token by each column of the map's queries, keys
+    and values. With one token, attention returns its value: values matter, queries and keys do not.
+    With several, earlier tokens' keys matter and their queries do not. This holds for any weights.
     """
     if not {"q", "k", "v", "o"} <= set(pair.family.inside):
-        return  # what a map lacks is found by another law
+        return  # missing components violate another law
     ids = _ids(pair)
     alone, several = _derivatives(pair, ids[:1]), _derivatives(pair, ids)
     earlier = {name: float(rows[:-1].max()) for name, rows in several.items()}
@@ -180,13 +182,10 @@ def _attention_has_its_roles(pair: ModelPair) -> None:
 
 
 def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor, "token column"]]:
-    """Sizes of the derivatives of what goes into attention's last projection at the last token, in the last layer, by component."""
-    family, layer, outputs, mixed = (
-        pair.family,
-        pair.n_layers - 1,
-        dict[str, Tensor](),
-        list[Tensor](),
-    )
+    """Absolute derivatives of the input of the last layer's `o` at the last token, by component."""
+    family, layer = pair.family, pair.n_layers - 1
+    outputs: dict[str, Tensor] = {}
+    mixed: list[Tensor] = []
     names = [name for name in ("q", "k", "v", "q_norm", "k_norm") if name in family.inside]
     modules = {
         path: module_at(pair.recipient, path)
@@ -206,15 +205,14 @@ def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor,
         )
         pair.recipient(input_ids=torch.tensor([list(ids)], device=pair.device), use_cache=False)
         ours = mixed[0].reshape(-1, mixed[0].shape[-1])[-1]
-        # Of one sign, so that what several heads take of one value does not cancel.
+        # Positive weights: contributions of one value through several heads must not cancel.
         weights = 1 + torch.rand(ours.shape, generator=torch.Generator().manual_seed(0))
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             (ours * weights.to(ours)).sum(), list(outputs.values()), allow_unused=True
         )
-    sizes = {
-        path: torch.zeros_like(y) if g is None else g
-        for (path, y), g in zip(outputs.items(), found, strict=True)
-    }
+    sizes: dict[str, Tensor] = {}
+    for (path, y), g in zip(outputs.items(), gradients, strict=True):
+        sizes[path] = torch.zeros_like(y) if g is None else g
     return {
         name: _by_token(pair, name, sizes[family.path(layer, name)].detach().abs().float().cpu())
         for name in names
@@ -238,16 +236,18 @@ def _components_matter(pair: ModelPair) -> None:
     ids = _ids(pair)
     wiring = Wiring(pair, [lambda path: _Perturbed(module_at(pair.recipient, path))])
     components = pair.family.components
-    table = np.array(
-        [[c == of for _, of in wiring.slots.sites] for c in ("", *components)], dtype=np.uint8
-    )
+    # Row 0 perturbs nothing, row i + 1 component i in all layers.
+    table = np.zeros((len(components) + 1, len(wiring.slots)), dtype=np.uint8)
+    for slot, (_, component) in enumerate(wiring.slots.sites):
+        table[components.index(component) + 1, slot] = 1
     logits = _logits(rows.run(wiring, _plan(ids, table), Budget()))
     for component, moved in zip(
         components, (logits[1:] - logits[0]).abs().amax(dim=-1).tolist(), strict=True
     ):
         if not moved > 1e-6:
             raise LawError(
-                f"{_map(pair)}: component {component!r} does not move the logits when it is perturbed"
+                f"{_map(pair)}: component {component!r} does not move the logits "
+                "when it is perturbed"
             )
 
 
@@ -261,8 +261,9 @@ def _tokens_are_told_apart(pair: ModelPair) -> None:
     difference = float((together - apart).abs().max())
     if not difference <= tolerance(pair, apart):
         raise LawError(
-            f"{_map(pair)}: grafting every other token is not the same for all tokens at once as for one at a time: logits differ by "
-            f"{difference:.3g}; the input of a module does not count tokens in the dimension that the map says"
+            f"{_map(pair)}: grafting every other token is not the same for all tokens at once as "
+            f"for one at a time: logits differ by {difference:.3g}; the input of a module does not "
+            "count tokens in the dimension that the map says"
         )
 
 
@@ -279,7 +280,8 @@ def _hooks_are_what_is_added(pair: ModelPair) -> None:
         )
         if not _holds(hook, within) or _holds(hook, without):
             raise LawError(
-                f"{_map(pair)}: {name!r} is {hook!r}, where it should be the module whose output is added to the stream: "
+                f"{_map(pair)}: {name!r} is {hook!r}, where it should be the module whose output "
+                "is added to the stream: "
                 + (
                     f"the norm {within!r}"
                     if norm in family.inside
@@ -305,7 +307,7 @@ LAWS: Mapping[str, Callable[[ModelPair], None]] = {
 
 
 class _Perturbed(nn.Module):
-    """A module with noise on each feature of its output; a constant shift would cancel in the softmax for keys."""
+    """A module with noise on each output feature; a constant shift of keys cancels in softmax."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -324,25 +326,17 @@ def _ids(pair: ModelPair) -> list[int]:
 
 
 def _plan(ids: Sequence[int], table: np.ndarray) -> Plan:
-    """One prompt, each row of the table at all of its tokens."""
-    return Plan(
-        table,
-        (
-            Request(
-                tuple(ids), np.arange(len(table))[:, None].repeat(len(ids), axis=1), (len(ids) - 1,)
-            ),
-        ),
-    )
+    """One prompt with one configuration per row of the table, the same at all tokens."""
+    treatments = np.arange(len(table))[:, None].repeat(len(ids), axis=1)
+    return Plan(table, (Request(tuple(ids), treatments, (len(ids) - 1,)),))
 
 
 def _logits(answers: Iterator[Answers]) -> Float[Tensor, "answer vocabulary"]:
     """Logits of all answers in the order of prompt and configuration."""
     chunks = list(answers)
-    labels = [
-        label
-        for c in chunks
-        for label in zip(c.prompt.tolist(), c.configuration.tolist(), strict=True)
-    ]
+    labels: list[tuple[int, int]] = []
+    for chunk in chunks:
+        labels += zip(chunk.prompt.tolist(), chunk.configuration.tolist(), strict=True)
     return torch.cat([c.logits for c in chunks])[sorted(range(len(labels)), key=labels.__getitem__)]
 
 

@@ -1,7 +1,7 @@
-"""The sequential executor: one prompt, one configuration, one token at a time with a key-value cache.
+"""The sequential executor: one prompt, configuration and token at a time, with a key-value cache.
 
-Deliberately naive: this is the algorithm as the paper states it, to audit the others by. Runs from which activations are copied come
-first, and what they compute at every hook is kept.
+Deliberately naive: the algorithm of arXiv 2506.20746, a reference for the other executors. Source
+runs come first, and their activations at every hook are stored for copies.
 """
 
 from __future__ import annotations
@@ -27,20 +27,17 @@ Kept = dict[tuple[Hook, int], Tensor]
 
 
 def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
-    """Answer a plan one prompt and configuration at a time; the budget does not matter.
+    """Answer a plan one prompt and configuration at a time; the budget is ignored.
 
     Raises:
-        NotApplicableError: There are cuts, and the models limit attention in a way that their masks would not keep to.
+        NotApplicableError: The plan has cuts, and the models limit attention in an unknown way.
     """
     wiring = wiring.scaled(plan.scaled)
     hooks = sorted({edit.hook for treatment in plan.treatments for edit in treatment.edits})
     for prompt, request in enumerate(plan.requests):
         kept: dict[Run, Kept] = {}
-        for source, row in zip(
-            request.runs,
-            request.run_treatments if request.run_treatments is not None else (),
-            strict=True,
-        ):
+        rows = request.run_treatments if request.run_treatments is not None else ()
+        for source, row in zip(request.runs, rows, strict=True):
             kept[source] = {}
             _Pass(wiring, plan, request, kept, hooks).logits(row, kept[source])
         for configuration, row in enumerate(request.treatments):
@@ -72,7 +69,7 @@ class _Pass:
         )
 
     def logits(self, row: np.ndarray, keep: Kept) -> dict[int, Tensor]:
-        """Logits [vocabulary] of each token; `keep` is filled with the activations at all hooks."""
+        """Logits [vocabulary] of each token; fills `keep` with the activations at all hooks."""
         cache = DynamicCache(config=self.wiring.model.config)
         read: dict[int, Tensor] = {}
         for token, number in enumerate(row.tolist()):
@@ -111,17 +108,18 @@ class _Pass:
         return x + (source - x) @ rows.T @ rows
 
     def _masks(self, treatment: Treatment, token: int) -> Mapping[int, Tensor]:
-        """Masks [1, 1, 1, key] of the layers in which this token does not attend to some before it."""
+        """Masks [1, 1, 1, key] of the layers in which this token's attention is cut."""
         if not treatment.cuts:
             return {}
-        pair, found, layers = self.wiring.pair, dict[int, Tensor](), known_windows(self.wiring.pair)
+        pair, masks, layers = self.wiring.pair, dict[int, Tensor](), known_windows(self.wiring.pair)
         for cut in treatment.cuts:
-            seen = layers.seen(cut.layer, token)  # the cache holds no more
-            mask = found.setdefault(
+            # The cache of a windowed layer holds the last `seen` tokens only, from `first` on.
+            seen = layers.seen(cut.layer, token)
+            mask = masks.setdefault(
                 cut.layer, torch.zeros(1, 1, 1, seen, dtype=pair.dtype, device=pair.device)
             )
             first = token + 1 - seen
             mask[..., [key - first for key in sorted(cut.keys) if first <= key < token]] = (
                 torch.finfo(mask.dtype).min
             )
-        return found
+        return masks

@@ -1,4 +1,4 @@
-"""Sets of scored sites, as treatments and as graft expressions; what they cost."""
+"""Sets of scored sites as treatments and as graft expressions, and their costs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["all_sites", "graft_sites", "site_costs", "site_graft", "site_treatme
 
 
 def token_cells(pair: ModelPair, prompt: Prompt) -> list[str]:
-    """The region that each token of a prompt is scored under."""
+    """Scored region of each token of a prompt."""
     encoded = pair.encoded(prompt)
     return partition(encoded.regions, len(encoded.ids))
 
@@ -34,16 +34,19 @@ def _places(pair: ModelPair) -> list[tuple[int | None, str]]:
 
 
 def all_sites(pair: ModelPair, prompts: Sequence[Prompt]) -> tuple[Site, ...]:
-    """Every default component in every region that one of the prompts has, in the order of computation."""
-    present = {cell for prompt in prompts for cell in token_cells(pair, prompt)}
+    """Every default component in every region of the prompts, in the order of computation."""
+    present: set[str] = set()
+    for prompt in prompts:
+        present.update(token_cells(pair, prompt))
     regions = [region for region in SCORED_REGIONS if region in present]
-    return tuple(
-        Site(layer, component, region) for layer, component in _places(pair) for region in regions
-    )
+    sites: list[Site] = []
+    for layer, component in _places(pair):
+        sites += [Site(layer, component, region) for region in regions]
+    return tuple(sites)
 
 
 def graft_sites(pair: ModelPair, prompts: Sequence[Prompt], graft: Graft) -> frozenset[Site]:
-    """Sites that a graft gives a donor's weights at all of their tokens in every prompt that has them."""
+    """Sites with a donor's weights at all of their tokens in every prompt that has them."""
     slots = Slots(pair.family, pair.n_layers)
     inside: dict[Site, bool] = dict.fromkeys(all_sites(pair, prompts), True)
     for prompt, treatments in zip(prompts, graft_treatments(pair, prompts, graft), strict=True):
@@ -56,7 +59,7 @@ def graft_sites(pair: ModelPair, prompts: Sequence[Prompt], graft: Graft) -> fro
 
 
 def site_graft(pair: ModelPair, prompts: Sequence[Prompt], site: Site) -> Graft:
-    """One site as a graft expression, for prompts that have the same regions."""
+    """One site as a graft expression, for prompts with the same region names."""
     positions = scored_positions(site.region, [pair.encoded(prompt).regions for prompt in prompts])
     return parse_graft(
         f"{positions}:{site.component}" + ("" if site.layer is None else f"@{site.layer}")
@@ -69,10 +72,10 @@ def site_treatments(
     """Treatments that graft some sites.
 
     Args:
-        pair: The models; the donor is the one that `SFT` stands for.
+        pair: The models; the donor is that of the configuration `SFT`.
         prompts: Prompts of any lengths.
-        sites: Sites that get the donor's weights; the recipient's are used elsewhere.
-        left_out: Graft all sites of the default components but these instead.
+        sites: Sites with the donor's weights; all others have the recipient's.
+        left_out: Graft the complement of the sites among those of the default components.
     """
     slots, donor = Slots(pair.family, pair.n_layers), donor_index(pair, baseline_donor(pair))
     inside, outside = (0, donor) if left_out else (donor, 0)
@@ -81,12 +84,18 @@ def site_treatments(
     by_cell: dict[str, np.ndarray] = {region: base.copy() for region in SCORED_REGIONS}
     for site in sites:
         by_cell[site.region][slots.index[site.layer, site.component]] = inside
-    made = {region: Treatment(weights.tobytes()) for region, weights in by_cell.items()}
-    return [tuple(made[cell] for cell in token_cells(pair, prompt)) for prompt in prompts]
+    by_region = {region: Treatment(weights.tobytes()) for region, weights in by_cell.items()}
+    treatments = []
+    for prompt in prompts:
+        treatments.append(tuple(by_region[cell] for cell in token_cells(pair, prompt)))
+    return treatments
 
 
 def site_costs(pair: ModelPair, prompts: Sequence[Prompt]) -> Mapping[Site, int]:
-    """What grafting each site takes: weights × tokens, over all prompts; of embeddings a token uses one row, its width."""
+    """Cost of grafting each site: weights × tokens over all prompts.
+
+    Of the embeddings, a token uses one row, so their cost per token is the hidden size.
+    """
     counts = dict.fromkeys(SCORED_REGIONS, 0)
     for prompt in prompts:
         for cell in token_cells(pair, prompt):

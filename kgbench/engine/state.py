@@ -1,4 +1,4 @@
-"""State of a model pair and of the process, which a localizer must leave as it was."""
+"""State of a model pair and of the process that a localizer must not change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["changes", "process_state", "state_of"]
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _NO_ATTRIBUTES = (*_HOOKS, "_parameters", "_buffers", "_modules", "training", "max_seq_len_cached")
-"""Entries of a module's dictionary that are looked at by themselves, and one that a forward changes."""
+"""Entries of a module's dictionary that are compared separately, and one that forwards change."""
 _PATCHED = ("kgbench", "torch.nn.functional")
 """Packages and modules whose functions and classes must stay the same."""
 _PLAIN = "a plain forward"
@@ -31,7 +31,7 @@ _METHODS = (FunctionType, classmethod, staticmethod, property)
 
 
 def process_state() -> dict[str, object]:
-    """What of the process later forwards depend on, by name, as values to compare."""
+    """State of the process that later forwards depend on, by name, as comparable values."""
     return {
         "autocast": [(kind, torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda")],
         "torch's settings": _settings(),
@@ -41,40 +41,40 @@ def process_state() -> dict[str, object]:
 
 
 def state_of(pair: ModelPair) -> dict[str, object]:
-    """The state of the process, and everything but weights that later forwards of a pair depend on.
+    """State of the process and of a pair, except weights, that later forwards depend on.
 
-    The plain forwards are of the pair's models on a few tokens. Of prompts that the pair has encoded,
-    those whose encoding is not what the tokenizer gives now are named.
+    It includes digests of plain forwards of the pair's models on a few tokens, and the encoded
+    prompts whose cached encoding differs from the tokenizer's.
     """
     models = {RECIPIENT: pair.recipient, **pair.donors}
-    found = {**process_state(), "the pair's encoded prompts": _misread(pair)}
+    state = {**process_state(), "the pair's encoded prompts": _misread(pair)}
     for name, model in models.items():
         modules = list(model.named_modules())
-        found[f"the configuration of {name}"] = json.dumps(
+        state[f"the configuration of {name}"] = json.dumps(
             model.config.to_dict(), sort_keys=True, default=str
         )
-        found[f"the gradients of {name}"] = [
+        state[f"the gradients of {name}"] = [
             (p.requires_grad, p.grad is None) for p in model.parameters()
         ]
-        found[f"the hooks of {name}"] = [(path, _hooks(module)) for path, module in modules]
-        found[f"the mode of {name}"] = [(path, module.training) for path, module in modules]
-        found[f"the modules of {name}"] = [(path, _attributes(module)) for path, module in modules]
-        found[f"the buffers of {name}"] = [
+        state[f"the hooks of {name}"] = [(path, _hooks(module)) for path, module in modules]
+        state[f"the mode of {name}"] = [(path, module.training) for path, module in modules]
+        state[f"the modules of {name}"] = [(path, _attributes(module)) for path, module in modules]
+        state[f"the buffers of {name}"] = [
             (path, _digest(buffer)) for path, buffer in model.named_buffers()
         ]
         if streamed(model) is None:
-            found[f"{_PLAIN} of {name}"] = _forward(model)
-    return found
+            state[f"{_PLAIN} of {name}"] = _forward(model)
+    return state
 
 
 def changes(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of what is not the same in two states; forwards only where nothing else is."""
-    found = [name for name, value in before.items() if _differ(value, after[name])]
-    return tuple([name for name in found if not name.startswith(_PLAIN)] or found)
+    """Names of the entries that differ; plain forwards only if nothing else differs."""
+    names = [name for name, value in before.items() if _differ(value, after[name])]
+    return tuple([name for name in names if not name.startswith(_PLAIN)] or names)
 
 
 def _differ(before: object, after: object) -> bool:
-    """Whether two states of one thing differ; functions that were loaded since do not count."""
+    """Whether two values differ; functions that were loaded in between do not count."""
     if isinstance(before, dict) and isinstance(after, dict):
         return any(key not in after or value != after[key] for key, value in before.items())
     return before != after
@@ -109,22 +109,19 @@ def _global_hooks() -> list[int]:
 
 
 def _functions() -> dict[str, object]:
-    """Functions and methods, by place: the object, and the code that it runs."""
-    found: dict[str, object] = {}
+    """Identities of functions and methods and of their code, by qualified name."""
+    codes: dict[str, object] = {}
     for place, module in list(sys.modules.items()):
         if not any(place == package or place.startswith(f"{package}.") for package in _PATCHED):
             continue
         for name, value in list(vars(module).items()):
             if callable(value):
-                found[f"{place}.{name}"] = _code(value)
+                codes[f"{place}.{name}"] = _code(value)
             if isinstance(value, type) and value.__module__ == place:
-                members = {
-                    key: _code(member)
-                    for key, member in vars(value).items()
-                    if isinstance(member, _METHODS)
-                }
-                found |= {f"{place}.{name}.{key}": code for key, code in members.items()}
-    return found
+                for key, member in vars(value).items():
+                    if isinstance(member, _METHODS):
+                        codes[f"{place}.{name}.{key}"] = _code(member)
+    return codes
 
 
 def _code(value: object) -> tuple[int, int]:
@@ -132,15 +129,15 @@ def _code(value: object) -> tuple[int, int]:
 
 
 def _misread(pair: ModelPair) -> list[str]:
-    """Prompts whose encoding is not the tokenizer's, and questions that do not read as their prompts do."""
-    encoded = pair._encoded
-    asked = {prompt: own for prompt, own in encoded.items() if isinstance(prompt, Question)}
-    right = {prompt: pair._encoder(prompt) for prompt in encoded if prompt not in asked}
-    wrong = [prompt for prompt, read in right.items() if encoded[prompt] != read]
-    by_key = {_key(prompt): read for prompt, read in right.items()}
-    for question, own in asked.items():
-        read = by_key.get(_key(question))
-        if read is not None and (own.ids, own.regions) != (read.ids, read.regions):
+    """Prompts whose cached encoding is stale, and questions that differ from their prompts."""
+    cache = pair._encoded
+    questions = {prompt: code for prompt, code in cache.items() if isinstance(prompt, Question)}
+    reference = {prompt: pair._encoder(prompt) for prompt in cache if prompt not in questions}
+    wrong = [prompt for prompt, code in reference.items() if cache[prompt] != code]
+    by_key = {_key(prompt): code for prompt, code in reference.items()}
+    for question, code in questions.items():
+        expected = by_key.get(_key(question))
+        if expected is not None and (code.ids, code.regions) != (expected.ids, expected.regions):
             wrong.append(question)
     return [prompt.text for prompt in wrong]
 
@@ -154,20 +151,20 @@ def _hooks(module: nn.Module) -> list[int]:
 
 
 def _attributes(module: nn.Module) -> tuple[object, ...]:
-    """The class, the children, and what a module holds beside parameters, such as a norm's epsilon."""
-    own = {
+    """Class, children and attributes of a module other than tensors, such as a norm's epsilon."""
+    attributes = {
         name: _value(value) for name, value in vars(module).items() if name not in _NO_ATTRIBUTES
     }
     return (
         type(module),
         id(type(module).forward),
-        sorted(own.items()),
+        sorted(attributes.items()),
         [id(child) for child in module.children()],
     )
 
 
 def _value(value: object) -> object:
-    """A number or text as it is, another object by its identity."""
+    """Numbers and text by value, other objects by identity."""
     plain = isinstance(value, bool | int | float | str | None | tuple)
     return repr(value) if plain else id(value)
 

@@ -1,4 +1,4 @@
-"""Treatments: everything that is done to one token during the forward pass."""
+"""Treatments: the weight sets, edits and cuts of one token in a forward pass."""
 
 from __future__ import annotations
 
@@ -32,21 +32,24 @@ Configuration = str | Graft
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
-    """What is done to one token; two tokens with equal histories of treatments share their computation."""
+    """Treatment of one token; equal tokens with equal treatments up to here compute the same."""
 
     weights: bytes
-    """For each slot of the model, the index of the weight set that computes it: 0 the recipient, then the donors in order."""
+    """Weight set of each slot of the model: 0 for the recipient, then the donors in order."""
     edits: tuple[Edit, ...] = ()
-    """What is done to activations, in the order in which it is done where several are at one hook."""
+    """Edits of activations; several at one hook apply in this order."""
     cuts: tuple[Cut, ...] = ()
-    """What the token does not attend to."""
+    """Attention edges of the token that are cut."""
     scale: float = 1.0
-    """A donor's weights W' stand for W + scale (W' - W), W the recipient's."""
+    """A donor's weights W' are replaced by W + scale (W' - W), W the recipient's."""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """The (layer, component) places of a model, in a fixed order: one weight set is chosen for each, per token."""
+    """The slots of a model: its (layer, component) places, in a fixed order.
+
+    A treatment has one weight set per slot.
+    """
 
     family: Family
     n_layers: int
@@ -55,11 +58,12 @@ class Slots:
     def sites(self) -> tuple[tuple[int | None, str], ...]:
         """All (layer, component); layer None is outside the layers."""
         inside = [c for c in self.family.components if c not in OUTSIDE]
-        before, after = (
-            [(None, c) for c in names if c in self.family.outside]
-            for names in (OUTSIDE[:2], OUTSIDE[2:])
-        )
-        return (*before, *((layer, c) for layer in range(self.n_layers) for c in inside), *after)
+        sites: list[tuple[int | None, str]] = []
+        sites += [(None, c) for c in OUTSIDE[:2] if c in self.family.outside]
+        for layer in range(self.n_layers):
+            sites += [(layer, c) for c in inside]
+        sites += [(None, c) for c in OUTSIDE[2:] if c in self.family.outside]
+        return tuple(sites)
 
     @cached_property
     def index(self) -> dict[tuple[int | None, str], int]:
@@ -68,7 +72,7 @@ class Slots:
 
     @cached_property
     def readout(self) -> tuple[int, ...]:
-        """Slots that matter only at tokens that are read out: final norm and head."""
+        """Final norm and head: slots with an effect at readout tokens only."""
         return tuple(
             self.index[site] for site in ((None, "ln_f"), (None, "head")) if site in self.index
         )
@@ -78,7 +82,9 @@ class Slots:
 
 
 def donor_index(pair: ModelPair, name: str) -> int:
-    """Index of a weight set: 0 for the recipient, then the donors in order; `sft`, where none has this name, is what `SFT` stands for.
+    """Index of a weight set: 0 for the recipient, then the donors in order.
+
+    `sft` is an alias of the donor of the configuration `SFT` unless a donor has this name.
 
     Raises:
         UnknownNameError: The pair has no such donor.
@@ -92,24 +98,27 @@ def donor_index(pair: ModelPair, name: str) -> int:
 
 
 def parse_configuration(text: str) -> Configuration:
-    """`PRE` and `SFT` as they are, anything else as a graft."""
+    """Parse a configuration: `PRE` and `SFT` stay text, all else is a graft expression."""
     return text if text in BASELINES else parse_graft(text)
 
 
 def graft_treatments(
     pair: ModelPair, prompts: Sequence[Prompt], configuration: Configuration
 ) -> list[tuple[Treatment, ...]]:
-    """Treatments of each token of each prompt under a configuration.
+    """Treatment of each token of each prompt under a configuration.
+
+    Prompts of equal length and regions share one tuple, by which `make_plan` recognises them.
 
     Args:
-        pair: The models; `SFT` is what `baseline_donor` says.
+        pair: The models; `baseline_donor` gives the donor of `SFT`.
         prompts: Prompts of any lengths.
-        configuration: `PRE` (the recipient by itself), `SFT` (the donor by itself, with its own norm and head) or a graft.
+        configuration: `PRE` (the unmodified recipient), `SFT` (the unmodified donor, with its own
+            final norm and head) or a graft.
 
     Raises:
-        RegionError: A prompt does not have a region that the graft names.
+        RegionError: A prompt lacks a region of the graft.
         UnknownNameError: The pair has no such donor, or the family no such component.
-        InputError: The graft names a layer that the model does not have, or a term whose layers are none in this model.
+        InputError: A layer of the graft does not exist, or a term has no sites in this model.
     """
     sets = _weight_sets(pair, configuration)
     known: dict[tuple[object, ...], tuple[Treatment, ...]] = {}
@@ -122,7 +131,8 @@ def graft_treatments(
                 known[layout] = _by_token(sets, encoded)
             except RegionError as error:
                 raise RegionError(
-                    f"graft '{configuration}' on prompt {prompt.name!r}, fact {prompt.fact.id}: {error}"
+                    f"graft '{configuration}' on prompt {prompt.name!r}, "
+                    f"fact {prompt.fact.id}: {error}"
                 ) from error
         treatments.append(known[layout])
     return treatments
@@ -130,10 +140,10 @@ def graft_treatments(
 
 @dataclass(frozen=True)
 class _WeightSets:
-    """A configuration for one model, before it is known which tokens its positions are."""
+    """A configuration resolved to the slots of a model, with positions unresolved."""
 
     everywhere: np.ndarray
-    """Weight set of each slot where no term applies."""
+    """Weight set [slot] where no term applies."""
     terms: tuple[tuple[Positions, tuple[int, ...], int], ...]
     """Positions, slots and weight set of each term."""
 
@@ -167,7 +177,9 @@ def _by_token(sets: _WeightSets, encoded: Encoded) -> tuple[Treatment, ...]:
 
 
 def baseline_donor(pair: ModelPair) -> str:
-    """The donor that the configuration `SFT` stands for: `sft`, else `relation`, which learned the facts of a hybrid, else the only one.
+    """The donor of the configuration `SFT`: `sft`, else `relation`, else the only donor.
+
+    `relation` is the donor of a hybrid graft that was finetuned on the facts.
 
     Raises:
         InputError: The pair has several donors of other names.

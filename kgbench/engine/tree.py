@@ -1,4 +1,4 @@
-"""Token trees: the configurations of one prompt share the tokens up to which they treat the prompt alike."""
+"""Token trees: configurations of a prompt share the computation of their common prefix."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ __all__ = ["Tree", "grow", "split"]
 
 @dataclass(frozen=True)
 class Tree:
-    """A trie over the treatments of one prompt's tokens; a node is one token under one history of treatments.
+    """A trie over the treatments of one prompt's tokens.
 
-    It does not hold the token ids: prompts of one length whose regions lie alike share their tree.
+    A node is one token under one history of treatments. In a causal model its activations depend on
+    this history only, so all configurations through a node share them. The tree holds no token ids:
+    prompts with the same treatments share it.
     """
 
     depths: Int[np.ndarray, " node"]
     """Position of the node's token in the prompt."""
     treatments: Int[np.ndarray, " node"]
     ancestors: Bool[np.ndarray, "node node"]
-    """[i, j]: node j is i or comes before it on its path, so that i attends to j."""
+    """[i, j]: node j is i or an ancestor of i, so that i attends to j."""
     paths: Int[np.ndarray, "row token"]
-    """Node of each token of each row that the tree was grown from."""
+    """Node of each token of each inserted row."""
     leaves: Int[np.ndarray, "configuration readout"]
-    """Node at which each configuration is read out."""
+    """Readout nodes of each configuration."""
 
     def __len__(self) -> int:
         return len(self.depths)
 
 
 class _Trie:
-    """Nodes in the order of their insertion, so that a parent comes before its children."""
+    """Nodes in the order of insertion: a parent always has a smaller number than its children."""
 
     def __init__(self) -> None:
         self.nodes: dict[tuple[int, int], int] = {}
-        """Number of the node below a parent, -1 at the root, with a treatment."""
+        """Number of the child of a parent (-1 for the root) with a treatment."""
 
     def insert(self, row: Sequence[int]) -> list[int]:
-        """The nodes of a row, those that were missing included."""
+        """Insert the missing nodes of a row; all nodes of the row."""
         at, path = -1, []
         for treatment in row:
             at = self.nodes.setdefault((at, treatment), len(self.nodes))
@@ -48,7 +50,7 @@ class _Trie:
         return path
 
     def missing(self, row: Sequence[int]) -> int:
-        """How many nodes a row would add."""
+        """Number of nodes that a row would add."""
         at = -1
         for depth, treatment in enumerate(row):
             if (at, treatment) not in self.nodes:
@@ -65,16 +67,16 @@ def grow(
     """The tree of a prompt.
 
     Args:
-        treatments: Number of the treatment of each token in each row.
+        treatments: Index of the treatment of each token in each row.
         readouts: Tokens that are read out.
-        configurations: How many of the first rows are read out; by default all.
+        configurations: Number of leading rows that are read out; by default all.
     """
     trie = _Trie()
     paths = np.array([trie.insert(row) for row in treatments.tolist()])
     ancestors = np.eye(len(trie.nodes), dtype=bool)
     depths = np.zeros(len(trie.nodes), dtype=np.int64)
     for (parent, _), node in trie.nodes.items():
-        if parent >= 0:
+        if parent >= 0:  # insertion order: the parent's row of `ancestors` is complete
             ancestors[node] |= ancestors[parent]
             depths[node] = depths[parent] + 1
     numbers = np.array([treatment for _, treatment in trie.nodes])
@@ -87,17 +89,18 @@ def split(
     beside: Mapping[int, Int[np.ndarray, "_row token"]] | None = None,
     most: int | None = None,
 ) -> Iterator[Int[np.ndarray, " configuration"]]:
-    """Divide configurations into groups whose trees hold at most `limit` nodes each, neighbours in the tree together.
+    """Divide configurations into groups whose trees have at most `limit` nodes each.
 
-    A single configuration is never divided, so that a group may exceed a limit below what one configuration takes.
+    A configuration is never divided, so a tree of one configuration may exceed the limit.
 
     Args:
-        treatments: Number of the treatment of each token under each configuration.
-        limit: Most nodes.
-        beside: For a configuration, further rows that its tree must hold.
-        most: Most configurations in a group.
+        treatments: Index of the treatment of each token under each configuration.
+        limit: Maximum number of nodes.
+        beside: Further rows that the tree of a configuration must hold.
+        most: Maximum number of configurations in a group.
     """
     trie, group = _Trie(), list[int]()
+    # Lexicographic order puts configurations with a long common prefix into the same group.
     for configuration in np.lexsort(treatments.T[::-1]).tolist():
         rows = [
             *(beside[configuration].tolist() if beside and configuration in beside else ()),

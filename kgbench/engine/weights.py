@@ -1,4 +1,4 @@
-"""The weights of one place of a model: its module's tensors, or where projections are fused, its slices of them."""
+"""The weights of a slot: tensors of its module, or slices of a fused projection's tensors."""
 
 from __future__ import annotations
 
@@ -20,34 +20,32 @@ __all__ = ["Part", "changed", "numel", "parts", "tensors"]
 
 @dataclass(frozen=True)
 class Part:
-    """A tensor of a model as far as it belongs to one place."""
+    """The share of a slot in a tensor of a model."""
 
     name: str
     """Name of the parameter in the model."""
     dim: int = 0
-    """Dimension of the outputs."""
+    """Output dimension."""
     columns: Tensor | None = None
-    """Which outputs; None for all."""
+    """Output indices of the slot; None for all."""
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The part's share of the parameter, or of anything of its shape, such as its gradient."""
-        return (
-            tensor
-            if self.columns is None
-            else tensor.index_select(self.dim, self.columns.to(tensor.device))
-        )
+        """The slot's share of the parameter, or of a tensor of its shape such as its gradient."""
+        if self.columns is None:
+            return tensor
+        return tensor.index_select(self.dim, self.columns.to(tensor.device))
 
 
 def parts(pair: ModelPair, slot: int) -> tuple[Part, ...]:
-    """The tensors of a slot; the slots of a model share none."""
+    """The tensors of a slot; parts of different slots do not overlap."""
     layer, component = Slots(pair.family, pair.n_layers).sites[slot]
     paths, place = pair.family.paths(layer, component), pair.family.place(component)
     if not place.fused:
-        return tuple(
-            Part(f"{path}.{name}")
-            for path in paths
-            for name in plain_names(module_at(pair.recipient, path))
-        )
+        whole: list[Part] = []
+        for path in paths:
+            module_names = plain_names(module_at(pair.recipient, path))
+            whole += [Part(f"{path}.{name}") for name in module_names]
+        return tuple(whole)
     (path,), module = paths, base_module(module_at(pair.recipient, paths[0]))
     names = plain_names(module)
     transposed = isinstance(module, Conv1D)
@@ -59,12 +57,12 @@ def parts(pair: ModelPair, slot: int) -> tuple[Part, ...]:
 
 
 def tensors(pair: ModelPair, model: PreTrainedModel, slot: int) -> tuple[Tensor, ...]:
-    """What a model of the pair has in a slot."""
+    """Tensors of a slot in one of the pair's models."""
     return tuple(part.of(model.get_parameter(part.name)) for part in parts(pair, slot))
 
 
 def changed(pair: ModelPair, name: str | None = None) -> frozenset[int]:
-    """Slots in which a donor, by default the one that `SFT` stands for, has other weights than the recipient."""
+    """Slots whose weights differ between recipient and donor, by default the donor of `SFT`."""
     donor = pair.donor(baseline_donor(pair) if name is None else name)
 
     def alike(slot: int) -> bool:
@@ -82,7 +80,7 @@ def numel(pair: ModelPair) -> Mapping[tuple[int | None, str], int]:
     """Number of weights of each (layer, component)."""
     slots = Slots(pair.family, pair.n_layers)
     with torch.no_grad():
-        return {
-            site: sum(t.numel() for t in tensors(pair, pair.recipient, slot))
-            for slot, site in enumerate(slots.sites)
-        }
+        sizes = {}
+        for slot, site in enumerate(slots.sites):
+            sizes[site] = sum(t.numel() for t in tensors(pair, pair.recipient, slot))
+        return sizes
