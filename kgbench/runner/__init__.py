@@ -1,6 +1,6 @@
 """From a specification to a record.
 
-Everything but the specification itself is loaded on first use, so that mistakes are reported at once.
+Everything but the specification is loaded on first use, so that mistakes are reported at once.
 """
 
 from __future__ import annotations

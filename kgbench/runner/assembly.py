@@ -1,4 +1,4 @@
-"""A ranking of sites against where the facts were planted."""
+"""Records from per-fact rows, and rankings against planted truth."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from kgbench.sites.configurations import BEST, canonical, parse_top
 __all__ = ["judged", "make_record", "on_metric"]
 
 TAUTOLOGY = (
-    "the facts were trained through the very graft that this method makes, so that it finds the planted pathway is near tautological; "
-    "for other methods it is news"
+    "the facts were trained through the very graft that this method makes, so that it finds the "
+    "planted pathway is near tautological; for other methods it is news"
 )
 
 
 def judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record:
-    """The record with how its ranking compares with the truth, where the suite asks for that."""
+    """Add the comparison of the ranking with planted truth, in suites that ask for it."""
     job = measurement.job
     if job.truth is None:
         return record
@@ -77,7 +77,7 @@ def _ground(job: Job) -> Ground:
 
 
 def _relevance(job: Job) -> Mapping[Place, float] | None:
-    """Of each changed place, as on the plant's card."""
+    """Relevance of each changed place, from the plant's card."""
     assert job.spec.model is not None
     truth = catalog.entry(job.spec.model).truth
     return None if truth is None else truth.relevance
@@ -89,7 +89,7 @@ def _changed(pair: ModelPair) -> frozenset[tuple[int | None, str]]:
 
 
 def make_record(measurement: Measurement, journal: Journal) -> Record:
-    """The record of a job whose prompts are all measured."""
+    """Make the record of a job whose prompts are all measured."""
     job, facts = measurement.job, journal.table()
     run = Ran(
         job.identity, job.localizer.floor, sum(job.dataset.dropped.values()), measurement.absent
@@ -120,7 +120,7 @@ def make_record(measurement: Measurement, journal: Journal) -> Record:
 
 
 def on_metric(job: Job, record: Record, facts: pa.Table) -> Record:
-    """The same record with its ratios on the metric asked for, from the stored rows, and with what this data set dropped."""
+    """Recompute a record's ratios on the job's metric from stored rows; update dropped facts."""
     if record.metric == job.spec.metric and record.dropped == dict(job.dataset.dropped):
         return record
     return rescored(
@@ -129,7 +129,7 @@ def on_metric(job: Job, record: Record, facts: pa.Table) -> Record:
 
 
 def _reasons(absent: Absent) -> dict[str, str]:
-    """One reason per configuration; with the prompts, where it is not the same on all."""
+    """One reason per configuration, with the prompts where reasons differ between them."""
     reasons: dict[str, dict[str, str]] = {}
     for prompt, own in absent.items():
         for label, reason in own.items():

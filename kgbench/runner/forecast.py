@@ -1,4 +1,4 @@
-"""What of memory a job needs, and whether it is there."""
+"""Forecast of a job's time, memory and disk, from timing its first group of prompts."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ __all__ = [
 ]
 
 _ROWS, _INNER_ROWS = 8, 4
-"""Rows of the stream's and of the MLP's width that a layer holds at once for a token, with those of a second weight set."""
+"""Rows of residual and of MLP width that a layer holds per token, with a second weight set."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What is needed of a device, against what is free there, in bytes."""
+    """Memory needed on a device and free there, in bytes."""
 
     weights: int
     logits: int
@@ -73,16 +73,16 @@ class Memory:
 
     @property
     def needed(self) -> int:
-        """All together."""
+        """Sum of all needs."""
         return self.weights + self.logits + self.activations
 
     @property
     def fits(self) -> bool:
-        """Whether there is enough."""
+        """Whether the needs fit into free memory."""
         return self.needed <= self.free
 
     def verdict(self, settings: Settings, dtype: str | None = None) -> str:
-        """Fits, or not, and what to try then."""
+        """Verdict in words, with options to try where it does not fit."""
         said = f"needs {size(self.needed)}, {size(self.free)} free on {self.device}"
         if self.fits:
             return f"fits: {said}"
@@ -95,12 +95,12 @@ class Memory:
 
 
 def size(n: int) -> str:
-    """Bytes for a reader."""
+    """Bytes as text, in MiB or GiB."""
     return f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{n / 2**20:.1f} MiB"
 
 
 def weights_bytes(pair: ModelPair) -> int:
-    """What the weights of a pair take, each storage once; of a streamed donor, its largest layer beside what it shares."""
+    """Memory of a pair's weights, shared storage once; of a streamed donor its largest layer."""
     held: dict[int, int] = {}
     pieces = 0
     for model in (pair.recipient, *pair.donors.values()):
@@ -116,7 +116,7 @@ def weights_bytes(pair: ModelPair) -> int:
 
 
 def piece_bytes(parameters: int, layers: int, embeddings: int, itemsize: int) -> int:
-    """What a streamed donor holds at once, at most: a layer, or the embeddings.
+    """Most memory that a streamed donor holds at once: a layer, or the embeddings.
 
     Args:
         parameters: Of the model, tied embeddings once.
@@ -128,7 +128,7 @@ def piece_bytes(parameters: int, layers: int, embeddings: int, itemsize: int) ->
 
 
 def activation_bytes(shape: Mapping[str, Any], budget: Budget, itemsize: int) -> int:
-    """What one forward holds beside weights and logits, at most, roughly: rows of one layer, and attention's scores in float32.
+    """Rough upper bound of a forward's activations: rows of a layer and float32 attention scores.
 
     Args:
         shape: A model's configuration.
@@ -162,11 +162,11 @@ def _listed(device: torch.device) -> str:
 
 
 def checkpoint_bytes(place: Checkpoint, dtype: str | None) -> int:
-    """What the weights of a checkpoint will take in memory, by its configuration; embeddings and head count apart, as they are held.
+    """Memory of a checkpoint's weights, by its configuration; embeddings and head count apart.
 
     Args:
         place: A checkpoint.
-        dtype: Type of the weights; None for that which they are stored in, half precision where the configuration does not say.
+        dtype: Type of the weights; None for the stored one, half precision where it is unknown.
 
     Raises:
         ModelError: The library makes no model of its configuration.
@@ -194,13 +194,13 @@ def refuse_unless_fits(memory: Memory, settings: Settings, dtype: str | None) ->
 
 _SIZES = {"hidden_size": 16, "n_embd": 16, "intermediate_size": 32, "n_inner": 32, "head_dim": 8}
 _READS = {"max_position_embeddings": 4096, "n_positions": 4096}
-"""More than the tokenizer of a tiny pair makes of a prompt, which is more than that of a large one does."""
+"""Upper bound of a prompt's tokens; tokenizers of tiny pairs make more than those of large ones."""
 _OPERATIONS = 2
-"""Of a weight and token in a forward pass (arXiv 2001.08361)."""
+"""Operations per weight and token in a forward pass (arXiv 2001.08361)."""
 
 
 def absent_entry(spec: Spec) -> Entry | None:
-    """The catalog's entry of a job whose recipient is not on this machine, where the catalog knows how large it is."""
+    """Catalog entry of a recipient of known size that is not on this machine; else None."""
     entry = catalog.entry(spec.model) if spec.model is not None else None
     if entry is None or entry.like is None or spec.recipient not in (None, entry.recipient):
         return None
@@ -208,7 +208,7 @@ def absent_entry(spec: Spec) -> Entry | None:
 
 
 def with_some_donor(spec: Spec) -> Spec:
-    """The specification, with the recipient as its own donor where nobody has named or trained one: it takes as long."""
+    """Take the recipient as donor where none is named or trained yet: costs are the same."""
     entry = catalog.entry(spec.model) if spec.model is not None else None
     if entry is None or entry.like is None or spec.donors or entry.donors:
         return spec
@@ -221,7 +221,7 @@ def with_some_donor(spec: Spec) -> Spec:
 
 @lru_cache(maxsize=1)
 def stand_ins(model: str) -> Pairs:
-    """Stand-ins of a pair of the catalog; the last are kept, since the evaluations of a figure come one after another."""
+    """Stand-ins of a catalog pair, cached, since a figure has several evaluations in turn."""
     return StandIns(catalog.entry(model))
 
 
@@ -302,8 +302,9 @@ def scaled(counted: Forecast, entry: Entry, spec: Spec, settings: Settings) -> F
         seconds=seconds,
         scoring_seconds=seconds * share,
         download_bytes=entry.parameters * DTYPES[entry.stored].itemsize,
-        basis=f"the catalog's number of parameters, tokens of {entry.like}'s tokenizer and {FLOPS[kind] / 1e12:g} Tflop/s assumed on "
-        f"{kind}, since {entry.recipient} is not on this machine",
+        basis=f"the catalog's number of parameters, tokens of {entry.like}'s tokenizer and "
+        f"{FLOPS[kind] / 1e12:g} Tflop/s assumed on {kind}, since {entry.recipient} is not on "
+        "this machine",
     )
 
 
@@ -315,7 +316,7 @@ _RECORD, _ROW = 100_000, 50
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a job would take."""
+    """Forecast of a job."""
 
     configurations: int
     prompts: int
@@ -323,7 +324,7 @@ class Forecast:
     token_rows: int
     """Token rows computed, padding left out."""
     plain_token_rows: int
-    """Those of the prompts by themselves, once each."""
+    """Token rows of each prompt alone, once."""
     weights_bytes: int
     """Memory of all weights, as loaded."""
     logits_bytes: int
@@ -341,17 +342,18 @@ class Forecast:
     basis: str = "the first prompts of each kind"
     """Where the figures are from."""
     activations_bytes: int = 0
-    """Memory of what one forward holds beside weights and logits, at most, roughly."""
+    """Rough upper bound of a forward's activations, in bytes."""
     free_bytes: int = 0
-    """Memory that is free where it would be computed, before anything is loaded."""
+    """Free memory of the device, before anything is loaded."""
     fits: bool = True
-    """Whether all of it fits there."""
+    """Whether the job fits into free memory."""
     memory: str = ""
-    """The same in words, and what to try where it does not."""
+    """Verdict on memory in words, with options to try."""
 
     def rows(self) -> list[tuple[str, str]]:
-        """What to print."""
-        ratio = f"{number_text(self.token_rows / self.plain_token_rows)} × the prompts' own {self.plain_token_rows}"
+        """Rows of the printed table."""
+        plain = self.plain_token_rows
+        ratio = f"{number_text(self.token_rows / plain)} × the prompts' own {plain}"
         ranked = (
             f", {duration_text(self.scoring_seconds)} of them to rank the sites"
             if self.scoring_seconds
@@ -385,7 +387,7 @@ class Forecast:
 def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forecast:
     """Load and check a job, time its first group of each prompt, and scale up; nothing is written.
 
-    A pair of the catalog that is not on this machine is not downloaded: a small stand-in is counted in its place.
+    A catalog pair that is not on this machine is not downloaded; a small stand-in is counted.
 
     Raises:
         InputError: Something in the specification is wrong.
@@ -416,7 +418,7 @@ def _forecast(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> For
 
 
 def _before_loading(spec: Spec, settings: Settings) -> Memory:
-    """The weights of a pair, every donor that is held taken to be as large as the recipient; nothing where they are not here."""
+    """Memory of a pair's weights, donors as large as the recipient; 0 where they are not here."""
     _, sources = pair_sources(spec.model, spec.recipient, spec.donors)
     device = main_device_of(settings)
     free, where = free_bytes(settings, device)
@@ -431,13 +433,13 @@ def _before_loading(spec: Spec, settings: Settings) -> Memory:
 
 
 def _whole(source: str) -> bool:
-    """Whether a donor is a model of its own: neither an adapter nor a plant."""
+    """Whether a donor has weights of its own: no adapter and no plant."""
     folder = zoo_path(source) or find_donor(source) or Path(source).expanduser()
     return not is_plant(folder) and not (folder / ADAPTER).is_file()
 
 
 def _absent(found: Forecast, entry: Entry, spec: Spec, settings: Settings) -> Forecast:
-    """A forecast of a pair of the catalog that is not here, with what it would take of memory."""
+    """Forecast of a catalog pair that is not on this machine, with its memory."""
     device = main_device_of(settings)
     activations = activation_bytes(
         {"hidden_size": entry.width},
@@ -502,7 +504,7 @@ def _measured(spec: Spec, settings: Settings, pairs: Pairs | None) -> Forecast:
 
 
 def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
-    """The job with a ranking by a few facts, and what a ranking by all would cost."""
+    """The job ranked on a few facts, and the cost of ranking on all."""
     measurement, nothing = expressed(job), {"forwards": 0.0, "token_rows": 0.0, "seconds": 0.0}
     warm_up(job)
     if not job.ranks:
@@ -527,7 +529,7 @@ def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
 
 
 def _part(measurement: Measurement, prompts: Sequence[Prompt]) -> dict[str, float]:
-    """Cost of all prompts of one kind, from the first of them."""
+    """Cost of all prompts of a template, extrapolated from its first group."""
     first = prompts[:GROUP]
     _, cost = run_group(measurement, first)
     return {what: value * len(prompts) / len(first) for what, value in cost.items()}

@@ -155,7 +155,7 @@ class Job:
 
     @property
     def _version(self) -> str:
-        """Version of the localizer, with `scan` where it ranks by a scan, and a hash of foreign code."""
+        """Version of the localizer, `scan` where it ranks by a scan, and a hash of foreign code."""
         scan = "scan" if self.scans else ""
         parts = (self.localizer.version, scan, fingerprint(self.spec.localizer))
         return " ".join(part for part in parts if part)

@@ -27,15 +27,15 @@ from kgbench.sites.configurations import parse_top
 __all__ = ["GROUP", "Absent", "Measurement", "Mixed", "mixed", "run_group", "treated"]
 
 GROUP = 64
-"""Prompts whose rows are kept together: what a killed run loses at most."""
+"""Checkpoint interval, in prompts."""
 
 Absent = Mapping[str, Mapping[str, str]]
-"""By prompt, the configurations that a method cannot express, and why."""
+"""Reason why a method cannot express a configuration, by prompt and configuration."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A job that is ready to be measured."""
+    """A job whose localizer is fitted and whose sites are ranked."""
 
     job: Job
     method: AbstractLocalizer
@@ -43,16 +43,16 @@ class Measurement:
     absent: Absent = field(default_factory=dict)
     ranking: SiteRanking | None = None
     scoring: Mapping[str, float] | None = None
-    """What the ranking cost."""
+    """Cost of the ranking."""
 
     def labels(self, prompt: str) -> list[str]:
-        """The configurations that are run on a prompt."""
+        """Configurations that are run on a prompt."""
         return [
             label for label in self.job.configurations if label not in self.absent.get(prompt, {})
         ]
 
     def plan(self, prompts: Sequence[Prompt]) -> tuple[Plan, list[int]]:
-        """All configurations of some prompts of one template, and for each of the plan's which of `labels` it is."""
+        """Plan of prompts of one template, with the index in `labels` of each configuration."""
         planned = [
             (i, t)
             for i, label in enumerate(self.labels(prompts[0].name))
@@ -63,7 +63,7 @@ class Measurement:
         ]
 
     def _treatments(self, label: str, prompts: Sequence[Prompt]) -> list[Treatments]:
-        """What is done under a configuration, once per draw of a random method."""
+        """Treatments of a configuration, one per draw of a random method."""
         pair = self.job.pair
         if (top := parse_top(label)) is not None:
             assert self.ranking is not None
@@ -75,7 +75,7 @@ class Measurement:
 
     @property
     def at_once(self) -> int:
-        """Prompts planned together: all of a group, or where draws are averaged as many as a budget of logits allows."""
+        """Prompts per plan: a group, or fewer where averages over draws fill the logit budget."""
         if not isinstance(self.method, InterventionLocalizer) or len(self.method.variants()) == 1:
             return GROUP
         vocabulary = int(self.job.pair.recipient.config.vocab_size)
@@ -90,7 +90,7 @@ class Measurement:
 def treated(
     method: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt], graft: Graft
 ) -> Treatments:
-    """What a method does to some prompts, checked.
+    """Ask a method for the treatments of some prompts, and check them.
 
     Raises:
         InputError: It gives something else than a treatment per token of each prompt.
@@ -107,7 +107,8 @@ def treated(
         or not all(isinstance(t, Treatment) for row in treatments for t in row)
     ):
         raise InputError(
-            f"localizer {method.name!r}: treat must give one treatment per token of each prompt, as lists of Treatment"
+            f"localizer {method.name!r}: treat must give one treatment per token of each prompt, "
+            "as lists of Treatment"
         )
     return treatments
 
@@ -115,7 +116,7 @@ def treated(
 def run_group(
     measurement: Measurement, prompts: Sequence[Prompt]
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Per-fact rows of some prompts of one template under all configurations, and what they cost."""
+    """Measure prompts of one template under all configurations: per-fact rows and cost."""
     job = measurement.job
     before = plain_seconds(job.engine, prompts)
     started = now(job.pair)
@@ -169,9 +170,9 @@ Mixed = tuple[Int[Tensor, " answer"], Int[Tensor, " answer"], Float[Tensor, "ans
 
 
 def mixed(chunks: Iterable[Answers], labels: Sequence[int]) -> Iterator[Mixed]:
-    """Answers by label; where several configurations share one, their probabilities are averaged, and the logits are their logarithms.
+    """Average probabilities of configurations with the same label; logits are their logarithms.
 
-    Only averages whose configurations have not all come yet are held.
+    Only averages that still miss a configuration are held in memory.
 
     Args:
         chunks: Answers with one readout per prompt.

@@ -1,4 +1,4 @@
-"""Model pairs of a process: several methods in turn look at one that is loaded once."""
+"""Loader of model pairs that keeps the last one, for several methods in turn."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Pairs:
         return self._last is not None and self._last[0] == _wanted(spec, settings)
 
     def forget(self) -> None:
-        """Load anew whatever is asked for next."""
+        """Drop the pair, so that its memory is free."""
         self._last = None
 
 
 def _wanted(spec: Spec, settings: Settings) -> dict[str, Any]:
-    """What to load a pair with."""
+    """Arguments of `load_pair`."""
     return {
         "name": spec.model,
         "recipient": spec.recipient,
@@ -68,10 +68,10 @@ def _wanted(spec: Spec, settings: Settings) -> dict[str, Any]:
 
 
 def device_map_of(settings: Settings) -> DeviceMap | None:
-    """Which layers are where, if anything is said of it.
+    """Device of each layer; None where no map is given.
 
     Raises:
-        InputError: It is no map, names a device that cannot be used, or a device is named beside it.
+        InputError: It is no map, names an unusable device, or --device is given too.
     """
     if settings.device_map is None:
         return None

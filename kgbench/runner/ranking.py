@@ -1,7 +1,7 @@
 """Rankings of sites: each half of the facts ranks, and the other half is measured.
 
-Sites of equal scores stand in an order drawn at random, another one for each half: any order of computation would favour one end of the
-model, and a method that knows nothing would seem to know a plant that lies there.
+Ties are broken at random, differently in each half: an order of computation would favour one end
+of the model, and a method without information would seem to find a plant there.
 """
 
 from __future__ import annotations
@@ -54,22 +54,23 @@ __all__ = [
 ]
 
 RANKING_VERSION = "1"
-"""Raised whenever halves, order or budgets are made otherwise, so that records made before are told apart."""
+"""Version of the rules for halves, ties and budgets, part of a record's identity."""
 
 Halves = tuple[frozenset[str], frozenset[str]]
 """Ids of facts."""
 
 
 def split_facts(prompts: Mapping[str, Sequence[Prompt]], seed: int) -> Halves:
-    """The facts of a job in two halves, the same for all of its prompts, by a seeded permutation of their ids.
+    """Split the facts in two halves, the same for all prompts, by a seeded permutation of ids.
 
     Raises:
-        InputError: There is but one fact.
+        InputError: There is only one fact.
     """
     ids = sorted({prompt.fact.id for some in prompts.values() for prompt in some})
     if len(ids) < 2:
         raise InputError(
-            f"a ranking is made from one half of the facts and measured on the other, so it needs two or more, not {len(ids)}"
+            "a ranking is made from one half of the facts and measured on the other, so it needs "
+            f"two or more, not {len(ids)}"
         )
     order = np.random.default_rng(seed).permutation(len(ids)).tolist()
     first = frozenset(ids[i] for i in order[: (len(ids) + 1) // 2])
@@ -78,7 +79,7 @@ def split_facts(prompts: Mapping[str, Sequence[Prompt]], seed: int) -> Halves:
 
 @dataclass(frozen=True)
 class SiteRanking:
-    """The scores of both halves, and what they put first."""
+    """Scores of both halves, and the sites that they rank highest."""
 
     pair: ModelPair
     prompts: Mapping[str, Sequence[Prompt]]
@@ -97,7 +98,7 @@ class SiteRanking:
 
     @cached_property
     def orders(self) -> tuple[tuple[Site, ...], tuple[Site, ...]]:
-        """All sites by each half's scores, the highest first; a site in a region that a half's prompts lack comes last."""
+        """Sites by each half's scores, highest first; sites that a half lacks come last."""
         first, second = (self._order(half, scores) for half, scores in enumerate(self.scores))
         return first, second
 
@@ -111,7 +112,7 @@ class SiteRanking:
 
     @cached_property
     def mean(self) -> SiteScores:
-        """The localization map: the mean of the halves' scores, or the only one, as it is stored and judged."""
+        """Localization map: mean of the halves' scores, or the only one, as stored and compared."""
         known = {
             site: [scores[site] for scores in self.scores if site in scores] for site in self.sites
         }
@@ -125,7 +126,7 @@ class SiteRanking:
         return agreement(first, second)
 
     def treatments(self, top: Top, prompts: Sequence[Prompt]) -> Treatments:
-        """Treatments of some prompts of one template, each by the ranking of the half that its fact is not of."""
+        """Treatments of prompts of one template, each by the ranking of the other half."""
         found: dict[Prompt, Sequence[object]] = {}
         for half, facts in enumerate(self.halves):
             own = [prompt for prompt in prompts if prompt.fact.id in facts]
@@ -136,7 +137,7 @@ class SiteRanking:
         return [found[prompt] for prompt in prompts]  # type: ignore[misc]
 
     def best(self, top: Top, prompt: str, half: int) -> tuple[Site, ...]:
-        """The sites that one half's ranking puts first, up to a budget on one prompt, or as many as the truth has."""
+        """Highest sites of a half, up to a budget on a prompt or as many as the truth has."""
         order = self.orders[half]
         if top.percent is None:
             assert self.k is not None
@@ -215,14 +216,14 @@ def score_halves(
     halves: Halves,
     keep: tuple[Journal, Progress | None],
 ) -> tuple[tuple[SiteScores, SiteScores], dict[str, float]]:
-    """Scores of all sites by each half of the facts, and what they cost together.
+    """Scores of all sites by each half of the facts, and their total cost.
 
     Args:
         method: A method that ranks, or one that intervenes and is scanned.
         engine: Of the pair.
         prompts: All prompts of the job.
         halves: Ids of facts.
-        keep: Where each half's scores are kept, and taken up by a run that resumes; who is told of the progress.
+        keep: Journal of each half's scores, from which a run resumes, and progress callback.
     """
     journal, progress = keep
     scores: list[SiteScores] = []
@@ -257,7 +258,8 @@ def score_sites(
         found = scan(method, pair, prompts)
     if not isinstance(found, Mapping):
         raise InputError(
-            f"localizer {method.name!r}: scores must give a number for each site as a mapping, not {type(found).__name__}"
+            f"localizer {method.name!r}: scores must give a number for each site as a mapping, "
+            f"not {type(found).__name__}"
         )
     sites = all_sites(pair, prompts)
     for site in sites:
@@ -275,7 +277,7 @@ def _measured(
     prompts: Sequence[Prompt],
     tell: Callable[[Count], None] | None,
 ) -> tuple[dict[Site, float], dict[str, float]]:
-    """Scores, and what they cost; the plain forward is timed before and after, so that a drift of the machine cancels."""
+    """Scores and their cost; timing the plain forward before and after cancels drift."""
     before = plain_seconds(engine, prompts)
     started = now(engine.pair)
     with choosing(engine.executor, engine.budget), counted(engine.pair, tell) as count:
@@ -291,7 +293,7 @@ def _measured(
 
 
 def _teller(progress: Progress | None, half: int, expected: int) -> Callable[[Count], None] | None:
-    """Tells of the forwards done; the second half takes about as many as the first."""
+    """Report forwards done; the second half takes about as many as the first."""
     if progress is None:
         return None
     report: Progress = progress

@@ -1,4 +1,4 @@
-"""What must be known before prompts are measured: what a method learns from them, what it cannot express, and what it ranks first."""
+"""Fit the localizer and rank sites before evaluation."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["expressed", "ranked", "ready", "warm_up", "without_ranking"]
 
 
 def ready(job: Job, journal: Journal, progress: Progress | None) -> Measurement:
-    """A job with all that must be known before its prompts are measured.
+    """Fit a job's localizer, and rank its sites where the job needs that.
 
     Args:
         job: The job.
-        journal: Where scores are kept, and taken up by a run that resumes.
-        progress: Told of the progress.
+        journal: Journal of scores, from which a run resumes.
+        progress: Progress callback.
     """
     measurement = expressed(job)
     warm_up(job)
@@ -43,7 +43,7 @@ def ready(job: Job, journal: Journal, progress: Progress | None) -> Measurement:
 
 
 def expressed(job: Job) -> Measurement:
-    """A job whose localizer has seen all prompts, with the configurations that it cannot express."""
+    """Fit a job's localizer, and find the configurations that it cannot express."""
     method: AbstractLocalizer = job.localizer
     if not isinstance(method, InterventionLocalizer):
         return Measurement(job, method)
@@ -55,7 +55,8 @@ def expressed(job: Job) -> Measurement:
         and all(isinstance(draw, InterventionLocalizer) for draw in drawn)
     ):
         raise InputError(
-            f"localizer {job.localizer.name!r}: fitted must give an intervention, and variants a list of such, never empty"
+            f"localizer {job.localizer.name!r}: fitted must give an intervention, and variants a "
+            "list of such, never empty"
         )
     absent: dict[str, dict[str, str]] = {name: {} for name in job.prompts}
     for label in (label for label in job.configurations if parse_top(label) is None):
@@ -72,7 +73,7 @@ def expressed(job: Job) -> Measurement:
 def _reason(
     method: InterventionLocalizer, job: Job, prompts: Sequence[Prompt], graft: Graft
 ) -> str | None:
-    """Why a method cannot express a graft on one of a template's prompts."""
+    """Reason why a method cannot express a graft on a template's prompts; None if it can."""
     try:
         for start in range(0, len(prompts), GROUP):
             treated(method.variants()[0], job.pair, prompts[start : start + GROUP], graft)
@@ -82,7 +83,7 @@ def _reason(
 
 
 def ranked(measurement: Measurement, scores: tuple[SiteScores, SiteScores]) -> Measurement:
-    """The job with the scores of both halves."""
+    """Add the scores of both halves."""
     job = measurement.job
     k = (
         None
@@ -96,7 +97,7 @@ def ranked(measurement: Measurement, scores: tuple[SiteScores, SiteScores]) -> M
 
 
 def without_ranking(measurement: Measurement, reason: str) -> Measurement:
-    """The job of a method that cannot score sites: it has no best ones."""
+    """Mark budgets as not applicable for a method that cannot score sites."""
     job = measurement.job
     tops = {label: reason for label in job.configurations if parse_top(label) is not None}
     return replace(
@@ -106,6 +107,6 @@ def without_ranking(measurement: Measurement, reason: str) -> Measurement:
 
 
 def warm_up(job: Job) -> None:
-    """The first forward of a process pays for much that is no part of the cost."""
+    """Run a first forward, whose start-up costs are no part of the method's cost."""
     for _ in job.engine.run(job.engine.plan(job.all_prompts[:2], ["PRE", "SFT", "ALL", "LT"])):
         pass

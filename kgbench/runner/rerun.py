@@ -1,4 +1,4 @@
-"""From a record back to the specification that it is of."""
+"""Run a record again: its specification, all of its facts, or a sample."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ HINTS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Places:
-    """Where the parts of a run are, as far as the names in its record do not say."""
+    """Locations of the parts of a run that the names in its record do not give."""
 
     localizer: str | None = None
     """A registered name, or `path/to/file.py:Class`."""
@@ -82,7 +82,7 @@ def job_of(record: Record, places: Places, settings: Settings, pairs: Pairs | No
         pairs: Where models are loaded.
 
     Raises:
-        InputError: It cannot be run here: a part is not at hand, or is not the one that the record is of. It says which.
+        InputError: A part is missing here, or is not the one of the record; the message names it.
     """
     try:
         job = prepare_job(specification(record, places), settings, pairs)
@@ -102,7 +102,7 @@ def job_of(record: Record, places: Places, settings: Settings, pairs: Pairs | No
 
 
 def _is_older_metric(record: Record, part: Difference) -> bool:
-    """Whether a part is that ties count for the method in the record: all but the ranks of the tied is still comparable."""
+    """Whether the part is the older rule of ties: all but tied ranks is still comparable."""
     return part.field == "metric_version" and record.identity.ties_count_for_the_target
 
 
@@ -152,7 +152,8 @@ def localizer_of(record: Record, places: Places) -> str:
         name not in names()
     ):  # nor is it a file, whatever it looks like: no code comes in with a record
         raise InputError(
-            f"the method {name!r} is not installed here: install its package, or give --localizer FILE.py:CLASS"
+            f"the method {name!r} is not installed here: install its package, or give "
+            "--localizer FILE.py:CLASS"
         )
     return name
 
@@ -165,13 +166,14 @@ def _model(record: Record, places: Places) -> str | None:
     if places.recipient is None or not places.donors:
         given = ", ".join(f"--donor {name}=PATH" for name in record.identity.weights.donors)
         raise InputError(
-            f"the pair {record.model!r} is not in the catalog: give --recipient PATH {given}, or of a plant --model PATH"
+            f"the pair {record.model!r} is not in the catalog: give --recipient PATH {given}, "
+            "or of a plant --model PATH"
         )
     return None
 
 
 def _with_facts(spec: Spec, record: Record, places: Places) -> Spec:
-    """The specification with the record's facts: the file given, the pair's own, or a shipped data set."""
+    """Add the record's facts: a given file, those of the pair, or a shipped data set."""
     wanted = record.identity.dataset
     if places.dataset is not None:
         return replace(spec, dataset=places.dataset, imports=places.imports)
@@ -187,7 +189,7 @@ def _with_facts(spec: Spec, record: Record, places: Places) -> Spec:
 def _with_configurations(spec: Spec, record: Record, localizer: AbstractLocalizer) -> Spec:
     """The specification with the suite and the grafts that give the record's configurations.
 
-    Complements come after the grafts that they are of, so that the grafts asked for are the first of all.
+    Complements come after their grafts, so that the requested grafts are the first of all.
 
     Raises:
         InputError: None does.
@@ -208,7 +210,8 @@ def _with_configurations(spec: Spec, record: Record, localizer: AbstractLocalize
             if tuple(job_configurations(found, suite, localizer)) == wanted:
                 return found
     raise InputError(
-        f"no suite of this version of kgbench gives the configurations of the record: {', '.join(wanted)}"
+        "no suite of this version of kgbench gives the configurations of the record: "
+        f"{', '.join(wanted)}"
     )
 
 
@@ -233,7 +236,7 @@ def reproduce(
     tolerance: float | None = None,
     progress: Progress | None = None,
 ) -> Repeated:
-    """Run a record's job again and compare the rows; no stored part of the run is used, and nothing is kept.
+    """Run a record's job again from nothing and compare the rows; nothing is kept.
 
     Args:
         record: The record.
@@ -241,7 +244,7 @@ def reproduce(
         places: Where the parts of the run are.
         settings: How it is computed now; its output directory is not used.
         tolerance: Of log-probabilities, in nats; by default that of the record's dtype.
-        progress: Told of the progress.
+        progress: Progress callback.
 
     Raises:
         InputError: The job cannot be run here, or what is here is not what the record is of.
@@ -293,7 +296,7 @@ def verify(
 ) -> tuple[Repeated, tuple[str, ...]]:
     """Run a seeded sample of a record's facts again and compare the rows.
 
-    What a method learns from all facts, such as a ranking of sites, it learns from all facts here too; then only the sample is measured.
+    A method is fitted and ranks sites on all facts, as in the run; only the sample is measured.
 
     Args:
         record: The record.
@@ -301,7 +304,7 @@ def verify(
         places: Where the parts of the run are.
         settings: How it is computed now; its output directory is not used.
         sample: Which facts.
-        progress: Told of the progress.
+        progress: Progress callback.
 
     Returns:
         The comparison, and the ids of the facts.

@@ -1,4 +1,4 @@
-"""From a specification to a record: found, or computed group by group."""
+"""Run a job: find its record, or compute it group by group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Progress", "Run", "compute_job", "evaluate", "run_job"]
 
 @dataclass(frozen=True)
 class Run:
-    """A record, and how it came about."""
+    """A record, where it is stored, and whether it was computed."""
 
     record: Record
     path: Path
@@ -55,8 +55,8 @@ def run_job(
         pairs: Where models are loaded, shared by jobs on one pair.
 
     Raises:
-        InputError: Something in the specification is wrong, found before anything is computed; or somebody else's localizer fails, or
-            changes the models.
+        InputError: The specification is wrong, before anything is computed; or a third-party
+            localizer fails, or changes the models.
     """
     if is_foreign(spec.localizer):
         check(spec)
@@ -98,7 +98,8 @@ def compute_job(
         if pairs is not None:
             pairs.forget()
         raise InputError(
-            f"{' and '.join(changed)} changed on disk during the run, so that no record is written; run it again when whole"
+            f"{' and '.join(changed)} changed on disk during the run, so that no record is "
+            "written; run it again when whole"
         )
     record = make_record(measurement, journal)
     path = store.write(record, journal.table(), searched=True)
@@ -122,9 +123,10 @@ def evaluate(
         localizer: A registered name, or `path/to/file.py:Class`.
         prompts: Evaluation prompts by name; by default the suite's.
         output_dir: Where records are kept; by default `kgbench-results` in the working directory.
-        progress: Told of the progress.
-        **options: Further fields of `Spec` and `Settings`, such as `limit`, `suite`, `dataset`, `seed`, `batch_size`, `executor`;
-            `grafts` is a list of graft expressions, or a text of several with commas.
+        progress: Progress callback.
+        **options: Further fields of `Spec` and `Settings`, such as `limit`, `suite`, `dataset`,
+            `seed`, `batch_size`, `executor`; `grafts` is a list of graft expressions, or a text
+            of several with commas.
 
     Raises:
         InputError: Something is wrong with what was given.

@@ -1,6 +1,6 @@
-"""Localizers that are not kgbench's own: each is computed in a process of its own.
+"""Third-party localizers, each computed in a process of its own.
 
-Somebody else's code can leave hooks, flags or patched functions behind. Nothing of that reaches
+Foreign code can leave hooks, flags or patched functions behind. Nothing of that reaches
 another localizer's record, since the process ends with the call.
 """
 
@@ -93,7 +93,7 @@ def isolated(
     Args:
         localizer: The localizer's name or file, for messages.
         function: A function of a module of kgbench. Given a progress callback, it takes `progress`.
-            Arguments and result travel as JSON, as pydantic writes and reads what it is annotated with.
+            Arguments and result travel as JSON, by pydantic from its annotations.
         *arguments: Its first arguments.
         progress: Progress callback.
 
@@ -114,7 +114,8 @@ def isolated(
         )
         call = (function.__module__, function.__name__, len(arguments), progress is not None)
         code = (
-            "import signal, sys; signal.getsignal(2) is signal.SIG_IGN or signal.signal(2, signal.SIG_DFL); "
+            "import signal, sys; signal.getsignal(2) is signal.SIG_IGN or "
+            "signal.signal(2, signal.SIG_DFL); "
             f"sys.path[:] = {sys.path!r}; from kgbench.runner.third_party import _serve; "
             f"_serve({call!r}, {str(request)!r}, {os.getpid()}, {localizer!r})"
         )
@@ -157,7 +158,7 @@ def _message(function: Callable[..., Any]) -> type[BaseModel]:
 
 
 def _json(format: type[BaseModel], *values: object, **named: object) -> str:
-    """Values in the order of a format's fields, or by name, as a line; they are checked where they are read."""
+    """Values in the order of a format's fields, or by name, as a line; the reader checks them."""
     given: dict[str, Any] = {**dict(zip(format.model_fields, values, strict=False)), **named}
     return (
         format.model_construct(**given).model_dump_json(exclude_unset=True, warnings=False) + "\n"
@@ -223,7 +224,7 @@ def _read(stream: IO[bytes], lines: Queue[bytes]) -> None:
 
 
 def _next(child: subprocess.Popen[bytes], lines: Queue[bytes]) -> bytes:
-    """The next line, empty at the end; a process that the localizer started may hold the stream open after it."""
+    """Next line, empty at the end, even if a process of the localizer holds the stream open."""
     while True:
         ended = child.poll() is not None
         with contextlib.suppress(Empty):
@@ -293,7 +294,8 @@ def _serve(call: tuple[str, str, int, bool], request: str, parent: int, localize
         where = f"{Path(last.filename).name}:{last.lineno}"
         fail(
             "InputError",
-            f"localizer {localizer!r}: {told(error)} ({where}); run `kgbench check-localizer {localizer}`",
+            f"localizer {localizer!r}: {told(error)} ({where}); "
+            f"run `kgbench check-localizer {localizer}`",
             {},
         )
     except (
@@ -327,7 +329,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _unraisable(found: sys.UnraisableHookArgs) -> None:
-    """End where an interruption came in a finalizer, which passes on nothing; tell of any other error there as Python does."""
+    """Exit on an interruption in a finalizer, which cannot raise; report other errors as usual."""
     if found.exc_type is Interrupted:
         os._exit(_INTERRUPTED)
     sys.__unraisablehook__(found)
@@ -342,7 +344,7 @@ def _outlive(parent: int) -> None:
 
 @contextmanager
 def guarded(job: Job, journal: Journal, pairs: Pairs | None) -> Iterator[None]:
-    """Run a localizer; where it is somebody else's and leaves models or settings changed, nothing that was computed is used.
+    """Run a localizer; discard results of a third-party one that changes models or settings.
 
     Args:
         job: The job.
@@ -370,17 +372,17 @@ def guarded(job: Job, journal: Journal, pairs: Pairs | None) -> Iterator[None]:
                 pairs.forget()
     if changed:
         raise InputError(
-            f"localizer {job.localizer.name!r} changed {' and '.join(changed)}, so that no record is written; "
-            f"run `kgbench check-localizer {job.spec.localizer}`"
+            f"localizer {job.localizer.name!r} changed {' and '.join(changed)}, so that no "
+            f"record is written; run `kgbench check-localizer {job.spec.localizer}`"
         )
 
 
 @contextmanager
 def blamed(job: Job) -> Iterator[None]:
-    """Tell in a line what somebody else's localizer raises.
+    """Report errors of a third-party localizer in one line.
 
     Raises:
-        InputError: Instead of what the localizer's own code raised; an error of ours passes as it is.
+        InputError: In place of an error of the localizer's code; errors of kgbench pass.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The likeliest next tokens of a few facts under some grafts (arXiv 2506.20746, appendix C.7): what a model says in place of the answer."""
+"""Likeliest next tokens of a few facts under some grafts (arXiv 2506.20746, appendix C.7)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def likeliest(spec: Spec, settings: Settings, n_facts: int, top: int = 10) -> li
         By fact, then prompt, then configuration; PRE and SFT come first.
 
     Raises:
-        InputError: Something in the specification is wrong, or there are fewer tokens than asked for.
+        InputError: The specification is wrong, or the model has fewer tokens than requested.
     """
     job = prepare_job(spec, settings)
     vocabulary = int(job.pair.recipient.config.vocab_size)

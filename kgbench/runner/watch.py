@@ -1,4 +1,4 @@
-"""What somebody else's localizer must leave as it is where it runs beside other work."""
+"""Check that a third-party localizer leaves models and process unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """The process and the models as they were before somebody else's localizer; nothing is looked at for kgbench's own.
+    """State of process and models before a third-party localizer; not taken for kgbench's own.
 
     Args:
         localizer: The localizer's name or file; its code is not loaded yet.
@@ -34,8 +34,8 @@ class Watch:
         """What is no longer as it was.
 
         Args:
-            weights: Read all weights, which takes long for large models. Otherwise they are read where something else has changed, which
-                a forward of a few tokens is part of.
+            weights: Read all weights, which takes long for large models. Otherwise they are read
+                only where something else changed, such as the output of a short forward.
         """
         if not self._is_needed:
             return ()
@@ -57,6 +57,7 @@ class Watch:
         """
         if changed := self.changed(weights):
             raise InputError(
-                f"localizer {self.localizer!r}, or what was run with it, changed {' and '.join(changed)}, and nothing that this process "
-                f"computes from here on can be trusted; run `kgbench check-localizer {self.localizer}`"
+                f"localizer {self.localizer!r}, or what was run with it, changed "
+                f"{' and '.join(changed)}, and nothing that this process computes from here on can "
+                f"be trusted; run `kgbench check-localizer {self.localizer}`"
             )
