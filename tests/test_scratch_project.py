@@ -137,11 +137,11 @@ def test_the_wheel_is_what_runs(project: Project) -> None:
         for place in path
         if place != str(project.wheel)
     )
-    assert project.ran("kgbench", "tasks", "path") == (
-        0,
-        f"{project.wheel / 'kgbench' / 'tasks'}\n",
-    )
-    assert any((project.wheel / "kgbench" / "tasks").glob("*/headline.yaml"))
+    status, folder = project.ran("kgbench", "tasks", "path")
+    written = project.wheel / "kgbench" / "tasks" / "_kgbench.yaml"
+    copy = Path(folder.strip()) / written.name
+    assert status == 0 and copy.read_bytes() == written.read_bytes()
+    assert any(copy.parent.glob("*/headline.yaml"))
 
 
 def test_the_import_prints_what_the_readme_shows(imported: str, project: Project) -> None:
