@@ -57,7 +57,8 @@ class UnknownNameError(InputError):
             name: The name that was given.
             known: All names that would do.
             hint: A sentence on what else could be given.
-            most: How many names are listed at most, where there can be hundreds; the start of a name counts as near then.
+            most: How many names are listed at most, where there can be hundreds; the start of a
+                name counts as near then.
         """
         names = sorted(set(known))
         near = get_close_matches(name, names, n=2, cutoff=0.6) or [

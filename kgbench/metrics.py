@@ -15,7 +15,8 @@ __all__ = ["METRIC_VERSION", "require_finite", "score_logits", "worst_rank"]
 METRIC_VERSION = "2"
 """Raised whenever a definition below changes, so that records made before are told apart.
 
-Version 2: a tie counts against the target. In version 1 it counted for it, see `Identity.ties_count_for_the_target`.
+Version 2: a tie counts against the target. In version 1 it counted for it, see
+`Identity.ties_count_for_the_target`.
 """
 
 
@@ -59,8 +60,10 @@ def require_finite(
         wrong = torch.nonzero(~usable)[:, 0].tolist()
         more = f" and of {len(wrong) - 1} more answers" if len(wrong) > 1 else ""
         raise InputError(
-            f"the logits of {which(wrong[0])}{more} hold NaN or infinity, so that the answer has no probability; "
-            "look for such values in the checkpoints or in what the localizer writes, or use --dtype float32"
+            f"the logits of {which(wrong[0])}{more} hold NaN or infinity, so that the answer has "
+            "no probability; "
+            "look for such values in the checkpoints or in what the localizer writes, or use "
+            "--dtype float32"
         )
 
 
@@ -77,9 +80,10 @@ def score_logits(
         which: Name of an answer by its number, for errors.
 
     Returns:
-        Arrays [answer]: `rank` (number of logits that are not smaller than the target's, itself included: the worst
-        rank of the tied; logits order as probabilities do, without the rounding of the softmax), `prob`, `logprob`
-        (nats), `logit_diff` (target minus the best other token; above 0 exactly at rank 1).
+        Arrays [answer]: `rank` (number of logits that are not smaller than the target's, itself
+        included: the worst rank of the tied; logits order as probabilities do, without the rounding
+        of the softmax), `prob`, `logprob` (nats), `logit_diff` (target minus the best other token;
+        above 0 exactly at rank 1).
 
     Raises:
         InputError: A logit is NaN or +inf, or the target's is -inf.

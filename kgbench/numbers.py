@@ -129,7 +129,10 @@ def exact_text(estimate: Estimate) -> str:
     if estimate.value is None:
         return f"undefined: {reason_text(estimate.undefined or '')}"
     if estimate.low is None or estimate.high is None:
-        return f"{plain_text(estimate.value)}, n = {estimate.n}, no interval: {reason_text(estimate.undefined or '')}"
+        return (
+            f"{plain_text(estimate.value)}, n = {estimate.n}, no interval: "
+            f"{reason_text(estimate.undefined or '')}"
+        )
     value, low, high = map(plain_text, (estimate.value, estimate.low, estimate.high))
     return f"{value} [{low}, {high}], n = {estimate.n}"
 

@@ -26,8 +26,8 @@ __all__ = ["Registry", "frames_in", "told"]
 class Registry:
     """Classes of one kind, loaded when asked for.
 
-    A module `some_method.py` of the package registers the class in it whose `name` is `some_method`; modules whose names begin with an
-    underscore register nothing.
+    A module `some_method.py` of the package registers the class in it whose `name` is
+    `some_method`; modules whose names begin with an underscore register nothing.
     """
 
     kind: str
@@ -68,8 +68,10 @@ class Registry:
         """Refuse a name that nothing is registered under, and a file with a mistake that can be told without running it.
 
         Raises:
-            UnknownNameError: Nothing is registered under the name, or the file does not hold the class.
-            InputError: There is no such file, it does not parse, or it imports what is not installed.
+            UnknownNameError: Nothing is registered under the name, or the file does not hold the
+                class.
+            InputError: There is no such file, it does not parse, or it imports what is not
+                installed.
         """
         if _is_file(name):
             _check_source(*self._place(name))
@@ -113,7 +115,10 @@ class Registry:
         if name in self._builtin:
             return ""
         found = self.load(name)
-        return f"{found.__qualname__} {hashlib.sha256(Path(inspect.getfile(found)).read_bytes()).hexdigest()[:16]}"
+        return (
+            f"{found.__qualname__} "
+            f"{hashlib.sha256(Path(inspect.getfile(found)).read_bytes()).hexdigest()[:16]}"
+        )
 
     def _from_file(self, name: str) -> object:
         path, attribute = self._place(name)
@@ -165,7 +170,8 @@ class Registry:
         if len(found) > 1:
             names = ", ".join(each.__name__ for each in found)
             raise InputError(
-                f"{path} defines several {self.kind}s, {names}: give one of them, such as {path}:{found[0].__name__}"
+                f"{path} defines several {self.kind}s, {names}: give one of them, such as "
+                f"{path}:{found[0].__name__}"
             )
         return found[0]
 
@@ -177,13 +183,15 @@ class Registry:
             )
         if inspect.isabstract(found):
             raise InputError(
-                f"the {self.kind} {name!r} does not define {', '.join(sorted(getattr(found, '__abstractmethods__', ())))}"
+                f"the {self.kind} {name!r} does not define "
+                f"{', '.join(sorted(getattr(found, '__abstractmethods__', ())))}"
             )
         if missing := [
             a for a in ("name", "about") if not isinstance(getattr(found, a, None), str)
         ]:
             raise InputError(
-                f'the {self.kind} {name!r} has no {missing[0]}: set {missing[0]} = "..." in the class'
+                f'the {self.kind} {name!r} has no {missing[0]}: set {missing[0]} = "..." in the '
+                "class"
             )
         return found
 
@@ -200,7 +208,8 @@ def _check_source(path: Path, attribute: str) -> None:
         tree = ast.parse(source, str(path))
     except SyntaxError as error:
         raise InputError(
-            f"{path} does not load: {type(error).__name__}: {error.msg} ({path.name}:{error.lineno})"
+            f"{path} does not load: {type(error).__name__}: {error.msg} "
+            f"({path.name}:{error.lineno})"
         ) from error
     except (OSError, ValueError) as error:
         raise InputError(f"{path} does not load: {told(error)}") from error

@@ -67,7 +67,10 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 ALIASES = {"check": "check-localizer"}
 """Older names of commands, which go on working."""
 
-_RUNS = "the same command goes on from what was finished; the ranking of a half of the facts starts again"
+_RUNS = (
+    "the same command goes on from what was finished; the ranking of a half of the facts "
+    "starts again"
+)
 _TRAININGS = "the same command goes on from the last checkpoint"
 KEPT = {
     "eval": _RUNS,

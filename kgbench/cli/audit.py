@@ -182,7 +182,10 @@ def _computed(options: Mapping[str, Any]) -> list[Part]:
 
 
 def _size(plan: Plan) -> str:
-    wordings = f"{len(plan.wordings)} wording{'s' * (len(plan.wordings) != 1)} ({', '.join(plan.wordings)})"
+    wordings = (
+        f"{len(plan.wordings)} wording{'s' * (len(plan.wordings) != 1)} "
+        f"({', '.join(plan.wordings)})"
+    )
     return f"{plan.spec.localizer}: {wordings} × {plan.seeds} seed{'s' * (plan.seeds != 1)}"
 
 
@@ -218,7 +221,8 @@ def _forecast(plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
             ("token rows", str(answer["token_rows"])),
             (
                 "memory",
-                f"{'fits' if most.fits else 'does not fit'}: needs {size(answer['memory_bytes'])}, {size(most.free_bytes)} free",
+                f"{'fits' if most.fits else 'does not fit'}: needs {size(answer['memory_bytes'])}, "
+                f"{size(most.free_bytes)} free",
             ),
             (
                 "disk",

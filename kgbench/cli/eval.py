@@ -113,14 +113,16 @@ def _value(path: Path, key: str, value: Any, multiple: bool) -> Any:
     items = value if multiple and isinstance(value, list) else [value]
     if any(item is None or isinstance(item, dict | list) for item in items):
         raise InputError(
-            f"{path}: {key}: expected {'a value, a list or a mapping of values' if multiple else 'one value'}"
+            f"{path}: {key}: expected "
+            f"{'a value, a list or a mapping of values' if multiple else 'one value'}"
         )
     texts = [item if isinstance(item, bool) else str(item) for item in items]
     return texts if multiple else texts[0]
 
 
 @click.command(
-    epilog="Exit status: 0 done; 1 ran, and something did not hold; 2 wrong input; 130 interrupted.",
+    epilog="Exit status: 0 done; 1 ran, and something did not hold; 2 wrong input; 130 "
+    "interrupted.",
 )
 @run_options(
     "localizer",

@@ -24,7 +24,8 @@ def command() -> None:
 
 @command.command(
     short_help="Propose a map for a checkpoint's architecture, and try it.",
-    epilog="Exit status: 0 all laws hold; 1 one does not; 2 no map can be proposed, or wrong input.",
+    epilog="Exit status: 0 all laws hold; 1 one does not; 2 no map can be proposed, or wrong "
+    "input.",
 )
 @click.argument(
     "directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False)
@@ -69,7 +70,8 @@ def _config(directory: Path) -> dict[str, Any]:
         config = json.loads((directory / "config.json").read_text("utf-8"))
     except OSError as error:
         raise ModelError(
-            f"{str(directory)!r} holds no config.json that can be read; give the folder of a checkpoint"
+            f"{str(directory)!r} holds no config.json that can be read; give the folder of a "
+            "checkpoint"
         ) from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"the config.json in {str(directory)!r} does not read: {error}") from error

@@ -167,7 +167,10 @@ class Imported:
         }
 
     def _share(self, some: Sequence[Prompt]) -> str:
-        return f"{len(some)} of {_facts(len(self.dataset.facts))} ({_these(prompt.fact.id for prompt in some)})"
+        return (
+            f"{len(some)} of {_facts(len(self.dataset.facts))} "
+            f"({_these(prompt.fact.id for prompt in some)})"
+        )
 
     def _next(self) -> Iterator[str]:
         file = shlex.quote(str(self.path))
@@ -325,11 +328,13 @@ def _target(file: Path, name: str, options: Mapping[str, Any]) -> Path:
     path: Path = options["output"] or Path(f"{name}.jsonl")
     if options["output"] is None and path.name != f"{name}.jsonl":
         raise InputError(
-            f"the name {name!r} cannot be that of a file here; say by -o OUT.jsonl where the facts go"
+            f"the name {name!r} cannot be that of a file here; say by -o OUT.jsonl where the facts "
+            "go"
         )
     if path.exists() and path.samefile(file):
         raise InputError(
-            f"{path} is the file that is read; give another one to write to by -o, or another --name"
+            f"{path} is the file that is read; give another one to write to by -o, or another "
+            "--name"
         )
     check_target(path, options["force"])
     return path
@@ -346,8 +351,10 @@ def _usable(
             f"ask=Q: What is the {_doubled(dataset.object)} {{P:of}} {{{subject}}}? A:"
         )
         raise InputError(
-            f"{file}: no built-in prompt can be filled from the fields {', '.join(dataset.fields)}; give a template of your own, such as "
-            f"--template {example}, or rename columns by --column FIELD=COLUMN to the fields of a prompt in `kgbench ls prompts`"
+            f"{file}: no built-in prompt can be filled from the fields "
+            f"{', '.join(dataset.fields)}; give a template of your own, such as "
+            f"--template {example}, or rename columns by --column FIELD=COLUMN to the fields of a "
+            "prompt in `kgbench ls prompts`"
         )
     return found
 

@@ -111,7 +111,10 @@ def _for_one(specs: Sequence[Spec], refusing: Spec, parameter: str) -> str:
     )
     if not others or parameter not in refusing.localizer_args:
         return ""
-    return f" To give it to one localizer, write --localizer-arg {next(iter(others))}.{parameter}={refusing.localizer_args[parameter]}."
+    return (
+        " To give it to one localizer, write --localizer-arg "
+        f"{next(iter(others))}.{parameter}={refusing.localizer_args[parameter]}."
+    )
 
 
 def _check(options: Options) -> bool:
@@ -126,13 +129,15 @@ def _check(options: Options) -> bool:
     models = listed(options["model"])
     if not models and options["recipient"] is None and not planted:
         raise InputError(
-            "which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with --donor PATH"
+            "which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with "
+            "--donor PATH"
         )
     if len(models) > 1 or "all" in models:
         for name in ("recipient", "donor"):
             if options[name]:
                 raise InputError(
-                    f"--{name} is about one pair, and --model names several: give one --model, or leave out --{name}"
+                    f"--{name} is about one pair, and --model names several: give one --model, or "
+                    f"leave out --{name}"
                 )
     for name in FILE_OPTIONS:
         if options[name] and options["dataset"] is None:
@@ -271,7 +276,8 @@ Draw = Callable[[Record], Mapping[str, bytes]]
 def write_pictures(record: Record, folder: Path) -> list[Path]:
     """Draw a record's pictures as PNG and SVG, unless they are there: bars, and where sites were ranked the curve and the map.
 
-    The names of those that depend on it hold the metric, since a stored run can be shown on another one.
+    The names of those that depend on it hold the metric, since a stored run can be shown on another
+    one.
 
     Raises:
         OutputError: The folder cannot be written.

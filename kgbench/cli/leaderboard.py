@@ -58,7 +58,8 @@ def build(root: Path, as_json: bool) -> int:
         echo_json({"root": str(root), "files": files, "changed": changed})
     else:
         click.echo(
-            f"{files} files, {changed} of them written or deleted; look at {root / 'site' / 'index.html'}"
+            f"{files} files, {changed} of them written or deleted; look at "
+            f"{root / 'site' / 'index.html'}"
         )
     return 0
 
@@ -130,7 +131,8 @@ def pack(root: Path, as_json: bool) -> int:
 
 
 @command.command(
-    epilog="Exit status: 0 all entries are there; 1 some runs failed; 2 wrong input; 130 interrupted."
+    epilog="Exit status: 0 all entries are there; 1 some runs failed; 2 wrong input; 130 "
+    "interrupted."
 )
 @click.option(
     "--board", multiple=True, metavar="NAME", help="Only of this board; several with commas."

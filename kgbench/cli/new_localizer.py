@@ -57,11 +57,13 @@ def _check(name: str) -> None:
 
     if not fullmatch(r"[a-z][a-z0-9_]*", name, ASCII) or iskeyword(name):
         raise InputError(
-            f"{name!r} cannot name a localizer: expected small letters, digits and underscores, such as my_method"
+            f"{name!r} cannot name a localizer: expected small letters, digits and underscores, "
+            "such as my_method"
         )
     if name in names():
         raise InputError(
-            f"there is a localizer {name!r} already, see `kgbench ls localizers`: choose another name"
+            f"there is a localizer {name!r} already, see `kgbench ls localizers`: choose another "
+            "name"
         )
 
 
@@ -75,11 +77,13 @@ def _write(texts: Mapping[Path, str]) -> None:
     for path in texts:
         if path.exists():
             raise OutputError(
-                f"{path} is there already: choose another name or another --output-dir, or remove it"
+                f"{path} is there already: choose another name or another --output-dir, or remove "
+                "it"
             )
         if path.stem in sys.stdlib_module_names or find_spec(path.stem) is not None:
             raise InputError(
-                f"a Python module {path.stem!r} is installed, and {path} would hide it: choose another name"
+                f"a Python module {path.stem!r} is installed, and {path} would hide it: choose "
+                "another name"
             )
     try:
         for path, text in texts.items():

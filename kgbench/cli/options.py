@@ -1,7 +1,7 @@
 """Options of commands, made from the fields of a specification and its settings.
 
-A field of `Spec`, `ImportOptions` or `Settings` is an option of every command that takes it, with the
-field's docstring as help. A new field needs no edit here.
+A field of `Spec`, `ImportOptions` or `Settings` is an option of every command that takes it, with
+the field's docstring as help. A new field needs no edit here.
 """
 
 from __future__ import annotations

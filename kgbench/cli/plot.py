@@ -111,7 +111,8 @@ def _picture(records: Sequence[Record], kind: str) -> tuple[Callable[[Any], Any]
         if not (record.curve if kind == "curve" else record.scores):
             what = "budget curve" if kind == "curve" else "map"
             raise InputError(
-                f"{_name(record)} has no {what}, for no sites were ranked; --kind chart draws its bars"
+                f"{_name(record)} has no {what}, for no sites were ranked; --kind chart draws its "
+                "bars"
             )
     if len(records) == 1:
         return (board.draw_curve if kind == "curve" else board.draw_heatmap), first

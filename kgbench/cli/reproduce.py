@@ -353,7 +353,8 @@ OF_STUDY = ("only", "runs")
     "--seeds",
     metavar="N,N,…",
     callback=lambda _, __, text: _seeds(text),
-    help="Training seeds; a tiny pair of another than 0 is pretrained anew. Intervals of several are over facts and seeds.  [default: 0]",
+    help="Training seeds; a tiny pair of another than 0 is pretrained anew. Intervals of several "
+    "are over facts and seeds.  [default: 0]",
 )
 @click.option(
     "--rows",
@@ -371,7 +372,8 @@ OF_STUDY = ("only", "runs")
     "--runs",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Of the study: make at most N of the runs that are missing; 0 only writes the page from those that are in.",
+    help="Of the study: make at most N of the runs that are missing; 0 only writes the page from "
+    "those that are in.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what it would take: time, memory, disk.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

@@ -92,7 +92,8 @@ def _written(run: Entry, record: Record, root: Path) -> Path:
     store = RecordStore(root)
     if (there := store.find(record.id)) is not None:
         raise InputError(
-            f"{str(root)!r} holds a record of this run already, in {there.path.name!r}; rescore that one --in-place"
+            f"{str(root)!r} holds a record of this run already, in {there.path.name!r}; rescore "
+            "that one --in-place"
         )
     return store.write(record, run.facts())
 
@@ -111,7 +112,8 @@ def _in_place(run: Entry, record: Record) -> Path:
         temporary.replace(rows)
         if run.verification is not None:
             click.echo(
-                "verification.json goes with the rows as they were: run `kgbench verify --write` again",
+                "verification.json goes with the rows as they were: run `kgbench verify --write` "
+                "again",
                 err=True,
             )
     write_file(run.folder / "record.json", record.to_json().encode())

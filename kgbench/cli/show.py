@@ -63,7 +63,10 @@ def _submitted(run: Entry) -> str:
         if verification.changed_hits
         else ""
     )
-    largest = f"largest difference {plain_text(verification.largest_difference, 2)} of {plain_text(verification.tolerance)} nats"
+    largest = (
+        f"largest difference {plain_text(verification.largest_difference, 2)} of "
+        f"{plain_text(verification.tolerance)} nats"
+    )
     sample = f"{verification.about} (seed {verification.seed})"
     again = f"{sample} run again by kgbench {verification.kgbench} on {verification.time[:10]}"
     badge = "verified" if run.verified else "self-reported"

@@ -201,7 +201,8 @@ def _lines(
     if not places:
         return [
             *lines,
-            f"{len(found)} {'run' if len(found) == 1 else 'runs'} in order; nothing was copied (--dry-run)",
+            f"{len(found)} {'run' if len(found) == 1 else 'runs'} in order; nothing was copied "
+            "(--dry-run)",
         ]
     lines += [f"copied        {place}" for place in places]
     return [*lines, "", "The pull request's next steps:", *(f"  {step}" for step in steps)]
@@ -229,7 +230,10 @@ def _table(standing: Standing) -> str:
         ]
         for line in standing.lines
     ]
-    return f"{standing.board.title}: {table.title}\n{tabulate(rows, heads, tablefmt='simple', disable_numparse=True)}"
+    return (
+        f"{standing.board.title}: "
+        f"{table.title}\n{tabulate(rows, heads, tablefmt='simple', disable_numparse=True)}"
+    )
 
 
 def _answer(

@@ -97,4 +97,7 @@ def _table(answered: Sequence[Answered]) -> str:
 def _cell(likely: Likely, target: str) -> str:
     from kgbench.numbers import plain_text
 
-    return f"{'*' if likely.token == target else ' '}{likely.token!r} {plain_text(likely.probability, 3)}"
+    return (
+        f"{'*' if likely.token == target else ' '}{likely.token!r} "
+        f"{plain_text(likely.probability, 3)}"
+    )

@@ -23,7 +23,8 @@ SCHEMAS = ("record", "submission", "verification")
 @click.option(
     "--strict",
     is_flag=True,
-    help="As for the board: known data, models and prompts only, and submission.json beside each record.",
+    help="As for the board: known data, models and prompts only, and submission.json beside each "
+    "record.",
 )
 @click.option(
     "--beside",
@@ -94,7 +95,8 @@ def _check(entries: Iterator[CheckedEntry], path: Path, strict: bool, as_json: b
         echo_json({**about, "findings": [finding.to_json() for finding in found]})
     else:
         click.echo(
-            f"{accepted} of {checked} {'entry is' if checked == 1 else 'entries are'} in order{'' if strict else ' (not --strict)'}"
+            f"{accepted} of {checked} {'entry is' if checked == 1 else 'entries are'} in "
+            f"order{'' if strict else ' (not --strict)'}"
         )
         for finding in sorted(found, key=lambda finding: not finding.refuses):
             click.echo(str(finding))

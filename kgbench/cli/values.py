@@ -98,7 +98,8 @@ def arguments_of(
         owner, _, parameter = key.rpartition(".")
         if owner and owner not in named:
             raise InputError(
-                f"--localizer-arg {key}={value}: {owner!r} is not run; --localizer has {', '.join(named)}"
+                f"--localizer-arg {key}={value}: {owner!r} is not run; --localizer has "
+                f"{', '.join(named)}"
             )
         if not owner:
             shared[parameter] = value

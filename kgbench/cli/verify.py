@@ -70,7 +70,8 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
     found, as_json = find_run(run, options["output_dir"]), options["as_json"]
     if write and found.submission is None:
         raise InputError(
-            f"--write is for entries of the leaderboard, and {str(found.folder)!r} was not submitted: it has no submission.json"
+            f"--write is for entries of the leaderboard, and {str(found.folder)!r} was not "
+            "submitted: it has no submission.json"
         )
     from kgbench.board.repeated import repeat_report, repeated_answer, repeated_sentence
     from kgbench.leaderboard.submission import SAMPLE

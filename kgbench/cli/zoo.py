@@ -115,7 +115,8 @@ def truth(plants: tuple[str, ...], quiet: bool) -> None:
             for where, own in first
         ]
         click.echo(
-            f"{plant}: {len(found.places)} places changed, n = {found.n} facts ({found.metric}, {', '.join(found.prompts)})"
+            f"{plant}: {len(found.places)} places changed, n = {found.n} facts ({found.metric}, "
+            f"{', '.join(found.prompts)})"
         )
         echo_table(["place", "alone", "left out", "relevance"], rows)
 
@@ -133,7 +134,8 @@ def _pair(name: str, seed: int | None, output_dir: Path | None, report: Report |
     build_pair(name, target, seed=seed, progress=report)
     return [
         f"pair     {target}",
-        f"try it   kgbench eval --recipient {target}/recipient --donor sft={target}/sft --dataset {entry(name).dataset}",
+        f"try it   kgbench eval --recipient {target}/recipient --donor sft={target}/sft --dataset "
+        f"{entry(name).dataset}",
     ]
 
 

@@ -99,7 +99,8 @@ def results_folder(root: Path) -> Path:
     """
     if not (root / RESULTS).is_dir():
         raise InputError(
-            f"{root} is no leaderboard: expected a folder {RESULTS!r} in it; give the place by --root"
+            f"{root} is no leaderboard: expected a folder {RESULTS!r} in it; give the place by "
+            "--root"
         )
     return root / RESULTS
 
@@ -206,7 +207,10 @@ def _first_difference(found: bytes, expected: bytes) -> str:
         min(len(found), len(expected)),
     )
     line = found[:place].count(b"\n") + 1
-    return f"line {line}, byte {place}: it has {_near(found, place)}, and the entries give {_near(expected, place)}"
+    return (
+        f"line {line}, byte {place}: it has {_near(found, place)}, and the entries give "
+        f"{_near(expected, place)}"
+    )
 
 
 def _near(content: bytes, place: int) -> str:

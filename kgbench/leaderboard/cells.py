@@ -123,6 +123,7 @@ def first_runs(entries: Iterable[Entry], by_prompt: bool = False) -> dict[tuple[
             if submitted and first is not entry and first.verified == entry.verified:
                 folders = f"{first.folder.name} and {entry.folder.name}"
                 raise DataError(
-                    f"{folders} are both runs of {entry.method} on {key[1].title}; delete one of them: a method has one run on a cell"
+                    f"{folders} are both runs of {entry.method} on {key[1].title}; delete one of "
+                    "them: a method has one run on a cell"
                 )
     return found

@@ -38,7 +38,8 @@ def hits_by_prompt(facts: pa.Table) -> dict[str, PromptHits]:
     """Hits of each prompt.
 
     Args:
-        facts: Per-fact rows, sorted by position. Where a prompt was read at several positions, the last counts.
+        facts: Per-fact rows, sorted by position. Where a prompt was read at several positions, the
+            last counts.
 
     Raises:
         DataError: If configurations of a prompt were not run over the same facts.
@@ -62,7 +63,8 @@ def _prompt(name: str, seen: NDArray[np.int8], names: list[str], grafts: list[st
     for i in ran:
         if not np.array_equal(seen[i] > 0, asked):
             raise DataError(
-                f"per-fact rows: prompt {name} was run over other facts under {grafts[i]} than under PRE"
+                f"per-fact rows: prompt {name} was run over other facts under {grafts[i]} than "
+                "under PRE"
             )
     facts = tuple(fact for fact, own in zip(names, asked, strict=True) if own)
     return PromptHits(facts, {grafts[i]: seen[i][asked] == 2 for i in ran})

@@ -93,7 +93,10 @@ def _broken(entries: Sequence[Entry]) -> tuple[str, ...]:
 def _unfit(entries: Sequence[Entry]) -> str:
     """Why a method has no rank whatever its figures: it breaks a law of localizers, or nobody knows whether it does."""
     if broken := _broken(entries):
-        return f"it breaks {'a law' if len(broken) == 1 else 'laws'} of localizers: {', '.join(law.replace('_', ' ') for law in broken)}"
+        return (
+            f"it breaks {'a law' if len(broken) == 1 else 'laws'} of localizers: "
+            f"{', '.join(law.replace('_', ' ') for law in broken)}"
+        )
     if any(_untried(entry) for entry in entries):
         return "contract not run: nobody has tried on it the laws of localizers"
     return ""
@@ -128,7 +131,10 @@ def lead(table: Table) -> str:
     best = next((line for line in first if line.badge == "verified"), first[0])
     others = [line.method for line in first if line is not best]
     figure = best.figures[column.key]
-    leads = f"{best.method} leads with {figure_text(figure)} ({column.title}, n = {figure.n}; {best.badge})"
+    leads = (
+        f"{best.method} leads with {figure_text(figure)} ({column.title}, n = {figure.n}; "
+        f"{best.badge})"
+    )
     if others:
         some = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
         return f"{leads}; {some} {'has' if len(others) == 1 else 'have'} rank 1 as well."

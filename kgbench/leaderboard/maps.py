@@ -1,7 +1,7 @@
 """Figures of methods over plants: their mean, and paired differences between methods.
 
-A plant with its seed is the unit, since sites of one plant are no sample of anything: means have Student's interval, and what ranks
-compare is resampled by plants, which all methods share.
+A plant with its seed is the unit, since sites of one plant are no sample of anything: means have
+Student's interval, and what ranks compare is resampled by plants, which all methods share.
 """
 
 from __future__ import annotations

@@ -114,7 +114,8 @@ def site_server(folder: Path, port: int) -> Iterator[ThreadingHTTPServer]:
         server = _Server((HOST, port), partial(_Files, directory=str(folder)))
     except (OSError, OverflowError) as error:
         raise InputError(
-            f"cannot listen on port {port}: {error}; give another one by --port, or 0 for a free one"
+            f"cannot listen on port {port}: {error}; give another one by --port, or 0 for a free "
+            "one"
         ) from error
     try:
         yield server

@@ -91,9 +91,11 @@ def drafts(
 
     Args:
         runs: Recorded runs.
-        contracts: By id of a record, what came of trying the laws on its method; those that were not tried are left out.
+        contracts: By id of a record, what came of trying the laws on its method; those that were
+            not tried are left out.
         name: The method's name on the board; by default the localizer's.
-        code: Where its code is; by default the kgbench that ran, or the installed package that holds the localizer.
+        code: Where its code is; by default the kgbench that ran, or the installed package that
+            holds the localizer.
         paper: Address of a paper.
 
     Raises:
@@ -124,7 +126,8 @@ def _submission(
             field
         )
         raise InputError(
-            f"{value!r} is no {field} of a submission: expected {_HINTS.get(field, error.errors()[0]['msg'])}"
+            f"{value!r} is no {field} of a submission: expected "
+            f"{_HINTS.get(field, error.errors()[0]['msg'])}"
         ) from None
 
 
@@ -137,7 +140,8 @@ def _code(record: Record) -> str:
         if point.name == name and point.dist is not None:
             return f"{point.dist.name}=={point.dist.version}"
     raise InputError(
-        f"where is the code of {name!r}? It is neither built in nor of an installed package: publish it, and give --code URL@COMMIT "
+        f"where is the code of {name!r}? It is neither built in nor of an installed package: "
+        "publish it, and give --code URL@COMMIT "
         "or --code PACKAGE==VERSION; code never comes inside a result"
     )
 

@@ -20,9 +20,12 @@ from kgbench.sites.configurations import budget_labels, parse_top
 __all__ = ["budget_board"]
 
 ABOUT = (
-    "Every method ranks all sites (layer, component, region), and the same engine grafts the highest-ranked ones, up to a share of all "
-    "weights × tokens. The area is the mean recovery over the logarithm of the budget, from .1 to 100 %. Half of the facts rank, the "
-    "other half is measured, and then they change places; methods that intervene rank sites by their effect at each alone."
+    "Every method ranks all sites (layer, component, region), and the same engine grafts the "
+    "highest-ranked ones, up to a share of all "
+    "weights × tokens. The area is the mean recovery over the logarithm of the budget, from .1 to "
+    "100 %. Half of the facts rank, the "
+    "other half is measured, and then they change places; methods that intervene rank sites by "
+    "their effect at each alone."
 )
 
 SHOWN = (1.0, 10.0)

@@ -34,8 +34,10 @@ UNRANKED = (
 )
 
 ABOUT = (
-    "Seconds that a run took, divided by those of one plain batched forward pass of the same prompts in the same run, so that the machine "
-    "drops out as far as it can. Over several pairs the geometric mean is shown, and in brackets the smallest and the largest of them."
+    "Seconds that a run took, divided by those of one plain batched forward pass of the same "
+    "prompts in the same run, so that the machine "
+    "drops out as far as it can. Over several pairs the geometric mean is shown, and in brackets "
+    "the smallest and the largest of them."
 )
 
 
@@ -150,4 +152,7 @@ def _lead(table: Table) -> str:
         return "No method has been run on all pairs."
     value, line = min(some, key=lambda found: found[0])
     shown = f"{number_text(value)} plain forward passes ({line.badge})"
-    return f"The eight pathway configurations are cheapest by {line.method}: {shown}, without an interval."
+    return (
+        f"The eight pathway configurations are cheapest by {line.method}: {shown}, without "
+        "an interval."
+    )

@@ -153,8 +153,14 @@ def _about(cells: Sequence[Cell]) -> str:
     pairs, prompts = (
         sorted({getattr(cell, part) for cell in cells}) for part in ("pair", "prompt")
     )
-    what = f"these {count_text(len(pairs), 'pair')} ({', '.join(pairs)}) and {count_text(len(prompts), 'prompt')} ({', '.join(prompts)})"
-    return f"Means, intervals and ranks are for {what}, each weighing the same; they say nothing of other models or wordings."
+    what = (
+        f"these {count_text(len(pairs), 'pair')} ({', '.join(pairs)}) and "
+        f"{count_text(len(prompts), 'prompt')} ({', '.join(prompts)})"
+    )
+    return (
+        f"Means, intervals and ranks are for {what}, each weighing the same; they say "
+        "nothing of other models or wordings."
+    )
 
 
 def _notes(entries: Sequence[Entry], cells: Sequence[Cell]) -> tuple[str, ...]:

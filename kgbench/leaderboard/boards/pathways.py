@@ -51,7 +51,8 @@ def pathways_board(entries: Sequence[Entry]) -> Board:
     """The board.
 
     Args:
-        entries: All entries; those stand here that ran the pathways, and the baseline that ranks sites.
+        entries: All entries; those stand here that ran the pathways, and the baseline that ranks
+            sites.
     """
     grid = Grid(
         ranked_by=None,
@@ -70,7 +71,8 @@ def pathways_board(entries: Sequence[Entry]) -> Board:
     return Board(
         key="pathways",
         title="Pathways",
-        about="Which tokens carry what finetuning added, as each method sees it: it is asked what the model says when only the first "
+        about="Which tokens carry what finetuning added, as each method sees it: it is asked what "
+        "the model says when only the first "
         "entity (FE), the last token (LT), both, or all others carry the finetuned behaviour.",
         lead=f"Nothing here has a rank: {UNRANKED}.",
         tables=(overall, *cell_tables(grid, found, _columns(), hits)),

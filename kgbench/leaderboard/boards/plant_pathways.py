@@ -37,13 +37,16 @@ FIXED = "fixed answer"
 DISTANCE = Column(
     "distance",
     "distance from the truth",
-    "Mean absolute difference of the recoveries of FE, LT and FE+LT from those of the grafts, over pathways and prompts",
+    "Mean absolute difference of the recoveries of FE, LT and FE+LT from those of the grafts, over "
+    "pathways and prompts",
     "lower",
 )
 
 ABOUT = (
-    "Facts were planted at some tokens, so that FE, LT and FE+LT carry known shares of them. A method says what each brings by itself; the "
-    "distance is how far that is from what a graft of all components there brings, the mean absolute difference over pathways and prompts."
+    "Facts were planted at some tokens, so that FE, LT and FE+LT carry known shares of them. A "
+    "method says what each brings by itself; the "
+    "distance is how far that is from what a graft of all components there brings, the mean "
+    "absolute difference over pathways and prompts."
 )
 
 WHY_ARBITER = "the arbiter: the truth is made by this very graft"
@@ -145,9 +148,12 @@ def _overall(found: Mapping[tuple[str, Cell], Entry], truths: Mapping[Cell, Reco
         lines=ordered(measured),
         ranked_by=DISTANCE.key,
         notes=(
-            f"Means, intervals and ranks are over these {len(truths)} plants, each weighing the same.",
-            f"{FIXED}: the median of the true recoveries, said of every plant alike. No answer that does not "
-            "look at the plant, such as the donor's output whatever is asked, has a smaller mean distance.",
+            f"Means, intervals and ranks are over these {len(truths)} plants, each weighing the "
+            "same.",
+            f"{FIXED}: the median of the true recoveries, said of every plant alike. No answer "
+            "that does not "
+            "look at the plant, such as the donor's output whatever is asked, has a smaller mean "
+            "distance.",
         ),
     )
 

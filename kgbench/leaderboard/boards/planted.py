@@ -1,6 +1,7 @@
 """The boards of plants: how well each method finds the places that facts use which were put there on purpose.
 
-Plants at all tokens ask for a (layer, component), position plants for a (layer, component, region): two questions, two boards.
+Plants at all tokens ask for a (layer, component), position plants for a (layer, component, region):
+two questions, two boards.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ COLUMNS = (
     Column(
         RANKED,
         "graded average precision",
-        "Average precision among the places whose weights changed, the mean over thresholds of how far the facts use a place",
+        "Average precision among the places whose weights changed, the mean over thresholds of how "
+        "far the facts use a place",
         "higher",
     ),
     Column(
@@ -67,9 +69,12 @@ COLUMNS = (
 )
 
 ABOUT = (
-    "Facts were finetuned with only the weights of a known place trainable, and that place active in the forward pass; decoy facts were "
-    "planted elsewhere with changes of like norm. How far the facts use each place is measured: what a graft of it alone brings, and what "
-    "is lost where the whole donor lacks it. Places are ranked among those whose weights changed, since which these are anybody sees. "
+    "Facts were finetuned with only the weights of a known place trainable, and that place active "
+    "in the forward pass; decoy facts were "
+    "planted elsewhere with changes of like norm. How far the facts use each place is measured: "
+    "what a graft of it alone brings, and what "
+    "is lost where the whole donor lacks it. Places are ranked among those whose weights changed, "
+    "since which these are anybody sees. "
 )
 
 
@@ -151,7 +156,8 @@ def _lead(table: Table) -> str:
     ]
     told = sum((figure.low or 0.0) > 0 for figure in above)
     count = (
-        f" {told} of {len(above)} methods are told to be better than chance, by intervals of 95 % each."
+        f" {told} of {len(above)} methods are told to be better than chance, by intervals of 95 % "
+        "each."
         if above
         else ""
     )
@@ -169,7 +175,8 @@ def _overall(
     left = ", ".join(cell.pair for cell in flat)
     out = (
         (
-            f"Without {left}: no place there is used by itself so much that an order of places could be wrong.",
+            f"Without {left}: no place there is used by itself so much that an order of places "
+            "could be wrong.",
         )
         if flat
         else ()
@@ -184,9 +191,12 @@ def _overall(
         lines=ordered(measured),
         ranked_by=RANKED,
         notes=(
-            f"Means, intervals and ranks are over these {len(cells)} plants, each weighing the same, and say nothing of other models.",
-            "Who knows no more than which weights changed has the graded average precision of chance: the line in the picture.",
-            "The truth is made of grafts of places in several orders: methods that scan single grafts are near it "
+            f"Means, intervals and ranks are over these {len(cells)} plants, each weighing the "
+            "same, and say nothing of other models.",
+            "Who knows no more than which weights changed has the graded average precision of "
+            "chance: the line in the picture.",
+            "The truth is made of grafts of places in several orders: methods that scan single "
+            "grafts are near it "
             "where places do not interact.",
             *out,
         ),
@@ -216,7 +226,8 @@ def _table(cell: Cell, own: Mapping[str, Entry]) -> Table:
     decoy = f", decoy at {planted.decoy}" if planted.decoy else ""
     return Table(
         key=cell.key,
-        title=f"{cell.title}: planted at {planted.plant}{decoy}; {planted.n_true} of {planted.n_units} {places} whose weights changed",
+        title=f"{cell.title}: planted at {planted.plant}{decoy}; {planted.n_true} of "
+        f"{planted.n_units} {places} whose weights changed",
         columns=_columns(own.values()),
         lines=ordered(measured),
         scope={"pair": cell.pair},

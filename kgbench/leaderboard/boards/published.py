@@ -27,7 +27,10 @@ _ENOUGH = 0.95
 _BEYOND = 1.1
 """Recovery from which it says that FE+LT got further than the finetuned model itself."""
 
-_UNPAIRED = f"computed by us from top-5 rates; no interval, for {_NONE} and the rows of single facts are not there to resample."
+_UNPAIRED = (
+    f"computed by us from top-5 rates; no interval, for {_NONE} and the rows of single "
+    "facts are not there to resample."
+)
 _DERIVED = (
     Column("recovery", "recovery of FE+LT", f"(FE+LT - PRE) / (SFT - PRE), {_UNPAIRED}"),
     Column("complement", "recovery of (FE+LT)^C", f"((FE+LT)^C - PRE) / (SFT - PRE), {_UNPAIRED}"),
@@ -53,11 +56,15 @@ def published_board() -> Board:
     ]
     more = [_table("positions", positions, metric) for metric in ("rank", "prob")]
     source = paper()
-    about = f"What the paper measured on four larger models: {source.citation}, {source.url}. {source.version}."
+    about = (
+        f"What the paper measured on four larger models: {source.citation}, {source.url}. "
+        f"{source.version}."
+    )
     return Board(
         key="published",
         title="Published",
-        about=f"{about} Nothing here was reproduced with this benchmark, and nothing is ranked with its results.",
+        about=f"{about} Nothing here was reproduced with this benchmark, and nothing is ranked "
+        "with its results.",
         lead=_lead(overview.lines),
         tables=(
             overview,
@@ -86,7 +93,8 @@ def _positions(cells: Sequence[Cell]) -> Table:
     )
     notes = (
         *rates.notes,
-        "A recovery above 1 is beyond the finetuned model, one below 0 is below the pretrained one; neither is clamped.",
+        "A recovery above 1 is beyond the finetuned model, one below 0 is below the pretrained "
+        "one; neither is clamped.",
     )
     return Table("positions", "Positions", (*rates.columns, *_DERIVED), lines, notes=notes)
 
@@ -164,7 +172,9 @@ def _lead(lines: Sequence[Line]) -> str:
     )
     least = min(recovered, key=lambda name: recovered[name])
     return (
-        f"In {enough} of {len(recovered)} cells FE+LT recovers at least {percent_text(_ENOUGH)} % of what "
+        f"In {enough} of {len(recovered)} cells FE+LT recovers at least {percent_text(_ENOUGH)} % "
+        "of what "
         f"finetuning brought, in {beyond} of them more than {percent_text(_BEYOND)} %; "
-        f"least, {percent_text(recovered[least])} %, in {least}. These recoveries have no interval, for none was published."
+        f"least, {percent_text(recovered[least])} %, in {least}. These recoveries have no "
+        "interval, for none was published."
     )

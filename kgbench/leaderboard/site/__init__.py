@@ -72,7 +72,8 @@ def _by_name(leaderboard: Leaderboard) -> dict[str, Entry]:
     for entry in leaderboard.entries:
         if (name := run_name(entry.record)) in found:
             raise DataError(
-                f"{entry.folder}: its id begins as that of {found[name].folder} does, and both would have one page"
+                f"{entry.folder}: its id begins as that of {found[name].folder} does, and both "
+                "would have one page"
             )
         found[name] = entry
     return found

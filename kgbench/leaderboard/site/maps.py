@@ -19,8 +19,8 @@ _STEPS = 4094
 def map_data(record: Record) -> dict[str, Any] | None:
     """Two characters per site: by region, by component, by layer, with one place for a component outside the layers.
 
-    A score is its step of 4,094 between the least and the largest; `..` stands where the model has no such site, and `AB(7)` for seven
-    times `AB`.
+    A score is its step of 4,094 between the least and the largest; `..` stands where the model has
+    no such site, and `AB(7)` for seven times `AB`.
     """
     if not record.scores:
         return None

@@ -43,7 +43,8 @@ def fact_ranks(facts: pa.Table, configurations: Sequence[str]) -> FactRanks:
     """Read a run's rows.
 
     Args:
-        facts: Per-fact rows, sorted as they are stored. Where a prompt was read at several positions, the last counts.
+        facts: Per-fact rows, sorted as they are stored. Where a prompt was read at several
+            positions, the last counts.
         configurations: Their order; others come after them.
     """
     fact, names = _coded(facts["fact"])

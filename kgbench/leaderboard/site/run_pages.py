@@ -170,7 +170,8 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
         decoy = f", decoys at {record.planted.decoy}" if record.planted.decoy else ""
         yield (
             "Planted at",
-            f"{record.planted.plant}{decoy}: {record.planted.n_true} of {record.planted.n_units} changed ({record.planted.units})",
+            f"{record.planted.plant}{decoy}: {record.planted.n_true} of {record.planted.n_units} "
+            f"changed ({record.planted.units})",
         )
     limit = "" if what.limit is None else f", the first {what.limit}"
     yield "Facts", f"{what.dataset.name}, {what.dataset.n}{limit}"
@@ -180,12 +181,14 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
     cost = record.cost
     yield (
         "Cost",
-        f"{count_text(cost.forwards, 'forward')}, {count_text(cost.token_rows, 'token row')}, {duration_text(cost.seconds)}",
+        f"{count_text(cost.forwards, 'forward')}, {count_text(cost.token_rows, 'token row')}, "
+        f"{duration_text(cost.seconds)}",
     )
     place = record.environment
     yield (
         "Computed",
-        f"{source.time.replace('T', ' ').replace('+00:00', ' UTC')}, {place.executor} executor, {place.attention} attention",
+        f"{source.time.replace('T', ' ').replace('+00:00', ' UTC')}, {place.executor} executor, "
+        f"{place.attention} attention",
     )
     yield "Hashes", ", ".join(f"{name} {value[:12]}" for name, value in _hashes(record))
 
