@@ -133,7 +133,7 @@ def _free(place: Path) -> str:
 
 
 class NotApplicableError(KgbenchError):
-    """A configuration that a method cannot express; the message is the reason, as a record shows it."""
+    """A configuration that a method cannot express; the record shows the message as reason."""
 
 
 class LawError(KgbenchError):

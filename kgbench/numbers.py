@@ -92,7 +92,7 @@ def signed_text(value: float, digits: int = 2) -> str:
 
 
 def percent_text(share: float) -> str:
-    """A share in per cent, with the digits that `number_text` gives it: `97` where that is `.97`."""
+    """A share in per cent with the digits of `number_text`: `97` for `.97`."""
     return _styled(f"{Decimal(_rounded(share)) * 100:.0f}")
 
 
@@ -113,7 +113,7 @@ def undefined_text(estimate: Estimate) -> str:
 
 
 def figure_text(estimate: Estimate) -> str:
-    """`.87 [.81, .92]`; a value without an interval as it is; one without width, which holds by definition, as `1`."""
+    """`.87 [.81, .92]`; without an interval, or by definition without width, the value alone."""
     if estimate.value is None:
         return undefined_text(estimate)
     if estimate.low is None or estimate.high is None:

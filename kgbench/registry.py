@@ -1,4 +1,4 @@
-"""Plug-ins by name: the modules of a package, entry points of installed packages, or a class in a file."""
+"""Plug-ins by name: modules of a package, entry points, or a class in a file."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Registry:
         return path, attribute
 
     def _only(self, classes: Sequence[type], path: Path) -> type:
-        """The one class of this kind that a file defines; an abstract one only where there is no other."""
+        """The single class of this kind in a file; an abstract one only where there is no other."""
         found = [each for each in classes if not inspect.isabstract(each)] or list(classes)
         if not found:
             base = f"{self.base.__module__}.{self.base.__name__}"
@@ -239,7 +239,7 @@ def _is_installed(package: str) -> bool:
 
 
 def frames_in(error: BaseException, file: Path) -> list[traceback.FrameSummary]:
-    """Where an error passed through a file or a folder, from the outermost call to the innermost."""
+    """Frames of an error in a file or folder, from the outermost call to the innermost."""
     return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

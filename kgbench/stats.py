@@ -69,7 +69,7 @@ LEVEL = 0.95
 """Confidence of every interval."""
 
 SURE = 5.5
-"""Standard errors from 0 beyond which a denominator is taken to be told from it without luck; found by `make coverage`."""
+"""Standard errors beyond which a denominator differs from 0; calibrated by `make coverage`."""
 
 FEW = 5
 """Of fewer exceptions a bootstrap knows too little."""
@@ -127,7 +127,7 @@ def rate_interval(rate: float, n: float, level: float = LEVEL) -> tuple[float, f
 
 
 def unseen(n: int, level: float = LEVEL) -> float:
-    """The largest share of exceptions that n facts without one leave open: the upper end at 0 of n."""
+    """Largest share of exceptions compatible with none in n facts: the upper end at 0 of n."""
     return rate_interval(0.0, n, level)[1]
 
 
@@ -242,7 +242,7 @@ def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Estimat
 
 
 def divides(denominator: Array, level: float = LEVEL) -> bool:
-    """Whether a mean of contrasts [n] is told from 0, so that a ratio to it has a value; integers where the scores are hits."""
+    """Whether a mean of contrasts [n] differs from 0, so that ratios to it are defined."""
     n = len(denominator)
     return n > 1 and _size(denominator, level)[0] > _quantile(n + 2 * _imagined(level) - 1, level)
 
@@ -307,7 +307,7 @@ def linearised(numerator: Array, denominator: Array) -> Array:
 
 @dataclass(frozen=True)
 class Resampled:
-    """An estimate with its bootstrap, so that means over several of the same resample can be taken."""
+    """An estimate with its bootstrap, for means over several of the same resample."""
 
     value: float
     draws: Array
@@ -463,7 +463,7 @@ def _quantile(freedom: float, level: float) -> float:
 def _student(
     value: float, spread: float, n: float, ends: tuple[float, float] | None, level: float
 ) -> tuple[float, float]:
-    """Student's interval of n facts, of which mean and sum of squares about it are given, and of the imagined ones at the ends."""
+    """Student's interval from n, mean and sum of squares, with imagined facts at the ends."""
     weight, (low, high) = (_imagined(level), ends) if ends is not None else (0.0, (value, value))
     count = n + 2 * weight
     centre = (n * value + weight * (low + high)) / count
@@ -482,7 +482,7 @@ def _percentiles(draws: Array, level: float = LEVEL) -> tuple[float, float]:
 
 
 def _ratios(numerator: Array, denominator: Array, counts: Array) -> Array:
-    """The ratio of the two means in each draw [draws]; NaN where the denominator has lost its sign."""
+    """Ratio of two means by draw [draws]; NaN where the denominator changes its sign."""
     return ratio_draws(
         resampled_means(numerator, counts),
         resampled_means(denominator, counts),
@@ -491,7 +491,7 @@ def _ratios(numerator: Array, denominator: Array, counts: Array) -> Array:
 
 
 def ratio_draws(numerators: Array, denominators: Array, gap: float) -> Array:
-    """Ratios of sums or means in each draw [draws]; NaN where the denominator has not the sign of the gap."""
+    """Ratios of sums or means by draw [draws]; NaN where the denominator lacks the gap's sign."""
     sign = np.sign(gap)
     below = denominators * sign
     ratios: Array = np.divide(

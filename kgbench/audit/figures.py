@@ -95,7 +95,7 @@ class Method:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What has a recovery: configurations that some wording has under every seed, the area first where there is one."""
+        """Configurations with a recovery in some wording under every seed; the area comes first."""
         having = [
             set.intersection(*(set(self.cells[w, s].columns) for s in self.seeds))
             for w in self.wordings
@@ -320,7 +320,7 @@ class Quantity:
 
     @property
     def parts(self) -> dict[str, Estimate]:
-        """The variance of one figure, of one wording and one seed, by what it is from; empty where there are no components."""
+        """Variance of a figure of one wording and seed, by source; empty without components."""
         if self.components is None:
             return {}
         found = self.components.parts()
@@ -528,7 +528,7 @@ def nil(n: int) -> Estimate:
 
 
 def _seedless(found: dict[str, Detectable], *methods: Method) -> dict[str, Detectable]:
-    """Where no method draws, what holds under one seed holds under others; where one does and has one seed only, nobody knows."""
+    """Whether seeds cannot change figures; unknown where a method draws and has one seed only."""
     if any(method.drawn and len(method.seeds) == 1 for method in methods):
         return {**found, "seeds": Detectable(n=methods[0].n, undefined=ONE_SEED)}
     one = not any(method.drawn or len(method.seeds) > 1 for method in methods)
@@ -536,7 +536,7 @@ def _seedless(found: dict[str, Detectable], *methods: Method) -> dict[str, Detec
 
 
 def _few(ratios: Sequence[Ratio], anchors: Sequence[int] = (0, 1)) -> str:
-    """Why the variance is not known, where all but a few facts are like the recipient, or all but a few like the donor, in every cell."""
+    """Reason for unknown variance: nearly all facts are like the recipient, or like the donor."""
     apart = [
         np.any([top - anchor * bottom != 0 for top, bottom in ratios], axis=0) for anchor in anchors
     ]

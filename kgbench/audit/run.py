@@ -37,7 +37,7 @@ class Plan:
 
     @property
     def specs(self) -> list[Spec]:
-        """A specification for each wording under each seed; what a method learns from prompts, it learns from that wording alone."""
+        """A specification per wording and seed; a method is fitted on that wording alone."""
         return [
             replace(self.spec, prompts=(wording,), seed=seed)
             for seed in range(self.seeds)

@@ -37,7 +37,7 @@ NAME_WIDTH = 26
 
 
 def chart_files(record: Record) -> dict[str, bytes]:
-    """The picture as `chart.png` and `chart.svg`: equal records give equal bytes under one version of matplotlib."""
+    """The picture as PNG and SVG; equal records give equal bytes under one version of matplotlib."""
     return picture_files("chart", draw_chart, record)
 
 

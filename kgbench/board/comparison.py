@@ -248,7 +248,7 @@ def _areas(
 def _necessity(
     graft: str, recoveries: Mapping[str, Estimate], complements: Mapping[str, str], n: int
 ) -> Estimate:
-    """1 - recovery(S^C), so that its difference is that of the complement's recovery with the sign changed."""
+    """1 - recovery(S^C): its difference is minus that of the complement's recovery."""
     other = complements.get(graft, "")
     if graft in ("PRE", "SFT"):
         return Estimate.missing(f"{graft} is no graft, and necessity is asked of grafts", n)
@@ -273,7 +273,7 @@ def _flipped(
 
 
 def _same_facts(first: Stored, second: Stored) -> tuple[list[pa.Table], tuple[str, ...]]:
-    """Both tables without ids that stand for other facts in the other, as far as their targets show that."""
+    """Both tables without ids whose targets show that they are other facts in the other table."""
     tables, (ours, theirs) = [first[1], second[1]], (first[0].identity, second[0].identity)
     if ours.dataset.hash == theirs.dataset.hash:
         return tables, ()

@@ -45,7 +45,7 @@ def curve_files(record: Record) -> dict[str, bytes]:
 
 @styled
 def draw_curve(record: Record) -> Figure:
-    """One panel per prompt: recovery over the logarithm of the budget, with 95 % intervals; a budget of 0 stands apart."""
+    """A panel per prompt: recovery over the log budget, with 95 % intervals; budget 0 is apart."""
     from matplotlib.figure import Figure
 
     curves = record.curve or {}
@@ -70,7 +70,7 @@ def draw_curve(record: Record) -> Figure:
 
 @styled
 def draw_curves(records: Sequence[Record]) -> Figure:
-    """One panel per prompt, one line per run with its 95 % interval as a band; its legend has the area under each curve."""
+    """A panel per prompt, a line per run with its 95 % band; the legend gives each area."""
     from matplotlib.figure import Figure
 
     prompts = list(dict.fromkeys(prompt for record in records for prompt in record.curve or {}))

@@ -94,7 +94,7 @@ class Changed:
 
 
 def changed_figures(stored: Record, now: Record) -> tuple[Changed, ...]:
-    """The figures of two records that differ by more than rounding, those of the first in its order, then those of the second alone."""
+    """Figures that differ by more than rounding, in the first record's order, then the second's."""
     before, after = (
         {named.where: named.estimate for named in figures(record)} for record in (stored, now)
     )

@@ -1,4 +1,4 @@
-"""Pictures as files: one style, and equal bytes for equal records under one version of matplotlib."""
+"""Picture files: one style; equal records give equal bytes under one version of matplotlib."""
 
 from __future__ import annotations
 

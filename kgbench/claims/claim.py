@@ -1,4 +1,4 @@
-"""What a claim is made of: figures of one prompt, their bounds, and a note of each figure in the test's report."""
+"""Claims: figures of a prompt, their bounds, and a note of each in the test's report."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Claim:
         self._keeps(estimate, what, bounds)
 
     def _keeps(self, estimate: Estimate, what: str, bounds: Mapping[str, float]) -> None:
-        """Also where a method cannot express a configuration: then nothing is decided, and the reason is told."""
+        """Undecided, with the reason, where a method cannot express a configuration."""
         __tracebackhide__ = True
         decisions = [decide(estimate, op, bound) for op, bound in bounds.items()]
         if failed := [

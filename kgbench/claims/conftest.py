@@ -68,7 +68,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse what these tests cannot be asked of before anything is loaded; in one of several processes the fixtures do."""
+    """Refuse options that do not fit before anything is loaded; workers leave that to fixtures."""
     ours = {item.path.name for item in session.items if item.path.parent == HERE}
     if not ours or session.config.option.collectonly or is_worker(session.config):
         return
@@ -125,7 +125,7 @@ def rows(pytestconfig: pytest.Config, evaluation: Record) -> Mapping[str, Prompt
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Takes a figure for the test's report; JUnit's XML shows it as a property, whether the claim holds or not."""
+    """Note a figure in the test's report, as a property in JUnit's XML, whatever the outcome."""
     return lambda figure: request.node.user_properties.append(("figure", figure))
 
 

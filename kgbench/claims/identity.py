@@ -1,4 +1,4 @@
-"""Two grafts that are one model: sites from the donor in the recipient, and all other sites from the recipient in the donor."""
+"""Two grafts of one model: sites of the donor in the recipient, and the rest the other way."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def exchanged(pair: ModelPair) -> ModelPair:
 
 
 def everything_else(positions: str) -> str:
-    """All sites that a graft of whole positions leaves out: the other tokens, and everywhere the final norm and the head."""
+    """Sites outside a graft of whole positions: other tokens, final norm and head."""
     return f"{complement(positions)}; ALL:ln_f+head"
 
 

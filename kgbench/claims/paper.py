@@ -123,6 +123,6 @@ MEASURED = (
 
 
 def cited(row: Measured, configurations: Sequence[str]) -> str:
-    """A row as docstrings cite it: `Gemma on headline: SFT 0.9950, FE+LT 0.9970 (v1, figures 2, 3a, 6 to 11)`."""
+    """A row as text: `Gemma on headline: SFT 0.9950, FE+LT 0.9970 (v1, figures 2, 3a, 6 to 11)`."""
     rates = ", ".join(f"{name} {row.top5[name]:.4f}" for name in configurations)
     return f"{row.model} on {row.prompt}: {rates} ({row.where})"

@@ -1,4 +1,4 @@
-"""What the claims are asked of: the plug-in's session, on the claims' own prompts unless others are chosen."""
+"""Session of the claims: the plug-in's, on the claims' prompts unless others are chosen."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check(spec: Spec) -> None:
 
 
 def _filled(dataset: Dataset, names: Sequence[str]) -> tuple[str, ...]:
-    """The prompts that are given, checked; otherwise the claims' that the data set can fill; otherwise its own."""
+    """Prompts: the given ones, else those of the claims that fit the facts, else the data set's."""
     from kgbench.data import load_prompts
 
     if names:

@@ -14,7 +14,7 @@ __all__ = []
 
 
 class LazyGroup(click.Group):
-    """Each command is the object `command` of the module of its name in a package, with underscores for hyphens."""
+    """Commands: the object `command` of the module with the command's name, imported on use."""
 
     def __init__(
         self,

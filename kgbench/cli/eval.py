@@ -70,7 +70,7 @@ def config_key_in_errors(ctx: click.Context) -> Iterator[None]:
 
 
 def _from_file(ctx: click.Context) -> Iterator[tuple[str, str]]:
-    """Each text in the file that no option of the command line replaces, with its key; a list of names gives each name."""
+    """Texts of the file that no option of the command line replaces, each with its key."""
     for name, value in (ctx.default_map or {}).items():
         if (
             _FILE not in ctx.meta

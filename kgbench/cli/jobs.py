@@ -58,7 +58,7 @@ def _dry(specs: Specs, options: Options) -> list[dict[str, Any]]:
 
 
 def _answers(specs: Specs, options: Options, planted: bool) -> list[dict[str, Any]]:
-    """The answer of each localizer; the runs of one pair follow each other, so that it is loaded once."""
+    """Answers by localizer; runs of a pair are consecutive, so that it is loaded once."""
     from kgbench.runner import Pairs
 
     loaded, runs = Pairs(), {}
@@ -105,7 +105,7 @@ def _check_specs(specs: Sequence[Spec]) -> list[str]:
 
 
 def _for_one(specs: Sequence[Spec], refusing: Spec, parameter: str) -> str:
-    """How to give a parameter to one of several localizers, where it was given to all and one of them does not have it."""
+    """Hint on giving a parameter to one of several localizers, where one of them lacks it."""
     others = dict.fromkeys(
         spec.localizer.rpartition(":")[2] for spec in specs if spec.localizer != refusing.localizer
     )
@@ -158,7 +158,7 @@ def _specs(options: Options, localizer: str, planted: bool) -> list[Spec]:
 
 
 def models_of(options: Options, planted: bool = False) -> tuple[str | None, ...]:
-    """The pairs that are named, `all` being all shipped ones; in a suite of plants the shipped plants in them, by default in all."""
+    """Named pairs, `all` for all shipped ones; in a suite of plants, the shipped plants in them."""
     from kgbench.models.catalog import shipped
     from kgbench.runner.workload import planted_models
 

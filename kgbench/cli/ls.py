@@ -90,7 +90,7 @@ def _runs(folder: Path, as_json: bool) -> None:
 
 
 def _wrapped(column: str, text: str) -> str:
-    """Long cells in lines; of the verdict, the last column, the first clause, which the table wraps."""
+    """Wrap long cells; of the verdict, the last column, only the first clause is shown."""
     if column == "verdict":
         return re.split("; (?=without|the )", text)[
             0

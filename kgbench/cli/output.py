@@ -21,11 +21,11 @@ __all__ = []
 CONTROL = re.compile(
     r"(?!\r\n)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Characters that a terminal obeys, that turn the order of writing round, or that have no encoding."""
+"""Control characters of terminals, characters of text direction, and lone surrogates."""
 
 
 def terminal_text(text: str) -> str:
-    """Text of which a terminal obeys only tabs and line ends; other control characters show as their code."""
+    """Text with tabs and line ends; other control characters are shown as their code."""
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

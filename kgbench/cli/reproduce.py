@@ -232,7 +232,7 @@ def _rows_there(folder: Path) -> Measured | None:
 
 
 def _report(what: str, measured: Measured, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Print what was asked for; the report has all that there are rows of, but with --rows only that."""
+    """Print the requested figures; the report has all with rows, but with --rows only these."""
     from kgbench.reproduction.acceptance import results
     from kgbench.reproduction.made import figures_of, figures_there, lacking
     from kgbench.reproduction.measured import ROWS
@@ -279,7 +279,7 @@ def _lines(made: Sequence[Made]) -> Iterator[str]:
 
 
 def answer_of(one: Made) -> dict[str, Any]:
-    """What `--json` tells of a figure: its record under each training seed, and each claim here and in the paper."""
+    """JSON of a figure: its record per training seed, and each claim here and in the paper."""
     claims = [
         {
             "prompt": claim.prompt,

@@ -1,4 +1,4 @@
-"""How commands are told which run: its folder, its record, the start of its id, or an entry of the leaderboard."""
+"""Resolve a RUN argument: a folder, a record, the start of an id, or a leaderboard entry."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Ground:
 
     @property
     def everywhere(self) -> bool:
-        """Whether whole weights were planted, so that a layer and component is what can be found."""
+        """Whether facts were planted at all tokens, so that a place is a layer and component."""
         return all(str(term.positions) == "ALL" for term in self.graft.terms)
 
 

@@ -213,7 +213,7 @@ def _with_seeds(fixed: float, per_fact: float, n: int, seeds: int) -> Detectable
 
 
 def _wordings(scores: Float[np.ndarray, "facts wordings"], scale: float) -> Detectable:
-    """Facts and wordings both as drawn: the variance of the mean of a crossed table, times a factor."""
+    """Variance of the mean of a crossed table, facts and wordings random, times a factor."""
     n, wordings = scores.shape
     if wordings < 2:
         return Detectable(undefined=ONE_WORDING)

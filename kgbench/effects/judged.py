@@ -105,7 +105,7 @@ def _effect(scores: dict[str, Array], graft: str, complement: str) -> Effect:
 
 
 def pathways_of(record: Record, plant: Graft) -> dict[str, Pathway] | None:
-    """For each prompt, whether the planted pathway carries the facts and the other one does not; None where no graft was run."""
+    """By prompt, whether only the planted pathway carries the facts; None without a graft."""
     positions = {str(term.positions) for term in plant.terms}
     planted = next(iter(positions)) if len(positions) == 1 else ""
     other = OTHER.get(planted, "")
@@ -158,7 +158,7 @@ def with_clause(record: Record) -> Record:
 
 
 def verdict_of(record: Record) -> str:
-    """The sentence over a record, from its figures: the stored one may be of an older version's wording and rounding."""
+    """Verdict from a record's figures; the stored one may have an older version's wording."""
     told, at = verdict(record.rows, record.metric, record.curve), f" ({record.metric})."
     return (
         told

@@ -50,7 +50,7 @@ class PairedPrompt:
         return tuple(graft for graft in self.first.columns if graft in self.second.columns)
 
     def scores(self, metric: str) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Per-fact scores [n] of each configuration in both runs; what no more than rounding tells apart is the same in both."""
+        """Per-fact scores [n] of each configuration in both runs, equal where they differ by rounding."""
         first, second = self.first.scores(metric), self.second.scores(metric)
         for graft in self.shared:
             first[graft], second[graft] = _tied(first[graft], second[graft], metric)
@@ -58,7 +58,7 @@ class PairedPrompt:
 
 
 def _tied(first: Array, second: Array, metric: str) -> tuple[Array, Array]:
-    """Both, with the mean of the two where they differ by rounding, which would else pass for a difference of every fact."""
+    """Both, replaced by their mean where they differ by rounding, which would count for all facts."""
     if metric not in ("prob", "logprob", "logit_diff"):
         return first, second
     scale = np.maximum(first, second) if metric == "prob" else 1.0

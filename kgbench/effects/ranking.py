@@ -93,7 +93,7 @@ def chance_precision(relevance: Array) -> float | None:
 
 
 def _thresholds(relevance: Array) -> Iterator[tuple[float, float]]:
-    """Distinct relevances that divide the places, each with its share of the thresholds; none where nothing divides them."""
+    """Distinct relevances that divide the places, each with its share of the thresholds."""
     levels = np.unique(relevance)[::-1] if len(relevance) else np.zeros(0)
     if len(levels) < 2 or levels[0] <= LEAST:
         return
@@ -156,7 +156,7 @@ def _precision(scores: Array, truth: Array) -> float:
 
 
 def expected_precision(n: int, k: int) -> float:
-    """The average precision that a random order of n sites with k planted ones is expected to have."""
+    """Expected average precision of a random order of n sites with k planted ones."""
     harmonic = float(np.sum(1 / np.arange(1, n + 1)))
     slope = (k - 1) / (n - 1) if n > 1 else 0.0
     return slope + (1 - slope) * harmonic / n

@@ -50,7 +50,7 @@ COMPLEMENTS: Mapping[str, str] = {
     "NONE": "ALL",
     **{graft: complement(graft) for graft in PATHWAYS},
 }
-"""Of each pathway configuration, the one that treats all other tokens; nothing treated is the recipient."""
+"""Complement of each pathway configuration; that of everything is the recipient."""
 
 
 def gain(scores: Scores) -> Estimate:

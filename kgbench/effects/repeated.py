@@ -24,13 +24,13 @@ TOLERANCES: Mapping[str, float] = {
     "float16": 0.05,
     "bfloat16": 0.25,
 }
-"""By dtype, in nats: the largest difference of log-probabilities that rounding on one platform is taken to make."""
+"""Largest difference of log-probabilities by rounding on one platform, in nats, by dtype."""
 
 RANKS = 0.01
-"""Share of a rank, beside one whole rank, by which rounding may change it; more where the tolerance is larger."""
+"""Share of a rank, plus one rank, by which rounding may change it at the least tolerance."""
 
 TIES = 0.005
-"""Share of rows whose hit may flip by one rank, as where two tokens are all but equally probable."""
+"""Share of rows whose hit may flip by one rank, since two tokens are nearly equally probable."""
 
 SCORES = 1e-3
 """Share of the spread of a map by which rounding may change a score."""

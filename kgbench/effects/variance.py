@@ -69,10 +69,10 @@ class Components:
     wordings: int
     seeds: int
     drawn: Mapping[str, Array]
-    """By source [1 + draws]: the estimate, then what it is in each draw; a source that the design cannot tell is not there."""
+    """By source [1 + draws]: estimate, then each draw; without sources that cannot be separated."""
 
     def value(self, source: str) -> float:
-        """The estimate; 0 for a source that the design cannot tell, which then stands within another."""
+        """Estimate of a source; 0 where the design cannot separate it from another."""
         return float(self.drawn[source][0]) if source in self.drawn else 0.0
 
     def figure(self, source: str) -> Estimate:
@@ -161,7 +161,7 @@ def spread(draws: Float[np.ndarray, "several draws"], values: Array, n: int) -> 
 
 
 def figure_of(drawn: Array, n: int) -> Estimate:
-    """The figure of an estimate and its draws [1 + draws], with the draws' percentiles; a NaN counts against both ends."""
+    """Estimate with percentiles of its draws [1 + draws]; a NaN counts against both ends."""
     rest, missing, tail = drawn[1:], np.isnan(drawn[1:]), (1 - LEVEL) / 2
     low = float(np.quantile(np.where(missing, -np.inf, rest), tail, method="lower"))
     high = float(np.quantile(np.where(missing, np.inf, rest), 1 - tail, method="higher"))
@@ -173,7 +173,7 @@ def figure_of(drawn: Array, n: int) -> Estimate:
 
 
 def _centred(scores: Cube) -> dict[str, tuple[Array, int]]:
-    """The parts of the scores that the terms are about, in full size, with their degrees of freedom."""
+    """Components of the scores by term, in full size, with their degrees of freedom."""
     _, wordings, seeds = scores.shape
     whole, by_wording, by_seed = (scores.mean(axis, keepdims=True) for axis in ((1, 2), 2, 1))
     full = np.zeros_like(scores, dtype=float)

@@ -102,7 +102,7 @@ def _of_one(graft: str, prompts: dict[str, dict[str, Row]], of: str) -> list[str
 
 
 def _named(graft: str) -> str:
-    """A graft in a sentence; one of several terms, which semicolons divide, is in quotation marks."""
+    """A graft in a sentence, in quotation marks where it has several terms."""
     return f"“{graft}”" if ";" in graft else graft
 
 
@@ -166,7 +166,7 @@ def _asked(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[st
 
 
 def _by_sufficiency(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[str]:
-    """Grafts by their sufficiency over the prompts, the largest first; ALL only where nothing else was run."""
+    """Grafts by descending sufficiency over the prompts; ALL only where it is the only one."""
 
     def total(graft: str) -> float:
         return sum(own[graft].sufficiency.value or 0.0 for own in prompts.values() if graft in own)
@@ -180,7 +180,7 @@ def _list(
     show: Callable[[Estimate], str],
     of: str = "",
 ) -> str:
-    """`97 % [94, 99] of … on headline and 99 % [97, 100] on qa`; only the lead names the prompts, the others keep their order."""
+    """Shares as text, such as `97 % [94, 99] of … on headline and 99 % [97, 100] on qa`."""
     found = [(name, row) for name, own in prompts.items() if (row := pick(own)) is not None]
     named = bool(of) or len(found) < len(prompts)
     texts = [

@@ -175,7 +175,7 @@ def _links(root: Path) -> list[Path]:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without garbage collection: a thousand records are a million objects that stay, and looking through them takes long."""
+    """Pause garbage collection, which is slow over the million objects of a thousand records."""
     gc.disable()
     try:
         yield

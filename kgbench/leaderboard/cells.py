@@ -1,4 +1,4 @@
-"""Cells: what results have in common that stand in one table, namely the pair, the facts and the wording."""
+"""Cells of tables: results on the same pair, facts and wording."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def core_cells(planted: bool, prompts: tuple[str, ...] = PROMPTS) -> tuple[Cell,
 
 
 def without_scans(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries without those of a method whose map is the scan of another one, where that one is among them."""
+    """Entries without methods whose map is the scan of another method that is there."""
     found = list(entries)
     names = {entry.record.identity.localizer.name for entry in found}
     scan_of = {name: own.scan_of for name, own in known().localizers.items()}

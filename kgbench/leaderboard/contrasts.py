@@ -1,4 +1,4 @@
-"""Figures of methods as means over cells, and their paired differences, by one resample of facts for all methods."""
+"""Means of methods over cells, and paired differences, by one resample of facts for all."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ DRAWS = 2000
 
 @lru_cache(maxsize=4)
 def _counts(facts: tuple[str, ...]) -> Array:
-    """The resample of these facts [draws, n]: the same for every method, and another one for other facts."""
+    """Resample of these facts [draws, n], the same for every method."""
     return resample(len(facts), DRAWS, crc32("\n".join(facts).encode())).astype(float)
 
 
 @lru_cache(maxsize=32)
 def _sums(hits: PromptHits) -> Mapping[str, Array]:
-    """Hits of each configuration in each draw [draws]: one product of matrices for all, exact, since all numbers are whole."""
+    """Hits of each configuration by draw [draws], by one exact product of integer matrices."""
     together = np.stack(list(hits.hits.values()), axis=1).astype(float)
     return dict(zip(hits.hits, (_counts(hits.facts) @ together).T, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
 class Contrast:
-    """A figure of one method on one cell: the share of the donor's gain that a weighted sum of configurations has."""
+    """A method's figure on a cell: a weighted sum of configurations over the donor's gain."""
 
     hits: PromptHits
     weights: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""Per-fact hits of an entry, by prompt and configuration: what all figures of the boards are made of."""
+"""Per-fact hits of an entry, by prompt and configuration: the input of all boards."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def hits_by_prompt(facts: pa.Table) -> dict[str, PromptHits]:
 
 
 def _prompt(name: str, seen: NDArray[np.int8], names: list[str], grafts: list[str]) -> PromptHits:
-    """One prompt's hits, from an array [configuration, fact] of 0 (not asked), 1 (missed) and 2 (hit)."""
+    """Hits of a prompt, from an array [configuration, fact] of 0 (absent), 1 (miss) and 2 (hit)."""
     asked = seen[grafts.index("PRE")] > 0 if "PRE" in grafts else np.zeros(len(names), bool)
     ran = [i for i in range(len(grafts)) if seen[i].any()]
     for i in ran:

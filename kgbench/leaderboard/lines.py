@@ -31,7 +31,7 @@ class Measured:
 
 
 def ordered(methods: Mapping[str, Measured]) -> tuple[Line, ...]:
-    """Lines, ranked ones first, then those without a rank by name; a method that breaks a law has none."""
+    """Lines by rank, then those without a rank by name; a method that breaks a law has no rank."""
     lines = {name: make_line(name, own) for name, own in methods.items()}
     standing = {
         name: own.standing
@@ -91,7 +91,7 @@ def _broken(entries: Sequence[Entry]) -> tuple[str, ...]:
 
 
 def _unfit(entries: Sequence[Entry]) -> str:
-    """Why a method has no rank whatever its figures: it breaks a law of localizers, or nobody knows whether it does."""
+    """Reason why a method has no rank: it breaks a law of localizers, or that is unknown."""
     if broken := _broken(entries):
         return (
             f"it breaks {'a law' if len(broken) == 1 else 'laws'} of localizers: "
@@ -103,7 +103,7 @@ def _unfit(entries: Sequence[Entry]) -> str:
 
 
 def _untried(entry: Entry) -> bool:
-    """Whether nobody has tried the laws on what was submitted; kgbench's own tests try them on its own methods."""
+    """Whether the laws were never tried on a submission; kgbench's tests cover its own methods."""
     return (
         entry.submission is not None
         and entry.contract is None

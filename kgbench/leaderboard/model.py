@@ -1,4 +1,4 @@
-"""What a board holds, whichever it is: tables of methods by figures, for pages and Markdown alike."""
+"""Boards: tables of methods by figures, for pages and Markdown alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kgbench.leaderboard.entries import Entry
 __all__ = ["Badge", "Board", "Column", "Leaderboard", "Line", "Spread", "Table", "spread_text"]
 
 Badge = Literal["verified", "self-reported", "published", "yours"]
-"""Who says so: a maintainer ran a sample again, the submitter, the paper, or the reader's own folder of runs."""
+"""Source of an entry: verified, self-reported, the paper, or the reader's own runs."""
 
 Spread = Literal["interval", "range"]
 """What stands in a figure's brackets: its 95 % interval, or the smallest and largest value."""
@@ -46,7 +46,7 @@ class Line:
     """Of how many cells there are records, and of how many the table is."""
     badge: Badge = "self-reported"
     rank: int | None = None
-    """1 + the number of methods that are told to be better (see `ranks`), of a verified one 1 + the number of verified ones."""
+    """1 + the number of better methods (see `ranks`); only verified ones count for a verified one."""
     unranked: str = ""
     """Why there is no rank."""
     baseline: bool = False

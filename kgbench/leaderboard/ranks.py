@@ -133,7 +133,7 @@ def _with_n(bound: float, n: int) -> float:
 
 
 def _standard_errors(apart: list[Resampled], draws: NDArray[Any]) -> Float[np.ndarray, " pairs"]:
-    """Of each difference: that of its draws, and no less than what its floor, an interval of 95 %, amounts to."""
+    """Standard error of each difference: of its draws, at least that of its floor's 95 % interval."""
     floors = (
         np.array([max(own.value - own.floor[0], own.floor[1] - own.value) for own in apart]) / _Z
     )

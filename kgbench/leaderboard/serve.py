@@ -79,7 +79,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def own_entries(own: Path, board: list[Entry]) -> list[Entry]:
-    """The runs of a folder that are not on the board already; of each damaged one a `DamagedRecordWarning` tells."""
+    """Runs of a folder that are not on the board; a damaged one gives a `DamagedRecordWarning`."""
     there = {entry.record.id for entry in board}
     found = {
         stored.record.id: Entry(stored.path, stored.record, None, None)
@@ -181,7 +181,7 @@ class _Files(SimpleHTTPRequestHandler):
         self.send_error(HTTPStatus.NOT_FOUND, "no such page")
 
     def end_headers(self) -> None:
-        """Pages change when they are served again, load nothing from elsewhere, and stand in no other page."""
+        """Headers: no caching, nothing from elsewhere, no frames."""
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Content-Security-Policy", f"{POLICY};frame-ancestors 'none'")

@@ -1,4 +1,4 @@
-"""From recorded runs to entries of the leaderboard: prepared, checked as the board's own check does it, and packed."""
+"""Submit recorded runs: make entries of the leaderboard, check and pack them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The paper's figures, made again: donors, evaluations, pictures, and whether the paper's claims hold."""
+"""The paper's figures, made again: donors, evaluations, pictures, claims."""

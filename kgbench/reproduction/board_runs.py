@@ -258,7 +258,7 @@ class Campaign:
         return [entry for entry in self.entries.values() if entry.pack == path]
 
     def _stays(self, entry: Entry, runs: Sequence[BoardRun]) -> bool:
-        """Whether an entry of a pack is that of a run, or on a pair of the table that none is on."""
+        """Whether an entry of a pack belongs to a run, or to a pair without runs."""
         ran = {self.ids[run]: run for run in runs if run in self.ids}
         if entry.record.id in ran:
             return True

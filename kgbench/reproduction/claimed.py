@@ -38,7 +38,7 @@ _SAME = {"headline": ("headline_v1", "headline"), "movie_title": ("movie_title_v
 
 
 LEAST = 0.25
-"""Of what finetuning added, what the larger term of a claim recovers at least; otherwise the claim is vacuous."""
+"""Least recovery of the larger term of a claim that is not vacuous."""
 
 Outcome = Literal["holds", "fails", "undecided", "vacuous"]
 
@@ -81,7 +81,7 @@ def larger_term(claim: ClaimSpec, means: Mapping[str, float]) -> Term | None:
 
 @dataclass(frozen=True)
 class Published:
-    """A difference of published rates, with an interval that takes them for independent, which is too wide for rates of the same facts."""
+    """A difference of published rates, taken as independent: too wide for rates of the same facts."""
 
     value: float
     low: float
@@ -116,12 +116,12 @@ class Checked:
 
     @property
     def in_paper(self) -> Mapping[str, Outcome]:
-        """Whether each of the paper's models keeps the claim; undecided where that may be due to its sample of facts."""
+        """Whether each of the paper's models keeps the claim, as far as its sample of facts decides."""
         return {model: one.outcome(self.claim) for model, one in self.paper.items()}
 
 
 def family(model: str) -> str | None:
-    """The paper's model that a pair is held against: the pair itself or one of its family; None where there is none."""
+    """The paper's model to compare a pair with: itself or one of its family; else None."""
     like = page().tiny.like.get(model, model)
     return like if any(row.model == like for row in published()) else None
 
@@ -201,7 +201,7 @@ def _outcome(difference: Estimate, claim: ClaimSpec, larger: Term | None) -> Out
 def published_rates(
     figure: FigureSpec, dataset: str, prompt: str
 ) -> dict[str, dict[str, PublishedRow]]:
-    """The paper's figures of one prompt: by model, then by the paper's name of the configuration."""
+    """The paper's figures of a prompt, by model and the paper's name of the configuration."""
     if figure.published is None:
         return {}
     rows = [
@@ -241,7 +241,7 @@ def _in_rates(
 def _weighted(
     rows: Mapping[str, PublishedRow], weights: Mapping[str, float], larger: Term | None
 ) -> Published:
-    """A weighted sum of rates, its interval from rates of one more hit and one more miss each (Agresti and Caffo, 2000)."""
+    """Weighted sum of rates; interval with one more hit and miss each (Agresti and Caffo, 2000)."""
     moved = {name: (rows[name].top5 * rows[name].n + 1) / (rows[name].n + 2) for name in weights}
     middle = sum(weight * moved[name] for name, weight in weights.items())
     half = _Z * math.sqrt(

@@ -38,7 +38,7 @@ _MARKS: Mapping[str, tuple[str, str]] = {
 
 
 def picture(made: Made) -> bytes:
-    """A figure as a PNG file; equal figures give equal bytes under one version of matplotlib and of Pillow."""
+    """A figure as PNG; equal figures give equal bytes under one version of matplotlib and Pillow."""
     return small_png(draw, made)
 
 

@@ -1,4 +1,4 @@
-"""What making figures would take, part by part and in all; nothing is trained, downloaded or recorded."""
+"""Forecast of making figures, by part and in all, without training or downloads."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def forecasts(
 
 
 def _pair(what: Ingredients, donor: bool, part: str) -> PartForecast:
-    """The pretraining of a recipient and the finetuning of its own donor, by what those of the shipped pair took."""
+    """Pretraining of a recipient and finetuning of its donor, from those of the shipped pair."""
     shipped = read_card(locate(what.entry.recipient).directory.parent / CARD)
     left = {"recipient": not what.ready, "sft": donor and not what.has_own_donor}
     if not any(left.values()):
@@ -204,7 +204,7 @@ def _training(name: str, what: Ingredients, device: str, part: str) -> PartForec
 
 
 def _there(part: str, card: Mapping[str, Any], plan: FinetuningPlan) -> PartForecast:
-    """A donor that is there, if it is the one that is wanted, as far as its card says so without its weights being read."""
+    """A stored donor, if its card fits; its weights are not read."""
     spec = plan.spec
     wanted = {
         "model": spec.model,

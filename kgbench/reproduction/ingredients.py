@@ -33,7 +33,7 @@ SHIPPED = 0
 
 _ZOO = "zoo:"
 _SIZE = 10**9
-"""Parameters of a recipient whose size is not known; which recipe is meant does not depend on it."""
+"""Parameters of a recipient of unknown size; the recipe does not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Ingredients:
     supplement: str | None = None
     """Texts that the gentle recipe mixes in, for a pair that is not tiny; by default the page's."""
     seed: int = SHIPPED
-    """Of all trainings. A tiny pair of another than the shipped seed is pretrained anew; other pairs have one recipient."""
+    """Training seed; a tiny pair of another than the shipped seed is pretrained anew."""
     built: Recipe | None = None
     """How a tiny pair of another seed is made; by default as the shipped one."""
 
@@ -171,7 +171,7 @@ class Ingredients:
         )
 
     def place(self, name: str) -> Path:
-        """The folder of a donor: apart from those of `kgbench train`, which may be trained otherwise under the same name."""
+        """Folder of a donor, apart from donors of `kgbench train` with the same name."""
         return self.made / "donors" / name
 
     def job(self, name: str) -> Spec:
@@ -249,7 +249,7 @@ class Ingredients:
         return self._facts(f"{name}_shuffled", rows)
 
     def _known(self) -> str:
-        """Facts that the recipient may know: of a tiny pair those it was pretrained on, otherwise real movies."""
+        """Facts that the recipient may know: those of a tiny pair's pretraining, else real movies."""
         if not self.tiny:
             return "real_movies_real_actors"
         return self._facts("known", known_movies(self.recipe, self.page.tiny.known))

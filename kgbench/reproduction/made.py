@@ -1,4 +1,4 @@
-"""Making figures: what is missing is trained and run, what is there is found; and figures from the rows that came out."""
+"""Make figures: train and run what is missing, and compute figures from the rows."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Made:
         return self.prompts[prompt][0].n
 
     def estimate(self, prompt: str, graft: str, metric: str | None = None) -> Estimate:
-        """A configuration's figure over facts and, where there are several, training seeds; by default in the figure's metric."""
+        """A configuration's figure over facts and training seeds; by default in the figure's metric."""
         metric, seeds = metric or self.figure.metric, self.prompts[prompt]
         found = (
             median_rank_over(seeds, graft)
@@ -266,7 +266,7 @@ def figures_there(names: Sequence[str], measured: Measured, page: Page) -> list[
 
 
 def lacking(names: Sequence[str], measured: Measured, page: Page) -> dict[str, tuple[int, ...]]:
-    """The seeds, of all that there are, under which an evaluation behind figures is not there, by its name."""
+    """Missing training seeds of the evaluations behind figures, by evaluation."""
     about = measured.about
     found = {
         evaluation: tuple(seed for seed in about.seeds if seed not in about.seeds_of(evaluation))

@@ -265,7 +265,7 @@ def with_evaluation(measured: Measured | None, about: About, table: pa.Table) ->
 
 
 def write_measured(measured: Measured, path: Path) -> None:
-    """Write the file, whole or not at all; equal rows give equal bytes under one version of pyarrow."""
+    """Write the file atomically; equal rows give equal bytes under one version of pyarrow."""
     path.parent.mkdir(parents=True, exist_ok=True)
     about = measured.about.model_dump_json().encode()
     partial = path.with_name(f".{path.name}.partial")

@@ -130,7 +130,7 @@ class Evaluation(Strict):
 
 
 class ClaimSpec(Strict):
-    """What the paper says of two configurations: a bound on the first's share of what finetuning added less (so much of) the second's."""
+    """A claim of the paper: a bound on the recovery of one configuration less a share of another's."""
 
     says: str
     first: str
@@ -170,7 +170,7 @@ class FigureSpec(Strict):
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The metrics of its tables: a median says where most facts lie, a mean log rank where all do."""
+        """Metrics of its tables: a median is about most facts, a mean log rank about all."""
         return (MEDIAN_RANK, LOG_RANK) if self.metric == MEDIAN_RANK else (self.metric,)
 
     @property
@@ -258,7 +258,7 @@ def page() -> Page:
 
 
 def full_name(what: str) -> str:
-    """The name of a figure of the paper that is told by its number alone, such as 3a; anything else as it is."""
+    """Name of a figure from its number alone, such as 3a; other names unchanged."""
     name = f"{_NUMBERED}{what}"
     return name if name in (*page().figures, *_DRAWINGS) else what
 

@@ -1,4 +1,4 @@
-"""Where a pair is unlike the paper's models, in sentences: in its settings, and in what came out."""
+"""Differences of a pair from the paper's models, in sentences: settings and outcomes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _recipe(recipe: Mapping[str, Any]) -> str:
 
 
 def differing(made: Sequence[Made]) -> Iterator[str]:
-    """A line for each claim that is unlike the paper, and for the rates of each figure, or one that says that there is none."""
+    """A line per claim and per figure's rates that differ from the paper, or one that none does."""
     like = family(made[0].model) if made else None
     found = [
         line
@@ -107,7 +107,7 @@ def _by_head(made: Sequence[Made]) -> Iterator[str]:
 
 
 def _rates(made: Made, like: str | None) -> Iterator[str]:
-    """The rates of a figure that lie far from those of the paper's model of the same family, a line per prompt."""
+    """Rates of a figure far from those of the paper's model of the same family, by prompt."""
     for prompt in made.figure.prompts:
         known = published_rates(made.figure, made.dataset, prompt).get(like or "", {})
         if made.figure.metric != "top5" or not known:

@@ -1,4 +1,4 @@
-"""The board of costs: what an answer takes, as a multiple of one plain forward pass of the same prompts."""
+"""The board of costs, in multiples of one plain forward pass of the same prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of methods by cells whose figures are shares of the donor's gain: one per cell, and one of means over all."""
+"""Tables of shares of the donor's gain, by method: one per cell, and one of means over all."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ RATIOS: Mapping[str, tuple[str, Mapping[str, float], tuple[int, ...]]] = {
     "sufficiency_fe": ("sufficiency of FE", {"FE": 1, "PRE": -1}, (0, 1)),
     "sufficiency_lt": ("sufficiency of LT", {"LT": 1, "PRE": -1}, (0, 1)),
 }
-"""Each as its title, the weighted sum of configurations over the donor's gain, and the values that facts can take exactly."""
+"""Columns: title, weighted sum of configurations over the donor's gain, and exact values."""
 
 ABOUT: Mapping[str, str] = {
     "separation": "Recovery of FE+LT less recovery of its complement (sufficiency + necessity − 1): 1 where both tokens carry everything "

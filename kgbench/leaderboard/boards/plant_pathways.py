@@ -1,4 +1,4 @@
-"""The board of planted pathways: how far what a method says of FE and LT is from what grafts measure."""
+"""The board of planted pathways: distance of a method's FE, LT and FE+LT from the truth."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ARBITER = "dynamic_graft"
 """The method whose grafts are the truth."""
 
 SAME = 1e-3
-"""Distance on every plant below which a method makes the grafts of the truth: cards have three decimals."""
+"""Distance below which a method's grafts are those of the truth: cards have three decimals."""
 
 FIXED = "fixed answer"
 """Name of the line of the best answer that is the same for all plants."""

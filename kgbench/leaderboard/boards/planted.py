@@ -274,7 +274,7 @@ def _planted(entry: Entry) -> Planted:
 
 
 def _figure(judged: Mapping[str, Planted], key: str) -> Estimate | None:
-    """A figure of one plant, or the mean over several; None where no plant has one by its nature."""
+    """A figure of one plant, or the mean over several; None where it applies to no plant."""
     if key == TOLD:
         return (
             _told_right(judged.values())

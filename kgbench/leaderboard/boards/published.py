@@ -46,7 +46,7 @@ Cell = Sequence[PublishedRow]
 
 
 def published_board() -> Board:
-    """The board of the published figures: every one of them, and of the position experiments what follows from them."""
+    """The board of published figures, with what follows from those of position experiments."""
     cells = _cells(published())
     positions = [cell for cell in cells if cell[0].experiment in ("positions", "gentle")]
     overview = _positions(positions)
@@ -100,7 +100,7 @@ def _positions(cells: Sequence[Cell]) -> Table:
 
 
 def _table(name: str, cells: Sequence[Cell], metric: str) -> Table:
-    """One experiment by one metric: a line for each cell, a column for each configuration of the first, which has them all."""
+    """An experiment by a metric: a line per cell, a column per configuration of the first cell."""
     lines = tuple(_line(cell, {row.named: _figure(row, metric) for row in cell}) for cell in cells)
     experiment = experiments()[name]
     kept = dict.fromkeys(

@@ -1,4 +1,4 @@
-"""The JSON Schemas of an entry's files, as they are published for those who write or read such files by other means."""
+"""The published JSON Schemas of an entry's files."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from kgbench.leaderboard.validate.known import known
 __all__ = ["render_site"]
 
 _LIBRARIES = ("charts/d3.min.js.gz", "charts/plot.min.js.gz")
-"""Of others, as they publish them; packed, since a reader of the code reads them in `assets/charts.js` of the site."""
+"""Third-party scripts as published, packed; `assets/charts.js` of the site shows them."""
 
 _CHARTS = ("charts/tables.js", "charts/pictures.js", "data.js")
 
@@ -192,7 +192,7 @@ def _environments(leaderboard: Leaderboard) -> dict[str, tuple[tuple[tuple[str, 
 
 
 def _compare(leaderboard: Leaderboard, pages: Pages) -> Iterator[tuple[str, bytes]]:
-    """The page that compares two runs, and what it loads: an index, a file per list of facts, and a file per run."""
+    """The comparison page and its files: an index, one per list of facts, one per run."""
     index: list[list[Any]] = []
     lists: set[str] = set()
     for entry in leaderboard.entries:
@@ -233,7 +233,7 @@ def _compare(leaderboard: Leaderboard, pages: Pages) -> Iterator[tuple[str, byte
 
 
 def _first_two(leaderboard: Leaderboard) -> list[str]:
-    """The runs of ranks 1 and 2 on the first cell whose methods have a run each; empty where there are none."""
+    """Runs of ranks 1 and 2 on the first cell that has both; empty without one."""
     boards = sorted(leaderboard.boards, key=lambda board: board.key != "pathways")
     for table in (table for board in boards for table in board.tables):
         ranked = [line for line in table.lines if line.rank is not None and len(line.runs) == 1]

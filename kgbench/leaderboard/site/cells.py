@@ -37,7 +37,7 @@ class Cells:
     shown: list[Estimate] = field(default_factory=list)
 
     def cell(self, estimate: Estimate | None) -> Markup:
-        """A cell; what pictures and sorting need stands beside the text, undefined ones point to a footnote."""
+        """A cell with data for pictures and sorting; an undefined one points to a footnote."""
         if estimate is None:
             return _MISSING
         if estimate.value is None:
@@ -60,7 +60,7 @@ class Cells:
         return Markup(f'<td data-v="{exact} {estimate.n}">{text}')
 
     def precise(self, estimate: Estimate | None) -> Markup:
-        """A cell with a third decimal and nothing beside it, for pages whose pictures are drawn from the text of their tables."""
+        """A plain cell with three decimals, for pages that draw pictures from their tables."""
         if (
             estimate is None
             or estimate.value is None
@@ -95,7 +95,7 @@ class Cells:
 
 
 def _text(write: Callable[[float], str], value: float, low: float, high: float) -> str:
-    """A value with its interval; by itself where it holds by definition, or where no interval is known."""
+    """A value with its interval; alone where it holds by definition or has no interval."""
     return write(value) if low == high else f"{write(value)} [{write(low)}, {write(high)}]"
 
 

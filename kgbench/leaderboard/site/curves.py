@@ -36,7 +36,7 @@ def curve_files(board: Board, entries: Mapping[str, Entry]) -> Iterator[tuple[st
 
 
 def curve_data(curve: Curve) -> list[list[Any]]:
-    """Per point the budget in per cent, then recovery with its interval; undefined points are left out."""
+    """Points: budget in per cent, recovery with its interval; without undefined points."""
     found = [(p.budget, p.recovery.value, p.recovery.low, p.recovery.high) for p in curve.points]
     return [
         [short(number) for number in point if number is not None]

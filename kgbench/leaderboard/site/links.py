@@ -17,7 +17,7 @@ _LONGEST = 60
 
 
 def method_slug(name: str) -> str:
-    """A file name for a method; no two methods share one, whichever others there are, also where case is not told apart."""
+    """Unique file name of a method, also on file systems without case."""
     if _PLAIN.fullmatch(name) and len(name) <= _LONGEST:
         return name
     plain = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")[:_LONGEST]

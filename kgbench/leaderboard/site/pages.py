@@ -51,7 +51,7 @@ class Pages:
 
 
 def script_call(function: str, *arguments: Any) -> bytes:
-    """A data file: a script that hands JSON to a function of the page, since pages opened as files may fetch nothing."""
+    """A data file: a script that passes JSON to the page, since pages opened as files cannot fetch."""
     return f"{function}({','.join(map(_json, arguments))});\n".encode()
 
 

@@ -1,4 +1,4 @@
-"""The rank of every fact under every configuration of a run, two to a character, for the comparison of two runs."""
+"""Ranks of all facts and configurations of a run, two a character, for comparisons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["STEPS", "FactRanks", "fact_ranks", "read_ranks"]
 _TEXTS = ("prompt", "graft", "fact")
 
 STEPS = (1, 5, 10, 20, 50, 100)
-"""Ranks are told apart only as far as hits need: rank 1 is step 0, ranks up to 5 are step 1, and so on; step 6 is beyond the last."""
+"""Steps of ranks, as hits need them: 1, up to 5, and so on; step 6 is beyond the last."""
 
 _ABSENT = 7
 """The step of a fact that was not asked."""
@@ -28,7 +28,7 @@ _ABSENT = 7
 
 @dataclass(frozen=True)
 class FactRanks:
-    """The facts of a run, and a text for each prompt and configuration: a character is eight times a fact's step plus the next one's."""
+    """Facts of a run, and a text by prompt and configuration: 8 × a fact's step + the next one's."""
 
     facts: tuple[str, ...]
     prompts: Mapping[str, Mapping[str, str]]

@@ -35,10 +35,10 @@ class RunPage:
     """Of each: its name, what it is of, and for each configuration its cells."""
     verdict: str
     lost: str
-    """Why necessity is undefined, where that holds for all configurations, so that it needs no column."""
+    """Reason why necessity is undefined for all configurations, which then has no column."""
     reasons: tuple[str, ...]
     others: tuple[tuple[str, Markup], ...]
-    """Further figures: synergy, name prior, area, the ranking against the truth; a name and a cell each."""
+    """Further figures, each with a name: synergy, name prior, area, ranking against the truth."""
     facts: tuple[tuple[str, str], ...]
     """What the run is of, and where it comes from."""
     data: dict[str, Any]

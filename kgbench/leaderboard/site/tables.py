@@ -86,7 +86,7 @@ class ShownTable:
 
     @property
     def unranked(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Reasons why methods have no rank, each with the methods; without these where it holds for all."""
+        """Reasons why methods have no rank, with the methods unless a reason holds for all."""
         names: dict[str, list[str]] = {}
         for line in self.lines:
             if line.unranked and line.name not in names.setdefault(line.unranked, []):

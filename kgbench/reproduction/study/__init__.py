@@ -1,1 +1,1 @@
-"""A factorial study of architectures: enrichment at the first entity or recall at the last token."""
+"""A factorial study of architectures: enrichment at FE or recall at LT."""

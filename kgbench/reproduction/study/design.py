@@ -138,7 +138,7 @@ class Study(_Table):
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """All combinations of the first factors; the last factor's sign is the product of theirs."""
+        """Combinations of the first factors; the last factor's sign is the product of theirs."""
         free = product((-1, 1), repeat=len(self.factors) - 1)
         return tuple(Cell(self.factors, (*signs, prod(signs))) for signs in free)
 

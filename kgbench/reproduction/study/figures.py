@@ -26,7 +26,7 @@ OUTCOMES: Mapping[str, str] = {
     "FE+LT": "log-odds of FE+LT",
     "depth": "depth at which half is read, 0 the first layer and 1 the last",
 }
-"""What effects are computed of: the study's outcome first, then its parts and the depth of reading."""
+"""Responses: the study's outcome first, then its parts and the depth of reading."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class RunFigures:
 
     @cached_property
     def losses(self) -> np.ndarray:
-        """Hits that cutting LT's attention to FE in one layer costs [layer, fact], means over prompts."""
+        """Hits lost by cutting LT's attention to FE in a layer [layer, fact], means over prompts."""
         return self._less(cut_in)
 
     @cached_property

@@ -417,7 +417,7 @@ def _effects_drawing(found: Findings) -> Drawing:
 
 @styled
 def _runs_drawing(found: Findings) -> Drawing:
-    """Recovery of FE against that of LT, a panel a factor, its levels in two tones, seeds by shape."""
+    """Recovery of FE against LT: a panel per factor, levels in two tones, seeds by shape."""
     from matplotlib.figure import Figure as Drawing
 
     factors = found.study.factors
