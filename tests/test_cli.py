@@ -871,7 +871,7 @@ def test_zoo_hints_at_nothing_that_it_does_not_have(run, tmp_path: Path, monkeyp
         assert meant in told and "--recipient" not in told and "--donor" not in told
 
 
-@pytest.mark.parametrize("name", ["eval", "answers", "specificity", "tokens", "audit"])
+@pytest.mark.parametrize("name", ["answers", "specificity", "tokens", "audit"])
 def test_commands_that_run_models_take_the_same_options(name: str) -> None:
     """Every field of the settings, and each field of the pair, is an option with the same help."""
     context = click.Context(command)
@@ -896,14 +896,34 @@ def test_commands_that_run_models_take_the_same_options(name: str) -> None:
         )
 
 
+@pytest.mark.parametrize("name", ["rerun", "verify"])
+def test_recorded_runs_are_computed_by_any_settings(name: str) -> None:
+    """Every field of the settings is an option; the dtype is the record's."""
+    again = command.get_command(click.Context(command), name)
+    assert again is not None
+    options = {option.name for option in again.params}
+    assert {field.name for field in dataclasses.fields(Settings)} <= options
+    assert "dtype" not in options
+
+
 def test_options_are_read_as_fields() -> None:
     """What an option is given becomes the field of its name; the others keep their defaults."""
     context = click.Context(command)
     evaluate = command.get_command(context, "eval")
     assert evaluate is not None
-    given = ["--model", "tiny-gemma", "--graft", "FE,LT", "--attention", "eager", "--seed", "3"]
+    given = [
+        "--model",
+        "tiny-gemma",
+        "--graft",
+        "FE,LT",
+        "--attention",
+        "eager",
+        "--seed",
+        "3",
+        "--stream-donor",
+    ]
     with evaluate.make_context("eval", given) as made:
         options = made.params
     spec = spec_of(options, localizer="random", model="tiny-gemma")
     assert spec == Spec(localizer="random", model="tiny-gemma", grafts=("FE", "LT"), seed=3)
-    assert settings_of(options) == Settings(attention="eager")
+    assert settings_of(options) == Settings(attention="eager", stream_donors=True)

@@ -85,9 +85,8 @@ def _option(name: str, changes: Mapping[str, Any]) -> Callable[[Command], Comman
     field, help = _fields()[name]
     shape = {"help": help, **_shape(field)}
     flag = str(field.metadata.get("flag", f"--{name.replace('_', '-')}"))
-    parameter = flag.partition("/")[0][2:].replace("-", "_")
-    if name == "stream_donors":
-        parameter = name
+    # An option of several values has its flag's name, which is singular; another has the field's.
+    parameter = flag[2:].replace("-", "_") if shape.get("multiple") else name
     return click.option(flag, parameter, **{**shape, **changes})
 
 
@@ -133,7 +132,7 @@ def _docstrings(kind: type) -> dict[str, str]:
     for field, text in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
             assert isinstance(field.target, ast.Name) and isinstance(text.value, ast.Constant)
-            docs[field.target.id] = " ".join(str(text.value.value).split(" "))
+            docs[field.target.id] = inspect.cleandoc(str(text.value.value))
     return docs
 
 
