@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from kgbench.data import Dataset, Prompt
-from kgbench.effects import recovery
 from kgbench.engine import Engine
 from kgbench.engine.plan import Plan, make_plan
 from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
@@ -36,7 +35,7 @@ from kgbench.runner import Settings, Spec
 from kgbench.runner.job import prepare_job
 from kgbench.runner.ranking import Progress
 from kgbench.sites import BASELINES
-from kgbench.stats import hit_rate, mean
+from kgbench.stats import hit_rate, mean, recovery
 
 __all__ = [
     "FIGURES",

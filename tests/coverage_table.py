@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from kgbench.effects.ratios import recovery, synergy
-from kgbench.effects.summary import means
 from kgbench.estimate import Estimate
 from kgbench.numbers import plain_text
 from kgbench.stats import difference, hit_rate, mean, median
+from kgbench.stats.ratios import recovery, synergy
+from kgbench.stats.summary import means
 
 __all__ = ["CASES", "FACTS", "Case", "Held", "main", "simulated"]
 

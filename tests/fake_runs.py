@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from kgbench.effects import summarize
 from kgbench.estimate import Estimate
 from kgbench.records import (
     FACTS_SCHEMA,
@@ -22,6 +21,7 @@ from kgbench.records import (
     facts_table,
     measured_on,
 )
+from kgbench.stats import summarize
 
 RATES = {
     "PRE": 0.01,

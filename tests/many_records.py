@@ -23,8 +23,6 @@ from fake_runs import identity
 from fake_runs import record as finished
 
 from kgbench.data.prompts import prompt_hash
-from kgbench.effects import best_effects, graded_precision, pathways_of, with_clause
-from kgbench.effects.rescored import Ran, summary_of
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.submission import Submission
 from kgbench.leaderboard.validate.known import known, own_facts
@@ -45,6 +43,8 @@ from kgbench.records import (
 from kgbench.records.fact_rows import write_facts
 from kgbench.sites import PATHWAYS, SCORED_REGIONS, Graft, parse_graft
 from kgbench.sites.configurations import BEST, REST, budget_labels, canonical
+from kgbench.stats import best_effects, graded_precision, pathways_of, with_clause
+from kgbench.stats.summary import Ran, summary_of
 
 VARIANTS = 4
 """Different runs of each kind."""

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from kgbench.cli import main
-from kgbench.effects.rescored import rescored
 from kgbench.leaderboard.submission import Submission
 from kgbench.records import Record, RecordStore
+from kgbench.stats.summary import rescored
 
 Call = Callable[..., tuple[int, str, str]]
 """Runs a command: exit status, stdout, stderr."""

@@ -13,13 +13,13 @@ import pyarrow as pa
 from fake_runs import RATES, record, rows
 
 from kgbench.data import prompt_hash
-from kgbench.effects import rescored
 from kgbench.leaderboard.packs import packs_below, read_pack
 from kgbench.leaderboard.submission import Contract, Submission
 from kgbench.leaderboard.validate import Finding, validate
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Record, WeightHashes, facts_table
 from kgbench.records.fact_rows import write_facts
+from kgbench.stats import rescored
 
 N = 30
 

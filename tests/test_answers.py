@@ -34,7 +34,6 @@ from kgbench.answers import (
 )
 from kgbench.cli import main
 from kgbench.data import Prompt, load_dataset
-from kgbench.effects import recovery
 from kgbench.engine import Engine
 from kgbench.errors import InputError, RegionError
 from kgbench.harness.answering import Answering
@@ -45,6 +44,7 @@ from kgbench.models.pair import ModelPair
 from kgbench.records import RecordStore
 from kgbench.report import to_text
 from kgbench.runner import Settings, Spec, load_prompts, run_job
+from kgbench.stats import recovery
 from kgbench.testing import pico_pair, pico_tokenizer
 
 NAMES = (
@@ -321,7 +321,7 @@ def _row(graft: str, rank: int, first: int) -> ScoredAnswer:
 
 
 def test_figures() -> None:
-    """Each is the mean over facts of what its name says, and recoveries are those of `kgbench.effects`."""
+    """Each is the mean over facts of what its name says, and recoveries are those of `kgbench.stats`."""
     ranks = {"PRE": [9, 9, 8, 7, 9, 9], "SFT": [1, 1, 2, 1, 5, 1], "LT": [1, 6, 6, 5, 2, 9]}
     answers = [
         replace(_row(graft, rank, 7 - rank // 2), fact=str(i))

@@ -8,10 +8,10 @@ from typing import Any
 import fake_runs
 import pytest
 
-from kgbench.effects import METRICS
 from kgbench.errors import GraftSyntaxError, InputError, KgbenchError, UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.records import NO_INTERVAL_OF_SITES, NOT_APPLICABLE, Effect, Planted, Record
+from kgbench.stats import METRICS
 from kgbench.testing import (
     UndecidedError,
     assert_localized,

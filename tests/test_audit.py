@@ -20,16 +20,17 @@ from kgbench.audit import Asked, Part, audit_report, audited, methods_of
 from kgbench.audit.run import wordings_of
 from kgbench.cli import main
 from kgbench.data import load_dataset
-from kgbench.effects.detectable import (
+from kgbench.errors import InputError
+from kgbench.report import to_text
+from kgbench.stats import linearised, resample
+from kgbench.stats.variance import (
+    SOURCES,
     Detectable,
+    components,
     detectable_between,
     detectable_by_assumption,
     multiplier,
 )
-from kgbench.effects.variance import SOURCES, components
-from kgbench.errors import InputError
-from kgbench.report import to_text
-from kgbench.stats import linearised, resample
 
 TRUE: Mapping[str, float] = dict(zip(SOURCES, (1.0, 0.25, 0.16, 0.5, 0.1, 0.04, 0.36), strict=True))
 """Components of the tables that are drawn."""

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from kgbench.board import chart_files, draw_chart
-from kgbench.effects import summarize
 from kgbench.sites import CONFIGURATIONS
+from kgbench.stats import summarize
 
 HYBRID = "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation"
 WORLDS = {

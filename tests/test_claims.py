@@ -24,12 +24,12 @@ from kgbench.claims.claim import Claim
 from kgbench.claims.identity import assert_complement_identity, exchanged
 from kgbench.claims.paper import MEASURED, Measured, cited
 from kgbench.claims.session import PROMPTS
-from kgbench.effects.columns import PromptColumns, by_prompt
-from kgbench.effects.ratios import between_configurations, between_prompts
 from kgbench.estimate import Estimate
 from kgbench.models import catalog
 from kgbench.records import Record
 from kgbench.stats import discordance
+from kgbench.stats.ratios import between_configurations, between_prompts
+from kgbench.stats.scores import PromptColumns, by_prompt
 from kgbench.testing import PICO_FAMILIES, pico_pair
 from kgbench.testing.undecided import collecting
 

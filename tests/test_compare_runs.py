@@ -17,14 +17,14 @@ from stored_runs import OTHER, WORSE, Call, caller, folder, stored
 
 from kgbench.board import compare_records, comparison_report
 from kgbench.board.comparison import Comparison
-from kgbench.effects.curve import area
-from kgbench.effects.paired import area_difference, paired_prompts, recovery_difference
-from kgbench.effects.ratios import recovery
 from kgbench.errors import InputError
 from kgbench.records import facts_table
 from kgbench.records.identity import identity_differences
 from kgbench.report import to_text
 from kgbench.stats import ratio, ratio_difference
+from kgbench.stats.curve import area
+from kgbench.stats.paired import area_difference, paired_prompts, recovery_difference
+from kgbench.stats.ratios import recovery
 
 ROOT = Path(__file__).parent.parent
 METRICS = ("top1", "top5", "log_rank", "rr", "prob", "logprob", "logit_diff")

@@ -9,10 +9,14 @@ from fake_runs import RATES, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgbench.effects import (
+from kgbench.errors import DataError, UnknownNameError
+from kgbench.sites import CONFIGURATIONS
+from kgbench.stats import (
     COMPLEMENTS,
     METRICS,
     gain,
+    hit_rate,
+    mean,
     name_prior,
     necessity,
     recovery,
@@ -20,11 +24,9 @@ from kgbench.effects import (
     sufficiency,
     summarize,
     synergy,
+    unseen,
     verdict,
 )
-from kgbench.errors import DataError, UnknownNameError
-from kgbench.sites import CONFIGURATIONS
-from kgbench.stats import hit_rate, mean, unseen
 
 
 def world(seed: int = 0, n: int = 50, **rates: float) -> dict[str, np.ndarray]:

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from many_records import write_many
 
-from kgbench.effects import rescored
 from kgbench.leaderboard.entries import Entry, read_entry
 from kgbench.models.catalog import plants
+from kgbench.stats import rescored
 
 
 @pytest.fixture(scope="module")

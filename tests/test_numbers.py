@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from kgbench.board import compare_records, comparison_report, record_report
 from kgbench.board.export import as_csv, as_latex, as_markdown
-from kgbench.effects import METRICS
 from kgbench.estimate import Estimate
 from kgbench.numbers import (
     count_text,
@@ -30,6 +29,7 @@ from kgbench.numbers import (
     significant_text,
 )
 from kgbench.report import to_text
+from kgbench.stats import METRICS
 
 OTHER_STYLE = re.compile(r"(?<![\w.])[-−]?0\.\d(?![.\d]*\.)|(?<![\w)\]])-\.?\d")
 """A zero before the point, or a hyphen as a minus sign."""

@@ -12,8 +12,6 @@ from fake_plants import write_plant
 
 from kgbench.board import heatmap_files, plants_report, record_report
 from kgbench.cli import main
-from kgbench.effects.judged import _pathway
-from kgbench.effects.ranking import auroc, chance_precision, graded_precision
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.errors import InputError
@@ -25,6 +23,8 @@ from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
 from kgbench.runner.ranking import split_facts
 from kgbench.runner.workload import planted_models
 from kgbench.sites import parse_graft
+from kgbench.stats.planted_summary import _pathway
+from kgbench.stats.ranking import auroc, chance_precision, graded_precision
 
 WEIGHTS, DECOY, POSITION = "ALL:o+ffn@second_half", "ALL:o+ffn@first_half", "LT:o+ffn@second_half"
 PLANTED = {"weights": WEIGHTS, "position": POSITION}

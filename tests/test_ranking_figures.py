@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kgbench.effects import agreement
-from kgbench.effects.curve import area, points, weights
-from kgbench.effects.ranking import (
+from kgbench.stats import agreement
+from kgbench.stats.curve import area, points, weights
+from kgbench.stats.ranking import (
     LEAST,
     auroc,
     average_precision,

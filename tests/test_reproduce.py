@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_runs import Call, caller
 
-from kgbench.effects.repeated import Repeated, repeated, repeated_map
 from kgbench.errors import InputError
 from kgbench.localizers import create
 from kgbench.records import Record, RecordStore, SiteScore, StoredRecord
@@ -22,6 +21,7 @@ from kgbench.runner import Settings, Spec, run_job
 from kgbench.runner.job import job_configurations
 from kgbench.runner.rerun import Places, _with_configurations, job_of, specification
 from kgbench.runner.workload import load_suite
+from kgbench.stats.repeats import Repeated, repeated, repeated_map
 
 CPU = Settings(device="cpu")
 

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from stored_runs import Call, caller, folder, stored, submitted
 
-from kgbench.effects.rescored import rescored
 from kgbench.records import FACTS_SCHEMA, load_record
 from kgbench.records.fact_rows import STORED
+from kgbench.stats.summary import rescored
 
 
 @pytest.fixture

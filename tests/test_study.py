@@ -17,7 +17,6 @@ import torch
 
 from kgbench import cli
 from kgbench.data import load_prompts
-from kgbench.effects.factorial import contrasts, effects, log_odds, seed_deviation
 from kgbench.engine import Engine, grafted_logits
 from kgbench.engine.selftest import packed_agrees, verify
 from kgbench.engine.treatment import graft_treatments, parse_configuration
@@ -25,7 +24,14 @@ from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.trained import HOME
 from kgbench.reproduction.study.design import Cell, Shape, Study, study
-from kgbench.reproduction.study.figures import findings, run_figures
+from kgbench.reproduction.study.figures import (
+    contrasts,
+    effects,
+    findings,
+    log_odds,
+    run_figures,
+    seed_deviation,
+)
 from kgbench.reproduction.study.model import SwitchedConfig, new_model, switched_family
 from kgbench.reproduction.study.report import REPORT, write_study
 from kgbench.reproduction.study.rows import (

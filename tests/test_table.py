@@ -6,11 +6,11 @@ import pytest
 from fake_runs import RATES, record, rows
 
 from kgbench.board import record_report
-from kgbench.effects import METRICS
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text
 from kgbench.report import to_text
 from kgbench.sites import CONFIGURATIONS
+from kgbench.stats import METRICS
 
 HYBRID = "FE:attn=task; LT:attn@1/2-1=task; LT:o+ffn@1/2-1=relation"
 

@@ -15,9 +15,6 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from kgbench.cli import main
-from kgbench.effects.columns import PromptColumns
-from kgbench.effects.ratios import between_configurations
-from kgbench.effects.training_seeds import difference_over, mean_over, median_rank_over, over_seeds
 from kgbench.errors import DataError, InputError
 from kgbench.estimate import Estimate
 from kgbench.models.catalog import CARD
@@ -38,6 +35,9 @@ from kgbench.reproduction.measured import (
 from kgbench.reproduction.page import page
 from kgbench.reproduction.report import REPORT, write_report
 from kgbench.stats import mean, median
+from kgbench.stats.ratios import between_configurations
+from kgbench.stats.scores import PromptColumns
+from kgbench.stats.training_seeds import difference_over, mean_over, median_rank_over, over_seeds
 from kgbench.training.recipes import Recipe, recipe
 from kgbench.training.tiny_pairs import build_recipe
 

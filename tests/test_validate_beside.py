@@ -25,12 +25,12 @@ from submissions import (
 )
 
 from kgbench.cli import main
-from kgbench.effects import rescored
 from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import FILES, read_entries, read_entry
 from kgbench.leaderboard.submission import Verification
 from kgbench.leaderboard.validate.board_checks import Others
 from kgbench.records import DatasetRef, LocalizerRef, Record, facts_table
+from kgbench.stats import rescored
 
 RECORD, FACTS, _, VERIFICATION = FILES
 

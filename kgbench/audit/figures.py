@@ -15,19 +15,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kgbench.effects import curve
-from kgbench.effects.columns import PromptColumns, by_prompt
-from kgbench.effects.detectable import (
-    ONE_SEED,
-    SCOPES,
-    Detectable,
-    detectable_between,
-    detectable_by_assumption,
-)
-from kgbench.effects.ratios import no_gain
-from kgbench.effects.scores import check_metric
-from kgbench.effects.summary import ORDER
-from kgbench.effects.variance import SOURCES, Components, components, spread
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.records import Identity, Record, canonical_json, facts_table
@@ -37,11 +24,26 @@ from kgbench.sites.configurations import budget_labels, parse_top
 from kgbench.stats import (
     FEW,
     Resampled,
+    curve,
     linearised,
     mean_of,
     resample,
     resampled_difference,
     resampled_ratio,
+)
+from kgbench.stats.ratios import no_gain
+from kgbench.stats.scores import PromptColumns, by_prompt, check_metric
+from kgbench.stats.summary import ORDER
+from kgbench.stats.variance import (
+    ONE_SEED,
+    SCOPES,
+    SOURCES,
+    Components,
+    Detectable,
+    components,
+    detectable_between,
+    detectable_by_assumption,
+    spread,
 )
 
 __all__ = [

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 
 from kgbench.audit.figures import AREA, Audit, Difference, Method, Quantity
-from kgbench.effects.detectable import SCOPES, Detectable
 from kgbench.estimate import Estimate
 from kgbench.numbers import number_text, percent_text, plain_text
 from kgbench.report import Cell, Column, Dash, Lines, Report, Table
+from kgbench.stats.variance import SCOPES, Detectable
 
 __all__ = ["audit_report", "notes_of", "verdict_of"]
 

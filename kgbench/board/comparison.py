@@ -9,22 +9,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench.effects import DEFAULT_METRIC
-from kgbench.effects.columns import naturally
-from kgbench.effects.paired import (
-    PairedPrompt,
-    area_difference,
-    mean_differences,
-    paired_prompts,
-    recovery_difference,
-)
-from kgbench.effects.scores import check_metric, score
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, number_text
 from kgbench.records import Record
 from kgbench.records.identity import Difference, identity_differences
 from kgbench.report import Cell, Column, Dash, Line, Lines, Report, Table
+from kgbench.stats import DEFAULT_METRIC
+from kgbench.stats.paired import (
+    PairedPrompt,
+    area_difference,
+    mean_differences,
+    paired_prompts,
+    recovery_difference,
+)
+from kgbench.stats.scores import check_metric, naturally, score
 
 __all__ = ["Compared", "Comparison", "SharedFacts", "compare_records", "comparison_report"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from kgbench.board.figures import figures
 from kgbench.board.names import record_name, run_names
-from kgbench.effects import verdict_of
 from kgbench.records import Record, Row
 from kgbench.report import Cell, Column, Dash, Report, Table, csv_lines, to_latex, to_markdown
 from kgbench.sites import PATHWAYS
+from kgbench.stats import verdict_of
 
 __all__ = [
     "CSV_COLUMNS",

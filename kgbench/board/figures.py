@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isclose
 
-from kgbench.effects import METRICS
 from kgbench.estimate import Estimate
 from kgbench.records import Planted, Record
+from kgbench.stats import METRICS
 
 __all__ = ["Changed", "Named", "changed_figures", "figures", "from_rows"]
 

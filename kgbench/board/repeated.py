@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kgbench.effects.repeated import OtherRow, Repeated
 from kgbench.numbers import count_text, figure_text, plain_text, signed_text
 from kgbench.report import Cell, Column, Lines, Report, Table
+from kgbench.stats.repeats import OtherRow, Repeated
 
 __all__ = ["repeat_report", "repeated_answer", "repeated_sentence"]
 

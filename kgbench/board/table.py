@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from kgbench.board.export import necessity_cell
 from kgbench.board.planted import planted_parts
-from kgbench.effects import verdict_of
 from kgbench.estimate import Estimate
 from kgbench.numbers import count_text, duration_text, number_text, significant_text
 from kgbench.records import Record, Row
 from kgbench.report import Cell, Column, Dash, Line, Lines, Report, Table, table_width, text_width
+from kgbench.stats import verdict_of
 
 __all__ = ["record_report"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kgbench.effects.columns import PromptColumns
-from kgbench.effects.ratios import between_configurations, between_prompts
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text
 from kgbench.records import Record
+from kgbench.stats.ratios import between_configurations, between_prompts
+from kgbench.stats.scores import PromptColumns
 from kgbench.testing import decide
 from kgbench.testing.decisions import sentence
 from kgbench.testing.undecided import report_undecided

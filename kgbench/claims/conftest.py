@@ -15,9 +15,9 @@ from kgbench.pytest_plugin.pytest_session import in_a_line, in_pytest_words, is_
 if TYPE_CHECKING:
     from kgbench.claims.claim import Claim
     from kgbench.data import Prompt
-    from kgbench.effects.columns import PromptColumns
     from kgbench.models.pair import ModelPair
     from kgbench.records import Record
+    from kgbench.stats.scores import PromptColumns
 
 COMPARED: Mapping[str, tuple[str, str]] = {
     "test_it_is_the_position_not_the_preposition": ("qa", "headline")
@@ -116,8 +116,8 @@ def evaluation(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="session")
 def rows(pytestconfig: pytest.Config, evaluation: Record) -> Mapping[str, PromptColumns]:
     """The per-fact rows behind the record, by prompt."""
-    from kgbench.effects.columns import by_prompt
     from kgbench.records.store import read_record
+    from kgbench.stats.scores import by_prompt
 
     facts = read_record(running(pytestconfig).folders[evaluation.id]).facts()
     return {prompt.name: prompt for prompt in by_prompt(facts, ())}

@@ -200,7 +200,7 @@ def _print(run: Run, pictures: Sequence[Path]) -> None:
 
 def _print_verdicts(runs: Sequence[Run], alone: bool) -> None:
     """A line on each of several runs; of one run its verdict, where nothing else is printed."""
-    from kgbench.effects import verdict_of
+    from kgbench.stats import verdict_of
 
     if len(runs) > 1:
         if not alone:

@@ -84,8 +84,8 @@ def command(
 
 def _on(run: Entry, metric: str) -> Record:
     """The record with its ratios on a metric."""
-    from kgbench.effects.rescored import rescored
-    from kgbench.effects.scores import check_metric
+    from kgbench.stats.scores import check_metric
+    from kgbench.stats.summary import rescored
 
     wanted = check_metric(metric)
     return run.record if run.record.metric == wanted else rescored(run.record, run.facts(), wanted)

@@ -53,8 +53,8 @@ def command(
             "--in-place and --output-dir are two places for one record: give one of them"
         )
     from kgbench.board.figures import changed_figures
-    from kgbench.effects.rescored import rescored
     from kgbench.leaderboard.validate.recomputation import judged_anew
+    from kgbench.stats.summary import rescored
 
     found = find_run(run, RESULTS)
     if in_place and found.pack is not None:

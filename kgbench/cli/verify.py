@@ -18,10 +18,10 @@ from kgbench.cli.values import Renamed
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
-    from kgbench.effects.repeated import Repeated
     from kgbench.leaderboard.entries import Entry
     from kgbench.leaderboard.submission import Contract
     from kgbench.records import Record
+    from kgbench.stats.repeats import Repeated
 
 
 @click.command(
@@ -154,8 +154,8 @@ def _check_write(
     Raises:
         InputError: The seed is chosen, the sample too small, or the tolerance too large.
     """
-    from kgbench.effects.repeated import TOLERANCES
     from kgbench.leaderboard.submission import SAMPLE
+    from kgbench.stats.repeats import TOLERANCES
 
     n = max(row.n for row in record.rows)
     if seed is not None:

@@ -13,14 +13,13 @@ from lm_eval.api.metrics import mean
 from lm_eval.api.task import ConfigurableTask
 from scipy.stats import norm
 
-from kgbench.effects import DEFAULT_METRIC, METRICS, necessity, score, sufficiency
-from kgbench.effects.scores import check_metric
 from kgbench.errors import UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.harness import REQUEST
 from kgbench.harness.metrics import TokenScore
 from kgbench.sites import BASELINES, complement
-from kgbench.stats import LEVEL
+from kgbench.stats import DEFAULT_METRIC, LEVEL, METRICS, necessity, score, sufficiency
+from kgbench.stats.scores import check_metric
 
 __all__ = ["EffectsTask"]
 

@@ -11,11 +11,11 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from kgbench.effects.ratios import no_gain
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.cells import Cell
 from kgbench.leaderboard.hits import PromptHits
 from kgbench.stats import Resampled, apart, mean_of, ratio_draws, ratio_floor, resample
+from kgbench.stats.ratios import no_gain
 
 __all__ = ["Contrast", "Means", "contrast"]
 

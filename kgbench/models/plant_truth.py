@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from kgbench.effects.ranking import chance_precision
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
+from kgbench.stats.ranking import chance_precision
 
 __all__ = ["ALL_TOKENS", "Contribution", "GradedTruth", "Place", "parse_relevance", "read_truth"]
 

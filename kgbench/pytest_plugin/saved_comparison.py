@@ -10,7 +10,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from kgbench.effects.paired import PairedPrompt, paired_prompts
 from kgbench.errors import InputError
 from kgbench.numbers import figure_text, number_text
 from kgbench.records import (
@@ -21,6 +20,7 @@ from kgbench.records import (
     load_record,
 )
 from kgbench.stats import LEVEL, difference
+from kgbench.stats.paired import PairedPrompt, paired_prompts
 from kgbench.testing.decisions import FEWEST
 
 __all__ = ["SavedComparison", "compare", "saved_records"]

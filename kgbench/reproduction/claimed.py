@@ -9,11 +9,11 @@ from typing import Literal
 
 import numpy as np
 
-from kgbench.effects.columns import PromptColumns
-from kgbench.effects.training_seeds import difference_over
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.published import PublishedRow, published
 from kgbench.reproduction.page import ClaimSpec, FigureSpec, Page, page
+from kgbench.stats.scores import PromptColumns
+from kgbench.stats.training_seeds import difference_over
 from kgbench.testing.decisions import OPERATORS, decide
 
 __all__ = [

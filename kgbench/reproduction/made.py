@@ -11,8 +11,6 @@ from typing import Literal
 
 import pyarrow as pa
 
-from kgbench.effects.columns import PromptColumns
-from kgbench.effects.training_seeds import mean_over, median_rank_over
 from kgbench.estimate import Estimate
 from kgbench.models.trained import read_donor_card
 from kgbench.records import RecordStore
@@ -29,6 +27,8 @@ from kgbench.reproduction.measured import (
 )
 from kgbench.reproduction.page import MEDIAN_RANK, FigureSpec, Page
 from kgbench.runner import Pairs, run_job
+from kgbench.stats.scores import PromptColumns
+from kgbench.stats.training_seeds import mean_over, median_rank_over
 from kgbench.training.corpus import finetuning_rounds
 from kgbench.training.finetuning import finetune
 

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from kgbench.effects.columns import PromptColumns, by_prompt
 from kgbench.errors import DataError, InputError
 from kgbench.records import Record, Strict
 from kgbench.reproduction.page import Page
+from kgbench.stats.scores import PromptColumns, by_prompt
 
 __all__ = [
     "ROWS",

@@ -10,11 +10,11 @@ from itertools import chain
 
 from pydantic import Field, field_validator, model_validator
 
-from kgbench.effects.scores import LOG_RANK
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Strict
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
+from kgbench.stats.scores import LOG_RANK
 
 if sys.version_info >= (3, 11):
     import tomllib

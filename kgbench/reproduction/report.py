@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from kgbench.effects.scores import LOG_RANK
 from kgbench.leaderboard.published import PublishedRow, experiments, paper
 from kgbench.numbers import duration_text, figure_text, metric_name, number_text, plain_text
 from kgbench.report import markdown_text, pipe_table
@@ -21,6 +20,7 @@ from kgbench.reproduction.made import Made, distinct, distinct_claims, shown
 from kgbench.reproduction.measured import ROWS, About
 from kgbench.reproduction.page import chosen, page
 from kgbench.reproduction.unlike import departures, differing
+from kgbench.stats.scores import LOG_RANK
 
 __all__ = [
     "CLAIMS_LEGEND",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kgbench.effects.scores import LOG_RANK
 from kgbench.numbers import exact_text, figure_text, number_text, plain_text
 from kgbench.reproduction.claimed import Checked, family, published_rates
 from kgbench.reproduction.made import Made, distinct, distinct_claims
 from kgbench.reproduction.measured import About
 from kgbench.reproduction.page import page
+from kgbench.stats.scores import LOG_RANK
 
 __all__ = ["departures", "differing", "seeds_text", "unlike"]
 

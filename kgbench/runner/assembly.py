@@ -8,8 +8,6 @@ import pyarrow as pa
 import torch
 
 from kgbench import __version__
-from kgbench.effects import Ground, against_truth, best_effects, pathways_of, rescored, with_clause
-from kgbench.effects.rescored import Absent, Ran, summary_of
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed
@@ -33,6 +31,8 @@ from kgbench.runner.job import Job
 from kgbench.runner.measure import Measurement
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import BEST, canonical, parse_top
+from kgbench.stats import Ground, against_truth, best_effects, pathways_of, rescored, with_clause
+from kgbench.stats.summary import Absent, Ran, summary_of
 
 __all__ = ["judged", "make_record", "on_metric"]
 

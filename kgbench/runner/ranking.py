@@ -20,7 +20,6 @@ import torch
 from torch import nn
 
 from kgbench.data import Prompt
-from kgbench.effects import agreement
 from kgbench.engine import Engine
 from kgbench.engine.engine import choosing
 from kgbench.engine.rows import plain
@@ -38,6 +37,7 @@ from kgbench.models.pair import ModelPair
 from kgbench.records import Journal
 from kgbench.sites import Site, SiteScores
 from kgbench.sites.configurations import Top
+from kgbench.stats import agreement
 
 __all__ = [
     "RANKING_VERSION",

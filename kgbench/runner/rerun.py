@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from kgbench import __version__
 from kgbench.data import ImportOptions, is_shipped
-from kgbench.effects.repeated import TOLERANCES, Repeated, repeated, repeated_map
 from kgbench.errors import InputError, LawError
 from kgbench.localizers import AbstractLocalizer, create, is_foreign, names
 from kgbench.models import catalog
@@ -31,6 +30,7 @@ from kgbench.runner.third_party import guarded, isolated
 from kgbench.runner.workload import job_dataset, load_suite, suites
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
+from kgbench.stats.repeats import TOLERANCES, Repeated, repeated, repeated_map
 
 __all__ = [
     "Places",

@@ -20,7 +20,6 @@ from kgbench.data import Dataset, Prompt, load_dataset, prompt_names
 from kgbench.data.facts import PARTS
 from kgbench.data.giveaways import find_giveaways, refuse_leaks
 from kgbench.data.templates import MARKS
-from kgbench.effects import METRICS
 from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.localizers import check_name, needs
 from kgbench.models import catalog
@@ -29,6 +28,7 @@ from kgbench.models.types import check_dtype
 from kgbench.records import Truth
 from kgbench.runner.spec import Spec
 from kgbench.sites import BASELINES, RECIPIENT, parse_graft
+from kgbench.stats import METRICS
 
 __all__ = [
     "Suite",

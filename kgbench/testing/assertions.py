@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import wraps
 from typing import ParamSpec
 
-from kgbench.effects import METRICS
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.numbers import plain_text
 from kgbench.records import NOT_APPLICABLE, Planted, Record, Row
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
+from kgbench.stats import METRICS
 from kgbench.testing.decisions import OPERATORS, Decision, decide, sentence
 from kgbench.testing.undecided import note_record, report_undecided
 

@@ -18,7 +18,6 @@ from jaxtyping import Bool
 from numpy.typing import NDArray
 
 from kgbench.data import Dataset, Prompt, load_dataset, load_prompts
-from kgbench.effects.ratios import no_gain
 from kgbench.engine import Engine, load_pair
 from kgbench.engine.site_sets import token_cells
 from kgbench.engine.treatment import (
@@ -38,6 +37,7 @@ from kgbench.models.pair import ModelPair
 from kgbench.models.plant_truth import Contribution, GradedTruth, Place
 from kgbench.sites import GROUPS, SCORED_REGIONS, parse_graft
 from kgbench.stats import ratio
+from kgbench.stats.ratios import no_gain
 from kgbench.training.builds import Progress, read_card, write_card
 from kgbench.training.hit_rates import PROMPTS, TOP
 

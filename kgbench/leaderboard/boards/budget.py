@@ -7,7 +7,6 @@ from functools import cache
 
 import numpy as np
 
-from kgbench.effects.curve import weights
 from kgbench.leaderboard.boards.cost import FORWARDS
 from kgbench.leaderboard.boards.grid import Grid, cell_tables, over_all
 from kgbench.leaderboard.cells import Cell, core_cells, without_scans
@@ -16,6 +15,7 @@ from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.lines import lead
 from kgbench.leaderboard.model import Board, Column
 from kgbench.sites.configurations import budget_labels, parse_top
+from kgbench.stats.curve import weights
 
 __all__ = ["budget_board"]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kgbench.effects import verdict_of
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.site.cells import Cells, number
@@ -17,6 +16,7 @@ from kgbench.leaderboard.site.maps import map_data
 from kgbench.numbers import count_text, duration_text, metric_name
 from kgbench.records import Record, Row
 from kgbench.sites.configurations import BEST, REST
+from kgbench.stats import verdict_of
 
 __all__ = ["RunPage", "run_page"]
 

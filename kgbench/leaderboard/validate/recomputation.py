@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kgbench.effects import Ground, against_truth, pathways_of, rescored, with_clause
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.validate.entry_files import Finding, shown
 from kgbench.leaderboard.validate.known import KnownPair
@@ -22,6 +21,7 @@ from kgbench.numbers import same_sentence
 from kgbench.records import Record, facts_table
 from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
 from kgbench.sites.configurations import BEST, canonical
+from kgbench.stats import Ground, against_truth, pathways_of, rescored, with_clause
 
 __all__ = [
     "check_figures",

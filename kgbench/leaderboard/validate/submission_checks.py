@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from math import ceil
 
-from kgbench.effects.repeated import TIES, TOLERANCES
 from kgbench.leaderboard.entries import entry_name, pack_name, suites_of
 from kgbench.leaderboard.limits import FACTS, RECORD
 from kgbench.leaderboard.submission import SAMPLE, Submission, Verification
 from kgbench.leaderboard.validate.entry_files import EntryFiles, Finding, shown
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, canonical_json
+from kgbench.stats.repeats import TIES, TOLERANCES
 
 __all__ = [
     "base_name",

@@ -21,11 +21,11 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import t
 
-from kgbench.effects.columns import PromptColumns
-from kgbench.effects.ratios import between_configurations, contrast
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
-from kgbench.stats import LEVEL, linearised, mean, median
+from kgbench.stats.intervals import LEVEL, linearised, mean, median
+from kgbench.stats.ratios import between_configurations, contrast
+from kgbench.stats.scores import PromptColumns
 
 __all__ = ["difference_over", "mean_over", "median_rank_over", "over_seeds"]
 

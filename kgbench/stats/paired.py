@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kgbench.effects.columns import PromptColumns, by_prompt
-from kgbench.effects.curve import contrasts
-from kgbench.effects.ratios import no_gain
-from kgbench.effects.summary import SUPPORT
 from kgbench.estimate import Estimate
-from kgbench.stats import difference, mean, ratio_difference
+from kgbench.stats.curve import contrasts
+from kgbench.stats.intervals import difference, mean, ratio_difference
+from kgbench.stats.ratios import no_gain
+from kgbench.stats.scores import PromptColumns, by_prompt
+from kgbench.stats.summary import SUPPORT
 
 __all__ = [
     "PairedPrompt",

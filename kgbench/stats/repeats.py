@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kgbench.effects.ranking import agreement
-from kgbench.effects.scores import DEFAULT_METRIC, score
 from kgbench.estimate import Estimate
 from kgbench.records import Record, SiteScore
+from kgbench.stats.ranking import agreement
+from kgbench.stats.scores import DEFAULT_METRIC, score
 
 __all__ = ["TOLERANCES", "MapRepeat", "OtherRow", "Repeat", "Repeated", "repeated", "repeated_map"]
 

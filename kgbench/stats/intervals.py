@@ -41,6 +41,7 @@ from scipy.stats import binom, norm, t
 from kgbench.estimate import Estimate
 
 __all__ = [
+    "FEW",
     "LEVEL",
     "Parts",
     "Resampled",

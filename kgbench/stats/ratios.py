@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kgbench.effects.columns import PromptColumns
 from kgbench.estimate import Estimate
 from kgbench.sites import PATHWAYS, complement
-from kgbench.stats import Parts, difference, divides, ratio
+from kgbench.stats.intervals import Parts, difference, divides, ratio
+from kgbench.stats.scores import PromptColumns
 
 __all__ = [
     "COMPLEMENTS",

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kgbench.effects.ratios import no_gain, recovery
 from kgbench.estimate import Estimate
-from kgbench.stats import ratio
+from kgbench.stats.intervals import ratio
+from kgbench.stats.ratios import no_gain, recovery
 
 __all__ = ["area", "contrasts", "points", "weights"]
 

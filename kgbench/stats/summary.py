@@ -1,4 +1,4 @@
-"""All figures of a run from its per-fact rows."""
+"""All figures of a run or of a record from its per-fact rows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kgbench.effects import curve
-from kgbench.effects.columns import PromptColumns, by_prompt
-from kgbench.effects.ratios import COMPLEMENTS, gain, necessity, recovery, synergy
-from kgbench.effects.scores import DEFAULT_METRIC, METRICS, check_metric, name_prior
-from kgbench.effects.verdict import verdict
 from kgbench.estimate import Estimate
 from kgbench.records import (
     FIGURES,
@@ -22,13 +17,28 @@ from kgbench.records import (
     NOT_APPLICABLE,
     Curve,
     CurvePoint,
+    Identity,
+    Record,
     Row,
     facts_table,
 )
 from kgbench.sites import BASELINES, PATHWAYS
-from kgbench.stats import mean, median
+from kgbench.sites.configurations import budget_labels, complements, parse_top
+from kgbench.stats import curve
+from kgbench.stats.intervals import mean, median
+from kgbench.stats.planted_summary import rejudged
+from kgbench.stats.ratios import COMPLEMENTS, gain, necessity, recovery, synergy
+from kgbench.stats.scores import (
+    DEFAULT_METRIC,
+    METRICS,
+    PromptColumns,
+    by_prompt,
+    check_metric,
+    name_prior,
+)
+from kgbench.stats.verdict import verdict
 
-__all__ = ["Summary", "means", "summarize"]
+__all__ = ["Absent", "Ran", "Summary", "means", "rescored", "summarize", "summary_of"]
 
 Array = NDArray[Any]
 
@@ -226,3 +236,74 @@ def _absent(like: Row, graft: str, reason: str) -> Row:
         complement=None,
         **dict.fromkeys(FIGURES, nothing),
     )
+
+
+Absent = Mapping[str, Mapping[str, str]]
+"""By prompt, configurations that the method cannot express, and why."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What was run, as far as figures depend on it."""
+
+    identity: Identity
+    floor: str
+    dropped: int
+    """Facts left out."""
+    absent: Absent
+
+
+def rescored(record: Record, facts: pa.Table, metric: str | None = None) -> Record:
+    """The same record with every figure that its rows give made anew; what only the models can say stays.
+
+    Args:
+        record: The record.
+        facts: Its per-fact rows.
+        metric: The metric of the ratios; by default the record's own.
+
+    Raises:
+        DataError: The rows are not those of such a record.
+        UnknownNameError: There is no such metric.
+    """
+    run = Ran(record.identity, record.floor, sum(record.dropped.values()), absent_of(record))
+    found = summary_of(run, facts, metric or record.metric)
+    changed = {
+        "metric": found.metric,
+        "rows": found.rows,
+        "synergy": found.synergy,
+        "baselines": found.baselines,
+        "curve": found.curve,
+        "verdict": found.verdict,
+    }
+    return rejudged(record.model_copy(update=changed), facts)
+
+
+def summary_of(run: Ran, facts: pa.Table, metric: str) -> Summary:
+    """The figures of a run."""
+    what = run.identity
+    shares = [
+        top.percent
+        for label in what.configurations
+        if (top := parse_top(label)) is not None and top.percent is not None
+    ]
+    budgets = budget_labels(shares)
+    expressed = all(label not in own for own in run.absent.values() for label in budgets)
+    return summarize(
+        facts,
+        metric=metric,
+        complements=complements(what.configurations, run.floor),
+        dropped=dict.fromkeys(what.prompts, run.dropped),
+        budgets=budgets if expressed else None,
+        absent=run.absent,
+    )
+
+
+def absent_of(record: Record) -> Absent:
+    """What a record says that its method cannot express."""
+    found: dict[str, dict[str, str]] = {}
+    for row in record.rows:
+        if not row.applicable:
+            found.setdefault(row.prompt, {})[row.graft] = (
+                row.sufficiency.undefined or ""
+            ).removeprefix(NOT_APPLICABLE)
+    return found
