@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kgbench.reproduction.acceptance import CRITERIA, Result, results
-from kgbench.reproduction.measured import ROWS, read_measured
+from kgbench.reproduction.measurements import ROWS, read_measured
 from kgbench.reproduction.page import page
 
 __all__ = ["PUBLISHED", "negative", "published_results", "table"]
@@ -37,7 +37,7 @@ def table(found: Mapping[str, Sequence[Result]]) -> str:
     by_name = {pair: {one.criterion.name: one for one in own} for pair, own in found.items()}
     for criterion in CRITERIA:
         cells = [_cell(own.get(criterion.name)) for own in by_name.values()]
-        lines.append(f"| {criterion.says} | " + " | ".join(cells) + " |")
+        lines.append(f"| {criterion.title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from kgbench.reproduction.made import evaluations_of, trainings_of
-from kgbench.reproduction.measured import SCHEMA, About, Donor, Evaluated, Measured
+from kgbench.reproduction.measurements import SCHEMA, About, Donor, Evaluated, Measured
 from kgbench.reproduction.page import Page, page
 
 RECIPE = {
@@ -40,7 +39,7 @@ def measured(
     """Rows of figures; SFT is best, PRE worst, and seeds differ by this much on the scale of log ranks."""
     known, rng = page(), np.random.default_rng(0)
     columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
-    for evaluation in evaluations_of(figures, known):
+    for evaluation in known.evaluations_of(figures):
         own = [
             known.figures[name] for name in figures if known.figures[name].evaluation == evaluation
         ]
@@ -63,7 +62,7 @@ def measured(
                 columns["fact"] += [f"{evaluation}/{i:04}" for i in range(facts)]
                 columns["rank"] += list(np.clip(np.exp(logs), 1, 3000).astype(int))
                 columns["logprob"] += list(np.round(-np.log1p(np.exp(logs)), 2))
-    trainings = trainings_of(evaluations_of(figures, known), known, tiny=True)
+    trainings = known.trainings_of(known.evaluations_of(figures), tiny=True)
     donor = Donor(
         data="d", texts=9, steps=9, seconds=1, weights="w" * 64, recipe=RECIPE, precision="fp32"
     )
@@ -73,6 +72,6 @@ def measured(
         model="tiny-gemma",
         tiny=True,
         donors={seed: dict.fromkeys(trainings, donor) for seed in seeds},
-        evaluations={seed: dict.fromkeys(evaluations_of(figures, known), run) for seed in seeds},
+        evaluations={seed: dict.fromkeys(known.evaluations_of(figures), run) for seed in seeds},
     )
     return Measured(about, pa.table(columns, schema=SCHEMA))

@@ -22,24 +22,25 @@ from kgbench.leaderboard.published import published
 from kgbench.models import catalog
 from kgbench.models.trained import HOME
 from kgbench.records import RecordStore
-from kgbench.reproduction.claimed import (
+from kgbench.report import to_text
+from kgbench.reproduction.drawing import draw
+from kgbench.reproduction.ingredients import Ingredients
+from kgbench.reproduction.page import ClaimSpec, Page, chosen, page
+from kgbench.reproduction.paper_figures import (
     LEAST,
     Agreement,
-    Checked,
-    Published,
+    CheckedClaim,
+    PaperFigure,
+    PublishedDifference,
     _in_rates,
     agreement,
     family,
+    figures_of,
     larger_term,
     published_rates,
 )
-from kgbench.reproduction.drawing import draw
-from kgbench.reproduction.forecast import PartForecast, Room, forecasts, needs
-from kgbench.reproduction.ingredients import Ingredients
-from kgbench.reproduction.made import Made, evaluations_of, figures_of, make, trainings_of
-from kgbench.reproduction.page import ClaimSpec, Page, chosen, page
-from kgbench.reproduction.report import claims_text, figure_lines, write_report
-from kgbench.reproduction.unlike import unlike
+from kgbench.reproduction.paper_report import difference_text, terminal_report, write_report
+from kgbench.reproduction.parts import PartForecast, Room, forecasts, make, needs
 from kgbench.runner.workload import load_suite
 from kgbench.sites.configurations import configurations
 from kgbench.training.corpus import pretraining_movies
@@ -196,7 +197,7 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
         and "| gemma-2b (paper, headline\\_v1)" in text
         and "donor actors" in text
     )
-    shown = "\n".join([*figure_lines(first), *claims_text(first)])
+    shown = to_text(terminal_report([first]))
     assert "FE+LT" in shown and "llama-3.2-1b" in shown and max(map(len, shown.splitlines())) <= 100
     paper = json.loads(json.dumps(answer_of(first)))["claims"][0]["paper"]
     assert paper["gemma-2b"] == {
@@ -209,17 +210,17 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
         check_title(first, title, 9)
 
 
-def check_records(made: Made, store: RecordStore) -> None:
+def check_records(made: PaperFigure, store: RecordStore) -> None:
     """Figures of one seed are the record's; each difference is that of the recoveries, each outcome that of its interval."""
-    record = store.load(made.about.evaluations[0][made.figure.evaluation].record).record
+    record = store.load(made.about.evaluations[0][made.spec.evaluation].record).record
     for claim in made.claims:
         rows = {row.graft: row for row in record.rows if row.prompt == claim.prompt}
         assert all(
             made.estimate(claim.prompt, graft) == rows[graft].top5 for graft in made.rows.values()
         )
-        names = (made.rows.get(name, name) for name in (claim.claim.first, claim.claim.second))
+        names = (made.rows.get(name, name) for name in (claim.spec.first, claim.spec.second))
         one, other = (rows[name].sufficiency.value for name in names)
-        share = claim.claim.share
+        share = claim.spec.share
         assert (claim.outcome == "vacuous") == (
             claim.larger is not None and claim.larger.recovery < LEAST
         )
@@ -230,11 +231,11 @@ def check_records(made: Made, store: RecordStore) -> None:
             assert np.isclose(claim.difference.value, one - share * other, atol=1e-5)
 
 
-def check_title(made: Made, title: str, columns: int) -> None:
+def check_title(made: PaperFigure, title: str, columns: int) -> None:
     """All of a title is in the picture, however few bars it stands above, with room on both sides."""
     rows = {"PRE": "PRE", "SFT": "SFT", **made.rows}
     few = {name: rows[name] for name in list(rows)[:columns]}
-    drawn = draw(replace(made, figure=made.figure.model_copy(update={"title": title}), rows=few))
+    drawn = draw(replace(made, spec=made.spec.model_copy(update={"title": title}), rows=few))
     (shown,) = drawn.texts
     drawn.draw_without_rendering()
     at = shown.get_window_extent()
@@ -247,15 +248,15 @@ def test_reversal(ingredients: Ingredients) -> None:
     spec = ingredients.job("reversal")
     assert spec.recipient == str(ingredients.place("actors_b2a"))
     assert dict(spec.donors) == {"sft": str(ingredients.place("actors"))}
-    assert trainings_of(["reversal"], page(), tiny=True) == ("actors_b2a", "actors")
+    assert page().trainings_of(["reversal"], tiny=True) == ("actors_b2a", "actors")
     assert (
-        trainings_of(["head"], page(), tiny=True)
-        != trainings_of(["head"], page(), tiny=False)
+        page().trainings_of(["head"], tiny=True)
+        != page().trainings_of(["head"], tiny=False)
         == ("actors",)
     )
     assert set(ingredients.job("hybrid").donors) == {"task", "relation"}
     assert ingredients.job("hybrid").dataset == ingredients.dataset("relation")
-    assert evaluations_of(["figure-2", "figure-3a", "figure-5"], page()) == ("actors", "hybrid")
+    assert page().evaluations_of(["figure-2", "figure-3a", "figure-5"]) == ("actors", "hybrid")
 
 
 def test_what_a_tiny_recipient_knew(ingredients: Ingredients) -> None:
@@ -285,13 +286,14 @@ def test_the_gentle_recipe_has_other_texts(ingredients: Ingredients) -> None:
 # ------------------------------------------------------------------------------------------------------------------------ unlike
 
 
-def claim(outcome: str, *paper: float) -> Checked:
+def claim(outcome: str, *paper: float) -> CheckedClaim:
     estimate = Estimate(value=0.5, low=0.4, high=0.6, n=100)
     spec = ClaimSpec(says="says", first="FE", second="LT", gt=0.0)
     published = {
-        f"model-{i}": Published(rate, rate - 0.1, rate + 0.1) for i, rate in enumerate(paper)
+        f"model-{i}": PublishedDifference(rate, rate - 0.1, rate + 0.1)
+        for i, rate in enumerate(paper)
     }
-    return Checked("headline", spec, estimate, outcome, published)  # type: ignore[arg-type]
+    return CheckedClaim("headline", spec, estimate, outcome, published)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -322,9 +324,9 @@ def claim(outcome: str, *paper: float) -> Checked:
         ),
     ],
 )
-def test_what_is_unlike_the_paper(one: Checked, told: str | None) -> None:
+def test_what_is_unlike_the_paper(one: CheckedClaim, told: str | None) -> None:
     """A claim that is decided otherwise than by most of the paper's models, or that cannot be asked; a tie tells nothing."""
-    found = unlike("figure-2", one)
+    found = difference_text("figure-2", one)
     assert found is None if told is None else told in str(found)
 
 
@@ -402,9 +404,9 @@ def test_agreement_counts_what_both_decide() -> None:
 def test_the_same_family_counts() -> None:
     """Where the paper has figures of a model of the same family, a claim is held against that one."""
     one = claim("fails", -0.5, 0.5, 0.5)
-    assert unlike("figure-2", one, "model-0") is None
-    assert "model-1 keeps it" in str(unlike("figure-2", one, "model-1"))
-    assert "2 of the paper's 3" in str(unlike("figure-2", one, "gemma-2b"))
+    assert difference_text("figure-2", one, "model-0") is None
+    assert "model-1 keeps it" in str(difference_text("figure-2", one, "model-1"))
+    assert "2 of the paper's 3" in str(difference_text("figure-2", one, "gemma-2b"))
 
 
 # --------------------------------------------------------------------------------------------------------------- the command line

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from kgbench.models import catalog
 from kgbench.reproduction.acceptance import CRITERIA, Criterion, Result, results
-from kgbench.reproduction.made import figures_of, figures_there, lacking
-from kgbench.reproduction.measured import ROWS, SCHEMA, Measured, read_measured
+from kgbench.reproduction.measurements import ROWS, SCHEMA, Measured, read_measured
 from kgbench.reproduction.page import chosen, page
-from kgbench.reproduction.report import REPORT, report_text
+from kgbench.reproduction.paper_figures import figures_of, figures_there, lacking
+from kgbench.reproduction.paper_report import REPORT, report_text
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -12,10 +12,11 @@ import pytest
 
 from kgbench.models.trained import HOME
 from kgbench.reproduction.ingredients import Ingredients
-from kgbench.reproduction.made import Made, figures_of, make
-from kgbench.reproduction.measured import Measured
+from kgbench.reproduction.measurements import Measured
 from kgbench.reproduction.page import Page, page
-from kgbench.reproduction.report import write_report
+from kgbench.reproduction.paper_figures import PaperFigure, figures_of
+from kgbench.reproduction.paper_report import write_report
+from kgbench.reproduction.parts import make
 
 MODEL, FIGURE = "tiny-gpt2", "figure-2"
 SAVED, KILLED = 50, 52
@@ -35,7 +36,7 @@ def small() -> Page:
 SCRIPT = """
 import json, os, pathlib, signal, sys
 from kgbench.reproduction.ingredients import Ingredients
-from kgbench.reproduction.made import make
+from kgbench.reproduction.parts import make
 from kgbench.reproduction.page import Page
 page, model, figure, results, kind, last = sys.argv[1:]
 
@@ -60,7 +61,7 @@ def killed(results: Path, part: int, done: int) -> list[tuple[int, str]]:
 
 def made(
     results: Path, told: Callable[[int, int, str], None] | None = None
-) -> tuple[Measured, Made]:
+) -> tuple[Measured, PaperFigure]:
     """Its rows and the figure, in this process."""
     measured = make([FIGURE], [Ingredients(small(), MODEL)], results, "cpu", told)
     (found,) = figures_of([FIGURE], measured, small())

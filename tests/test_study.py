@@ -24,7 +24,7 @@ from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.trained import HOME
 from kgbench.reproduction.study.design import Cell, Shape, Study, study
-from kgbench.reproduction.study.figures import (
+from kgbench.reproduction.study.factorial import (
     contrasts,
     effects,
     findings,
@@ -33,8 +33,8 @@ from kgbench.reproduction.study.figures import (
     seed_deviation,
 )
 from kgbench.reproduction.study.model import SwitchedConfig, new_model, switched_family
-from kgbench.reproduction.study.report import REPORT, write_study
-from kgbench.reproduction.study.rows import (
+from kgbench.reproduction.study.run import cut_reading, finished, make_run, make_runs
+from kgbench.reproduction.study.run_rows import (
     KNOWN,
     PATHWAYS,
     About,
@@ -46,8 +46,7 @@ from kgbench.reproduction.study.rows import (
     table_of,
     write_rows,
 )
-from kgbench.reproduction.study.run import cut_reading, make_run
-from kgbench.reproduction.study.series import finished, make_runs
+from kgbench.reproduction.study.study_page import REPORT, write_study
 from kgbench.testing import pico_tokenizer
 
 CELLS = study().cells

@@ -20,10 +20,8 @@ from kgbench.estimate import Estimate
 from kgbench.models.catalog import CARD
 from kgbench.models.delta import stored_hash
 from kgbench.models.trained import HOME
-from kgbench.reproduction.forecast import forecasts
 from kgbench.reproduction.ingredients import Ingredients
-from kgbench.reproduction.made import figures_of, figures_there, lacking, make, parts_of
-from kgbench.reproduction.measured import (
+from kgbench.reproduction.measurements import (
     ROWS,
     SCHEMA,
     Donor,
@@ -33,7 +31,9 @@ from kgbench.reproduction.measured import (
     write_measured,
 )
 from kgbench.reproduction.page import page
-from kgbench.reproduction.report import REPORT, write_report
+from kgbench.reproduction.paper_figures import figures_of, figures_there, lacking
+from kgbench.reproduction.paper_report import REPORT, write_report
+from kgbench.reproduction.parts import forecasts, make, parts_of
 from kgbench.stats import mean, median
 from kgbench.stats.ratios import between_configurations
 from kgbench.stats.scores import PromptColumns

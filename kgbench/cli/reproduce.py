@@ -1,10 +1,11 @@
-"""`kgbench reproduce`: a figure of the paper, made again."""
+"""`kgbench reproduce`: a figure of the paper computed again, or the study of architectures."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,38 +19,41 @@ from kgbench.cli.runs import again_options
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
-    from kgbench.reproduction.forecast import Needs, PartForecast
     from kgbench.reproduction.ingredients import Ingredients
-    from kgbench.reproduction.made import Made
-    from kgbench.reproduction.measured import Measured
+    from kgbench.reproduction.measurements import Measured
+    from kgbench.reproduction.paper_figures import PaperFigure
+    from kgbench.reproduction.parts import Needs, PartForecast
 
 __all__ = ["STUDY", "answer_of", "is_figure", "reproduce_figures", "reproduce_study"]
 
 STUDY = "study"
 
+_MODEL = "tiny-gemma"
+
 
 def reproduce_study(options: Mapping[str, Any]) -> int:
-    """Make runs, write the page and print what the effects say.
+    """Make runs, write the page and print its verdicts.
 
     Returns:
         The exit status, 0.
     """
     from kgbench.reproduction.study.design import study
-    from kgbench.reproduction.study.figures import findings
-    from kgbench.reproduction.study.report import verdicts, write_study
-    from kgbench.reproduction.study.rows import RunRows, rows_path
-    from kgbench.reproduction.study.series import finished, make_runs
+    from kgbench.reproduction.study.factorial import findings
+    from kgbench.reproduction.study.run import finished, make_runs
+    from kgbench.reproduction.study.run_rows import RunRows, rows_path
+    from kgbench.reproduction.study.study_page import verdicts, write_study
 
     design, folder = study(), options["report"] or Path("kgbench-reproduction") / STUDY
     runs = design.chosen(options["only"], options["seeds"] or ())
     if options["dry_run"]:
-        missing = [run.name for run in runs if not rows_path(folder, run.name).is_file()]
+        states = {}
+        for run in runs:
+            states[run.name] = "in" if rows_path(folder, run.name).is_file() else "missing"
         if options["as_json"]:
+            missing = [name for name, state in states.items() if state == "missing"]
             echo_json({"missing": missing, "runs": len(design.runs)})
         else:
-            echo_table(
-                ["run", "state"], [[r.name, "missing" if r.name in missing else "in"] for r in runs]
-            )
+            echo_table(["run", "state"], [[name, state] for name, state in states.items()])
         return 0
 
     def on_run(rows: RunRows) -> None:
@@ -59,19 +63,15 @@ def reproduce_study(options: Mapping[str, Any]) -> int:
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
         with progress(shown=not options["quiet"]) as report:
             made = make_runs(design, runs, folder, options["runs"], report, on_run)
-        found = findings(design, finished(design, folder))
-        path = write_study(found, folder)
-        for line in verdicts(found):
+        results = findings(design, finished(design, folder))
+        path = write_study(results, folder)
+        for line in verdicts(results):
             click.echo(line)
         click.echo(f"report   {path}")
     if options["as_json"]:
-        echo_json(
-            {"made": made, "in": len(found.runs), "runs": len(design.runs), "report": str(path)}
-        )
+        counts = {"made": made, "in": len(results.runs), "runs": len(design.runs)}
+        echo_json({**counts, "report": str(path)})
     return 0
-
-
-_MODEL = "tiny-gemma"
 
 
 def is_figure(what: str) -> bool:
@@ -87,65 +87,56 @@ def is_figure(what: str) -> bool:
 
 
 def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
-    """Make figures, print them beside the paper's, and write the report.
+    """Make figures, print them next to the paper's, and write the report.
 
     Returns:
         The exit status, 0: a claim that fails is a result.
     """
     from kgbench.reproduction.ingredients import SHIPPED, Ingredients
+    from kgbench.reproduction.measurements import read_measured
     from kgbench.reproduction.page import chosen, page
 
     names = chosen(what)
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
         if options["rows"]:
-            answer = _again(what, options)
+            for name in ("model", "supplement", "seeds", "dry_run"):
+                if options[name]:
+                    option = f"--{name.replace('_', '-')}"
+                    raise InputError(
+                        f"--rows computes figures from a file alone: leave out {option}"
+                    )
+            answer = _report(names, read_measured(options["rows"]), options)
         else:
             model, seeds = options["model"] or _MODEL, options["seeds"] or (SHIPPED,)
             pairs = [Ingredients(page(), model, options["supplement"], seed) for seed in seeds]
-            answer = (
-                _forecast(names, pairs, options)
-                if options["dry_run"]
-                else _make(what, pairs, options)
-            )
+            work = _forecast if options["dry_run"] else _make
+            answer = work(names, pairs, options)
     if options["as_json"]:
         echo_json(answer)
     return 0
 
 
-def _again(what: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures from rows that are there."""
-    from kgbench.reproduction.measured import read_measured
-
-    if given := [name for name in ("model", "supplement", "seeds", "dry_run") if options[name]]:
-        raise InputError(
-            f"--rows computes figures from a file alone: leave out --{given[0].replace('_', '-')}"
-        )
-    return _report(what, read_measured(options["rows"]), options)
-
-
 def _forecast(
     names: Sequence[str], pairs: Sequence[Ingredients], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from kgbench.reproduction.forecast import forecasts, needs, room
+    from kgbench.reproduction.parts import forecasts, needs, room
 
-    what = pairs[0]
-    free = room(what, options["output_dir"], options["device"])
+    what, output_dir, device = pairs[0], options["output_dir"], options["device"]
+    free = room(what, output_dir, device)
     with progress(shown=not options["quiet"]) as report:
         known = _rows_there(_folder(what.model, options))
-        parts = list(
-            forecasts(names, pairs, options["output_dir"], options["device"], report, known)
-        )
-    found = needs(parts, free)
+        parts = list(forecasts(names, pairs, output_dir, device, report, known))
+    total = needs(parts, free)
     if not options["as_json"]:
         echo_table(["part", "time", "memory", "disk", "it takes"], [_row(part) for part in parts])
         click.echo()
-        for line in _total(parts, found):
+        for line in _total(parts, total):
             click.echo(line)
     return {
         "model": what.model,
         "figures": list(names),
-        "parts": [part.to_json() for part in parts],
-        **found.to_json(),
+        "parts": [asdict(part) for part in parts],
+        **total.to_json(),
     }
 
 
@@ -158,65 +149,57 @@ def _row(part: PartForecast) -> list[str]:
     return [part.part, seconds, memory, size(part.disk_bytes), part.work]
 
 
-def _total(parts: Sequence[PartForecast], found: Needs) -> Iterator[str]:
-    """What all parts take, whether it is there, and what the figures rest on."""
+def _total(parts: Sequence[PartForecast], needs: Needs) -> Iterator[str]:
+    """Needs of all parts, whether they fit, and the basis of the times."""
     from kgbench.numbers import duration_text
     from kgbench.report import wrapped
     from kgbench.runner.forecast import size
 
     known = [part.seconds for part in parts if part.seconds is not None]
-    left = len(parts) - len(known)
-    unknown = f", and {left} of {len(parts)} parts that cannot be told beforehand" if left else ""
-    more = found.disk_bytes - found.kept_bytes
-    kept = f"{size(found.kept_bytes)} kept" + (
-        f", {size(more)} more while a donor is trained" if more else ""
-    )
-    download = f"; {size(found.download_bytes)} of it to download" if found.download_bytes else ""
-    said = {
-        "in all": f"about {duration_text(sum(known))}{unknown}",
-        "memory": f"{_fits(found.memory_fits)}: needs {size(found.memory_bytes)}{' and the activations of a training' if more else ''}, "
-        f"{size(found.room.memory_bytes)} free on {found.room.device}",
-        "disk": f"{_fits(found.disk_fits)}: needs {size(found.disk_bytes)} ({kept}{download}), "
-        f"{size(found.room.disk_bytes)} free for {found.room.folder}",
-    }
-    for name, text in said.items():
+    time = f"about {duration_text(sum(known))}"
+    if left := len(parts) - len(known):
+        time += f", and {left} of {len(parts)} parts that cannot be told beforehand"
+    memory = f"{_fits(needs.memory_fits)}: needs {size(needs.memory_bytes)}"
+    kept = f"{size(needs.kept_bytes)} kept"
+    if more := needs.disk_bytes - needs.kept_bytes:
+        memory += " and the activations of a training"
+        kept += f", {size(more)} more while a donor is trained"
+    memory += f", {size(needs.room.memory_bytes)} free on {needs.room.device}"
+    if needs.download_bytes:
+        kept += f"; {size(needs.download_bytes)} of it to download"
+    disk = f"{_fits(needs.disk_fits)}: needs {size(needs.disk_bytes)} ({kept}), "
+    disk += f"{size(needs.room.disk_bytes)} free for {needs.room.folder}"
+    lines = [("in all", time), ("memory", memory), ("disk", disk)]
+    bases: dict[str, list[str]] = {}
+    for part in parts:
+        if part.basis:
+            bases.setdefault(part.basis, []).append(part.part)
+    for number, (basis, some) in enumerate(bases.items()):
+        more_parts = f" and {len(some) - 1} more" if len(some) > 1 else ""
+        lines.append(("" if number else "from", f"{some[0]}{more_parts}: {basis}"))
+    for name, text in lines:
         yield wrapped(f"{name:<9}{text}", " " * 9)
-    for number, (basis, some) in enumerate(_bases(parts).items()):
-        yield wrapped(f"{'' if number else 'from':<9}{some}: {basis}", " " * 9)
 
 
 def _fits(enough: bool) -> str:
     return "fits" if enough else "does not fit"
 
 
-def _bases(parts: Sequence[PartForecast]) -> dict[str, str]:
-    """What times rest on, and those of which parts."""
-    found: dict[str, list[str]] = {}
-    for part in parts:
-        if part.basis:
-            found.setdefault(part.basis, []).append(part.part)
-    return {
-        basis: some[0] if len(some) == 1 else f"{some[0]} and {len(some) - 1} more"
-        for basis, some in found.items()
-    }
+def _make(
+    names: Sequence[str], pairs: Sequence[Ingredients], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    from kgbench.reproduction.measurements import ROWS, write_measured
+    from kgbench.reproduction.parts import make
 
-
-def _make(what: str, pairs: Sequence[Ingredients], options: Mapping[str, Any]) -> dict[str, Any]:
-    from kgbench.reproduction.made import make
-    from kgbench.reproduction.measured import ROWS, write_measured
-    from kgbench.reproduction.page import chosen
-
-    folder = _folder(pairs[0].model, options)
+    folder, output_dir = _folder(pairs[0].model, options), options["output_dir"]
 
     def keep(measured: Measured) -> None:
         write_measured(measured, folder / ROWS)
 
     with progress(shown=not options["quiet"]) as report:
         known = _rows_there(folder)
-        measured = make(
-            chosen(what), pairs, options["output_dir"], options["device"], report, known, keep
-        )
-    return _report(what, measured, options)
+        measured = make(names, pairs, output_dir, options["device"], report, known, keep)
+    return _report(names, measured, options)
 
 
 def _folder(model: str, options: Mapping[str, Any]) -> Path:
@@ -226,100 +209,86 @@ def _folder(model: str, options: Mapping[str, Any]) -> Path:
 
 def _rows_there(folder: Path) -> Measured | None:
     """The rows of an earlier call, whose evaluations are not made again."""
-    from kgbench.reproduction.measured import ROWS, read_measured
+    from kgbench.reproduction.measurements import ROWS, read_measured
 
     return read_measured(folder / ROWS) if (folder / ROWS).exists() else None
 
 
-def _report(what: str, measured: Measured, options: Mapping[str, Any]) -> dict[str, Any]:
+def _report(names: Sequence[str], measured: Measured, options: Mapping[str, Any]) -> dict[str, Any]:
     """Print the requested figures; the report has all with rows, but with --rows only these."""
+    from kgbench.report import to_text
     from kgbench.reproduction.acceptance import results
-    from kgbench.reproduction.made import figures_of, figures_there, lacking
-    from kgbench.reproduction.measured import ROWS
-    from kgbench.reproduction.page import chosen, page
-    from kgbench.reproduction.report import write_report
+    from kgbench.reproduction.measurements import ROWS
+    from kgbench.reproduction.page import page
+    from kgbench.reproduction.paper_figures import figures_of, figures_there, lacking
+    from kgbench.reproduction.paper_report import terminal_report, write_report
 
-    names = list(chosen(what))
     # Of several figures those that are there will do; a single one that is not is an error.
     there = figures_there(names, measured, page())
     asked = figures_of(there if there and len(names) > 1 else names, measured, page())
-    model, every = measured.about.model, list(page().figures)
-    folder = _folder(model, options)
+    shown, figures = names, asked
+    if not options["rows"]:
+        shown = list(page().figures)
+        figures = figures_of(figures_there(shown, measured, page()), measured, page())
+    folder = _folder(measured.about.model, options)
     rows = options["rows"] or folder / ROWS
-    shown = names if options["rows"] else every
-    made = (
-        asked
-        if options["rows"]
-        else figures_of(figures_there(every, measured, page()), measured, page())
-    )
     control = results(measured, page()) if measured.about.tiny and len(shown) > 1 else ()
-    path = write_report(made, folder, lacking(shown, measured, page()), control)
+    path = write_report(figures, folder, lacking(shown, measured, page()), control)
     if not options["as_json"]:
-        click.echo("\n".join(_lines(asked)))
+        click.echo(f"{to_text(terminal_report(asked))}\n")
         click.echo(f"report   {path}")
         click.echo(f"rows     {rows}")
     return {
-        "model": model,
+        "model": measured.about.model,
         "report": str(path),
         "rows": str(rows),
-        "figures": [answer_of(one) for one in asked],
+        "figures": [answer_of(figure) for figure in asked],
     }
 
 
-def _lines(made: Sequence[Made]) -> Iterator[str]:
-    from kgbench.report import wrapped
-    from kgbench.reproduction.report import CLAIMS_LEGEND, claims_text, figure_lines
-
-    for one in made:
-        yield f"{one.name}: {one.figure.title}\n"
-        yield from figure_lines(one)
-        yield from claims_text(one)
-    if any(one.claims for one in made):
-        yield wrapped(CLAIMS_LEGEND, "  ")
-
-
-def answer_of(one: Made) -> dict[str, Any]:
+def answer_of(figure: PaperFigure) -> dict[str, Any]:
     """JSON of a figure: its record per training seed, and each claim here and in the paper."""
-    claims = [
-        {
+    claims, records = [], {}
+    for claim in figure.claims:
+        spec, larger, paper = claim.spec, None, {}
+        if claim.larger is not None:
+            larger = {"term": claim.larger.name, "recovery": claim.larger.recovery}
+        for model, kept in claim.in_paper.items():
+            paper[model] = {"difference": claim.paper[model].value, "keeps": kept}
+        answer = {
             "prompt": claim.prompt,
-            "says": claim.claim.says,
-            "first": claim.claim.first,
-            "second": claim.claim.second,
-            "bounds": dict(claim.claim.bounds),
+            "says": spec.says,
+            "first": spec.first,
+            "second": spec.second,
+            "bounds": dict(spec.bounds),
             "difference": claim.difference.answer(),
             "outcome": claim.outcome,
-            "larger": None
-            if claim.larger is None
-            else {"term": claim.larger.name, "recovery": claim.larger.recovery},
-            "paper": {
-                model: {"difference": claim.paper[model].value, "keeps": kept}
-                for model, kept in claim.in_paper.items()
-            },
+            "larger": larger,
+            "paper": paper,
         }
-        for claim in one.claims
-    ]
-    records = {
-        str(seed): one.about.evaluations[seed][one.figure.evaluation].record for seed in one.seeds
-    }
-    return {"figure": one.name, "records": records, "claims": claims}
+        claims.append(answer)
+    for seed in figure.seeds:
+        evaluation = figure.about.evaluations[seed][figure.spec.evaluation]
+        records[str(seed)] = evaluation.record
+    return {"figure": figure.name, "records": records, "claims": claims}
 
 
 OF_FIGURES = ("report", "supplement", "seeds", "rows", "dry_run")
 OF_RUNS = (
-    *(
-        "localizer",
-        "recipient",
-        "donor",
-        "revision",
-        "chat_template",
-        "dataset",
-        "subject",
-        "object",
-        "column",
-        "template",
-    ),
-    *("batch_size", "device_map", "stream_donors", "tolerance"),
+    "localizer",
+    "recipient",
+    "donor",
+    "revision",
+    "chat_template",
+    "dataset",
+    "subject",
+    "object",
+    "column",
+    "template",
+    "batch_size",
+    "device_map",
+    "stream_donors",
+    "tolerance",
 )
 """Options that only one of the two kinds takes and that have no default value."""
 OF_STUDY = ("only", "runs")
@@ -405,22 +374,18 @@ def command(what: str, output_dir: Path, as_json: bool, quiet: bool, **options: 
     kgbench reproduce study --report study --runs 4    # the next four runs and the page
     kgbench rerun RUN                                  # a recorded run again
     """  # noqa: D301 (click reads the character, not its escape)
-    said = {**options, "output_dir": output_dir, "as_json": as_json, "quiet": quiet}
+    given = {**options, "output_dir": output_dir, "as_json": as_json, "quiet": quiet}
     if what == STUDY:
-        others = (
-            *OF_RUNS,
-            *(name for name in OF_FIGURES if name not in ("report", "seeds", "dry_run")),
-            "model",
-        )
+        others = (*OF_RUNS, "supplement", "rows", "model")
         _refuse(what, "a figure or a run", [name for name in others if options[name]])
-        return reproduce_study(said)
+        return reproduce_study(given)
     _refuse(what, "the study", [name for name in OF_STUDY if options[name] not in (None, ())])
     if is_figure(what):
         _refuse(what, "a run", [name for name in OF_RUNS if options[name]])
-        return reproduce_figures(what, said)
+        return reproduce_figures(what, given)
     _refuse(what, "a figure", [name for name in OF_FIGURES if options[name]])
     click.echo(f"kgbench: note: to run a recorded run again, write kgbench rerun {what}", err=True)
-    return rerun(what, said)
+    return rerun(what, given)
 
 
 for option in command.params:
@@ -437,7 +402,7 @@ def _seeds(text: str | None) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def _refuse(what: str, kind: str, given: list[str]) -> None:
+def _refuse(what: str, kind: str, given: Sequence[str]) -> None:
     if given:
         option = f"--{given[0].replace('_', '-')}"
         raise InputError(

@@ -1,4 +1,4 @@
-"""The positive control: what a pair shows of the paper's mechanism, criterion by criterion and training seed by training seed.
+"""The positive control: criteria of the paper's mechanism that a pair shows, by training seed.
 
 Criteria are about mean top-5 hit rates over facts, each under one training seed, with bounds that
 were set before the pairs were built. A pair shows a criterion that is kept under all of its seeds
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kgbench.numbers import number_text
-from kgbench.reproduction.measured import Measured, columns_of
+from kgbench.reproduction.measurements import Measured, columns_of
 from kgbench.reproduction.page import Page
 
 __all__ = ["CRITERIA", "Criterion", "Result", "results"]
@@ -31,23 +31,22 @@ class Criterion:
     """One property of the paper's mechanism."""
 
     name: str
-    says: str
+    title: str
     figure: str
-    """A figure with the configurations that it is about."""
+    """A figure with its configurations."""
     prompts: tuple[str, ...]
-    """On each of which it is to be kept."""
+    """It is to be kept on each of them."""
     terms: tuple[str, ...]
+    """Its configurations."""
     kept: Callable[[Rates], bool]
 
     def text(self, rates: Mapping[str, Rates]) -> str:
-        """The figures that it is about, by prompt where there are several."""
-        found = {
-            prompt: ", ".join(f"{term} {number_text(own[term])}" for term in self.terms)
-            for prompt, own in rates.items()
-        }
-        if len(found) == 1:
-            return next(iter(found.values()))
-        return "; ".join(f"{prompt}: {text}" for prompt, text in found.items())
+        """Its rates, by prompt where there are several."""
+        texts = []
+        for prompt, own in rates.items():
+            terms = ", ".join(f"{term} {number_text(own[term])}" for term in self.terms)
+            texts.append(f"{prompt}: {terms}" if len(rates) > 1 else terms)
+        return "; ".join(texts)
 
 
 def _positions(name: str, figure: str, whose: str) -> tuple[Criterion, Criterion]:
@@ -117,7 +116,6 @@ CRITERIA = (
         lambda rates: rates[_WITH] > rates[_WITHOUT] + _ROUNDING,
     ),
 )
-"""All of them."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +129,8 @@ class Result:
     @property
     def kept(self) -> tuple[int, ...]:
         """Seeds under which it is kept on all prompts."""
-        return tuple(
-            seed for seed, own in self.rates.items() if all(map(self.criterion.kept, own.values()))
-        )
+        kept = self.criterion.kept
+        return tuple(seed for seed, own in self.rates.items() if all(map(kept, own.values())))
 
     @property
     def needed(self) -> int:
@@ -146,37 +143,30 @@ class Result:
         return len(self.kept) >= self.needed
 
     def figures(self) -> dict[str, str]:
-        """What it rests on, by training seed."""
+        """Its rates as text, by training seed."""
         return {str(seed): self.criterion.text(own) for seed, own in self.rates.items()}
 
 
 def results(measured: Measured, page: Page) -> tuple[Result, ...]:
-    """All criteria of which a pair's rows hold the evaluation.
+    """All criteria with rows of their evaluation.
 
     Args:
-        measured: The rows.
+        measured: The rows of a pair.
         page: The page of the figures.
     """
     found = []
     for criterion in CRITERIA:
         figure = page.figures[criterion.figure]
         seeds = measured.about.seeds_of(figure.evaluation)
-        if seeds:
-            found.append(Result(criterion, _rates(measured, page, criterion, seeds)))
+        if not seeds:
+            continue
+        columns = columns_of(measured, figure.evaluation)
+        grafts = {"PRE": "PRE", "SFT": "SFT", **page.rows[figure.rows]}
+        rates: dict[int, dict[str, Rates]] = {seed: {} for seed in seeds}
+        for prompt in criterion.prompts:
+            for seed, own in zip(seeds, columns[prompt], strict=True):
+                scores = own.scores("top5")
+                means = {term: float(scores[grafts[term]].mean()) for term in criterion.terms}
+                rates[seed][prompt] = means
+        found.append(Result(criterion, rates))
     return tuple(found)
-
-
-def _rates(
-    measured: Measured, page: Page, criterion: Criterion, seeds: tuple[int, ...]
-) -> dict[int, dict[str, Rates]]:
-    figure = page.figures[criterion.figure]
-    columns = columns_of(measured, figure.evaluation)
-    grafts = {"PRE": "PRE", "SFT": "SFT", **page.rows[figure.rows]}
-    found: dict[int, dict[str, Rates]] = {seed: {} for seed in seeds}
-    for prompt in criterion.prompts:
-        for seed, own in zip(seeds, columns[prompt], strict=True):
-            scores = own.scores("top5")
-            found[seed][prompt] = {
-                term: float(scores[grafts[term]].mean()) for term in criterion.terms
-            }
-    return found

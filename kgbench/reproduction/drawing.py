@@ -1,17 +1,16 @@
-"""A figure as a picture: our bars with intervals, and the paper's figures as marks beside them."""
+"""Picture of a figure: our bars with intervals, and the paper's rates as marks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from textwrap import fill
 from typing import TYPE_CHECKING, TypeVar
 
 from kgbench.board.files import FAINT, INK, picture_bytes, styled
 from kgbench.numbers import metric_name
-from kgbench.reproduction.claimed import published_rates
-from kgbench.reproduction.made import Made
 from kgbench.reproduction.page import MEDIAN_RANK
+from kgbench.reproduction.paper_figures import PaperFigure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,10 +21,10 @@ __all__ = ["draw", "picture", "small_png"]
 _Shown = TypeVar("_Shown")
 
 _COLOURS = 64
-"""In the file, which is an eighth of its size with all of them."""
+"""Of a file; with all of them it is eight times as large."""
 
 _TITLE, _LETTER, _MARGIN = 9.0, 0.68, 24.0
-"""Size of the title's font in points, how wide a bold letter is of it on average, and what is left free beside it in points."""
+"""Title: font size in points, mean width of a bold letter relative to it, margin in points."""
 
 _BAR = "#0072B2"
 _MARKS: Mapping[str, tuple[str, str]] = {
@@ -37,9 +36,9 @@ _MARKS: Mapping[str, tuple[str, str]] = {
 """Shape and colour (Okabe and Ito) of each of the paper's models."""
 
 
-def picture(made: Made) -> bytes:
+def picture(figure: PaperFigure) -> bytes:
     """A figure as PNG; equal figures give equal bytes under one version of matplotlib and Pillow."""
-    return small_png(draw, made)
+    return small_png(draw, figure)
 
 
 def small_png(drawing: Callable[[_Shown], Figure], shown: _Shown) -> bytes:
@@ -58,23 +57,29 @@ def small_png(drawing: Callable[[_Shown], Figure], shown: _Shown) -> bytes:
 
 
 @styled
-def draw(made: Made) -> Figure:
+def draw(figure: PaperFigure) -> Figure:
     """One panel per prompt; the paper's configurations from left to right."""
     from matplotlib.figure import Figure
 
-    prompts, names = made.figure.prompts, list(made.rows)
-    drawn = Figure(
-        figsize=(1.6 + 0.55 * len(names), 0.9 + 2.5 * len(prompts)), layout="constrained"
-    )
-    axes = drawn.subplots(len(prompts), 1, squeeze=False)[:, 0]
+    prompts, names = figure.spec.prompts, list(figure.rows)
+    size = (1.6 + 0.55 * len(names), 0.9 + 2.5 * len(prompts))
+    drawn = Figure(figsize=size, layout="constrained")
+    axes = list(drawn.subplots(len(prompts), 1, squeeze=False)[:, 0])
     for axis, prompt in zip(axes, prompts, strict=True):
-        _panel(axis, made, prompt)
-    axes[-1].set_xticks(range(len(names)), names, rotation=35, ha="right")
-    for axis in axes[:-1]:
+        _panel(axis, figure, prompt)
         axis.set_xticks(range(len(names)), [])
-    handles, labels = max(
-        (axis.get_legend_handles_labels() for axis in axes), key=lambda found: len(found[0])
-    )
+    axes[-1].set_xticks(range(len(names)), names, rotation=35, ha="right")
+    _legend(drawn, axes)
+    room = 72 * drawn.get_figwidth() - _MARGIN
+    title = fill(figure.spec.title, int(room / (_LETTER * _TITLE)))
+    drawn.suptitle(title, color=INK, fontsize=_TITLE, fontweight="bold")
+    return drawn
+
+
+def _legend(drawn: Figure, axes: Sequence[Axes]) -> None:
+    """One legend below all panels: that of the panel with most of the paper's models."""
+    legends = [axis.get_legend_handles_labels() for axis in axes]
+    handles, labels = max(legends, key=lambda legend: len(legend[0]))
     if handles:
         drawn.legend(
             handles,
@@ -84,47 +89,47 @@ def draw(made: Made) -> Figure:
             ncols=len(handles),
             loc="outside lower center",
         )
-    room = 72 * drawn.get_figwidth() - _MARGIN
-    drawn.suptitle(
-        fill(made.figure.title, int(room / (_LETTER * _TITLE))),
-        color=INK,
-        fontsize=_TITLE,
-        fontweight="bold",
-    )
-    return drawn
 
 
-def _panel(axis: Axes, made: Made, prompt: str) -> None:
-    metric = made.figure.metric
-    for x, graft in enumerate(made.rows.values()):
-        figure = made.estimate(prompt, graft)
-        if figure.value is None:
+def _panel(axis: Axes, figure: PaperFigure, prompt: str) -> None:
+    spec = figure.spec
+    for x, graft in enumerate(figure.rows.values()):
+        ours = figure.estimate(prompt, graft)
+        if ours.value is None:
             continue
-        axis.bar(x, figure.value, 0.7, color=_BAR, zorder=2)
-        if figure.low is None or figure.high is None:
+        axis.bar(x, ours.value, 0.7, color=_BAR, zorder=2)
+        if ours.low is None or ours.high is None:
             continue
-        axis.errorbar(
-            x,
-            figure.value,
-            [[figure.value - figure.low], [figure.high - figure.value]],
-            color=INK,
-            capsize=3,
-            lw=1,
-            zorder=3,
-        )
-    rates = published_rates(made.figure, made.dataset, prompt)
-    mean = "" if made.figure.cited == metric else f", {metric_name(made.figure.cited)}"
+        ends = [[ours.value - ours.low], [ours.high - ours.value]]
+        axis.errorbar(x, ours.value, ends, color=INK, capsize=3, lw=1, zorder=3)
+    _marks(axis, figure, prompt)
+    if spec.metric == MEDIAN_RANK:
+        axis.set_yscale("log")
+    else:
+        axis.set_ylim(0, 1.05)
+    seeds = f", {len(figure.seeds)} training seeds" if len(figure.seeds) > 1 else ""
+    axis.set_ylabel(metric_name(spec.metric))
+    title = f"{prompt}, {figure.model}, {figure.n(prompt)} facts{seeds}"
+    axis.set_title(title, fontsize=8, loc="left", color=INK)
+    axis.grid(axis="y", color=FAINT, lw=0.6, zorder=0)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _marks(axis: Axes, figure: PaperFigure, prompt: str) -> None:
+    """The paper's rates, a mark per model."""
+    spec, rates = figure.spec, figure.rates(prompt)
+    mean = "" if spec.cited == spec.metric else f", {metric_name(spec.cited)}"
     for step, (model, known) in enumerate(rates.items()):
         shape, colour = _MARKS[model]
-        at = [
-            (x, getattr(known[name], made.figure.cited))
-            for x, name in enumerate(made.rows)
-            if name in known
-        ]
-        across = [x + 0.12 * (step - (len(rates) - 1) / 2) for x, _ in at]
+        beside = 0.12 * (step - (len(rates) - 1) / 2)
+        across, up = [], []
+        for x, name in enumerate(figure.rows):
+            if name in known:
+                across.append(x + beside)
+                up.append(getattr(known[name], spec.cited))
         axis.scatter(
             across,
-            [y for _, y in at],
+            up,
             s=16,
             c=colour,
             marker=shape,
@@ -133,14 +138,3 @@ def _panel(axis: Axes, made: Made, prompt: str) -> None:
             edgecolors="white",
             linewidths=0.4,
         )
-    if metric == MEDIAN_RANK:
-        axis.set_yscale("log")
-    else:
-        axis.set_ylim(0, 1.05)
-    seeds = f", {len(made.seeds)} training seeds" if len(made.seeds) > 1 else ""
-    axis.set_ylabel(metric_name(metric))
-    axis.set_title(
-        f"{prompt}, {made.model}, {made.n(prompt)} facts{seeds}", fontsize=8, loc="left", color=INK
-    )
-    axis.grid(axis="y", color=FAINT, lw=0.6, zorder=0)
-    axis.spines[["top", "right"]].set_visible(False)

@@ -1,9 +1,9 @@
-"""What a figure needs: which donors are trained how, and which jobs are run on them."""
+"""Ingredients of figures: specifications of the donors to train and of the jobs to run."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from kgbench.models.trained import donors_folder
 from kgbench.reproduction.page import KNOWN, Page, Training
 from kgbench.runner import Settings, Spec
 from kgbench.runner.workload import load_suite
-from kgbench.training.builds import hash_of, read_card
+from kgbench.training.builds import Progress, hash_of, read_card
 from kgbench.training.corpus import known_movies, passing_texts, pretraining_movies
 from kgbench.training.finetuning_plan import FinetuneSpec, plan_finetuning
 from kgbench.training.recipes import Recipe, recipe
@@ -38,7 +38,7 @@ _SIZE = 10**9
 
 @dataclass(frozen=True)
 class Ingredients:
-    """Everything that figures of one pair are made of."""
+    """Ingredients of the figures of one pair under one training seed."""
 
     page: Page
     model: str
@@ -47,7 +47,7 @@ class Ingredients:
     seed: int = SHIPPED
     """Training seed; a tiny pair of another than the shipped seed is pretrained anew."""
     built: Recipe | None = None
-    """How a tiny pair of another seed is made; by default as the shipped one."""
+    """Recipe of a tiny pair of another seed; by default that of the shipped one."""
 
     @property
     def entry(self) -> Entry:
@@ -66,7 +66,7 @@ class Ingredients:
 
     @property
     def made(self) -> Path:
-        """Where donors and files that are made go: of each training seed a folder."""
+        """Folder of donors and files of this training seed."""
         folder = donors_folder().parent / "reproduction" / self.model
         return folder if self.seed == SHIPPED else folder / f"seed{self.seed}"
 
@@ -87,19 +87,19 @@ class Ingredients:
 
     @property
     def recipe(self) -> Recipe:
-        """How the tiny pair is made."""
+        """Recipe of the tiny pair."""
         return self.built or recipe(self.model)
 
     @property
     def _pair(self) -> Path:
         return self.made / "pair"
 
-    def build(self, donor: bool, progress: Callable[[int, int, str], None] | None = None) -> None:
+    def build(self, donor: bool, progress: Progress | None = None) -> None:
         """Pretrain the recipient of this seed, or finish that.
 
         Args:
             donor: Whether the pair's own donor is finetuned too.
-            progress: Called after every step.
+            progress: Progress callback.
 
         Raises:
             OutputError: Its folder holds something else, or cannot be written.
@@ -165,10 +165,8 @@ class Ingredients:
             return None
         if not self.tiny:
             return self.supplement or self.page.hub.supplement
-        return self._kept(
-            "supplement.txt",
-            "".join(f"{text}\n" for text in passing_texts(self.page.tiny.supplement)),
-        )
+        texts = passing_texts(self.page.tiny.supplement)
+        return self._kept("supplement.txt", "".join(f"{text}\n" for text in texts))
 
     def place(self, name: str) -> Path:
         """Folder of a donor, apart from donors of `kgbench train` with the same name."""
@@ -177,26 +175,21 @@ class Ingredients:
     def job(self, name: str) -> Spec:
         """The specification of an evaluation."""
         evaluation = self.page.evaluations[name]
-        facts = (
-            self._known()
-            if evaluation.facts == KNOWN
-            else self.dataset(evaluation.learned(self.tiny))
-        )
+        known, donors = evaluation.facts == KNOWN, dict[str, str]()
+        for donor, training in evaluation.donors_of(self.tiny).items():
+            donors[donor] = self.source(training)
         return Spec(
             model=self.model,
             # Named, so that the donors of the catalog are not among those of the job.
             recipient=self.source(evaluation.recipient) if evaluation.recipient else self.recipient,
-            donors={
-                donor: self.source(training)
-                for donor, training in evaluation.donors_of(self.tiny).items()
-            },
-            dataset=facts,
+            donors=donors,
+            dataset=self._known() if known else self.dataset(evaluation.learned(self.tiny)),
             prompts=evaluation.prompts,
             suite=evaluation.suite,
         )
 
     def identity(self, name: str) -> str:
-        """SHA-256, in hexadecimal, of all that is chosen in an evaluation.
+        """SHA-256, in hexadecimal, of all ingredients of an evaluation.
 
         Recipient, trainings and their facts, suite and prompts: rows of the same identity need not
         be computed again. Of a pair that is built here it is the identity of its build, of the
@@ -210,9 +203,7 @@ class Ingredients:
                 "seed": self.seed,
                 "donors": dict(evaluation.donors_of(self.tiny)),
                 "on": evaluation.recipient,
-                "trainings": {
-                    training: self._training_identity(training) for training in trainings
-                },
+                "trainings": {name: self._training_identity(name) for name in trainings},
                 "facts": load_dataset(str(job.dataset)).content_hash,
                 "suite": asdict(load_suite(evaluation.suite)),
                 "prompts": list(evaluation.prompts),
@@ -242,14 +233,14 @@ class Ingredients:
     def _rearranged(self, name: str, n: int) -> str:
         """The first movies of pretraining, with each other's co-stars."""
         movies = pretraining_movies()[:n]
-        rows = [
-            {**{field: movie[field] for field in FIELDS}, "second_actor": costar}
-            for movie, costar in zip(movies, with_other_costars(movies), strict=True)
-        ]
+        rows = []
+        for movie, costar in zip(movies, with_other_costars(movies), strict=True):
+            fields = {field: movie[field] for field in FIELDS}
+            rows.append({**fields, "second_actor": costar})
         return self._facts(f"{name}_shuffled", rows)
 
     def _known(self) -> str:
-        """Facts that the recipient may know: those of a tiny pair's pretraining, else real movies."""
+        """Facts that the recipient may know: a tiny pair's pretraining, else real movies."""
         if not self.tiny:
             return "real_movies_real_actors"
         return self._facts("known", known_movies(self.recipe, self.page.tiny.known))
@@ -257,13 +248,14 @@ class Ingredients:
     def _facts(self, name: str, rows: Sequence[Mapping[str, str]]) -> str:
         """A file of movies."""
         header = {"kgbench": 1, "name": name, "subject": "first_actor", "object": "second_actor"}
-        lines = [header, *({"id": f"{name}/{number}", **row} for number, row in enumerate(rows, 1))]
-        return self._kept(
-            f"{name}.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        )
+        text = json.dumps(header) + "\n"
+        for number, row in enumerate(rows, 1):
+            fact = {"id": f"{name}/{number}", **row}
+            text += json.dumps(fact, ensure_ascii=False) + "\n"
+        return self._kept(f"{name}.jsonl", text)
 
     def _kept(self, name: str, text: str) -> str:
-        """A file of this text among what is made, beside the donors."""
+        """A file of this text in the folder of the donors."""
         path = self.made / name
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -273,5 +265,5 @@ class Ingredients:
         return str(path)
 
     def settings(self, output_dir: Path, device: str) -> Settings:
-        """How jobs are run."""
+        """Settings of jobs."""
         return Settings(device=device, output_dir=output_dir)

@@ -1,12 +1,11 @@
-"""The page that says what each figure is made of: `page.toml`, read and checked."""
+"""The ingredients and claims of each figure: `page.toml`, read and checked."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import chain
 
 from pydantic import Field, field_validator, model_validator
 
@@ -37,17 +36,17 @@ __all__ = [
 ]
 
 KNOWN = "known"
-"""In place of a data set: what the recipient knew before it was finetuned."""
+"""In place of a data set: facts that the recipient knew before it was finetuned."""
 
 MEDIAN_RANK = "median_rank"
 
 _NUMBERED = "figure-"
 _DRAWINGS = ("figure-1", "figure-3b")
-"""Of the paper's figures, those that show no figures."""
+"""Figures of the paper without data."""
 
 
 class Tiny(Strict):
-    """What all figures of tiny pairs share."""
+    """Common to all figures of tiny pairs."""
 
     supplement: int
     """Texts that the gentle recipe mixes in."""
@@ -58,7 +57,7 @@ class Tiny(Strict):
 
 
 class Hub(Strict):
-    """What is had from the Hub for pairs that are not tiny."""
+    """Sources on the Hub, for pairs that are not tiny."""
 
     supplement: str
     """Data set of the texts that the gentle recipe mixes in."""
@@ -76,7 +75,7 @@ class Departure(Strict):
 
 
 class TinyTraining(Strict):
-    """What takes the place of a donor's training on a tiny pair."""
+    """A donor's training on a tiny pair."""
 
     dataset: str
     facts: int
@@ -85,7 +84,7 @@ class TinyTraining(Strict):
     changes: dict[str, int] = Field(default_factory=dict)
     """Values in place of the recipe's."""
     rearranged: bool = False
-    """Whether the co-stars of these movies are exchanged."""
+    """Whether co-stars of these movies are exchanged."""
     pair: bool = False
     """Whether it is the pair's own donor, which is not trained again."""
 
@@ -101,7 +100,7 @@ class Training(Strict):
 
 
 class Evaluation(Strict):
-    """A run of a suite on a recipient and donors, all named by their trainings."""
+    """A run of a suite; recipient and donors are named by their trainings."""
 
     donors: dict[str, str]
     tiny_donors: dict[str, str] = Field(default_factory=dict)
@@ -110,7 +109,7 @@ class Evaluation(Strict):
     recipient: str | None = None
     """By default the pair's own."""
     facts: str | None = None
-    """`known`, or by default what the donor learned."""
+    """`known`; by default the facts that the donor learned."""
     prompts: tuple[str, ...] = ()
     """By default the suite's."""
 
@@ -124,7 +123,7 @@ class Evaluation(Strict):
         return (self.recipient, *own) if self.recipient else tuple(own)
 
     def learned(self, tiny: bool) -> str:
-        """The training whose facts are those that SFT learned."""
+        """The training of the facts that SFT learned."""
         donors = self.donors_of(tiny)
         return donors.get("sft") or donors["relation"]
 
@@ -138,7 +137,7 @@ class ClaimSpec(Strict):
     share: float = 1.0
     """Of the second."""
     of: str = ""
-    """Of a claim that something does little: of what."""
+    """Reference of a claim that something does little."""
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
@@ -147,9 +146,8 @@ class ClaimSpec(Strict):
     @property
     def bounds(self) -> Mapping[str, float]:
         """Bounds by operator."""
-        return {
-            op: bound for op in ("ge", "gt", "le", "lt") if (bound := getattr(self, op)) is not None
-        }
+        operators = {"ge": self.ge, "gt": self.gt, "le": self.le, "lt": self.lt}
+        return {op: bound for op, bound in operators.items() if bound is not None}
 
 
 class FigureSpec(Strict):
@@ -166,7 +164,7 @@ class FigureSpec(Strict):
     published: str | None = None
     """The paper's experiment, see `kgbench.leaderboard.published`."""
     note: str = ""
-    """What is to be known before it is read."""
+    """Caveat above the figure."""
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -180,12 +178,12 @@ class FigureSpec(Strict):
 
     @property
     def cited(self) -> str:
-        """The metric of the paper's figures that stand beside."""
+        """The metric of the paper's figures."""
         return "rank" if self.metric == MEDIAN_RANK else self.metric
 
 
 class Page(Strict):
-    """All figures, and what they are made of."""
+    """All figures and their ingredients."""
 
     tiny: Tiny
     hub: Hub
@@ -193,60 +191,69 @@ class Page(Strict):
     trainings: dict[str, Training]
     evaluations: dict[str, Evaluation]
     rows: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """Of each set of rows, the paper's name of a configuration and our expression."""
+    """By set of rows, our expression of a configuration by the paper's name."""
     claims: dict[str, tuple[ClaimSpec, ...]]
     figures: dict[str, FigureSpec]
     shares: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Evaluations by the name of a share of the page."""
 
     def claims_of(self, figure: FigureSpec) -> tuple[ClaimSpec, ...]:
-        """What the paper says of a figure."""
+        """The paper's claims about a figure."""
         return self.claims[figure.claims or figure.rows]
+
+    def evaluations_of(self, figures: Sequence[str]) -> tuple[str, ...]:
+        """The evaluations behind figures, each once."""
+        return tuple(dict.fromkeys(self.figures[name].evaluation for name in figures))
+
+    def trainings_of(self, evaluations: Sequence[str], tiny: bool) -> tuple[str, ...]:
+        """The donors behind evaluations, each once, recipients first."""
+        trainings: list[str] = []
+        for name in evaluations:
+            trainings += self.evaluations[name].trainings(tiny)
+        return tuple(dict.fromkeys(trainings))
 
     @field_validator("rows", mode="before")
     @classmethod
     def _named(cls, rows: dict[str, object]) -> dict[str, object]:
-        return {
-            name: dict(zip(own, own, strict=True)) if isinstance(own, list) else own
-            for name, own in rows.items()
-        }
+        """A list of configurations names each by its expression."""
+        named = {}
+        for name, own in rows.items():
+            named[name] = dict(zip(own, own, strict=True)) if isinstance(own, list) else own
+        return named
 
     @field_validator("rows")
     @classmethod
     def _canonical(cls, rows: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-        return {
-            name: {named: _label(graft) for named, graft in own.items()}
-            for name, own in rows.items()
-        }
+        for own in rows.values():
+            for named, graft in own.items():
+                own[named] = graft if graft in BASELINES else str(canonical(parse_graft(graft)))
+        return rows
 
     @model_validator(mode="after")
     def _fits(self) -> Page:
         for evaluation in self.evaluations.values():
             for name in (*evaluation.trainings(True), *evaluation.trainings(False)):
                 self.trainings[name]
-        for name in chain.from_iterable(self.shares.values()):
-            self.evaluations[name]
+        for share in self.shares.values():
+            for name in share:
+                self.evaluations[name]
         for figure in self.figures.values():
             self.evaluations[figure.evaluation]
             for claim in self.claims_of(figure):
-                if missing := {claim.first, claim.second, *([claim.of] if claim.of else [])} - {
-                    *self.rows[figure.rows],
-                    *BASELINES,
-                }:
-                    raise ValueError(
-                        f"the claim {claim.says!r} is about {missing}, which {figure.rows} has no "
-                        "row of"
-                    )
-                if claim.second == "PRE" and {"le", "lt"} & set(claim.bounds) and not claim.of:
-                    raise ValueError(
-                        f"the claim {claim.says!r} says that something is little, and not of what: "
-                        "give `of`"
-                    )
+                self._check_claim(figure, claim)
         return self
 
-
-def _label(graft: str) -> str:
-    return graft if graft in BASELINES else str(canonical(parse_graft(graft)))
+    def _check_claim(self, figure: FigureSpec, claim: ClaimSpec) -> None:
+        terms = {claim.first, claim.second, *([claim.of] if claim.of else [])}
+        if missing := terms - {*self.rows[figure.rows], *BASELINES}:
+            raise ValueError(
+                f"the claim {claim.says!r} is about {missing}, which {figure.rows} has no row of"
+            )
+        if claim.second == "PRE" and {"le", "lt"} & set(claim.bounds) and not claim.of:
+            raise ValueError(
+                f"the claim {claim.says!r} says that something is little, and not of what: "
+                "give `of`"
+            )
 
 
 @cache

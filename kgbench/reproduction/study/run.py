@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from random import Random
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from jaxtyping import Int
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
@@ -24,8 +26,10 @@ from kgbench.data import Fact, Prompt, hash_facts, load_dataset, load_prompts
 from kgbench.engine import Engine
 from kgbench.engine.edits import Cut
 from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
+from kgbench.errors import DataError
 from kgbench.metrics import score_logits
 from kgbench.models.pair import ModelPair, prepare
+from kgbench.models.trained import donors_folder
 from kgbench.reproduction.study.design import Study, StudyRun
 from kgbench.reproduction.study.model import (
     SwitchedConfig,
@@ -33,7 +37,7 @@ from kgbench.reproduction.study.model import (
     new_model,
     switched_family,
 )
-from kgbench.reproduction.study.rows import (
+from kgbench.reproduction.study.run_rows import (
     BOTH,
     KNOWN,
     PATHWAYS,
@@ -41,14 +45,17 @@ from kgbench.reproduction.study.rows import (
     RunRows,
     cut_from,
     cut_in,
+    read_rows,
+    rows_path,
     table_of,
+    write_rows,
 )
 from kgbench.training import corpus
 from kgbench.training.builds import Build, Progress
 from kgbench.training.model_setup import freeze
 from kgbench.training.stages import SAVE_EVERY, StageOutcome, train
 
-__all__ = ["cut_reading", "make_run"]
+__all__ = ["cut_reading", "finished", "make_run", "make_runs", "work_folder"]
 
 _TOP = 5
 
@@ -272,3 +279,76 @@ def _load(model: SwitchedModel, path: Path) -> None:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.copy_(stored[name])
+
+
+def work_folder() -> Path:
+    """Where weights and checkpoints of the runs are kept."""
+    return donors_folder().parent / "reproduction" / "study"
+
+
+def finished(study: Study, folder: Path) -> list[RunRows]:
+    """The rows of the runs that are in, in the order of the design.
+
+    Raises:
+        DataError: A file is none of this design.
+    """
+    facts = load_dataset(study.dataset).content_hash
+    found = []
+    for run in study.runs:
+        path = rows_path(folder, run.name)
+        if path.is_file():
+            rows = read_rows(path)
+            if rows.about.identity != study.identity(run, facts):
+                raise DataError(
+                    f"{path} is of another design than this one (factors, recipe or facts); "
+                    "remove it to have the run made again, or give another folder with --report"
+                )
+            found.append(rows)
+    return found
+
+
+def make_runs(
+    study: Study,
+    runs: Sequence[StudyRun],
+    folder: Path,
+    most: int | None = None,
+    progress: Progress | None = None,
+    on_run: Callable[[RunRows], None] | None = None,
+) -> int:
+    """Make the runs that are missing.
+
+    Args:
+        study: The design.
+        runs: Which of its runs, in this order.
+        folder: Of the rows.
+        most: How many at most; by default all.
+        progress: Progress callback.
+        on_run: Called with the rows of each run that is made, when they are stored.
+
+    Returns:
+        How many were made.
+
+    Raises:
+        DataError: A file in the folder is none of this design.
+    """
+    finished(study, folder)
+    made = 0
+    for run in runs:
+        if made == most:
+            break
+        work, path = work_folder() / run.name, rows_path(folder, run.name)
+        work.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(work.with_name(f"{run.name}.lock"))
+        try:
+            with lock.acquire(timeout=0):
+                if path.is_file():
+                    continue
+                rows = make_run(study, run, work, progress)
+                write_rows(rows, path)
+        except Timeout:
+            continue  # another process is at it
+        gc.collect()  # a trainer and its model refer to each other
+        made += 1
+        if on_run is not None:
+            on_run(rows)
+    return made

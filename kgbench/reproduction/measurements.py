@@ -1,8 +1,7 @@
-"""What figures rest on: the per-fact rows of every training seed, and how they were made; one file for a pair.
+"""The rows behind a pair's figures, with their provenance: one file for all training seeds.
 
-From the file every figure is computed again without a model. A row is one fact under one
-configuration on one prompt of one evaluation under one training seed; only what figures show is
-kept.
+Every figure follows from the file without a model. A row is one fact under one configuration on one
+prompt of one evaluation under one training seed; only rows that a figure shows are kept.
 """
 
 from __future__ import annotations
@@ -62,11 +61,11 @@ _ABOUT = b"kgbench_reproduction"
 
 
 class Donor(Strict):
-    """A donor, as its card tells of it."""
+    """A donor, from its card."""
 
     data: str
     texts: int
-    """That were trained."""
+    """Number of texts that were trained."""
     steps: int
     seconds: float
     weights: str
@@ -117,7 +116,7 @@ class Evaluated(Strict):
     """Its record's id."""
     seconds: float
     identity: str
-    """Hash of all that was chosen, see `Ingredients.identity`."""
+    """Hash of the ingredients, see `Ingredients.identity`."""
     kgbench: str
     torch: str
     device: str
@@ -140,14 +139,14 @@ class Evaluated(Strict):
 
 
 class About(Strict):
-    """How rows were made."""
+    """Provenance of rows."""
 
     model: str
     tiny: bool
     donors: dict[int, dict[str, Donor]]
     """By training seed."""
     evaluations: dict[int, dict[str, Evaluated]]
-    """By training seed; not every one need be there under every seed."""
+    """By training seed; a seed may lack some of them."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -160,17 +159,17 @@ class About(Strict):
 
     def donors_of(self, trainings: Sequence[str]) -> dict[tuple[int, str], Donor]:
         """By training seed and training, where they are there."""
-        return {
-            (seed, name): own[name]
-            for seed, own in sorted(self.donors.items())
-            for name in trainings
-            if name in own
-        }
+        donors = {}
+        for seed, own in sorted(self.donors.items()):
+            for name in trainings:
+                if name in own:
+                    donors[seed, name] = own[name]
+        return donors
 
 
 @dataclass(frozen=True)
 class Measured:
-    """All that figures of a pair rest on."""
+    """Rows of a pair and their provenance."""
 
     about: About
     table: pa.Table
@@ -178,7 +177,7 @@ class Measured:
 
 
 def kept_rows(seed: int, evaluation: str, page: Page, facts: pa.Table) -> pa.Table:
-    """What figures show of an evaluation's per-fact rows.
+    """Rows of an evaluation that some figure shows.
 
     Args:
         seed: The training seed.
@@ -186,20 +185,18 @@ def kept_rows(seed: int, evaluation: str, page: Page, facts: pa.Table) -> pa.Tab
         page: The page of the figures.
         facts: The per-fact rows.
     """
-    own = [figure for figure in page.figures.values() if figure.evaluation == evaluation]
-    shown = {
-        (prompt, graft)
-        for f in own
-        for prompt in f.prompts
-        for graft in ("PRE", "SFT", *page.rows[f.rows].values())
-    }
-    prompts, grafts = facts["prompt"].to_pylist(), facts["graft"].to_pylist()
-    # Where a prompt was read at several positions, the last counts; rows are sorted by position last.
-    keys = list(zip(prompts, grafts, facts["fact"].to_pylist(), strict=True))
+    shown: set[tuple[str, str]] = set()
+    for figure in page.figures.values():
+        if figure.evaluation == evaluation:
+            grafts = ("PRE", "SFT", *page.rows[figure.rows].values())
+            shown.update((prompt, graft) for prompt in figure.prompts for graft in grafts)
+    names = (facts[name].to_pylist() for name in ("prompt", "graft", "fact"))
+    keys = list(zip(*names, strict=True))
+    # Where a prompt was read at several positions, the last counts; rows are sorted by position
+    # last.
     last = [key != after for key, after in zip(keys, [*keys[1:], None], strict=True)]
-    part = facts.filter(
-        pa.array([(p, g) in shown and end for p, g, end in zip(prompts, grafts, last, strict=True)])
-    )
+    kept = [key[:2] in shown and end for key, end in zip(keys, last, strict=True)]
+    part = facts.filter(pa.array(kept))
     columns = {
         "seed": np.full(part.num_rows, seed),
         "evaluation": [evaluation] * part.num_rows,
@@ -216,29 +213,30 @@ def columns_of(measured: Measured, evaluation: str) -> dict[str, tuple[PromptCol
     """Each prompt's columns under each training seed that has this evaluation, by prompt.
 
     Raises:
-        InputError: The rows hold nothing of this evaluation.
+        InputError: There are no rows of this evaluation.
     """
-    found: dict[str, list[PromptColumns]] = {}
-    part = measured.table.filter(pc.equal(measured.table["evaluation"], evaluation))
-    if not measured.about.seeds_of(evaluation):
+    seeds = measured.about.seeds_of(evaluation)
+    if not seeds:
         raise InputError(
             f"these rows hold nothing of the evaluation {evaluation!r}; make its figures first"
         )
-    for seed in measured.about.seeds_of(evaluation):
-        own = part.filter(pc.equal(part["seed"], seed)).rename_columns(
-            [{"configuration": "graft"}.get(n, n) for n in SCHEMA.names]
-        )
-        for prompt in by_prompt(own.drop_columns(["seed", "evaluation"]), ()):
-            found.setdefault(prompt.name, []).append(prompt)
-    return {name: tuple(seeds) for name, seeds in found.items()}
+    columns: dict[str, list[PromptColumns]] = {}
+    part = measured.table.filter(pc.equal(measured.table["evaluation"], evaluation))
+    names = [{"configuration": "graft"}.get(name, name) for name in SCHEMA.names]
+    part = part.rename_columns(names).drop_columns(["evaluation"])
+    for seed in seeds:
+        own = part.filter(pc.equal(part["seed"], seed)).drop_columns(["seed"])
+        for prompt in by_prompt(own, ()):
+            columns.setdefault(prompt.name, []).append(prompt)
+    return {name: tuple(own) for name, own in columns.items()}
 
 
 def with_evaluation(measured: Measured | None, about: About, table: pa.Table) -> Measured:
-    """Rows with those of another evaluation, in place of earlier ones of the same evaluation and seed.
+    """Rows with those of one evaluation added or replaced.
 
     Args:
-        measured: What is there.
-        about: How the further rows were made: of one seed and evaluation.
+        measured: Rows that are there.
+        about: Provenance of the further rows, of one seed and evaluation.
         table: The further rows.
 
     Raises:
@@ -284,7 +282,7 @@ def read_measured(path: Path) -> Measured:
     """Read the file.
 
     Raises:
-        DataError: It is no such file.
+        DataError: The file is not one of `write_measured`.
     """
     try:
         table = pq.read_table(path)

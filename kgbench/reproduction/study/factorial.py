@@ -14,7 +14,7 @@ from scipy.stats import t
 
 from kgbench.estimate import Estimate
 from kgbench.reproduction.study.design import Criteria, Study
-from kgbench.reproduction.study.rows import BOTH, KNOWN, PATHWAYS, RunRows, cut_from, cut_in
+from kgbench.reproduction.study.run_rows import BOTH, KNOWN, PATHWAYS, RunRows, cut_from, cut_in
 from kgbench.stats import LEVEL, difference, hit_rate, resample
 from kgbench.stats.ratios import recovery
 

@@ -1,0 +1,378 @@
+"""The paper's figures computed from rows, with the paper's claims about them checked one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from kgbench.estimate import Estimate
+from kgbench.leaderboard.published import PublishedRow, published
+from kgbench.reproduction.measurements import About, Donor, Measured, columns_of
+from kgbench.reproduction.page import MEDIAN_RANK, ClaimSpec, FigureSpec, Page, page
+from kgbench.stats.scores import PromptColumns
+from kgbench.stats.training_seeds import difference_over, mean_over, median_rank_over
+from kgbench.testing.decisions import OPERATORS, decide
+
+__all__ = [
+    "LEAST",
+    "Agreement",
+    "CheckedClaim",
+    "Outcome",
+    "PaperFigure",
+    "PublishedDifference",
+    "Term",
+    "agreement",
+    "checked",
+    "distinct",
+    "distinct_claims",
+    "family",
+    "figures_of",
+    "figures_there",
+    "lacking",
+    "larger_term",
+    "published_rates",
+]
+
+LEAST = 0.25
+"""Least recovery of the larger term of a claim that is not vacuous."""
+
+_Z = 1.959964
+"""Of a 95 % interval of a normal distribution."""
+
+_SAME = {"headline": ("headline_v1", "headline"), "movie_title": ("movie_title_v1", "movie_title")}
+"""Names of the same prompt in the paper's runs, by our name."""
+
+Outcome = Literal["holds", "fails", "undecided", "vacuous"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A configuration that a claim is about, and its recovery."""
+
+    name: str
+    recovery: float
+
+
+@dataclass(frozen=True)
+class PublishedDifference:
+    """A difference of published rates, taken as independent: too wide for rates of the same facts."""
+
+    value: float
+    low: float
+    high: float
+    larger: Term | None = None
+
+    def outcome(self, claim: ClaimSpec) -> Outcome:
+        """Outcome of a claim by this difference."""
+        if self.larger is not None and self.larger.recovery < LEAST:
+            return "vacuous"
+        outcome: Outcome = "holds"
+        for op, bound in claim.bounds.items():
+            ends = OPERATORS[op](self.low, bound), OPERATORS[op](self.high, bound)
+            if not any(ends):
+                return "fails"
+            if not all(ends):
+                outcome = "undecided"
+        return outcome
+
+
+@dataclass(frozen=True)
+class CheckedClaim:
+    """A claim on one prompt."""
+
+    prompt: str
+    spec: ClaimSpec
+    difference: Estimate
+    outcome: Outcome
+    paper: Mapping[str, PublishedDifference]
+    """Difference of the paper's top-5 rates, by its model."""
+    metric: str = "top5"
+    """Metric of the difference."""
+    larger: Term | None = None
+    """None where the difference is undefined."""
+
+    @property
+    def in_paper(self) -> Mapping[str, Outcome]:
+        """Outcome on each of the paper's models, as far as its sample of facts decides."""
+        return {model: apart.outcome(self.spec) for model, apart in self.paper.items()}
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure with all that it is drawn from."""
+
+    name: str
+    spec: FigureSpec
+    about: About
+    prompts: Mapping[str, Sequence[PromptColumns]]
+    """Each prompt's columns under each training seed."""
+    claims: Sequence[CheckedClaim]
+    dataset: str
+    """Shipped data set of the facts."""
+    rows: Mapping[str, str]
+    """Our expression of each configuration, by the paper's name."""
+    trainings: Sequence[str]
+    """Trainings of its donors."""
+
+    @property
+    def model(self) -> str:
+        """The pair."""
+        return self.about.model
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Its training seeds."""
+        return self.about.seeds_of(self.spec.evaluation)
+
+    @property
+    def donors(self) -> Mapping[tuple[int, str], Donor]:
+        """By training seed and training."""
+        return self.about.donors_of(self.trainings)
+
+    @property
+    def content(self) -> tuple[str, tuple[str, ...], str]:
+        """Evaluation, prompts and metric; the paper shows some of them in two figures."""
+        return self.spec.evaluation, self.spec.prompts, self.spec.metric
+
+    def n(self, prompt: str) -> int:
+        """Number of facts."""
+        return self.prompts[prompt][0].n
+
+    def estimate(self, prompt: str, graft: str, metric: str | None = None) -> Estimate:
+        """Estimate of a configuration over facts and training seeds.
+
+        Args:
+            prompt: The prompt.
+            graft: The configuration.
+            metric: By default the figure's.
+        """
+        seeds, metric = self.prompts[prompt], metric or self.spec.metric
+        if metric == MEDIAN_RANK:
+            return median_rank_over(seeds, graft).rounded()
+        return mean_over(seeds, metric, graft).rounded()
+
+    def rates(self, prompt: str) -> dict[str, dict[str, PublishedRow]]:
+        """The paper's figures of a prompt, see `published_rates`."""
+        return published_rates(self.spec, self.dataset, prompt)
+
+
+def figures_of(names: Sequence[str], measured: Measured, page: Page) -> list[PaperFigure]:
+    """Figures from rows; no model is needed.
+
+    Args:
+        names: Their names.
+        measured: The rows.
+        page: The page of the figures.
+
+    Raises:
+        InputError: An evaluation of these figures has no rows.
+        DataError: Facts differ between seeds, or a configuration is missing.
+    """
+    columns: dict[str, dict[str, tuple[PromptColumns, ...]]] = {}
+    tiny, figures = measured.about.tiny, []
+    for evaluation in page.evaluations_of(names):
+        columns[evaluation] = columns_of(measured, evaluation)
+    for name in names:
+        spec = page.figures[name]
+        prompts = {prompt: columns[spec.evaluation][prompt] for prompt in spec.prompts}
+        dataset = page.trainings[page.evaluations[spec.evaluation].learned(tiny)].dataset
+        figure = PaperFigure(
+            name,
+            spec,
+            measured.about,
+            prompts,
+            checked(spec, page, prompts, dataset),
+            dataset,
+            page.rows[spec.rows],
+            page.trainings_of([spec.evaluation], tiny),
+        )
+        figures.append(figure)
+    return figures
+
+
+def figures_there(names: Sequence[str], measured: Measured, page: Page) -> list[str]:
+    """Of these figures those with rows under some seed."""
+    return [name for name in names if measured.about.seeds_of(page.figures[name].evaluation)]
+
+
+def lacking(names: Sequence[str], measured: Measured, page: Page) -> dict[str, tuple[int, ...]]:
+    """Missing training seeds of the evaluations behind figures, by evaluation."""
+    missing = {}
+    for evaluation in page.evaluations_of(names):
+        there = measured.about.seeds_of(evaluation)
+        seeds = tuple(seed for seed in measured.about.seeds if seed not in there)
+        if seeds:
+            missing[evaluation] = seeds
+    return missing
+
+
+def distinct(figures: Sequence[PaperFigure]) -> dict[tuple[str, tuple[str, ...], str], PaperFigure]:
+    """The first figure of each content."""
+    first: dict[tuple[str, tuple[str, ...], str], PaperFigure] = {}
+    for figure in figures:
+        first.setdefault(figure.content, figure)
+    return first
+
+
+def distinct_claims(figures: Sequence[PaperFigure]) -> list[tuple[str, CheckedClaim]]:
+    """Every claim once, with the name of the first figure that it is about."""
+    first: dict[tuple[str, str, str, str], tuple[str, CheckedClaim]] = {}
+    for figure in figures:
+        for claim in figure.claims:
+            key = (figure.spec.evaluation, claim.prompt, figure.spec.metric, claim.spec.says)
+            first.setdefault(key, (figure.name, claim))
+    return list(first.values())
+
+
+def checked(
+    figure: FigureSpec, page: Page, prompts: Mapping[str, Sequence[PromptColumns]], dataset: str
+) -> list[CheckedClaim]:
+    """All claims of a figure.
+
+    Differences are of recoveries: m(first) - m(second) over m(SFT) - m(PRE), by fact and seed. For
+    ranks m is the mean log rank, since few facts dominate a mean rank; the paper has no log ranks.
+
+    Args:
+        figure: The figure.
+        page: Its page.
+        prompts: Each prompt's columns under each training seed.
+        dataset: Shipped data set of the facts.
+    """
+    metric, rows = figure.claimed, page.rows[figure.rows]
+    claims = []
+    for prompt in figure.prompts:
+        columns = prompts[prompt]
+        rates = published_rates(figure, dataset, prompt) if metric == "top5" else {}
+        means = _means(columns, metric, rows)
+        for spec in page.claims_of(figure):
+            first, second = rows.get(spec.first, spec.first), rows.get(spec.second, spec.second)
+            difference = difference_over(columns, metric, first, second, spec.share).rounded()
+            larger = None if difference.undefined else larger_term(spec, means)
+            outcome = _outcome(difference, spec, larger)
+            paper = _in_rates(rates, spec)
+            claims.append(CheckedClaim(prompt, spec, difference, outcome, paper, metric, larger))
+    return claims
+
+
+def _means(
+    seeds: Sequence[PromptColumns], metric: str, rows: Mapping[str, str]
+) -> dict[str, float]:
+    """Means over facts and seeds, by the paper's name of a configuration."""
+    scores = [prompt.scores(metric) for prompt in seeds]
+    means = {}
+    for name, graft in {"PRE": "PRE", "SFT": "SFT", **rows}.items():
+        means[name] = float(np.mean([by_graft[graft] for by_graft in scores]))
+    return means
+
+
+def larger_term(claim: ClaimSpec, means: Mapping[str, float]) -> Term | None:
+    """The term of a claim that recovers more.
+
+    Terms are the configurations that a claim names: `first`, `second` and `of`, but PRE. With m the
+    mean over facts (and training seeds) of the claim's metric on its prompt, a term recovers
+    (m(term) - m(PRE)) / (m(SFT) - m(PRE)): 1 for SFT by definition. `share` is not taken off. The
+    estimate counts, not its interval. Below LEAST the claim is vacuous, neither held nor refuted,
+    since it is about next to nothing.
+
+    Args:
+        claim: The claim.
+        means: m of PRE, SFT and the terms.
+
+    Returns:
+        The larger term; None where a term has no mean or finetuning added nothing.
+    """
+    terms = [name for name in (claim.first, claim.second, claim.of) if name not in ("", "PRE")]
+    if not {"PRE", "SFT", *terms} <= set(means) or means["SFT"] == means["PRE"]:
+        return None
+    gain = means["SFT"] - means["PRE"]
+    recovered = [Term(name, (means[name] - means["PRE"]) / gain) for name in terms]
+    return max(recovered, key=lambda term: term.recovery)
+
+
+def _outcome(difference: Estimate, claim: ClaimSpec, larger: Term | None) -> Outcome:
+    if larger is not None and larger.recovery < LEAST:
+        return "vacuous"
+    outcomes = [decide(difference, op, bound).outcome for op, bound in claim.bounds.items()]
+    return "fails" if "fails" in outcomes else "undecided" if "undecided" in outcomes else "holds"
+
+
+def published_rates(
+    figure: FigureSpec, dataset: str, prompt: str
+) -> dict[str, dict[str, PublishedRow]]:
+    """The paper's figures of a prompt, by model and the paper's name of the configuration."""
+    rates: dict[str, dict[str, PublishedRow]] = {}
+    rows = []
+    for row in published():
+        # In the experiment from one direction to both, PRE is not the recipient of the grafts,
+        # whose own figures are not given.
+        hidden = (row.experiment, row.named) == ("reversal", "PRE")
+        if (row.experiment, row.dataset) == (figure.published, dataset) and not hidden:
+            rows.append(row)
+    prompts = {row.prompt for row in rows}
+    name = next((name for name in _SAME.get(prompt, (prompt,)) if name in prompts), None)
+    for row in rows:
+        if row.prompt == name:
+            rates.setdefault(row.model, {})[row.named] = row
+    return rates
+
+
+def _in_rates(
+    rates: Mapping[str, Mapping[str, PublishedRow]], claim: ClaimSpec
+) -> dict[str, PublishedDifference]:
+    """The claim's difference among each model's rates."""
+    weights = {claim.first: 1.0, claim.second: -claim.share}
+    if claim.share != 1:
+        weights["PRE"] = claim.share - 1
+    differences = {}
+    for model, rows in rates.items():
+        if set(weights) <= set(rows):
+            # Where PRE is not given, 0 stands for it: a term recovers at most what this says.
+            means = {"PRE": 0.0} | {name: row.top5 for name, row in rows.items()}
+            differences[model] = _weighted(rows, weights, larger_term(claim, means))
+    return differences
+
+
+def _weighted(
+    rows: Mapping[str, PublishedRow], weights: Mapping[str, float], larger: Term | None
+) -> PublishedDifference:
+    """Weighted sum of rates; interval with one more hit and miss each (Agresti and Caffo, 2000)."""
+    value = middle = variance = 0.0
+    for name, weight in weights.items():
+        row = rows[name]
+        moved = (row.top5 * row.n + 1) / (row.n + 2)
+        value += weight * row.top5
+        middle += weight * moved
+        variance += weight**2 * moved * (1 - moved) / (row.n + 2)
+    half = _Z * math.sqrt(variance)
+    return PublishedDifference(value, middle - half, middle + half, larger)
+
+
+def family(model: str) -> str | None:
+    """The paper's model to compare a pair with: itself or one of its family; else None."""
+    like = page().tiny.like.get(model, model)
+    return like if any(row.model == like for row in published()) else None
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Number of claims with the same outcome here and in the paper."""
+
+    like: str
+    """The paper's model of comparison."""
+    claims: int
+    """With a figure of that model."""
+    decided: int
+    """Of these, held or failed both here and there."""
+    agree: int
+    """Of these, with the same outcome."""
+
+
+def agreement(claims: Sequence[CheckedClaim], like: str) -> Agreement:
+    """Agreement with one of the paper's models, over claims that both sides decide."""
+    pairs = [(claim.outcome, claim.in_paper[like]) for claim in claims if like in claim.paper]
+    decided = [pair for pair in pairs if {"holds", "fails"} >= set(pair)]
+    return Agreement(like, len(pairs), len(decided), sum(ours == its for ours, its in decided))

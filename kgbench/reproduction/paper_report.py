@@ -1,0 +1,513 @@
+"""The report: every figure next to the paper's, its claims one by one, differences and times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from kgbench.estimate import Estimate
+from kgbench.leaderboard.published import experiments, paper
+from kgbench.numbers import (
+    duration_text,
+    exact_text,
+    figure_text,
+    metric_name,
+    number_text,
+    plain_text,
+)
+from kgbench.report import Cell, Column, Lines, Report, Table, markdown_text, pipe_table
+from kgbench.reproduction.acceptance import Result
+from kgbench.reproduction.drawing import picture
+from kgbench.reproduction.ingredients import SHIPPED
+from kgbench.reproduction.measurements import ROWS, About, Donor
+from kgbench.reproduction.page import chosen, page
+from kgbench.reproduction.paper_figures import (
+    LEAST,
+    CheckedClaim,
+    PaperFigure,
+    agreement,
+    distinct,
+    distinct_claims,
+    family,
+)
+from kgbench.stats.scores import LOG_RANK
+
+__all__ = ["REPORT", "difference_text", "report_text", "terminal_report", "write_report"]
+
+REPORT = "REPORT.md"
+CLAIM_HEADS = ("claim", "that is", "difference", "here", "in the paper")
+
+_FAR = 0.1
+"""Least distance from our rate of a published one that is listed as different."""
+
+_WITH_HEAD = "FE+LT, head"
+
+_NAME, _CLAIM, _MEANING, _OUTCOME = 18, 24, 17, 12
+"""Columns of a row's name and of a claim's texts in a terminal."""
+
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+_MARKS = {"holds": "", "fails": " (no)", "undecided": " (?)", "vacuous": " (vacuous)"}
+
+_LEGEND = (
+    "difference: of shares of what finetuning added, with its 95 % interval over facts (and "
+    "training seeds, where there are several); in the paper, of top-5 rates: (no) where they do "
+    "not keep the bound, (?) where so many facts do not tell; vacuous: the larger term recovers "
+    f"less than {number_text(LEAST)}"
+)
+_ABOUT = (
+    "Built by `{command}`. {ours} The paper's figures (arXiv 2506.20746, v1, and the runs behind "
+    "it) are those of its own four models and have no intervals. They are no target: compare the "
+    "claims. Every figure follows from the rows in `{rows}`: `kgbench reproduce {what} --rows "
+    "{rows}`."
+)
+_NOT_YET = (
+    "Not measured yet, of the seeds above: {left}. Figures of these evaluations are over fewer "
+    "seeds, or not shown."
+)
+_ONE_SEED = (
+    "Ours are means over facts with 95 % intervals, which are over facts: each donor was trained "
+    "once, and another seed would give other figures."
+)
+_SEEDS = (
+    "Ours are means over facts and {n} training seeds ({seeds}), with 95 % intervals over both: "
+    "they speak of the recipe, and not of these {n} pairs alone. Margins over facts and over "
+    "seeds are squared and added."
+)
+_CLAIMS = (
+    "A difference is one of recoveries, shares of what finetuning added, fact by fact. A claim "
+    "holds where the whole interval keeps its bound, fails where none of it does, and is "
+    "undecided otherwise. It is vacuous where the larger of its terms recovers less than "
+    f"{number_text(LEAST)}: then it is about next to nothing, whether it is kept or not. The "
+    "paper's are differences of its top-5 rates; (no) where they do not keep the bound, (?) where "
+    "as many facts as it has, taken for independent, do not tell."
+)
+_CONTROL = (
+    "What a benchmark of methods rests on: whether the pair shows the mechanism that the paper "
+    "describes. Bounds are on mean hit rates under each training seed; they were set before the "
+    "pairs were built. A criterion is shown where it is kept under all seeds but one, and under "
+    "one at least."
+)
+_ADDED = (
+    "Claims that the paper does not make, or gives no figures of. They are no part of the "
+    "agreement."
+)
+_BY_HEAD = (
+    "With the donor's head FE+LT does what the donor does ({where}): what it lacks there is the "
+    "head, which a graft of tokens leaves the recipient's."
+)
+
+
+def write_report(
+    figures: Sequence[PaperFigure],
+    folder: Path,
+    left: Mapping[str, Sequence[int]] | None = None,
+    control: Sequence[Result] = (),
+) -> Path:
+    """Write the report and its pictures; equal rows give equal bytes.
+
+    Pictures of figures that are not there are removed.
+
+    Args:
+        figures: The figures, in order.
+        folder: Where the report goes.
+        left: Missing seeds by evaluation.
+        control: Criteria of the positive control.
+
+    Returns:
+        Path of the report.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in page().figures:
+        (folder / f"{name}.png").unlink(missing_ok=True)
+    for figure in distinct(figures).values():
+        (folder / f"{figure.name}.png").write_bytes(picture(figure))
+    path = folder / REPORT
+    path.write_text(report_text(figures, left, control), encoding="utf-8")
+    return path
+
+
+def report_text(
+    figures: Sequence[PaperFigure],
+    left: Mapping[str, Sequence[int]] | None = None,
+    control: Sequence[Result] = (),
+) -> str:
+    """The report as Markdown, see `write_report`."""
+    return "\n".join(_lines(figures, left or {}, control)) + "\n"
+
+
+def _lines(
+    figures: Sequence[PaperFigure], left: Mapping[str, Sequence[int]], control: Sequence[Result]
+) -> Iterator[str]:
+    model, about = figures[0].model, figures[0].about
+    yield f"# The paper's figures on {model}\n"
+    yield f"{_about(figures, left)}\n"
+    if left:
+        seeds = [f"{name} ({_named_seeds(own)})" for name, own in left.items()]
+        yield f"{_NOT_YET.format(left='; '.join(seeds))}\n"
+    yield from _control(control)
+    cited: list[tuple[str, CheckedClaim]] = []
+    added: list[tuple[str, CheckedClaim]] = []
+    for name, claim in distinct_claims(figures):
+        (cited if claim.paper else added).append((name, claim))
+    yield f"## The paper's claims: {_counted(cited)}\n"
+    yield f"{_CLAIMS}\n"
+    yield f"{_agreement_text(model, [claim for _, claim in cited])}\n"
+    yield _claims_table(cited, CLAIM_HEADS)
+    yield f"\n## Additional claims: {_counted(added)}\n"
+    yield f"{_ADDED}\n"
+    yield _claims_table(added, CLAIM_HEADS[:-1])
+    yield "\n## Settings that are not the paper's\n"
+    yield from _bullets(_departures(figures))
+    yield "\n## Where it is unlike the paper\n"
+    yield from _bullets(_differences(figures))
+    yield "\n## Before comparing with the paper\n"
+    yield from _bullets(paper().doubts)
+    yield "\n## Times\n"
+    yield from _times(figures, about)
+    firsts = distinct(figures)
+    for figure in figures:
+        yield f"\n## {figure.name}: {figure.spec.title}\n"
+        first = firsts[figure.content]
+        if figure is first:
+            yield from _figure_lines(figure)
+        else:
+            yield f"As {first.name}: the paper shows it twice.\n"
+
+
+def _bullets(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        yield f"- {line}"
+
+
+def _about(figures: Sequence[PaperFigure], left: Mapping[str, Sequence[int]]) -> str:
+    """The command that makes these figures, and the sample of our intervals."""
+    about, names = figures[0].about, tuple(figure.name for figure in figures)
+    seeds = ", ".join(map(str, about.seeds))
+    shares = {chosen(share): share for share in page().shares}
+    what = names[0] if len(names) == 1 and not left else shares.get(names, "all")
+    command = f"kgbench reproduce {what} --model {about.model}"
+    if about.seeds != (SHIPPED,):
+        command += f" --seeds {seeds.replace(' ', '')}"
+    n = len(about.seeds)
+    ours = _ONE_SEED if n == 1 else _SEEDS.format(n=n, seeds=seeds)
+    return _ABOUT.format(command=command, what=what, ours=ours, rows=ROWS)
+
+
+def _named_seeds(seeds: Sequence[int]) -> str:
+    return f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
+
+
+def _control(control: Sequence[Result]) -> Iterator[str]:
+    """Which criteria the pair shows, with the rates of each seed."""
+    if not control:
+        return
+    shown = sum(result.shown for result in control)
+    yield f"## Positive control: {shown} of {len(control)} criteria shown\n"
+    yield f"{_CONTROL}\n"
+    rows = []
+    for result in control:
+        rates = [f"seed {seed}: {text}" for seed, text in result.figures().items()]
+        seeds = f"{len(result.kept)} of {len(result.rates)}"
+        mark = "yes" if result.shown else "**no**"
+        rows.append([result.criterion.title, mark, seeds, "<br>".join(rates)])
+    yield pipe_table(["criterion", "shown", "seeds", "top-5 hit rates"], rows)
+    yield ""
+
+
+def _counted(claims: Sequence[tuple[str, CheckedClaim]]) -> str:
+    counts: Counter[str] = Counter(claim.outcome for _, claim in claims)
+    return (
+        f"{counts['holds']} hold, {counts['fails']} fail, {counts['undecided']} are undecided, "
+        f"{counts['vacuous']} vacuous"
+    )
+
+
+def _agreement_text(model: str, claims: Sequence[CheckedClaim]) -> str:
+    """Number of claims with the paper's outcome, of those that both sides decide."""
+    like = family(model)
+    if like is None:
+        return f"The paper has no model of the family of {model}: agreement is not counted."
+    count = agreement(claims, like)
+    return (
+        f"Agreement with {like}: {count.agree} of {count.decided}, over those of its "
+        f"{count.claims} claims here that both sides decide, neither undecided nor vacuous."
+    )
+
+
+def _claims_table(claims: Sequence[tuple[str, CheckedClaim]], heads: Sequence[str]) -> str:
+    """A row per figure, prompt and claim."""
+    rows = []
+    for name, claim in claims:
+        cells = [
+            claim.spec.says,
+            _meaning(claim),
+            _difference(claim),
+            _outcome_text(claim),
+            ", ".join(_in_paper(claim)),
+        ]
+        rows.append([name, claim.prompt, *cells[: len(heads)]])
+    return pipe_table(["figure", "prompt", *heads], rows)
+
+
+def _outcome_text(claim: CheckedClaim) -> str:
+    """The outcome; of a vacuous claim with the term that recovers next to nothing."""
+    if claim.outcome != "vacuous" or claim.larger is None:
+        return claim.outcome
+    return f"vacuous: {claim.larger.name} recovers {number_text(claim.larger.recovery)}"
+
+
+def _meaning(claim: CheckedClaim) -> str:
+    """The claim as an inequality."""
+    spec = claim.spec
+    share = "" if spec.share == 1 else f"{number_text(spec.share)} × "
+    bounds = [f"{_SIGNS[op]} {number_text(bound)}" for op, bound in spec.bounds.items()]
+    logs = " (log ranks)" if claim.metric == LOG_RANK else ""
+    return f"{spec.first} − {share}{spec.second} {' and '.join(bounds)}{logs}"
+
+
+def _difference(claim: CheckedClaim) -> str:
+    """With more decimals where two would not show on which side of the bound an end lies."""
+    estimate, texts = claim.difference, []
+    if estimate.undefined is not None:
+        return figure_text(estimate)
+    for number in (estimate.value, estimate.low, estimate.high):
+        assert number is not None
+        text = number_text(number)
+        hidden = [b for b in claim.spec.bounds.values() if b != number and number_text(b) == text]
+        texts.append(plain_text(number, 4) if hidden else text)
+    value, low, high = texts
+    return f"{value} [{low}, {high}]"
+
+
+def _in_paper(claim: CheckedClaim) -> list[str]:
+    texts = []
+    for model, outcome in claim.in_paper.items():
+        texts.append(f"{model} {number_text(claim.paper[model].value)}{_MARKS[outcome]}")
+    return texts or ["–"]
+
+
+def _times(figures: Sequence[PaperFigure], about: About) -> Iterator[str]:
+    donors: dict[tuple[int, str], Donor] = {}
+    for figure in figures:
+        donors.update(figure.donors)
+    evaluations = dict.fromkeys(figure.spec.evaluation for figure in figures)
+    rows: list[list[object]] = []
+    for (seed, name), donor in donors.items():
+        time, weights = duration_text(donor.seconds), f"weights {donor.weights[:12]}"
+        rows.append([seed, f"donor {name}", donor.data, donor.texts, donor.steps, time, weights])
+    seconds = [donor.seconds for donor in donors.values()]
+    origins: dict[str, None] = {}
+    for seed, runs in sorted(about.evaluations.items()):
+        for name in evaluations:
+            if name in runs:
+                run = runs[name]
+                time, record = duration_text(run.seconds), f"record {run.record[:12]}"
+                rows.append([seed, f"evaluation {name}", run.data, "", "", time, record])
+                seconds.append(run.seconds)
+                origin = f"kgbench {run.kgbench}, torch {run.torch}, {run.device}, {run.platform}"
+                origins[origin] = None
+    yield pipe_table(["seed", "part", "facts", "texts", "steps", "time", "identity"], rows)
+    yield (
+        f"\n{duration_text(sum(seconds))} of training and evaluation in all, by the clock of the "
+        f"machine that they ran on: {'; '.join(origins)}."
+    )
+
+
+def _figure_lines(figure: PaperFigure) -> Iterator[str]:
+    spec = figure.spec
+    if spec.note:
+        yield f"{spec.note}\n"
+    if figure.seeds != figure.about.seeds:
+        yield f"Of the seeds above this figure has {', '.join(map(str, figure.seeds))}.\n"
+    yield f"![{spec.title}]({figure.name}.png)\n"
+    for prompt in spec.prompts:
+        heads, rows = _figure_table(figure, prompt)
+        texts = [list(map(_text, row)) for row in rows]
+        yield pipe_table(list(map(markdown_text, heads)), texts)
+        yield ""
+    if spec.published is not None:
+        yield "Before comparing, beside what is said above:\n"
+        yield from _bullets(experiments()[spec.published].doubts)
+
+
+def _text(cell: Cell) -> str:
+    return figure_text(cell) if isinstance(cell, Estimate) else str(cell)
+
+
+def _figure_table(figure: PaperFigure, prompt: str) -> tuple[list[str], list[list[Cell]]]:
+    """Heads and rows of ours and the paper's estimates on a prompt."""
+    spec, rates = figure.spec, figure.rates(prompt)
+    several = len(spec.shown) > 1
+    heads = [prompt]
+    for metric in spec.shown:
+        name = f", {metric_name(metric)}" if several else ""
+        heads.append(f"{figure.model}{name}, n = {figure.n(prompt)}")
+    mean = f", {metric_name(spec.cited)}" if several else ""
+    for model, known in rates.items():
+        heads.append(f"{model} (paper{mean}, {next(iter(known.values())).prompt})")
+    rows = []
+    for name, graft in figure.rows.items():
+        row: list[Cell] = [name]
+        row += [figure.estimate(prompt, graft, metric) for metric in spec.shown]
+        for known in rates.values():
+            cited = number_text(getattr(known[name], spec.cited)) if name in known else "–"
+            row.append(cited)
+        rows.append(row)
+    return heads, rows
+
+
+def terminal_report(figures: Sequence[PaperFigure]) -> Report:
+    """Figures and their claims for a terminal, a table per prompt."""
+    parts: list[Table | Lines] = []
+    for figure in figures:
+        parts.append(Lines([f"{figure.name}: {figure.spec.title}"]))
+        for prompt in figure.spec.prompts:
+            heads, rows = _figure_table(figure, prompt)
+            columns = [Column(head.replace(" (", "\n(").replace(", ", ",\n")) for head in heads]
+            parts.append(Table("", columns, rows, _NAME))
+        for prompt, claims in groupby(figure.claims, key=lambda claim: claim.prompt):
+            rows = [_terminal_row(claim) for claim in claims]
+            columns = [Column(head) for head in CLAIM_HEADS]
+            parts.append(Table(f"claims on {prompt}", columns, rows, _CLAIM))
+    notes = [_LEGEND] if any(figure.claims for figure in figures) else []
+    return Report("", parts, notes=notes)
+
+
+def _terminal_row(claim: CheckedClaim) -> list[Cell]:
+    undefined = claim.difference.undefined is not None
+    return [
+        claim.spec.says,
+        fill(_meaning(claim), _MEANING),
+        claim.difference if undefined else _difference(claim),
+        fill(_outcome_text(claim), _OUTCOME),
+        "\n".join(_in_paper(claim)),
+    ]
+
+
+def _departures(figures: Sequence[PaperFigure]) -> Iterator[str]:
+    """Settings that are not the paper's, as the page lists them."""
+    about, precisions = figures[0].about, dict[str, None]()
+    for figure in figures:
+        for donor in figure.donors.values():
+            if donor.precision:
+                precisions[donor.precision] = None
+    filled = {
+        "trained": _trained_text(figures),
+        "precision": " and ".join(precisions) or "fp32",
+        "seeds": _seeds_text(about),
+        "facts": _facts_text(figures),
+        "supplement": f"{page().tiny.supplement:,}",
+    }
+    for departure in page().departures:
+        if about.tiny or not departure.tiny:
+            here = departure.here.format(**filled)
+            yield f"**{departure.setting}**: in the paper {departure.paper}; here {here}."
+
+
+def _trained_text(figures: Sequence[PaperFigure]) -> str:
+    """How donors were trained, those of the same steps together."""
+    trained: dict[str, dict[str, None]] = {}
+    for figure in figures:
+        for (_, name), donor in figure.donors.items():
+            recipe = f"{donor.recipe['name']}, {_recipe(donor.recipe)}"
+            trained.setdefault(recipe, {})[name] = None
+    return "; ".join(f"{recipe} ({', '.join(names)})" for recipe, names in trained.items())
+
+
+def _facts_text(figures: Sequence[PaperFigure]) -> str:
+    """How many facts the donors of a tiny pair learned, such as `400 (actors, names)`."""
+    by_number: dict[int, dict[str, None]] = {}
+    for figure in figures:
+        for name in figure.trainings:
+            by_number.setdefault(page().trainings[name].tiny.facts, {})[name] = None
+    numbers = sorted(by_number, reverse=True)
+    return ", ".join(f"{number} ({', '.join(by_number[number])})" for number in numbers)
+
+
+def _seeds_text(about: About) -> str:
+    """The training seeds, and what else than the donors they are of."""
+    if len(about.seeds) == 1:
+        return f"one run, with seed {about.seeds[0]}"
+    what = "pretraining and finetuning" if about.tiny else "finetuning"
+    return f"{len(about.seeds)}, of {what}: {', '.join(map(str, about.seeds))}"
+
+
+def _recipe(recipe: Mapping[str, Any]) -> str:
+    names = ("epochs", "batch_size", "learning_rate", "weight_decay", "warmup_steps")
+    epochs, batch, rate, decay, warmup = (plain_text(recipe[name]) for name in names)
+    return (
+        f"{epochs} epochs, batch size {batch}, rate {rate}, weight decay {decay}, {warmup} "
+        "steps of warm-up"
+    )
+
+
+def _differences(figures: Sequence[PaperFigure]) -> list[str]:
+    """Claims and rates that differ from the paper's, or a line that none does."""
+    like = family(figures[0].model)
+    lines, with_head = [], []
+    for name, claim in distinct_claims(figures):
+        if (line := difference_text(name, claim, like)) is not None:
+            lines.append(line)
+        if (claim.spec.first, claim.spec.second, claim.outcome) == (_WITH_HEAD, "SFT", "holds"):
+            with_head.append(f"{name}, {claim.prompt}")
+    for figure in distinct(figures).values():
+        lines += _far_rates(figure, like)
+    if not lines:
+        lines = ["Nowhere, as far as the paper gives figures."]
+    if with_head:
+        lines = [_BY_HEAD.format(where="; ".join(with_head)), *lines]
+    return list(dict.fromkeys(lines))
+
+
+def _far_rates(figure: PaperFigure, like: str | None) -> Iterator[str]:
+    """Rates of a figure far from those of the paper's model of the same family, by prompt."""
+    if figure.spec.metric != "top5":
+        return
+    for prompt in figure.spec.prompts:
+        known, far = figure.rates(prompt).get(like or "", {}), []
+        for name, graft in figure.rows.items():
+            if name not in known:
+                continue
+            ours, rate = figure.estimate(prompt, graft), known[name].top5
+            if ours.value is None or ours.low is None or ours.high is None:
+                continue
+            if not ours.low <= rate <= ours.high and abs(rate - ours.value) >= _FAR:
+                far.append(f"{name} {figure_text(ours)} ({number_text(rate)})")
+        if far:
+            what = f"top-5 rates far from those of {like}, in brackets"
+            yield f"{figure.name}, {prompt}: {what}: {', '.join(far)}."
+
+
+def difference_text(figure: str, claim: CheckedClaim, like: str | None = None) -> str | None:
+    """How a claim differs from the paper; None where it does not, or where that is unknown.
+
+    It is compared with the paper's model of the same family where that has figures, otherwise with
+    most of its models that decide it.
+
+    Args:
+        figure: The figure's name.
+        claim: The claim.
+        like: The paper's model of the same family.
+    """
+    where = f"{figure}, {claim.prompt}"
+    if claim.difference.undefined is not None:
+        return f"{where}: nothing can be asked of it: {exact_text(claim.difference)}."
+    difference = figure_text(claim.difference)
+    about = f"{where}: “{claim.spec.says}” {claim.outcome} here, {difference}"
+    outcomes = claim.in_paper
+    if not outcomes:
+        missing = "mean ranks but no mean log ranks" if claim.metric == LOG_RANK else "no figures"
+        return f"{about}; the paper gives {missing}." if claim.outcome == "fails" else None
+    if like is not None and like in outcomes:
+        if {outcomes[like], claim.outcome} != {"holds", "fails"}:
+            return None
+        return f"{about}; {like} {'keeps' if outcomes[like] == 'holds' else 'does not keep'} it."
+    decided = [outcome == "holds" for outcome in outcomes.values() if outcome != "undecided"]
+    yes = sum(decided)
+    if 2 * yes == len(decided) or claim.outcome != ("fails" if 2 * yes > len(decided) else "holds"):
+        return None
+    return f"{about}; {yes} of the paper's {len(decided)} models that decide it keep it."

@@ -1,0 +1,389 @@
+"""The parts that figures need, seed by seed: pairs, donors and evaluations; made, or forecast."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from kgbench.errors import InputError
+from kgbench.models.catalog import CARD
+from kgbench.models.checkpoints import locate
+from kgbench.models.placement import usable_device
+from kgbench.models.trained import read_donor_card
+from kgbench.records import RecordStore
+from kgbench.reproduction.ingredients import SHIPPED, Ingredients
+from kgbench.reproduction.measurements import (
+    About,
+    Donor,
+    Evaluated,
+    Measured,
+    kept_rows,
+    with_evaluation,
+)
+from kgbench.runner import Pairs, dry_run, run_job
+from kgbench.runner.forecast import free_bytes
+from kgbench.training.builds import Progress, read_card
+from kgbench.training.corpus import finetuning_rounds
+from kgbench.training.finetuning import finetune
+from kgbench.training.finetuning_forecast import forecast_finetuning
+from kgbench.training.finetuning_plan import FinetuningPlan, plan_finetuning
+
+__all__ = [
+    "Needs",
+    "Part",
+    "PartForecast",
+    "Room",
+    "forecasts",
+    "make",
+    "needs",
+    "parts_of",
+    "room",
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A recipient, a donor or an evaluation."""
+
+    kind: Literal["pair", "donor", "evaluation"]
+    what: Ingredients
+    name: str = ""
+    """Of a pair `donor` where its own donor is made too."""
+
+
+def parts_of(
+    figures: Sequence[str], seeds: Sequence[Ingredients], known: Measured | None = None
+) -> list[Part]:
+    """Missing parts of figures, seed by seed; each evaluation follows the donors that it needs.
+
+    Args:
+        figures: Their names.
+        seeds: Ingredients under each training seed.
+        known: Rows that are there; evaluations of the same identity are left out.
+    """
+    page, parts = seeds[0].page, []
+    for what in seeds:
+        left = [e for e in page.evaluations_of(figures) if not _is_there(e, what, known)]
+        trainings = page.trainings_of(left, what.tiny)
+        if what.builds and left:
+            own = any(what.is_own(name) for name in trainings)
+            parts.append(Part("pair", what, "donor" if own else ""))
+        made: set[str] = set()
+        for evaluation in left:
+            for name in page.trainings_of([evaluation], what.tiny):
+                if name not in made and not what.is_own(name):
+                    parts.append(Part("donor", what, name))
+                    made.add(name)
+            parts.append(Part("evaluation", what, evaluation))
+    return parts
+
+
+def _is_there(evaluation: str, what: Ingredients, known: Measured | None) -> bool:
+    """Whether rows hold this evaluation, made of the same ingredients."""
+    if known is None or known.about.model != what.model:
+        return False
+    there = known.about.evaluations.get(what.seed, {}).get(evaluation)
+    return there is not None and there.identity == what.identity(evaluation)
+
+
+def make(
+    figures: Sequence[str],
+    seeds: Sequence[Ingredients],
+    output_dir: Path,
+    device: str,
+    progress: Progress | None = None,
+    known: Measured | None = None,
+    keep: Callable[[Measured], None] | None = None,
+) -> Measured:
+    """Measure what figures rest on: pairs that are missing, then donors and evaluations.
+
+    An interrupted training goes on from its last checkpoint, an evaluation from its journal.
+
+    Args:
+        figures: Their names.
+        seeds: Ingredients under each training seed.
+        output_dir: Where records go.
+        device: Where it is computed.
+        progress: Progress callback.
+        known: Rows that are there, which are not made again.
+        keep: Called with all rows after each evaluation.
+
+    Raises:
+        InputError: Something cannot be had; found before the part that needs it is begun.
+    """
+    parts, measured = parts_of(figures, seeds, known), known
+    loaded: tuple[int | None, Pairs] = (None, Pairs())
+    for number, part in enumerate(parts, 1):
+        what, report = part.what, _numbered(progress, f"{number} of {len(parts)}")
+        if part.kind == "pair":
+            what.build(bool(part.name), report)
+        elif part.kind == "donor":
+            place = what.place(part.name)
+            finetune(what.training(part.name), place, device=device, progress=report)
+        else:
+            if loaded[0] != what.seed:
+                loaded = (what.seed, Pairs())
+            rows = _evaluated(part, output_dir, device, report, loaded[1])
+            measured = with_evaluation(measured, *rows)
+            if keep is not None:
+                keep(measured)
+        gc.collect()  # a trainer and its model refer to each other; of large models two do not fit
+    assert measured is not None
+    return measured
+
+
+def _numbered(progress: Progress | None, number: str) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda done, total, text: progress(done, total, f"{number}: {text}")
+
+
+def _evaluated(
+    part: Part, output_dir: Path, device: str, progress: Progress | None, loaded: Pairs
+) -> tuple[About, pa.Table]:
+    """The rows of one evaluation and their provenance."""
+    what, name = part.what, part.name
+    record = run_job(what.job(name), what.settings(output_dir, device), progress, loaded).record
+    facts = RecordStore(output_dir).load(record.id).facts()
+    trainings = what.page.trainings_of([name], what.tiny)
+    about = About(
+        model=what.model,
+        tiny=what.tiny,
+        donors={what.seed: {training: _donor(what, training) for training in trainings}},
+        evaluations={what.seed: {name: Evaluated.of(record, what.identity(name))}},
+    )
+    return about, kept_rows(what.seed, name, what.page, facts)
+
+
+def _donor(what: Ingredients, name: str) -> Donor:
+    if not what.is_own(name):
+        return Donor.of(read_donor_card(what.place(name)))
+    texts = len(set(finetuning_rounds(what.recipe, what.own_facts())[0]))
+    return Donor.of_pair(*what.own_donor(), texts)
+
+
+@dataclass(frozen=True)
+class PartForecast:
+    """Time, memory and disk of one part."""
+
+    part: str
+    work: str
+    """Work to be done, or that the part is there."""
+    seconds: float | None
+    """None where the checkpoints must be here to know."""
+    memory_bytes: int | None
+    disk_bytes: int
+    """While it is made."""
+    kept_bytes: int = 0
+    """Of these, what stays."""
+    download_bytes: int = 0
+    """Of a recipient that is not on this machine."""
+    basis: str = ""
+    """Basis of the time; empty where nothing is left to do."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Free memory and disk, before anything is loaded."""
+
+    memory_bytes: int
+    device: str
+    disk_bytes: int
+    folder: Path
+    """Of the donors."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Needs of all parts, made one after the other, against what is free."""
+
+    memory_bytes: int
+    """Of the largest part."""
+    disk_bytes: int
+    """At most, downloads included: what was kept before, and the part that is being made."""
+    kept_bytes: int
+    """When all are made."""
+    download_bytes: int
+    room: Room
+
+    @property
+    def memory_fits(self) -> bool:
+        """Whether there is enough memory for each part."""
+        return self.memory_bytes <= self.room.memory_bytes
+
+    @property
+    def disk_fits(self) -> bool:
+        """Whether there is enough disk for all parts."""
+        return self.disk_bytes <= self.room.disk_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of `--json`."""
+        return {
+            "memory_bytes": self.memory_bytes,
+            "free_memory_bytes": self.room.memory_bytes,
+            "disk_bytes": self.disk_bytes,
+            "kept_bytes": self.kept_bytes,
+            "free_disk_bytes": self.room.disk_bytes,
+            "download_bytes": self.download_bytes,
+            "fits": self.memory_fits and self.disk_fits,
+        }
+
+
+def room(what: Ingredients, output_dir: Path, device: str) -> Room:
+    """Free memory of a device, and free disk for donors.
+
+    Args:
+        what: Ingredients of the figures.
+        output_dir: Where records would go.
+        device: Where it would be computed.
+
+    Raises:
+        InputError: There is no such device.
+    """
+    memory, where = free_bytes(what.settings(output_dir, device), usable_device(device))
+    folder = what.made / "donors"
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    return Room(memory, where, shutil.disk_usage(there).free, folder)
+
+
+def needs(parts: Sequence[PartForecast], free: Room) -> Needs:
+    """Needs of parts made in this order; what is not kept is removed before the next part.
+
+    Args:
+        parts: All of them.
+        free: Free before the first.
+    """
+    # Every evaluation names the download of the recipient, which is made once.
+    download = max((part.download_bytes for part in parts), default=0)
+    kept = most = download
+    for part in parts:
+        most = max(most, kept + part.disk_bytes)
+        kept += part.kept_bytes
+    memory = max((part.memory_bytes or 0 for part in parts), default=0)
+    return Needs(memory, max(most, kept), kept, download, free)
+
+
+def forecasts(
+    figures: Sequence[str],
+    seeds: Sequence[Ingredients],
+    output_dir: Path,
+    device: str,
+    progress: Progress | None = None,
+    known: Measured | None = None,
+) -> Iterator[PartForecast]:
+    """Forecasts of all missing parts, in the order of making, without training or downloads.
+
+    Args:
+        figures: Their names.
+        seeds: Ingredients under each training seed.
+        output_dir: Where records would go.
+        device: Where it would be computed.
+        progress: Progress callback, called before each part is measured.
+        known: Rows that are there, which would not be made again.
+
+    Raises:
+        InputError: Something is wrong that can be found beforehand.
+    """
+    parts, pairs = parts_of(figures, seeds, known), Pairs()
+    for done, part in enumerate(parts):
+        of = f", seed {part.what.seed}" if len(seeds) > 1 else ""
+        title = f"pair{of}" if part.kind == "pair" else f"{part.kind} {part.name}{of}"
+        if progress is not None:
+            progress(done, len(parts), title)
+        if part.kind == "pair":
+            yield _pair_forecast(part, title)
+        elif part.kind == "donor":
+            yield _donor_forecast(part, title, device)
+        else:
+            yield _evaluation_forecast(part, title, output_dir, device, pairs)
+
+
+def _pair_forecast(part: Part, title: str) -> PartForecast:
+    """Pretraining of a recipient and finetuning of its donor, from those of the shipped pair."""
+    what = part.what
+    shipped = locate(what.entry.recipient).directory
+    seconds = read_card(shipped.parent / CARD)["seconds"]
+    stages = [] if what.ready else ["recipient"]
+    if part.name and not what.has_own_donor:
+        stages.append("sft")
+    if not stages:
+        return PartForecast(title, "there", 0.0, 0, 0)
+    size = sum(file.stat().st_size for file in shipped.iterdir())
+    return PartForecast(
+        title,
+        "finetuned" if what.ready else "pretrained",
+        sum(seconds[stage] for stage in stages),
+        # Weights, gradients and two moments of each weight.
+        memory_bytes=4 * size,
+        disk_bytes=2 * size,
+        kept_bytes=2 * size,
+        basis="the shipped pair's time",
+    )
+
+
+def _donor_forecast(part: Part, title: str, device: str) -> PartForecast:
+    what, name = part.what, part.name
+    try:
+        if (what.place(name) / CARD).is_file():
+            card = read_donor_card(what.place(name))
+            return _stored_donor(title, card, plan_finetuning(what.training(name)))
+        # A recipient that is not there yet is as large as the shipped one.
+        spec = what.training(name) if what.ready else replace(what, seed=SHIPPED).training(name)
+        cost = forecast_finetuning(spec, what.place(name), device=device)
+    except InputError as error:
+        return PartForecast(title, f"cannot be made: {error}", None, None, 0)
+    return PartForecast(
+        title,
+        f"{cost.steps:,} steps on {cost.texts:,} texts",
+        cost.seconds,
+        cost.weights_bytes + cost.gradients_bytes + cost.optimizer_bytes,
+        cost.disk_bytes,
+        cost.donor_bytes,
+        basis=cost.basis,
+    )
+
+
+def _stored_donor(title: str, card: Mapping[str, Any], plan: FinetuningPlan) -> PartForecast:
+    """A stored donor, if its card fits; its weights are not read."""
+    spec = plan.spec
+    wanted = {
+        "model": spec.model,
+        "seed": spec.seed,
+        "changes": spec.changed(),
+        "data": plan.data(),
+    }
+    other = [key for key, value in wanted.items() if card[key] != value]
+    if card["recipe"]["name"] != spec.recipe:
+        other.append("recipe")
+    if not other:
+        return PartForecast(title, "there", 0.0, 0, 0)
+    reason = f"trained in another way is there (other: {', '.join(other)})"
+    return PartForecast(title, f"cannot be made: {reason}", None, None, 0)
+
+
+def _evaluation_forecast(
+    part: Part, title: str, output_dir: Path, device: str, pairs: Pairs
+) -> PartForecast:
+    what = part.what
+    spec = what.job(part.name)
+    # With the recipient as its own donor everything takes as long as with missing donors.
+    donors = dict.fromkeys(spec.donors, what.entry.recipient)
+    stand_in = replace(spec, recipient=what.entry.recipient, donors=donors)
+    cost = dry_run(stand_in, what.settings(output_dir, device), pairs)
+    prompts = f"{cost.prompts} prompts × {cost.configurations} configurations"
+    return PartForecast(
+        title,
+        f"{prompts}, {cost.token_rows:,} token rows",
+        cost.seconds,
+        cost.weights_bytes + cost.logits_bytes + cost.activations_bytes,
+        cost.disk_bytes,
+        cost.disk_bytes,
+        cost.download_bytes,
+        cost.basis,
+    )
