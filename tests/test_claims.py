@@ -19,12 +19,11 @@ import pytest
 from claims_table import TITLES
 from numpy.typing import NDArray
 
-from kgbench.claims import identity, test_complement, test_pathways
-from kgbench.claims.claim import Claim
-from kgbench.claims.identity import assert_complement_identity, exchanged
-from kgbench.claims.paper import MEASURED, Measured, cited
+from kgbench.claims import claim, test_complement, test_pathways
+from kgbench.claims.claim import Claim, assert_complement_identity, exchanged
 from kgbench.claims.session import PROMPTS
 from kgbench.estimate import Estimate
+from kgbench.leaderboard.published import cited, cited_rows
 from kgbench.models import catalog
 from kgbench.records import Record
 from kgbench.stats import discordance
@@ -117,16 +116,15 @@ def outcome(
     return "undecided" if found.undecided else "holds"
 
 
-def measured(model: str, prompt: str) -> Measured:
-    (found,) = (row for row in MEASURED if (row.model, row.prompt) == (model, prompt))
-    return found
+def measured(model: str, prompt: str) -> dict[str, float]:
+    """The paper's hit rates by configuration."""
+    return {name: row.top5 for name, row in cited_rows()[model, prompt].items()}
 
 
 def of_paper(name: str, model: str, prompt: str) -> str:
     """What a claim comes to on the paper's own rates."""
     rates = {
-        own: {**measured(model, own).top5, "ALL": 1.0}
-        for own in dict.fromkeys((prompt, "headline"))
+        own: {**measured(model, own), "ALL": 1.0} for own in dict.fromkeys((prompt, "headline"))
     }
     return outcome(PATHWAYS[name], prompt, rates)
 
@@ -138,15 +136,13 @@ def of_paper(name: str, model: str, prompt: str) -> str:
 def test_each_claim_cites_the_paper(name: str) -> None:
     """Whatever looks like a rate in a docstring stands on a line that says whose it is, just as the package's data has it."""
     text = inspect.getdoc({**PATHWAYS, **EXACT}[name]) or ""
-    known = {(row.model, row.prompt): row for row in MEASURED}
     lines = [line for line in text.splitlines() if re.search(r"\b[01]\.\d{4}\b", line)]
     assert lines
     for line in lines:
-        found = re.fullmatch(r"(.+) on (\w+): (.+) \(.+\)", line)
+        found = re.fullmatch(r"(.+ on \w+): (.+) \((v1, figures? .+|in no figure)\)", line)
         assert found is not None
-        assert line == cited(
-            known[found[1], found[2]], [each.rpartition(" ")[0] for each in found[3].split(", ")]
-        )
+        names = [each.rpartition(" ")[0] for each in found[2].split(", ")]
+        assert line == cited(f"{found[1]}: {', '.join(names)}")
     assert "2506.20746" in text + (test_pathways.__doc__ or "")
 
 
@@ -225,7 +221,7 @@ def test_a_part_is_more_than_the_papers_noise() -> None:
     """In all of the paper's runs (FE+LT)^C stays within .02 of the recipient, in shares of what finetuning added."""
     shares = [
         (own["(FE+LT)^C"] - own["PRE"]) / (own["SFT"] - own["PRE"])
-        for own in (row.top5 for row in MEASURED)
+        for own in (measured(*cell) for cell in cited_rows())
     ]
     assert 0.019 < max(map(abs, shares)) < 0.02
 
@@ -386,7 +382,7 @@ def test_the_identity_holds_in_every_family(family: str, monkeypatch: pytest.Mon
     other = exchanged(pair)
     assert other.recipient is pair.donors["sft"] and other.donors["sft"] is pair.recipient
     assert max(assert_complement_identity(each, prompts) for each in (pair, other)) < 1e-4
-    monkeypatch.setattr(identity, "everything_else", lambda sites: f"({sites})^C")
+    monkeypatch.setattr(claim, "everything_else", lambda sites: f"({sites})^C")
     with pytest.raises(AssertionError, match="more than rounding"):
         assert_complement_identity(pair, prompts)
 

@@ -10,11 +10,17 @@ from math import isfinite
 
 import pytest
 
-from kgbench.claims.paper import MEASURED
 from kgbench.data.prompts import prompt_names
 from kgbench.leaderboard.boards.published import published_board
 from kgbench.leaderboard.model import Line, Table
-from kgbench.leaderboard.published import PublishedRow, experiments, paper, published
+from kgbench.leaderboard.published import (
+    PublishedRow,
+    cited,
+    cited_rows,
+    experiments,
+    paper,
+    published,
+)
 from kgbench.models.catalog import names
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.stats import hit_rate
@@ -142,24 +148,17 @@ def test_spot_values(row: PublishedRow, figures: tuple[float, ...]) -> None:
     assert (row.n, row.top5, row.rank, row.prob) == figures
 
 
-def test_the_claims_cite_the_same_rates() -> None:
-    """The rates that the paper's claims cite are these."""
-    models = {
-        "Gemma": "gemma-2b",
-        "GPT-2 XL": "gpt2-xl",
-        "Llama": "llama-3.2-1b",
-        "Pythia": "pythia-2.8b",
-    }
-    prompts = {"headline": "headline_v1", "movie_title": "movie_title_v1"}
-    for measured in MEASURED:
-        experiment = "gentle" if "less finetuned" in measured.model else "positions"
-        model, prompt = (
-            models[measured.model.partition(",")[0]],
-            prompts.get(measured.prompt, measured.prompt),
-        )
-        assert {
-            name: one(experiment, model, prompt, name).top5 for name in measured.top5
-        } == measured.top5
+def test_the_claims_cite_these_rates() -> None:
+    """A citation has the rates of the position experiment, or of the gentle one, on our prompt of that name."""
+    assert len(cited_rows()) == 4 * 3 + 4, "four models on three prompts, the gentle one on four"
+    line = "Gemma on headline: PRE 0.0100, FE+LT 0.9970 (v1, figures 2, 3a, 6 to 11)"
+    assert cited("Gemma on headline: PRE, FE+LT") == line
+    line = "Gemma, less finetuned on new_film: SFT 0.9910, FE+LT 0.1502 (in no figure)"
+    assert cited("Gemma, less finetuned on new_film: SFT, FE+LT") == line
+    for (_, prompt), rows in cited_rows().items():
+        for name, row in rows.items():
+            assert row == one(row.experiment, row.model, row.prompt, name)
+            assert row.prompt in (prompt, f"{prompt}_v1")
 
 
 @pytest.mark.parametrize("experiment", ["reversal", "components"])

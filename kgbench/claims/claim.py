@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
+from kgbench.data import Prompt
+from kgbench.engine import grafted_logits
+from kgbench.engine.selftest import tolerance
+from kgbench.engine.treatment import baseline_donor
 from kgbench.estimate import Estimate
-from kgbench.numbers import figure_text
+from kgbench.models.pair import ModelPair
+from kgbench.numbers import figure_text, plain_text
 from kgbench.records import Record
+from kgbench.sites import complement
 from kgbench.stats.ratios import between_configurations, between_prompts
 from kgbench.stats.scores import PromptColumns
 from kgbench.testing import decide
 from kgbench.testing.decisions import sentence
 from kgbench.testing.undecided import report_undecided
 
-__all__ = ["Claim"]
+__all__ = ["Claim", "assert_complement_identity", "everything_else", "exchanged"]
 
 
 @dataclass(frozen=True)
@@ -96,3 +104,67 @@ class Claim:
         report_undecided(
             [sentence(decision, what) for decision in decisions if decision.outcome == "undecided"]
         )
+
+
+SITES = ("FE", "LT", "FE+LT")
+PROMPTS = 32
+"""What holds of the method holds on any prompts; so many are tried."""
+
+
+def exchanged(pair: ModelPair) -> ModelPair:
+    """The same two models with their roles exchanged; nothing is loaded or copied."""
+    donor = baseline_donor(pair)
+    return ModelPair(
+        pair.name,
+        pair.donors[donor],
+        {donor: pair.recipient},
+        pair.tokenizer,
+        pair.family,
+        chat_template=pair.chat_template,
+    )
+
+
+def everything_else(positions: str) -> str:
+    """Sites outside a graft of whole positions: other tokens, final norm and head."""
+    return f"{complement(positions)}; ALL:ln_f+head"
+
+
+def assert_complement_identity(pair: ModelPair, prompts: Sequence[Prompt]) -> float:
+    """Grafting sites into the recipient answers as grafting everything else into the donor does.
+
+    Args:
+        pair: The models.
+        prompts: Prompts; only the first of them are tried.
+
+    Returns:
+        The largest difference of two logits.
+
+    Raises:
+        AssertionError: Logits differ by more than rounding, or other tokens lead by more than that.
+    """
+    __tracebackhide__ = True
+    some = prompts[:PROMPTS]
+    one = grafted_logits(pair, some, SITES, "auto").double()
+    other = grafted_logits(
+        exchanged(pair), some, [everything_else(sites) for sites in SITES], "auto"
+    ).double()
+    differences = (one - other).abs().amax(dim=(0, 2)).tolist()
+    for i, (sites, apart) in enumerate(zip(SITES, differences, strict=True)):
+        rounding = tolerance(pair, one[:, i])
+        what = (
+            f"{sites} into the recipient and '{everything_else(sites)}' into the donor, "
+            f"over {len(some)} prompts"
+        )
+        assert apart <= rounding, (
+            f"{what}: logits differ by {plain_text(apart, 3)}, more than rounding's "
+            f"{plain_text(rounding, 3)}"
+        )
+        changed = _leads(one[:, i], rounding) & (one[:, i].argmax(-1) != other[:, i].argmax(-1))
+        assert not changed.any(), f"{what}: another token leads on {int(changed.sum())} of them"
+    return float(max(differences))
+
+
+def _leads(logits: torch.Tensor, rounding: float) -> torch.Tensor:
+    """Where the first token is before the second by more than rounding."""
+    first, second = logits.topk(2).values.unbind(-1)
+    return first - second > rounding

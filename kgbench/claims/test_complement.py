@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from kgbench.claims import cites
+
 if TYPE_CHECKING:
     from kgbench.data import Prompt
     from kgbench.models.pair import ModelPair
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
     Note = Callable[[str], None]
 
 
+@cites(
+    "Gemma on headline: FE+LT, (FE+LT)^C",
+)
 def test_a_graft_is_all_else_grafted_the_other_way(
     model_pair: ModelPair, own_prompts: Sequence[Prompt], note: Note
 ) -> None:
@@ -22,15 +27,16 @@ def test_a_graft_is_all_else_grafted_the_other_way(
     So a configuration of arXiv 2506.20746 can be read from both ends: (FE+LT)^C is what finetuning
     does without FE and LT, and what the finetuned model keeps when they are taken from it. Logits
     must agree to rounding, and the token that leads must be the same.
-
-    Gemma on headline: FE+LT 0.9970, (FE+LT)^C 0.0010 (v1, figures 2, 3a, 6 to 11)
     """
-    from kgbench.claims.identity import assert_complement_identity
+    from kgbench.claims.claim import assert_complement_identity
     from kgbench.numbers import plain_text
 
     note(plain_text(assert_complement_identity(model_pair, own_prompts), 2))
 
 
+@cites(
+    "Gemma on headline: FE, FE^C",
+)
 def test_and_the_other_way_round(
     model_pair: ModelPair, own_prompts: Sequence[Prompt], note: Note
 ) -> None:
@@ -38,10 +44,8 @@ def test_and_the_other_way_round(
 
     The identity of arXiv 2506.20746's configurations with the roles of the models exchanged; it
     holds for any two of one architecture.
-
-    Gemma on headline: FE 0.1291, FE^C 0.2523 (v1, figures 2, 3a, 6 to 11)
     """
-    from kgbench.claims.identity import assert_complement_identity, exchanged
+    from kgbench.claims.claim import assert_complement_identity, exchanged
     from kgbench.numbers import plain_text
 
     note(plain_text(assert_complement_identity(exchanged(model_pair), own_prompts), 2))

@@ -43,9 +43,6 @@ LEAST = 0.25
 _Z = 1.959964
 """Of a 95 % interval of a normal distribution."""
 
-_SAME = {"headline": ("headline_v1", "headline"), "movie_title": ("movie_title_v1", "movie_title")}
-"""Names of the same prompt in the paper's runs, by our name."""
-
 Outcome = Literal["holds", "fails", "undecided", "vacuous"]
 
 
@@ -305,17 +302,12 @@ def published_rates(
 ) -> dict[str, dict[str, PublishedRow]]:
     """The paper's figures of a prompt, by model and the paper's name of the configuration."""
     rates: dict[str, dict[str, PublishedRow]] = {}
-    rows = []
+    wanted = figure.published, dataset, prompt
     for row in published():
         # In the experiment from one direction to both, PRE is not the recipient of the grafts,
         # whose own figures are not given.
         hidden = (row.experiment, row.named) == ("reversal", "PRE")
-        if (row.experiment, row.dataset) == (figure.published, dataset) and not hidden:
-            rows.append(row)
-    prompts = {row.prompt for row in rows}
-    name = next((name for name in _SAME.get(prompt, (prompt,)) if name in prompts), None)
-    for row in rows:
-        if row.prompt == name:
+        if (row.experiment, row.dataset, row.asked) == wanted and not hidden:
             rates.setdefault(row.model, {})[row.named] = row
     return rates
 

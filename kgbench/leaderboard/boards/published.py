@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
@@ -25,7 +26,7 @@ _TITLES = {"top5": "top-5 hit rate", "rank": "mean rank", "prob": "mean probabil
 _ENOUGH = 0.95
 """Recovery from which the lead counts FE+LT as sufficient."""
 _BEYOND = 1.1
-"""Recovery from which it says that FE+LT got further than the finetuned model itself."""
+"""Recovery from which FE+LT counts as further than the finetuned model itself."""
 
 _UNPAIRED = (
     f"computed by us from top-5 rates; no interval, for {_NONE} and the rows of single "
@@ -47,14 +48,13 @@ Cell = Sequence[PublishedRow]
 
 def published_board() -> Board:
     """The board of published figures, with what follows from those of position experiments."""
-    cells = _cells(published())
-    positions = [cell for cell in cells if cell[0].experiment in ("positions", "gentle")]
-    overview = _positions(positions)
-    others = [
-        (name, [cell for cell in cells if cell[0].experiment == name])
-        for name in ("reversal", "components", "hybrid")
-    ]
-    more = [_table("positions", positions, metric) for metric in ("rank", "prob")]
+    cells: dict[str, list[Cell]] = {}
+    for experiment, group in groupby(_cells(published()), lambda cell: cell[0].experiment):
+        cells.setdefault("positions" if experiment == "gentle" else experiment, []).extend(group)
+    overview = _positions(cells["positions"])
+    tables = [overview, *(_table("positions", cells["positions"], m) for m in ("rank", "prob"))]
+    for name in ("reversal", "components", "hybrid"):
+        tables += [_table(name, cells[name], metric) for metric in _FIGURES]
     source = paper()
     about = (
         f"What the paper measured on four larger models: {source.citation}, {source.url}. "
@@ -66,60 +66,52 @@ def published_board() -> Board:
         about=f"{about} Nothing here was reproduced with this benchmark, and nothing is ranked "
         "with its results.",
         lead=_lead(overview.lines),
-        tables=(
-            overview,
-            *more,
-            *(_table(name, group, metric) for name, group in others for metric in _FIGURES),
-        ),
+        tables=tuple(tables),
     )
 
 
 def _cells(rows: Iterable[PublishedRow]) -> list[Cell]:
     """The rows of each experiment, model, data set and prompt."""
-    return [
-        tuple(group)
-        for _, group in groupby(
-            rows, lambda row: (row.experiment, row.model, row.dataset, row.prompt)
-        )
-    ]
+    groups = groupby(rows, lambda row: (row.experiment, row.model, row.dataset, row.prompt))
+    return [tuple(group) for _, group in groups]
 
 
 def _positions(cells: Sequence[Cell]) -> Table:
     """The table over all cells: hit rates, and what follows from them."""
     rates = _table("positions", cells, "top5")
-    lines = tuple(
-        _line(cell, {**line.figures, **_derived(cell)})
-        for cell, line in zip(cells, rates.lines, strict=True)
-    )
+    lines = []
+    for cell, line in zip(cells, rates.lines, strict=True):
+        lines.append(_line(cell, {**line.figures, **_derived(cell)}))
     notes = (
         *rates.notes,
         "A recovery above 1 is beyond the finetuned model, one below 0 is below the pretrained "
         "one; neither is clamped.",
     )
-    return Table("positions", "Positions", (*rates.columns, *_DERIVED), lines, notes=notes)
+    columns = (*rates.columns, *_DERIVED)
+    return Table("positions", "Positions", columns, tuple(lines), notes=notes)
 
 
 def _table(name: str, cells: Sequence[Cell], metric: str) -> Table:
     """An experiment by a metric: a line per cell, a column per configuration of the first cell."""
-    lines = tuple(_line(cell, {row.named: _figure(row, metric) for row in cell}) for cell in cells)
-    experiment = experiments()[name]
-    kept = dict.fromkeys(
-        doubt for cell in cells for doubt in experiments()[cell[0].experiment].doubts
-    )
+    experiment, lines, doubts = experiments()[name], [], dict[str, None]()
+    for cell in cells:
+        lines.append(_line(cell, {row.named: _figure(row, metric) for row in cell}))
+        doubts.update(dict.fromkeys(experiments()[cell[0].experiment].doubts))
+    columns = []
+    for row in cells[0]:
+        columns.append(Column(row.named, row.named, f"{_meaning(row)} {_FIGURES[metric]}"))
     return Table(
         key=f"{name}-{metric}",
         title=f"{experiment.title}: {_TITLES[metric]}",
-        columns=tuple(
-            Column(row.named, row.named, f"{_meaning(row)} {_FIGURES[metric]}") for row in cells[0]
-        ),
-        lines=lines,
+        columns=tuple(columns),
+        lines=tuple(lines),
         scope={"experiment": experiment.title, "figure": _TITLES[metric]},
-        notes=(experiment.about, _shown(cells), _FIGURES[metric], *paper().doubts, *kept),
+        notes=(experiment.about, _shown(cells), _FIGURES[metric], *paper().doubts, *doubts),
     )
 
 
 def _meaning(row: PublishedRow) -> str:
-    """What a configuration is, as a sentence; where layers differ by model, for the row's."""
+    """A sentence on a configuration; where layers differ by model, on the row's."""
     if row.named in BASELINES:
         return {"PRE": "The pretrained model.", "SFT": "The finetuned model."}[row.named]
     if row.named == row.configuration:
@@ -129,11 +121,8 @@ def _meaning(row: PublishedRow) -> str:
 
 def _shown(cells: Sequence[Cell]) -> str:
     """Which of the paper's figures show the cells."""
-    where = dict.fromkeys(cell[0].shown or "no figure" for cell in cells)
-    counted = ", ".join(
-        f"{sum((cell[0].shown or 'no figure') == each for cell in cells)} in {each}"
-        for each in where
-    )
+    counts = Counter(cell[0].shown or "no figure" for cell in cells)
+    counted = ", ".join(f"{count} in {where}" for where, count in counts.items())
     return f"Of these {len(cells)} cells, {counted}."
 
 
@@ -152,7 +141,7 @@ def _figure(row: PublishedRow, metric: str) -> Estimate:
 
 
 def _point(value: float, n: int) -> Estimate:
-    """A figure without an interval, which stands as one whose ends are its value."""
+    """A figure without an interval; the ends of its estimate are its value."""
     return Estimate(value, value, value, n).rounded()
 
 
@@ -167,9 +156,8 @@ def _derived(cell: Cell) -> dict[str, Estimate]:
 
 def _lead(lines: Sequence[Line]) -> str:
     recovered = {line.method: line.figures["recovery"].value or 0.0 for line in lines}
-    enough, beyond = (
-        sum(value >= bound for value in recovered.values()) for bound in (_ENOUGH, _BEYOND)
-    )
+    enough = sum(value >= _ENOUGH for value in recovered.values())
+    beyond = sum(value >= _BEYOND for value in recovered.values())
     least = min(recovered, key=lambda name: recovered[name])
     return (
         f"In {enough} of {len(recovered)} cells FE+LT recovers at least {percent_text(_ENOUGH)} % "
