@@ -37,7 +37,7 @@ _MARKS: Mapping[str, tuple[str, str]] = {
 
 
 def picture(figure: PaperFigure) -> bytes:
-    """A figure as PNG; equal figures give equal bytes under one version of matplotlib and Pillow."""
+    """A figure as PNG; equal figures give equal bytes in one version of matplotlib and Pillow."""
     return small_png(draw, figure)
 
 

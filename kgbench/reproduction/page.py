@@ -129,7 +129,7 @@ class Evaluation(Strict):
 
 
 class ClaimSpec(Strict):
-    """A claim of the paper: a bound on the recovery of one configuration less a share of another's."""
+    """A bound on the recovery of one configuration less a share of another's."""
 
     says: str
     first: str

@@ -56,7 +56,7 @@ class Term:
 
 @dataclass(frozen=True)
 class PublishedDifference:
-    """A difference of published rates, taken as independent: too wide for rates of the same facts."""
+    """A difference of published rates, as if independent: too wide for rates of the same facts."""
 
     value: float
     low: float

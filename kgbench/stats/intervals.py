@@ -3,17 +3,17 @@
 Every estimate is an `Estimate`: a value with a 95 % interval and the number of facts behind it, or
 the reason why there is none.
 
-One method gives the intervals. Few facts of which none is an exception say little of how often
-exceptions occur, and Student's interval of such a sample claims too much. So two imagined facts are
-added, one at each end of what a score can be, of the weight z²/4 (.96 facts at 95 %), and Student's
-interval is taken of them all:
+One method gives the intervals. A few facts without an exception do not bound the rate of exceptions
+well, and Student's interval of such a sample is too narrow. So two imagined facts are added, one at
+each end of what a score can be, of the weight z²/4 (.96 facts at 95 %), and Student's interval is
+taken of them all:
 
 - the mean of hits, of reciprocal ranks and of probabilities has its imagined facts at 0 and 1, a
   paired difference of hits at -1 and 1 (as D. G. Bonett and R. M. Price do, 2012; of hits alone see
   A. Agresti and B. Caffo, 2000);
 - the ratio of two means has Fieller's interval: all r for which the interval of numerator - r *
-  denominator holds 0, with imagined facts at the four corners. It is wider where luck may have told
-  the denominator from 0 (`SURE`), and then the value may stand alone;
+  denominator holds 0, with imagined facts at the four corners. It is wider where the
+  denominator is large by luck (`SURE`), and then the value may have no interval;
 - the median has the interval of its order statistics.
 
 `make coverage` simulates how often each holds the truth.
@@ -23,7 +23,7 @@ one resample serves every configuration. Percentiles are taken outwards to the n
 interpolated.
 
 Hits come as booleans and their per-fact contrasts as integers; every other score is floating-point.
-The dtype tells them apart.
+The dtype distinguishes them.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def difference(first: Array, second: Array, level: float = LEVEL) -> Estimate:
 
 
 def median(values: Array, level: float = LEVEL) -> Estimate:
-    """The median over facts, between the order statistics that hold it at least so often, whatever the distribution.
+    """The median over facts, with the interval of order statistics, valid for any distribution.
 
     Args:
         values: Per-fact scores [n].
@@ -205,11 +205,11 @@ def median(values: Array, level: float = LEVEL) -> Estimate:
 
 
 def ratio(numerator: Array, denominator: Array, level: float = LEVEL) -> Estimate:
-    """The ratio of two means of per-fact contrasts, with Fieller's interval; undefined where the denominator is not told from 0.
+    """The ratio of two means of per-fact contrasts, with Fieller's interval.
 
-    Hits differ by one in the imagined facts, other scores by the mean of the denominator. They keep
-    the interval from being a point where a graft hits just the facts that the donor hits, yet the
-    next fact might differ.
+    It is undefined where the denominator may be 0. Hits differ by one in the imagined facts, other
+    scores by the mean of the denominator. They keep the interval from being a point where a graft
+    hits just the facts that the donor hits, yet the next fact might differ.
 
     Args:
         numerator: Contrasts [n]; integers where the scores are hits.
@@ -249,11 +249,11 @@ def divides(denominator: Array, level: float = LEVEL) -> bool:
 
 
 def _size(denominator: Array, level: float) -> tuple[float, float]:
-    """How many standard errors a denominator is from 0, and how many an interval of a ratio to it takes: its quantile.
+    """A denominator in standard errors, and the quantile of the interval of a ratio to it.
 
     Of denominators near 0 those are divided by which luck made large, and ratios to them come out
     too small. So what an interval may err by is lessened by the chance that a denominator of this
-    size were told from 0 if it lay `SURE` standard errors lower.
+    size would be significant if it lay `SURE` standard errors lower.
     """
     n, weight = len(denominator), _imagined(level)
     values, count = np.asarray(denominator, float), n + 2 * weight
@@ -289,7 +289,7 @@ def ratio_difference(first: Parts, second: Parts, level: float = LEVEL) -> Estim
 
 
 def linearised(numerator: Array, denominator: Array) -> Array:
-    """Per-fact values [n] whose mean is the ratio of two means, and whose variance over n is that ratio's, to first order.
+    """Per-fact values [n] of the ratio of two means: their mean, and to first order its variance.
 
     With R the ratio of the means and D the mean denominator, R + (numerator - R denominator) / D
     (the delta method: W. G. Cochran, Sampling Techniques, 1977, chapter 6).
@@ -339,7 +339,7 @@ def resampled_ratio(
 
     Args:
         numerator: Contrasts [n]; integers where the scores are hits.
-        denominator: Contrasts [n], told from 0.
+        denominator: Contrasts [n], with a mean that differs from 0.
         counts: Resample [draws, n].
         anchors: Ratios that facts can take exactly: 0 (like the floor) and 1 (like the ceiling) for
             a recovery.
@@ -415,7 +415,9 @@ def apart(
 
 
 def mean_of(parts: Sequence[Resampled], n: int) -> Resampled:
-    """The mean of estimates, each weighing the same; floors as if all erred together, since facts may be shared.
+    """The mean of estimates of equal weight.
+
+    Floors are averaged as if all errors were equal, since facts may be shared.
 
     Args:
         parts: Estimates under draws that belong together: the same resample where facts are the

@@ -1,4 +1,4 @@
-"""Two runs over the same facts: paired differences, and the facts that came out otherwise."""
+"""Paired differences of two runs over the same facts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from kgbench.estimate import Estimate
 from kgbench.stats.curve import contrasts
 from kgbench.stats.intervals import difference, mean, ratio_difference
 from kgbench.stats.ratios import no_gain
-from kgbench.stats.scores import PromptColumns, by_prompt
-from kgbench.stats.summary import SUPPORT
+from kgbench.stats.scores import SUPPORT, PromptColumns, by_prompt, numbers
 
 __all__ = [
     "PairedPrompt",
@@ -31,7 +30,7 @@ Scores = Mapping[str, Array]
 
 
 ROUNDING = 1e-4
-"""In nats: by so much two runs of one thing may differ; of probabilities, the share."""
+"""Largest difference of two equal runs, in nats; of probabilities, as a share."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class PairedPrompt:
     first: PromptColumns
     second: PromptColumns
     only: tuple[int, int]
-    """How many facts the first run alone has, and the second."""
+    """Number of facts that only the first run has, and only the second."""
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -50,7 +49,7 @@ class PairedPrompt:
         return tuple(graft for graft in self.first.columns if graft in self.second.columns)
 
     def scores(self, metric: str) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Per-fact scores [n] of each configuration in both runs, equal where they differ by rounding."""
+        """Per-fact scores [n] of each configuration in both runs, without rounding differences."""
         first, second = self.first.scores(metric), self.second.scores(metric)
         for graft in self.shared:
             first[graft], second[graft] = _tied(first[graft], second[graft], metric)
@@ -58,7 +57,7 @@ class PairedPrompt:
 
 
 def _tied(first: Array, second: Array, metric: str) -> tuple[Array, Array]:
-    """Both, replaced by their mean where they differ by rounding, which would count for all facts."""
+    """Both, replaced by their mean where they differ by rounding alone."""
     if metric not in ("prob", "logprob", "logit_diff"):
         return first, second
     scale = np.maximum(first, second) if metric == "prob" else 1.0
@@ -69,7 +68,9 @@ def _tied(first: Array, second: Array, metric: str) -> tuple[Array, Array]:
 def paired_prompts(
     first: pa.Table, second: pa.Table, order: Sequence[str]
 ) -> Iterator[PairedPrompt]:
-    """Each prompt that both runs have, over the facts that both have; a prompt without such facts is left out.
+    """Each prompt that both runs have, over the facts that both have.
+
+    A prompt without such facts is left out.
 
     Args:
         first: Per-fact rows, sorted.
@@ -118,7 +119,7 @@ def _reach(metric: str, scores: Sequence[Array]) -> float:
 
 
 def recovery_difference(first: Scores, second: Scores, graft: str) -> Estimate:
-    """recovery(second) - recovery(first) of a configuration that both runs have; PRE and SFT have 0 by definition.
+    """recovery(second) - recovery(first) of a configuration; for PRE and SFT 0 by definition.
 
     Args:
         first: Per-fact scores [n] of each configuration, `PRE` and `SFT` among them.
@@ -146,7 +147,7 @@ def area_difference(first: Scores, second: Scores, budgets: Mapping[str, float])
 
 
 def _no_gain(first: Scores, second: Scores) -> Estimate | None:
-    """The undefined figure where in one of the runs there is nothing to be recovered."""
+    """The undefined estimate where finetuning added nothing in one of the runs."""
     for which, scores in (("first", first), ("second", second)):
         if (reason := no_gain(scores)) is not None:
             return Estimate.missing(f"in the {which} run {reason.undefined}", reason.n)
@@ -154,9 +155,5 @@ def _no_gain(first: Scores, second: Scores) -> Estimate | None:
 
 
 def _contrasts(scores: Scores, graft: str) -> tuple[Array, Array]:
-    pre, sft, own = (_number(scores[name]) for name in ("PRE", "SFT", graft))
+    pre, sft, own = (numbers(scores[name]) for name in ("PRE", "SFT", graft))
     return own - pre, sft - pre
-
-
-def _number(values: Array) -> Array:
-    return values.astype(np.int64 if values.dtype == bool else np.float64)

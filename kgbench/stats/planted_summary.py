@@ -1,4 +1,4 @@
-"""Planted runs: the map against the plant and its graded truth, effects of its best sites, pathways."""
+"""Runs on plants: maps against the ground truth, effects of the best sites, and pathways."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kgbench.sites import Graft, Site, SiteScores, parse_graft
 from kgbench.sites.configurations import BEST, REST, canonical
 from kgbench.stats.ranking import auroc, chance_precision, graded_precision
 from kgbench.stats.ratios import necessity, sufficiency
-from kgbench.stats.scores import PromptColumns, by_prompt
+from kgbench.stats.scores import PromptColumns, by_prompt, numbers
 from kgbench.stats.verdict import verdict
 
 __all__ = [
@@ -50,7 +50,7 @@ UNMEASURED = "the plant's card has no graded truth: `kgbench zoo truth PLANT` me
 
 @dataclass(frozen=True)
 class Ground:
-    """What is known of a plant's sites."""
+    """Ground truth of a plant's sites."""
 
     plant: str
     """Graft expression."""
@@ -63,8 +63,10 @@ class Ground:
     changed: Collection[tuple[int | None, str]]
     """(layer, component) whose weights differ between recipient and donor."""
     relevance: Mapping[Any, float] | None = None
-    """Relevance of changed places, as on the plant's card; None where it was not measured. Those in regions that the prompts lack are
-    left out."""
+    """Relevance of changed places, from the plant's card; None where it was not measured.
+
+    Places in regions that the prompts lack are left out.
+    """
 
     @property
     def graft(self) -> Graft:
@@ -78,32 +80,26 @@ class Ground:
 
 
 def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "") -> dict[str, Any]:
-    """The fields of `Planted` that a map of scores gives, by name; all are among places whose weights changed.
+    """Fields of `Planted` from a map of scores, all among places whose weights changed.
 
     Args:
-        ground: What is known of the plant.
+        ground: The ground truth.
         scores: The map; None where the method does not rank.
         why_none: Why it does not.
     """
     everywhere = ground.everywhere
-    changed = set(ground.changed)
-    moved, true, decoy = (
-        {_place(site, everywhere) for site in sites if (site.layer, site.component) in changed}
-        for sites in (ground.sites, ground.planted, ground.decoys)
-    )
-    known = (
-        None
-        if ground.relevance is None
-        else {place: r for place, r in ground.relevance.items() if place in moved}
-    )
-    found = by_place(scores or {}, everywhere)
-    against = (
-        [place for place in found if place in true | decoy]
-        if ground.decoy and scores is not None
-        else []
-    )
-    planted = np.array([place in true for place in against])
+    moved = _changed(ground, ground.sites)
+    true, decoy = _changed(ground, ground.planted), _changed(ground, ground.decoys)
+    known = ground.relevance
+    if known is not None:
+        known = {place: relevance for place, relevance in known.items() if place in moved}
     chance = None if known is None else chance_precision(_values(known))
+    ranked, separation = by_place(scores or {}, everywhere), None
+    compared = [place for place in ranked if place in true | decoy]
+    if ground.decoy and scores is not None and compared:
+        values = np.array([ranked[place] for place in compared])
+        separation = auroc(values, np.array([place in true for place in compared])).rounded()
+    precision = _graded(None if scores is None else ranked, known, why_none)
     return {
         "plant": ground.plant,
         "decoy": ground.decoy,
@@ -111,24 +107,27 @@ def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "")
         "n_units": len(moved),
         "n_true": len(true),
         "k": len(ground.planted),
-        "graded_precision": _graded(
-            found if scores is not None else None, known, why_none
-        ).rounded(),
+        "graded_precision": precision.rounded(),
         "chance": None if chance is None else rounded(chance),
-        "auroc_decoy": auroc(np.array([found[place] for place in against]), planted).rounded()
-        if against
-        else None,
+        "auroc_decoy": separation,
     }
 
 
+def _changed(ground: Ground, sites: Collection[Site]) -> set[Place]:
+    """Places of sites whose weights changed."""
+    everywhere, changed = ground.everywhere, set(ground.changed)
+    kept = (site for site in sites if (site.layer, site.component) in changed)
+    return {_place(site, everywhere) for site in kept}
+
+
 def _graded(
-    found: Mapping[Place, float] | None, relevance: Mapping[Place, float] | None, why_none: str
+    ranked: Mapping[Place, float] | None, relevance: Mapping[Place, float] | None, why_none: str
 ) -> Estimate:
-    if found is None:
+    if ranked is None:
         return Estimate.missing(NOT_APPLICABLE + why_none, 0)
     if relevance is None:
         return Estimate.missing(UNMEASURED, 0)
-    return graded_precision(np.array([found[place] for place in relevance]), _values(relevance))
+    return graded_precision(np.array([ranked[place] for place in relevance]), _values(relevance))
 
 
 def _values(relevance: Mapping[Place, float]) -> NDArray[np.float64]:
@@ -137,17 +136,17 @@ def _values(relevance: Mapping[Place, float]) -> NDArray[np.float64]:
 
 
 def by_place(scores: SiteScores, everywhere: bool) -> dict[Place, float]:
-    """Where whole weights were planted, a (layer, component) takes the largest score of its regions.
+    """Scores by site or, where whole weights were planted, the largest by (layer, component).
 
     Args:
         scores: The map.
         everywhere: Whether whole weights were planted.
     """
-    found: dict[Place, float] = {}
+    places: dict[Place, float] = {}
     for site, score in scores.items():
         place = _place(site, everywhere)
-        found[place] = max(score, found.get(place, -np.inf))
-    return found
+        places[place] = max(score, places.get(place, -np.inf))
+    return places
 
 
 def _place(site: Site, everywhere: bool) -> Place:
@@ -155,30 +154,27 @@ def _place(site: Site, everywhere: bool) -> Place:
 
 
 CARRIES, NOT = 0.9, 0.1
-"""Recovery from which a pathway is said to carry the facts, and up to which it is said not to."""
+"""Recovery from which a pathway carries the facts, and up to which it does not."""
 
 OTHER = {"FE": "LT", "LT": "FE", "FE+LT": "(FE+LT)^C"}
-"""The pathway that carries nothing of what was planted in another one."""
+"""The pathway that carries nothing of facts planted in another one."""
 
 
 def rejudged(record: Record, facts: pa.Table) -> Record:
-    """The record with what its truth's figures owe to the metric of the ratios made anew."""
+    """The record with the figures of its plant that depend on the metric of the ratios."""
     if record.planted is None:
         return record
-    effect, prompts = best_effects(record, facts)
-    changed: dict[str, object] = {
-        "effect": effect,
-        "prompts": {name: prompts[name] for name in record.planted.prompts},
-    }
+    effect, effects = best_effects(record, facts)
+    prompts = {name: effects[name] for name in record.planted.prompts}
+    changed: dict[str, object] = {"effect": effect, "prompts": prompts}
     if record.planted.pathways is not None:
         changed["pathways"] = pathways_of(record, canonical(parse_graft(record.planted.plant)))
-    return with_clause(
-        record.model_copy(update={"planted": record.planted.model_copy(update=changed)})
-    )
+    planted = record.planted.model_copy(update=changed)
+    return with_clause(record.model_copy(update={"planted": planted}))
 
 
 def best_effects(record: Record, facts: pa.Table) -> tuple[Effect, dict[str, Effect]]:
-    """What the best-ranked sites carry, pooled over the prompts and on each."""
+    """Effects of the best-ranked sites, pooled over the prompts and on each."""
     if BEST not in record.not_applicable:
         return effects_of(facts, BEST, REST, record.metric)
     nothing = Estimate.missing(NOT_APPLICABLE + record.not_applicable[BEST])
@@ -207,17 +203,12 @@ def effects_of(
 
 def _summed(prompts: Sequence[PromptColumns], metric: str) -> dict[str, Array]:
     """Each fact's scores summed over the prompts, of the facts that all prompts have."""
-    shared = reduce(np.intersect1d, [p.facts for p in prompts])
-    kept = [(p.scores(metric), np.isin(p.facts, shared)) for p in prompts]
-    grafts = [graft for graft in kept[0][0] if all(graft in scores for scores, _ in kept)]
-    return {
-        graft: reduce(np.add, [_number(scores[graft])[where] for scores, where in kept])
-        for graft in grafts
-    }
-
-
-def _number(values: Array) -> Array:
-    return values.astype(np.int64 if values.dtype == bool else np.float64)
+    shared = reduce(np.intersect1d, [prompt.facts for prompt in prompts])
+    first, *others = (prompt.scores(metric, shared) for prompt in prompts)
+    sums = {graft: numbers(own) for graft, own in first.items()}
+    for scores in others:
+        sums = {name: own + numbers(scores[name]) for name, own in sums.items() if name in scores}
+    return sums
 
 
 def _effect(scores: dict[str, Array], graft: str, complement: str) -> Effect:
@@ -233,13 +224,11 @@ def pathways_of(record: Record, plant: Graft) -> dict[str, Pathway] | None:
     planted = next(iter(positions)) if len(positions) == 1 else ""
     other = OTHER.get(planted, "")
     rows = {(row.prompt, row.graft): row for row in record.rows}
-    prompts = dict.fromkeys(row.prompt for row in record.rows)
-    found = {
-        p: _pathway(rows[p, planted], rows[p, other])
-        for p in prompts
-        if (p, planted) in rows and (p, other) in rows
-    }
-    return found or None
+    pathways = {}
+    for prompt in dict.fromkeys(row.prompt for row in record.rows):
+        if (prompt, planted) in rows and (prompt, other) in rows:
+            pathways[prompt] = _pathway(rows[prompt, planted], rows[prompt, other])
+    return pathways or None
 
 
 def _pathway(planted: Row, other: Row) -> Pathway:
@@ -250,7 +239,7 @@ def _pathway(planted: Row, other: Row) -> Pathway:
         told = "not applicable"
     if mine.value is not None and theirs.value is not None:
         found = mine.value >= CARRIES and theirs.value <= NOT
-    if _surely(mine, theirs):
+    if (mine.low or 0.0) >= CARRIES and theirs.high is not None and theirs.high <= NOT:
         told = "told"
     elif (mine.high is not None and mine.high < CARRIES) or (
         theirs.low is not None and theirs.low > NOT
@@ -266,15 +255,6 @@ def _pathway(planted: Row, other: Row) -> Pathway:
     )
 
 
-def _surely(mine: Estimate, theirs: Estimate) -> bool:
-    return (
-        mine.low is not None
-        and theirs.high is not None
-        and mine.low >= CARRIES
-        and theirs.high <= NOT
-    )
-
-
 def with_clause(record: Record) -> Record:
     """The record with a clause on the truth in its verdict."""
     return record.model_copy(update={"verdict": verdict_of(record)})
@@ -282,12 +262,10 @@ def with_clause(record: Record) -> Record:
 
 def verdict_of(record: Record) -> str:
     """Verdict from a record's figures; the stored one may have an older version's wording."""
-    told, at = verdict(record.rows, record.metric, record.curve), f" ({record.metric})."
-    return (
-        told
-        if record.planted is None
-        else f"{told.removesuffix(at)}; {_clause(record.planted)}{at}"
-    )
+    sentence, at = verdict(record.rows, record.metric, record.curve), f" ({record.metric})."
+    if record.planted is None:
+        return sentence
+    return f"{sentence.removesuffix(at)}; {_clause(record.planted)}{at}"
 
 
 def _clause(planted: Planted) -> str:

@@ -12,12 +12,11 @@ with b the largest relevance and a the larger of .05 and the least one, since at
 all places are relevant and no order is wrong. Any order by relevance has 1, whatever order equal
 ones have.
 
-This is the expected average precision of somebody who does not say how relevant a place must be,
-like the graded average precision of S. E. Robertson, E. Kanoulas and E. Yilmaz (SIGIR 2010). Theirs
-weighs grades by chosen probabilities and is one ratio, of the expected sum of precisions and the
-expected number of relevant documents; this one weighs thresholds by the relevances themselves and
-is the expectation of the ratio (M. Ferrante, N. Ferro and M. Maistro, ICTIR 2014, compare such
-variants).
+This is the expected average precision for an unknown threshold of relevance, like the graded
+average precision of S. E. Robertson, E. Kanoulas and E. Yilmaz (SIGIR 2010). Theirs weighs grades
+by chosen probabilities and is one ratio, of the expected sum of precisions and the expected number
+of relevant documents; this one weighs thresholds by the relevances themselves and is the
+expectation of the ratio (M. Ferrante, N. Ferro and M. Maistro, ICTIR 2014, compare such variants).
 
 Tied scores leave the order open. AUROC gives ties a half, which is what mid-ranks do; average
 precision, and so the graded one, is the expectation over all orders of what is tied (F. McSherry
@@ -75,7 +74,7 @@ def graded_precision(scores: Array, relevance: Array) -> Estimate:
 
 
 def chance_precision(relevance: Array) -> float | None:
-    """The graded average precision that a random order is expected to have; None where there is nothing to rank.
+    """Expected graded average precision of a random order; None where there is nothing to rank.
 
     Args:
         relevance: Relevance of each place [n].
@@ -116,7 +115,7 @@ def _nothing_to_rank(relevance: Array) -> str:
 
 
 def auroc(scores: Array, truth: Array) -> Estimate:
-    """The probability that a planted site is ranked above another, ties counting a half (the Mann-Whitney statistic).
+    """The probability that a planted site ranks above another, ties counting a half (Mann-Whitney).
 
     Args:
         scores: Score of each site [n].

@@ -11,9 +11,9 @@ booleans are hits. With m the mean over facts,
 Paired differences between configurations and between prompts are ratios of the same kind, so that
 their intervals are those of the difference, fact by fact.
 
-All are ratios of means, and nothing is clamped. Where m(SFT) - m(PRE) is not told from 0, they are
-undefined. For metrics of which less is better, such as the rank, numerator and denominator change
-their signs together.
+All are ratios of means, and nothing is clamped. Where m(SFT) - m(PRE) may be 0, they are undefined.
+For metrics of which less is better, such as the rank, numerator and denominator change their signs
+together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from kgbench.estimate import Estimate
 from kgbench.sites import PATHWAYS, complement
 from kgbench.stats.intervals import Parts, difference, divides, ratio
-from kgbench.stats.scores import PromptColumns
+from kgbench.stats.scores import PromptColumns, numbers
 
 __all__ = [
     "COMPLEMENTS",
@@ -74,17 +74,17 @@ def recovery(scores: Scores, graft: str) -> Estimate:
     if graft in ("PRE", "SFT"):
         exact = float(graft == "SFT")
         return Estimate(exact, exact, exact, len(scores["PRE"]))
-    pre, sft, own = (_number(scores[name]) for name in ("PRE", "SFT", graft))
+    pre, sft, own = (numbers(scores[name]) for name in ("PRE", "SFT", graft))
     return ratio(own - pre, sft - pre)
 
 
 def sufficiency(scores: Scores, graft: str) -> Estimate:
-    """recovery(S): what the sites bring by themselves."""
+    """recovery(S): the effect of these sites alone."""
     return recovery(scores, graft)
 
 
 def necessity(scores: Scores, graft: str, complements: Mapping[str, str] = COMPLEMENTS) -> Estimate:
-    """1 - recovery(S^C): what is lost where only these sites lack the finetuned weights.
+    """1 - recovery(S^C): the loss where only these sites lack the finetuned weights.
 
     Args:
         scores: Per-fact scores [n] of each configuration.
@@ -100,7 +100,7 @@ def necessity(scores: Scores, graft: str, complements: Mapping[str, str] = COMPL
 
 
 def synergy(scores: Scores, first: str = "FE", second: str = "LT", both: str = "FE+LT") -> Estimate:
-    """sufficiency(both) - sufficiency(first) - sufficiency(second), as one ratio of paired contrasts.
+    """sufficiency(both) - sufficiency(first) - sufficiency(second), as one ratio.
 
     Args:
         scores: Per-fact scores [n] of each configuration.
@@ -118,15 +118,14 @@ def synergy(scores: Scores, first: str = "FE", second: str = "LT", both: str = "
         return Estimate.missing(f"{names} not run", n)
     if (reason := no_gain(scores)) is not None:
         return reason
-    pre, sft, one, two, union = (
-        _number(scores[name]) for name in ("PRE", "SFT", first, second, both)
-    )
+    terms = ("PRE", "SFT", first, second, both)
+    pre, sft, one, two, union = (numbers(scores[term]) for term in terms)
     return ratio(union - one - two + pre, sft - pre)
 
 
 def no_gain(scores: Scores) -> Estimate | None:
-    """The undefined figure where the denominator is not told from 0."""
-    pre, sft = (_number(scores[name]) for name in ("PRE", "SFT"))
+    """The undefined estimate where the denominator may be 0, else None."""
+    pre, sft = (numbers(scores[name]) for name in ("PRE", "SFT"))
     if divides(sft - pre):
         return None
     found = gain(scores)
@@ -140,10 +139,6 @@ def no_gain(scores: Scores) -> Estimate | None:
         "means nothing",
         found.n,
     )
-
-
-def _number(values: Array) -> Array:
-    return values.astype(np.int64 if values.dtype == bool else np.float64)
 
 
 def between_configurations(
@@ -171,17 +166,15 @@ def contrast(scores: Scores, first: str, second: str, share: float = 1.0) -> Par
 
     Of hits they are integers where the share is 1.
     """
-    numbers = _numbers(scores)
-    pre, one, other = numbers["PRE"], numbers[first], numbers[second]
-    return (one - other if share == 1 else (one - pre) - share * (other - pre)), numbers[
-        "SFT"
-    ] - pre
+    pre, sft, one, other = (numbers(scores[name]) for name in ("PRE", "SFT", first, second))
+    apart = one - other if share == 1 else (one - pre) - share * (other - pre)
+    return apart, sft - pre
 
 
 def between_prompts(
     first: PromptColumns, second: PromptColumns, metric: str, graft: str
 ) -> Estimate:
-    """How much nearer a configuration comes to the donor on one prompt than on another, over the facts that both have.
+    """Difference of a configuration's recovery between two prompts, over the facts that both have.
 
     m(S) - m(SFT) on the first less that on the second, divided by the mean of m(SFT) - m(PRE) over
     both, m being the mean over facts. Where finetuning added as much on both, it is the difference
@@ -196,27 +189,19 @@ def between_prompts(
     shared = np.intersect1d(first.facts, second.facts)
     if not len(shared):
         return Estimate.missing(f"{first.name} and {second.name} have no fact in common", 0)
-    scores = [
-        {name: values[np.isin(p.facts, shared)] for name, values in p.scores(metric).items()}
-        for p in (first, second)
-    ]
-    for some in scores:
-        if (missing := _missing(some, (graft,), len(shared))) is not None:
+    here, there = (prompt.scores(metric, shared) for prompt in (first, second))
+    for scores in (here, there):
+        if (missing := _missing(scores, (graft,), len(shared))) is not None:
             return missing
-    for some in scores:
-        if (reason := no_gain(some)) is not None:
+    for scores in (here, there):
+        if (reason := no_gain(scores)) is not None:
             return reason
-    here, there = (_numbers(some) for some in scores)
-    nearer = (here[graft] - here["SFT"]) - (there[graft] - there["SFT"])
-    added = ((here["SFT"] - here["PRE"]) + (there["SFT"] - there["PRE"])) / 2
-    return ratio(nearer, added)
+    pre, sft, own = (numbers(here[name]) for name in ("PRE", "SFT", graft))
+    other_pre, other_sft, other = (numbers(there[name]) for name in ("PRE", "SFT", graft))
+    nearer = (own - sft) - (other - other_sft)
+    return ratio(nearer, ((sft - pre) + (other_sft - other_pre)) / 2)
 
 
 def _missing(scores: Scores, grafts: tuple[str, ...], n: int) -> Estimate | None:
     unknown = [graft for graft in grafts if graft not in scores]
     return Estimate.missing(f"{' and '.join(unknown)} not run", n) if unknown else None
-
-
-def _numbers(scores: Scores) -> dict[str, Array]:
-    """Hits as integers, so that they can be subtracted and are still told from other scores."""
-    return {name: _number(values) for name, values in scores.items()}

@@ -1,9 +1,10 @@
-"""Rows of a run beside those of the same run again."""
+"""Comparison of a run's rows with those of a repetition."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import ceil
 from typing import Any
 
@@ -41,13 +42,14 @@ OLDER_METRIC = (
 )
 
 KEYS = ("prompt", "graft", "fact", "position")
+COLUMNS = ("target", "rank", "prob", "logprob", "logit_diff")
 Key = tuple[str, str, str, int]
 Columns = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class OtherRow:
-    """A row that came out otherwise."""
+    """A row that differs."""
 
     prompt: str
     graft: str
@@ -58,15 +60,12 @@ class OtherRow:
 
     def answer(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        stored, now = (
-            {"rank": rank, "logprob": logprob} for rank, logprob in (self.stored, self.now)
-        )
         return {
             "prompt": self.prompt,
             "graft": self.graft,
             "fact": self.fact,
-            "stored": stored,
-            "now": now,
+            "stored": dict(zip(("rank", "logprob"), self.stored, strict=True)),
+            "now": dict(zip(("rank", "logprob"), self.now, strict=True)),
         }
 
 
@@ -81,7 +80,7 @@ class Repeat:
     """Mean of the metric."""
     now: float
     flipped: int
-    """Facts whose hit came out otherwise."""
+    """Facts whose hit differs."""
     largest: float
     """Difference of log-probabilities, in nats."""
     others: tuple[OtherRow, ...]
@@ -89,12 +88,14 @@ class Repeat:
 
     def answer(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        numbers = {
-            name: getattr(self, name)
-            for name in ("prompt", "graft", "n", "stored", "now", "flipped", "largest")
-        }
         return {
-            **numbers,
+            "prompt": self.prompt,
+            "graft": self.graft,
+            "n": self.n,
+            "stored": self.stored,
+            "now": self.now,
+            "flipped": self.flipped,
+            "largest": self.largest,
             "difference": self.now - self.stored,
             "others": [row.answer() for row in self.others],
         }
@@ -119,7 +120,7 @@ class MapRepeat:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A run beside the same run again."""
+    """A run and its repetition."""
 
     metric: str
     hits: str
@@ -133,11 +134,11 @@ class Repeated:
     """Rows that are stored and were not measured now."""
     map: MapRepeat | None = None
     note: str = ""
-    """What keeps some rows from being compared."""
+    """Why some rows cannot be compared."""
 
     @property
     def rows(self) -> int:
-        """Rows that were compared."""
+        """Number of rows that were compared."""
         return sum(repeat.n for repeat in self.repeats)
 
     @property
@@ -147,13 +148,13 @@ class Repeated:
 
     @property
     def flipped(self) -> int:
-        """Rows whose hit came out otherwise."""
+        """Number of rows whose hit differs."""
         return sum(repeat.flipped for repeat in self.repeats)
 
     @property
     def others(self) -> tuple[OtherRow, ...]:
         """Rows that differ by more than rounding."""
-        return tuple(row for repeat in self.repeats for row in repeat.others)
+        return tuple(chain.from_iterable(repeat.others for repeat in self.repeats))
 
     @property
     def agrees(self) -> bool:
@@ -170,47 +171,40 @@ def repeated(record: Record, stored: pa.Table, now: pa.Table, tolerance: float) 
     target is the same, and the rank is the same but for one and a hundredth of it.
 
     Args:
-        record: The record, whose metric is told and whose order is followed.
+        record: The record; its metric and its order are used.
         stored: Per-fact rows.
         now: Per-fact rows of the same run again.
         tolerance: Of log-probabilities, in nats.
     """
-    metric, what = record.metric, record.identity
+    metric, identity = record.metric, record.identity
     hits = metric if metric.startswith("top") else DEFAULT_METRIC
-    first, second = _keyed(stored), _keyed(now)
-    by_cell: dict[tuple[str, str], list[Key]] = {}
-    for key in (key for key in second if key in first):
-        by_cell.setdefault((key[0], key[1]), []).append(key)
-    columns = _columns(stored), _columns(now)
+    before, after = _keyed(stored), _keyed(now)
+    shared: dict[tuple[str, str], list[Key]] = {}
+    for key in after:
+        if key in before:
+            shared.setdefault((key[0], key[1]), []).append(key)
+    order = (tuple(identity.prompts), identity.configurations)
+    stored_columns, columns = _columns(stored), _columns(now)
     repeats = []
-    for (prompt, graft), keys in sorted(
-        by_cell.items(),
-        key=lambda cell: _place(cell[0], (tuple(what.prompts), what.configurations)),
-    ):
-        one, two = (
-            _taken(columns[0], [first[key] for key in keys]),
-            _taken(columns[1], [second[key] for key in keys]),
+    for prompt, graft in sorted(shared, key=lambda cell: _place(cell, order)):
+        keys = shared[prompt, graft]
+        one = _taken(stored_columns, [before[key] for key in keys])
+        two = _taken(columns, [after[key] for key in keys])
+        apart = np.flatnonzero(_apart(one, two, tolerance)).tolist()
+        repeat = Repeat(
+            prompt,
+            graft,
+            len(keys),
+            stored=float(np.mean(score(one, metric))),
+            now=float(np.mean(score(two, metric))),
+            flipped=int(np.count_nonzero(score(one, hits) != score(two, hits))),
+            largest=float(np.max(np.abs(one["logprob"] - two["logprob"]))),
+            others=tuple(_other(keys[i], one, two, i) for i in apart),
         )
-        repeats.append(
-            Repeat(
-                prompt,
-                graft,
-                len(keys),
-                stored=float(np.mean(score(one, metric))),
-                now=float(np.mean(score(two, metric))),
-                flipped=int(np.count_nonzero(score(one, hits) != score(two, hits))),
-                largest=float(np.max(np.abs(one["logprob"] - two["logprob"]))),
-                others=tuple(
-                    _other(keys[i], (one, two), i)
-                    for i in np.flatnonzero(_apart(one, two, tolerance)).tolist()
-                ),
-            )
-        )
-    missing, extra = (
-        tuple(k for k in second if k not in first),
-        tuple(k for k in first if k not in second),
-    )
-    note = OLDER_METRIC if what.ties_count_for_the_target else ""
+        repeats.append(repeat)
+    missing = tuple(key for key in after if key not in before)
+    extra = tuple(key for key in before if key not in after)
+    note = OLDER_METRIC if identity.ties_count_for_the_target else ""
     return Repeated(metric, hits, tolerance, tuple(repeats), missing, extra, note=note)
 
 
@@ -221,27 +215,26 @@ def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRe
         stored: Scores.
         now: Scores of the same method again.
     """
-    first, second = (
-        {(s.region, s.component, s.layer): s.score for s in scores} for scores in (stored, now)
-    )
-    shared = [site for site in first if site in second]
-    a, b = (np.array([scores[site] for site in shared]) for scores in (first, second))
+    before, after = _by_site(stored), _by_site(now)
+    shared = [site for site in before if site in after]
+    a = np.array([before[site] for site in shared])
+    b = np.array([after[site] for site in shared])
     spread = float(np.ptp(a)) or float(np.max(np.abs(a), initial=0.0))
     largest = float(np.max(np.abs(a - b), initial=0.0))
-    return MapRepeat(
-        agreement(a, b).rounded(),
-        largest,
-        SCORES * spread,
-        len(set(first) ^ set(second)),
-    )
+    missing = len(set(before) ^ set(after))
+    return MapRepeat(agreement(a, b).rounded(), largest, SCORES * spread, missing)
 
 
-def _place(cell: tuple[str, str], order: tuple[Sequence[str], Sequence[str]]) -> tuple[int, int]:
-    prompt, graft = (
-        known.index(name) if name in known else len(known)
-        for name, known in zip(cell, order, strict=True)
-    )
-    return prompt, graft
+def _by_site(scores: Sequence[SiteScore]) -> dict[tuple[str, str, int | None], float]:
+    return {(site.region, site.component, site.layer): site.score for site in scores}
+
+
+def _place(cell: tuple[str, str], order: tuple[Sequence[str], Sequence[str]]) -> list[int]:
+    """Where a prompt and a configuration come in the record's order, unknown ones last."""
+    places = []
+    for name, known in zip(cell, order, strict=True):
+        places.append(known.index(name) if name in known else len(known))
+    return places
 
 
 def _apart(first: Columns, second: Columns, tolerance: float) -> NDArray[np.bool_]:
@@ -258,9 +251,9 @@ def _apart(first: Columns, second: Columns, tolerance: float) -> NDArray[np.bool
     return apart
 
 
-def _other(key: Key, parts: Sequence[Columns], i: int) -> OtherRow:
-    stored, now = ((int(part["rank"][i]), float(part["logprob"][i])) for part in parts)
-    return OtherRow(*key[:3], stored, now)
+def _other(key: Key, stored: Columns, now: Columns, i: int) -> OtherRow:
+    before = int(stored["rank"][i]), float(stored["logprob"][i])
+    return OtherRow(*key[:3], before, (int(now["rank"][i]), float(now["logprob"][i])))
 
 
 def _keyed(table: pa.Table) -> dict[Key, int]:
@@ -269,13 +262,12 @@ def _keyed(table: pa.Table) -> dict[Key, int]:
 
 
 def _columns(table: pa.Table) -> Columns:
-    return {
-        name: table[name].to_numpy() for name in ("target", "rank", "prob", "logprob", "logit_diff")
-    }
+    return {name: table[name].to_numpy() for name in COLUMNS}
 
 
 def _taken(columns: Columns, rows: Sequence[int]) -> Columns:
-    return {
-        name: column[rows].astype(np.int64 if column.dtype.kind == "i" else np.float64)
-        for name, column in columns.items()
-    }
+    """Columns of some rows, in the widest type of their kind."""
+    taken = {}
+    for name, column in columns.items():
+        taken[name] = column[rows].astype(np.int64 if column.dtype.kind == "i" else np.float64)
+    return taken

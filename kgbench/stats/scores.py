@@ -25,6 +25,7 @@ __all__ = [
     "check_metric",
     "name_prior",
     "naturally",
+    "numbers",
     "score",
 ]
 
@@ -41,15 +42,19 @@ METRICS = (
     "logprob",
     "logit_diff",
 )
-"""Top-k hit, natural logarithm of the rank (0 is best, lower is better), reciprocal rank, probability, log-probability (nats), logit
-difference."""
+"""Top-k hit, natural logarithm of the rank (0 is best, lower is better), reciprocal rank,
+probability, log-probability (nats), logit difference."""
 
 LOG_RANK = "log_rank"
-"""Its mean is that of no few facts, as a mean rank is."""
+"""Its mean, unlike that of ranks, is not dominated by few facts."""
 
 DEFAULT_METRIC = "top5"
 
+SUPPORT = {"rr": (0.0, 1.0), "prob": (0.0, 1.0)}
+"""Bounds of each metric; means of others are bounded by those of the prompt's configurations."""
+
 Array = NDArray[Any]
+Columns = Mapping[str, Array]
 
 
 def check_metric(metric: str) -> str:
@@ -86,6 +91,11 @@ def score(columns: Mapping[str, Array], metric: str) -> Array:
     return np.asarray(columns[name], float)
 
 
+def numbers(scores: Array) -> Array:
+    """Hits as integers, so that they can be subtracted and yet differ in type from other scores."""
+    return scores.astype(np.int64 if scores.dtype == bool else np.float64)
+
+
 def name_prior(targets: Array, k: int = 5) -> Estimate:
     """The hit rate of always predicting the k most frequent first tokens of these facts.
 
@@ -97,9 +107,6 @@ def name_prior(targets: Array, k: int = 5) -> Estimate:
     """
     counts = np.unique(np.asarray(targets), return_counts=True)[1]
     return hit_rate(int(np.sort(counts)[-k:].sum()), len(targets))
-
-
-Columns = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -120,9 +127,18 @@ class PromptColumns:
         """Ids of the facts."""
         return self.columns["PRE"]["fact"]
 
-    def scores(self, metric: str) -> dict[str, Array]:
-        """Per-fact scores [n] of each configuration."""
-        return {graft: score(columns, metric) for graft, columns in self.columns.items()}
+    def scores(self, metric: str, facts: Array | None = None) -> dict[str, Array]:
+        """Per-fact scores [n] of each configuration.
+
+        Args:
+            metric: One of METRICS.
+            facts: Only of these; by default of all.
+        """
+        scores = {graft: score(columns, metric) for graft, columns in self.columns.items()}
+        if facts is None:
+            return scores
+        kept = np.isin(self.facts, facts)
+        return {graft: own[kept] for graft, own in scores.items()}
 
 
 def by_prompt(facts: pa.Table, order: Sequence[str]) -> list[PromptColumns]:
@@ -178,15 +194,16 @@ def _last_positions(table: pa.Table) -> Columns:
 
 def _ordered(grafts: Sequence[str], order: Sequence[str]) -> list[str]:
     """Configurations in the order given, then others naturally."""
-    first = [c for c in dict.fromkeys(order) if c in set(grafts)]
-    return [*first, *naturally(set(grafts) - set(first))]
+    known = set(grafts)
+    first = [graft for graft in dict.fromkeys(order) if graft in known]
+    return [*first, *naturally(known.difference(first))]
 
 
 def naturally(names: Iterable[str]) -> list[str]:
     """Names sorted, numbers in them by their size: layer 2 before layer 10."""
-    return sorted(
-        names,
-        key=lambda name: [
-            (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
-        ],
-    )
+
+    def key(name: str) -> list[tuple[int, str]]:
+        parts = re.split(r"(\d+)", name)
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+    return sorted(names, key=key)

@@ -31,6 +31,7 @@ from kgbench.stats.ratios import COMPLEMENTS, gain, necessity, recovery, synergy
 from kgbench.stats.scores import (
     DEFAULT_METRIC,
     METRICS,
+    SUPPORT,
     PromptColumns,
     by_prompt,
     check_metric,
@@ -44,9 +45,6 @@ Array = NDArray[Any]
 
 ORDER = (*BASELINES, "ALL", "NONE", *PATHWAYS)
 """The paper's order."""
-
-SUPPORT = {"rr": (0.0, 1.0), "prob": (0.0, 1.0)}
-"""Bounds of each metric; means of others are bounded by those of the prompt's configurations."""
 
 
 @dataclass(frozen=True)
@@ -95,35 +93,27 @@ def summarize(
         UnknownNameError: If there is no such metric.
     """
     metric = check_metric(metric)
-    known = {
-        **COMPLEMENTS,
-        **{graft: other for graft, other in (complements or {}).items() if other is not None},
-    }
-    absent, order = absent or {}, (*ORDER, *(complements or {}))
+    complements, dropped, absent = complements or {}, dropped or {}, absent or {}
+    known = dict(COMPLEMENTS)
+    known.update({graft: other for graft, other in complements.items() if other is not None})
+    order, asked = (*ORDER, *complements), list(dropped)
     prompts = by_prompt(facts_table(facts), order)
-    asked = list(dropped or {})
     prompts.sort(key=lambda p: asked.index(p.name) if p.name in asked else len(asked))
-    rows = [
-        row
-        for p in prompts
-        for row in _with_absent(
-            _rows(p, metric, known, (dropped or {}).get(p.name, 0)),
-            absent.get(p.name, {}),
-            known,
-            order,
-        )
-    ]
-    curves = {p.name: _curve(p, metric, budgets) for p in prompts} if budgets else None
-    priors = {p.name: name_prior(p.columns["PRE"]["target"]).rounded() for p in prompts}
-    synergies = {p.name: _synergy(p, metric, absent.get(p.name, {})) for p in prompts}
-    return Summary(
-        metric,
-        tuple(rows),
-        synergies,
-        {"name_prior": priors},
-        curves,
-        verdict(rows, metric, curves),
-    )
+    rows: list[Row] = []
+    synergies: dict[str, Estimate] = {}
+    priors: dict[str, Estimate] = {}
+    curves: dict[str, Curve] | None = {} if budgets else None
+    for prompt in prompts:
+        name, lacking = prompt.name, absent.get(prompt.name, {})
+        ran = _rows(prompt, metric, known, dropped.get(name, 0))
+        rows += _with_absent(ran, lacking, known, order)
+        synergies[name] = _synergy(prompt, metric, lacking)
+        priors[name] = name_prior(prompt.columns["PRE"]["target"]).rounded()
+        if budgets and curves is not None:
+            curves[name] = _curve(prompt, metric, budgets)
+    sentence = verdict(rows, metric, curves)
+    baselines = {"name_prior": priors}
+    return Summary(metric, tuple(rows), synergies, baselines, curves, sentence)
 
 
 def _synergy(prompt: PromptColumns, metric: str, absent: Mapping[str, str]) -> Estimate:
@@ -134,11 +124,9 @@ def _synergy(prompt: PromptColumns, metric: str, absent: Mapping[str, str]) -> E
 
 
 def _curve(prompt: PromptColumns, metric: str, budgets: Mapping[str, float]) -> Curve:
-    scores = prompt.scores(metric)
-    recoveries = curve.points(scores, budgets)
-    points = [
-        CurvePoint(budget=budgets[label], recovery=figure) for label, figure in recoveries.items()
-    ]
+    scores, points = prompt.scores(metric), []
+    for label, estimate in curve.points(scores, budgets).items():
+        points.append(CurvePoint(budget=budgets[label], recovery=estimate))
     return Curve(points=tuple(points), area=curve.area(scores, budgets))
 
 
@@ -194,7 +182,7 @@ def _with_absent(
     complements: Mapping[str, str],
     order: Sequence[str],
 ) -> list[Row]:
-    """One prompt's rows with those of configurations that the method cannot express, each in its place.
+    """One prompt's rows with those that the method cannot express, in order.
 
     Args:
         rows: The rows that were run.
@@ -204,23 +192,17 @@ def _with_absent(
     """
     if not absent:
         return list(rows)
-    kept = [_explained(row, absent, complements) for row in rows]
-    made = [
-        _absent(rows[0], graft, f"{NOT_APPLICABLE}{reason}") for graft, reason in absent.items()
-    ]
+    explained = [_explained(row, absent, complements) for row in rows]
+    for graft, reason in absent.items():
+        explained.append(_absent(rows[0], graft, f"{NOT_APPLICABLE}{reason}"))
     places = {graft: i for i, graft in enumerate(dict.fromkeys(order))}
-    return sorted([*kept, *made], key=lambda row: places.get(row.graft, len(places)))
+    return sorted(explained, key=lambda row: places.get(row.graft, len(places)))
 
 
 def _explained(row: Row, absent: Mapping[str, str], complements: Mapping[str, str]) -> Row:
     """The row, whose necessity may be undefined because its complement could not be run."""
-    other = complements.get(row.graft)
-    if (
-        row.complement is not None
-        or row.graft in ("PRE", "SFT")
-        or other is None
-        or other not in absent
-    ):
+    other = complements.get(row.graft, "")
+    if row.complement is not None or row.graft in ("PRE", "SFT") or other not in absent:
         return row
     reason = f"its complement {other} is not applicable: {absent[other]}"
     return row.model_copy(update={"necessity": Estimate.missing(reason, row.n)})
@@ -244,7 +226,7 @@ Absent = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Ran:
-    """What was run, as far as figures depend on it."""
+    """Parts of a run that its figures depend on."""
 
     identity: Identity
     floor: str
@@ -254,7 +236,7 @@ class Ran:
 
 
 def rescored(record: Record, facts: pa.Table, metric: str | None = None) -> Record:
-    """The same record with every figure that its rows give made anew; what only the models can say stays.
+    """The same record with every figure computed again from its rows; other fields stay.
 
     Args:
         record: The record.
@@ -266,44 +248,42 @@ def rescored(record: Record, facts: pa.Table, metric: str | None = None) -> Reco
         UnknownNameError: There is no such metric.
     """
     run = Ran(record.identity, record.floor, sum(record.dropped.values()), absent_of(record))
-    found = summary_of(run, facts, metric or record.metric)
+    summary = summary_of(run, facts, metric or record.metric)
     changed = {
-        "metric": found.metric,
-        "rows": found.rows,
-        "synergy": found.synergy,
-        "baselines": found.baselines,
-        "curve": found.curve,
-        "verdict": found.verdict,
+        "metric": summary.metric,
+        "rows": summary.rows,
+        "synergy": summary.synergy,
+        "baselines": summary.baselines,
+        "curve": summary.curve,
+        "verdict": summary.verdict,
     }
     return rejudged(record.model_copy(update=changed), facts)
 
 
 def summary_of(run: Ran, facts: pa.Table, metric: str) -> Summary:
     """The figures of a run."""
-    what = run.identity
-    shares = [
-        top.percent
-        for label in what.configurations
-        if (top := parse_top(label)) is not None and top.percent is not None
-    ]
+    identity, shares = run.identity, []
+    for label in identity.configurations:
+        top = parse_top(label)
+        if top is not None and top.percent is not None:
+            shares.append(top.percent)
     budgets = budget_labels(shares)
-    expressed = all(label not in own for own in run.absent.values() for label in budgets)
+    expressed = all(budgets.keys().isdisjoint(own) for own in run.absent.values())
     return summarize(
         facts,
         metric=metric,
-        complements=complements(what.configurations, run.floor),
-        dropped=dict.fromkeys(what.prompts, run.dropped),
+        complements=complements(identity.configurations, run.floor),
+        dropped=dict.fromkeys(identity.prompts, run.dropped),
         budgets=budgets if expressed else None,
         absent=run.absent,
     )
 
 
 def absent_of(record: Record) -> Absent:
-    """What a record says that its method cannot express."""
-    found: dict[str, dict[str, str]] = {}
+    """Configurations of a record that its method cannot express, and why."""
+    absent: dict[str, dict[str, str]] = {}
     for row in record.rows:
         if not row.applicable:
-            found.setdefault(row.prompt, {})[row.graft] = (
-                row.sufficiency.undefined or ""
-            ).removeprefix(NOT_APPLICABLE)
-    return found
+            reason = (row.sufficiency.undefined or "").removeprefix(NOT_APPLICABLE)
+            absent.setdefault(row.prompt, {})[row.graft] = reason
+    return absent

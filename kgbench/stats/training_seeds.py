@@ -1,11 +1,12 @@
-"""Figures of a recipe: means over facts and over training seeds, each seed a pair of its own that learned the same facts.
+"""Figures of a recipe: means over facts and over training seeds.
+
+Each seed is a pair of its own that learned the same facts.
 
 The design is crossed: every fact is asked of the pair of every seed. A mean over S seeds has two
 sources of error, the facts that were drawn and the seeds that were drawn, and its interval has
 both: the margin over facts (of the mean over these seeds, see `stats.mean`) and that over seeds
 (Student's t on S - 1 degrees of freedom, of the seeds' own figures) are squared and added, end by
-end. What single facts do under single seeds is in both margins, so that the interval is rather too
-wide.
+end. The interaction of facts and seeds is in both margins, so that the interval is rather too wide.
 
 Simulated coverage of nominal 95 %, hits over 400 facts, standard deviation of .03 to .07 between
 seeds: 95 to 98 % with five seeds, 96 to 98 % with three; that of the interval over facts alone is
@@ -38,12 +39,12 @@ def over_seeds(
     by_seed: Float[np.ndarray, " seeds"],
     support: tuple[float, float] = (-inf, inf),
 ) -> Estimate:
-    """A figure over facts, its interval widened to be one over facts and training seeds.
+    """An estimate over facts, its interval widened to one over facts and training seeds.
 
     Args:
         facts: The mean over seeds with its interval over facts.
         by_seed: The figure of each seed.
-        support: Between what it lies.
+        support: Bounds of the estimate.
 
     Raises:
         ValueError: There are fewer than two seeds.
@@ -70,7 +71,9 @@ def mean_over(seeds: Seeds, metric: str, graft: str) -> Estimate:
     """
     _same_facts(seeds)
     scores = [prompt.scores(metric) for prompt in seeds]
-    means = [float(np.mean(values)) for own in scores for values in own.values()]
+    means: list[float] = []
+    for own in scores:
+        means += [float(np.mean(values)) for values in own.values()]
     hits = scores[0][graft].dtype == bool
     support = (0.0, 1.0) if hits else (min(means), max(means))
     if len(seeds) == 1:
@@ -81,7 +84,9 @@ def mean_over(seeds: Seeds, metric: str, graft: str) -> Estimate:
 
 
 def median_rank_over(seeds: Seeds, graft: str) -> Estimate:
-    """The median rank over facts, its mean over seeds; intervals over facts are averaged, as if all seeds erred together.
+    """The median rank over facts, its mean over seeds.
+
+    Intervals over facts are averaged, as if the errors of all seeds were equal.
 
     Raises:
         DataError: Seeds were run over different facts.
@@ -98,14 +103,16 @@ def median_rank_over(seeds: Seeds, graft: str) -> Estimate:
 def difference_over(
     seeds: Seeds, metric: str, first: str, second: str, share: float = 1.0
 ) -> Estimate:
-    """recovery(first) - share * recovery(second), each seed's with what its own finetuning added, over facts and seeds.
+    """recovery(first) - share * recovery(second), over facts and seeds.
+
+    Recoveries of a seed are shares of what its own finetuning added.
 
     Args:
         seeds: One prompt under each seed.
         metric: The metric of the ratios.
         first: A configuration.
         second: Another.
-        share: How much of the second is taken off.
+        share: Weight of the second.
 
     Raises:
         DataError: Seeds were run over different facts.
@@ -119,9 +126,8 @@ def difference_over(
             return Estimate.missing(
                 f"under one of {len(seeds)} training seeds: {figure.undefined}", figure.n
             )
-    values = np.array(
-        [linearised(*contrast(prompt.scores(metric), first, second, share)) for prompt in seeds]
-    )
+    contrasts = [contrast(prompt.scores(metric), first, second, share) for prompt in seeds]
+    values = np.array([linearised(*parts) for parts in contrasts])
     middle = float(values.mean())
     facts = mean(values.mean(0), (middle - 1, middle + 1))
     return over_seeds(facts, values.mean(1))

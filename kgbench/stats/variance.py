@@ -316,7 +316,7 @@ def multiplier(freedom: float = inf, power: float = POWER, level: float = LEVEL)
     tail = (1 + level) / 2
     if freedom == inf:
         return float(norm.ppf(tail) + norm.ppf(power))
-    # The power is the mean, over what the estimated standard error may be, of that of a normal test.
+    # The power is the mean of a normal test's over the distribution of the standard error.
     estimated = np.sqrt(chi2.ppf((np.arange(GRID) + 0.5) / GRID, freedom) / freedom)
     bound = float(t.ppf(tail, freedom)) * estimated
 

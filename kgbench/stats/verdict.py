@@ -20,20 +20,19 @@ __all__ = ["verdict"]
 
 FIRST, SECOND, BOTH, REST = "FE", "LT", "FE+LT", "(FE+LT)^C"
 ADDED = "what finetuning added"
-TOLD_BUDGETS = (1.0, 10.0)
-"""Of a ranking, in per cent."""
+BUDGETS = (1.0, 10.0)
+"""Budgets of a ranking in the sentence, in per cent."""
 
 MOST = 5
-"""Grafts beyond the pathways that a sentence speaks of."""
+"""Grafts beyond the pathways in a sentence."""
 
 
 def verdict(rows: Iterable[Row], metric: str, curves: Mapping[str, Curve] | None = None) -> str:
-    """What the run says, in one plain sentence over all its prompts.
+    """Summary of a run in one plain sentence over all its prompts.
 
-    It speaks of FE+LT, of what is left without both and of each alone, as far as they were run;
-    then of every other graft that was asked, the largest sufficiency first; of a ranking, of what
-    its best sites carry. Where the donor shows no gain it says so, with the numbers, and so it
-    does of configurations that the method cannot express.
+    It covers FE+LT, the rest without both, and each alone, as far as they were run; then every
+    other graft by descending sufficiency; of a ranking, its best sites. Donors without a gain and
+    configurations that the method cannot express are named, with numbers.
 
     Args:
         rows: The rows of the run.
@@ -49,25 +48,24 @@ def verdict(rows: Iterable[Row], metric: str, curves: Mapping[str, Curve] | None
             absent.setdefault(row.graft, []).append(row.prompt)
     if not by_prompt:
         return "Nothing was run."
-    sound = {
-        name: own
-        for name, own in by_prompt.items()
-        if own["SFT"].sufficiency.undefined is None and _gained(own, metric)
-    }
-    told = {name: curve for name, curve in (curves or {}).items() if name in sound}
-    clauses = _ranked(told) if told else _clauses(sound) if sound else []
-    clauses += [_unsound(name, own, metric) for name, own in by_prompt.items() if name not in sound]
-    clauses += _inexpressible(absent, len(by_prompt))
+    sound, unsound = {}, []
+    for name, own in by_prompt.items():
+        if own["SFT"].sufficiency.undefined is None and _gained(own, metric):
+            sound[name] = own
+        else:
+            unsound.append(_unsound(name, own, metric))
+    ranked = {name: curve for name, curve in (curves or {}).items() if name in sound}
+    clauses = _ranked(ranked) if ranked else _clauses(sound) if sound else []
+    clauses += unsound + _inexpressible(absent, len(by_prompt))
     text = "; ".join(clauses)
     return f"{text[0].upper()}{text[1:]} ({metric})."
 
 
 def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
-    grafts = [
-        g
-        for g in dict.fromkeys(g for own in prompts.values() for g in own)
-        if g not in ("PRE", "SFT")
-    ]
+    every: dict[str, None] = {}
+    for own in prompts.values():
+        every.update(dict.fromkeys(own))
+    grafts = [graft for graft in every if graft not in ("PRE", "SFT")]
     if not grafts:
         return ["no graft was run, only the recipient and the donor"]
     asked = _by_sufficiency(_asked(grafts, prompts), prompts)
@@ -86,7 +84,7 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
 
 
 def _of_one(graft: str, prompts: dict[str, dict[str, Row]], of: str) -> list[str]:
-    """What a graft carries, and what is left without it."""
+    """The sufficiency of a graft, and of its complement."""
     clauses = [
         f"{_named(graft)} carries " + _list(prompts, lambda own: own.get(graft), _with_interval, of)
     ]
@@ -107,29 +105,28 @@ def _named(graft: str) -> str:
 
 
 def _inexpressible(absent: Mapping[str, Sequence[str]], prompts: int) -> list[str]:
-    """What the method cannot express, by the prompts on which it cannot."""
-    grafts = {graft: on for graft, on in absent.items() if "top " not in graft}
-    named = [
-        graft + ("" if len(on) == prompts else f" on {_and(on)}") for graft, on in grafts.items()
-    ]
-    clauses = [f"the method cannot express {_and(named)}"] if named else []
-    return clauses + (["the method cannot rank sites"] if len(grafts) < len(absent) else [])
+    """Configurations that the method cannot express, with the prompts on which it cannot."""
+    named, clauses = [], []
+    for graft, on in absent.items():
+        if "top " not in graft:
+            named.append(graft if len(on) == prompts else f"{graft} on {_and(on)}")
+    if named:
+        clauses.append(f"the method cannot express {_and(named)}")
+    if len(named) < len(absent):
+        clauses.append("the method cannot rank sites")
+    return clauses
 
 
 def _ranked(curves: Mapping[str, Curve]) -> list[str]:
-    """What the best-ranked sites carry, and the area under the curve."""
+    """Recovery of the best-ranked sites, and the area under the curve."""
     clauses = []
-    for budget in TOLD_BUDGETS:
-        found = {
-            name: p.recovery
-            for name, curve in curves.items()
-            for p in curve.points
-            if p.budget == budget
-        }
-        texts = [
-            f"{_with_interval(e)}{'' if i else f' of {ADDED}'} on {name}"
-            for i, (name, e) in enumerate(found.items())
-        ]
+    for budget in BUDGETS:
+        texts: list[str] = []
+        for name, curve in curves.items():
+            for point in curve.points:
+                if point.budget == budget:
+                    of = "" if texts else f" of {ADDED}"
+                    texts.append(f"{_with_interval(point.recovery)}{of} on {name}")
         if texts:
             clauses.append(
                 f"the best-ranked {plain_text(budget)} % of all weights × tokens carry "
@@ -154,14 +151,11 @@ def _rest(own: dict[str, Row], lead: str) -> Row | None:
 def _asked(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[str]:
     """The grafts without those that were run as the complement of an earlier one."""
     asked: list[str] = []
+    complements: set[str | None] = set()
     for graft in grafts:
-        if not any(
-            own[earlier].complement == graft
-            for own in prompts.values()
-            for earlier in asked
-            if earlier in own
-        ):
+        if graft not in complements:
             asked.append(graft)
+            complements.update(own[graft].complement for own in prompts.values() if graft in own)
     return asked
 
 
@@ -181,12 +175,12 @@ def _list(
     of: str = "",
 ) -> str:
     """Shares as text, such as `97 % [94, 99] of … on headline and 99 % [97, 100] on qa`."""
-    found = [(name, row) for name, own in prompts.items() if (row := pick(own)) is not None]
-    named = bool(of) or len(found) < len(prompts)
-    texts = [
-        show(row.sufficiency) + (of if i == 0 else "") + (f" on {name}" if named else "")
-        for i, (name, row) in enumerate(found)
-    ]
+    rows = {name: row for name, own in prompts.items() if (row := pick(own)) is not None}
+    named = bool(of) or len(rows) < len(prompts)
+    texts: list[str] = []
+    for name, row in rows.items():
+        share = show(row.sufficiency) + ("" if texts else of)
+        texts.append(f"{share} on {name}" if named else share)
     return _and(texts)
 
 
@@ -197,7 +191,7 @@ def _gained(own: dict[str, Row], metric: str) -> bool:
 
 
 def _unsound(name: str, own: dict[str, Row], metric: str) -> str:
-    """Why a prompt has no share to tell of."""
+    """Why a prompt has no recovery."""
     pre, sft, gain = own["PRE"].estimate(metric), own["SFT"].estimate(metric), own["SFT"].gain
     if any(estimate.undefined is not None for estimate in (pre, sft, gain)):
         return (
