@@ -20,8 +20,11 @@ from kgbench.models.pair import ModelPair
 from kgbench.sites import SiteScores, parse_graft
 
 WEIGHT_PLANTS = [
-    name for name in catalog.plants() if str(catalog.entry(name).plant).startswith("ALL:")
+    name
+    for name in catalog.plants()
+    if str(catalog.entry(name).plant).startswith("ALL:") and "-seed" not in name
 ]
+"""Of other seeds the same places are planted."""
 FEW = 12
 """Prompts enough to tell places apart; of attention's eight the least need `FACTS` facts and more steps."""
 FACTS = 12

@@ -36,6 +36,7 @@ __all__ = [
     "SAVE_EVERY",
     "PlantScores",
     "build_plant",
+    "measured_groups",
     "plant_configurations",
     "plant_hits",
     "plant_identity",
@@ -110,7 +111,7 @@ class _PlantBuild:
     ) -> None:
         base = spec.check()
         self.spec, self.recipe = spec, recipe
-        whole = load_dataset(base.dataset)
+        self.whole = whole = load_dataset(base.dataset)
         self.groups = _groups(whole, recipe.facts, spec.decoy is not None)
         place = locate(base.recipient)
         # The donor starts as a copy of the recipient.
@@ -166,7 +167,8 @@ class _PlantBuild:
         # Scores are of the weights as stored, with their changes rounded to whole steps.
         donor.load_state_dict(self.pair.recipient.state_dict())
         apply_delta(donor, file, self.spec.name)
-        scores = plant_hits(self.pair, self.groups, self.spec)
+        spec, groups = self.spec.measured(), measured_groups(self.spec, self.groups, self.whole)
+        scores = plant_hits(self.pair, groups, spec)
         os.replace(file, self.build.out / DELTA)
         changes = {}
         for name, change in weights.relative_changes().items():
@@ -174,11 +176,11 @@ class _PlantBuild:
         results = {
             "metric": "top5",
             "scores": scores,
-            "shortfalls": shortfalls(scores, self.spec),
+            "shortfalls": shortfalls(scores, spec),
             "relative_changes": changes,
             "seconds": round(seconds, 1),
             "versions": versions(),
-            "truth": truth_card(self.pair, self.groups["planted"], self.spec.plant),
+            "truth": truth_card(self.pair, groups["planted"], spec.plant),
         }
         write_card({**self.build.about, **results}, self.build.card)
 
@@ -196,6 +198,16 @@ def _groups(whole: Dataset, size: int, decoys: bool) -> Mapping[str, Dataset]:
     if decoys:
         groups["decoys"] = whole.subset(ids[size:wanted])
     return groups
+
+
+def measured_groups(
+    spec: PlantSpec, groups: Mapping[str, Dataset], whole: Dataset
+) -> Mapping[str, Dataset]:
+    """Facts by group as they are measured: those of a mixture are all planted."""
+    if not spec.mixture:
+        return groups
+    ids = [fact.id for group in groups.values() for fact in group.facts]
+    return {"planted": whole.subset(ids)}
 
 
 def plant_identity(
@@ -228,17 +240,20 @@ def _about(
     whole: Dataset,
 ) -> dict[str, Any]:
     """The card of a plant without results; arguments as of `plant_identity`, and the data set."""
-    ids = {name: [fact.id for fact in group.facts] for name, group in groups.items()}
+    measured = spec.measured()
     conditions = {}
-    for key in ("level", "places", "enough", "never", "needed"):
-        if key in spec.chosen:
-            conditions[key] = spec.chosen[key]
+    for key in ("level", "places", "enough", "never", "needed", "mixture"):
+        if key in measured.chosen:
+            conditions[key] = measured.chosen[key]
+    ids = {}
+    for name, group in measured_groups(spec, groups, whole).items():
+        ids[name] = [fact.id for fact in group.facts]
     return {
         "name": spec.name,
         "base": spec.base,
         "licence": "MIT",
-        "plant": spec.plant,
-        "decoy": spec.decoy,
+        "plant": measured.plant,
+        "decoy": measured.decoy,
         **conditions,
         "seed": spec.seed,
         "identity": plant_identity(spec, recipe, recipient["weights"], groups),
@@ -258,7 +273,7 @@ def plant_configurations(spec: PlantSpec, n_layers: int) -> dict[str, str]:
     named = {"PRE": "PRE", "SFT": "SFT", "plant": spec.plant}
     if spec.decoy:
         named["decoy"] = spec.decoy
-    named |= spec.unions()
+    named |= spec.places if spec.mixture else spec.unions()
     for pathway in _PATHWAYS:
         named[pathway] = pathway
     if not spec.needed:
@@ -308,6 +323,8 @@ def _bounds(spec: PlantSpec, planted: Mapping[str, float]) -> Iterator[tuple[str
         yield part, _ANSWERS, 1.0
     if spec.decoy is not None:
         yield "decoy", 0.0, _DECOY
+    for half in spec.places if spec.mixture else ():
+        yield half, _ANSWERS / 2, (1 + _DECOY) / 2
     for union in spec.never:
         yield union, 0.0, planted["PRE"] + _NEVER * (planted["SFT"] - planted["PRE"])
     for configuration in planted:

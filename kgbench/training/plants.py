@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -90,6 +90,8 @@ class PlantSpec:
     """Unions of places that do not answer alone."""
     needed: bool = False
     """Whether the plant must lose its answers without any one place (layer, component)."""
+    mixture: bool = False
+    """Whether the facts at the decoy's place are planted facts too: half of them at either place."""
 
     @classmethod
     def of_level(cls, base: str, level: str, seed: int = 0) -> PlantSpec:
@@ -110,15 +112,19 @@ class PlantSpec:
             enough=tuple(table.get("enough", ())),
             never=tuple(table.get("never", ())),
             needed=table.get("needed", False),
+            mixture=table.get("mixture", False),
         )
 
     @property
     def name(self) -> str:
-        """Base with level or place, such as `tiny-gemma.o-ffn-second-half`; without `ALL`."""
-        if self.level is not None:
-            return f"{self.base}.{self.level}"
-        words = re.findall(r"[a-z0-9]+", str(parse_graft(self.plant)).removeprefix("ALL:").lower())
-        return f"{self.base}.{'-'.join(words)}"
+        """Base with level or place, such as `tiny-gemma.o-ffn-second-half`; without `ALL`.
+
+        A seed other than 0 follows, as in `tiny-gemma.tight-seed1`.
+        """
+        place = str(parse_graft(self.plant)).removeprefix("ALL:").lower()
+        what = self.level or "-".join(re.findall(r"[a-z0-9]+", place))
+        seed = f"-seed{self.seed}" if self.seed else ""
+        return f"{self.base}.{what}{seed}"
 
     @property
     def chosen(self) -> Mapping[str, Any]:
@@ -151,6 +157,13 @@ class PlantSpec:
         if self.decoy is None and (rest := complement_graft(grafts["plant"])) is not None:
             grafts["rest"] = rest
         return grafts
+
+    def measured(self) -> PlantSpec:
+        """The plant as it is measured: of a mixture, both places together and no decoy."""
+        if not self.mixture or self.decoy is None:
+            return self
+        halves = {"first": self.plant, "second": self.decoy}
+        return replace(self, plant="; ".join(halves.values()), decoy=None, places=halves)
 
     def unions(self) -> Mapping[str, str]:
         """Graft expressions of the unions that `enough` and `never` name."""
