@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from kgbench.reproduction.measurements import SCHEMA, About, Donor, Evaluated, Measured
+from kgbench.reproduction.measurements import SCHEMA, About, Donor, Evaluated, PairRows
 from kgbench.reproduction.page import Page, page
 
 RECIPE = {
@@ -35,7 +35,7 @@ def small(facts: int, changes: Mapping[str, int]) -> Page:
 
 def measured(
     figures: Sequence[str], facts: int = 40, seeds: Sequence[int] = (0, 1, 2), spread: float = 0.3
-) -> Measured:
+) -> PairRows:
     """Rows of figures; SFT is best, PRE worst, and seeds differ by this much on the scale of log ranks."""
     known, rng = page(), np.random.default_rng(0)
     columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
@@ -74,4 +74,4 @@ def measured(
         donors={seed: dict.fromkeys(trainings, donor) for seed in seeds},
         evaluations={seed: dict.fromkeys(known.evaluations_of(figures), run) for seed in seeds},
     )
-    return Measured(about, pa.table(columns, schema=SCHEMA))
+    return PairRows(about, pa.table(columns, schema=SCHEMA))

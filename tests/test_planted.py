@@ -24,7 +24,7 @@ from kgbench.runner.ranking import split_facts
 from kgbench.runner.workload import planted_models
 from kgbench.sites import parse_graft
 from kgbench.stats.planted_summary import _pathway
-from kgbench.stats.ranking import auroc, chance_precision, graded_precision
+from kgbench.stats.ranking_quality import auroc, chance_precision, graded_precision
 
 WEIGHTS, DECOY, POSITION = "ALL:o+ffn@second_half", "ALL:o+ffn@first_half", "LT:o+ffn@second_half"
 PLANTED = {"weights": WEIGHTS, "position": POSITION}

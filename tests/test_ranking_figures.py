@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kgbench.stats import agreement
 from kgbench.stats.curve import area, points, weights
-from kgbench.stats.ranking import (
+from kgbench.stats.ranking_quality import (
     LEAST,
     auroc,
     average_precision,

@@ -33,14 +33,14 @@ from kgbench.reproduction.paper_figures import (
     PaperFigure,
     PublishedDifference,
     _in_rates,
-    agreement,
+    claims_agreement,
     family,
-    figures_of,
+    figures_from,
     larger_term,
     published_rates,
 )
 from kgbench.reproduction.paper_report import difference_text, terminal_report, write_report
-from kgbench.reproduction.parts import PartForecast, Room, forecasts, make, needs
+from kgbench.reproduction.parts import PartForecast, Room, forecasts, make, total_needs
 from kgbench.runner.workload import load_suite
 from kgbench.sites.configurations import configurations
 from kgbench.training.corpus import pretraining_movies
@@ -178,11 +178,13 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
     """A figure trains and runs what is missing; made again, nothing is computed and the report is the same to the byte."""
     results = tmp_path / "results"
     measured = make(["figure-2"], [ingredients], results, "cpu")
-    (first,) = figures_of(["figure-2"], measured, small())
+    (first,) = figures_from(["figure-2"], measured, small())
     before = files(tmp_path / "home") | files(results)
     report = write_report([first], tmp_path / "report")
     kept = {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()}
-    (second,) = figures_of(["figure-2"], make(["figure-2"], [ingredients], results, "cpu"), small())
+    (second,) = figures_from(
+        ["figure-2"], make(["figure-2"], [ingredients], results, "cpu"), small()
+    )
     assert files(tmp_path / "home") | files(results) == before
     assert write_report([second], tmp_path / "report") == report
     assert {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()} == kept
@@ -392,8 +394,8 @@ def test_agreement_counts_what_both_decide() -> None:
     decided = [claim("holds", 0.5), claim("holds", -0.5), claim("fails", -0.5)]
     others = [claim("undecided", 0.5), claim("vacuous", 0.5), claim("holds", 0.05), claim("holds")]
     claims = [*decided, *others]
-    assert agreement(claims, "model-0") == Agreement("model-0", 6, 3, 2)
-    assert agreement(claims, "another").decided == 0
+    assert claims_agreement(claims, "model-0") == Agreement("model-0", 6, 3, 2)
+    assert claims_agreement(claims, "another").decided == 0
     assert (family("tiny-gemma"), family("gemma-2b"), family("nonsuch")) == (
         "gemma-2b",
         "gemma-2b",
@@ -467,10 +469,10 @@ def test_what_is_kept_adds_up(tmp_path: Path) -> None:
     evaluations = [
         PartForecast(f"evaluation {number}", "", 1.0, 80, 2, 2, 5) for number in range(2)
     ]
-    found = needs([*donors, *evaluations], Room(79, "cpu", 94, tmp_path))
+    found = total_needs([*donors, *evaluations], Room(79, "cpu", 94, tmp_path))
     assert (found.kept_bytes, found.disk_bytes, found.memory_bytes) == (5 + 30 + 4, 5 + 20 + 70, 80)
     assert (found.memory_fits, found.disk_fits, found.to_json()["fits"]) == (False, False, False)
-    there = needs([*donors, *evaluations], Room(80, "cpu", 95, tmp_path))
+    there = total_needs([*donors, *evaluations], Room(80, "cpu", 95, tmp_path))
     assert there.memory_fits and there.disk_fits and there.to_json()["fits"]
 
 

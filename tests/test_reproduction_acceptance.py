@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from kgbench.models import catalog
 from kgbench.reproduction.acceptance import CRITERIA, Criterion, Result, results
-from kgbench.reproduction.measurements import ROWS, SCHEMA, Measured, read_measured
+from kgbench.reproduction.measurements import ROWS, SCHEMA, PairRows, read_measured
 from kgbench.reproduction.page import chosen, page
-from kgbench.reproduction.paper_figures import figures_of, figures_there, lacking
+from kgbench.reproduction.paper_figures import figures_from, figures_there, lacking
 from kgbench.reproduction.paper_report import REPORT, report_text
 
 if sys.version_info >= (3, 11):
@@ -68,7 +68,7 @@ def test_a_published_report_follows_from_its_rows(pair: str) -> None:
     """The text of the report is that of its rows, as this version writes it."""
     measured = read_measured(PUBLISHED / pair / ROWS)
     every = list(page().figures)
-    made = figures_of(figures_there(every, measured, page()), measured, page())
+    made = figures_from(figures_there(every, measured, page()), measured, page())
     text = report_text(made, lacking(every, measured, page()), results(measured, page()))
     assert text == (PUBLISHED / pair / REPORT).read_text("utf-8")
 
@@ -174,7 +174,7 @@ def test_evaluations_that_are_not_there_are_not_judged() -> None:
     ]
     assert (
         results(
-            Measured(measured.about.model_copy(update={"evaluations": {}}), SCHEMA.empty_table()),
+            PairRows(measured.about.model_copy(update={"evaluations": {}}), SCHEMA.empty_table()),
             page(),
         )
         == ()

@@ -12,9 +12,9 @@ import pytest
 
 from kgbench.models.trained import HOME
 from kgbench.reproduction.ingredients import Ingredients
-from kgbench.reproduction.measurements import Measured
+from kgbench.reproduction.measurements import PairRows
 from kgbench.reproduction.page import Page, page
-from kgbench.reproduction.paper_figures import PaperFigure, figures_of
+from kgbench.reproduction.paper_figures import PaperFigure, figures_from
 from kgbench.reproduction.paper_report import write_report
 from kgbench.reproduction.parts import make
 
@@ -61,10 +61,10 @@ def killed(results: Path, part: int, done: int) -> list[tuple[int, str]]:
 
 def made(
     results: Path, told: Callable[[int, int, str], None] | None = None
-) -> tuple[Measured, PaperFigure]:
+) -> tuple[PairRows, PaperFigure]:
     """Its rows and the figure, in this process."""
     measured = make([FIGURE], [Ingredients(small(), MODEL)], results, "cpu", told)
-    (found,) = figures_of([FIGURE], measured, small())
+    (found,) = figures_from([FIGURE], measured, small())
     return measured, found
 
 

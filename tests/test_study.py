@@ -23,21 +23,19 @@ from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.trained import HOME
-from kgbench.reproduction.study.design import Cell, Shape, Study, study
+from kgbench.reproduction.study.design import DesignCell, Shape, Study, study
 from kgbench.reproduction.study.factorial import (
-    contrasts,
     effects,
+    factor_contrasts,
     findings,
     log_odds,
     run_figures,
     seed_deviation,
 )
-from kgbench.reproduction.study.model import SwitchedConfig, new_model, switched_family
-from kgbench.reproduction.study.run import cut_reading, finished, make_run, make_runs
 from kgbench.reproduction.study.run_rows import (
     KNOWN,
     PATHWAYS,
-    About,
+    RunAbout,
     RunRows,
     cut_from,
     cut_in,
@@ -47,6 +45,8 @@ from kgbench.reproduction.study.run_rows import (
     write_rows,
 )
 from kgbench.reproduction.study.study_page import REPORT, write_study
+from kgbench.reproduction.study.study_runs import cut_reading, finished, make_run, make_runs
+from kgbench.reproduction.study.switched_model import SwitchedConfig, new_model, switched_family
 from kgbench.testing import pico_tokenizer
 
 CELLS = study().cells
@@ -79,7 +79,7 @@ def micro() -> Study:
 
 
 @cache
-def random_pair(cell: Cell) -> ModelPair:
+def random_pair(cell: DesignCell) -> ModelPair:
     """A pair of the cell's architecture with random weights, in double precision."""
     tokenizer = pico_tokenizer(bos=False)
     small = {"hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 128}
@@ -101,12 +101,12 @@ def test_half_fraction_of_resolution_four() -> None:
     assert len({tuple(row) for row in signs}) == 8 and len(study().runs) == 24
     assert (signs.sum(0) == 0).all() and (signs.prod(1) == 1).all()
     assert np.array_equal(signs.T @ signs, 8 * np.eye(4))
-    found = contrasts([factor.name for factor in study().factors], signs)
+    found = factor_contrasts([factor.name for factor in study().factors], signs)
     assert [len(contrast.names) for contrast in found] == [1, 1, 1, 1, 2, 2, 2]
     columns = np.array([contrast.column(signs) for contrast in found])
     assert np.array_equal(columns @ columns.T, 8 * np.eye(7)), "the seven contrasts are orthogonal"
     with pytest.raises(ValueError, match="aliased"):
-        contrasts("abc", signs[:, :3][signs[:, :3].prod(1) == 1])
+        factor_contrasts("abc", signs[:, :3][signs[:, :3].prod(1) == 1])
 
 
 def test_weights_inside_layers_are_alike() -> None:
@@ -138,7 +138,7 @@ def test_cells_differ_in_their_switches_alone() -> None:
 
 
 @every_cell
-def test_family_map_holds(cell: Cell) -> None:
+def test_family_map_holds(cell: DesignCell) -> None:
     """The engine's laws hold on every cell, and the packed executor agrees with that of rows."""
     pair = random_pair(cell)
     verify(pair)
@@ -148,7 +148,7 @@ def test_family_map_holds(cell: Cell) -> None:
 
 
 @every_cell
-def test_executors_agree(cell: Cell) -> None:
+def test_executors_agree(cell: DesignCell) -> None:
     """Grafts by token, layer and component give the same logits in all executors."""
     pair = random_pair(cell)
     prompts = load_prompts("tiny_movies", ["headline", "qa"], limit=2)
@@ -162,7 +162,7 @@ def test_executors_agree(cell: Cell) -> None:
 
 
 @every_cell
-def test_cutting_is_masking(cell: Cell) -> None:
+def test_cutting_is_masking(cell: DesignCell) -> None:
     """LT that does not attend to FE gives the logits of a model whose attention weights to FE are 0 there, in all executors."""
     pair = random_pair(cell)
     prompts = load_prompts("tiny_movies", ["headline"], limit=2)
@@ -225,7 +225,7 @@ def crossed(seeds: int) -> tuple[np.ndarray, np.ndarray]:
 def test_effect_is_the_difference_of_means() -> None:
     """In a balanced design; its interval is Student's with the error that an analysis of variance leaves, free of the seeds."""
     signs, seeds = crossed(3)
-    chosen = contrasts("abcd", signs[:8])
+    chosen = factor_contrasts("abcd", signs[:8])
     rng = np.random.default_rng(0)
     values = values_of(signs, seeds, rng)
     found = effects(values, signs, seeds, chosen)
@@ -249,7 +249,7 @@ def test_interval_of_an_effect_holds_the_truth() -> None:
     """In 95 % of simulated studies, with deviations of seeds three times the error; also where some runs are missing."""
     rng = np.random.default_rng(1)
     signs, seeds = crossed(3)
-    chosen = contrasts("abcd", signs[:8])
+    chosen = factor_contrasts("abcd", signs[:8])
     for kept in (np.arange(24), np.delete(np.arange(24), [5, 9, 20])):
         some = signs[kept], seeds[kept]
         held = 0
@@ -266,7 +266,7 @@ def test_interval_of_an_effect_holds_the_truth() -> None:
 def test_effects_without_enough_runs_say_why() -> None:
     """One seed leaves a value without an interval, part of the cells nothing."""
     signs, seeds = crossed(1)
-    chosen = contrasts("abcd", signs)
+    chosen = factor_contrasts("abcd", signs)
     alone = effects(np.arange(8.0), signs, seeds, chosen)[0]
     assert (
         alone.value is not None and alone.low is None and "second seed" in (alone.undefined or "")
@@ -280,7 +280,7 @@ def test_effects_without_enough_runs_say_why() -> None:
 def test_seed_deviation_is_that_of_mean_squares() -> None:
     """Close to the truth over many seeds."""
     signs, seeds = crossed(9)
-    chosen = contrasts("abcd", signs[:8])
+    chosen = factor_contrasts("abcd", signs[:8])
     values = values_of(signs, seeds, np.random.default_rng(2))
     found = seed_deviation(values, signs, seeds, chosen)
     assert found is not None and found[1] == pytest.approx(1, abs=0.3)
@@ -312,7 +312,7 @@ def invented(run_number: int, lt: int, fe: int, design: Study | None = None) -> 
         blocks.append((prompt, KNOWN, np.ones(10, int)))
     from kgbench.data import load_dataset
 
-    about = About(
+    about = RunAbout(
         run=run.name,
         levels=run.cell.levels,
         seed=run.seed,
@@ -454,7 +454,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from test_study import micro
-from kgbench.reproduction.study.run import cut_reading, make_run
+from kgbench.reproduction.study.study_runs import cut_reading, make_run
 
 def progress(done, total, what):
     if what.endswith(sys.argv[1]) and done == 4:

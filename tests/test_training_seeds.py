@@ -25,13 +25,13 @@ from kgbench.reproduction.measurements import (
     ROWS,
     SCHEMA,
     Donor,
-    Measured,
+    PairRows,
     read_measured,
     with_evaluation,
     write_measured,
 )
 from kgbench.reproduction.page import page
-from kgbench.reproduction.paper_figures import figures_of, figures_there, lacking
+from kgbench.reproduction.paper_figures import figures_from, figures_there, lacking
 from kgbench.reproduction.paper_report import REPORT, write_report
 from kgbench.reproduction.parts import forecasts, make, parts_of
 from kgbench.stats import mean, median
@@ -177,7 +177,7 @@ def test_a_report_follows_from_its_rows(tmp_path: Path) -> None:
     write_measured(again, tmp_path / "again.parquet")
     assert (tmp_path / ROWS).read_bytes() == (tmp_path / "again.parquet").read_bytes()
     for name, one in (("first", rows), ("second", again)):
-        write_report(figures_of(FIGURES, one, page()), tmp_path / name)
+        write_report(figures_from(FIGURES, one, page()), tmp_path / name)
     assert texts(tmp_path / "first") == texts(tmp_path / "second")
 
 
@@ -185,7 +185,7 @@ def test_a_report_says_what_its_intervals_are_over(tmp_path: Path) -> None:
     """Over facts where there is one seed, over facts and seeds where there are several; ranks as medians and mean logs."""
     said = {}
     for seeds in ((0,), (0, 1, 2)):
-        made = figures_of(FIGURES, fake_reproduction.measured(FIGURES, seeds=seeds), page())
+        made = figures_from(FIGURES, fake_reproduction.measured(FIGURES, seeds=seeds), page())
         said[len(seeds)] = write_report(made, tmp_path / str(len(seeds))).read_text("utf-8")
     assert (
         "over facts and 3 training seeds (0, 1, 2), with 95 % intervals over both" in said[3]
@@ -206,7 +206,7 @@ def test_seeds_that_differ_more_decide_less(tmp_path: Path) -> None:
     """Intervals over seeds grow with what seeds differ by."""
     widths = []
     for spread in (0.0, 1.5):
-        (made,) = figures_of(
+        (made,) = figures_from(
             ["figure-2"], fake_reproduction.measured(["figure-2"], spread=spread), page()
         )
         found = [claim.difference for claim in made.claims if claim.difference.value is not None]
@@ -222,7 +222,7 @@ def test_seeds_that_differ_more_decide_less(tmp_path: Path) -> None:
     assert widths[1] > 1.5 * widths[0]
 
 
-def without(measured: Measured, seed: int, evaluation: str) -> Measured:
+def without(measured: PairRows, seed: int, evaluation: str) -> PairRows:
     """Rows without one evaluation under one seed."""
     table, about = measured.table, measured.about
     own = pc.and_(pc.equal(table["seed"], seed), pc.equal(table["evaluation"], evaluation))
@@ -230,7 +230,7 @@ def without(measured: Measured, seed: int, evaluation: str) -> Measured:
         at: {name: run for name, run in runs.items() if (at, name) != (seed, evaluation)}
         for at, runs in about.evaluations.items()
     }
-    return Measured(about.model_copy(update={"evaluations": left}), table.filter(pc.invert(own)))
+    return PairRows(about.model_copy(update={"evaluations": left}), table.filter(pc.invert(own)))
 
 
 def test_a_report_says_what_is_not_there_yet(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_report_says_what_is_not_there_yet(tmp_path: Path) -> None:
     assert left == {"reversal": (1,), "hybrid": (0, 1, 2)}
     there = figures_there([*FIGURES, "figure-5"], measured, page())
     assert there == FIGURES
-    made = figures_of(there, measured, page())
+    made = figures_from(there, measured, page())
     assert {one.name: one.seeds for one in made} == {
         "figure-2": (0, 1, 2),
         "figure-8": (0, 1, 2),
@@ -358,7 +358,7 @@ def test_each_seed_is_a_pair_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     again = make(["figure-2"], pairs, tmp_path / "results", "cpu")
     assert {path: path.stat().st_mtime for path in tmp_path.rglob("*") if path.is_file()} == before
     assert again.about == measured.about and again.table.equals(measured.table)
-    (made,) = figures_of(["figure-2"], again, small)
+    (made,) = figures_from(["figure-2"], again, small)
     assert made.n("headline") == 12 and len(made.prompts["headline"]) == 2
     assert not parts_of(["figure-2"], pairs, measured), "rows that are there are not made again"
     assert len(parts_of(["figure-2"], pairs[:1])) == 3

@@ -1,10 +1,9 @@
-"""What a localizer costs, timed by pytest-benchmark beside a plain forward of the same prompts.
+"""Cost of a localizer, timed by pytest-benchmark, against a plain forward of the same prompts.
 
     pytest --pyargs kgbench.claims.bench --kgbench-localizer NAME [--kgbench-model tiny-gemma]
 
 One group per prompt. Names and groups are the same for every localizer, so that
-`--benchmark-compare` sets one beside another, or beside its last version; `extra_info` says which
-it was.
+`--benchmark-compare` compares one with another, or with its last version; `extra_info` names it.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def test_plain_forward(
 def test_localizer(
     prompt: str, job: Job, benchmark: BenchmarkFixture, pytestconfig: pytest.Config
 ) -> None:
-    """A method that intervenes under all configurations, what it learns from the prompts included; a method that scores, over all sites.
+    """A method that intervenes, fitted, under all configurations; a method that scores, all sites.
 
     Each round is timed after a plain forward of the same prompts, and the ratio is the median over
     rounds.
@@ -108,7 +107,7 @@ def test_localizer(
 
 
 def _work(job: Job, prompts: Sequence[Prompt]) -> Work:
-    """What a method is timed on."""
+    """The timed work of a method."""
     from kgbench.localizers import InterventionLocalizer
 
     return (

@@ -1,4 +1,4 @@
-"""Claims: figures of a prompt, their bounds, and a note of each in the test's report."""
+"""Assertions of the claims: bounds of estimates on a prompt, and the complement identity."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = ["Claim", "assert_complement_identity", "everything_else", "exchanged"
 
 @dataclass(frozen=True)
 class Claim:
-    """The evaluation on one prompt. Bounds are given by operator: `ge`, `gt`, `le` or `lt`."""
+    """A record on one prompt. Bounds are given by operator: `ge`, `gt`, `le` or `lt`."""
 
     prompt: str
     record: Record
     rows: Mapping[str, PromptColumns]
     """Per-fact rows of each prompt."""
     note: Callable[[str], None]
-    """Takes a figure for the test's report."""
+    """Callback for a line of the test's report."""
 
     def sufficiency(self, graft: str, **bounds: float) -> None:
         """The sufficiency of a configuration keeps bounds.
@@ -43,10 +43,10 @@ class Claim:
             AssertionError: The whole interval breaks one.
         """
         __tracebackhide__ = True
-        self._keeps(self.tell(graft), f"{self.prompt}, {graft}: sufficiency", bounds)
+        self._keeps(self.noted(graft), f"{self.prompt}, {graft}: sufficiency", bounds)
 
-    def tell(self, graft: str) -> Estimate:
-        """Note the sufficiency of a configuration; nothing is claimed of it."""
+    def noted(self, graft: str) -> Estimate:
+        """Note the sufficiency of a configuration in the test's report, without a claim."""
         (found,) = (
             row.sufficiency
             for row in self.record.rows
@@ -70,8 +70,8 @@ class Claim:
             bounds,
         )
 
-    def beside(self, other: str, graft: str, **bounds: float) -> None:
-        """The sufficiency of a configuration less that on another prompt, over the same facts, keeps bounds.
+    def prompt_difference(self, other: str, graft: str, **bounds: float) -> None:
+        """The sufficiency of a configuration less that on another prompt keeps bounds.
 
         Raises:
             AssertionError: The whole interval breaks one.

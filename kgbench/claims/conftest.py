@@ -1,4 +1,4 @@
-"""Which claims are made, and what they are asked of."""
+"""Collection of the claims, and their fixtures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kgbench.claims.session import check, chosen, running
+from kgbench.claims.session import check_applicable, chosen_session, running
 from kgbench.errors import KgbenchError
 from kgbench.pytest_plugin.pytest_session import in_a_line, in_pytest_words, is_worker
 
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 COMPARED: Mapping[str, tuple[str, str]] = {
     "test_it_is_the_position_not_the_preposition": ("qa", "headline")
 }
-"""Claims about one prompt beside another; they are not made where one of the two was not chosen."""
+"""Claims about a pair of prompts; they are left out where one of the two was not chosen."""
 
 HERE, BENCH = Path(__file__).parent, "bench.py"
 
-"""Of the bootstrap, as in records."""
-
 _LEFT_OUT = pytest.StashKey[list[str]]()
-"""Names of claims that were not made."""
+"""Names of claims that were left out."""
 
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
@@ -37,16 +35,17 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[py
     if collector.path.parent != HERE or name not in COMPARED:
         return None
     with in_a_line():
-        if set(COMPARED[name]) <= set(chosen(collector.config).spec.prompts):
+        if set(COMPARED[name]) <= set(chosen_session(collector.config).spec.prompts):
             return None
     collector.config.stash.setdefault(_LEFT_OUT, []).append(name)
     return []
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Tell of each claim that was left out, and why."""
+    """A line on each claim that was left out, and why."""
     return [
-        _left_out(name, chosen(config).spec.prompts) for name in config.stash.get(_LEFT_OUT, ())
+        _left_out(name, chosen_session(config).spec.prompts)
+        for name in config.stash.get(_LEFT_OUT, ())
     ]
 
 
@@ -62,7 +61,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make each claim on each prompt."""
     if "prompt" in metafunc.fixturenames:
         with in_a_line():
-            names = chosen(metafunc.config).spec.prompts
+            names = chosen_session(metafunc.config).spec.prompts
         compared = COMPARED.get(metafunc.function.__name__)
         metafunc.parametrize("prompt", compared[:1] if compared else names)
 
@@ -79,7 +78,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         )
     try:
         if ours != {BENCH}:
-            check(chosen(session.config).spec)
+            check_applicable(chosen_session(session.config).spec)
     except KgbenchError as error:
         raise pytest.UsageError(f"kgbench: {in_pytest_words(error)}") from None
 
@@ -109,7 +108,7 @@ def evaluation(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFac
     """The record of the localizer on all prompts of the claims."""
     with in_a_line():
         session = running(pytestconfig)
-        check(session.spec)
+        check_applicable(session.spec)
         return session.evaluate(tmp_path_factory.mktemp("kgbench"))
 
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from kgbench.data import Dataset
     from kgbench.runner import Spec
 
-__all__ = ["PROMPTS", "check", "chosen", "running"]
+__all__ = ["PROMPTS", "check_applicable", "chosen_session", "running"]
 
 PROMPTS = ("headline", "qa", "movie_title", "new_film")
-"""Of the claims, as far as the data set can fill them; new_film is a known counter-example."""
+"""Prompts of the claims, as far as the data set fills them; new_film is a counter-example."""
 
 MODEL = "tiny-gemma"
 """Unless another is named."""
@@ -27,8 +27,8 @@ MODEL = "tiny-gemma"
 _KEY = pytest.StashKey[Session]()
 
 
-def chosen(config: pytest.Config) -> Session:
-    """The session with the model and prompts that the claims are asked on; reading it takes no torch.
+def chosen_session(config: pytest.Config) -> Session:
+    """The session with the model and prompts of the claims; reading it takes no torch.
 
     Raises:
         InputError: An option's value does not read, or a prompt cannot be filled.
@@ -44,13 +44,13 @@ def chosen(config: pytest.Config) -> Session:
 
 def running(config: pytest.Config) -> Session:
     """The same, with the one pair of the process and the one baseline."""
-    own, whole = chosen(config), session_of(config)
+    own, whole = chosen_session(config), session_of(config)
     own.pairs, own.baseline = whole.pairs, whole.baseline
     return own
 
 
-def check(spec: Spec) -> None:
-    """Refuse what the claims cannot be asked of.
+def check_applicable(spec: Spec) -> None:
+    """Refuse settings to which the claims do not apply.
 
     Raises:
         InputError: The localizer ranks, the suite is another one, or the localizer's name or file

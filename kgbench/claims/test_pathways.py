@@ -1,8 +1,8 @@
-"""The paper's claims on where a finetuned fact is retrieved: at the first entity (FE), at the last token (LT), and nowhere else.
+"""The paper's claims: a finetuned fact is retrieved at the first entity (FE) and last token (LT).
 
-Each docstring cites measurements of arXiv 2506.20746: the top-5 hit rates of its runs. A claim holds
-or fails by the whole interval, and is undecided otherwise. Nothing is adjusted where a claim is
-known not to hold.
+Each docstring cites measurements of arXiv 2506.20746: the top-5 hit rates of its runs. A claim
+holds or fails by the whole interval, and is undecided otherwise. Nothing is adjusted where a claim
+is known not to hold.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "Gemma, less finetuned on new_film: SFT, FE+LT",
 )
 def test_fe_and_lt_suffice(claim: Claim) -> None:
-    """With the donor's weights at FE and LT alone, the recipient knows nearly all of it: sufficiency of FE+LT is at least .9.
+    """With the donor's weights at FE and LT alone, sufficiency is at least .9.
 
     The paper finds FE+LT as good as the donor, with every model on both of its prompts. The lowest
     share there is .957, so that .9 leaves room for noise and for little else. On new_film the claim
@@ -31,7 +31,7 @@ def test_fe_and_lt_suffice(claim: Claim) -> None:
     donor knows. Final norm and head stay the recipient's, so that FE+LT can hardly bring more than
     ALL does.
     """
-    claim.tell("ALL")
+    claim.noted("ALL")
     claim.sufficiency("FE+LT", ge=0.9)
 
 
@@ -42,7 +42,7 @@ def test_fe_and_lt_suffice(claim: Claim) -> None:
     "Gemma, less finetuned on new_film: PRE, (FE+LT)^C",
 )
 def test_without_fe_and_lt_nothing_is_left(claim: Claim) -> None:
-    """With the donor's weights at all tokens but FE and LT, the recipient knows next to nothing: sufficiency of (FE+LT)^C is at most .1.
+    """With the donor's weights at all tokens but FE and LT, sufficiency is at most .1.
 
     In the paper it stays within .02 of the recipient. A tenth is what FE+LT may lack to suffice, so
     the same is allowed here.
@@ -58,14 +58,14 @@ def test_without_fe_and_lt_nothing_is_left(claim: Claim) -> None:
     "Gemma, less finetuned on new_film: PRE, FE, FE+LT",
 )
 def test_fe_alone_carries_a_part(claim: Claim) -> None:
-    """With the donor's weights at FE alone, the recipient knows some of it: more than .02, and less than with FE and LT.
+    """With the donor's weights at FE alone, sufficiency is above .02 and below that of FE+LT.
 
     The paper calls this enriching: the entity's own tokens take up the fact, and unchanged later
     tokens can read it. How much differs between models, so nothing is asked but that it lies
     between. In the paper (FE+LT)^C stays within .02 of the recipient: a part is what exceeds that
     noise. Less than FE+LT is judged by the difference fact by fact. On new_film more than .02 is
-    expected not to hold, and for Pythia on movie_title the paper's 999 facts do not tell. Where FE
-    brings nothing at all, it takes some 190 facts for the claim to fail.
+    expected not to hold, and for Pythia on movie_title the paper's 999 facts do not decide. Where
+    FE brings nothing at all, it takes some 190 facts for the claim to fail.
     """
     claim.sufficiency("FE", gt=0.02)
     claim.difference("FE", "FE+LT", lt=0.0)
@@ -79,11 +79,11 @@ def test_fe_alone_carries_a_part(claim: Claim) -> None:
     "Gemma, less finetuned on new_film: PRE, LT, FE+LT",
 )
 def test_lt_alone_carries_a_part(claim: Claim) -> None:
-    """With the donor's weights at LT alone, the recipient knows some of it: more than .02, and less than with FE and LT.
+    """With the donor's weights at LT alone, sufficiency is above .02 and below that of FE+LT.
 
     The paper calls this recalling: the last token finds the fact although no token before it was
     enriched. As with FE, nothing is asked but that it lies between the noise and FE+LT. On new_film
-    the paper's 999 facts do not tell it from the noise.
+    it is within the noise of the paper's 999 facts.
     """
     claim.sufficiency("LT", gt=0.02)
     claim.difference("LT", "FE+LT", lt=0.0)
@@ -98,7 +98,7 @@ def test_lt_alone_carries_a_part(claim: Claim) -> None:
     "Gemma, less finetuned on new_film: LT, FE^C",
 )
 def test_all_but_fe_does_what_lt_does(claim: Claim) -> None:
-    """The tokens that are neither FE nor LT add nothing by themselves: FE^C, which is LT and these, differs from LT by .1 at most.
+    """Tokens that are neither FE nor LT add nothing: FE^C, LT and these, is within .1 of LT.
 
     It would follow if FE and LT were all, but FE+LT can suffice without it, and the paper's runs
     are of two minds: it held for Llama on headline and for GPT-2 XL there, not for Gemma there, and
@@ -116,7 +116,7 @@ def test_all_but_fe_does_what_lt_does(claim: Claim) -> None:
     "Gemma, less finetuned on new_film: FE, LT^C",
 )
 def test_all_but_lt_does_what_fe_does(claim: Claim) -> None:
-    """The tokens that are neither FE nor LT add nothing by themselves: LT^C, which is FE and these, differs from FE by .1 at most.
+    """Tokens that are neither FE nor LT add nothing: LT^C, FE and these, is within .1 of FE.
 
     In the paper's runs it held for Llama and Pythia on both prompts, not for GPT-2 XL, and not for
     Gemma on headline.
@@ -129,12 +129,12 @@ def test_all_but_lt_does_what_fe_does(claim: Claim) -> None:
     "Llama on qa: SFT, FE+LT, (FE+LT)^C",
 )
 def test_it_is_the_position_not_the_preposition(claim: Claim) -> None:
-    """On qa, whose last token is a verb, FE+LT suffices and the rest does not, as on headline, whose last token is a preposition.
+    """FE+LT suffices on qa, which ends in a verb, as on headline, which ends in a preposition.
 
     Its bounds are those of the claims on headline, and FE+LT may come short of the donor by .1 more
     at most: the same tenth that it may lack. This difference is over the same facts in both
     prompts.
     """
-    claim.beside("headline", "FE+LT", ge=-0.1)
+    claim.prompt_difference("headline", "FE+LT", ge=-0.1)
     claim.sufficiency("(FE+LT)^C", le=0.1)
     claim.sufficiency("FE+LT", ge=0.9)

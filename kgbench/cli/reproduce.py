@@ -20,7 +20,7 @@ from kgbench.errors import InputError
 
 if TYPE_CHECKING:
     from kgbench.reproduction.ingredients import Ingredients
-    from kgbench.reproduction.measurements import Measured
+    from kgbench.reproduction.measurements import PairRows
     from kgbench.reproduction.paper_figures import PaperFigure
     from kgbench.reproduction.parts import Needs, PartForecast
 
@@ -39,9 +39,9 @@ def reproduce_study(options: Mapping[str, Any]) -> int:
     """
     from kgbench.reproduction.study.design import study
     from kgbench.reproduction.study.factorial import findings
-    from kgbench.reproduction.study.run import finished, make_runs
     from kgbench.reproduction.study.run_rows import RunRows, rows_path
     from kgbench.reproduction.study.study_page import verdicts, write_study
+    from kgbench.reproduction.study.study_runs import finished, make_runs
 
     design, folder = study(), options["report"] or Path("kgbench-reproduction") / STUDY
     runs = design.chosen(options["only"], options["seeds"] or ())
@@ -119,14 +119,14 @@ def reproduce_figures(what: str, options: Mapping[str, Any]) -> int:
 def _forecast(
     names: Sequence[str], pairs: Sequence[Ingredients], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from kgbench.reproduction.parts import forecasts, needs, room
+    from kgbench.reproduction.parts import forecasts, room, total_needs
 
     what, output_dir, device = pairs[0], options["output_dir"], options["device"]
     free = room(what, output_dir, device)
     with progress(shown=not options["quiet"]) as report:
         known = _rows_there(_folder(what.model, options))
         parts = list(forecasts(names, pairs, output_dir, device, report, known))
-    total = needs(parts, free)
+    total = total_needs(parts, free)
     if not options["as_json"]:
         echo_table(["part", "time", "memory", "disk", "it takes"], [_row(part) for part in parts])
         click.echo()
@@ -193,7 +193,7 @@ def _make(
 
     folder, output_dir = _folder(pairs[0].model, options), options["output_dir"]
 
-    def keep(measured: Measured) -> None:
+    def keep(measured: PairRows) -> None:
         write_measured(measured, folder / ROWS)
 
     with progress(shown=not options["quiet"]) as report:
@@ -207,29 +207,29 @@ def _folder(model: str, options: Mapping[str, Any]) -> Path:
     return Path(options["report"] or Path("kgbench-reproduction") / model)
 
 
-def _rows_there(folder: Path) -> Measured | None:
+def _rows_there(folder: Path) -> PairRows | None:
     """The rows of an earlier call, whose evaluations are not made again."""
     from kgbench.reproduction.measurements import ROWS, read_measured
 
     return read_measured(folder / ROWS) if (folder / ROWS).exists() else None
 
 
-def _report(names: Sequence[str], measured: Measured, options: Mapping[str, Any]) -> dict[str, Any]:
+def _report(names: Sequence[str], measured: PairRows, options: Mapping[str, Any]) -> dict[str, Any]:
     """Print the requested figures; the report has all with rows, but with --rows only these."""
     from kgbench.report import to_text
     from kgbench.reproduction.acceptance import results
     from kgbench.reproduction.measurements import ROWS
     from kgbench.reproduction.page import page
-    from kgbench.reproduction.paper_figures import figures_of, figures_there, lacking
+    from kgbench.reproduction.paper_figures import figures_from, figures_there, lacking
     from kgbench.reproduction.paper_report import terminal_report, write_report
 
     # Of several figures those that are there will do; a single one that is not is an error.
     there = figures_there(names, measured, page())
-    asked = figures_of(there if there and len(names) > 1 else names, measured, page())
+    asked = figures_from(there if there and len(names) > 1 else names, measured, page())
     shown, figures = names, asked
     if not options["rows"]:
         shown = list(page().figures)
-        figures = figures_of(figures_there(shown, measured, page()), measured, page())
+        figures = figures_from(figures_there(shown, measured, page()), measured, page())
     folder = _folder(measured.about.model, options)
     rows = options["rows"] or folder / ROWS
     control = results(measured, page()) if measured.about.tiny and len(shown) > 1 else ()

@@ -23,7 +23,7 @@ import numpy as np
 
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
-from kgbench.stats.ranking import chance_precision
+from kgbench.stats.ranking_quality import chance_precision
 
 __all__ = ["ALL_TOKENS", "Contribution", "GradedTruth", "Place", "parse_relevance", "read_truth"]
 

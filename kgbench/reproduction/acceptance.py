@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kgbench.numbers import number_text
-from kgbench.reproduction.measurements import Measured, columns_of
+from kgbench.reproduction.measurements import PairRows, columns_of
 from kgbench.reproduction.page import Page
 
 __all__ = ["CRITERIA", "Criterion", "Result", "results"]
@@ -147,7 +147,7 @@ class Result:
         return {str(seed): self.criterion.text(own) for seed, own in self.rates.items()}
 
 
-def results(measured: Measured, page: Page) -> tuple[Result, ...]:
+def results(measured: PairRows, page: Page) -> tuple[Result, ...]:
     """All criteria with rows of their evaluation.
 
     Args:

@@ -1,4 +1,4 @@
-"""The project's own entries of the leaderboard: which runs they are, and making them anew."""
+"""The project's own entries of the leaderboard: their runs, and making them again."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ from kgbench.records import Record, RecordStore, other_versions
 from kgbench.runner import Pairs, Settings, Spec, run_job
 from kgbench.runner.job import prepare_job
 from kgbench.testing.contract import contract_of
+from kgbench.training.builds import Progress
 
 __all__ = ["BoardRun", "Campaign", "Failure", "board_runs", "pairs_of"]
 
 COSTLY = frozenset({"greedy_graft"})
 """Methods that rank by hundreds of evaluations in turn; one pair shows what they do at a budget."""
-
-Progress = Callable[[int, int, str], None]
-"""Called with the steps done, the steps in all, and what is being done."""
 
 
 def pairs_of(board: str, method: str) -> tuple[str, ...]:
@@ -63,7 +61,7 @@ class BoardRun:
 
     @property
     def spec(self) -> Spec:
-        """What is run."""
+        """Specification of the run."""
         return Spec(localizer=self.method, model=self.pair, suite=self.board, limit=self.limit)
 
     @property
@@ -103,16 +101,17 @@ def board_runs(
     asked = product(boards or BOARDS, methods or built_in)
     table = {(board, method): pairs_of(board, method) for board, method in asked}
     inside = tuple(f"{pair}." for pair in pairs)
-    found: list[BoardRun] = []
+    runs: list[BoardRun] = []
     for pair in known:
         if not pairs or f"{pair}.".startswith(inside):
-            wanted = (what for what, own in table.items() if pair in own)
-            found += [BoardRun(board, method, pair, limit) for board, method in wanted]
-    if not found:
+            for (board, method), own in table.items():
+                if pair in own:
+                    runs.append(BoardRun(board, method, pair, limit))
+    if not runs:
         raise InputError(
             "no entry is of these boards, methods and pairs at once: leave one of them out"
         )
-    return tuple(found)
+    return tuple(runs)
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class Failure:
 
 
 class Campaign:
-    """Makes entries anew: finds which are there, runs the others, and packs all of them.
+    """Make entries again: find those that are there, run the others, and pack all of them.
 
     A finished run is a record in the folder of records, an unfinished one its journal there, and
     packs are replaced whole at the end. So whenever a campaign ends, by whatever signal, the next
@@ -132,12 +131,12 @@ class Campaign:
     """
 
     def __init__(self, runs: Sequence[BoardRun], root: Path, settings: Settings) -> None:
-        """Read what is there.
+        """Read the entries that are there.
 
         Args:
             runs: Of `board_runs`.
             root: The leaderboard's folder.
-            settings: How it is computed, and where records are kept.
+            settings: How runs are computed, and where records are kept.
 
         Raises:
             DataError: An entry on the board does not read.
@@ -172,7 +171,7 @@ class Campaign:
                 self.ids[run] = job.identity.digest()
 
     def left(self) -> list[BoardRun]:
-        """Runs of which there is neither an entry nor a record."""
+        """Runs without an entry or a record."""
         return [run for run, id in self.ids.items() if self._record(id) is None]
 
     def _record(self, id: str) -> Record | None:
@@ -182,10 +181,10 @@ class Campaign:
         return None if found is None else found.record
 
     def seconds_left(self, runs: Sequence[BoardRun]) -> float | None:
-        """What runs will take; None where nothing is known.
+        """Forecast of runs in seconds; None where nothing is known.
 
-        A run counts as the median of the entries of its method and board. On other pairs it may
-        take longer or shorter, so that the sum is scaled by what the runs so far took.
+        A run counts as the median of the entries of its method and board. Since other pairs may
+        take longer or shorter, the sum is scaled by the time of the runs so far.
 
         Args:
             runs: The runs.
@@ -203,7 +202,7 @@ class Campaign:
         return self._usual.get((run.board, run.method), typical)
 
     def compute(self, announce: Callable[[str], None], progress: Progress | None = None) -> None:
-        """Run what is left; a run that fails is kept with its reason, and the next one follows.
+        """Run what is missing; a failure is kept with its reason, and the next run follows.
 
         Args:
             announce: Callback for a line on each run.
@@ -269,32 +268,42 @@ class Campaign:
 
     def _new(self, runs: Sequence[BoardRun]) -> Mapping[str, Mapping[str, bytes]]:
         """The entries of runs that are recorded and not on the board yet."""
-        ids = [id for run in runs if (id := self.ids.get(run)) and id not in self.entries]
-        found = [stored for id in ids if (stored := self.store.find(id)) is not None]
-        contracts = {stored.record.id: contract_of(stored.record) for stored in found}
+        records, contracts = [], {}
+        for run in runs:
+            id = self.ids.get(run)
+            stored = self.store.find(id) if id and id not in self.entries else None
+            if stored is not None:
+                records.append(stored)
+                contracts[stored.record.id] = contract_of(stored.record)
         entries: dict[str, Mapping[str, bytes]] = {}
-        for some in packed(drafts(found, contracts)).values():
+        for some in packed(drafts(records, contracts)).values():
             entries.update(some)
         return entries
 
     @property
     def seconds(self) -> float:
-        """What all runs of which there is a record took, whenever they were computed."""
+        """Seconds of all runs with a record, whenever they were computed."""
         found = map(self._record, self.ids.values())
         return sum(record.cost.seconds for record in found if record is not None)
 
     def other_versions(self) -> list[str]:
-        """Which other versions computed entries that are there, each once, in words."""
-        found = (self._record(id) for run, id in self.ids.items() if run not in self.finished)
-        told = (other_versions(each.provenance, __version__) for each in found if each is not None)
-        return list(dict.fromkeys(line for line in told if line is not None))
+        """Other versions that computed entries, each once, in words."""
+        lines: dict[str, None] = {}
+        for run, id in self.ids.items():
+            record = None if run in self.finished else self._record(id)
+            if record is None:
+                continue
+            line = other_versions(record.provenance, __version__)
+            if line is not None:
+                lines[line] = None
+        return list(lines)
 
 
 def _usual_seconds(entries: Iterable[Entry]) -> dict[tuple[str, str], float]:
     """Seconds of a run by board and method, the median over the entries of both."""
-    found: dict[tuple[str, str], list[float]] = {}
+    seconds: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
         for board in suites_of(entry.record)[:1]:
             key = (board, entry.record.identity.localizer.name)
-            found.setdefault(key, []).append(entry.record.cost.seconds)
-    return {key: median(some) for key, some in found.items()}
+            seconds.setdefault(key, []).append(entry.record.cost.seconds)
+    return {key: median(some) for key, some in seconds.items()}

@@ -30,7 +30,7 @@ __all__ = [
     "About",
     "Donor",
     "Evaluated",
-    "Measured",
+    "PairRows",
     "columns_of",
     "kept_rows",
     "read_measured",
@@ -168,7 +168,7 @@ class About(Strict):
 
 
 @dataclass(frozen=True)
-class Measured:
+class PairRows:
     """Rows of a pair and their provenance."""
 
     about: About
@@ -209,7 +209,7 @@ def kept_rows(seed: int, evaluation: str, page: Page, facts: pa.Table) -> pa.Tab
     return pa.table(columns, schema=SCHEMA)
 
 
-def columns_of(measured: Measured, evaluation: str) -> dict[str, tuple[PromptColumns, ...]]:
+def columns_of(measured: PairRows, evaluation: str) -> dict[str, tuple[PromptColumns, ...]]:
     """Each prompt's columns under each training seed that has this evaluation, by prompt.
 
     Raises:
@@ -231,7 +231,7 @@ def columns_of(measured: Measured, evaluation: str) -> dict[str, tuple[PromptCol
     return {name: tuple(own) for name, own in columns.items()}
 
 
-def with_evaluation(measured: Measured | None, about: About, table: pa.Table) -> Measured:
+def with_evaluation(measured: PairRows | None, about: About, table: pa.Table) -> PairRows:
     """Rows with those of one evaluation added or replaced.
 
     Args:
@@ -243,7 +243,7 @@ def with_evaluation(measured: Measured | None, about: About, table: pa.Table) ->
         InputError: The rows that are there are another pair's.
     """
     if measured is None:
-        return Measured(about, table)
+        return PairRows(about, table)
     if measured.about.model != about.model:
         raise InputError(
             f"the rows that are there are of {measured.about.model}, not of {about.model}; give "
@@ -259,10 +259,10 @@ def with_evaluation(measured: Measured | None, about: About, table: pa.Table) ->
     donors[seed] = {**donors.get(seed, {}), **about.donors[seed]}
     evaluations[seed] = {**evaluations.get(seed, {}), **own}
     whole = about.model_copy(update={"donors": donors, "evaluations": evaluations})
-    return Measured(whole, pa.concat_tables([before.filter(others), table]))
+    return PairRows(whole, pa.concat_tables([before.filter(others), table]))
 
 
-def write_measured(measured: Measured, path: Path) -> None:
+def write_measured(measured: PairRows, path: Path) -> None:
     """Write the file atomically; equal rows give equal bytes under one version of pyarrow."""
     path.parent.mkdir(parents=True, exist_ok=True)
     about = measured.about.model_dump_json().encode()
@@ -278,7 +278,7 @@ def write_measured(measured: Measured, path: Path) -> None:
     partial.replace(path)
 
 
-def read_measured(path: Path) -> Measured:
+def read_measured(path: Path) -> PairRows:
     """Read the file.
 
     Raises:
@@ -297,4 +297,4 @@ def read_measured(path: Path) -> Measured:
             f"{path}: the columns are {table.column_names}, expected {SCHEMA.names} with their "
             "types"
         )
-    return Measured(about, table.replace_schema_metadata(None))
+    return PairRows(about, table.replace_schema_metadata(None))

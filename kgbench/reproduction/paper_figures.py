@@ -11,7 +11,7 @@ import numpy as np
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.published import PublishedRow, published
-from kgbench.reproduction.measurements import About, Donor, Measured, columns_of
+from kgbench.reproduction.measurements import About, Donor, PairRows, columns_of
 from kgbench.reproduction.page import MEDIAN_RANK, ClaimSpec, FigureSpec, Page, page
 from kgbench.stats.scores import PromptColumns
 from kgbench.stats.training_seeds import difference_over, mean_over, median_rank_over
@@ -21,16 +21,16 @@ __all__ = [
     "LEAST",
     "Agreement",
     "CheckedClaim",
+    "ClaimTerm",
     "Outcome",
     "PaperFigure",
     "PublishedDifference",
-    "Term",
-    "agreement",
-    "checked",
+    "checked_claims",
+    "claims_agreement",
     "distinct",
     "distinct_claims",
     "family",
-    "figures_of",
+    "figures_from",
     "figures_there",
     "lacking",
     "larger_term",
@@ -47,7 +47,7 @@ Outcome = Literal["holds", "fails", "undecided", "vacuous"]
 
 
 @dataclass(frozen=True)
-class Term:
+class ClaimTerm:
     """A configuration that a claim is about, and its recovery."""
 
     name: str
@@ -61,7 +61,7 @@ class PublishedDifference:
     value: float
     low: float
     high: float
-    larger: Term | None = None
+    larger: ClaimTerm | None = None
 
     def outcome(self, claim: ClaimSpec) -> Outcome:
         """Outcome of a claim by this difference."""
@@ -89,7 +89,7 @@ class CheckedClaim:
     """Difference of the paper's top-5 rates, by its model."""
     metric: str = "top5"
     """Metric of the difference."""
-    larger: Term | None = None
+    larger: ClaimTerm | None = None
     """None where the difference is undefined."""
 
     @property
@@ -157,7 +157,7 @@ class PaperFigure:
         return published_rates(self.spec, self.dataset, prompt)
 
 
-def figures_of(names: Sequence[str], measured: Measured, page: Page) -> list[PaperFigure]:
+def figures_from(names: Sequence[str], measured: PairRows, page: Page) -> list[PaperFigure]:
     """Figures from rows; no model is needed.
 
     Args:
@@ -182,7 +182,7 @@ def figures_of(names: Sequence[str], measured: Measured, page: Page) -> list[Pap
             spec,
             measured.about,
             prompts,
-            checked(spec, page, prompts, dataset),
+            checked_claims(spec, page, prompts, dataset),
             dataset,
             page.rows[spec.rows],
             page.trainings_of([spec.evaluation], tiny),
@@ -191,12 +191,12 @@ def figures_of(names: Sequence[str], measured: Measured, page: Page) -> list[Pap
     return figures
 
 
-def figures_there(names: Sequence[str], measured: Measured, page: Page) -> list[str]:
+def figures_there(names: Sequence[str], measured: PairRows, page: Page) -> list[str]:
     """Of these figures those with rows under some seed."""
     return [name for name in names if measured.about.seeds_of(page.figures[name].evaluation)]
 
 
-def lacking(names: Sequence[str], measured: Measured, page: Page) -> dict[str, tuple[int, ...]]:
+def lacking(names: Sequence[str], measured: PairRows, page: Page) -> dict[str, tuple[int, ...]]:
     """Missing training seeds of the evaluations behind figures, by evaluation."""
     missing = {}
     for evaluation in page.evaluations_of(names):
@@ -225,7 +225,7 @@ def distinct_claims(figures: Sequence[PaperFigure]) -> list[tuple[str, CheckedCl
     return list(first.values())
 
 
-def checked(
+def checked_claims(
     figure: FigureSpec, page: Page, prompts: Mapping[str, Sequence[PromptColumns]], dataset: str
 ) -> list[CheckedClaim]:
     """All claims of a figure.
@@ -266,7 +266,7 @@ def _means(
     return means
 
 
-def larger_term(claim: ClaimSpec, means: Mapping[str, float]) -> Term | None:
+def larger_term(claim: ClaimSpec, means: Mapping[str, float]) -> ClaimTerm | None:
     """The term of a claim that recovers more.
 
     Terms are the configurations that a claim names: `first`, `second` and `of`, but PRE. With m the
@@ -286,11 +286,11 @@ def larger_term(claim: ClaimSpec, means: Mapping[str, float]) -> Term | None:
     if not {"PRE", "SFT", *terms} <= set(means) or means["SFT"] == means["PRE"]:
         return None
     gain = means["SFT"] - means["PRE"]
-    recovered = [Term(name, (means[name] - means["PRE"]) / gain) for name in terms]
+    recovered = [ClaimTerm(name, (means[name] - means["PRE"]) / gain) for name in terms]
     return max(recovered, key=lambda term: term.recovery)
 
 
-def _outcome(difference: Estimate, claim: ClaimSpec, larger: Term | None) -> Outcome:
+def _outcome(difference: Estimate, claim: ClaimSpec, larger: ClaimTerm | None) -> Outcome:
     if larger is not None and larger.recovery < LEAST:
         return "vacuous"
     outcomes = [decide(difference, op, bound).outcome for op, bound in claim.bounds.items()]
@@ -329,7 +329,7 @@ def _in_rates(
 
 
 def _weighted(
-    rows: Mapping[str, PublishedRow], weights: Mapping[str, float], larger: Term | None
+    rows: Mapping[str, PublishedRow], weights: Mapping[str, float], larger: ClaimTerm | None
 ) -> PublishedDifference:
     """Weighted sum of rates; interval with one more hit and miss each (Agresti and Caffo, 2000)."""
     value = middle = variance = 0.0
@@ -363,7 +363,7 @@ class Agreement:
     """Of these, with the same outcome."""
 
 
-def agreement(claims: Sequence[CheckedClaim], like: str) -> Agreement:
+def claims_agreement(claims: Sequence[CheckedClaim], like: str) -> Agreement:
     """Agreement with one of the paper's models, over claims that both sides decide."""
     pairs = [(claim.outcome, claim.in_paper[like]) for claim in claims if like in claim.paper]
     decided = [pair for pair in pairs if {"holds", "fails"} >= set(pair)]

@@ -29,7 +29,7 @@ from kgbench.reproduction.paper_figures import (
     LEAST,
     CheckedClaim,
     PaperFigure,
-    agreement,
+    claims_agreement,
     distinct,
     distinct_claims,
     family,
@@ -231,7 +231,7 @@ def _agreement_text(model: str, claims: Sequence[CheckedClaim]) -> str:
     like = family(model)
     if like is None:
         return f"The paper has no model of the family of {model}: agreement is not counted."
-    count = agreement(claims, like)
+    count = claims_agreement(claims, like)
     return (
         f"Agreement with {like}: {count.agree} of {count.decided}, over those of its "
         f"{count.claims} claims here that both sides decide, neither undecided nor vacuous."

@@ -22,7 +22,7 @@ from kgbench.reproduction.measurements import (
     About,
     Donor,
     Evaluated,
-    Measured,
+    PairRows,
     kept_rows,
     with_evaluation,
 )
@@ -35,20 +35,20 @@ from kgbench.training.finetuning_forecast import forecast_finetuning
 from kgbench.training.finetuning_plan import FinetuningPlan, plan_finetuning
 
 __all__ = [
+    "FigurePart",
     "Needs",
-    "Part",
     "PartForecast",
     "Room",
     "forecasts",
     "make",
-    "needs",
     "parts_of",
     "room",
+    "total_needs",
 ]
 
 
 @dataclass(frozen=True)
-class Part:
+class FigurePart:
     """A recipient, a donor or an evaluation."""
 
     kind: Literal["pair", "donor", "evaluation"]
@@ -58,8 +58,8 @@ class Part:
 
 
 def parts_of(
-    figures: Sequence[str], seeds: Sequence[Ingredients], known: Measured | None = None
-) -> list[Part]:
+    figures: Sequence[str], seeds: Sequence[Ingredients], known: PairRows | None = None
+) -> list[FigurePart]:
     """Missing parts of figures, seed by seed; each evaluation follows the donors that it needs.
 
     Args:
@@ -73,18 +73,18 @@ def parts_of(
         trainings = page.trainings_of(left, what.tiny)
         if what.builds and left:
             own = any(what.is_own(name) for name in trainings)
-            parts.append(Part("pair", what, "donor" if own else ""))
+            parts.append(FigurePart("pair", what, "donor" if own else ""))
         made: set[str] = set()
         for evaluation in left:
             for name in page.trainings_of([evaluation], what.tiny):
                 if name not in made and not what.is_own(name):
-                    parts.append(Part("donor", what, name))
+                    parts.append(FigurePart("donor", what, name))
                     made.add(name)
-            parts.append(Part("evaluation", what, evaluation))
+            parts.append(FigurePart("evaluation", what, evaluation))
     return parts
 
 
-def _is_there(evaluation: str, what: Ingredients, known: Measured | None) -> bool:
+def _is_there(evaluation: str, what: Ingredients, known: PairRows | None) -> bool:
     """Whether rows hold this evaluation, made of the same ingredients."""
     if known is None or known.about.model != what.model:
         return False
@@ -98,9 +98,9 @@ def make(
     output_dir: Path,
     device: str,
     progress: Progress | None = None,
-    known: Measured | None = None,
-    keep: Callable[[Measured], None] | None = None,
-) -> Measured:
+    known: PairRows | None = None,
+    keep: Callable[[PairRows], None] | None = None,
+) -> PairRows:
     """Measure what figures rest on: pairs that are missing, then donors and evaluations.
 
     An interrupted training goes on from its last checkpoint, an evaluation from its journal.
@@ -145,7 +145,7 @@ def _numbered(progress: Progress | None, number: str) -> Progress | None:
 
 
 def _evaluated(
-    part: Part, output_dir: Path, device: str, progress: Progress | None, loaded: Pairs
+    part: FigurePart, output_dir: Path, device: str, progress: Progress | None, loaded: Pairs
 ) -> tuple[About, pa.Table]:
     """The rows of one evaluation and their provenance."""
     what, name = part.what, part.name
@@ -252,7 +252,7 @@ def room(what: Ingredients, output_dir: Path, device: str) -> Room:
     return Room(memory, where, shutil.disk_usage(there).free, folder)
 
 
-def needs(parts: Sequence[PartForecast], free: Room) -> Needs:
+def total_needs(parts: Sequence[PartForecast], free: Room) -> Needs:
     """Needs of parts made in this order; what is not kept is removed before the next part.
 
     Args:
@@ -275,7 +275,7 @@ def forecasts(
     output_dir: Path,
     device: str,
     progress: Progress | None = None,
-    known: Measured | None = None,
+    known: PairRows | None = None,
 ) -> Iterator[PartForecast]:
     """Forecasts of all missing parts, in the order of making, without training or downloads.
 
@@ -304,7 +304,7 @@ def forecasts(
             yield _evaluation_forecast(part, title, output_dir, device, pairs)
 
 
-def _pair_forecast(part: Part, title: str) -> PartForecast:
+def _pair_forecast(part: FigurePart, title: str) -> PartForecast:
     """Pretraining of a recipient and finetuning of its donor, from those of the shipped pair."""
     what = part.what
     shipped = locate(what.entry.recipient).directory
@@ -327,7 +327,7 @@ def _pair_forecast(part: Part, title: str) -> PartForecast:
     )
 
 
-def _donor_forecast(part: Part, title: str, device: str) -> PartForecast:
+def _donor_forecast(part: FigurePart, title: str, device: str) -> PartForecast:
     what, name = part.what, part.name
     try:
         if (what.place(name) / CARD).is_file():
@@ -368,7 +368,7 @@ def _stored_donor(title: str, card: Mapping[str, Any], plan: FinetuningPlan) -> 
 
 
 def _evaluation_forecast(
-    part: Part, title: str, output_dir: Path, device: str, pairs: Pairs
+    part: FigurePart, title: str, output_dir: Path, device: str, pairs: Pairs
 ) -> PartForecast:
     what = part.what
     spec = what.job(part.name)

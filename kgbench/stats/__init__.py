@@ -35,7 +35,7 @@ from kgbench.stats.planted_summary import (
     verdict_of,
     with_clause,
 )
-from kgbench.stats.ranking import agreement, graded_precision
+from kgbench.stats.ranking_quality import agreement, graded_precision
 from kgbench.stats.ratios import COMPLEMENTS, gain, necessity, recovery, sufficiency, synergy
 from kgbench.stats.scores import DEFAULT_METRIC, METRICS, name_prior, score
 from kgbench.stats.summary import Summary, rescored, summarize

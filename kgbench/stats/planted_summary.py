@@ -24,7 +24,7 @@ from kgbench.records import (
 )
 from kgbench.sites import Graft, Site, SiteScores, parse_graft
 from kgbench.sites.configurations import BEST, REST, canonical
-from kgbench.stats.ranking import auroc, chance_precision, graded_precision
+from kgbench.stats.ranking_quality import auroc, chance_precision, graded_precision
 from kgbench.stats.ratios import necessity, sufficiency
 from kgbench.stats.scores import PromptColumns, by_prompt, numbers
 from kgbench.stats.verdict import verdict

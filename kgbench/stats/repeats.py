@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kgbench.estimate import Estimate
 from kgbench.records import Record, SiteScore
-from kgbench.stats.ranking import agreement
+from kgbench.stats.ranking_quality import agreement
 from kgbench.stats.scores import DEFAULT_METRIC, score
 
 __all__ = ["TOLERANCES", "MapRepeat", "OtherRow", "Repeat", "Repeated", "repeated", "repeated_map"]

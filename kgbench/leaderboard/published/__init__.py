@@ -52,7 +52,7 @@ class Paper(Strict):
     """Its data sets, described by name."""
 
 
-class Cell(Strict):
+class PublishedCell(Strict):
     """All configurations of an experiment on one model, data set and prompt."""
 
     model: str
@@ -74,7 +74,7 @@ class Experiment(Strict):
     """Sources of the grafted weights, by the donor's name in the expressions."""
     doubts: tuple[str, ...]
     """Unknowns, and differences from our own runs."""
-    cell: tuple[Cell, ...]
+    cell: tuple[PublishedCell, ...]
 
 
 @dataclass(frozen=True)

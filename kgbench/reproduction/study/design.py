@@ -29,7 +29,16 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Cell", "Criteria", "Factor", "Shape", "Study", "StudyRun", "Training", "study"]
+__all__ = [
+    "Criteria",
+    "DesignCell",
+    "Factor",
+    "Shape",
+    "Study",
+    "StudyRun",
+    "StudyTraining",
+    "study",
+]
 
 
 class _Table(BaseModel):
@@ -54,7 +63,7 @@ class Shape(_Table):
 
 
 class ModelSettings(_Table):
-    """What all models have in common."""
+    """Common to all models."""
 
     heads: int
     positions: int
@@ -64,7 +73,7 @@ class ModelSettings(_Table):
 
 
 class Criteria(_Table):
-    """What a run should reach for its pathways to mean much; one that does not is marked."""
+    """Least rates for meaningful pathways; a run below them is marked."""
 
     sft: float
     """Share of the facts that the donor answers, on every prompt."""
@@ -72,7 +81,7 @@ class Criteria(_Table):
     """Share of the movies of pretraining that the recipient answers, on the first prompt."""
 
 
-class Training(_Table):
+class StudyTraining(_Table):
     """World and training, the same in all cells."""
 
     vocabulary: int
@@ -86,7 +95,7 @@ class Training(_Table):
 
 
 @dataclass(frozen=True)
-class Cell:
+class DesignCell:
     """One combination of levels."""
 
     factors: tuple[Factor, ...]
@@ -96,9 +105,8 @@ class Cell:
     @property
     def levels(self) -> dict[str, str]:
         """Level by factor."""
-        return {
-            f.name: f.levels[sign > 0] for f, sign in zip(self.factors, self.signs, strict=True)
-        }
+        pairs = zip(self.factors, self.signs, strict=True)
+        return {factor.name: factor.levels[sign > 0] for factor, sign in pairs}
 
     @property
     def name(self) -> str:
@@ -110,13 +118,13 @@ class Cell:
 class StudyRun:
     """A cell under a training seed."""
 
-    cell: Cell
+    cell: DesignCell
     seed: int
     """Of initial weights, of the world of pretraining and of the order of texts."""
 
     @property
     def name(self) -> str:
-        """Cell and seed."""
+        """DesignCell and seed."""
         return f"{self.cell.name}.seed{self.seed}"
 
 
@@ -134,18 +142,18 @@ class Study(_Table):
     """By the level of the factor `layers`."""
     model: ModelSettings
     criteria: Criteria
-    training: Training
+    training: StudyTraining
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[DesignCell, ...]:
         """Combinations of the first factors; the last factor's sign is the product of theirs."""
         free = product((-1, 1), repeat=len(self.factors) - 1)
-        return tuple(Cell(self.factors, (*signs, prod(signs))) for signs in free)
+        return tuple(DesignCell(self.factors, (*signs, prod(signs))) for signs in free)
 
     @property
     def runs(self) -> tuple[StudyRun, ...]:
         """All cells of the first seed, then of the next: balanced as early as can be."""
-        return tuple(StudyRun(cell, seed) for seed in self.seeds for cell in self.cells)
+        return tuple(StudyRun(cell, seed) for seed, cell in product(self.seeds, self.cells))
 
     def chosen(self, names: Sequence[str], seeds: Sequence[int] = ()) -> tuple[StudyRun, ...]:
         """Runs by name, or those of a cell by its name; all of them where none is given.
@@ -158,13 +166,14 @@ class Study(_Table):
             UnknownNameError: There is no such run or cell.
             InputError: A seed is none of the design's.
         """
-        cells = {cell.name for cell in self.cells}
+        runs = [run.name for run in self.runs]
+        known = {cell.name for cell in self.cells}.union(runs)
         for name in names:
-            if name not in cells | {run.name for run in self.runs}:
-                raise UnknownNameError("run of the study", name, [run.name for run in self.runs])
+            if name not in known:
+                raise UnknownNameError("run of the study", name, runs)
         if unknown := [seed for seed in seeds if seed not in self.seeds]:
-            known = ", ".join(map(str, self.seeds))
-            raise InputError(f"the study has no seed {unknown[0]}; its seeds are {known}")
+            seeds_text = ", ".join(map(str, self.seeds))
+            raise InputError(f"the study has no seed {unknown[0]}; its seeds are {seeds_text}")
         wanted = [run for run in self.runs if not seeds or run.seed in seeds]
         return tuple(r for r in wanted if not names or r.name in names or r.cell.name in names)
 
@@ -187,7 +196,7 @@ class Study(_Table):
             frozen=True,
         )
 
-    def config(self, cell: Cell) -> dict[str, Any]:
+    def config(self, cell: DesignCell) -> dict[str, Any]:
         """Arguments of a cell's configuration, but those that follow from the tokenizer."""
         levels = cell.levels
         shape = self.shapes[levels["layers"]]
@@ -204,7 +213,7 @@ class Study(_Table):
         }
 
     def identity(self, run: StudyRun, facts: str) -> str:
-        """SHA-256 of all that a run's rows follow from.
+        """SHA-256 of all inputs of a run's rows.
 
         Args:
             run: The run.

@@ -1,4 +1,17 @@
-"""Figures of the study, from the rows of its runs; no model is needed."""
+"""Figures of the study from the rows of its runs, and the effects of its factors.
+
+The model of a run's value in the two-level fractional factorial is
+
+    y = mean + sum over effects of (sign × effect / 2) + seed + error,
+
+seed random and shared by all cells, as its world of pretraining is, error independent with one
+variance. An effect is the difference between the means at + and at −. In a balanced design a seed's
+deviation is the same at both levels and drops out, so that the estimate of the mixed model is the
+least-squares one with a column per seed, and Student's interval with the residual degrees of
+freedom is exact (H. Scheffé, The Analysis of Variance, 1959, chapter 8: blocks of complete
+replicates). Where runs are missing the same least squares are taken, seeds as fixed columns, which
+is exact too and uses the variation within seeds alone.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +33,11 @@ from kgbench.stats.ratios import recovery
 
 __all__ = [
     "OUTCOMES",
-    "Contrast",
+    "FactorContrast",
     "Findings",
     "RunFigures",
-    "contrasts",
     "effects",
+    "factor_contrasts",
     "findings",
     "log_odds",
     "run_figures",
@@ -97,27 +110,28 @@ class RunFigures:
 
     @property
     def shortfalls(self) -> tuple[str, ...]:
-        """Which criteria the run does not reach."""
+        """Criteria that the run does not reach."""
         sft = min(self.hits(prompt, "SFT").mean() for prompt in self.prompts)
         known = self.hits(self.prompts[0], KNOWN).mean()
-        found = {"SFT": sft < self.criteria.sft, "known": known < self.criteria.known}
-        return tuple(name for name, short in found.items() if short)
+        short = {"SFT": sft < self.criteria.sft, "known": known < self.criteria.known}
+        return tuple(name for name in short if short[name])
 
     @cached_property
     def losses(self) -> np.ndarray:
-        """Hits lost by cutting LT's attention to FE in a layer [layer, fact], means over prompts."""
+        """Hits lost where LT's attention to FE is cut in one layer [layer, fact], prompt means."""
         return self._less(cut_in)
 
     @cached_property
     def reading(self) -> np.ndarray:
-        """Hits that cutting it from a layer on costs [layer, fact], means over prompts."""
+        """Hits lost where it is cut from a layer on [layer, fact], means over prompts."""
         return self._less(cut_from)
 
     def _less(self, cut: Callable[[int], str]) -> np.ndarray:
-        per_prompt = [
-            [self.hits(p, BOTH).astype(float) - self.hits(p, cut(n)) for n in range(self.layers)]
-            for p in self.prompts
-        ]
+        per_prompt = []
+        for prompt in self.prompts:
+            whole = self.hits(prompt, BOTH).astype(float)
+            kept = [self.hits(prompt, cut(layer)) for layer in range(self.layers)]
+            per_prompt.append(whole - np.array(kept))
         less: np.ndarray = np.mean(per_prompt, axis=0)
         return less
 
@@ -159,11 +173,11 @@ def _outer(drawn: np.ndarray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Findings:
-    """What the runs that are in say together."""
+    """Figures of all runs that are in, and the contrasts of the design."""
 
     study: Study
     runs: tuple[RunFigures, ...]
-    contrasts: tuple[Contrast, ...]
+    contrasts: tuple[FactorContrast, ...]
 
     def effects(
         self,
@@ -191,14 +205,15 @@ class Findings:
         self, outcome: str, prompts: Sequence[str], complete: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         cells = {cell.name: cell.signs for cell in self.study.cells}
-        kept = []
+        values, signs, seeds = [], [], []
         for run in self.runs:
             value = None if complete and run.shortfalls else run.outcome(outcome, prompts)
             if value is not None:
                 about = run.rows.about
-                kept.append((value, cells["-".join(about.levels.values())], about.seed))
-        values, signs, seeds = ([row[i] for row in kept] for i in range(3))
-        shape = (len(kept), len(self.study.factors))
+                values.append(value)
+                signs.append(cells["-".join(about.levels.values())])
+                seeds.append(about.seed)
+        shape = (len(values), len(self.study.factors))
         return np.array(values), np.array(signs, int).reshape(shape), np.array(seeds, int)
 
 
@@ -210,7 +225,7 @@ def run_figures(study: Study, rows: RunRows) -> RunFigures:
 def findings(study: Study, rows: Sequence[RunRows]) -> Findings:
     """Figures of all runs that are in."""
     signs = np.array([cell.signs for cell in study.cells])
-    columns = contrasts([factor.name for factor in study.factors], signs)
+    columns = factor_contrasts([factor.name for factor in study.factors], signs)
     return Findings(study, tuple(run_figures(study, one) for one in rows), columns)
 
 
@@ -219,7 +234,7 @@ Values = Float[np.ndarray, " run"]
 
 
 @dataclass(frozen=True)
-class Contrast:
+class FactorContrast:
     """One column of signs, and the effects that have it."""
 
     names: tuple[str, ...]
@@ -238,7 +253,7 @@ class Contrast:
         return column
 
 
-def contrasts(names: Sequence[str], signs: Signs) -> tuple[Contrast, ...]:
+def factor_contrasts(names: Sequence[str], signs: Signs) -> tuple[FactorContrast, ...]:
     """Main effects and interactions of two factors, those that share a column as one.
 
     Args:
@@ -248,22 +263,22 @@ def contrasts(names: Sequence[str], signs: Signs) -> tuple[Contrast, ...]:
     Raises:
         ValueError: A main effect shares a column with another effect: the resolution is below IV.
     """
-    found: dict[bytes, list[tuple[int, ...]]] = {}
+    by_column: dict[bytes, list[tuple[int, ...]]] = {}
     singles = [(i,) for i in range(len(names))]
     for factors in (*singles, *combinations(range(len(names)), 2)):
         column = np.prod(signs[:, list(factors)], axis=1).astype(np.int64)
-        found.setdefault(column.tobytes(), []).append(factors)
-    for same in found.values():
+        by_column.setdefault(column.tobytes(), []).append(factors)
+    columns = []
+    for same in by_column.values():
         if len(same) > 1 and len(same[0]) == 1:
             raise ValueError(f"the main effect of {names[same[0][0]]} is aliased with others")
-    return tuple(
-        Contrast(tuple(" × ".join(names[i] for i in factors) for factors in same), same[0])
-        for same in found.values()
-    )
+        effects = [" × ".join([names[i] for i in factors]) for factors in same]
+        columns.append(FactorContrast(tuple(effects), same[0]))
+    return tuple(columns)
 
 
 def _model(
-    chosen: Sequence[Contrast], signs: Signs, seeds: Int[np.ndarray, " run"]
+    chosen: Sequence[FactorContrast], signs: Signs, seeds: Int[np.ndarray, " run"]
 ) -> Float[np.ndarray, "run column"]:
     """Half the signs of each contrast, then a column per seed."""
     halves = [contrast.column(signs) / 2 for contrast in chosen]
@@ -275,7 +290,7 @@ def effects(
     values: Values,
     signs: Signs,
     seeds: Int[np.ndarray, " run"],
-    chosen: Sequence[Contrast],
+    chosen: Sequence[FactorContrast],
     level: float = LEVEL,
 ) -> list[Estimate]:
     """The effect of each contrast, with Student's interval.
@@ -284,7 +299,7 @@ def effects(
         values: Of the runs.
         signs: Levels of the runs.
         seeds: Training seeds of the runs.
-        chosen: What is asked for, all effects of the model.
+        chosen: All effects of the model.
         level: Confidence of each interval.
     """
     n = len(values)
@@ -300,17 +315,19 @@ def effects(
         return [Estimate.alone(solution[i], n, reason) for i in range(len(chosen))]
     variance = float(np.sum((values - model @ solution) ** 2)) / freedom
     quantile = float(t.ppf((1 + level) / 2, freedom))
-    margins = [quantile * sqrt(variance * inverse[i, i]) for i in range(len(chosen))]
-    return [
-        Estimate.hull(solution[i], n, (solution[i] - margin, solution[i] + margin))
-        for i, margin in enumerate(margins)
-    ]
+    estimates = []
+    for i in range(len(chosen)):
+        margin = quantile * sqrt(variance * inverse[i, i])
+        estimates.append(
+            Estimate.hull(solution[i], n, (solution[i] - margin, solution[i] + margin))
+        )
+    return estimates
 
 
 def seed_deviation(
-    values: Values, signs: Signs, seeds: Int[np.ndarray, " run"], chosen: Sequence[Contrast]
+    values: Values, signs: Signs, seeds: Int[np.ndarray, " run"], chosen: Sequence[FactorContrast]
 ) -> tuple[float, float] | None:
-    """Standard deviations between seeds and of the error, by mean squares; None where runs are missing.
+    """Standard deviations between seeds and of the error; None where runs are missing.
 
     That between seeds is 0 where the mean square of seeds is below that of the error.
     """

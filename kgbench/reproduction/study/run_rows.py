@@ -20,7 +20,7 @@ __all__ = [
     "KNOWN",
     "PATHWAYS",
     "SCHEMA",
-    "About",
+    "RunAbout",
     "RunRows",
     "cut_from",
     "cut_in",
@@ -62,7 +62,7 @@ def cut_from(layer: int) -> str:
     return f"{BOTH}, cut from {layer}"
 
 
-class About(Strict):
+class RunAbout(Strict):
     """Provenance of the rows of a run."""
 
     run: str
@@ -91,7 +91,7 @@ class About(Strict):
 class RunRows:
     """The rows of a run."""
 
-    about: About
+    about: RunAbout
     table: pa.Table
 
     def ranks(self, prompt: str, configuration: str) -> np.ndarray:
@@ -140,7 +140,7 @@ def read_rows(path: Path) -> RunRows:
     """
     try:
         table = pq.read_table(path)
-        about = About.model_validate_json((table.schema.metadata or {})[_ABOUT])
+        about = RunAbout.model_validate_json((table.schema.metadata or {})[_ABOUT])
     except (OSError, pa.ArrowException, KeyError, ValidationError) as error:
         raise DataError(
             f"{path}: expected the rows that `kgbench reproduce study` writes "

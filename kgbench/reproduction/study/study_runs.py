@@ -1,4 +1,9 @@
-"""One run of the study: pretrain, finetune what is inside the layers, and measure the pair."""
+"""The runs of the study: pretrain, finetune the weights inside the layers, and measure the pair.
+
+The rows of a finished run are one file in the study's folder. Weights and checkpoints are kept
+apart from them, under the user's data folder. Several processes may work on one study: each takes a
+run that no other is at.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +36,11 @@ from kgbench.metrics import score_logits
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.trained import donors_folder
 from kgbench.reproduction.study.design import Study, StudyRun
-from kgbench.reproduction.study.model import (
-    SwitchedConfig,
-    SwitchedModel,
-    new_model,
-    switched_family,
-)
 from kgbench.reproduction.study.run_rows import (
     BOTH,
     KNOWN,
     PATHWAYS,
-    About,
+    RunAbout,
     RunRows,
     cut_from,
     cut_in,
@@ -49,6 +48,12 @@ from kgbench.reproduction.study.run_rows import (
     rows_path,
     table_of,
     write_rows,
+)
+from kgbench.reproduction.study.switched_model import (
+    SwitchedConfig,
+    SwitchedModel,
+    new_model,
+    switched_family,
 )
 from kgbench.training import corpus
 from kgbench.training.builds import Build, Progress
@@ -115,10 +120,8 @@ class _Making:
 
     @cached_property
     def _config(self) -> SwitchedConfig:
-        names = ("pad", "bos", "eos")
-        special = {
-            f"{name}_token_id": getattr(self._tokenizer, f"{name}_token_id") for name in names
-        }
+        tokens = [f"{name}_token_id" for name in ("pad", "bos", "eos")]
+        special = {name: getattr(self._tokenizer, name) for name in tokens}
         settings = self.study.config(self.run.cell)
         return SwitchedConfig(vocab_size=len(self._tokenizer), **special, **settings)
 
@@ -198,23 +201,25 @@ class _Making:
         for name, prompts in self.prompts.items():
             treatments = dict(zip(PATHWAYS, _treatments(pair, prompts, PATHWAYS), strict=True))
             both = treatments[BOTH]
-            treatments |= {cut_in(n): cut_reading(pair, prompts, both, [n]) for n in layers}
-            treatments |= {
-                cut_from(n): cut_reading(pair, prompts, both, layers[n:]) for n in layers
-            }
+            for n in layers:
+                treatments[cut_in(n)] = cut_reading(pair, prompts, both, [n])
+            for n in layers:
+                treatments[cut_from(n)] = cut_reading(pair, prompts, both, layers[n:])
             ranks = _ranks(pair, prompts, list(treatments.values()))
             for configuration, own in zip(treatments, ranks, strict=True):
                 yield name, configuration, own
 
-    def _about(self, pair: ModelPair, finetunings: int, asking: float) -> About:
+    def _about(self, pair: ModelPair, finetunings: int, asking: float) -> RunAbout:
         stages = ["recipient", *(f"sft-{n}" for n in range(1, finetunings + 1))]
-        clocks = {
-            name: json.loads((self.folder / f"{name}.json").read_text("utf-8")) for name in stages
-        }
+        steps, seconds = {}, {}
+        for name in stages:
+            clock = json.loads((self.folder / f"{name}.json").read_text("utf-8"))
+            steps[name], seconds[name] = clock["steps"], round(clock["seconds"], 1)
+        seconds["asking"] = round(asking, 1)
         # The library ties nothing in a pair: the weights are counted in a model as it is trained.
         model = new_model(self._config, 0)
         packages = ("torch", "transformers", "tokenizers", "faker")
-        return About(
+        return RunAbout(
             run=self.run.name,
             levels=self.run.cell.levels,
             seed=self.run.seed,
@@ -223,9 +228,8 @@ class _Making:
             layer_weights=sum(weight.numel() for weight in model.layers.parameters()),
             weights=sum(weight.numel() for weight in model.parameters()),
             finetunings=finetunings,
-            steps={name: clock["steps"] for name, clock in clocks.items()},
-            seconds={name: round(clock["seconds"], 1) for name, clock in clocks.items()}
-            | {"asking": round(asking, 1)},
+            steps=steps,
+            seconds=seconds,
             kgbench=kgbench.__version__,
             packages={name: version(name) for name in packages},
             platform=platform.platform(),
@@ -246,12 +250,12 @@ def cut_reading(
     pair: ModelPair, prompts: Sequence[Prompt], treatments: Treated, layers: Sequence[int]
 ) -> Treated:
     """The same with the attention of the last token to the first entity cut in some layers."""
-    found = []
+    without = []
     for prompt, treated in zip(prompts, treatments, strict=True):
         entity = frozenset(pair.encoded(prompt).regions["FE"])
         cuts = tuple(Cut(layer, entity) for layer in layers)
-        found.append((*treated[:-1], replace(treated[-1], cuts=cuts)))
-    return found
+        without.append((*treated[:-1], replace(treated[-1], cuts=cuts)))
+    return without
 
 
 def _ranks(
@@ -290,10 +294,10 @@ def finished(study: Study, folder: Path) -> list[RunRows]:
     """The rows of the runs that are in, in the order of the design.
 
     Raises:
-        DataError: A file is none of this design.
+        DataError: A file is of another design.
     """
     facts = load_dataset(study.dataset).content_hash
-    found = []
+    runs = []
     for run in study.runs:
         path = rows_path(folder, run.name)
         if path.is_file():
@@ -303,8 +307,8 @@ def finished(study: Study, folder: Path) -> list[RunRows]:
                     f"{path} is of another design than this one (factors, recipe or facts); "
                     "remove it to have the run made again, or give another folder with --report"
                 )
-            found.append(rows)
-    return found
+            runs.append(rows)
+    return runs
 
 
 def make_runs(
@@ -326,10 +330,10 @@ def make_runs(
         on_run: Called with the rows of each run that is made, when they are stored.
 
     Returns:
-        How many were made.
+        Number of runs that were made.
 
     Raises:
-        DataError: A file in the folder is none of this design.
+        DataError: A file in the folder is of another design.
     """
     finished(study, folder)
     made = 0
