@@ -9,17 +9,19 @@ import importlib.util
 import inspect
 import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from itertools import pairwise
 from pathlib import Path
 from pkgutil import iter_modules
 
 from kgbench.errors import InputError, UnknownNameError
 
-__all__ = ["Registry", "frames_in", "told"]
+__all__ = ["Registry", "field_docs", "frames_in", "told"]
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,27 @@ def _is_installed(package: str) -> bool:
         return package in sys.modules or importlib.util.find_spec(package) is not None
     except ValueError:  # a module that says nothing of where it is from
         return True
+
+
+def field_docs(dataclass: type) -> dict[str, str]:
+    """Docstrings of the fields of a dataclass and its bases, by field name."""
+    docs: dict[str, str] = {}
+    for cls in reversed(dataclass.__mro__):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+        except (OSError, TypeError, SyntaxError):
+            continue
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for line, below in pairwise(body):
+            field = line.target if isinstance(line, ast.AnnAssign) else None
+            text = below.value if isinstance(below, ast.Expr) else None
+            if (
+                isinstance(field, ast.Name)
+                and isinstance(text, ast.Constant)
+                and isinstance(text.value, str)
+            ):
+                docs[field.id] = inspect.cleandoc(text.value)
+    return docs
 
 
 def frames_in(error: BaseException, file: Path) -> list[traceback.FrameSummary]:

@@ -16,21 +16,23 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from kgbench import answers as answers_module
-from kgbench.answers import (
-    FIGURES,
-    AnswersRun,
+from kgbench.analyses import _whole_answers
+from kgbench.analyses._whole_answers import (
     Candidates,
-    ScoredAnswer,
     Search,
-    answers_report,
     continuation,
     encode_candidates,
-    figures_of,
     first_tokens,
-    score_answers,
     score_prompts,
     token_texts,
+)
+from kgbench.analyses.answers import (
+    FIGURES,
+    AnswersRun,
+    ScoredAnswer,
+    answers_report,
+    figures_of,
+    score_answers,
 )
 from kgbench.cli import main
 from kgbench.data import Prompt, load_dataset
@@ -159,7 +161,7 @@ def test_batches_and_company_do_not_matter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Prompts scored alone, few passages at a time, are scored as together."""
-    monkeypatch.setattr(answers_module, "PASSAGES_AT_ONCE", 3)
+    monkeypatch.setattr(_whole_answers, "PASSAGES_AT_ONCE", 3)
     alone = score_prompts(Engine(pair), prompts[1:2], NAMES, ["FE+LT"])[0]
     together = next(
         r for r in scored if (r.fact, r.prompt, r.graft) == (alone.fact, alone.prompt, "FE+LT")

@@ -16,8 +16,8 @@ import pytest
 import stored_runs
 from scipy.stats import nct, norm, t
 
-from kgbench.audit import Asked, Part, audit_report, audited, methods_of
-from kgbench.audit.run import wordings_of
+from kgbench.analyses._audit_figures import AuditedRun, AuditSettings, audited, methods_of
+from kgbench.analyses.audit import audit_report, wordings_of
 from kgbench.cli import main
 from kgbench.data import load_dataset
 from kgbench.errors import InputError
@@ -230,9 +230,9 @@ def test_measured_beats_assumed() -> None:
     )
 
 
-def part(seed: int = 0, rows_seed: int = 0, **changes: Any) -> Part:
+def part(seed: int = 0, rows_seed: int = 0, **changes: Any) -> AuditedRun:
     """A record of a run that never happened, under a seed."""
-    return Part(*stored_runs.stored(seed=rows_seed, seeds=(seed,), **changes))
+    return AuditedRun(*stored_runs.stored(seed=rows_seed, seeds=(seed,), **changes))
 
 
 def named(name: str, **parameters: Any) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def named(name: str, **parameters: Any) -> dict[str, Any]:
 def test_a_method_that_draws_nothing() -> None:
     """Its seeds have no variance, whether one was run or two, and the text says so."""
     for parts in ([part()], [part(0), part(1)]):
-        found = audited(methods_of(parts), Asked(draws=200))
+        found = audited(methods_of(parts), AuditSettings(draws=200))
         for one in found.quantities["dynamic_graft"]:
             assert one.seeds_sd.value == 0
             assert not one.parts or one.parts["seeds"].value == pytest.approx(0, abs=1e-12)
@@ -268,8 +268,10 @@ def test_values_are_those_of_the_record() -> None:
 def test_seeds_that_move_a_method() -> None:
     """A method that came out otherwise under another seed has a spread over seeds, and needs a larger difference to hold for others."""
     method = named("drawing", seed=0)
-    worse = Part(*stored_runs.stored(stored_runs.WORSE, seeds=(1,), **named("drawing", seed=1)))
-    found = audited(methods_of([part(**method), worse]), Asked(draws=200))
+    worse = AuditedRun(
+        *stored_runs.stored(stored_runs.WORSE, seeds=(1,), **named("drawing", seed=1))
+    )
+    found = audited(methods_of([part(**method), worse]), AuditSettings(draws=200))
     one = next(one for one in found.quantities["drawing"] if one.label == "FE+LT")
     assert (
         set(one.by_seed) == {"0", "1"}
@@ -288,7 +290,7 @@ def test_a_drawing_method_under_one_seed() -> None:
             *(part(seed, seed, **named("other", seed=seed)) for seed in (0, 1)),
         ]
     )
-    found = audited(methods, Asked(draws=50))
+    found = audited(methods, AuditSettings(draws=50))
     some = [*found.quantities["drawing"], *found.differences["drawing", "other"]]
     assert some and all(one.detectable["seeds"].smallest is None for one in some)
     assert any(
@@ -299,7 +301,7 @@ def test_a_drawing_method_under_one_seed() -> None:
 
 def test_facts_that_not_all_have_are_told() -> None:
     """Runs over other facts are audited over those in common, and how many are left out is said."""
-    fewer = Part(*stored_runs.stored(n=40, **named("fewer")))
+    fewer = AuditedRun(*stored_runs.stored(n=40, **named("fewer")))
     first, second = methods_of([part(), fewer])
     assert first.n == second.n == 40
     assert (
@@ -325,8 +327,8 @@ def test_hardly_known_is_undefined() -> None:
 
 def test_two_methods() -> None:
     """Their difference is the second's recovery less the first's, and what can be told apart is measured."""
-    parts = [part(), Part(*stored_runs.stored(stored_runs.WORSE, **named("worse")))]
-    found = audited(methods_of(parts), Asked(draws=200))
+    parts = [part(), AuditedRun(*stored_runs.stored(stored_runs.WORSE, **named("worse")))]
+    found = audited(methods_of(parts), AuditSettings(draws=200))
     values = [
         next(one.value.value for one in found.quantities[name] if one.label == "LT")
         for name in ("dynamic_graft", "worse")
@@ -334,9 +336,9 @@ def test_two_methods() -> None:
     apart = next(one for one in found.differences["dynamic_graft", "worse"] if one.label == "LT")
     assert None not in values and apart.value.value == pytest.approx(values[1] - values[0])
     assert apart.detectable["facts"].smallest is not None
-    same = audited(methods_of([part(), part(**named("twin"))]), Asked(draws=50)).differences[
-        "dynamic_graft", "twin"
-    ]
+    same = audited(
+        methods_of([part(), part(**named("twin"))]), AuditSettings(draws=50)
+    ).differences["dynamic_graft", "twin"]
     assert all(
         one.value.value == 0 and "0 of 60 facts" in str(one.detectable["facts"].undefined)
         for one in same
@@ -360,7 +362,7 @@ def test_two_methods() -> None:
         ),
     ],
 )
-def test_runs_that_do_not_go_together(second: Callable[[], Part], match: str) -> None:
+def test_runs_that_do_not_go_together(second: Callable[[], AuditedRun], match: str) -> None:
     """Other weights, another wording under the same name, and a cell that comes twice are refused, and named."""
     with pytest.raises(InputError, match=match):
         methods_of([part(), second()])

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_runs import OTHER, WORSE, Call, caller, folder, stored
 
-from kgbench.board import compare_records, comparison_report
-from kgbench.board.comparison import Comparison
+from kgbench.analyses.compare import Comparison, compare_records, comparison_report
 from kgbench.errors import InputError
 from kgbench.records import facts_table
 from kgbench.records.identity import identity_differences
@@ -68,7 +67,7 @@ def test_a_run_beside_itself(metric: str) -> None:
                 assert share.low <= 0 <= share.high
         if row.graft not in ("PRE", "SFT"):
             assert row.sufficiency.low < 0 < row.sufficiency.high
-    assert found.told_apart() == [] and "no fact flipped" in found.verdict()
+    assert found.significant() == [] and "no fact flipped" in found.verdict()
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -77,7 +76,7 @@ def test_the_other_way_round_changes_the_sign(metric: str) -> None:
     first, second = stored(), stored(WORSE, seed=3, **OTHER)
     one, two = compare_records(first, second, metric), compare_records(second, first, metric)
     assert numbers(one, -1) == numbers(two)
-    assert {row.graft for row in one.told_apart()} >= ({"FE+LT"} if metric == "top5" else set())
+    assert {row.graft for row in one.significant()} >= ({"FE+LT"} if metric == "top5" else set())
 
 
 @pytest.mark.parametrize("metric", ["prob", "logprob", "logit_diff"])
@@ -92,7 +91,7 @@ def test_rounding_is_no_difference(metric: str) -> None:
         "logit_diff": noise + columns["logit_diff"],
     }
     found = compare_records((record, rows), (record, facts_table({**columns, **moved})), metric)
-    assert found.told_apart() == []
+    assert found.significant() == []
     for row in found.rows:
         assert row.difference.low < 0 < row.difference.high
         assert row.graft in ("PRE", "SFT") or row.sufficiency.low < 0 < row.sufficiency.high

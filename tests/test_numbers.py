@@ -10,7 +10,8 @@ from fake_runs import RATES, record, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgbench.board import compare_records, comparison_report, record_report
+from kgbench.analyses.compare import compare_records, comparison_report
+from kgbench.board import record_report
 from kgbench.board.export import as_csv, as_latex, as_markdown
 from kgbench.estimate import Estimate
 from kgbench.numbers import (

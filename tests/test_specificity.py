@@ -13,6 +13,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgbench.analyses._divergence import divergence, measure, texts_of
+from kgbench.analyses.specificity import (
+    KINDS,
+    MeasuredTexts,
+    Specificity,
+    Texts,
+    check_named,
+    rows_of,
+    specificity,
+)
 from kgbench.cli import main
 from kgbench.data import dataset_names, load_dataset, load_prompts
 from kgbench.data.prompts import neutral_prompts, sibling_prompts
@@ -22,18 +32,6 @@ from kgbench.models.pair import ModelPair
 from kgbench.runner import Settings, Spec
 from kgbench.runner.job import Job, prepare_job
 from kgbench.runner.workload import Workload, load_suite
-from kgbench.specificity import (
-    KINDS,
-    Asked,
-    Measured,
-    Texts,
-    check_named,
-    divergence,
-    measure,
-    rows_of,
-    specificity,
-    texts_of,
-)
 from kgbench.testing import pico_pair
 
 U = "ALL; ALL:ln_f+head"
@@ -54,11 +52,11 @@ def job() -> Job:
 
 
 @pytest.fixture(scope="module")
-def measured(job: Job) -> list[Measured]:
-    return [measure(job, texts, LABELS) for texts in texts_of(job, Asked(facts=6))]
+def measured(job: Job) -> list[MeasuredTexts]:
+    return [measure(job, texts, LABELS) for texts in texts_of(job, Specificity(facts=6))]
 
 
-def test_nothing_grafted_moves_nothing(measured: list[Measured]) -> None:
+def test_nothing_grafted_moves_nothing(measured: list[MeasuredTexts]) -> None:
     """Under NONE the divergence of every prompt is exactly 0, no likeliest token changes, and no answer's probability does."""
     for one in measured:
         moved = one.moved["NONE"]
@@ -67,7 +65,7 @@ def test_nothing_grafted_moves_nothing(measured: list[Measured]) -> None:
         assert (moved.top5 == moved.top5_before).all()
 
 
-def test_everything_grafted_is_the_donor(measured: list[Measured]) -> None:
+def test_everything_grafted_is_the_donor(measured: list[MeasuredTexts]) -> None:
     """All components, final norm and head at all tokens move every text as the donor does, and only so."""
     for one in measured:
         assert one.moved[U].kl == pytest.approx(one.moved["SFT"].kl, rel=1e-9)
@@ -75,7 +73,7 @@ def test_everything_grafted_is_the_donor(measured: list[Measured]) -> None:
         assert (one.moved["FE"].kl != one.moved["SFT"].kl).any()
 
 
-def test_it_is_the_divergence_of_the_plain_models(job: Job, measured: list[Measured]) -> None:
+def test_it_is_the_divergence_of_the_plain_models(job: Job, measured: list[MeasuredTexts]) -> None:
     """KL(PRE || SFT) of every text is what torch says of the two models run by themselves on the text's tokens."""
     for one in measured:
         found = dict(
@@ -93,7 +91,7 @@ def test_it_is_the_divergence_of_the_plain_models(job: Job, measured: list[Measu
             assert found[prompt.fact.id, prompt.name] > 0
 
 
-def test_shares_are_of_the_same_prompts(measured: list[Measured]) -> None:
+def test_shares_are_of_the_same_prompts(measured: list[MeasuredTexts]) -> None:
     """What a graft does to the prompts that it can be read on is compared with what the donor does to these, and to no others."""
     target = measured[0].moved
     own = [
@@ -136,7 +134,7 @@ def test_divergence_keeps_what_is_small() -> None:
     )
 
 
-def test_a_region_that_a_text_lacks(job: Job, measured: list[Measured]) -> None:
+def test_a_region_that_a_text_lacks(job: Job, measured: list[MeasuredTexts]) -> None:
     """A graft at M is absent on all neutral texts and on the prompts without a title, with the reason, and present on the others."""
     by_kind = {one.texts.kind: one for one in measured}
     assert "M" not in by_kind["neutral"].moved
@@ -149,7 +147,7 @@ def test_a_region_that_a_text_lacks(job: Job, measured: list[Measured]) -> None:
     assert not any(label in one.absent for one in measured for label in LABELS[:-1])
 
 
-def test_figures(measured: list[Measured]) -> None:
+def test_figures(measured: list[MeasuredTexts]) -> None:
     """Means are over facts; a share of the donor is 1 for the donor's equal; a leak is one mean over another."""
     rows = {(row.graft, row.kind): row for row in rows_of(measured, LABELS)}
     by_kind = {one.texts.kind: one for one in measured}
@@ -179,7 +177,7 @@ def test_figures(measured: list[Measured]) -> None:
         assert (row.top5 is not None) == (kind in ("target", "known") and row.prompts > 0)
 
 
-def test_batches_change_nothing(job: Job, measured: list[Measured]) -> None:
+def test_batches_change_nothing(job: Job, measured: list[MeasuredTexts]) -> None:
     """A text is moved by the same whether it is alone or with others."""
     texts = measured[-1].texts
     alone = [
@@ -252,7 +250,7 @@ def test_texts_are_apart(job: Job) -> None:
     """No known fact and no fact of another kind has a name of the target facts; a kind that cannot be had says why."""
     spec = replace(job.spec, model="tiny-gemma")
     tiny = replace(job, workload=replace(job.workload, spec=spec))
-    target, sibling, known, other, neutral = texts_of(tiny, Asked(facts=10))
+    target, sibling, known, other, neutral = texts_of(tiny, Specificity(facts=10))
     assert [t.kind for t in (target, sibling, known, other, neutral)] == list(KINDS)
     taken = {
         fact.fields[field]
@@ -269,7 +267,7 @@ def test_texts_are_apart(job: Job) -> None:
         prompts={"battle_year": load_prompts("battles", ["battle_year"])},
     )
     battles = replace(job, workload=work)
-    kinds = {texts.kind: texts for texts in texts_of(battles, Asked(facts=3))}
+    kinds = {texts.kind: texts for texts in texts_of(battles, Specificity(facts=3))}
     assert not kinds["known"].prompts and "--known" in kinds["known"].about
     assert kinds["other"].about == "fake_movies_fake_actors" and len(kinds["target"].prompts) == 3
 
@@ -282,10 +280,10 @@ def test_wrong_requests(job: Job) -> None:
     with pytest.raises(InputError, match="random draws"):
         specificity(Spec(model="tiny-gpt2", localizer="causal_trace"), nowhere)
     with pytest.raises(InputError, match="data set"):
-        specificity(Spec(model="tiny-gpt2"), nowhere, Asked(known="tiny_moves"))
+        specificity(Spec(model="tiny-gpt2"), nowhere, Specificity(known="tiny_moves"))
     with pytest.raises(InputError, match=r"FE\+"):
         specificity(Spec(model="tiny-gpt2", grafts=("FE+",)), nowhere)
-    check_named(Spec(), Asked(other="battles"))
+    check_named(Spec(), Specificity(other="battles"))
 
 
 def test_command(
@@ -330,6 +328,6 @@ def test_command(
 
 def test_a_kind_without_texts(job: Job) -> None:
     """Its rows say why there is nothing."""
-    target = measure(job, texts_of(job, Asked(facts=3))[0], ["SFT"])
-    row = rows_of([target, Measured(Texts("known", "nobody knows"), {})], ["SFT"])[1]
+    target = measure(job, texts_of(job, Specificity(facts=3))[0], ["SFT"])
+    row = rows_of([target, MeasuredTexts(Texts("known", "nobody knows"), {})], ["SFT"])[1]
     assert row.kl.undefined == "absent: nobody knows" and row.top5 is None

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from kgbench.analyses.tokens import likeliest
 from kgbench.cli import main
 from kgbench.engine import grafted_logits, load_pair
 from kgbench.errors import InputError
 from kgbench.runner import Settings, Spec, load_prompts
-from kgbench.runner.tokens import likeliest
 
 SPEC = Spec(model="tiny-gpt2", prompts=("headline", "qa"), grafts=("LT", "FE+LT"), limit=20)
 

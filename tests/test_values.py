@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgbench.cli.values import arguments_of, donors_of, listed, pairs
+from kgbench.cli.options import arguments_of, donors_of, listed, pairs
 from kgbench.errors import InputError
 
 

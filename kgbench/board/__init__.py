@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kgbench.board.chart import chart_files, draw_chart
-from kgbench.board.comparison import compare_records, comparison_report
 from kgbench.board.curve import curve_files, draw_curve, draw_curves
 from kgbench.board.heatmap import draw_heatmap, draw_heatmaps, heatmap_files
 from kgbench.board.planted import PLANTS_LEGEND, plants_report
@@ -12,8 +11,6 @@ from kgbench.board.table import record_report
 __all__ = [
     "PLANTS_LEGEND",
     "chart_files",
-    "compare_records",
-    "comparison_report",
     "curve_files",
     "draw_chart",
     "draw_curve",

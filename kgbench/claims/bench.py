@@ -32,7 +32,7 @@ def job(pytestconfig: pytest.Config) -> Iterator[Job]:
     """The localizer on the model pair."""
     from kgbench.runner import Settings
     from kgbench.runner.job import prepare_job
-    from kgbench.runner.ready import warm_up
+    from kgbench.runner.measure import warm_up
 
     with in_a_line(), guarding(pytestconfig) as watch:
         session = running(pytestconfig)
@@ -122,7 +122,7 @@ def _interventions(job: Job, prompts: Sequence[Prompt]) -> Work:
 
     from kgbench.localizers import InterventionLocalizer
     from kgbench.localizers._base import asked
-    from kgbench.runner.ready import expressed
+    from kgbench.runner.measure import expressed
 
     workload = replace(job.workload, prompts={prompts[0].name: prompts})
     own = replace(job, workload=workload)

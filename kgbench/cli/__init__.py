@@ -7,14 +7,15 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from importlib import import_module
 from typing import Any, TextIO, cast
 
 import click
 
 from kgbench import __version__
-from kgbench.cli.commands import LazyGroup
+from kgbench.analyses import analyses
 from kgbench.cli.output import TerminalText, terminal_text
-from kgbench.errors import KgbenchError
+from kgbench.errors import KgbenchError, UnknownNameError
 
 __all__ = ["command", "main"]
 
@@ -64,8 +65,27 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 }
 """Commands by heading, each with its line in the help."""
 
+_COMMANDS = {**SECTIONS["Run"], **SECTIONS["Look"], **SECTIONS["Trust"], **SECTIONS["Extend"]}
+_COMMANDS |= {**SECTIONS["Publish"], **SECTIONS["Set up"]}
+
 ALIASES = {"check": "check-localizer"}
 """Older names of commands, which go on working."""
+
+HOMES: Mapping[str, str] = {
+    "show": "records",
+    "plot": "records",
+    "export": "records",
+    "rescore": "records",
+    "family": "models",
+    "zoo": "models",
+    "new-localizer": "localizers",
+    "check-localizer": "localizers",
+    "lm-eval": "tasks",
+    "tasks": "tasks",
+    "doctor": "setup",
+    "completion": "setup",
+}
+"""Modules that hold several commands, by command; others hold one, the object `command`."""
 
 _RUNS = (
     "the same command goes on from what was finished; the ranking of a half of the facts "
@@ -84,11 +104,58 @@ KEPT = {
 """What of an interrupted command is not done again, by command; the others keep nothing."""
 
 
+def _installed() -> list[str]:
+    """Analyses of other packages; a name of kgbench's own is not replaced."""
+    return [name for name in analyses().names() if name not in _COMMANDS]
+
+
+class LazyGroup(click.Group):
+    """Commands under headings; a command's module is imported when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the sections."""
+        return [*_COMMANDS, *_installed()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name or older name, or None."""
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in self.list_commands(ctx):
+            return None
+        if name in analyses().names():
+            from kgbench.cli.analysis import analysis_command
+
+            return analysis_command(name)
+        attribute = name.replace("-", "_")
+        module = HOMES.get(name)
+        if module is None:
+            module, attribute = attribute, "command"
+        found = getattr(import_module(f"{__package__}.{module}"), attribute)
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands under their headings; none of them is imported."""
+        width = max(map(len, self.list_commands(ctx)))
+        installed = {name: f"Analysis of {analyses().origin(name)}." for name in _installed()}
+        for heading, names in (*SECTIONS.items(), ("Installed", installed)):
+            if names:
+                with formatter.section(heading):
+                    formatter.write_dl(
+                        [(f"{name:{width}}", about) for name, about in names.items()]
+                    )
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but an unknown name is answered with the nearest ones."""
+        names = self.list_commands(ctx)
+        if args[0] not in (*names, *ALIASES) and not args[0].startswith("-"):
+            raise UnknownNameError("command", args[0], names)
+        return super().resolve_command(ctx, args)
+
+
 @click.group(
     cls=LazyGroup,
-    package="kgbench.cli",
-    sections=SECTIONS,
-    aliases=ALIASES,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="First run: kgbench eval --localizer dynamic_graft --model tiny-gemma",

@@ -1,14 +1,41 @@
-"""`kgbench data`: facts of one's own, brought into a form that everything here reads."""
+"""`kgbench data import`: convert facts of your own, or of a public set, into one file."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 
-from kgbench.cli.values import completer
-from kgbench.errors import InputError
+from kgbench.cli.options import completer, pairs
+from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset
+from kgbench.data.facts import check_target, left_out, write_dataset
+from kgbench.data.giveaways import (
+    Giveaways,
+    find_giveaways,
+    prompts_of_builtins,
+    prompts_of_templates,
+    refuse_leaks,
+    subject_mentions,
+)
+from kgbench.data.imports import FactTable, read_fact_table
+from kgbench.data.origins import fetch_rows, locate_source
+from kgbench.data.sources import (
+    Relation,
+    choose_fields,
+    choose_relation,
+    load_source,
+    named_relation,
+    read_relations,
+)
+from kgbench.errors import InputError, RegionError
+from kgbench.testing.decisions import FEWEST
+
+__all__ = ["Imported", "Listed", "import_facts", "import_source"]
 
 
 def _sources(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -101,7 +128,6 @@ def import_(file: str | None, as_json: bool, **options: Any) -> int:
     kgbench data import --source counterfact --relation P103
     kgbench data import hub:OWNER/NAME --subject country --object capital --template "ask=The capital {P:of} {country} is"
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.cli.importing import import_facts, import_source
     from kgbench.cli.output import echo_json, terminal_text
     from kgbench.data.origins import PREFIX
 
@@ -122,3 +148,407 @@ def import_(file: str | None, as_json: bool, **options: Any) -> int:
     else:
         click.echo("\n".join(imported.lines()))
     return 1 if imported.faults else 0
+
+
+SHOWN = 5
+"""How many lines, facts or names are listed before the list is cut."""
+
+MANY = 0.1
+"""From this share of the facts on, a first token that stands in the prompt already is told: copying it could add as much to top1."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A data set that was written."""
+
+    source: str
+    path: Path
+    dataset: Dataset
+    dropped: Mapping[str, Sequence[int]]
+    """By reason, the lines of the file, or rows of the source, that were left out."""
+    incomplete: Mapping[str, int]
+    """Columns that were left out, and the first line where each is empty."""
+    beyond: int
+    """Facts that --limit left out."""
+    prompts: Mapping[str, Sequence[Prompt]]
+    """All facts in each template of its own, or else in each built-in prompt that they can fill."""
+    builtin: Sequence[str]
+    """Built-in prompts that the facts can fill."""
+    giveaways: Mapping[str, Giveaways]
+    """By template, prompts that hold their answer."""
+    mentions: Mapping[str, int]
+    """By template, how often it mentions the subject."""
+    tokenizer: str | None
+    faults: Mapping[str, Mapping[str, str]]
+    """By template, why the tokenizer cannot read the prompt of a fact, by the fact's id."""
+    tokens: Mapping[str, Sequence[Prompt]]
+    """By template, prompts whose tokens hold the answer's first one, though the words of it do not stand there."""
+    origin: Sequence[str] = ()
+    """Where a source was read from, and under which licence; empty for a file of one's own."""
+
+    def warnings(self) -> Iterator[str]:
+        """What was written all the same, and may disappoint."""
+        for name, found in self.giveaways.items():
+            if found.by_field:
+                yield f"prompt {name!r} holds the answer already in {self._share(found.by_field)}, where a model only has to copy it"
+            if found.first_word:
+                where = self._share(found.first_word)
+                yield f"prompt {name!r} holds the first word of the answer in {where}; top1, top5 and mrr ask for the first token only"
+        for name, some in self.tokens.items():
+            if len(some) >= MANY * len(self.dataset.facts):
+                where = f"{self._share(some)} under {self.tokenizer}"
+                yield f"prompt {name!r} holds the first token of the answer in {where}, where a model could copy it"
+        for name, number in self.mentions.items():
+            if number > 1:
+                yield f"prompt {name!r} mentions the subject {number} times; only the first is FE, and the others count as other tokens"
+        for name, faults in self.faults.items():
+            unread = [prompt for prompt in self.prompts[name] if prompt.fact.id in faults]
+            why = next(iter(faults.values()))
+            yield f"{self.tokenizer} cannot read prompt {name!r} of {self._share(unread)}; the first: {why}"
+        if (total := len(self.dataset.facts)) < FEWEST:
+            yield f"{_facts(total)} {'is' if total == 1 else 'are'} too few: tests call every claim undecided below {FEWEST}"
+
+    def lines(self) -> Iterator[str]:
+        """What was written, and what to do next."""
+        roles = f"subject {self.dataset.subject}, object {self.dataset.object}"
+        yield f"wrote {self.path}: {_facts(len(self.dataset.facts))} of {self.source}, {roles}"
+        yield from self.origin
+        unit = "row" if self.origin else "line"
+        left_out = [
+            f"{len(lines)} {reason} ({_numbers(unit, lines)})"
+            for reason, lines in self.dropped.items()
+        ]
+        left_out += [
+            f"column {name} (empty at {unit} {line})" for name, line in self.incomplete.items()
+        ]
+        if self.beyond:
+            left_out.append(f"{self.beyond} beyond --limit")
+        if left_out:
+            yield f"left out: {', '.join(left_out)}"
+        yield ""
+        yield (
+            "the first fact in each prompt:"
+            if self.dataset.templates
+            else "the first fact in each built-in prompt that has its fields:"
+        )
+        width = max(map(len, self.prompts))
+        yield from (
+            f"    {name:{width}}  {_marked(some[0])}" for name, some in self.prompts.items()
+        )
+        for name, found in self.giveaways.items():
+            if found.in_wording:
+                yield f"the answer is among the words of prompt {name!r} itself in {self._share(found.in_wording)}, as choices are"
+        if self.dataset.templates and self.builtin:
+            yield f"built-in prompts that fit too, by --prompt: {', '.join(self.builtin)}"
+        if self.origin:
+            yield f"wordings to train in: {len(self.dataset.training) or 'none, so give some by kgbench train --template'}"
+        if self.tokenizer is not None and not self.faults:
+            yield f"{self.tokenizer} finds every region and target in its tokens"
+        yield ""
+        yield "next: where are these facts retrieved, and a test of it (README, Test a finetune)"
+        yield from (f"    {line}" for line in self._next())
+
+    def to_json(self) -> dict[str, Any]:
+        """The same, and all of it, for programs."""
+        first = {name: some[0] for name, some in self.prompts.items()}
+        return {
+            "path": str(self.path),
+            "origin": list(self.origin),
+            "name": self.dataset.name,
+            "content_hash": self.dataset.content_hash,
+            "subject": self.dataset.subject,
+            "object": self.dataset.object,
+            "fields": list(self.dataset.fields),
+            "facts": len(self.dataset.facts),
+            "dropped": {reason: len(lines) for reason, lines in self.dropped.items()},
+            "dropped_lines": {reason: list(lines) for reason, lines in self.dropped.items()},
+            "incomplete_columns": dict(self.incomplete),
+            "beyond_limit": self.beyond,
+            "templates": dict(self.dataset.templates),
+            "training": list(self.dataset.training),
+            "builtin_prompts": list(self.builtin),
+            "first": {
+                name: {"text": p.text, "target": p.target, "spans": dict(p.spans)}
+                for name, p in first.items()
+            },
+            "leaking": _ids({name: found.by_field for name, found in self.giveaways.items()}),
+            "first_word": _ids({name: found.first_word for name, found in self.giveaways.items()}),
+            "in_wording": _ids({name: found.in_wording for name, found in self.giveaways.items()}),
+            "first_token": _ids(self.tokens),
+            "mentions": dict(self.mentions),
+            "tokenizer": self.tokenizer,
+            "unreadable": {name: dict(faults) for name, faults in self.faults.items()},
+            "next": list(self._next()),
+        }
+
+    def _share(self, some: Sequence[Prompt]) -> str:
+        return (
+            f"{len(some)} of {_facts(len(self.dataset.facts))} "
+            f"({_these(prompt.fact.id for prompt in some)})"
+        )
+
+    def _next(self) -> Iterator[str]:
+        file = shlex.quote(str(self.path))
+        for program, prefix in (("kgbench eval", ""), ("python -m pytest", "kgbench-")):
+            chosen = (
+                ""
+                if self.dataset.templates or _suite_fits(self.builtin)
+                else f" --{prefix}prompt {','.join(self.builtin)}"
+            )
+            models = f"--{prefix}recipient path/to/before --{prefix}donor sft=path/to/after"
+            yield f"{program} {models} --{prefix}dataset {file}{chosen}"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The relations of a source, of which one is to be chosen."""
+
+    origin: Sequence[str]
+    relations: Mapping[str, Relation]
+    faults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def warnings(self) -> Iterator[str]:
+        """None: nothing was written."""
+        return iter(())
+
+    def lines(self) -> Iterator[str]:
+        """Each relation with the number of its facts and the first of them."""
+        number, name = (
+            max(len(str(len(one.facts))) for one in self.relations.values()),
+            max(map(len, self.relations)),
+        )
+        yield "choose one by --relation:"
+        for key, one in self.relations.items():
+            yield f"    {key:{name}}  {len(one.facts):{number}}  {_visible(one.example)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        relations = [
+            {"relation": key, "facts": len(one.facts), "example": one.example}
+            for key, one in self.relations.items()
+        ]
+        return {"origin": list(self.origin), "relations": relations}
+
+
+def import_source(
+    place: str | None, options: Mapping[str, Any], tell: Callable[[str], None]
+) -> Imported | Listed:
+    """Take one relation of a set by others; where there are several and none is named, tell which there are.
+
+    Args:
+        place: A file, a folder or an id on the Hub; None for the source's own.
+        options: Those of the command, by name.
+        tell: What is to be known of its origin and licence goes here before anything is fetched.
+
+    Raises:
+        InputError: Something is wrong; then nothing is written.
+    """
+    origin = locate_source(
+        load_source(options["source"]) if options["source"] else None, place, options["split"]
+    )
+    source, wanted = named_relation(origin.source, options["relation"])
+    given = _given(options)
+    fields, needed = choose_fields(source, given)
+    told = tuple(origin.lines())
+    for line in told:
+        tell(line)
+    relations = read_relations(source, fetch_rows(origin), fields, needed)
+    if (relation := choose_relation(source, relations, wanted)) is None:
+        return Listed(told, relations)
+    imported = _imported(
+        relation,
+        {**options, "subject": needed[0], "object": needed[1], "column": ()},
+        given.templates,
+    )
+    return replace(imported, origin=told)
+
+
+def _given(options: Mapping[str, Any]) -> ImportOptions:
+    columns, templates = (pairs(f"--{name}", options[name]) for name in ("column", "template"))
+    return ImportOptions(options["subject"], options["object"], columns, templates)
+
+
+def _imported(
+    relation: Relation, options: Mapping[str, Any], templates: Mapping[str, str]
+) -> Imported:
+    """A relation, brought in by the way that a file of one's own takes."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "facts.jsonl"
+        file.write_text(relation.to_jsonl(templates), encoding="utf-8")
+        try:
+            imported = import_facts(file, options)
+        except InputError as error:
+            raise InputError(str(error).replace(str(file), relation.name)) from None
+    rows = list(relation.facts)  # below the header: that of line 2 comes first
+    dropped = {
+        reason: [rows[line - 2] for line in lines] for reason, lines in imported.dropped.items()
+    }
+    incomplete = {name: rows[line - 2] for name, line in imported.incomplete.items()}
+    return replace(
+        imported,
+        source=relation.name,
+        dropped={**relation.dropped, **dropped},
+        incomplete=incomplete,
+    )
+
+
+def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
+    """Read, check and write.
+
+    Args:
+        file: The user's file.
+        options: Those of the command, by name.
+
+    Raises:
+        InputError: Something is wrong; then nothing is written.
+    """
+    given = _given(options)
+    table = read_fact_table(file, given)
+    name = _name(table, options["name"])
+    path = _target(file, name, options)
+    whole = load_dataset(str(file), given)
+    kept = whole.subset(fact.id for fact in whole.facts[: options["limit"]])
+    dataset = replace(kept, name=name)
+    builtin = prompts_of_builtins(dataset)
+    prompts = _usable(file, dataset, builtin)
+    given_away = {name: find_giveaways(dataset, some) for name, some in prompts.items()}
+    refuse_leaks(str(file), given_away, len(dataset.facts))
+    faults, tokens = _tokenized(prompts, options["tokenizer"])
+    write_dataset(dataset, path, options["force"])
+    return Imported(
+        source=str(file),
+        path=path,
+        dataset=dataset,
+        dropped=left_out(table),
+        incomplete=table.incomplete,
+        beyond=len(whole.facts) - len(kept.facts),
+        prompts=prompts,
+        builtin=tuple(builtin),
+        giveaways=given_away,
+        mentions={name: subject_mentions(dataset, name) for name in prompts},
+        tokenizer=options["tokenizer"],
+        faults=faults,
+        tokens={name: _untold(some, given_away[name]) for name, some in tokens.items()},
+    )
+
+
+def _name(table: FactTable, given: str | None) -> str:
+    if given is not None and not given.strip():
+        raise InputError("--name: expected a name that is not empty")
+    return table.name if given is None else given.strip()
+
+
+def _target(file: Path, name: str, options: Mapping[str, Any]) -> Path:
+    """Where to write, having checked that it may be written."""
+    path: Path = options["output"] or Path(f"{name}.jsonl")
+    if options["output"] is None and path.name != f"{name}.jsonl":
+        raise InputError(
+            f"the name {name!r} cannot be that of a file here; say by -o OUT.jsonl where the facts "
+            "go"
+        )
+    if path.exists() and path.samefile(file):
+        raise InputError(
+            f"{path} is the file that is read; give another one to write to by -o, or another "
+            "--name"
+        )
+    check_target(path, options["force"])
+    return path
+
+
+def _usable(
+    file: Path, dataset: Dataset, builtin: Mapping[str, Sequence[Prompt]]
+) -> Mapping[str, Sequence[Prompt]]:
+    """The prompts that an evaluation of these facts would ask."""
+    found = prompts_of_templates(dataset) or builtin
+    if not found:
+        subject = dataset.subject if dataset.subject.isidentifier() else "subject"
+        example = shlex.quote(
+            f"ask=Q: What is the {_doubled(dataset.object)} {{P:of}} {{{subject}}}? A:"
+        )
+        raise InputError(
+            f"{file}: no built-in prompt can be filled from the fields "
+            f"{', '.join(dataset.fields)}; give a template of your own, such as "
+            f"--template {example}, or rename columns by --column FIELD=COLUMN to the fields of a "
+            "prompt in `kgbench ls prompts`"
+        )
+    return found
+
+
+def _suite_fits(builtin: Sequence[str]) -> bool:
+    """Whether the facts can fill the prompts that are asked where none is named and the data set has none of its own."""
+    from kgbench.runner import Spec
+    from kgbench.runner.workload import load_suite
+
+    return set(load_suite(Spec.suite).prompts) <= set(builtin)
+
+
+def _tokenized(
+    prompts: Mapping[str, Sequence[Prompt]], tokenizer: str | None
+) -> tuple[Mapping[str, Mapping[str, str]], Mapping[str, Sequence[Prompt]]]:
+    """By template, why a tokenizer cannot read the prompt of a fact; and prompts whose tokens hold the answer's first one."""
+    if tokenizer is None:
+        return {}, {}
+    from kgbench.harness.validation import load_tokenizers
+    from kgbench.models.encoding import Encoder
+
+    encoder = Encoder(load_tokenizers([tokenizer])[tokenizer])
+    faults: dict[str, dict[str, str]] = {}
+    found: dict[str, list[Prompt]] = {}
+    for prompt in (prompt for some in prompts.values() for prompt in some):
+        try:
+            encoded = encoder(prompt)
+        except RegionError as error:
+            faults.setdefault(prompt.name, {})[prompt.fact.id] = str(error)
+        else:
+            if encoded.target in encoded.ids:
+                found.setdefault(prompt.name, []).append(prompt)
+    return faults, found
+
+
+def _untold(some: Sequence[Prompt], given_away: Giveaways) -> Sequence[Prompt]:
+    """Those that are in no group yet."""
+    told = {
+        prompt.fact.id
+        for group in (given_away.by_field, given_away.in_wording, given_away.first_word)
+        for prompt in group
+    }
+    return [prompt for prompt in some if prompt.fact.id not in told]
+
+
+def _numbers(unit: str, numbers: Sequence[int]) -> str:
+    return f"{unit}{'s' if len(numbers) > 1 else ''} {_these(map(str, numbers))}"
+
+
+def _facts(number: int) -> str:
+    return f"{number} fact{'' if number == 1 else 's'}"
+
+
+def _ids(found: Mapping[str, Sequence[Prompt]]) -> dict[str, list[str]]:
+    return {name: [prompt.fact.id for prompt in some] for name, some in found.items() if some}
+
+
+def _these(names: Iterable[str]) -> str:
+    """A list that is cut where it is long."""
+    listed = list(names)
+    return ", ".join(listed[:SHOWN]) + (", …" if len(listed) > SHOWN else "")
+
+
+def _marked(prompt: Prompt) -> str:
+    """A prompt with the words of each region in brackets, and its target behind."""
+    regions: dict[tuple[int, int], list[str]] = {}
+    for region, span in prompt.spans.items():
+        regions.setdefault(span, []).append(region)
+    text, done = "", 0
+    for (start, end), names in sorted(regions.items()):
+        text += f"{prompt.text[done:start]}[{'+'.join(names)}: {prompt.text[start:end]}]"
+        done = end
+    return _visible(f"{text}{prompt.text[done:]} → {prompt.target}")
+
+
+def _visible(text: str) -> str:
+    """A text in one line: what does not print, as Python writes it."""
+    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in text)
+
+
+def _doubled(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")

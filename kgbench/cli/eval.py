@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from click.core import ParameterSource
 
-from kgbench.cli.options import COMPUTING, FACTS, PAIR, run_options
+from kgbench.cli.options import (
+    COMPUTING,
+    FACTS,
+    FILE_OPTIONS,
+    PAIR,
+    donors_of,
+    grafts_of,
+    listed,
+    pairs,
+    run_options,
+    settings_of,
+    spec_of,
+)
+from kgbench.cli.output import echo_json, echo_table, progress, write_file
 from kgbench.errors import InputError, UnknownNameError
+from kgbench.sites import BASELINES, parse_graft
 
-__all__ = []
+if TYPE_CHECKING:
+    from kgbench.records import Record
+    from kgbench.runner import Pairs, Run, Spec
+
+__all__ = ["models_of", "run_all", "trained_lines", "write_pictures"]
+
 
 _FILE = "kgbench.config"
 """Key of the context's `meta`: the file that was read."""
@@ -188,7 +208,290 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     kgbench eval --suite planted --localizer oracle,random,weight_delta
     kgbench eval --recipient before/ --donor after/ --dataset facts.jsonl
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.cli.jobs import run_all
-
     with config_key_in_errors(ctx):
         return run_all(options)
+
+
+Options = Mapping[str, Any]
+Specs: TypeAlias = "Mapping[str, Sequence[Spec]]"
+"""The jobs of each localizer, over the same pairs in the same order."""
+Done: TypeAlias = "tuple[Run, Sequence[Path]]"
+"""A run and its pictures."""
+
+
+def run_all(options: Options) -> int:
+    """Run one job per localizer and model pair, in a suite of plants per plant, and print what came of each.
+
+    Returns:
+        The exit status.
+    """
+    localizers = listed(options["localizer"])
+    if not localizers:
+        raise InputError("--localizer: expected a name, see `kgbench ls localizers`")
+    planted = _check(options)
+    # Whatever a library or a localizer prints must not mix with the JSON object.
+    with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
+        specs = {name: _specs(options, name, planted) for name in localizers}
+        for line in _check_specs([spec for some in specs.values() for spec in some]):
+            click.echo(f"kgbench: warning: {line}", err=True)
+        answers = _dry(specs, options) if options["dry_run"] else _answers(specs, options, planted)
+    if options["as_json"]:
+        echo_json(answers[0] if len(answers) == 1 else {"runs": answers})
+    return 0
+
+
+def _dry(specs: Specs, options: Options) -> list[dict[str, Any]]:
+    from kgbench.runner import Pairs
+
+    loaded = Pairs()
+    return [_forecast(spec, options, loaded) for spec in _in_turn(specs)]
+
+
+def _answers(specs: Specs, options: Options, planted: bool) -> list[dict[str, Any]]:
+    """Answers by localizer; runs of a pair are consecutive, so that it is loaded once."""
+    from kgbench.runner import Pairs
+
+    loaded, runs = Pairs(), {}
+    for spec in _in_turn(specs):
+        runs[id(spec)] = _run(spec, options, loaded)
+        if not planted and not options["quiet"]:
+            _print(*runs[id(spec)])
+    if not (options["as_json"] and options["quiet"]) and (options["quiet"] or not planted):
+        _print_verdicts([run for run, _ in runs.values()], options["quiet"])
+    if not planted:
+        return [runs[id(spec)][0].to_json() for some in specs.values() for spec in some]
+    by_name = {name: [runs[id(spec)] for spec in own] for name, own in specs.items()}
+    if not options["quiet"]:
+        _print_plants(list(by_name.values()))
+    return [_plants_json([run for run, _ in done]) for done in by_name.values()]
+
+
+def _in_turn(specs: Specs) -> list[Spec]:
+    """All jobs, those of one pair together."""
+    return [spec for some in zip(*specs.values(), strict=True) for spec in some]
+
+
+def _check_specs(specs: Sequence[Spec]) -> list[str]:
+    """Tell a mistake before anything heavy is loaded, and one in a later localizer's arguments before an earlier one runs.
+
+    Returns:
+        Warnings about what can be run but hardly is what was meant.
+    """
+    from kgbench.runner import check
+    from kgbench.runner.workload import check_different, unlearned
+
+    for spec in specs:
+        check_different(spec)
+    warnings = dict.fromkeys(unlearned(check(spec)) for spec in specs)
+    if len(specs) > 1:
+        from kgbench.runner.third_party import method_of
+
+        for spec in specs:
+            try:
+                method_of(spec)
+            except UnknownNameError as error:
+                raise InputError(f"{error}{_for_one(specs, spec, error.name)}") from None
+    return [line for line in warnings if line is not None]
+
+
+def _for_one(specs: Sequence[Spec], refusing: Spec, parameter: str) -> str:
+    """Hint on giving a parameter to one of several localizers, where one of them lacks it."""
+    others = dict.fromkeys(
+        spec.localizer.rpartition(":")[2] for spec in specs if spec.localizer != refusing.localizer
+    )
+    if not others or parameter not in refusing.localizer_args:
+        return ""
+    return (
+        " To give it to one localizer, write --localizer-arg "
+        f"{next(iter(others))}.{parameter}={refusing.localizer_args[parameter]}."
+    )
+
+
+def _check(options: Options) -> bool:
+    """Refuse what cannot be a job before anything heavy is loaded.
+
+    Returns:
+        Whether the suite is about plants.
+    """
+    from kgbench.runner.workload import load_suite
+
+    planted = options["suite"] is not None and load_suite(options["suite"]).truth
+    models = listed(options["model"])
+    if not models and options["recipient"] is None and not planted:
+        raise InputError(
+            "which model? Give --model NAME (see `kgbench ls models`), or --recipient PATH with "
+            "--donor PATH"
+        )
+    if len(models) > 1 or "all" in models:
+        for name in ("recipient", "donor"):
+            if options[name]:
+                raise InputError(
+                    f"--{name} is about one pair, and --model names several: give one --model, or "
+                    f"leave out --{name}"
+                )
+    for name in FILE_OPTIONS:
+        if options[name] and options["dataset"] is None:
+            raise InputError(f"--{name} says how to read a file of facts: add --dataset FILE")
+    donors_of(options["donor"])
+    for name in ("localizer_arg", "column", "template"):
+        pairs(f"--{name.replace('_', '-')}", options[name])
+    for graft in grafts_of(options["graft"]):
+        if graft not in BASELINES:
+            parse_graft(graft)
+    return planted
+
+
+def _specs(options: Options, localizer: str, planted: bool) -> list[Spec]:
+    """The jobs of one localizer, one per pair or plant."""
+    models = models_of(options, planted)
+    return [spec_of(options, localizer=localizer, model=model) for model in models]
+
+
+def models_of(options: Options, planted: bool = False) -> tuple[str | None, ...]:
+    """Named pairs, `all` for all shipped ones; in a suite of plants, the shipped plants in them."""
+    from kgbench.models.catalog import shipped
+    from kgbench.runner.workload import planted_models
+
+    named = listed(options["model"])
+    if planted and not any(options[name] for name in ("recipient", "donor", "dataset")):
+        found = [
+            planted_models(None if name == "all" else name) or (name,) for name in named or ("all",)
+        ]
+    else:
+        found = [shipped() if name == "all" else (name,) for name in named]
+    return tuple(dict.fromkeys(name for names in found for name in names)) or (None,)
+
+
+def _run(spec: Spec, options: Options, loaded: Pairs) -> Done:
+    from kgbench.runner import run_job
+
+    with progress(shown=not options["quiet"]) as report:
+        run = run_job(spec, settings_of(options), report, loaded)
+        return run, write_pictures(run.record, run.path)
+
+
+def _print(run: Run, pictures: Sequence[Path]) -> None:
+    from kgbench.board import record_report
+    from kgbench.numbers import duration_text
+    from kgbench.report import to_text
+
+    click.echo(to_text(record_report(run.record)))
+    click.echo()
+    click.echo(
+        "computed before: this run computed nothing"
+        if run.reused
+        else f"computed in {duration_text(run.record.cost.seconds)}"
+    )
+    for line in trained_lines(run.record.notes.get("origins")):
+        click.echo(line)
+    click.echo(f"record   {run.path}")
+    click.echo(f"picture  {', '.join(map(str, pictures))}")
+
+
+def _print_verdicts(runs: Sequence[Run], alone: bool) -> None:
+    """A line on each of several runs; of one run its verdict, where nothing else is printed."""
+    from kgbench.stats import verdict_of
+
+    if len(runs) > 1:
+        if not alone:
+            click.echo()
+        rows = [
+            [run.record.model, run.record.identity.localizer.name, verdict_of(run.record)]
+            for run in runs
+        ]
+        echo_table(["model", "localizer", "verdict"], rows)
+    elif alone:
+        click.echo(verdict_of(runs[0].record))
+
+
+def trained_lines(origins: object) -> list[str]:
+    """A line on each model of a pair that was trained here, which may have been found rather than named.
+
+    Args:
+        origins: Where the models of the pair are from, by name, as a record's notes have it.
+    """
+    from kgbench.models.trained import is_donor_name
+
+    named = origins.items() if isinstance(origins, dict) else ()
+    return [
+        f"donor    {part} is {origin}, trained with kgbench train"
+        for part, origin in named
+        if is_donor_name(str(origin))
+    ]
+
+
+def _print_plants(by_localizer: Sequence[Sequence[Done]]) -> None:
+    from kgbench.board import PLANTS_LEGEND, plants_report
+    from kgbench.report import to_text
+
+    for done in by_localizer:
+        click.echo(to_text(plants_report([run.record for run, _ in done])))
+        click.echo()
+    click.echo(PLANTS_LEGEND)
+    click.echo()
+    for run, _ in (one for done in by_localizer for one in done):
+        click.echo(f"record   {run.path}")
+
+
+def _plants_json(runs: Sequence[Run]) -> dict[str, Any]:
+    """One object per localizer, with a row per plant."""
+    rows = []
+    for run in runs:
+        assert run.record.planted is not None
+        facts = max(row.n for row in run.record.rows)
+        rows.append(
+            {
+                "plant": run.record.model,
+                "n": facts,
+                **run.record.planted.answer(),
+                "record": str(run.path),
+            }
+        )
+    return {"localizer": runs[0].record.identity.localizer.name, "suite": "planted", "rows": rows}
+
+
+def _forecast(spec: Spec, options: Options, loaded: Pairs) -> dict[str, Any]:
+    from kgbench.runner import dry_run
+
+    estimate = dry_run(spec, settings_of(options), loaded)
+    if not (options["as_json"] and options["quiet"]):
+        named = spec.localizer if spec.model is None else f"{spec.localizer} on {spec.model}"
+        echo_table(["what", named], estimate.rows())
+    return {"model": spec.model, "localizer": spec.localizer, **estimate.to_json()}
+
+
+Draw: TypeAlias = "Callable[[Record], Mapping[str, bytes]]"
+
+
+def write_pictures(record: Record, folder: Path) -> list[Path]:
+    """Draw a record's pictures as PNG and SVG, unless they are there: bars, and where sites were ranked the curve and the map.
+
+    The names of those that depend on it hold the metric, since a stored run can be shown on another
+    one.
+
+    Raises:
+        OutputError: The folder cannot be written.
+    """
+    from kgbench import board
+
+    drawn: list[tuple[str, Draw]] = [(f"chart-{record.metric}", board.chart_files)]
+    if record.curve:
+        drawn.append((f"curve-{record.metric}", board.curve_files))
+    if record.scores:
+        drawn.append(("map", board.heatmap_files))
+    return [
+        path
+        for name, draw in drawn
+        for path in _missing(
+            record, [folder / f"{name}{suffix}" for suffix in (".png", ".svg")], draw
+        )
+    ]
+
+
+def _missing(record: Record, paths: list[Path], draw: Draw) -> list[Path]:
+    """Write what is not there yet."""
+    if not all(path.exists() for path in paths):
+        contents = {Path(name).suffix: content for name, content in draw(record).items()}
+        for path in paths:
+            write_file(path, contents[path.suffix])
+    return paths

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kgbench.cli.options import listed
 from kgbench.cli.output import echo_json, echo_table, progress
 from kgbench.cli.runs import output_dir
-from kgbench.cli.values import listed
 from kgbench.errors import UnknownNameError
 from kgbench.numbers import count_text, duration_text
 

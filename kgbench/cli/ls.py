@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from kgbench.cli.catalogues import CATALOGUES, NOTES, Rows
+from kgbench.cli.options import CATALOGUES, NOTES, Rows
 from kgbench.cli.output import echo_json, echo_table
 from kgbench.cli.runs import output_dir
 from kgbench.errors import InputError, UnknownNameError

@@ -1,34 +1,20 @@
-"""Options of commands, made from the fields of a specification and its settings.
-
-A field of `Spec`, `ImportOptions` or `Settings` is an option of every command that takes it, with
-the field's docstring as help. A new field needs no edit here.
-"""
+"""Options of commands: made from the fields of a specification, read, and completed."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from textwrap import dedent
 from typing import Any, TypeVar
 
 import click
 
-from kgbench.cli.values import (
-    Renamed,
-    arguments_of,
-    completer,
-    donors_of,
-    grafts_of,
-    listed,
-    pairs,
-)
 from kgbench.data import ImportOptions
 from kgbench.errors import InputError
-from kgbench.runner.spec import RESULTS, Settings, Spec
+from kgbench.registry import field_docs
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR, RESULTS, Settings, Spec
+from kgbench.sites import split_grafts
 
 __all__ = [
     "COMPUTING",
@@ -37,28 +23,190 @@ __all__ = [
     "PAIR",
     "RESULTS",
     "check_pair",
+    "field_options",
     "imports_of",
     "run_options",
-    "sample_size",
     "settings_of",
     "spec_of",
 ]
 
+
+Rows = Mapping[str, str | Mapping[str, Any]]
+"""By name, a line, or several things to say."""
+
+
+def _models() -> Rows:
+    from kgbench.models.catalog import describe
+
+    return describe()
+
+
+def _datasets() -> Rows:
+    from kgbench.data import data_card, dataset_names
+
+    return {name: _first_sentence(data_card(name)) for name in dataset_names()}
+
+
+def _prompts() -> Rows:
+    from kgbench.data import builtin_prompts
+
+    return {
+        name: f"{prompt.text}   ({prompt.source})" for name, prompt in builtin_prompts().items()
+    }
+
+
+def _localizers() -> Rows:
+    from kgbench.localizers import describe
+
+    return describe()
+
+
+def _suites() -> Rows:
+    from kgbench.runner import suites
+
+    return suites()
+
+
+def _first_sentence(card: str) -> str:
+    """The first sentence of a Markdown card that is not a heading."""
+    paragraphs = (
+        part
+        for part in card.split("\n\n")
+        if part.strip() and not part.lstrip().startswith(("#", "|", "-"))
+    )
+    text = " ".join(next(paragraphs, "").split())
+    return text.partition(". ")[0].rstrip(".")
+
+
+CATALOGUES: Mapping[str, Callable[[], Rows]] = {
+    "models": _models,
+    "datasets": _datasets,
+    "prompts": _prompts,
+    "localizers": _localizers,
+    "suites": _suites,
+}
+"""The kinds of `kgbench ls`, in the order of its help."""
+
+
+def _costs() -> str:
+    from kgbench.localizers import COSTS
+
+    return "cost: " + "; ".join(f"{name}, {meaning}" for name, meaning in COSTS.items())
+
+
+NOTES: Mapping[str, Callable[[], str]] = {"localizers": _costs}
+"""What stands below the table of a kind."""
+
+
+class Renamed(click.Option):
+    """An option with a new name; its older names go on working, and are not shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The line of the help, of the first name only."""
+        names, self.opts = self.opts, self.opts[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = names
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """The first name, for messages."""
+        return repr(self.opts[0])
+
+
+EXAMPLES: Mapping[str, str] = {
+    "--localizer-arg": "draws=16",
+    "--column": "first_actor=actor",
+    "--template": "mine='{first_actor} stars in a movie alongside'",
+}
+
+
+def listed(values: Iterable[str]) -> tuple[str, ...]:
+    """Names given by repetition, with commas, or both; each once, in order."""
+    return tuple(
+        dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip())
+    )
+
+
+def grafts_of(values: Iterable[str]) -> tuple[str, ...]:
+    """Graft expressions given by repetition, with commas, or both; each once, in order."""
+    return tuple(dict.fromkeys(graft for value in values for graft in split_grafts(value)))
+
+
+def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
+    """Read `KEY=VALUE` texts; the value may hold further equals signs.
+
+    Args:
+        option: The option they belong to, a key of `EXAMPLES`.
+        values: The texts.
+
+    Raises:
+        InputError: A text without key, equals sign or value, or a key given twice.
+    """
+    read: dict[str, str] = {}
+    for text in values:
+        key, _, value = (part.strip() for part in text.partition("="))
+        if not (key and value):
+            raise InputError(f"{option} {text!r}: expected KEY=VALUE, such as {EXAMPLES[option]}")
+        if key in read:
+            raise InputError(f"{option}: {key!r} is given twice; give it once")
+        read[key] = value
+    return read
+
+
+def donors_of(values: Sequence[str]) -> dict[str, str]:
+    """Donors by name, of the values of --donor.
+
+    Raises:
+        InputError: A value does not read, or a name is given twice.
+    """
+    from kgbench.runner.workload import read_donors
+
+    return read_donors("--donor", values)
+
+
+def arguments_of(
+    localizer: str, localizers: Sequence[str], values: Sequence[str]
+) -> dict[str, str]:
+    """The arguments of one localizer: those given to all, and over them those given to it by name, as in `random.seed=3`.
+
+    Args:
+        localizer: A registered name, or `path/to/file.py:Class`, which is named by its class.
+        localizers: All that are run.
+        values: `KEY=VALUE` texts.
+
+    Raises:
+        InputError: A text does not read, or names a localizer that is not run.
+    """
+    shared: dict[str, str] = {}
+    own: dict[str, str] = {}
+    named = {name.rpartition(":")[2]: name for name in localizers}
+    for key, value in pairs("--localizer-arg", values).items():
+        owner, _, parameter = key.rpartition(".")
+        if owner and owner not in named:
+            raise InputError(
+                f"--localizer-arg {key}={value}: {owner!r} is not run; --localizer has "
+                f"{', '.join(named)}"
+            )
+        if not owner:
+            shared[parameter] = value
+        elif named[owner] == localizer:
+            own[parameter] = value
+    return {**shared, **own}
+
+
+def completer(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Shell completion over the names of one catalogue; after a comma too."""
+
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        before, comma, start = incomplete.rpartition(",")
+        return [before + comma + name for name in CATALOGUES[kind]() if name.startswith(start)]
+
+    return complete
+
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 Options = Mapping[str, Any]
-
-PAIR = ("model", "recipient", "donors", "revision", "chat_template")
-FACTS = ("dataset", "subject", "object", "columns", "templates", "prompts")
-COMPUTING = (
-    "dtype",
-    "batch_size",
-    "device",
-    "device_map",
-    "stream_donors",
-    "executor",
-    "attention",
-)
-"""Fields of a pair, of its facts, and of how it is computed."""
 
 FILE_OPTIONS = ("subject", "object", "column", "template")
 """Options about a user's own file of facts."""
@@ -81,19 +229,47 @@ def run_options(*names: str, **changes: Mapping[str, Any]) -> Callable[[Command]
     return add
 
 
+def field_options(kind: type, skip: Sequence[str] = ()) -> Callable[[Command], Command]:
+    """Give a command the options of a dataclass's fields.
+
+    Args:
+        kind: The dataclass, such as an analysis.
+        skip: Fields that are options already.
+    """
+
+    def add(command: Command) -> Command:
+        docs = field_docs(kind)
+        for field in reversed(dataclasses.fields(kind)):
+            if field.name not in skip:
+                command = _field_option(field, docs.get(field.name, ""), {})(command)
+        return command
+
+    return add
+
+
 def _option(name: str, changes: Mapping[str, Any]) -> Callable[[Command], Command]:
     field, help = _fields()[name]
-    shape = {"help": help, **_shape(field)}
-    flag = str(field.metadata.get("flag", f"--{name.replace('_', '-')}"))
+    return _field_option(field, help, changes)
+
+
+def _field_option(
+    field: dataclasses.Field[Any], help: str, changes: Mapping[str, Any]
+) -> Callable[[Command], Command]:
+    shape = {"help": help, **_shape(field, changes.get("least", field.metadata.get("least", 1)))}
+    flag = str(field.metadata.get("flag", f"--{field.name.replace('_', '-')}"))
+    names = [flag, *([field.metadata["alias"]] if "alias" in field.metadata else [])]
     # An option of several values has its flag's name, which is singular; another has the field's.
-    parameter = flag[2:].replace("-", "_") if shape.get("multiple") else name
-    return click.option(flag, parameter, **{**shape, **changes})
+    parameter = flag[2:].replace("-", "_") if shape.get("multiple") else field.name
+    shape |= {key: value for key, value in changes.items() if key != "least"}
+    return click.option(*names, parameter, **shape)
 
 
-def _shape(field: dataclasses.Field[Any]) -> dict[str, Any]:
+def _shape(field: dataclasses.Field[Any], least: int) -> dict[str, Any]:
     """Arguments of `click.option` that follow from a field's type, default and metadata."""
     kind, meta = str(field.type), field.metadata
     shape: dict[str, Any] = {}
+    if "alias" in meta:
+        shape["cls"] = Renamed
     if "metavar" in meta:
         shape["metavar"] = meta["metavar"]
     if "names" in meta:
@@ -104,7 +280,9 @@ def _shape(field: dataclasses.Field[Any]) -> dict[str, Any]:
     if kind.startswith(("tuple", "Mapping")):
         return {**shape, "multiple": True}
     if kind.startswith("int"):
-        shape["type"] = click.IntRange(min=meta.get("least", 1))
+        shape["type"] = click.IntRange(min=least)
+    if kind == "float":
+        shape["type"] = click.FloatRange(**meta["range"])
     if kind == "Path":
         shape["type"] = click.Path(path_type=Path, file_okay=False)
     # An option with `asked` in its metadata keeps apart whether it was given.
@@ -118,37 +296,10 @@ def _fields() -> Mapping[str, tuple[dataclasses.Field[Any], str]]:
     """Fields of specification, file of facts and settings by name, with their docstrings."""
     by_name = {}
     for kind in (Spec, ImportOptions, Settings):
-        docs = _docstrings(kind)
+        docs = field_docs(kind)
         for field in dataclasses.fields(kind):
             by_name[field.name] = (field, docs.get(field.name, ""))
     return by_name
-
-
-def _docstrings(kind: type) -> dict[str, str]:
-    """Docstrings of a dataclass's fields: the text after each."""
-    (definition,) = ast.parse(dedent(inspect.getsource(kind))).body
-    assert isinstance(definition, ast.ClassDef)
-    docs = {}
-    for field, text in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            assert isinstance(field.target, ast.Name) and isinstance(text.value, ast.Constant)
-            docs[field.target.id] = inspect.cleandoc(str(text.value.value))
-    return docs
-
-
-def sample_size(default: int, least: int, help: str) -> Callable[[Command], Command]:
-    """Option for the number of facts of a sample."""
-    return click.option(
-        "--limit",
-        "--facts",
-        "facts",
-        cls=Renamed,
-        type=click.IntRange(min=least),
-        default=default,
-        show_default=True,
-        metavar="N",
-        help=help,
-    )
 
 
 def spec_of(options: Options, **fixed: Any) -> Spec:

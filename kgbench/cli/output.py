@@ -78,12 +78,12 @@ def write_file(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-Report = Callable[[int, int, str], None]
-"""Called with the steps done, the steps in all (0 where nobody knows), and what is being done."""
+Progress = Callable[[int, int, str], None]
+"""Called with steps done, steps in all (0 where that is unknown), and the current task."""
 
 
 @contextmanager
-def progress(shown: bool = True) -> Iterator[Report | None]:
+def progress(shown: bool = True) -> Iterator[Progress | None]:
     """Give a function to report progress with; None where nobody watches.
 
     Args:
@@ -96,16 +96,16 @@ def progress(shown: bool = True) -> Iterator[Report | None]:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
-        Progress,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.progress import Progress as Bars
 
     # Names come from users: they are text, never markup.
     what = TextColumn("{task.description}", markup=False)
     columns = (what, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("loading", total=None)
 
         def report(done: int, total: int, description: str) -> None:

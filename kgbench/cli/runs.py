@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kgbench.cli.options import COMPUTING, FACTS, PAIR, RESULTS, imports_of, run_options
-from kgbench.cli.values import Renamed, donors_of
+from kgbench.cli.options import (
+    COMPUTING,
+    FACTS,
+    PAIR,
+    RESULTS,
+    Renamed,
+    donors_of,
+    imports_of,
+    run_options,
+)
 from kgbench.errors import UnknownNameError
 
 if TYPE_CHECKING:

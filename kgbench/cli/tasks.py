@@ -1,4 +1,4 @@
-"""`kgbench tasks`: list, show and validate tasks for lm-eval."""
+"""`kgbench tasks` and `kgbench lm-eval`: list, show, validate and run tasks for lm-eval."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kgbench.cli.options import listed
 from kgbench.cli.output import echo_json, echo_table, progress
-from kgbench.cli.values import listed
 
 if TYPE_CHECKING:
     from kgbench.harness.validation import TaskFinding, Validation
+
 
 SHOWN = 10
 """Findings of one task that are printed; a fault of a template recurs in every document."""
@@ -41,11 +42,11 @@ def _names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
 
 
 @click.group()
-def command() -> None:
+def tasks() -> None:
     """Tasks for the Language Model Evaluation Harness."""
 
 
-@command.command()
+@tasks.command()
 def path() -> None:
     """Print the folder of the tasks.
 
@@ -56,7 +57,7 @@ def path() -> None:
     click.echo(tasks_path())
 
 
-@command.command()
+@tasks.command()
 @_json
 def ls(as_json: bool) -> None:
     """List the tasks that kgbench ships."""
@@ -73,7 +74,7 @@ def ls(as_json: bool) -> None:
     echo_table(["tag", "tasks"], [[tag, str(tags[tag])] for tag in sorted(tags)])
 
 
-@command.command()
+@tasks.command()
 @click.argument("name", shell_complete=_names)
 @click.option(
     "--document",
@@ -117,7 +118,7 @@ def _lines(rendered: dict[str, Any]) -> list[str]:
     return [*lines, f"metrics   {', '.join(rendered['metrics'])}"]
 
 
-@command.command(
+@tasks.command(
     epilog="Exit status: 0 all is well; 1 something is wrong with a task; 2 wrong input."
 )
 @click.argument("names", nargs=-1, metavar="[NAME|TAG]…", shell_complete=_names)
@@ -222,3 +223,18 @@ def _print(validation: Validation) -> None:
 
 def _many(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+@click.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def lm_eval(arguments: Sequence[str]) -> int:
+    """Run lm-eval with `--model kgbench` registered and kgbench's tasks on the path.
+
+    All arguments are lm-eval's, but for --continuation lt|none|all.
+    """
+    from kgbench.harness.launch import launch
+
+    return launch(arguments)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kgbench.cli.options import completer, pairs
 from kgbench.cli.output import echo_json, echo_table, progress
-from kgbench.cli.values import completer, pairs
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:

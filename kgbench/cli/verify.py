@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgbench.cli.options import settings_of
+from kgbench.cli.options import Renamed, settings_of
 from kgbench.cli.output import echo_json, progress, write_file
 from kgbench.cli.runs import again_options, find_run, output_dir, places_of
-from kgbench.cli.values import Renamed
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:

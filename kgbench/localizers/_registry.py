@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from functools import cache
-from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.localizers._base import SCANS, AbstractLocalizer, InterventionLocalizer
-from kgbench.registry import Registry, told
+from kgbench.registry import Registry, field_docs, told
 
 __all__ = [
     "check_name",
@@ -149,14 +145,14 @@ def parameters_of(name: str) -> dict[str, dict[str, str]]:
         UnknownNameError: There is no such localizer.
     """
     localizer = _class(name)
-    kinds, docs = _kinds(localizer), _docs(localizer)
+    kinds, docs = _kinds(localizer), field_docs(localizer)
     parameters = {}
     for field in fields(localizer):
         default = _default(field)
         parameters[field.name] = {
             "default": "needed" if default is MISSING else _argument(default),
             "values": _values(kinds[field.name]),
-            "about": docs.get(field.name, ""),
+            "about": " ".join(docs.get(field.name, "").split()),
         }
     return parameters
 
@@ -178,27 +174,6 @@ def _values(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return ", ".join(map(str, get_args(kind)))
     return {bool: "true or false", int: "whole number", float: "number"}.get(kind, "text")
-
-
-def _docs(localizer: type[AbstractLocalizer]) -> dict[str, str]:
-    """Docstrings of the fields of a class and its bases, by field name."""
-    docs: dict[str, str] = {}
-    for cls in reversed(localizer.__mro__):
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-        except (OSError, TypeError, SyntaxError):
-            continue
-        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for line, below in pairwise(body):
-            field = line.target if isinstance(line, ast.AnnAssign) else None
-            text = below.value if isinstance(below, ast.Expr) else None
-            if (
-                isinstance(field, ast.Name)
-                and isinstance(text, ast.Constant)
-                and isinstance(text.value, str)
-            ):
-                docs[field.id] = " ".join(text.value.split())
-    return docs
 
 
 def _default(parameter: Field[Any]) -> Any:

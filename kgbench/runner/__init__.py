@@ -12,7 +12,7 @@ from kgbench.runner.spec import Settings, Spec
 
 if TYPE_CHECKING:
     from kgbench.runner.forecast import Forecast, dry_run
-    from kgbench.runner.pairs import Pairs
+    from kgbench.runner.job import Pairs
     from kgbench.runner.run import Run, evaluate, run_job
     from kgbench.runner.workload import Workload, check, load_prompts, suites
 
@@ -34,7 +34,7 @@ __all__ = [
 _MODULES = {
     "Forecast": "forecast",
     "dry_run": "forecast",
-    "Pairs": "pairs",
+    "Pairs": "job",
     "Run": "run",
     "evaluate": "run",
     "run_job": "run",

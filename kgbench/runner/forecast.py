@@ -27,11 +27,17 @@ from kgbench.models.streaming import streamed
 from kgbench.models.trained import find_donor
 from kgbench.numbers import duration_text, number_text
 from kgbench.records import RecordStore
-from kgbench.runner.job import Job, prepare_job
-from kgbench.runner.measure import GROUP, Measurement, run_group
-from kgbench.runner.pairs import Pairs, device_map_of, main_device_of
+from kgbench.runner.job import Job, Pairs, device_map_of, main_device_of, prepare_job
+from kgbench.runner.measure import (
+    GROUP,
+    Measurement,
+    expressed,
+    ranked,
+    run_group,
+    warm_up,
+    without_ranking,
+)
 from kgbench.runner.ranking import counted, now, score_sites
-from kgbench.runner.ready import expressed, ranked, warm_up, without_ranking
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import blamed, isolated
 from kgbench.runner.workload import check

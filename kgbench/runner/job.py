@@ -1,4 +1,4 @@
-"""Job: a localizer on a model pair, resolved from a specification."""
+"""A job: a specification with its model pair loaded, localizer made and names resolved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kgbench.data import Dataset, Prompt, prompt_hash
-from kgbench.engine import Budget, Engine
+from kgbench.engine import Budget, Engine, load_pair
 from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import InputError
 from kgbench.localizers import (
@@ -23,14 +23,96 @@ from kgbench.localizers import (
 )
 from kgbench.metrics import METRIC_VERSION
 from kgbench.models.pair import ModelPair
+from kgbench.models.placement import (
+    DeviceMap,
+    main_device,
+    named_devices,
+    read_device_map,
+    usable_device,
+)
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
-from kgbench.runner.pairs import Pairs
 from kgbench.runner.ranking import RANKING_VERSION, Halves, split_facts
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.workload import Suite, Workload, check, localizer_arguments
 from kgbench.sites.configurations import BEST, REST, budget_labels, configurations, parse_top
 
-__all__ = ["Job", "job_configurations", "prepare_job"]
+__all__ = ["Job", "Pairs", "device_map_of", "job_configurations", "main_device_of", "prepare_job"]
+
+
+class Pairs:
+    """Loads model pairs and keeps the last one."""
+
+    def __init__(self) -> None:
+        self._last: tuple[dict[str, Any], ModelPair] | None = None
+
+    def load(self, spec: Spec, settings: Settings) -> ModelPair:
+        """The pair that a specification names, loaded and checked.
+
+        Raises:
+            InputError: The device cannot be used, or a checkpoint does not load or fit.
+        """
+        wanted = _wanted(spec, settings)
+        if not self.holds(spec, settings):
+            self.forget()  # the one before is freed first
+            self._last = (wanted, load_pair(**wanted))
+        assert self._last is not None
+        return self._last[1]
+
+    def holds(self, spec: Spec, settings: Settings) -> bool:
+        """Whether the pair that a specification names is loaded.
+
+        Raises:
+            InputError: The device cannot be used.
+        """
+        return self._last is not None and self._last[0] == _wanted(spec, settings)
+
+    def forget(self) -> None:
+        """Drop the pair, so that its memory is free."""
+        self._last = None
+
+
+def _wanted(spec: Spec, settings: Settings) -> dict[str, Any]:
+    """Arguments of `load_pair`."""
+    return {
+        "name": spec.model,
+        "recipient": spec.recipient,
+        "donors": dict(spec.donors) or None,
+        "dtype": spec.dtype,
+        "device": main_device_of(settings),
+        "revision": spec.revision,
+        "chat_template": spec.chat_template,
+        "attention": settings.attention,
+        "stream_donors": settings.stream_donors,
+        "device_map": device_map_of(settings),
+    }
+
+
+def device_map_of(settings: Settings) -> DeviceMap | None:
+    """Device of each layer; None where no map is given.
+
+    Raises:
+        InputError: It is no map, names an unusable device, or --device is given too.
+    """
+    if settings.device_map is None:
+        return None
+    if settings.device != "auto":
+        raise InputError(
+            "--device is one device, --device-map says which layers are where: give one of them"
+        )
+    found = read_device_map(settings.device_map)
+    for device in named_devices(found):
+        usable_device(str(device))
+    return found
+
+
+def main_device_of(settings: Settings) -> str:
+    """The device that answers would be computed on; of several, an accelerator.
+
+    Raises:
+        InputError: It cannot be used.
+    """
+    wanted = device_map_of(settings)
+    return usable_device(settings.device) if wanted is None else str(main_device(wanted))
 
 
 @dataclass(frozen=True)

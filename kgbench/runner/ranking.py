@@ -35,6 +35,7 @@ from kgbench.localizers import (
 from kgbench.localizers._scan import scan
 from kgbench.models.pair import ModelPair
 from kgbench.records import Journal
+from kgbench.runner.spec import Progress
 from kgbench.sites import Site, SiteScores
 from kgbench.sites.configurations import Top
 from kgbench.stats import agreement
@@ -43,7 +44,6 @@ __all__ = [
     "RANKING_VERSION",
     "Count",
     "Halves",
-    "Progress",
     "SiteRanking",
     "counted",
     "now",
@@ -203,10 +203,6 @@ def counted(pair: ModelPair, tell: Callable[[Count], None] | None = None) -> Ite
     finally:
         for handle in handles:
             handle.remove()
-
-
-Progress = Callable[[int, int, str], None]
-"""Called with steps done, steps in all (0 where nobody knows), and what is being done."""
 
 
 def score_halves(

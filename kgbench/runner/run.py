@@ -1,29 +1,61 @@
-"""Run a job: find its record, or compute it group by group."""
+"""Run a job: find its record, or compute it group by group and write it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import torch
+
 from kgbench import __version__
+from kgbench.engine.site_sets import all_sites, graft_sites
+from kgbench.engine.treatment import Slots
+from kgbench.engine.weights import changed
 from kgbench.errors import InputError
+from kgbench.estimate import Estimate
 from kgbench.localizers import is_foreign
-from kgbench.records import Journal, Record, RecordStore, code_stamp, other_versions
-from kgbench.runner.assembly import make_record, on_metric
-from kgbench.runner.job import prepare_job
-from kgbench.runner.measure import GROUP, Measurement, run_group
-from kgbench.runner.pairs import Pairs
-from kgbench.runner.ranking import Progress
-from kgbench.runner.ready import ready
-from kgbench.runner.spec import Settings, Spec
+from kgbench.models import catalog
+from kgbench.models.pair import ModelPair
+from kgbench.models.plant_truth import Place
+from kgbench.records import (
+    Cost,
+    Environment,
+    Journal,
+    Planted,
+    Ranking,
+    Record,
+    RecordStore,
+    Scoring,
+    SiteScore,
+    code_stamp,
+    collect_provenance,
+    measured_on,
+    other_versions,
+)
+from kgbench.runner.job import Job, Pairs, prepare_job
+from kgbench.runner.measure import GROUP, Measurement, ready, run_group
+from kgbench.runner.spec import Progress, Settings, Spec
 from kgbench.runner.third_party import guarded, isolated
 from kgbench.runner.workload import check
-from kgbench.sites import split_grafts
+from kgbench.sites import parse_graft, split_grafts
+from kgbench.sites.configurations import BEST, canonical, parse_top
+from kgbench.stats import Ground, against_truth, best_effects, pathways_of, rescored, with_clause
+from kgbench.stats.summary import Absent, Ran, summary_of
 
-__all__ = ["Progress", "Run", "compute_job", "evaluate", "run_job"]
+__all__ = [
+    "Progress",
+    "Run",
+    "compute_job",
+    "evaluate",
+    "judged",
+    "make_record",
+    "on_metric",
+    "run_job",
+]
 
 
 @dataclass(frozen=True)
@@ -157,3 +189,178 @@ def _compute(measurement: Measurement, journal: Journal, progress: Progress | No
             done += len(group)
     if progress is not None:
         progress(total, total, "intervals")
+
+
+TAUTOLOGY = (
+    "the facts were trained through the very graft that this method makes, so that it finds the "
+    "planted pathway is near tautological; for other methods it is news"
+)
+
+
+def judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record:
+    """Add the comparison of the ranking with planted truth, in suites that ask for it."""
+    job = measurement.job
+    if job.truth is None:
+        return record
+    ground = _ground(job)
+    scores = measurement.ranking.mean if measurement.ranking is not None else None
+    effect, prompts = best_effects(record, facts)
+    planted = Planted(
+        **against_truth(ground, scores, record.not_applicable.get(BEST, "")),
+        effect=effect,
+        prompts={name: prompts[name] for name in job.prompts},
+        pathways=None if ground.everywhere else pathways_of(record, ground.graft),
+        notes=(TAUTOLOGY,)
+        if job.localizer.name == "dynamic_graft" and not ground.everywhere
+        else (),
+    )
+    return with_clause(record.model_copy(update={"planted": planted}))
+
+
+def _ground(job: Job) -> Ground:
+    truth, prompts = job.truth, job.all_prompts
+    assert truth is not None
+    return Ground(
+        truth.plant,
+        truth.decoy,
+        sites=all_sites(job.pair, prompts),
+        planted=graft_sites(job.pair, prompts, canonical(parse_graft(truth.plant))),
+        decoys=graft_sites(job.pair, prompts, parse_graft(truth.decoy)) if truth.decoy else (),
+        changed=_changed(job.pair),
+        relevance=_relevance(job),
+    )
+
+
+def _relevance(job: Job) -> Mapping[Place, float] | None:
+    """Relevance of each changed place, from the plant's card."""
+    assert job.spec.model is not None
+    truth = catalog.entry(job.spec.model).truth
+    return None if truth is None else truth.relevance
+
+
+def _changed(pair: ModelPair) -> frozenset[tuple[int | None, str]]:
+    slots = Slots(pair.family, pair.n_layers)
+    return frozenset(slots.sites[slot] for slot in changed(pair))
+
+
+def make_record(measurement: Measurement, journal: Journal) -> Record:
+    """Make the record of a job whose prompts are all measured."""
+    job, facts = measurement.job, journal.table()
+    run = Ran(
+        job.identity, job.localizer.floor, sum(job.dataset.dropped.values()), measurement.absent
+    )
+    summary = summary_of(run, facts, job.spec.metric)
+    record = Record(
+        id=job.identity.digest(),
+        model=job.pair.name,
+        metric=summary.metric,
+        verdict=summary.verdict,
+        identity=job.identity,
+        rows=summary.rows,
+        synergy=summary.synergy,
+        dropped=dict(job.dataset.dropped),
+        baselines=summary.baselines,
+        cost=_cost(journal.cost(), measurement),
+        environment=_environment(job),
+        provenance=collect_provenance(__version__, _device_name(job.pair.device)),
+        kind=job.localizer.kind,
+        floor=job.localizer.floor,
+        not_applicable=_reasons(measurement.absent),
+        scores=_map(measurement),
+        ranking=_ranking(measurement),
+        curve=summary.curve,
+        notes={"origins": dict(job.pair.origins), "executor_reason": job.engine.reason},
+    )
+    return judged(record, measurement, facts)
+
+
+def on_metric(job: Job, record: Record, facts: pa.Table) -> Record:
+    """Recompute a record's ratios on the job's metric from stored rows; update dropped facts."""
+    if record.metric == job.spec.metric and record.dropped == dict(job.dataset.dropped):
+        return record
+    return rescored(
+        record.model_copy(update={"dropped": dict(job.dataset.dropped)}), facts, job.spec.metric
+    )
+
+
+def _reasons(absent: Absent) -> dict[str, str]:
+    """One reason per configuration, with the prompts where reasons differ between them."""
+    reasons: dict[str, dict[str, str]] = {}
+    for prompt, own in absent.items():
+        for label, reason in own.items():
+            reasons.setdefault(label, {})[prompt] = reason
+    return {label: _joined(by_prompt, len(absent)) for label, by_prompt in reasons.items()}
+
+
+def _joined(by_prompt: Mapping[str, str], prompts: int) -> str:
+    if len(by_prompt) == prompts and len(set(by_prompt.values())) == 1:
+        return next(iter(by_prompt.values()))
+    return "; ".join(f"on {prompt}: {reason}" for prompt, reason in by_prompt.items())
+
+
+def _cost(cost: Mapping[str, float], measurement: Measurement) -> Cost:
+    scoring = measurement.scoring
+    ranked = scoring or {"forwards": 0, "token_rows": 0, "seconds": 0.0}
+    return Cost(
+        forwards=int(cost["forwards"] + ranked["forwards"]),
+        token_rows=int(cost["token_rows"]),
+        seconds=cost["seconds"] + ranked["seconds"],
+        plain_forward_ratio=_ratio(cost["seconds"] + ranked["seconds"], cost["plain_seconds"]),
+        measured_on=measured_on(measurement.job.engine.executor),
+        scoring=None if scoring is None else _scoring(scoring),
+    )
+
+
+def _scoring(cost: Mapping[str, float]) -> Scoring:
+    return Scoring(
+        forwards=int(cost["forwards"]),
+        token_rows=int(cost["token_rows"]),
+        seconds=cost["seconds"],
+        plain_forward_ratio=_ratio(cost["seconds"], cost["plain_seconds"]),
+    )
+
+
+def _ratio(seconds: float, plain: float) -> Estimate:
+    ratio = seconds / plain
+    return Estimate(ratio, ratio, ratio, 1)
+
+
+def _environment(job: Job) -> Environment:
+    return Environment(
+        batch_size=job.settings.batch_size,
+        device=job.pair.device.type,
+        executor=job.engine.executor,
+        attention=job.pair.recipient.config._attn_implementation,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _map(measurement: Measurement) -> tuple[SiteScore, ...] | None:
+    if (ranking := measurement.ranking) is None:
+        return None
+    return tuple(SiteScore(**site._asdict(), score=score) for site, score in ranking.mean.items())
+
+
+def _ranking(measurement: Measurement) -> Ranking | None:
+    job, ranking = measurement.job, measurement.ranking
+    if ranking is None:
+        return None
+    tops = {
+        label: top
+        for label in job.configurations
+        if (top := parse_top(label)) is not None and not top.left_out
+    }
+    first, second = job.halves
+    return Ranking(
+        facts=(len(first), len(second)),
+        agreement=ranking.agreement.rounded(),
+        sites={
+            name: {label: ranking.n_sites(top, name) for label, top in tops.items()}
+            for name in job.prompts
+        },
+        scan=job.scans,
+    )

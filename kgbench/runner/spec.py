@@ -6,16 +6,35 @@ A field's docstring is the help of its option; its metadata holds what else the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kgbench.data import ImportOptions
 
-__all__ = ["RESULTS", "Settings", "Spec"]
+__all__ = ["COMPUTING", "FACTS", "PAIR", "RESULTS", "Progress", "Settings", "Spec"]
 
 RESULTS = Path("kgbench-results")
 """Default folder of records, in the working directory."""
+
+
+Progress = Callable[[int, int, str], None]
+"""Called with steps done, steps in all (0 where that is unknown), and the current task."""
+
+PAIR = ("model", "recipient", "donors", "revision", "chat_template")
+"""Fields of the model pair."""
+FACTS = ("dataset", "subject", "object", "columns", "templates", "prompts")
+"""Fields of the facts and how they are asked for."""
+COMPUTING = (
+    "dtype",
+    "batch_size",
+    "device",
+    "device_map",
+    "stream_donors",
+    "executor",
+    "attention",
+)
+"""Fields of how a run is computed."""
 
 
 @dataclass(frozen=True)

@@ -32,18 +32,16 @@ from kgbench.errors import InputError, KgbenchError, NotApplicableError
 from kgbench.localizers import AbstractLocalizer, create, is_foreign
 from kgbench.records import DamagedRecordWarning
 from kgbench.registry import frames_in, told
-from kgbench.runner.spec import Spec
+from kgbench.runner.spec import Progress, Spec
 from kgbench.runner.workload import localizer_arguments
 
 if TYPE_CHECKING:
     from kgbench.records import Journal
-    from kgbench.runner.job import Job
-    from kgbench.runner.pairs import Pairs
+    from kgbench.runner.job import Job, Pairs
 
 __all__ = ["Method", "blamed", "guarded", "isolated", "method_of"]
 
 T = TypeVar("T")
-Progress = Callable[[int, int, str], None]
 Attribute = str | int | tuple[str, ...] | None
 """Of an error, such as the names that are near to an unknown one."""
 

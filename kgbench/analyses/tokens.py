@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from random import Random
 from typing import Any
 
-import torch
-
+from kgbench.analyses._base import GRAFTS, SAMPLED, Analysis, Answer, Request
 from kgbench.errors import InputError
-from kgbench.metrics import score_logits
-from kgbench.runner.job import prepare_job
-from kgbench.runner.spec import Settings, Spec
+from kgbench.numbers import plain_text
+from kgbench.report import Cell, Column, Report, Table
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Settings, Spec
 
-__all__ = ["Answered", "Likely", "likeliest"]
+__all__ = ["Answered", "Likely", "Tokens", "likeliest"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ def likeliest(spec: Spec, settings: Settings, n_facts: int, top: int = 10) -> li
     Raises:
         InputError: The specification is wrong, or the model has fewer tokens than requested.
     """
+    import torch
+
+    from kgbench.metrics import score_logits
+    from kgbench.runner.job import prepare_job
+
     job = prepare_job(spec, settings)
     vocabulary = int(job.pair.recipient.config.vocab_size)
     if top > vocabulary:
@@ -73,7 +79,7 @@ def likeliest(spec: Spec, settings: Settings, n_facts: int, top: int = 10) -> li
     grafts = list(dict.fromkeys(["PRE", "SFT", *spec.grafts]))
     logits = job.engine.logits(job.engine.plan(prompts, grafts))[:, :, 0]
     tokenizer = job.pair.tokenizer
-    found = []
+    answered = []
     for prompt, rows in zip(prompts, logits, strict=True):
         target = job.pair.encoded(prompt).target
         for graft, row in zip(grafts, rows, strict=True):
@@ -83,18 +89,69 @@ def likeliest(spec: Spec, settings: Settings, n_facts: int, top: int = 10) -> li
                 Likely(str(tokenizer.decode([token])), value)
                 for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
             ]
-            own = Likely(str(tokenizer.decode([target])), float(probabilities[target]))
+            answer = Likely(str(tokenizer.decode([target])), float(probabilities[target]))
             which = [f"configuration {graft}, fact {prompt.fact.id}, prompt {prompt.name!r}"]
             scored = score_logits(row[None], torch.tensor([target]), which.__getitem__)
-            found.append(
+            answered.append(
                 Answered(
                     prompt.fact.id,
                     prompt.name,
                     prompt.text,
-                    own,
+                    answer,
                     int(scored["rank"][0]),
                     graft,
                     tuple(shown),
                 )
             )
-    return found
+    return answered
+
+
+@dataclass(frozen=True)
+class Tokens(Analysis):
+    """Show the likeliest next tokens of a few facts, drawn at random.
+
+    Where a graft misses the answer, this shows what the model predicts instead:
+    another name, a name that begins alike, or no name at all. The answer's first
+    token is marked; the last line has its probability and rank.
+
+    \b
+    kgbench tokens --model tiny-gemma --graft FE,LT --prompt headline
+    """  # noqa: D301 (click reads the character, not its escape)
+
+    name = "tokens"
+    about = "Show the likeliest next tokens under some grafts."
+    takes = (*PAIR, *FACTS, "grafts", "seed", *COMPUTING)
+    changes = SAMPLED
+
+    facts: int = field(default=3, metadata={"flag": "--limit", "alias": "--facts", "metavar": "N"})
+    """Number of facts."""
+    top: int = field(default=10, metadata={"metavar": "K"})
+    """How many tokens."""
+
+    def answer(self, request: Request) -> Answer:
+        """Read the tokens off the logits of each graft."""
+        (spec,) = request.specs
+        spec = replace(spec, grafts=spec.grafts or GRAFTS)
+        answered = likeliest(spec, request.settings, self.facts, self.top)
+        tables = []
+        for _, some in groupby(answered, key=lambda row: (row.fact, row.prompt)):
+            tables.append(_table(list(some)))
+        return Answer(Report("", tables), [row.to_json() for row in answered])
+
+
+def _table(answered: Sequence[Answered]) -> Table:
+    """The tokens of one prompt, a column per configuration."""
+    first = answered[0]
+    rows: list[list[Cell]] = []
+    for place in range(len(first.tokens)):
+        cells = [_cell(row.tokens[place], row.target.token) for row in answered]
+        rows.append([str(place + 1), *cells])
+    targets = [f"{plain_text(row.target.probability, 3)}, rank {row.rank}" for row in answered]
+    rows.append(["target", *targets])
+    title = f"{first.fact}, {first.prompt}: {first.text} →{first.target.token}"
+    return Table(title, [Column(""), *(Column(row.graft) for row in answered)], rows)
+
+
+def _cell(likely: Likely, target: str) -> str:
+    mark = "*" if likely.token == target else " "
+    return f"{mark}{likely.token!r} {plain_text(likely.probability, 3)}"

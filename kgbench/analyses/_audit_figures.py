@@ -50,11 +50,11 @@ __all__ = [
     "AREA",
     "CORRELATION",
     "DIFFERENCE",
-    "Asked",
-    "Audit",
-    "Difference",
-    "Method",
-    "Part",
+    "AuditFigures",
+    "AuditSettings",
+    "AuditedRun",
+    "MethodDifference",
+    "MethodScores",
     "Quantity",
     "audited",
     "methods_of",
@@ -71,7 +71,7 @@ Cell = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Part:
+class AuditedRun:
     """A record and its per-fact rows."""
 
     record: Record
@@ -79,7 +79,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodScores:
     """A method's scores of the same facts in every wording under every seed."""
 
     name: str
@@ -119,7 +119,7 @@ class Method:
         )
 
 
-def methods_of(parts: Sequence[Part]) -> tuple[Method, ...]:
+def methods_of(parts: Sequence[AuditedRun]) -> tuple[MethodScores, ...]:
     """Sort records into methods, all over the facts that every cell has.
 
     Args:
@@ -130,7 +130,7 @@ def methods_of(parts: Sequence[Part]) -> tuple[Method, ...]:
             cell twice, or leave a method no wording that all of its seeds have.
     """
     _check(parts)
-    groups: dict[str, list[Part]] = {}
+    groups: dict[str, list[AuditedRun]] = {}
     for part in parts:
         groups.setdefault(_key(part.record.identity), []).append(part)
     names = _names([some[0].record.identity for some in groups.values()])
@@ -146,7 +146,7 @@ def methods_of(parts: Sequence[Part]) -> tuple[Method, ...]:
     return tuple(_shared(method, shared) for method in methods)
 
 
-def _check(parts: Sequence[Part]) -> None:
+def _check(parts: Sequence[AuditedRun]) -> None:
     first = parts[0].record.identity
     hashes: dict[str, str] = {}
     for part in parts:
@@ -190,7 +190,7 @@ def _names(of: Sequence[Identity]) -> list[str]:
     return found
 
 
-def _method(name: str, parts: Sequence[Part]) -> Method:
+def _method(name: str, parts: Sequence[AuditedRun]) -> MethodScores:
     cells: dict[Cell, PromptColumns] = {}
     for part in parts:
         seed = _seed(part.record.identity)
@@ -214,7 +214,7 @@ def _method(name: str, parts: Sequence[Part]) -> Method:
             "one at least under each"
         )
     kept = {cell: columns for cell, columns in cells.items() if cell[0] in wordings}
-    return Method(
+    return MethodScores(
         name,
         any(map(_is_drawn, parts)),
         wordings,
@@ -230,12 +230,12 @@ def _seed(what: Identity) -> str:
     return str(what.seeds[0]) if own == what.seeds[0] else f"{what.seeds[0]}, method's {own}"
 
 
-def _is_drawn(part: Part) -> bool:
+def _is_drawn(part: AuditedRun) -> bool:
     return "seed" in part.record.identity.localizer.parameters or part.record.ranking is not None
 
 
 def _notes(
-    name: str, parts: Sequence[Part], cells: Iterable[Cell], wordings: Sequence[str]
+    name: str, parts: Sequence[AuditedRun], cells: Iterable[Cell], wordings: Sequence[str]
 ) -> list[str]:
     left_out = dict.fromkeys(wording for wording, _ in cells if wording not in wordings)
     found = (
@@ -253,7 +253,7 @@ def _notes(
     return found
 
 
-def _shared(method: Method, facts: np.ndarray) -> Method:
+def _shared(method: MethodScores, facts: np.ndarray) -> MethodScores:
     """A method over these of its facts, and a note where it has others."""
     others = {fact for cell in method.cells.values() for fact in cell.facts} - set(facts)
     told = (
@@ -285,7 +285,7 @@ DIFFERENCE = 0.05
 
 
 @dataclass(frozen=True)
-class Asked:
+class AuditSettings:
     """What an audit is asked."""
 
     metric: str = "top5"
@@ -353,7 +353,7 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class Difference:
+class MethodDifference:
     """Two methods' recovery of one configuration over the same facts and wordings."""
 
     label: str
@@ -368,14 +368,14 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Audit:
+class AuditFigures:
     """All figures of an audit."""
 
-    asked: Asked
-    methods: Sequence[Method]
+    settings: AuditSettings
+    methods: Sequence[MethodScores]
     quantities: Mapping[str, Sequence[Quantity]]
     """By method."""
-    differences: Mapping[tuple[str, str], Sequence[Difference]]
+    differences: Mapping[tuple[str, str], Sequence[MethodDifference]]
     """By pair of methods."""
 
     @property
@@ -385,11 +385,11 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints, without the names that only a record knows."""
-        by = self.asked.difference
+        by = self.settings.difference
         return {
-            "metric": self.asked.metric,
+            "metric": self.settings.metric,
             "n": self.n,
-            "correlation": self.asked.correlation,
+            "correlation": self.settings.correlation,
             "difference": by,
             "methods": [
                 {
@@ -409,32 +409,32 @@ class Audit:
         }
 
 
-def audited(methods: Sequence[Method], asked: Asked | None = None) -> Audit:
+def audited(methods: Sequence[MethodScores], settings: AuditSettings | None = None) -> AuditFigures:
     """Make the figures.
 
     Args:
         methods: Over the same facts, see `methods_of`.
-        asked: What is asked.
+        settings: Metric and assumptions.
 
     Raises:
         UnknownNameError: There is no such metric.
     """
-    asked = asked or Asked()
-    metric = check_metric(asked.metric)
-    counts = resample(methods[0].n, asked.draws).astype(float)
+    settings = settings or AuditSettings()
+    metric = check_metric(settings.metric)
+    counts = resample(methods[0].n, settings.draws).astype(float)
     views = {method.name: _View(method, metric, counts) for method in methods}
     quantities = {
-        name: [view.quantity(label, asked.correlation) for label in view.method.labels]
+        name: [view.quantity(label, settings.correlation) for label in view.method.labels]
         for name, view in views.items()
     }
     differences = {(a, b): _differences(views[a], views[b]) for a, b in combinations(views, 2)}
-    return Audit(asked, methods, quantities, differences)
+    return AuditFigures(settings, methods, quantities, differences)
 
 
 class _View:
     """A method's ratios on one metric under one resample."""
 
-    def __init__(self, method: Method, metric: str, counts: Array) -> None:
+    def __init__(self, method: MethodScores, metric: str, counts: Array) -> None:
         self.method, self.counts = method, counts
         self.scores = {cell: columns.scores(metric) for cell, columns in method.cells.items()}
         self.no_gain = {cell: no_gain(scores) for cell, scores in self.scores.items()}
@@ -529,7 +529,7 @@ def nil(n: int) -> Estimate:
     return Estimate(0.0, 0.0, 0.0, n)
 
 
-def _seedless(found: dict[str, Detectable], *methods: Method) -> dict[str, Detectable]:
+def _seedless(found: dict[str, Detectable], *methods: MethodScores) -> dict[str, Detectable]:
     """Whether seeds cannot change figures; unknown where a method draws and has one seed only."""
     if any(method.drawn and len(method.seeds) == 1 for method in methods):
         return {**found, "seeds": Detectable(n=methods[0].n, undefined=ONE_SEED)}
@@ -555,7 +555,7 @@ def _spread(of: Sequence[Resampled], n: int) -> Estimate:
     return spread(np.array([one.draws for one in of]), np.array([one.value for one in of]), n)
 
 
-def _differences(first: _View, second: _View) -> list[Difference]:
+def _differences(first: _View, second: _View) -> list[MethodDifference]:
     found = []
     for label in (label for label in first.method.labels if label in second.method.labels):
         undefined = first.missing(label) | second.missing(label)
@@ -567,7 +567,9 @@ def _differences(first: _View, second: _View) -> list[Difference]:
     return found
 
 
-def _difference(first: _View, second: _View, label: str, wordings: Sequence[str]) -> Difference:
+def _difference(
+    first: _View, second: _View, label: str, wordings: Sequence[str]
+) -> MethodDifference:
     methods = first.method, second.method
     cells = list(product(wordings, *(method.seeds for method in methods)))
     ratios = [
@@ -579,9 +581,9 @@ def _difference(first: _View, second: _View, label: str, wordings: Sequence[str]
     ).figure()
     few = _few([(other[0] - one[0], one[1]) for one, other in ratios], anchors=(0,))
     if few:
-        return Difference(
+        return MethodDifference(
             label, value, {scope: Detectable(n=methods[0].n, undefined=few) for scope in SCOPES}
         )
     cubes = first.cube(label, wordings), second.cube(label, wordings)
     of = components(cubes[0], first.counts[:1]), components(cubes[1], first.counts[:1])
-    return Difference(label, value, _seedless(detectable_between(*cubes, of), *methods))
+    return MethodDifference(label, value, _seedless(detectable_between(*cubes, of), *methods))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kgbench.analyses._base import Analysis, Answer, Request
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, number_text
@@ -124,7 +125,7 @@ class Comparison:
             "verdict": self.verdict(),
         }
 
-    def told_apart(self) -> list[Compared]:
+    def significant(self) -> list[Compared]:
         """The rows whose difference on the metric has an interval without 0."""
         return [row for row in self.rows if _apart(row.difference)]
 
@@ -132,7 +133,7 @@ class Comparison:
         """What the comparison says, in a sentence."""
         defined = [row for row in self.rows if row.difference.value is not None]
         flipped = sum(len(row.gained) + len(row.lost) for row in self.rows)
-        apart = self.told_apart()
+        apart = self.significant()
         if not defined:
             return f"No difference on {self.metric} is defined."
         chance = (
@@ -168,7 +169,7 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None) ->
     prompts = list(paired_prompts(tables[0], tables[1], order))
     if not prompts:
         raise InputError(
-            f"{_told(one)} and {_told(two)} have no fact of one prompt in common: nothing can be "
+            f"{_run_text(one)} and {_run_text(two)} have no fact of one prompt in common: nothing can be "
             "compared"
         )
     hits = chosen if chosen.startswith("top") else DEFAULT_METRIC
@@ -319,7 +320,7 @@ def _named(record: Record) -> dict[str, Any]:
     }
 
 
-def _told(record: Record) -> str:
+def _run_text(record: Record) -> str:
     return f"{record.identity.localizer.name} on {record.model} ({record.identity.dataset.name})"
 
 
@@ -415,3 +416,37 @@ def _left_out(comparison: Comparison) -> list[Lines]:
             grafts = ", ".join(graft for name, graft in keys if name == prompt)
             lines.append(f"only in {letter}: {prompt}: {grafts}")
     return [Lines(lines, "  ")] if lines else []
+
+
+@dataclass(frozen=True)
+class Compare(Analysis):
+    """Compare two runs: B − A for every configuration of every prompt.
+
+    Differences are paired over the facts that both runs have, with 95 %
+    intervals. Differences between what the two runs evaluate come first. A and B
+    are folders, starts of ids, or entries of the leaderboard.
+
+    \b
+    kgbench compare kgbench-results/before kgbench-results/after
+    kgbench compare 3f9c 81d2 --metric logprob
+    """  # noqa: D301 (click reads the character, not its escape)
+
+    name = "compare"
+    about = "Print paired differences of two runs."
+    arguments = "A B"
+
+    metric: str | None = field(default=None, metadata={"metavar": "NAME"})
+    """What is compared.  [default: A's]"""
+    all_facts: bool = field(default=False, metadata={"flag": "--facts"})
+    """List all facts that flipped, not the first few."""
+
+    def answer(self, request: Request) -> Answer:
+        """Compare the two runs."""
+        first, second = request.runs
+        found = compare_records(
+            (first.record, first.facts()), (second.record, second.facts()), self.metric
+        )
+        json = found.answer()
+        json["first"]["path"] = str(first.folder)
+        json["second"]["path"] = str(second.folder)
+        return Answer(comparison_report(found, self.all_facts), json)

@@ -1,4 +1,4 @@
-"""`kgbench doctor`: what is here, and what is missing."""
+"""`kgbench doctor` and `kgbench completion`: what is installed, and shell completion."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GIB = 2**30
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(as_json: bool) -> int:
+def doctor(as_json: bool) -> int:
     """Show versions, devices, memory, caches, and what is missing."""
     from kgbench.models.catalog import plants
 
@@ -187,3 +187,21 @@ def _places() -> dict[str, str]:
         "hub cache": f"{hub}, {checkpoints} models",
         "records go to": f"{RESULTS.absolute()} (eval --output-dir)",
     }
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash: kgbench completion bash >> ~/.bashrc
+    zsh:  kgbench completion zsh >> ~/.zshrc
+    fish: kgbench completion fish > ~/.config/fish/completions/kgbench.fish
+    """  # noqa: D301 (click reads the character, not its escape)
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    assert script is not None
+    click.echo(script(ctx.find_root().command, {}, "kgbench", "_KGBENCH_COMPLETE").source())

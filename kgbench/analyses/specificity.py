@@ -6,38 +6,26 @@ learned to everyday sentences. Intervals are over whole facts.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
-from itertools import groupby
-from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from kgbench.data import Dataset, Fact, Prompt, hash_facts, load_dataset, load_prompts
-from kgbench.data.builders.worlds import World
-from kgbench.data.prompts import neutral_prompts, passing_templates, sibling_prompts
-from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
-from kgbench.errors import InputError, NotApplicableError, RegionError
+from kgbench.analyses._base import Analysis, Answer, Request
+from kgbench.data import Prompt, load_dataset
+from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create, is_foreign
-from kgbench.localizers._base import asked as asked_prompts
-from kgbench.metrics import require_finite, worst_rank
-from kgbench.models import catalog
 from kgbench.numbers import figure_text, percent_text, reason_text, significant_text
 from kgbench.report import Cell, Column, Dash, Report, Table
-from kgbench.runner.job import Job, prepare_job
-from kgbench.runner.measure import GROUP, treated
-from kgbench.runner.ranking import Progress
-from kgbench.runner.spec import Settings, Spec
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Progress, Settings, Spec
 from kgbench.runner.third_party import blamed, isolated
 from kgbench.runner.workload import check, localizer_arguments
-from kgbench.sites import Graft, parse_graft
+from kgbench.sites import parse_graft
 from kgbench.stats import (
     FEW,
     Resampled,
@@ -49,25 +37,6 @@ from kgbench.stats import (
     resampled_means,
     unseen,
 )
-from kgbench.training.corpus import known_movies
-from kgbench.training.recipes import recipe
-
-__all__ = [
-    "GRAFTS",
-    "KINDS",
-    "Asked",
-    "Measured",
-    "Moved",
-    "Row",
-    "Specificity",
-    "Texts",
-    "check_named",
-    "divergence",
-    "measure",
-    "rows_of",
-    "specificity",
-    "texts_of",
-]
 
 GRAFTS = ("FE", "LT", "FE+LT", "ALL")
 """Default grafts."""
@@ -81,33 +50,9 @@ KINDS: Mapping[str, str] = {
 }
 """Kinds of texts; grafts are meant for the first."""
 
-TOP = 5
-"""Hits are answers among so many likeliest tokens."""
-
-SMALL = 1e-3
-"""Below this difference of log-probabilities a series is more exact than a difference."""
-
-ZOO = "zoo:"
-MOVIES = ("first_actor", "second_actor")
-REAL, BATTLES, INVENTED = "real_movies_real_actors", "battles", "fake_movies_fake_actors"
-MARGIN = 2
-"""Movies drawn per fact asked for, since some may share a name with the facts."""
-
 LABEL_WIDTH = 16
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Choice of texts."""
-
-    facts: int = 100
-    """Largest number of facts of each kind."""
-    known: str | None = None
-    """Data set or file of facts that finetuning did not teach, in place of the default."""
-    other: str | None = None
-    """Data set or file of facts of another kind, in place of the default."""
 
 
 @dataclass(frozen=True)
@@ -121,122 +66,6 @@ class Texts:
     prompts: tuple[Prompt, ...] = ()
     answers: bool = False
     """Whether the targets are true answers."""
-
-
-def texts_of(job: Job, asked: Asked) -> list[Texts]:
-    """The texts of each kind; a kind that cannot be had has no prompts and the reason.
-
-    Raises:
-        InputError: A named data set does not exist or does not fit the prompts.
-    """
-    chosen = _sample(job.dataset.facts, asked.facts, job.spec.seed)
-    kept = {fact.id for fact in chosen}
-    target = tuple(prompt for prompt in job.all_prompts if prompt.fact.id in kept)
-    present = {prompt.fact.id for prompt in target}
-    chosen = [fact for fact in chosen if fact.id in present]
-    about = f"{KINDS['target']} ({job.dataset.name}: {', '.join(job.prompts)})"
-    return [
-        Texts("target", about, target, True),
-        Texts("sibling", KINDS["sibling"], tuple(sibling_prompts(job.dataset, chosen))),
-        _known(job, asked),
-        _other(job, asked),
-        Texts("neutral", KINDS["neutral"], tuple(neutral_prompts())),
-    ]
-
-
-def check_named(spec: Spec, asked: Asked) -> None:
-    """Read the named data sets, before a model is loaded.
-
-    Raises:
-        InputError: One does not exist or does not read.
-    """
-    for name in filter(None, (asked.known, asked.other)):
-        load_dataset(name, spec.imports)
-
-
-def _sample(facts: Sequence[Fact], n: int, seed: int) -> list[Fact]:
-    """Facts at random, in their order."""
-    places = sorted(Random(seed).sample(range(len(facts)), min(n, len(facts))))
-    return [facts[place] for place in places]
-
-
-def _known(job: Job, asked: Asked) -> Texts:
-    templates = tuple(job.prompts)
-    if asked.known is not None:
-        dataset = load_dataset(asked.known, job.spec.imports)
-        return _filled(job, "known", dataset, asked.known, templates, asked.facts)
-    base = _tiny_pair(job.spec)
-    movies = (job.dataset.subject, job.dataset.object) == MOVIES
-    if base is not None and movies:
-        rows = known_movies(recipe(base), MARGIN * asked.facts)
-        dataset = _world_facts("known", rows, MOVIES)
-        about = f"movies that {base}'s recipient was pretrained on"
-    elif movies and not job.dataset.name.startswith(REAL):
-        dataset = load_dataset(REAL)
-        about = f"{REAL}: what the recipient may know of real movies"
-    else:
-        about = "none is known of these facts; name such facts with --known NAME|FILE"
-        return Texts("known", about)
-    try:
-        return _filled(job, "known", dataset, about, templates, asked.facts)
-    except InputError as error:
-        return Texts("known", f"{about} do not fit: {error}")
-
-
-def _other(job: Job, asked: Asked) -> Texts:
-    templates: tuple[str, ...] = ()
-    if asked.other is not None:
-        dataset, about = load_dataset(asked.other, job.spec.imports), asked.other
-        templates = tuple(dataset.templates) or ("headline",)
-    elif _tiny_pair(job.spec) is not None:
-        movies = World("supplement").movies(MARGIN * asked.facts)
-        dataset = _world_facts("passing", movies, ("movie_title", "city"))
-        dataset = replace(dataset, templates=dict(passing_templates()))
-        about = "where other invented movies were filmed, in wordings of pretraining"
-    elif job.dataset.subject == "battle":
-        dataset, about, templates = load_dataset(INVENTED), INVENTED, ("headline", "qa")
-    else:
-        dataset, about = load_dataset(BATTLES), BATTLES
-    templates = templates or tuple(dataset.templates)
-    return _filled(job, "other", dataset, about, templates, asked.facts)
-
-
-def _tiny_pair(spec: Spec) -> str | None:
-    """The tiny pair whose recipient a job has, by itself or below a plant."""
-    if spec.model is None:
-        return None
-    source = catalog.entry(spec.model).recipient
-    if not source.startswith(ZOO) or spec.recipient not in (None, source):
-        return None
-    return source.removeprefix(ZOO).partition("/")[0]
-
-
-def _world_facts(name: str, rows: Sequence[Mapping[str, str]], ends: tuple[str, str]) -> Dataset:
-    facts = tuple(Fact(f"{name}/{number}", dict(row)) for number, row in enumerate(rows, 1))
-    return Dataset(name, facts, *ends, {}, {}, hash_facts(facts, *ends))
-
-
-def _filled(
-    job: Job, kind: str, dataset: Dataset, about: str, templates: Sequence[str], n: int
-) -> Texts:
-    """Facts that share neither subject nor object with those of the job, in templates."""
-    taken = set()
-    for fact in job.dataset.facts:
-        taken |= {fact.fields[job.dataset.subject], fact.fields[job.dataset.object]}
-    ends = (dataset.subject, dataset.object)
-    apart = [fact for fact in dataset.facts if taken.isdisjoint(fact.fields[end] for end in ends)]
-    if not apart:
-        reason = "every fact shares its subject or object with the facts that the donor learned"
-        return Texts(kind, f"{about}: {reason}")
-    if shared := len(dataset.facts) - len(apart):
-        reason = "left out, since a name in them is in the facts too"
-        about = f"{about}; {shared} of {len(dataset.facts)} {reason}"
-    facts = tuple(_sample(apart, n, job.spec.seed))
-    wordings = dict(dataset.templates)
-    if kind == "known":
-        wordings = {**job.dataset.templates, **wordings}
-    prompts = load_prompts(replace(dataset, facts=facts, templates=wordings), list(templates))
-    return Texts(kind, about, tuple(prompts), kind == "known")
 
 
 @dataclass(frozen=True)
@@ -258,7 +87,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTexts:
     """Texts of one kind under all configurations."""
 
     texts: Texts
@@ -270,169 +99,8 @@ class Measured:
     """Reasons why the tokenizer cannot split a prompt into regions, with their counts."""
 
 
-def measure(
-    job: Job, texts: Texts, labels: Sequence[str], progress: Progress | None = None
-) -> Measured:
-    """Compare the next token under configurations with that under PRE.
-
-    Args:
-        job: Model pair, method and engine; a method that learns from prompts learns from `texts`.
-        texts: Prompts of one kind.
-        labels: Configurations.
-        progress: Called after each batch with the prompts done, all of them, and the kind.
-    """
-    wanted = list(dict.fromkeys(["PRE", *labels]))
-    prompts, unread = _readable(job, texts.prompts)
-    treatments, absent = _treatments(job, prompts, wanted)
-    vocabulary = int(job.pair.recipient.config.vocab_size)
-    at_once = max(1, job.engine.budget.logits // (len(wanted) * vocabulary))
-    parts: dict[str, list[Moved]] = {}
-    done = 0
-    for places, shared in _batches(treatments, len(prompts), min(at_once, GROUP)):
-        some = [prompts[place] for place in places]
-        cells = [[treatments[label][place] for place in places] for label in shared]
-        logits = job.engine.logits(job.engine.plan_treatments(some, cells))[:, :, 0]
-        encoded = [job.pair.encoded(prompt).target for prompt in some]
-        targets = torch.tensor(encoded, device=logits.device)
-        ids = tuple((prompt.fact.id, prompt.name) for prompt in some)
-        before = logits[:, shared.index("PRE")]
-        for number, label in enumerate(shared):
-            names = [f"configuration {label}, text {fact}, prompt {name!r}" for fact, name in ids]
-            require_finite(logits[:, number], targets, names.__getitem__)
-            parts.setdefault(label, []).append(_moved(ids, targets, before, logits[:, number]))
-        done += len(places)
-        if progress is not None:
-            progress(done, len(prompts), texts.kind)
-    moved = {label: _joined(parts[label]) for label in labels if label in parts}
-    return Measured(texts, moved, absent, unread)
-
-
-def _readable(job: Job, prompts: Sequence[Prompt]) -> tuple[list[Prompt], dict[str, int]]:
-    """Prompts whose regions the tokenizer tells apart, and reasons why others are left out."""
-    kept: list[Prompt] = []
-    reasons: Counter[str] = Counter()
-    for prompt in prompts:
-        try:
-            job.pair.encoded(prompt)
-        except RegionError as error:
-            reasons[str(error)] += 1
-        else:
-            kept.append(prompt)
-    return kept, dict(reasons)
-
-
-def _treatments(
-    job: Job, prompts: Sequence[Prompt], labels: Sequence[str]
-) -> tuple[dict[str, dict[int, Sequence[Treatment]]], dict[str, dict[str, int]]]:
-    """By configuration and place of a prompt, the treatment of its tokens; reasons without one."""
-    method: InterventionLocalizer | str
-    assert isinstance(job.localizer, InterventionLocalizer)
-    method = job.localizer
-    try:
-        if prompts:
-            method = method.fitted(job.pair, asked_prompts(method, job.pair, prompts))
-    except NotApplicableError as error:
-        method = str(error)
-    treatments: dict[str, dict[int, Sequence[Treatment]]] = {}
-    absent: dict[str, dict[str, int]] = {}
-    for label in labels:
-        reasons: Counter[str] = Counter()
-        by_place = treatments[label] = {}
-        for place, prompt in enumerate(prompts):
-            treatment = _treatment(job, method, label, prompt)
-            if isinstance(treatment, str):
-                reasons[treatment] += 1
-            else:
-                by_place[place] = treatment
-        if reasons:
-            absent[label] = dict(reasons)
-    return treatments, absent
-
-
-def _treatment(
-    job: Job, method: InterventionLocalizer | str, label: str, prompt: Prompt
-) -> Sequence[Treatment] | str:
-    """Treatment of a prompt's tokens, or why there is none."""
-    configuration = parse_configuration(label)
-    if not isinstance(configuration, Graft):
-        return graft_treatments(job.pair, [prompt], configuration)[0]
-    if isinstance(method, str):
-        return method
-    try:
-        return treated(method, job.pair, [prompt], configuration)[0]
-    except NotApplicableError as error:
-        return str(error)
-    except RegionError as error:
-        return str(error.__cause__ or error)  # the cause is the same for all prompts of a kind
-
-
-def _batches(
-    treatments: Mapping[str, Mapping[int, Sequence[Treatment]]], n: int, at_once: int
-) -> Iterator[tuple[list[int], list[str]]]:
-    """Places of prompts that the same configurations can be read on, and the configurations."""
-
-    def shared(place: int) -> list[str]:
-        return [label for label, by_place in treatments.items() if place in by_place]
-
-    for labels, places in groupby(sorted(range(n), key=shared), key=shared):
-        some = list(places)
-        for start in range(0, len(some), at_once):
-            yield some[start : start + at_once], labels
-
-
-def _moved(
-    prompts: tuple[tuple[str, str], ...],
-    targets: torch.Tensor,
-    before: torch.Tensor,
-    after: torch.Tensor,
-) -> Moved:
-    """Two configurations of a batch compared; targets [prompt], logits [prompt, vocabulary]."""
-    places = targets[:, None]
-    first, second = (
-        logits.double().log_softmax(-1).gather(-1, places)[:, 0] for logits in (before, after)
-    )
-    return Moved(
-        prompts,
-        divergence(before, after).cpu().numpy(),
-        (before.argmax(-1) != after.argmax(-1)).cpu().numpy(),
-        (second - first).cpu().numpy(),
-        (worst_rank(after, after.gather(-1, places)) <= TOP).cpu().numpy(),
-        (worst_rank(before, before.gather(-1, places)) <= TOP).cpu().numpy(),
-    )
-
-
-def _joined(parts: Sequence[Moved]) -> Moved:
-    prompts = tuple(prompt for part in parts for prompt in part.prompts)
-    names = [column.name for column in fields(Moved)][1:]
-    return Moved(
-        prompts, *(np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    )
-
-
-def divergence(
-    before: Float[torch.Tensor, "prompt vocabulary"],
-    after: Float[torch.Tensor, "prompt vocabulary"],
-) -> Float[torch.Tensor, " prompt"]:
-    """KL(p || q) of two next-token distributions (S. Kullback and R. A. Leibler, 1951), in nats.
-
-    It is summed as p log(p/q) - p + q, which is the same since both add up to 1, and of which no
-    term is negative. So equal logits give exactly 0, and a small divergence is not lost in the
-    rounding of large terms that cancel.
-
-    Args:
-        before: Logits of p, of any type; they are taken to float64 first.
-        after: Logits of q.
-    """
-    p, q = (logits.double().log_softmax(-1) for logits in (before, after))
-    step = q - p
-    series = step.square() * (1 / 2 + step / 6 + step.square() / 24)
-    chances = p.exp()
-    terms = torch.where(step.abs() < SMALL, chances * series, q.exp() - chances - chances * step)
-    return terms.sum(-1)
-
-
 @dataclass(frozen=True)
-class Row:
+class DivergenceRow:
     """One configuration on texts of one kind; an estimate is None where the kind has none."""
 
     graft: str
@@ -498,7 +166,9 @@ def _resample(n: int, seed: int) -> Array:
     return resample(n, seed=seed)
 
 
-def rows_of(measured: Sequence[Measured], labels: Sequence[str], seed: int = 0) -> list[Row]:
+def rows_of(
+    measured: Sequence[MeasuredTexts], labels: Sequence[str], seed: int = 0
+) -> list[DivergenceRow]:
     """The estimates of every configuration on every kind of texts.
 
     Facts are resampled whole. Kinds that have the same facts share a resample, so that their ratio
@@ -518,8 +188,8 @@ def rows_of(measured: Sequence[Measured], labels: Sequence[str], seed: int = 0) 
 
 
 def _row(
-    label: str, measured: Measured, target: Mapping[str, Moved], seeds: Mapping[str, int]
-) -> Row:
+    label: str, measured: MeasuredTexts, target: Mapping[str, Moved], seeds: Mapping[str, int]
+) -> DivergenceRow:
     kind, moved = measured.texts.kind, measured.moved.get(label)
     seed = seeds[kind]
     lacking = sum(measured.absent.get(label, {}).values()) + sum(measured.unread.values())
@@ -528,9 +198,9 @@ def _row(
         if measured.texts.prompts:
             reasons = [*measured.absent.get(label, {}), *measured.unread]
         missing = Estimate.missing(f"absent: {'; '.join(reasons[:2])}")
-        return Row(label, kind, 0, lacking, None, missing, missing)
+        return DivergenceRow(label, kind, 0, lacking, None, missing, missing)
     kl, every = _Scores.of(moved, moved.kl, seed), measured.moved.values()
-    row = Row(
+    row = DivergenceRow(
         label,
         kind,
         len(moved.kl),
@@ -591,7 +261,7 @@ def _leak(near: _Scores, target: _Scores) -> Estimate:
 
 
 @dataclass(frozen=True)
-class Kind:
+class KindSummary:
     """The texts of one kind, as a report describes them."""
 
     kind: str
@@ -604,7 +274,7 @@ class Kind:
     """By configuration, the reasons why it cannot be read on a prompt, with their counts."""
 
     @classmethod
-    def of(cls, measured: Measured) -> Kind:
+    def of(cls, measured: MeasuredTexts) -> KindSummary:
         """The description of measured texts."""
         texts = measured.texts
         facts = len({prompt.fact.id for prompt in texts.prompts})
@@ -622,7 +292,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Specificity:
+class Divergences:
     """Effects of grafts on the texts that they are meant for and on others."""
 
     model: str
@@ -632,13 +302,13 @@ class Specificity:
     seed: int
     labels: tuple[str, ...]
     """Configurations, the whole donor first."""
-    kinds: tuple[Kind, ...]
+    kinds: tuple[KindSummary, ...]
     """The target facts first."""
-    rows: tuple[Row, ...]
+    rows: tuple[DivergenceRow, ...]
     origins: Mapping[str, str]
     """Sources of the pair's models, by name."""
 
-    def row(self, label: str, kind: str) -> Row:
+    def row(self, label: str, kind: str) -> DivergenceRow:
         """The estimates of a configuration on a kind of texts."""
         return next(row for row in self.rows if (row.graft, row.kind) == (label, kind))
 
@@ -733,7 +403,7 @@ class Specificity:
         return lines
 
 
-def _cell(row: Row, name: str) -> Cell:
+def _cell(row: DivergenceRow, name: str) -> Cell:
     """An estimate of a row; a mean divergence of zeros alone, which has no interval, in words."""
     estimate = getattr(row, name)
     if estimate is None:
@@ -757,7 +427,7 @@ def _nats_text(estimate: Estimate) -> str:
     return f"{value} [{low}, {high}]"
 
 
-def _sentence(rows: Mapping[str, Row], donor: Row) -> str:
+def _sentence(rows: Mapping[str, DivergenceRow], donor: DivergenceRow) -> str:
     """What one graft does to texts of all kinds.
 
     Args:
@@ -799,28 +469,83 @@ def _percent(estimate: Estimate) -> str:
     return f"{texts[0]} % [{texts[1]}, {texts[2]}]"
 
 
+def check_named(spec: Spec, sample: Specificity) -> None:
+    """Read the named data sets, before a model is loaded.
+
+    Raises:
+        InputError: One does not exist or does not read.
+    """
+    for name in filter(None, (sample.known, sample.other)):
+        load_dataset(name, spec.imports)
+
+
+@dataclass(frozen=True)
+class Specificity(Analysis):
+    """Show what grafts change besides the facts that they are meant for.
+
+    KL(p_PRE || p) of the next token, in nats, on the facts that the donor
+    learned (target), other questions about the same first entities (sibling),
+    facts of the same kind that finetuning did not teach (known), facts of
+    another kind (other), and everyday sentences (neutral). All have marked
+    regions, so that FE, LT and so on are tokens of theirs too; a graft at a
+    region that a text lacks is reported as absent. A method that learns from
+    prompts learns from the texts of each kind.
+
+    \b
+    kgbench specificity --model tiny-gemma --graft FE+LT --prompt headline
+    """  # noqa: D301 (click reads the character, not its escape)
+
+    name = "specificity"
+    about = "Show what grafts change besides their facts."
+    takes = ("localizer", "localizer_args", *PAIR, *FACTS, "grafts", "seed", *COMPUTING)
+    changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "localizer": {"help": "Localizer that intervenes, without random draws."},
+        "grafts": {"help": "With SFT; several with commas.  [default: FE, LT, FE+LT, ALL]"},
+        "seed": {"help": "Random seed for sampling and resampling facts."},
+    }
+
+    known: str | None = field(default=None, metadata={"metavar": "NAME|FILE"})
+    """Facts that finetuning did not teach.  [default: what pretraining taught, where known]"""
+    other: str | None = field(default=None, metadata={"metavar": "NAME|FILE"})
+    """Facts of another kind.  [default: of a shipped data set]"""
+    facts: int = field(
+        default=100,
+        metadata={"flag": "--limit", "alias": "--facts", "metavar": "N", "least": 2},
+    )
+    """At most so many facts of a kind."""
+
+    def answer(self, request: Request) -> Answer:
+        """Measure the divergences on texts of all kinds."""
+        (spec,) = request.specs
+        found = specificity(spec, request.settings, self, request.progress)
+        return Answer(found.report(), found.to_json(), origins=found.origins)
+
+
 def specificity(
-    spec: Spec, settings: Settings, asked: Asked | None = None, progress: Progress | None = None
-) -> Specificity:
+    spec: Spec,
+    settings: Settings,
+    sample: Specificity | None = None,
+    progress: Progress | None = None,
+) -> Divergences:
     """Compare the next token under grafts with that of the recipient, on texts of all kinds.
 
     Args:
         spec: Pair, facts, prompts, grafts and an intervention; its seed chooses the facts and
             resamples them.
         settings: Batch size, device and so on.
-        asked: Choice of texts.
+        sample: Choice of texts.
         progress: Called with the prompts done, all of a kind, and the kind.
 
     Raises:
         InputError: Something in the specification is wrong, or the method ranks or draws.
     """
-    asked = asked or Asked()
+    sample = sample or Specificity()
     spec = replace(spec, grafts=spec.grafts or GRAFTS)
     labels = tuple(dict.fromkeys(["SFT", *(label for label in spec.grafts if label != "PRE")]))
     for label in labels[1:]:
         parse_graft(label)
     check(spec)
-    arguments = (spec, settings, asked, labels)
+    arguments = (spec, settings, sample, labels)
     if is_foreign(spec.localizer):
         return isolated(spec.localizer, _specificity, *arguments, progress=progress)
     return _specificity(*arguments, progress)
@@ -829,26 +554,29 @@ def specificity(
 def _specificity(
     spec: Spec,
     settings: Settings,
-    asked: Asked,
+    sample: Specificity,
     labels: tuple[str, ...],
     progress: Progress | None = None,
-) -> Specificity:
+) -> Divergences:
     _check_method(spec)
-    check_named(spec, asked)
+    check_named(spec, sample)
+    from kgbench.analyses._divergence import measure, texts_of
+    from kgbench.runner.job import prepare_job
+
     job = prepare_job(spec, settings)
     assert isinstance(job.localizer, InterventionLocalizer)
-    texts = texts_of(job, asked)
-    assert [one.kind for one in texts] == list(KINDS)
+    texts = texts_of(job, sample)
+    assert [some.kind for some in texts] == list(KINDS)
     with blamed(job):
-        measured = [measure(job, one, labels, progress) for one in texts]
-    return Specificity(
+        measured = [measure(job, some, labels, progress) for some in texts]
+    return Divergences(
         job.pair.name,
         job.dataset.name,
         job.localizer.name,
         str(job.pair.dtype).removeprefix("torch."),
         spec.seed,
         labels,
-        tuple(map(Kind.of, measured)),
+        tuple(map(KindSummary.of, measured)),
         tuple(rows_of(measured, labels, spec.seed)),
         job.pair.origins,
     )

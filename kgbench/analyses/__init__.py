@@ -1,0 +1,20 @@
+"""Analyses: one question about runs each, a file per question.
+
+An analysis describes its command: its dataclass fields are options, and `kgbench.cli.analysis`
+makes the rest. Listing analyses, and the help of their commands, load no torch.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from kgbench.analyses._base import GRAFTS, Analysis, Answer, Need, Request
+from kgbench.registry import Registry
+
+__all__ = ["GRAFTS", "Analysis", "Answer", "Need", "Request", "analyses"]
+
+
+@cache
+def analyses() -> Registry:
+    """All analyses, including those of installed packages (entry points `kgbench.analyses`)."""
+    return Registry("analysis", __package__, "kgbench.analyses", Analysis)

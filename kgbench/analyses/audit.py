@@ -1,0 +1,622 @@
+"""How far a figure would move under other wordings, seeds and samples of facts.
+
+A method is run in every wording of a question under several seeds, or recorded runs are read; the
+variance of each recovery is split into what facts, wordings and seeds contribute.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from typing import Any, ClassVar
+
+from kgbench.analyses._audit_figures import (
+    AREA,
+    CORRELATION,
+    DIFFERENCE,
+    AuditedRun,
+    AuditFigures,
+    AuditSettings,
+    MethodDifference,
+    MethodScores,
+    Quantity,
+    audited,
+    methods_of,
+)
+from kgbench.analyses._base import GRAFTS, Analysis, Answer, Need, Request
+from kgbench.data import Dataset, builtin_prompts, load_prompts
+from kgbench.errors import InputError
+from kgbench.estimate import Estimate
+from kgbench.numbers import count_text, duration_text, number_text, percent_text, plain_text
+from kgbench.records import read_record
+from kgbench.report import Cell, Column, Dash, Lines, Report, Table
+from kgbench.runner.spec import COMPUTING, FACTS, PAIR, Progress, Settings, Spec
+from kgbench.runner.third_party import method_of
+from kgbench.runner.workload import check, job_dataset
+from kgbench.stats.variance import SCOPES, Detectable
+
+__all__ = ["Audit", "audit_report", "notes_of", "verdict_of", "wordings_of"]
+
+SEEDS = 3
+"""Default number of seeds of a method that draws at random."""
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """What is run of one method."""
+
+    spec: Spec
+    """Without prompts and seed."""
+    wordings: tuple[str, ...]
+    seeds: int
+    why: str
+    """Why so many seeds."""
+
+    @property
+    def specs(self) -> list[Spec]:
+        """A specification per wording and seed; a method is fitted on that wording alone."""
+        specs = []
+        for seed in range(self.seeds):
+            specs += [replace(spec, seed=seed) for spec in self.wording_specs]
+        return specs
+
+    @property
+    def wording_specs(self) -> list[Spec]:
+        """A specification per wording, under the first seed."""
+        return [replace(self.spec, prompts=(wording,)) for wording in self.wordings]
+
+    def __str__(self) -> str:
+        wordings = f"{count_text(len(self.wordings), 'wording')} ({', '.join(self.wordings)})"
+        return f"{self.spec.localizer}: {wordings} × {count_text(self.seeds, 'seed')}"
+
+
+def planned(spec: Spec, seeds: int | None = None) -> AuditPlan:
+    """Choose the wordings and seeds of a method, and check what needs no model.
+
+    Args:
+        spec: Pair, facts and method; its prompts are the wordings, by default all that ask the data
+            set's question.
+        seeds: How many; by default 3 where a seed has a part in the method's answers, else 1.
+
+    Raises:
+        InputError: Something in the specification is wrong.
+    """
+    check(replace(spec, prompts=()))
+    wordings = spec.prompts or wordings_of(job_dataset(spec))
+    method = method_of(spec)
+    seeded, ranks = "seed" in method.parameters, method.kind == "scoring"
+    fixed = seeded and "seed" in spec.localizer_args
+    if ranks:
+        why = (
+            "a seed splits the facts in two, to rank sites by and to try them "
+            f"on{', and the method draws' * (seeded and not fixed)}"
+        )
+    elif fixed:
+        why = f"the method's seed is fixed by --localizer-arg seed={spec.localizer_args['seed']}"
+    elif seeded:
+        why = "the method draws at random"
+    else:
+        why = "the method draws nothing at random, so that another seed gives the same"
+    if not spec.grafts and not ranks:
+        spec = replace(spec, grafts=GRAFTS)
+    draws = ranks or (seeded and not fixed)
+    plan = AuditPlan(spec, tuple(wordings), seeds or (SEEDS if draws else 1), why)
+    for wording_spec in plan.wording_specs:
+        check(wording_spec)
+    return plan
+
+
+def run_plans(
+    plans: Sequence[AuditPlan], settings: Settings, progress: Progress | None = None
+) -> list[AuditedRun]:
+    """Find or compute the records; an interrupted audit resumes.
+
+    Raises:
+        InputError: Something in a specification is wrong.
+    """
+    from kgbench.runner import Pairs, run_job
+
+    specs: list[Spec] = []
+    for plan in plans:
+        specs += plan.specs
+    pairs, runs = Pairs(), []
+    for number, spec in enumerate(specs, 1):
+        run = run_job(spec, settings, _numbered(progress, number, len(specs)), pairs)
+        runs.append(AuditedRun(run.record, read_record(run.path).facts()))
+    return runs
+
+
+def _numbered(progress: Progress | None, number: int, parts: int) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda done, total, text: progress(done, total, f"{number} of {parts}: {text}")
+
+
+_SUPERSEDED = re.compile(r"(.+)_v\d+")
+"""Names of earlier states of another prompt, the same wording but for a slip."""
+
+
+def wordings_of(dataset: Dataset) -> tuple[str, ...]:
+    """Names of all evaluation prompts that ask for a data set's object, given its subject.
+
+    Those are its own templates and the built-in prompts that its fields fill; earlier versions of
+    one of these are left out.
+
+    Raises:
+        InputError: There is none.
+    """
+    names = tuple(dict.fromkeys((*dataset.templates, *builtin_prompts())))
+    fitting = []
+    for name in names:
+        version = _SUPERSEDED.fullmatch(name)
+        superseded = version is not None and version[1] in names
+        if not superseded and _fits(name, dataset):
+            fitting.append(name)
+    if not fitting:
+        raise InputError(
+            f"no prompt asks for {dataset.object!r} of data set {dataset.name!r}: give wordings "
+            "with --template NAME=TEXT"
+        )
+    return tuple(fitting)
+
+
+def _fits(name: str, dataset: Dataset) -> bool:
+    if name in dataset.templates:
+        return True  # a mistake in one of its own is an error
+    try:
+        load_prompts(dataset, [name], 1)
+    except InputError:
+        return False
+    return True
+
+
+COLUMNS = 6
+"""Wordings in a row of a table."""
+
+GRAFT_WIDTH = 16
+
+POINTS = 1e4
+"""Variances are shown in squared percentage points."""
+
+PARTS = ("facts", "wordings", "seeds", "interaction")
+
+HEADS: Mapping[str, str] = {
+    "facts": "same facts",
+    "sample": "other facts",
+    "wordings": "all\nwordings",
+    "seeds": "any seed",
+}
+"""Scopes of a difference."""
+
+MORE = (
+    "--variance adds values by wording, the components of the variance, "
+    "and notes on what figures rest on"
+)
+
+SMALLEST = (
+    "the smallest difference of two methods that a test of 5 % finds in 80 % of repetitions, "
+    "by what it is to hold for"
+)
+
+
+def audit_report(audit: AuditFigures, what: str, whole: bool = False) -> Report:
+    """The spreads of each method and the smallest detectable differences.
+
+    Args:
+        audit: The figures.
+        what: Pair, facts and dtype.
+        whole: Add values by wording, the components of the variance, and notes.
+    """
+    title = (
+        f"audit of {what}: {audit.n} facts; recovery on {audit.settings.metric}, "
+        "with 95 % intervals over facts"
+    )
+    parts: list[Table | Lines] = []
+    difference = audit.settings.difference
+    for method in audit.methods:
+        some = audit.quantities[method.name]
+        parts.append(_spreads(method, some))
+        if whole:
+            parts += [*_by_wording(method, some), _variances(audit, some)]
+        parts.append(_smallest({one.label: one.detectable for one in some}, difference))
+    for (first, second), pairs in audit.differences.items():
+        if not pairs:
+            parts.append(
+                Lines([f"{second} − {first}: no configuration that both have in one wording"])
+            )
+            continue
+        parts.append(_differences(f"{second} − {first}, on the same facts and wordings", pairs))
+        parts.append(_smallest({one.label: one.detectable for one in pairs}, difference))
+    parts += [Lines([note], "  ") for note in notes_of(audit)] if whole else [Lines([MORE])]
+    return Report(title, parts, verdict=verdict_of(audit))
+
+
+def _spreads(method: MethodScores, some: Sequence[Quantity]) -> Table:
+    rows: list[list[Cell]] = []
+    for one in some:
+        values = [figure.value for figure in one.by_wording.values() if figure.value is not None]
+        reach: Cell = Dash()
+        if values:
+            reach = f"{number_text(min(values))} to {number_text(max(values))}"
+        spreads = [one.wordings_sd.rounded(), reach, one.seeds_sd.rounded()]
+        rows.append([one.label, one.value.rounded(), *spreads])
+    wordings, seeds = len(method.wordings), len(method.seeds)
+    title = (
+        f"{method.name}: {wordings} wording{'s' * (wordings != 1)}, {seeds} "
+        f"seed{'s' * (seeds != 1)}"
+    )
+    return _table(
+        title, ["graft", "mean", "SD over wordings", "their range", "SD over seeds"], rows
+    )
+
+
+def _differences(title: str, some: Sequence[MethodDifference]) -> Table:
+    return _table(
+        title, ["graft", "difference"], [[one.label, one.value.rounded()] for one in some]
+    )
+
+
+def _by_wording(method: MethodScores, some: Sequence[Quantity]) -> list[Table]:
+    """Values of the wordings, a few to a table."""
+    if len(method.wordings) < 2:
+        return []
+    tables = []
+    for start in range(0, len(method.wordings), COLUMNS):
+        shown = method.wordings[start : start + COLUMNS]
+        rows: list[list[Cell]] = []
+        for one in some:
+            estimates = [one.by_wording.get(wording) for wording in shown]
+            rows.append([one.label, *map(_value, estimates)])
+        tables.append(_table("", ["by wording", *shown], rows))
+    return tables
+
+
+def _value(estimate: Estimate | None) -> Cell:
+    """A value without its interval."""
+    if estimate is None or estimate.value is None:
+        return Dash()
+    return number_text(estimate.value)
+
+
+def _variances(audit: AuditFigures, some: Sequence[Quantity]) -> Table:
+    rows: list[list[Cell]] = []
+    for one in some:
+        if not (parts := one.parts):
+            missing = Estimate.missing(one.undefined)
+            rows.append([one.label, *[missing] * len(PARTS), Dash()])
+            continue
+        total = sum(figure.value or 0.0 for figure in parts.values())
+        sd: Cell = number_text(sqrt(total)) if total >= 0 else Dash()
+        rows.append([one.label, *(_scaled(parts[part], POINTS) for part in PARTS), sd])
+    title = (
+        f"what the variance of one figure (one wording, one seed, {audit.n} facts) is from, "
+        "in squared percentage points"
+    )
+    return _table(title, ["graft", *PARTS, "its SD"], rows)
+
+
+def _scaled(estimate: Estimate, by: float) -> Estimate:
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return estimate.rounded()
+    low, high = estimate.low * by, estimate.high * by
+    return Estimate(estimate.value * by, low, high, estimate.n).rounded()
+
+
+def _smallest(by_label: Mapping[str, Mapping[str, Detectable]], difference: float) -> Table:
+    """The smallest differences, and how many facts a given one takes."""
+    rows: list[list[Cell]] = []
+    for label, scopes in by_label.items():
+        cells = [_detectable(scopes.get(scope)) for scope in SCOPES]
+        needed = [_facts(scopes.get(scope), difference) for scope in ("facts", "wordings")]
+        rows.append([label, *cells, *needed])
+    needed_heads = [f"facts\nfor {number_text(difference)}", "over all\nwordings"]
+    return _table(SMALLEST, ["graft", *HEADS.values(), *needed_heads], rows)
+
+
+def _detectable(one: Detectable | None) -> Cell:
+    if one is None:
+        return Dash()
+    if one.smallest is None:
+        return Estimate.missing(one.undefined or "", one.n)
+    return number_text(one.smallest)
+
+
+def _facts(one: Detectable | None, difference: float) -> Cell:
+    """The number of facts, or that none would do."""
+    if one is None or one.undefined:
+        return Dash()
+    facts = one.facts_for(difference)
+    return f"{facts:,}" if isinstance(facts, int) else "no number"
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    return Table(title, [Column(head) for head in heads], rows, GRAFT_WIDTH)
+
+
+FEW_WORDINGS = 5
+"""Of fewer wordings a spread over them is known badly."""
+
+TINY = 1e-12
+"""Of variances, what rounding leaves."""
+
+MAIN = ("FE+LT", AREA, "LT", "FE")
+"""What the sentence is about: the first that there is, else any graft."""
+
+
+def notes_of(audit: AuditFigures) -> list[str]:
+    """What the figures rest on."""
+    found = [
+        "mean: over wordings and seeds. All intervals are over facts, for the wordings and seeds "
+        "that were run, and say nothing of others. "
+        "SDs hold the noise of finitely many facts too; variances do not: they are estimated "
+        "without bias, so that small ones may come out "
+        "below 0.",
+        "same facts: one wording and one seed, both methods on these facts. other facts: each on a "
+        "sample of its own. all wordings: the "
+        "mean over these wordings, to hold for others too. any seed: as same facts, to hold for "
+        "other seeds too. necessity(S) = "
+        "1 − recovery(S^C) varies as recovery(S^C) does.",
+        "Where one method is audited, another is assumed that varies as much, and whose value of "
+        "a fact correlates with its own by "
+        f"{plain_text(audit.settings.correlation)} (--correlation); two methods audited together need "
+        "no such assumption.",
+    ]
+    for method in audit.methods:
+        found += [*method.notes, *_of_method(audit, method)]
+    return found
+
+
+def _of_method(audit: AuditFigures, method: MethodScores) -> list[str]:
+    some, found = audit.quantities[method.name], []
+    if not method.drawn:
+        same = (
+            "came out the same under all seeds"
+            if _unmoved(some)
+            else "came out otherwise under another seed"
+        )
+        again = f", and {same}" if len(method.seeds) > 1 else ""
+        found.append(
+            f"{method.name} draws nothing at "
+            f"random{again}{': no variance is due to seeds' * _unmoved(some)}."
+        )
+    elif len(method.seeds) == 1:
+        found.append(
+            f"{method.name} was run under one seed, which says nothing of others (--seeds N)."
+        )
+    if 1 < len(method.wordings) < FEW_WORDINGS:
+        n, freedom = len(method.wordings), len(method.wordings) - 1
+        degrees = f"{freedom} degree{'s' * (freedom != 1)} of freedom"
+        found.append(
+            f"{method.name}: {n} wordings are few ({degrees}); what varies between wordings is "
+            "known badly (--template adds some)."
+        )
+    for part in ("wordings", "seeds"):
+        if below := [
+            one.label
+            for one in some
+            if part in one.parts and (one.parts[part].value or 0.0) < -TINY
+        ]:
+            told = f"variance between {part} came out below 0 for {', '.join(below)}"
+            found.append(
+                f"{method.name}: {told}: too small to be told from none, and what is said of other "
+                f"{part} there may be too little."
+            )
+    without: dict[tuple[str, str], list[str]] = {}
+    for one in some:
+        for missing in one.left_out.items():
+            without.setdefault(missing, []).append(one.label)
+    for (wording, why), labels in without.items():
+        of = f" of {', '.join(labels)}" if len(labels) < len(some) else ""
+        found.append(f"{method.name}: {wording} left out{of}: {why}")
+    return found
+
+
+def _unmoved(some: Sequence[Quantity]) -> bool:
+    return all(one.seeds_sd.value in (None, 0.0) for one in some)
+
+
+def verdict_of(audit: AuditFigures) -> str:
+    """One plain sentence for each method, and one for each pair of methods."""
+    told = [_of_alone(audit, method) for method in audit.methods]
+    for (first, second), some in audit.differences.items():
+        label = next(
+            (label for label in MAIN if any(one.label == label for one in some)),
+            some[0].label if some else None,
+        )
+        for one in (one for one in some if one.label == label):
+            told.append(
+                f"{second} and {first}: {_smallest_clause(audit, one.label, one.detectable)}"
+            )
+    return " ".join(told)
+
+
+def _of_alone(audit: AuditFigures, method: MethodScores) -> str:
+    some = [one for one in audit.quantities[method.name] if one.components is not None]
+    if not some:
+        return (
+            f"{method.name}: no recovery has a variance that can be estimated, so that "
+            "nothing can be said of it."
+        )
+    others = [one for one in some if one.label not in ("ALL", "NONE")]
+    one = next((one for label in MAIN for one in some if one.label == label), (others or some)[0])
+    return f"{method.name}: {_shares(one)}; {_smallest_clause(audit, one.label, one.detectable)}"
+
+
+def _shares(one: Quantity) -> str:
+    """What a figure of one wording and one seed owes to each source."""
+    values = {part: figure.value for part, figure in one.parts.items()}
+    total = sum(value or 0.0 for value in values.values())
+    if total <= 0:
+        return f"a figure of {_label(one.label)} has no variance that can be told from 0"
+    known = {part: value / total for part, value in values.items() if value is not None}
+    texts = [f"{percent_text(share)} % to {part}" for part, share in known.items()]
+    unknown = [part for part in ("wordings", "seeds") if values[part] is None]
+    told = f" (nothing is known of {' and '.join(unknown)})" if unknown else ""
+    sd = number_text(sqrt(total))
+    return (
+        f"a figure of {_label(one.label)} has a standard deviation of {sd} and owes "
+        f"{', '.join(texts)} of its variance{told}"
+    )
+
+
+def _smallest_clause(audit: AuditFigures, label: str, scopes: Mapping[str, Detectable]) -> str:
+    same, over, drawn = scopes["facts"], scopes["wordings"], scopes["seeds"]
+    if same.smallest is None:
+        return (
+            f"what difference of {_label(label)} can be told apart is undefined: {same.undefined}."
+        )
+    told = f"differences of {_label(label)} below {number_text(same.smallest)} cannot be told apart"
+    told += f" with {audit.n} facts, one wording and one seed"
+    if drawn.smallest is not None and drawn != same:
+        told += f", below {number_text(drawn.smallest)} if they are to hold for other seeds"
+    if over.smallest is not None:
+        told += f", below {number_text(over.smallest)} as means over all wordings if they are to hold for others"
+    facts = same.facts_for(audit.settings.difference)
+    needed = f"{facts:,} facts" if isinstance(facts, int) else facts
+    return f"{told}; {number_text(audit.settings.difference)} takes {needed} on one wording."
+
+
+def _label(label: str) -> str:
+    return "the area under the curve" if label == AREA else label
+
+
+@dataclass(frozen=True)
+class Audit(Analysis):
+    """Variance components over prompts, seeds and facts; smallest detectable difference.
+
+    Runs a method in every wording of a data set's question under several
+    seeds, or takes RUNs that exist, and splits the variance of each recovery
+    into what facts, wordings and seeds contribute. Then reports how small a
+    difference between two methods can be detected, and how many facts it takes.
+
+    \b
+    kgbench audit --model tiny-gemma
+    kgbench audit --model tiny-gemma --localizer dynamic_graft,activation_patch --limit 50
+    kgbench audit --model tiny-gemma --localizer random --seeds 5
+    kgbench audit RUN OTHER                            # of several seeds, prompts or methods
+    """  # noqa: D301 (click reads the character, not its escape)
+
+    name = "audit"
+    about = "Vary wordings, seeds and facts: how far figures move."
+    arguments = "[RUN]..."
+    takes = (
+        *("localizer", "localizer_args", *PAIR, *FACTS, "grafts", "limit", "metric"),
+        *(*COMPUTING, "output_dir"),
+    )
+    changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "localizer": {
+            "multiple": True,
+            "default": ["dynamic_graft"],
+            "help": "Localizer; with several, separated by commas, their differences are audited "
+            "too.",
+        },
+        "localizer_args": {
+            "metavar": "[NAME.]KEY=VALUE",
+            "help": "Argument of all localizers, or of the one named.",
+        },
+        "prompts": {
+            "help": "Wordings; several with commas.  [default: every prompt that asks for the same]"
+        },
+        "grafts": {"help": "With its complement; several with commas.  [default: FE, LT, FE+LT]"},
+        "limit": {"least": 2},
+        "metric": {"help": "Metric of the recoveries."},
+        "output_dir": {"help": "Where records are."},
+    }
+
+    metric: str = "top5"
+    """Metric of the recoveries."""
+    seeds: int | None = field(default=None, metadata={"metavar": "N", "computes": True})
+    """How many.  [default: 3 where a method draws or ranks, else 1]"""
+    correlation: float = field(
+        default=CORRELATION,
+        metadata={"metavar": "R", "range": {"min": -1, "max": 1, "max_open": True}},
+    )
+    """Of two methods' values of one fact, assumed where one method is audited."""
+    difference: float = field(
+        default=DIFFERENCE, metadata={"metavar": "D", "range": {"min": 0, "min_open": True}}
+    )
+    """To count facts for."""
+    variance: bool = field(default=False, metadata={"flag": "--variance"})
+    """Print values by wording, variance components and notes too."""
+
+    def answer(self, request: Request) -> Answer:
+        """Run what is missing, and estimate the spreads."""
+        if request.runs:
+            stored = {run.folder: run for run in request.runs}.values()
+            runs = [AuditedRun(run.record, run.facts()) for run in stored]
+        else:
+            plans = self._plans(request)
+            for plan in plans:
+                request.announce(f"{plan}: {plan.why}")
+            runs = run_plans(plans, request.settings, request.progress)
+        settings = AuditSettings(self.metric, self.correlation, self.difference)
+        figures, first = audited(methods_of(runs), settings), runs[0].record
+        dataset, dtype = first.identity.dataset.name, first.identity.dtype
+        origins = first.notes.get("origins")
+        named = origins.items() if isinstance(origins, dict) else ()
+        json = {
+            "model": first.model,
+            "dataset": dataset,
+            "dtype": dtype,
+            **figures.to_json(),
+            "runs": [run.record.id for run in runs],
+            "verdict": verdict_of(figures),
+        }
+        report = audit_report(figures, f"{first.model}, {dataset}, {dtype}", self.variance)
+        return Answer(report, json, origins={name: str(source) for name, source in named})
+
+    def forecast(self, request: Request) -> list[Need]:
+        """What the runs of each method would take, where none exists."""
+        return [_need(plan, request.settings) for plan in self._plans(request)]
+
+    def _plans(self, request: Request) -> list[AuditPlan]:
+        plans = []
+        for spec in request.specs:
+            if spec.prompts and spec.imports is not None:  # own templates are wordings too
+                wordings = dict.fromkeys((*spec.prompts, *spec.imports.templates))
+                spec = replace(spec, prompts=tuple(wordings))
+            plans.append(planned(spec, self.seeds))
+        return plans
+
+
+def _need(plan: AuditPlan, settings: Settings) -> Need:
+    """The sum over the wordings and seeds of one method."""
+    from kgbench.runner.forecast import dry_run, size
+    from kgbench.runner.job import Pairs
+
+    pairs, n = Pairs(), plan.seeds
+    parts = [dry_run(spec, settings, pairs) for spec in plan.wording_specs]
+    memory = [part.weights_bytes + part.logits_bytes + part.activations_bytes for part in parts]
+    most = parts[memory.index(max(memory))]
+    download = max(part.download_bytes for part in parts)
+    json = {
+        "localizer": plan.spec.localizer,
+        "wordings": list(plan.wordings),
+        "seeds": n,
+        "why": plan.why,
+        "forwards": n * sum(part.forwards for part in parts),
+        "token_rows": n * sum(part.token_rows for part in parts),
+        "seconds": n * sum(part.seconds for part in parts),
+        "memory_bytes": max(memory),
+        "free_bytes": most.free_bytes,
+        "fits": most.fits,
+        "disk_bytes": n * sum(part.disk_bytes for part in parts),
+        "download_bytes": download,
+        "basis": parts[0].basis,
+    }
+    fits = "fits" if most.fits else "does not fit"
+    downloaded = f", and {size(download)} to download" if download else ""
+    seconds = duration_text(n * sum(part.seconds for part in parts))
+    rows = [
+        ("wordings", ", ".join(plan.wordings)),
+        ("seeds", f"{n}: {plan.why}"),
+        ("forwards", str(json["forwards"])),
+        ("token rows", str(json["token_rows"])),
+        ("memory", f"{fits}: needs {size(max(memory))}, {size(most.free_bytes)} free"),
+        ("disk", f"about {size(n * sum(p.disk_bytes for p in parts))} for the records{downloaded}"),
+        ("time", f"about {seconds}, less what exists already"),
+        ("from", parts[0].basis),
+    ]
+    return Need(plan.spec.localizer, rows, json)

@@ -1,0 +1,452 @@
+"""Commands on recorded runs: `show`, `export`, `plot` and `rescore`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kgbench.cli.options import RESULTS
+from kgbench.cli.output import echo_json, echo_table, write_file
+from kgbench.cli.runs import find_run, output_dir
+from kgbench.errors import InputError
+
+if TYPE_CHECKING:
+    from kgbench.board.figures import Changed
+    from kgbench.estimate import Estimate
+    from kgbench.leaderboard.entries import Entry
+    from kgbench.records import Record
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@output_dir
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object on stdout, as `kgbench eval --json`."
+)
+def show(run: str, output_dir: Path, as_json: bool) -> None:
+    """Print the table of a recorded run.
+
+    RUN is its folder, or the start of its id or of its folder's name; an entry
+    of the leaderboard tells who submitted it, and whether it was verified.
+    """
+    from kgbench.board import record_report
+    from kgbench.report import to_text
+
+    found = find_run(run, output_dir)
+    if as_json:
+        echo_json({**found.record.answer(str(found.folder)), **_submission_json(found)})
+        return
+    click.echo(to_text(record_report(found.record)))
+    if found.submission is not None:
+        click.echo(f"\n{_submission_text(found)}")
+
+
+def _submission_json(run: Entry) -> dict[str, Any]:
+    """What was submitted with a record, and who ran it again."""
+    if run.submission is None:
+        return {}
+    verification = run.verification
+    return {
+        "submission": run.submission.model_dump(mode="json", exclude_none=True),
+        "verification": None if verification is None else verification.model_dump(mode="json"),
+    }
+
+
+def _submission_text(run: Entry) -> str:
+    from kgbench.numbers import plain_text
+
+    submission, verification = run.submission, run.verification
+    assert submission is not None
+    paper = f", {submission.paper}" if submission.paper else ""
+    lines = [f"submitted as {submission.name}, code {submission.code}{paper}"]
+    if verification is None:
+        return "\n".join([*lines, "self-reported: nobody has run a sample of it again"])
+    flips = (
+        f", {verification.changed_hits} of {verification.rows} hits flipped"
+        if verification.changed_hits
+        else ""
+    )
+    largest = (
+        f"largest difference {plain_text(verification.largest_difference, 2)} of "
+        f"{plain_text(verification.tolerance)} nats"
+    )
+    sample = f"{verification.about} (seed {verification.seed})"
+    again = f"{sample} run again by kgbench {verification.kgbench} on {verification.time[:10]}"
+    badge = "verified" if run.verified else "self-reported"
+    return "\n".join([*lines, f"{badge}: {again}, {largest}{flips}"])
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["csv", "markdown", "latex", "json"]),
+    help="Format.  [default: csv]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where to.  [default: stdout]",
+)
+@output_dir
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def export(
+    runs: tuple[str, ...], kind: str | None, output: Path | None, output_dir: Path, as_json: bool
+) -> None:
+    """Write the figures of one or several runs as text.
+
+    CSV has a line per figure, all of them, with interval, number of facts and
+    the reason where it is undefined. Markdown and LaTeX have a row per
+    configuration. JSON is what `kgbench show --json` prints.
+
+    \b
+    kgbench export kgbench-results/RUN --format csv -o run.csv
+    kgbench export RUN_A RUN_B --format latex
+    """  # noqa: D301 (click reads the character, not its escape)
+    if as_json and kind not in (None, "json"):
+        raise click.UsageError(
+            f"--json is --format json, and --format {kind} is given: give one of them"
+        )
+    found = [find_run(run, output_dir) for run in runs]
+    text = _exported_json(found) if as_json or kind == "json" else _exported(found, kind or "csv")
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_file(output, text.encode())
+        click.echo(f"written to {output}", err=True)
+
+
+def _exported(runs: Sequence[Entry], kind: str) -> str:
+    from kgbench.board.export import FORMATS
+
+    return FORMATS[kind]([run.record for run in runs])
+
+
+def _exported_json(runs: Sequence[Entry]) -> str:
+    answers = [run.record.answer(str(run.folder)) for run in runs]
+    return (
+        json.dumps(
+            answers[0] if len(answers) == 1 else {"runs": answers},
+            indent=2,
+            ensure_ascii=False,
+            allow_nan=False,
+        )
+        + "\n"
+    )
+
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option(
+    "--kind",
+    type=click.Choice(["chart", "curve", "map"]),
+    default="chart",
+    show_default=True,
+    help="What to draw.",
+)
+@click.option("--metric", metavar="NAME", help="What is drawn.  [default: the first run's]")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where to: .png, .svg or .pdf.  [default: KIND-METRIC.png here]",
+)
+@output_dir
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object on stdout: the file and what it shows."
+)
+def plot(
+    runs: tuple[str, ...],
+    kind: str,
+    metric: str | None,
+    output: Path | None,
+    output_dir: Path,
+    as_json: bool,
+) -> None:
+    """Draw runs, with 95 % intervals.
+
+    One run: its bars, its budget curve, or the map of its scores. Several: bars
+    beside each other, curves on one pair of axes, or a line of maps for each.
+
+    \b
+    kgbench plot kgbench-results/RUN -o run.pdf
+    kgbench plot RUN_A RUN_B --metric logprob -o both.svg
+    kgbench plot --kind curve RUN_A RUN_B RUN_C -o curves.svg
+    """  # noqa: D301 (click reads the character, not its escape)
+    found = [find_run(run, output_dir) for run in runs]
+    records = [_on_metric(run, metric or found[0].record.metric) for run in found]
+    path = output or Path(f"{kind}-{records[0].metric}.png" if kind != "map" else "map.png")
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"--output {str(path)!r}: expected a name that ends with {', '.join(SUFFIXES)}"
+        )
+    from kgbench.board.files import picture_bytes
+
+    draw, shown = _picture(records, kind)
+    write_file(path, picture_bytes(draw, shown, path.suffix.lower()[1:]))
+    if as_json:
+        echo_json(
+            {
+                "path": str(path),
+                "kind": kind,
+                "metric": records[0].metric,
+                "runs": [record.id for record in records],
+            }
+        )
+    else:
+        click.echo(f"picture  {path}")
+
+
+def _on_metric(run: Entry, metric: str) -> Record:
+    """The record with its ratios on a metric."""
+    from kgbench.stats.scores import check_metric
+    from kgbench.stats.summary import rescored
+
+    wanted = check_metric(metric)
+    return run.record if run.record.metric == wanted else rescored(run.record, run.facts(), wanted)
+
+
+def _picture(records: Sequence[Record], kind: str) -> tuple[Callable[[Any], Any], Any]:
+    """What draws, and what it draws.
+
+    Raises:
+        InputError: The runs have nothing of this kind, or there are too many of them.
+    """
+    from kgbench import board
+    from kgbench.board.grouped import MOST, draw_grouped
+
+    first = records[0]
+    if len(records) > MOST:
+        raise InputError(
+            f"{len(records)} runs in one picture cannot be told apart; give at most {MOST}"
+        )
+    if kind == "chart":
+        return (board.draw_chart, first) if len(records) == 1 else (draw_grouped, records)
+    for record in records:
+        if not (record.curve if kind == "curve" else record.scores):
+            what = "budget curve" if kind == "curve" else "map"
+            raise InputError(
+                f"{_run_text(record)} has no {what}, for no sites were ranked; --kind chart draws its "
+                "bars"
+            )
+    if len(records) == 1:
+        return (board.draw_curve if kind == "curve" else board.draw_heatmap), first
+    for i, record in enumerate(records):
+        _check_together(kind, record, records[:i])
+    return (
+        (board.draw_curves, records)
+        if kind == "curve"
+        else (board.draw_heatmaps, _with_meanings(records))
+    )
+
+
+def _check_together(kind: str, record: Record, others: Sequence[Record]) -> None:
+    """Refuse a run that is not on the facts and prompts of those before it.
+
+    Raises:
+        InputError: It is one of them, or has other data or prompts.
+    """
+    expected = f"--kind {kind} draws runs of the same facts and prompts beside each other"
+    for other in others:
+        what, that = record.identity, other.identity
+        if record.id == other.id:
+            raise InputError(
+                f"{_run_text(record)} ({record.id[:8]}) is given twice; give each run once"
+            )
+        if what.dataset != that.dataset:
+            data = " and ".join(f"{of.dataset.name} ({of.dataset.hash[:8]})" for of in (that, what))
+            raise InputError(
+                f"{_run_text(other)} and {_run_text(record)} have different facts, {data}; {expected}"
+            )
+        if what.prompts != that.prompts:
+            prompts = " and ".join(
+                ", ".join(f"{name} ({of[:8]})" for name, of in found.prompts.items())
+                for found in (that, what)
+            )
+            raise InputError(
+                f"{_run_text(other)} and {_run_text(record)} have different prompts, {prompts}; {expected}"
+            )
+
+
+def _with_meanings(records: Sequence[Record]) -> list[tuple[Record, str]]:
+    """Each record with what its scores say."""
+    from kgbench.localizers import score_meaning
+
+    methods = [record.identity.localizer for record in records]
+    return [
+        (record, score_meaning(of.name, of.version))
+        for record, of in zip(records, methods, strict=True)
+    ]
+
+
+def _run_text(record: Record) -> str:
+    return f"the run of {record.identity.localizer.name} on {record.model}"
+
+
+@click.command(
+    epilog="Exit status: 0 the stored figures are those of the rows; 1 some differ; 2 wrong input.",
+)
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--metric",
+    metavar="NAME",
+    help="Make the ratios and the verdict on this metric.  [default: the run's]",
+)
+@click.option("--in-place", is_flag=True, help="Write the record back, in the present format.")
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the record to this folder of records.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def rescore(
+    run: str, metric: str | None, in_place: bool, output_dir: Path | None, as_json: bool
+) -> int:
+    """Make all figures of a run anew from its per-fact rows, and say which differ.
+
+    No model is needed. By default nothing is written.
+
+    \b
+    kgbench rescore kgbench-results/RUN
+    kgbench rescore kgbench-results/RUN --metric logprob --output-dir on-logprob
+    """  # noqa: D301 (click reads the character, not its escape)
+    if in_place and output_dir is not None:
+        raise click.UsageError(
+            "--in-place and --output-dir are two places for one record: give one of them"
+        )
+    from kgbench.board.figures import changed_figures
+    from kgbench.leaderboard.validate.recomputation import judged_anew
+    from kgbench.stats.summary import rescored
+
+    found = find_run(run, RESULTS)
+    if in_place and found.pack is not None:
+        raise InputError(
+            f"{found.pack} is a pack, whose entries are never edited; give --output-dir DIR"
+        )
+    facts = found.facts()
+    again = judged_anew(rescored(found.record, facts))
+    wanted = again if metric is None else judged_anew(rescored(found.record, facts, metric))
+    changes = changed_figures(found.record, again)
+    written = (
+        _in_place(found, wanted)
+        if in_place
+        else _written(found, wanted, output_dir)
+        if output_dir is not None
+        else None
+    )
+    if as_json:
+        echo_json(_rescored_json(found, wanted, changes, written))
+    else:
+        _print_rescored(found.record, wanted, changes, metric is not None)
+        if written is not None:
+            click.echo(f"\nrecord   {written}")
+    return 1 if changes else 0
+
+
+def _written(run: Entry, record: Record, root: Path) -> Path:
+    """The record in another folder of records.
+
+    Raises:
+        InputError: It is there already.
+    """
+    from kgbench.records import RecordStore
+
+    store = RecordStore(root)
+    if (there := store.find(record.id)) is not None:
+        raise InputError(
+            f"{str(root)!r} holds a record of this run already, in {there.path.name!r}; rescore "
+            "that one --in-place"
+        )
+    return store.write(record, run.facts())
+
+
+def _in_place(run: Entry, record: Record) -> Path:
+    """The record in its own folder; rows of the present format are left as they are."""
+    import pyarrow.parquet as pq
+
+    from kgbench.records import renew_seal
+    from kgbench.records.fact_rows import STORED, write_facts
+
+    rows = run.folder / "facts.parquet"
+    if not pq.read_schema(rows).equals(STORED):
+        temporary = rows.with_name(f".{rows.name}.new")
+        write_facts(run.facts(), temporary)
+        temporary.replace(rows)
+        if run.verification is not None:
+            click.echo(
+                "verification.json goes with the rows as they were: run `kgbench verify --write` "
+                "again",
+                err=True,
+            )
+    write_file(run.folder / "record.json", record.to_json().encode())
+    renew_seal(run.folder)
+    return run.folder
+
+
+def _print_rescored(
+    stored: Record, now: Record, changes: Sequence[Changed], other_metric: bool
+) -> None:
+    from kgbench.board import record_report
+    from kgbench.board.figures import figures, from_rows
+    from kgbench.report import to_text
+
+    if other_metric:
+        click.echo(to_text(record_report(now)))
+        click.echo()
+    if changes:
+        echo_table(
+            ["stored figure", "stored", "from the rows"],
+            [[c.where, _estimate_text(c.stored), _estimate_text(c.now)] for c in changes],
+        )
+        click.echo()
+    n = sum(map(from_rows, figures(stored)))
+    some = (
+        f"{len(changes)} of {n} stored figures differ from what the rows give"
+        if changes
+        else f"all {n} figures of the rows are as stored"
+    )
+    maps = (
+        "; how the map ranks its sites is of the models, and taken over"
+        if stored.ranking is not None
+        else ""
+    )
+    click.echo(f"{some} ({stored.metric}){maps}")
+
+
+def _estimate_text(estimate: Estimate | None) -> str:
+    from kgbench.numbers import exact_text
+
+    return "–" if estimate is None else exact_text(estimate)
+
+
+def _rescored_json(
+    run: Entry, record: Record, changes: Sequence[Changed], written: Path | None
+) -> dict[str, Any]:
+    found = [
+        {
+            "figure": c.where,
+            "stored": c.stored and c.stored.answer(),
+            "now": c.now and c.now.answer(),
+        }
+        for c in changes
+    ]
+    answer = record.answer(str(written or run.folder))
+    return {
+        **answer,
+        "metric": record.metric,
+        "agrees": not changes,
+        "differences": found,
+        "written": written is not None,
+    }
