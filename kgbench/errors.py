@@ -39,7 +39,7 @@ class KgbenchError(Exception):
 
 
 class InputError(KgbenchError):
-    """Something the user gave is wrong; the message says what to do."""
+    """Invalid input; the message names the remedy."""
 
     exit_status = 2
 
@@ -84,7 +84,7 @@ class GraftSyntaxError(InputError):
         Args:
             text: The expression.
             offset: Index of the first character that does not fit.
-            expected: What could stand there.
+            expected: What the grammar allows there.
         """
         found = repr(text[offset]) if offset < len(text) else "its end"
         where = f"cannot read the graft {text!r} at character {offset + 1}, {found}"
@@ -114,7 +114,7 @@ class OutputError(InputError):
         Args:
             what: What could not be written, such as "the record".
             place: Where it should go.
-            error: What the system said.
+            error: The error of the system.
         """
         why = error.strerror or str(error)
         return cls(
@@ -124,7 +124,7 @@ class OutputError(InputError):
 
 
 def _free(place: Path) -> str:
-    """What is free on the disk of a place, as part of a sentence; empty where nobody knows."""
+    """Free space on the disk of a place, as part of a sentence; empty where unknown."""
     there = next((path for path in (place, *place.parents) if path.exists()), None)
     try:
         return "" if there is None else f" ({shutil.disk_usage(there).free / 1e6:,.1f} MB free)"

@@ -13,7 +13,7 @@ from kgbench.errors import InputError
 __all__ = ["METRIC_VERSION", "require_finite", "score_logits", "worst_rank"]
 
 METRIC_VERSION = "2"
-"""Raised whenever a definition below changes, so that records made before are told apart.
+"""Incremented whenever a definition below changes, so that older records are recognised.
 
 Version 2: a tie counts against the target. In version 1 it counted for it, see
 `Identity.ties_count_for_the_target`.

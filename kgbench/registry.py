@@ -67,7 +67,7 @@ class Registry:
         return found.name if found is not None else __package__
 
     def check(self, name: str) -> None:
-        """Refuse a name that nothing is registered under, and a file with a mistake that can be told without running it.
+        """Check that a name is registered, or that a file parses and holds the class; nothing is run.
 
         Raises:
             UnknownNameError: Nothing is registered under the name, or the file does not hold the
@@ -110,7 +110,7 @@ class Registry:
         return self._checked(found, name)
 
     def fingerprint(self, name: str) -> str:
-        """What tells two plug-ins, or two states of one, apart: class and hash of its file; empty for built-in classes.
+        """Class and hash of its file, which identify a state of a plug-in; empty for built-in classes.
 
         Code that the file imports from elsewhere is not in the hash.
         """
@@ -271,7 +271,7 @@ def frames_in(error: BaseException, file: Path) -> list[traceback.FrameSummary]:
 
 
 def told(error: BaseException) -> str:
-    """An error in a line: its type, and what it says."""
+    """An error in a line: its type and message."""
     return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
 
 

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from kgbench.board import chart_files, draw_chart
+from kgbench.report.bars import chart_files, draw_chart
 from kgbench.sites import CONFIGURATIONS
 from kgbench.stats import summarize
 

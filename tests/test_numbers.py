@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgbench.analyses.compare import compare_records, comparison_report
-from kgbench.board import record_report
-from kgbench.board.export import as_csv, as_latex, as_markdown
 from kgbench.estimate import Estimate
 from kgbench.numbers import (
     count_text,
@@ -30,6 +28,8 @@ from kgbench.numbers import (
     significant_text,
 )
 from kgbench.report import to_text
+from kgbench.report.export import as_csv, as_latex, as_markdown
+from kgbench.report.runs import record_report
 from kgbench.stats import METRICS
 
 OTHER_STYLE = re.compile(r"(?<![\w.])[-−]?0\.\d(?![.\d]*\.)|(?<![\w)\]])-\.?\d")

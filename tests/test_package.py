@@ -71,7 +71,11 @@ def test_listing_loads_no_torch(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["errors", "registry", "sites", "stats", "records", "data", "board"]
+    "module",
+    [
+        *("errors", "registry", "sites", "stats", "records", "data"),
+        *("report", "report.bars", "report.export", "report.maps", "report.repeats", "report.runs"),
+    ],
 )
 def test_what_reads_and_draws_results_loads_no_torch(module: str) -> None:
     """Results can be read, checked and drawn where torch is not installed."""

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from fake_plants import write_plant
 
-from kgbench.board import heatmap_files, plants_report, record_report
 from kgbench.cli import main
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
@@ -19,6 +18,8 @@ from kgbench.estimate import Estimate
 from kgbench.models import catalog
 from kgbench.records import Planted, Record, RecordStore
 from kgbench.report import to_text
+from kgbench.report.maps import heatmap_files
+from kgbench.report.runs import plants_report, record_report
 from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
 from kgbench.runner.ranking import split_facts
 from kgbench.runner.workload import planted_models

@@ -11,13 +11,11 @@ import pytest
 from stored_runs import OTHER, WORSE, Call, caller, folder, stored
 from test_rank_pictures import BUDGETS, clipped, ranked
 
-from kgbench.board import curve_files, draw_curves, draw_heatmaps, heatmap_files
-from kgbench.board.chart import chart_files, draw_chart
-from kgbench.board.files import picture_bytes
-from kgbench.board.grouped import MOST, draw_grouped
-from kgbench.board.names import distinct_names
 from kgbench.localizers import create, describe, score_meaning
 from kgbench.records import Record, load_record
+from kgbench.report.bars import MOST, chart_files, draw_chart, draw_grouped, picture_bytes
+from kgbench.report.export import distinct_names
+from kgbench.report.maps import curve_files, draw_curves, draw_heatmaps, heatmap_files
 from kgbench.sites import SCORED_REGIONS
 
 SIGNS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}

@@ -10,9 +10,9 @@ from fake_runs import identity, record
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from kgbench.board import curve_files, draw_curve, draw_heatmap, heatmap_files
 from kgbench.estimate import Estimate
 from kgbench.records import Curve, CurvePoint, Record, SiteScore
+from kgbench.report.maps import curve_files, draw_curve, draw_heatmap, heatmap_files
 from kgbench.sites import PER_LAYER, SCORED_REGIONS
 
 BUDGETS = (0, 0.1, 1, 10, 100)

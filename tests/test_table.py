@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from fake_runs import RATES, record, rows
 
-from kgbench.board import record_report
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text
 from kgbench.report import to_text
+from kgbench.report.runs import record_report
 from kgbench.sites import CONFIGURATIONS
 from kgbench.stats import METRICS
 

@@ -172,7 +172,7 @@ def _key(what: Identity) -> str:
 
 
 def _names(of: Sequence[Identity]) -> list[str]:
-    """Names of the methods; of several of one name with what tells them apart."""
+    """Names of the methods, with the parameters that differ where names are equal."""
     found = []
     for what in of:
         alike = [other.localizer for other in of if other.localizer.name == what.localizer.name]

@@ -186,7 +186,7 @@ def measure(
 
 
 def _readable(job: Job, prompts: Sequence[Prompt]) -> tuple[list[Prompt], dict[str, int]]:
-    """Prompts whose regions the tokenizer tells apart, and reasons why others are left out."""
+    """Prompts that split into regions, and reasons why others are left out."""
     kept: list[Prompt] = []
     reasons: Counter[str] = Counter()
     for prompt in prompts:

@@ -50,7 +50,7 @@ class Candidates:
 
     @cached_property
     def names(self) -> Mapping[Tokens, tuple[str, ...]]:
-        """Those that are these tokens: several where a tokenizer does not tell names apart."""
+        """Candidates by tokens; several where a tokenizer maps names to the same tokens."""
         found: dict[Tokens, list[str]] = {}
         for name, tokens in self.tokens.items():
             found.setdefault(tokens, []).append(name)

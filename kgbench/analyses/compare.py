@@ -130,7 +130,7 @@ class Comparison:
         return [row for row in self.rows if _apart(row.difference)]
 
     def verdict(self) -> str:
-        """What the comparison says, in a sentence."""
+        """The result in a sentence."""
         defined = [row for row in self.rows if row.difference.value is not None]
         flipped = sum(len(row.gained) + len(row.lost) for row in self.rows)
         apart = self.significant()

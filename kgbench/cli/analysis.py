@@ -155,7 +155,7 @@ def _request(kind: type[Analysis], options: Mapping[str, Any], report: Progress 
     """The specifications or recorded runs that options name.
 
     Raises:
-        InputError: Options do not read, name no pair, or say how to compute recorded runs.
+        InputError: Options are invalid, name no pair, or ask to compute recorded runs.
     """
     texts: list[str] = []
     for name, value in options.items():
@@ -185,7 +185,7 @@ def _specs(options: Mapping[str, Any]) -> tuple[Spec, ...]:
 
 
 def _refuse_computing(kind: type[Analysis]) -> None:
-    """Refuse options that say what to run, where recorded runs are given.
+    """Refuse options about what to run where recorded runs are given.
 
     Raises:
         InputError: There is one.

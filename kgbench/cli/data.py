@@ -112,8 +112,8 @@ def import_(file: str | None, as_json: bool, **options: Any) -> int:
 
     With --source, FILE is that of a set by others, and may be left out
     where the Hugging Face Hub has it; hub:OWNER/NAME[:CONFIG][@REVISION]
-    is any data set there, read with extra hub. Origin and licence are told
-    before anything is fetched. A --template is then asked in place of the
+    is any data set there, read with extra hub. Origin and licence are
+    printed before anything is fetched. A --template is then asked in place of the
     set's own wordings, which are for training.
 
     The file then holds subject, object and templates too, so that `kgbench
@@ -154,7 +154,8 @@ SHOWN = 5
 """How many lines, facts or names are listed before the list is cut."""
 
 MANY = 0.1
-"""From this share of the facts on, a first token that stands in the prompt already is told: copying it could add as much to top1."""
+"""Share of facts with the first token in the prompt that is reported: copying could add as much
+to top1."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class Imported:
     faults: Mapping[str, Mapping[str, str]]
     """By template, why the tokenizer cannot read the prompt of a fact, by the fact's id."""
     tokens: Mapping[str, Sequence[Prompt]]
-    """By template, prompts whose tokens hold the answer's first one, though the words of it do not stand there."""
+    """By template, prompts with the answer's first token in other words."""
     origin: Sequence[str] = ()
     """Where a source was read from, and under which licence; empty for a file of one's own."""
 
@@ -333,7 +334,7 @@ class Listed:
 def import_source(
     place: str | None, options: Mapping[str, Any], tell: Callable[[str], None]
 ) -> Imported | Listed:
-    """Take one relation of a set by others; where there are several and none is named, tell which there are.
+    """Import one relation of a public set, or list its relations if none is named.
 
     Args:
         place: A file, a folder or an id on the Hub; None for the source's own.

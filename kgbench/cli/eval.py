@@ -195,7 +195,7 @@ def _value(path: Path, key: str, value: Any, multiple: bool) -> Any:
 @click.option("-q", "--quiet", is_flag=True, help="The verdict only, with --json not even that.")
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
-    """Say where a finetuned fact is retrieved from, as a localizer sees it.
+    """Measure where a finetuned fact is retrieved from, by one or several localizers.
 
     Runs every configuration of the suite on every prompt, prints a table that
     ends with a verdict, and writes a record and a picture. A run whose record
@@ -272,7 +272,7 @@ def _in_turn(specs: Specs) -> list[Spec]:
 
 
 def _check_specs(specs: Sequence[Spec]) -> list[str]:
-    """Tell a mistake before anything heavy is loaded, and one in a later localizer's arguments before an earlier one runs.
+    """Check all specifications before anything heavy is loaded or run.
 
     Returns:
         Warnings about what can be run but hardly is what was meant.
@@ -371,9 +371,9 @@ def _run(spec: Spec, options: Options, loaded: Pairs) -> Done:
 
 
 def _print(run: Run, pictures: Sequence[Path]) -> None:
-    from kgbench.board import record_report
     from kgbench.numbers import duration_text
     from kgbench.report import to_text
+    from kgbench.report.runs import record_report
 
     click.echo(to_text(record_report(run.record)))
     click.echo()
@@ -421,8 +421,8 @@ def trained_lines(origins: object) -> list[str]:
 
 
 def _print_plants(by_localizer: Sequence[Sequence[Done]]) -> None:
-    from kgbench.board import PLANTS_LEGEND, plants_report
     from kgbench.report import to_text
+    from kgbench.report.runs import PLANTS_LEGEND, plants_report
 
     for done in by_localizer:
         click.echo(to_text(plants_report([run.record for run, _ in done])))
@@ -472,13 +472,14 @@ def write_pictures(record: Record, folder: Path) -> list[Path]:
     Raises:
         OutputError: The folder cannot be written.
     """
-    from kgbench import board
+    from kgbench.report.bars import chart_files
+    from kgbench.report.maps import curve_files, heatmap_files
 
-    drawn: list[tuple[str, Draw]] = [(f"chart-{record.metric}", board.chart_files)]
+    drawn: list[tuple[str, Draw]] = [(f"chart-{record.metric}", chart_files)]
     if record.curve:
-        drawn.append((f"curve-{record.metric}", board.curve_files))
+        drawn.append((f"curve-{record.metric}", curve_files))
     if record.scores:
-        drawn.append(("map", board.heatmap_files))
+        drawn.append(("map", heatmap_files))
     return [
         path
         for name, draw in drawn

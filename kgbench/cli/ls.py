@@ -69,8 +69,8 @@ def command(kind: str, name: str | None, output_dir: Path, as_json: bool) -> Non
 
 def _runs(folder: Path, as_json: bool) -> None:
     """The records of a folder, the oldest first."""
-    from kgbench.board.export import run_columns
     from kgbench.records import RecordStore
+    from kgbench.report.export import run_columns
 
     if not folder.is_dir():
         raise InputError(

@@ -41,8 +41,8 @@ def infer(directory: Path, as_json: bool) -> int:
     """Propose a family map for a checkpoint, from its config.json alone.
 
     A small random model of the same architecture is run, and its modules are
-    known by what they do. The map goes to stdout; what the self-test says of
-    it on a small random pair to stderr. Saved in the recipient's folder as
+    known by what they do. The map goes to stdout; the results of the
+    self-test on a small random pair go to stderr. Saved in the recipient's folder as
     kgbench_family.json, it is what kgbench uses for that checkpoint, and is
     tested again on its own weights whenever it is loaded.
 

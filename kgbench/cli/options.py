@@ -32,7 +32,7 @@ __all__ = [
 
 
 Rows = Mapping[str, str | Mapping[str, Any]]
-"""By name, a line, or several things to say."""
+"""By name, a description or a table row."""
 
 
 def _models() -> Rows:
@@ -95,7 +95,7 @@ def _costs() -> str:
 
 
 NOTES: Mapping[str, Callable[[], str]] = {"localizers": _costs}
-"""What stands below the table of a kind."""
+"""Note below the table of a kind."""
 
 
 class Renamed(click.Option):

@@ -84,7 +84,7 @@ Progress = Callable[[int, int, str], None]
 
 @contextmanager
 def progress(shown: bool = True) -> Iterator[Progress | None]:
-    """Give a function to report progress with; None where nobody watches.
+    """Progress bar; gives its callback, or None without a terminal.
 
     Args:
         shown: False for none; it is also left out where stderr is no terminal.

@@ -15,10 +15,10 @@ from kgbench.cli.runs import find_run, output_dir
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
-    from kgbench.board.figures import Changed
     from kgbench.estimate import Estimate
     from kgbench.leaderboard.entries import Entry
     from kgbench.records import Record
+    from kgbench.report.export import Changed
 
 
 @click.command()
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 def show(run: str, output_dir: Path, as_json: bool) -> None:
     """Print the table of a recorded run.
 
-    RUN is its folder, or the start of its id or of its folder's name; an entry
-    of the leaderboard tells who submitted it, and whether it was verified.
+    RUN is its folder, or the start of its id or of its folder's name; for an
+    entry of the leaderboard, its submission and verification are printed too.
     """
-    from kgbench.board import record_report
     from kgbench.report import to_text
+    from kgbench.report.runs import record_report
 
     found = find_run(run, output_dir)
     if as_json:
@@ -124,7 +124,7 @@ def export(
 
 
 def _exported(runs: Sequence[Entry], kind: str) -> str:
-    from kgbench.board.export import FORMATS
+    from kgbench.report.export import FORMATS
 
     return FORMATS[kind]([run.record for run in runs])
 
@@ -177,7 +177,7 @@ def plot(
     """Draw runs, with 95 % intervals.
 
     One run: its bars, its budget curve, or the map of its scores. Several: bars
-    beside each other, curves on one pair of axes, or a line of maps for each.
+    side by side, curves on one pair of axes, or a line of maps for each.
 
     \b
     kgbench plot kgbench-results/RUN -o run.pdf
@@ -191,7 +191,7 @@ def plot(
         raise InputError(
             f"--output {str(path)!r}: expected a name that ends with {', '.join(SUFFIXES)}"
         )
-    from kgbench.board.files import picture_bytes
+    from kgbench.report.bars import picture_bytes
 
     draw, shown = _picture(records, kind)
     write_file(path, picture_bytes(draw, shown, path.suffix.lower()[1:]))
@@ -223,8 +223,8 @@ def _picture(records: Sequence[Record], kind: str) -> tuple[Callable[[Any], Any]
     Raises:
         InputError: The runs have nothing of this kind, or there are too many of them.
     """
-    from kgbench import board
-    from kgbench.board.grouped import MOST, draw_grouped
+    from kgbench.report.bars import MOST, draw_chart, draw_grouped
+    from kgbench.report.maps import draw_curve, draw_curves, draw_heatmap, draw_heatmaps
 
     first = records[0]
     if len(records) > MOST:
@@ -232,7 +232,7 @@ def _picture(records: Sequence[Record], kind: str) -> tuple[Callable[[Any], Any]
             f"{len(records)} runs in one picture cannot be told apart; give at most {MOST}"
         )
     if kind == "chart":
-        return (board.draw_chart, first) if len(records) == 1 else (draw_grouped, records)
+        return (draw_chart, first) if len(records) == 1 else (draw_grouped, records)
     for record in records:
         if not (record.curve if kind == "curve" else record.scores):
             what = "budget curve" if kind == "curve" else "map"
@@ -241,14 +241,10 @@ def _picture(records: Sequence[Record], kind: str) -> tuple[Callable[[Any], Any]
                 "bars"
             )
     if len(records) == 1:
-        return (board.draw_curve if kind == "curve" else board.draw_heatmap), first
+        return (draw_curve if kind == "curve" else draw_heatmap), first
     for i, record in enumerate(records):
         _check_together(kind, record, records[:i])
-    return (
-        (board.draw_curves, records)
-        if kind == "curve"
-        else (board.draw_heatmaps, _with_meanings(records))
-    )
+    return (draw_curves, records) if kind == "curve" else (draw_heatmaps, _with_meanings(records))
 
 
 def _check_together(kind: str, record: Record, others: Sequence[Record]) -> None:
@@ -280,7 +276,7 @@ def _check_together(kind: str, record: Record, others: Sequence[Record]) -> None
 
 
 def _with_meanings(records: Sequence[Record]) -> list[tuple[Record, str]]:
-    """Each record with what its scores say."""
+    """Each record with the meaning of its scores."""
     from kgbench.localizers import score_meaning
 
     methods = [record.identity.localizer for record in records]
@@ -314,7 +310,7 @@ def _run_text(record: Record) -> str:
 def rescore(
     run: str, metric: str | None, in_place: bool, output_dir: Path | None, as_json: bool
 ) -> int:
-    """Make all figures of a run anew from its per-fact rows, and say which differ.
+    """Recompute all figures of a run from its per-fact rows, and list those that differ.
 
     No model is needed. By default nothing is written.
 
@@ -326,8 +322,8 @@ def rescore(
         raise click.UsageError(
             "--in-place and --output-dir are two places for one record: give one of them"
         )
-    from kgbench.board.figures import changed_figures
     from kgbench.leaderboard.validate.recomputation import judged_anew
+    from kgbench.report.export import changed_figures
     from kgbench.stats.summary import rescored
 
     found = find_run(run, RESULTS)
@@ -398,9 +394,9 @@ def _in_place(run: Entry, record: Record) -> Path:
 def _print_rescored(
     stored: Record, now: Record, changes: Sequence[Changed], other_metric: bool
 ) -> None:
-    from kgbench.board import record_report
-    from kgbench.board.figures import figures, from_rows
     from kgbench.report import to_text
+    from kgbench.report.export import figures, from_rows
+    from kgbench.report.runs import record_report
 
     if other_metric:
         click.echo(to_text(record_report(now)))

@@ -26,7 +26,7 @@ def command(run: str, **options: Any) -> int:
     """Run a recorded run again from nothing, and compare every row.
 
     The weights, facts, prompts and code must be those of the record: where one
-    is not, it says which. A row agrees where its log-probability does within
+    is not, it is named. A row agrees where its log-probability does within
     the tolerance, by default 0.001 nats for float32, which is room for the
     rounding of one platform: another device, executor or version of torch may
     round otherwise. Cost is not compared. `kgbench verify` runs a sample of the
@@ -50,8 +50,8 @@ def rerun(run: str, options: Mapping[str, Any]) -> int:
         The exit status.
     """
     found = find_run(run, options["output_dir"])
-    from kgbench.board.repeated import repeat_report, repeated_answer, repeated_sentence
     from kgbench.report import to_text
+    from kgbench.report.repeats import repeat_report, repeated_answer, repeated_sentence
     from kgbench.runner.rerun import reproduce
 
     with (

@@ -35,7 +35,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def output_dir(command: _Command) -> _Command:
-    """The option that says where records are."""
+    """Option for the folder of records."""
     kind = click.Path(path_type=Path, file_okay=False)
     names = ("--results", "--output-dir", "output_dir")
     return click.option(
@@ -106,7 +106,7 @@ def again_options(command: _Command) -> _Command:
 
 
 def places_of(options: Mapping[str, Any]) -> Places:
-    """Where the parts of a run are, as the options say."""
+    """Locations of the parts of a run, from the options."""
     from kgbench.runner.rerun import Places
 
     same = {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kgbench.training.finetuning_plan import FinetuneSpec
 
 CHANGES = ("epochs", "batch_size", "learning_rate", "max_length")
-"""Options that are fields of a recipe as they stand."""
+"""Options that are fields of a recipe, by the same names."""
 
 
 def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -145,11 +145,11 @@ def _recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
 def command(**options: Any) -> None:
     """Finetune a donor: a model that has learned the facts of a data set.
 
-    Every fact is told in the data set's training wordings; about a fifth of
+    Every fact is stated in the data set's training wordings; about a fifth of
     the wordings is held out and only validates. The donor is found again by
     `kgbench eval --model NAME --dataset NAME`, or --recipient PATH in place of
     --model, or by its name as --donor sft=NAME. It is kept in the user's data folder, or where the environment
-    variable KGBENCH_HOME says.
+    variable KGBENCH_HOME points to.
 
     An interrupted training goes on from its last checkpoint when the same
     command is given again.

@@ -72,9 +72,9 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
             f"--write is for entries of the leaderboard, and {str(found.folder)!r} was not "
             "submitted: it has no submission.json"
         )
-    from kgbench.board.repeated import repeat_report, repeated_answer, repeated_sentence
     from kgbench.leaderboard.submission import SAMPLE
     from kgbench.report import to_text
+    from kgbench.report.repeats import repeat_report, repeated_answer, repeated_sentence
     from kgbench.runner.rerun import Sample, verify
     from kgbench.testing.contract import contract_of
 

@@ -162,8 +162,8 @@ def _summaries(config: pytest.Config) -> dict[str, RecordSummary]:
 
 def record_summaries(session: Session) -> list[RecordSummary]:
     """Summaries of all records of this process."""
-    from kgbench.board import record_report
     from kgbench.report import to_text
+    from kgbench.report.runs import record_report
 
     summaries = []
     for id, record in session.records.items():

@@ -139,7 +139,7 @@ class Journal:
         return frozenset(self._finished)
 
     def cost(self) -> dict[str, float]:
-        """Sums of what the parts say that they cost."""
+        """Total cost of the parts."""
         return dict(self._cost)
 
     def append(

@@ -7,8 +7,8 @@ from io import BytesIO
 from textwrap import fill
 from typing import TYPE_CHECKING, TypeVar
 
-from kgbench.board.files import FAINT, INK, picture_bytes, styled
 from kgbench.numbers import metric_name
+from kgbench.report.bars import FAINT, INK, picture_bytes, styled
 from kgbench.reproduction.page import MEDIAN_RANK
 from kgbench.reproduction.paper_figures import PaperFigure
 

@@ -227,18 +227,18 @@ def with_some_donor(spec: Spec) -> Spec:
 
 @lru_cache(maxsize=1)
 def stand_ins(model: str) -> Pairs:
-    """Stand-ins of a catalog pair, cached, since a figure has several evaluations in turn."""
+    """Small models in place of a catalog pair, cached, since a figure has several evaluations in turn."""
     return StandIns(catalog.entry(model))
 
 
 class StandIns(Pairs):
-    """Gives a stand-in of one pair, whatever checkpoints are named."""
+    """Gives small models in place of one pair, whatever checkpoints are named."""
 
     def __init__(self, entry: Entry) -> None:
         """Name the pair.
 
         Args:
-            entry: Its entry, which says how many layers it has and which shipped pair it is like.
+            entry: Its entry, with its number of layers and a shipped pair of like tokenizer.
         """
         super().__init__()
         assert entry.like is not None
@@ -246,7 +246,7 @@ class StandIns(Pairs):
         self._made: ModelPair | None = None
 
     def load(self, spec: Spec, settings: Settings) -> ModelPair:
-        """The stand-in, on a CPU; chat templates are not in its tokenizer and count for nothing."""
+        """The small models, on a CPU; chat templates are not in its tokenizer and count for nothing."""
         names = tuple(spec.donors)
         if self._made is None or tuple(self._made.donors) != names:
             family = load_family(str(self._like.config["model_type"]))
@@ -276,10 +276,10 @@ def itemsize(entry: Entry, spec: Spec, settings: Settings) -> int:
 
 
 def scaled(counted: Forecast, entry: Entry, spec: Spec, settings: Settings) -> Forecast:
-    """What a job would take, from what it takes on the stand-in.
+    """Forecast of a job, scaled up from the small models.
 
     Args:
-        counted: On the stand-in.
+        counted: Forecast with the small models.
         entry: The pair.
         spec: The job, with its donors.
         settings: How it would be computed.
@@ -393,7 +393,7 @@ class Forecast:
 def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Forecast:
     """Load and check a job, time its first group of each prompt, and scale up; nothing is written.
 
-    A catalog pair that is not on this machine is not downloaded; a small stand-in is counted.
+    A catalog pair that is not on this machine is not downloaded; small models are counted instead.
 
     Raises:
         InputError: Something in the specification is wrong.

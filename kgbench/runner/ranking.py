@@ -171,12 +171,12 @@ class Count:
 
 
 @contextmanager
-def counted(pair: ModelPair, tell: Callable[[Count], None] | None = None) -> Iterator[Count]:
+def counted(pair: ModelPair, on_forward: Callable[[Count], None] | None = None) -> Iterator[Count]:
     """Count the forwards of all models of a pair.
 
     Args:
         pair: The models.
-        tell: Called after each forward has begun.
+        on_forward: Called after each forward has begun.
     """
     count = Count()
 
@@ -191,8 +191,8 @@ def counted(pair: ModelPair, tell: Callable[[Count], None] | None = None) -> Ite
         )
         count.forwards += 1
         count.token_rows += int(tokens.shape[0] * tokens.shape[1]) if tokens is not None else 0
-        if tell is not None:
-            tell(count)
+        if on_forward is not None:
+            on_forward(count)
 
     models = {id(model): model for model in (pair.recipient, *pair.donors.values())}
     handles = [

@@ -104,7 +104,7 @@ def _is_older_metric(record: Record, part: Difference) -> bool:
 
 
 def specification(record: Record, places: Places) -> Spec:
-    """The specification that a record is of, as far as that can be told without loading models.
+    """The specification of a record, as far as it is known without loading models.
 
     Args:
         record: The record.

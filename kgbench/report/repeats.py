@@ -1,4 +1,4 @@
-"""A run beside the same run again, as text."""
+"""A run compared with a repetition of it, as text."""
 
 from __future__ import annotations
 

@@ -1,0 +1,51 @@
+"""Reports: what commands, boards and analyses show, and how each format writes it."""
+
+from __future__ import annotations
+
+from kgbench.report.formats import (
+    WIDTH,
+    Cell,
+    Column,
+    Dash,
+    Footnotes,
+    Line,
+    Lines,
+    Report,
+    Table,
+    csv_lines,
+    csv_text,
+    latex_text,
+    markdown_text,
+    pipe_table,
+    simple_table,
+    table_width,
+    text_width,
+    to_latex,
+    to_markdown,
+    to_text,
+    wrapped,
+)
+
+__all__ = [
+    "WIDTH",
+    "Cell",
+    "Column",
+    "Dash",
+    "Footnotes",
+    "Line",
+    "Lines",
+    "Report",
+    "Table",
+    "csv_lines",
+    "csv_text",
+    "latex_text",
+    "markdown_text",
+    "pipe_table",
+    "simple_table",
+    "table_width",
+    "text_width",
+    "to_latex",
+    "to_markdown",
+    "to_text",
+    "wrapped",
+]

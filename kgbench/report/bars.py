@@ -1,0 +1,386 @@
+"""Bar charts of runs, and what all pictures share: style and file formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from io import BytesIO
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from kgbench.numbers import metric_name, number_text, plain_text, undefined_text
+from kgbench.records import Record, Row
+from kgbench.report.export import run_names
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "FAINT",
+    "INK",
+    "KINDS",
+    "MOST",
+    "chart_files",
+    "draw_chart",
+    "draw_grouped",
+    "number_ticks",
+    "picture_bytes",
+    "picture_files",
+    "short_names",
+    "styled",
+]
+
+
+_Shown = TypeVar("_Shown")
+
+INK, FAINT = "#222222", "#D9D9D9"
+SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "kgbench",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+}
+
+
+KINDS: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""Of files, with what is left out of each: date and program version, which would differ from run to run."""
+
+
+def styled(draw: Callable[[_Shown], Figure]) -> Callable[[_Shown], Figure]:
+    """Draw in the style of all pictures."""
+
+    @wraps(draw)
+    def drawn(shown: _Shown) -> Figure:
+        import matplotlib
+
+        with matplotlib.rc_context(SETTINGS):
+            return draw(shown)
+
+    return drawn
+
+
+def picture_files(name: str, draw: Callable[[_Shown], Figure], shown: _Shown) -> dict[str, bytes]:
+    """A picture as PNG and SVG, by file name."""
+    return _drawn(draw, shown, {kind: f"{name}.{kind}" for kind in ("png", "svg")})
+
+
+def picture_bytes(draw: Callable[[_Shown], Figure], shown: _Shown, kind: str) -> bytes:
+    """A picture as a file of one of `KINDS`."""
+    return _drawn(draw, shown, {kind: kind})[kind]
+
+
+def _drawn(
+    draw: Callable[[_Shown], Figure], shown: _Shown, names: dict[str, str]
+) -> dict[str, bytes]:
+    import matplotlib
+
+    with matplotlib.rc_context(SETTINGS):
+        figure = draw(shown)
+        return {name: _bytes(figure, kind) for kind, name in names.items()}
+
+
+def _bytes(figure: Figure, kind: str) -> bytes:
+    buffer = BytesIO()
+    figure.savefig(buffer, format=kind, dpi=160, metadata=KINDS[kind], facecolor="white")
+    return buffer.getvalue()
+
+
+Role = Literal["reference", "graft", "complement"]
+
+ROLE_COLOURS: Mapping[Role, str] = {
+    "reference": "#8C8C8C",
+    "graft": "#0072B2",
+    "complement": "#E69F00",
+}
+"""Okabe and Ito's blue and orange, and grey: distinct for colour-blind readers and in print."""
+
+ROLES: Mapping[Role, str] = {
+    "reference": "model by itself, or everything grafted",
+    "graft": "graft",
+    "complement": "complement: everything but the graft",
+}
+
+BAR_INCH, PANEL_INCH = 0.31, 3.3
+PER_LINE = 3
+"""Panels per line."""
+
+NAME_WIDTH = 26
+"""Characters of a line of a name."""
+
+
+def chart_files(record: Record) -> dict[str, bytes]:
+    """The picture as PNG and SVG; equal records give equal bytes under one version of matplotlib."""
+    return picture_files("chart", draw_chart, record)
+
+
+@styled
+def draw_chart(record: Record) -> Figure:
+    """One panel per prompt: horizontal bars, the mean of the metric under each configuration with its 95 % interval.
+
+    Configurations are in the paper's order from the top; colours are by role.
+    """
+    from matplotlib.figure import Figure
+
+    prompts = list(dict.fromkeys(row.prompt for row in record.rows))
+    names = short_names(record.rows)
+    columns = min(len(prompts), PER_LINE)
+    lines = -(-len(prompts) // columns)
+    height = BAR_INCH * sum(1 + 0.6 * name.count("\n") for name in names.values())
+    size = (2.2 + PANEL_INCH * columns, 1.0 + lines * (0.7 + height))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
+    for axis, prompt in zip(axes.flat, prompts, strict=False):
+        rows = {row.graft: row for row in record.rows if row.prompt == prompt}
+        _bar_panel(axis, rows, names, _roles(record.rows), record.metric)
+    for axis in axes.flat[: len(prompts)]:
+        number_ticks(axis.xaxis)
+    for axis in axes.flat[len(prompts) :]:
+        axis.set_visible(False)
+    what = record.identity
+    title = f"{what.localizer.name} on {record.model} ({what.dataset.name})"
+    figure.suptitle(title, color=INK, fontweight="bold", fontsize=11)
+    _role_legend(figure, record.rows)
+    return figure
+
+
+def short_names(rows: Sequence[Row]) -> dict[str, str]:
+    """A name for each configuration, in lines that break between words and terms.
+
+    A complement that kgbench wrote itself (`ALL; …=recipient`) is named by what it leaves out.
+    """
+    found = {}
+    for row in rows:
+        name = row.graft
+        if row.complement is not None and name.startswith("ALL;"):
+            name = f"all but {row.complement}"
+        found[row.graft] = "\n".join(
+            wrap(name, NAME_WIDTH, break_long_words=False, break_on_hyphens=False)
+        )
+    return found
+
+
+def _roles(rows: Sequence[Row]) -> dict[str, Role]:
+    """The role of each configuration: a complement is what was run as that of an earlier one."""
+    roles: dict[str, Role] = {}
+    complements: set[str] = set()
+    for row in rows:
+        if row.graft in ("PRE", "SFT", "ALL", "NONE"):
+            roles[row.graft] = "reference"
+            continue
+        if row.graft not in complements and "^C" not in row.graft and row.complement is not None:
+            complements.add(row.complement)
+        rest = row.graft in complements or "^C" in row.graft
+        roles[row.graft] = "complement" if rest else "graft"
+    return roles
+
+
+def _bar_panel(
+    axis: Axes,
+    rows: Mapping[str, Row],
+    names: Mapping[str, str],
+    roles: Mapping[str, Role],
+    metric: str,
+) -> None:
+    for y, graft in enumerate(names):
+        if graft in rows:
+            _bar(axis, y, rows[graft], ROLE_COLOURS[roles[graft]], metric)
+    for graft in ("PRE", "ALL"):
+        if graft in rows and (value := rows[graft].estimate(metric).value) is not None:
+            axis.axvline(value, color=ROLE_COLOURS["reference"], lw=0.8, ls=(0, (4, 3)), zorder=1)
+    first = next(iter(rows.values()))
+    axis.set_title(f"{first.prompt} ({first.n} facts)", loc="left", color=INK, fontsize=10)
+    axis.set_xlabel(metric_name(metric), color=INK)
+    axis.set_yticks(range(len(names)), list(names.values()), color=INK)
+    axis.set_ylim(len(names) - 0.4, -0.6)
+    if metric.startswith("top") or metric in ("rr", "prob"):
+        axis.set_xlim(0, 1.18)
+        axis.set_xticks([0, 0.25, 0.5, 0.75, 1])
+    else:
+        axis.margins(x=0.18)
+    axis.grid(axis="x", color=FAINT, lw=0.6, zorder=0)
+    axis.set_axisbelow(True)
+    axis.tick_params(length=0, labelbottom=True)
+    for side in ("top", "right", "bottom"):
+        axis.spines[side].set_visible(False)
+
+
+def _bar(axis: Axes, y: int, row: Row, colour: str, metric: str) -> None:
+    estimate = row.estimate(metric)
+    value, low, high = estimate.value, estimate.low, estimate.high
+    if value is None or low is None or high is None:
+        axis.annotate(
+            undefined_text(estimate), (0, y), xytext=(3, 0), textcoords="offset points",
+            va="center", color=ROLE_COLOURS["reference"], fontsize=8,
+        )  # fmt: skip
+        return
+    axis.barh(y, value, 0.7, color=colour, zorder=2)
+    axis.errorbar(
+        value, y, xerr=[[value - low], [high - value]], color=INK, capsize=3, lw=1, zorder=3
+    )
+    right = value >= 0
+    axis.annotate(
+        number_text(value),
+        (high if right else low, y),
+        xytext=(4 if right else -4, 0),
+        textcoords="offset points",
+        ha="left" if right else "right",
+        va="center",
+        color=INK,
+        fontsize=8,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+        zorder=4,
+    )
+
+
+def number_ticks(axis: Axis) -> None:
+    """Write an axis's numbers as tables do: `.25`, `−1`; call it when everything is drawn."""
+    low, high = sorted(axis.get_view_interval())
+    ticks = [float(tick) for tick in axis.get_majorticklocs() if low <= tick <= high]
+    axis.set_ticks(ticks, [plain_text(tick) for tick in ticks])
+
+
+def _role_legend(figure: Figure, rows: Sequence[Row]) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    used, roles = {row.graft for row in rows}, set(_roles(rows).values())
+    handles: list[Patch | Line2D] = [
+        Patch(color=ROLE_COLOURS[r], label=text) for r, text in ROLES.items() if r in roles
+    ]
+    line = "floor (PRE) and ceiling (ALL) of grafts" if "ALL" in used else "floor of grafts (PRE)"
+    handles.append(
+        Line2D([], [], color=ROLE_COLOURS["reference"], lw=0.8, ls=(0, (4, 3)), label=line)
+    )
+    handles.append(Line2D([], [], color=INK, marker="_", ls="none", label="95 % interval"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+
+
+RUN_COLOURS = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#F0E442",
+    "#8C8C8C",
+)
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "ooo", "---")
+"""Okabe and Ito's colours, and a hatch each, so that bars differ without colour."""
+
+MOST = len(RUN_COLOURS)
+"""Runs in one chart."""
+
+GROUP_BAR_INCH, GROUP_PANEL_INCH, GROUP = 0.2, 2.9, 0.82
+
+
+@styled
+def draw_grouped(records: Sequence[Record]) -> Figure:
+    """One panel per prompt, one group per configuration, one bar per run, on the metric of the first, with 95 % intervals.
+
+    A configuration that a run does not have leaves its place empty; an undefined figure is named as
+    such.
+    """
+    from matplotlib.figure import Figure
+
+    metric = records[0].metric
+    prompts = list(dict.fromkeys(row.prompt for record in records for row in record.rows))
+    grafts = {
+        p: list(
+            dict.fromkeys(row.graft for record in records for row in record.rows if row.prompt == p)
+        )
+        for p in prompts
+    }
+    bars = max(len(of) for of in grafts.values()) * (len(records) + 1)
+    figure = Figure(
+        figsize=(max(6.4, 1.3 + GROUP_BAR_INCH * bars), 0.9 + GROUP_PANEL_INCH * len(prompts)),
+        layout="constrained",
+    )
+    axes = figure.subplots(len(prompts), 1, squeeze=False, sharey=True)[:, 0]
+    for axis, prompt in zip(axes, prompts, strict=True):
+        rows = [
+            {row.graft: row for row in record.rows if row.prompt == prompt} for record in records
+        ]
+        _group_panel(axis, rows, grafts[prompt], metric)
+        axis.set_title(f"{prompt} ({_facts(rows)} facts)", loc="left", color=INK, fontsize=10)
+        axis.set_ylabel(metric_name(metric), color=INK)
+    _run_legend(figure, run_names(records))
+    return figure
+
+
+def _facts(rows: Sequence[dict[str, Row]]) -> str:
+    numbers = sorted({row.n for own in rows for row in own.values() if row.applicable})
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+
+def _group_panel(
+    axis: Axes, rows: Sequence[dict[str, Row]], grafts: Sequence[str], metric: str
+) -> None:
+    width = GROUP / len(rows)
+    for i, own in enumerate(rows):
+        for x, graft in enumerate(grafts):
+            if graft in own:
+                _group_bar(
+                    axis, own[graft], metric, (x + (i - (len(rows) - 1) / 2) * width, width, i)
+                )
+    lines = ["\n".join(wrap(graft, 11, break_on_hyphens=False)) for graft in grafts]
+    upright = len(grafts) > 12 or any(line.count("\n") > 1 for line in lines)
+    axis.set_xticks(
+        range(len(grafts)),
+        list(grafts) if upright else lines,
+        color=INK,
+        rotation=90 if upright else 0,
+    )
+    axis.set_xlim(-0.6, len(grafts) - 0.4)
+    if metric.startswith("top") or metric in ("rr", "mrr", "prob"):
+        axis.set_ylim(0, 1.05)
+    axis.grid(axis="y", color=FAINT, lw=0.6, zorder=0)
+    axis.set_axisbelow(True)
+    axis.tick_params(length=0)
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+
+
+def _group_bar(axis: Axes, row: Row, metric: str, at: tuple[float, float, int]) -> None:
+    estimate, (x, width, i) = row.estimate(metric), at
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        axis.annotate(
+            undefined_text(estimate),
+            (x, 0),
+            ha="center",
+            va="bottom",
+            rotation=90,
+            color="#6B6B6B",
+            fontsize=7,
+        )
+        return
+    error = [[estimate.value - estimate.low], [estimate.high - estimate.value]]
+    axis.bar(
+        x,
+        estimate.value,
+        width * 0.92,
+        color=RUN_COLOURS[i],
+        hatch=HATCHES[i],
+        edgecolor="white",
+        lw=0,
+        zorder=2,
+    )
+    axis.errorbar(x, estimate.value, error, color=INK, capsize=2, lw=0.9, zorder=3)
+
+
+def _run_legend(figure: Figure, names: Sequence[str]) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Patch | Line2D] = [
+        Patch(facecolor=RUN_COLOURS[i], hatch=HATCHES[i], edgecolor="white", label=n)
+        for i, n in enumerate(names)
+    ]
+    handles.append(Line2D([], [], color=INK, marker="|", ls="none", label="95 % interval"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)

@@ -1,0 +1,372 @@
+"""Recorded runs as CSV, Markdown and LaTeX: every figure by name, and names of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose
+from typing import Any
+
+from kgbench.estimate import Estimate
+from kgbench.numbers import count_text
+from kgbench.records import Planted, Record, Row
+from kgbench.report import Cell, Column, Dash, Report, Table, csv_lines, to_latex, to_markdown
+from kgbench.sites import PATHWAYS
+from kgbench.stats import METRICS, verdict_of
+
+__all__ = [
+    "CSV_COLUMNS",
+    "FORMATS",
+    "Changed",
+    "Named",
+    "as_csv",
+    "as_latex",
+    "as_markdown",
+    "changed_figures",
+    "common_name",
+    "distinct_names",
+    "figures",
+    "from_rows",
+    "necessity_cell",
+    "record_name",
+    "run_columns",
+    "run_names",
+]
+
+
+def run_names(records: Sequence[Record]) -> list[str]:
+    """A name per record, with the start of the id where method and model are equal."""
+    plain = [record_name(record) for record in records]
+    return [
+        f"{name} ({record.id[:8]})" if plain.count(name) > 1 else name
+        for name, record in zip(plain, records, strict=True)
+    ]
+
+
+def common_name(records: Sequence[Record]) -> str:
+    """Model and data of records of one dataset; the data alone where models differ."""
+    models, data = {record.model for record in records}, records[0].identity.dataset.name
+    return f"{records[0].model} ({data})" if len(models) == 1 else data
+
+
+def distinct_names(records: Sequence[Record]) -> list[str]:
+    """A short name per record in addition to `common_name`: its method.
+
+    Model, parameters and number of facts follow where they differ.
+
+    The start of the id is added where something else differs.
+    """
+    plain = [_distinct_name(record, records) for record in records]
+    return [
+        f"{name} ({record.id[:8]})"
+        if plain.count(name) > 1 or _is_ambiguous(record, records)
+        else name
+        for name, record in zip(plain, records, strict=True)
+    ]
+
+
+def _distinct_name(record: Record, records: Sequence[Record]) -> str:
+    what = record.identity
+    alike = [
+        other.identity.localizer
+        for other in records
+        if other.identity.localizer.name == what.localizer.name
+    ]
+    parts = [what.localizer.name]
+    for key, value in what.localizer.parameters.items():
+        if any(key not in other.parameters or other.parameters[key] != value for other in alike):
+            parts.append(f"{key}={value}")
+    if any(other.model != record.model for other in records):
+        parts.append(record.model)
+    if any(other.identity.limit != what.limit for other in records):
+        parts.append(
+            "all facts" if what.limit is None else f"first {count_text(what.limit, 'fact')}"
+        )
+    return ", ".join(parts)
+
+
+def _is_ambiguous(record: Record, records: Sequence[Record]) -> bool:
+    """Whether another record has the same name for other weights."""
+    return any(
+        other.model == record.model and other.identity.weights != record.identity.weights
+        for other in records
+    )
+
+
+def record_name(record: Record) -> str:
+    """Method and model."""
+    return f"{record.identity.localizer.name} on {record.model}"
+
+
+OF_ROWS = (
+    *("mrr" if metric == "rr" else metric for metric in METRICS),
+    "rank",
+    "median_rank",
+    "sufficiency",
+    "necessity",
+    "gain",
+)
+ROUNDING = 2e-5
+"""Two units in the last of the six digits that are stored, of each."""
+
+
+OF_TRUTH = {
+    "graded_precision": "graded average precision",
+    "auroc_decoy": "AUROC against the decoy",
+}
+
+
+@dataclass(frozen=True)
+class Named:
+    """A figure with its prompt and configuration."""
+
+    prompt: str
+    """Empty where it is over all prompts."""
+    graft: str
+    """Empty where it is of no single configuration."""
+    figure: str
+    """A metric, `sufficiency`, `synergy`, `graded_precision`, …"""
+    estimate: Estimate
+
+    @property
+    def where(self) -> str:
+        """Prompt, configuration and figure, in words."""
+        return ", ".join(filter(None, (self.prompt, self.graft, self.figure)))
+
+
+def figures(record: Record) -> Iterator[Named]:
+    """All figures of a record that follow from what was measured; those of its cost do not."""
+    for row in record.rows:
+        yield from (Named(row.prompt, row.graft, name, getattr(row, name)) for name in OF_ROWS)
+    yield from (
+        Named(prompt, "", "synergy", estimate) for prompt, estimate in record.synergy.items()
+    )
+    for name, by_prompt in record.baselines.items():
+        yield from (Named(prompt, "", name, estimate) for prompt, estimate in by_prompt.items())
+    for prompt, curve in (record.curve or {}).items():
+        yield from (
+            Named(prompt, f"top {point.budget:g}%", "recovery", point.recovery)
+            for point in curve.points
+        )
+        yield Named(prompt, "", "area", curve.area)
+    if record.ranking is not None:
+        yield Named("", "", "agreement", record.ranking.agreement)
+    if record.planted is not None:
+        yield from _planted(record.planted)
+
+
+def _planted(planted: Planted) -> Iterator[Named]:
+    found = {name: getattr(planted, name) for name in OF_TRUTH}
+    yield from (
+        Named("", "", name, estimate) for name, estimate in found.items() if estimate is not None
+    )
+    for prompt, effect in {"": planted.effect, **planted.prompts}.items():
+        yield Named(prompt, "top k", "best_sufficiency", effect.sufficiency)
+        yield Named(prompt, "top k", "best_necessity", effect.necessity)
+    for prompt, pathway in (planted.pathways or {}).items():
+        yield Named(prompt, pathway.planted, "recovery_planted", pathway.recovery_planted)
+        yield Named(prompt, pathway.other, "recovery_other", pathway.recovery_other)
+
+
+def from_rows(named: Named) -> bool:
+    """Whether a figure follows from the per-fact rows; how a map ranks its sites does not."""
+    return named.figure not in (*OF_TRUTH, "agreement")
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A figure that two records of one run do not have alike."""
+
+    where: str
+    stored: Estimate | None
+    """None where the first record does not have it."""
+    now: Estimate | None
+
+
+def changed_figures(stored: Record, now: Record) -> tuple[Changed, ...]:
+    """Figures that differ by more than rounding, in the first record's order, then the second's."""
+    before, after = (
+        {named.where: named.estimate for named in figures(record)} for record in (stored, now)
+    )
+    found = (
+        (where, before.get(where), after.get(where)) for where in dict.fromkeys((*before, *after))
+    )
+    return tuple(
+        Changed(where, first, second) for where, first, second in found if not _alike(first, second)
+    )
+
+
+def _alike(first: Estimate | None, second: Estimate | None) -> bool:
+    if (
+        first is None
+        or second is None
+        or first.n != second.n
+        or first.undefined != second.undefined
+    ):
+        return False
+    pairs = ((first.value, second.value), (first.low, second.low), (first.high, second.high))
+    return all(
+        a == b
+        or (a is not None and b is not None and isclose(a, b, rel_tol=ROUNDING, abs_tol=1e-9))
+        for a, b in pairs
+    )
+
+
+NO_GRAFT = "–: PRE and SFT are no grafts, and necessity is asked of grafts"
+NO_REST = "–: the complement of the best-ranked sites was not run"
+
+OF_RUN = ("date", "arguments", "prompts", "grafts", "suite", "limit", "seed", "verdict")
+"""Columns of `run_columns` in a line of CSV, after those of the figure."""
+
+CSV_COLUMNS = (
+    *("id", "model", "dataset", "localizer", "metric", "prompt", "graft", "figure"),
+    *("value", "low", "high", "n", "undefined", *OF_RUN),
+)
+"""One line per figure, which ends with what its run is.
+
+`metric` is that of the ratios; an undefined figure has no numbers and a reason."""
+
+
+def run_columns(record: Record) -> dict[str, str]:
+    """What a run is, a text per column: the same in a list of runs and in an export."""
+    what = record.identity
+    arguments = ", ".join(f"{name}={value}" for name, value in what.localizer.parameters.items())
+    rest = ("PRE", "SFT", "ALL", "NONE")
+    asked = [
+        graft for graft in what.configurations if graft not in rest and not _is_complement(graft)
+    ]
+    return {
+        "date": record.provenance.time[:16].replace("T", " "),
+        "method": what.localizer.name,
+        "arguments": arguments,
+        "model": record.model,
+        "prompts": ", ".join(what.prompts),
+        "grafts": ", ".join(asked),
+        "suite": _suite(record),
+        "limit": "" if what.limit is None else str(what.limit),
+        "seed": ", ".join(map(str, what.seeds)),
+        "n": str(max((row.n for row in record.rows), default=0)),
+        "verdict": verdict_of(record),
+    }
+
+
+def _is_complement(graft: str) -> bool:
+    return "^C" in graft or (graft.startswith("ALL;") and "=recipient" in graft)
+
+
+def _suite(record: Record) -> str:
+    """The suite of a record's configurations; empty where they were given one by one."""
+    if record.planted is not None:
+        return "planted"
+    if record.curve is not None:
+        return "budget"
+    return "pathways" if set(PATHWAYS) <= set(record.identity.configurations) else ""
+
+
+def as_csv(records: Sequence[Record]) -> str:
+    """Every figure of some records, a line each; numbers are as the record holds them."""
+    return csv_lines((line for record in records for line in _csv_rows(record)), CSV_COLUMNS)
+
+
+def _csv_rows(record: Record) -> Iterator[dict[str, Any]]:
+    what, run = record.identity, run_columns(record)
+    about = {
+        "id": record.id,
+        "model": record.model,
+        "dataset": what.dataset.name,
+        "localizer": what.localizer.name,
+        "metric": record.metric,
+        **{name: run[name] for name in OF_RUN},
+    }
+    for named in figures(record):
+        estimate = named.estimate
+        yield {
+            **about,
+            "prompt": named.prompt,
+            "graft": named.graft,
+            "figure": named.figure,
+            "value": estimate.value,
+            "low": estimate.low,
+            "high": estimate.high,
+            "n": estimate.n,
+            "undefined": estimate.undefined,
+        }
+
+
+def as_markdown(records: Sequence[Record]) -> str:
+    """Tables as GitHub reads them; the reasons of undefined figures below."""
+    return to_markdown(_report(records))
+
+
+def as_latex(records: Sequence[Record]) -> str:
+    r"""Tables for a paper; they need `\usepackage{booktabs}`."""
+    return to_latex(_report(records))
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Record]], str]] = {
+    "csv": as_csv,
+    "markdown": as_markdown,
+    "latex": as_latex,
+}
+
+
+def _report(records: Sequence[Record]) -> Report:
+    configurations, others = _configurations(records), _others(records)
+    tables = [table for table in (configurations, others) if table.rows]
+    return Report(configurations.title, tables)
+
+
+def _configurations(records: Sequence[Record]) -> Table:
+    """Every configuration of every prompt, a row each; a model that all share is in the title."""
+    metrics = list(dict.fromkeys(record.metric for record in records))
+    means = ["mrr" if metric == "rr" else metric for metric in metrics]
+    shown = list(dict.fromkeys([*means, "top1", "mrr"]))
+    several = len(records) > 1
+    rows: list[list[Cell]] = []
+    for record, name in zip(records, run_names(records), strict=True):
+        for row in record.rows:
+            label: list[Cell] = [name] if several else []
+            values = [getattr(row, metric) for metric in shown]
+            ratios = [row.sufficiency, necessity_cell(row)]
+            rows.append([*label, row.prompt, row.graft, *values, *ratios, row.n])
+    heads = ["prompt", "configuration", *shown, "sufficiency", "necessity", "n"]
+    about = "means over facts with 95 % intervals; sufficiency and necessity on"
+    title = f"{about} {', '.join(metrics)}"
+    if not several:
+        title = f"{record_name(records[0])}, {records[0].identity.dataset.name}: {title}"
+    columns = [Column(head) for head in ["run"] * several + heads]
+    return Table(title, columns, rows)
+
+
+def necessity_cell(row: Row) -> Cell:
+    """The necessity of a configuration; a dash where it is not asked, as of PRE and SFT."""
+    if row.graft in ("PRE", "SFT"):
+        return Dash(NO_GRAFT)
+    if row.graft.startswith("top ") and row.complement is None and row.applicable:
+        return Dash(NO_REST)
+    return row.necessity
+
+
+def _others(records: Sequence[Record]) -> Table:
+    """Figures of records over configurations: synergy, area under the curve, the truth."""
+    rows: list[list[Cell]] = []
+    for record, name in zip(records, run_names(records), strict=True):
+        if record.curve is None and record.planted is None:
+            for prompt, synergy in record.synergy.items():
+                rows.append([name, prompt, "synergy of FE and LT", synergy, synergy.n])
+        for prompt, curve in (record.curve or {}).items():
+            area = curve.area
+            rows.append([name, prompt, "area under the recovery curve", area, area.n])
+        for prompt, prior in record.baselines.get("name_prior", {}).items():
+            rows.append([name, prompt, "name prior (top5)", prior, prior.n])
+        if (planted := record.planted) is None:
+            continue
+        for key, what in OF_TRUTH.items():
+            if (estimate := getattr(planted, key)) is not None:
+                rows.append([name, "all", what, estimate, estimate.n])
+        for key in ("sufficiency", "necessity"):
+            estimate = getattr(planted.effect, key)
+            what = f"{key} of the {planted.k} best-ranked sites"
+            rows.append([name, "all", what, estimate, estimate.n])
+    heads = ("run", "prompt", "figure", "value", "n")
+    return Table("figures over configurations", [Column(head) for head in heads], rows)

@@ -1,0 +1,290 @@
+"""The report of a run: a table per prompt, its ranking, the truth, and its cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
+
+from kgbench.estimate import Estimate
+from kgbench.numbers import count_text, duration_text, number_text, significant_text
+from kgbench.records import Effect, Planted, Record, Row
+from kgbench.report import (
+    Cell,
+    Column,
+    Dash,
+    Line,
+    Lines,
+    Report,
+    Table,
+    table_width,
+    text_width,
+    wrapped,
+)
+from kgbench.report.export import necessity_cell
+from kgbench.stats import verdict_of
+
+__all__ = ["PLANTS_LEGEND", "planted_parts", "plants_report", "record_report"]
+
+
+GRAFT_WIDTH = 30
+
+TOP = 10
+"""Sites of a ranking that are shown; the record holds all."""
+
+COLUMNS = ("top1", "top5", "mrr", "prob", "median_rank")
+"""Metrics in addition to that of the ratios, as many as fit."""
+
+BASELINES = {"name_prior": "name prior (always the five most frequent first tokens), top5"}
+
+PLAIN = "one plain forward"
+
+
+def record_report(record: Record) -> Report:
+    """The verdict on a run and a table per prompt, configurations in the paper's order.
+
+    Metrics that do not fit the terminal's width are left out, with a note.
+    """
+    what = record.identity
+    limit = f", the first {what.limit}" if what.limit is not None else ""
+    title = (
+        f"{what.localizer.name} on {record.model}, {what.dataset.name}{limit}, {what.dtype}, "
+        f"seed {', '.join(map(str, what.seeds))}: means over facts with 95 % intervals; "
+        f"sufficiency and necessity on {record.metric}"
+    )
+    same = (record.metric, "mrr" if record.metric == "rr" else "")
+    metrics = [record.metric, *(name for name in COLUMNS if name not in same)]
+    count = len(metrics)
+    tables = _tables(record, metrics)
+    while count > 1 and max(map(table_width, tables)) > text_width():
+        count -= 1
+        tables = _tables(record, metrics[:count])
+    parts: list[Table | Lines] = [*tables, *_ranking(record)]
+    if record.planted is not None:
+        parts += planted_parts(record.planted)
+    notes = _run_notes(record)
+    if count < len(metrics):
+        notes.append(
+            f"columns left out for their width: {', '.join(metrics[count:])}; "
+            f"a wider terminal or `kgbench export {record.id[:12]}` shows them"
+        )
+    return Report(title, parts, notes=notes, verdict=verdict_of(record))
+
+
+def _tables(record: Record, metrics: Sequence[str]) -> list[Table]:
+    prompts = dict.fromkeys(row.prompt for row in record.rows)
+    return [
+        _prompt_table([row for row in record.rows if row.prompt == prompt], metrics)
+        for prompt in prompts
+    ]
+
+
+def _prompt_table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:
+    """The rows of one prompt; numbers of facts are columns where rows differ in them."""
+    dropped = f", {rows[0].dropped} dropped" if len({row.dropped for row in rows}) == 1 else ""
+    title = f"{rows[0].prompt}: {rows[0].n} facts{dropped}"
+    uneven = len({(row.n, row.dropped) for row in rows if row.applicable}) > 1
+    body: list[list[Cell]] = []
+    for row in rows:
+        means = [row.estimate(metric) for metric in metrics]
+        counts = [row.n, row.dropped] if uneven else []
+        body.append([row.graft, *means, row.sufficiency, necessity_cell(row), *counts])
+    names = ["mrr" if metric == "rr" else metric for metric in metrics]
+    heads = ["graft", *names, "sufficiency", "necessity", *["n", "dropped"] * uneven]
+    return Table(title, [Column(head) for head in heads], body, GRAFT_WIDTH)
+
+
+def _ranking(record: Record) -> list[Table]:
+    """The sites that a scoring localizer holds most responsible."""
+    if not record.scores:
+        return []
+    rows: list[list[Cell]] = []
+    for site in sorted(record.scores, key=lambda site: -site.score)[:TOP]:
+        layer: Cell = Dash() if site.layer is None else site.layer
+        rows.append([layer, site.component, site.region, significant_text(site.score, 3)])
+    title = f"highest scores of {len(record.scores)} sites, mean over the halves"
+    columns = [Column(head) for head in ("layer", "component", "region", "score")]
+    return [Table(title, columns, rows)]
+
+
+def _run_notes(record: Record) -> list[Line]:
+    """Figures over configurations, dropped facts, and the cost."""
+    lines: list[Line] = []
+    if record.curve is None and record.planted is None:
+        lines.append(["synergy of FE and LT: ", *_by_prompt(record.synergy)])
+    if record.curve is not None:
+        areas = {prompt: curve.area for prompt, curve in record.curve.items()}
+        head = "area under the recovery curve, over log10(budget) from .1 to 100 %: "
+        lines.append([head, *_by_prompt(areas)])
+    if (ranking := record.ranking) is not None:
+        first, second = ranking.facts
+        sites = f"over {ranking.agreement.n} sites: "
+        head = f"Spearman's correlation of the maps by the halves of {first} and {second} facts, "
+        lines.append([head + sites, ranking.agreement])
+    for name, estimates in record.baselines.items():
+        lines.append([f"{BASELINES.get(name, name)}: ", *_by_prompt(estimates)])
+    if record.dropped:
+        reasons = [f"{count} × {reason}" for reason, count in record.dropped.items()]
+        lines.append(f"dropped: {'; '.join(reasons)}")
+    cost = record.cost
+    rows = count_text(cost.token_rows, "token row")
+    spent = f"{count_text(cost.forwards, 'forward')}, {rows}, {duration_text(cost.seconds)}"
+    ratio = cost.plain_forward_ratio
+    times = _times(ratio)
+    if ratio.value is None:
+        times = [f"ratio to {PLAIN} ", ratio]
+    lines.append([f"cost: {spent}; ", *times, f" ({cost.measured_on})"])
+    if (scoring := cost.scoring) is not None:
+        spent = f"{count_text(scoring.forwards, 'forward')}, {duration_text(scoring.seconds)}"
+        lines.append(
+            [f"of that to rank the sites: {spent}; ", *_times(scoring.plain_forward_ratio)]
+        )
+    return lines
+
+
+def _times(ratio: Estimate) -> list[str | Estimate]:
+    return [ratio] if ratio.value is None else [f"{number_text(ratio.value)} × {PLAIN}"]
+
+
+def _by_prompt(estimates: Mapping[str, Estimate]) -> list[str | Estimate]:
+    line: list[str | Estimate] = []
+    for prompt, estimate in estimates.items():
+        line += [", " if line else "", estimate, f" on {prompt}"]
+    return line
+
+
+NAME_WIDTH = 17
+"""Longer names of plants are wrapped."""
+
+PLANTS_LEGEND = wrapped(
+    "Places are ranked among those n whose weights changed, k of them planted: of whole weights "
+    "(layer, component), else (layer, component, region). Graded AP: average precision, the mean "
+    "over "
+    "thresholds of how far the facts use a place, the mean of what it adds to grafts of others; "
+    "chance "
+    "is what a random order gets, and knowing which weights changed. Decoy only: AUROC of the "
+    "planted "
+    "against the decoy's, .50 by chance. Of one plant there is no interval. Sufficiency and "
+    "necessity are "
+    "of as many best-ranked sites as were planted, over all prompts; by prompt, their estimates."
+)
+"""The columns of `plants_report`."""
+
+
+def planted_parts(planted: Planted) -> list[Table | Lines]:
+    """One ranking against the truth, with what chance gives."""
+    rows: list[list[Cell]] = [
+        ["graded average precision", planted.graded_precision, _expected(planted.chance)]
+    ]
+    if planted.auroc_decoy is not None:
+        rows.append(["AUROC against the decoy's", planted.auroc_decoy, ".50"])
+    shares: list[list[Cell]] = []
+    for prompt, effect in {"all prompts": planted.effect, **planted.prompts}.items():
+        shares.append([prompt, effect.sufficiency, effect.necessity])
+    decoy = f", decoys at {planted.decoy}" if planted.decoy else ""
+    changed = f"{planted.n_true} of the {planted.n_units} {_units(planted)}"
+    title = f"planted at {planted.plant}{decoy}: {changed}"
+    parts: list[Table | Lines] = [
+        _plain_table(title, ["ranking against the truth", "value", "chance"], rows),
+        _plain_table(
+            f"the {planted.k} best-ranked sites", ["", "sufficiency", "necessity"], shares
+        ),
+    ]
+    if planted.pathways is not None:
+        body: list[list[Cell]] = []
+        for prompt, one in planted.pathways.items():
+            recoveries: list[Cell] = [
+                one.planted,
+                one.recovery_planted,
+                one.other,
+                one.recovery_other,
+            ]
+            body.append([prompt, *recoveries, one.told])
+        heads = ["", "planted", "recovery ≥ .9", "other", "recovery ≤ .1", "by the intervals"]
+        parts.append(_plain_table("pathways", heads, body))
+    if planted.notes:
+        parts.append(Lines([f"note: {note}" for note in planted.notes], "  "))
+    return parts
+
+
+def plants_report(records: Sequence[Record]) -> Report:
+    """One method on several plants, a row each.
+
+    Args:
+        records: Its records, all of the suite `planted`, one per plant.
+    """
+    prompts = list(dict.fromkeys(p for record in records for p in _planted(record).prompts))
+    rankings, grafts = [], []
+    notes: list[str] = []
+    remarks: list[str] = []
+    for record in records:
+        planted, name = _planted(record), _plant_lines(record.model)
+        count = f"{planted.n_true} of {planted.n_units}"
+        decoy: Cell = Dash() if planted.auroc_decoy is None else planted.auroc_decoy
+        ranking: list[Cell] = [name, count, planted.graded_precision, _expected(planted.chance)]
+        rankings.append([*ranking, decoy])
+        single = [_short(planted.prompts.get(prompt)) for prompt in prompts]
+        shares: list[Cell] = [name, planted.effect.sufficiency, planted.effect.necessity]
+        grafts.append([*shares, *single, max(row.n for row in record.rows)])
+        notes += _pathway_lines(record)
+        remarks += [f"note: {note}" for note in planted.notes]
+    title = (
+        f"{records[0].identity.localizer.name}: where facts were planted, "
+        "and where this method looks for them; shares with 95 % intervals over facts"
+    )
+    tables = [
+        _plain_table("", ["plant", "k of n", "graded AP", "chance", "decoy only"], rankings),
+        _plain_table("", ["plant", "sufficiency", "necessity", *prompts, "facts"], grafts),
+    ]
+    return Report(title, tables, notes=[*notes, *dict.fromkeys(remarks)])
+
+
+def _plant_lines(plant: str) -> str:
+    """A name in lines, a long one broken at its points first."""
+    parts = plant.replace(".", ".\n").split("\n") if len(plant) > NAME_WIDTH else [plant]
+    return "\n".join(line for part in parts for line in wrap(part, NAME_WIDTH))
+
+
+def _planted(record: Record) -> Planted:
+    assert record.planted is not None
+    return record.planted
+
+
+def _short(effect: Effect | None) -> Cell:
+    """Sufficiency and necessity without their intervals."""
+    if effect is None:
+        return Dash()
+    values = [effect.sufficiency.value, effect.necessity.value]
+    return " / ".join("–" if value is None else number_text(value) for value in values)
+
+
+def _pathway_lines(record: Record) -> list[str]:
+    """Whether the planted pathway was found, in a line."""
+    texts = []
+    for prompt, one in (_planted(record).pathways or {}).items():
+        if one.told == "not applicable":
+            texts.append(f"{one.told} on {prompt}")
+            continue
+        planted = f"{one.planted} {_value(one.recovery_planted)}"
+        other = f"{one.other} {_value(one.recovery_other)}"
+        texts.append(f"{planted}, {other} on {prompt} ({one.told})")
+    return [f"pathways of {record.model}: {'; '.join(texts)}"] if texts else []
+
+
+def _value(estimate: Estimate) -> str:
+    return "undefined" if estimate.value is None else number_text(estimate.value)
+
+
+def _expected(value: float | None) -> Cell:
+    return Dash() if value is None else number_text(value)
+
+
+def _units(planted: Planted) -> str:
+    return (
+        "sites whose weights changed"
+        if planted.units == "site"
+        else "(layer, component) that changed, each by the best of its regions"
+    )
+
+
+def _plain_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    return Table(title, [Column(head) for head in heads], rows)
