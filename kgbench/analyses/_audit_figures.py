@@ -64,7 +64,7 @@ AREA = "area"
 """The figure under the curve of recovery over budgets."""
 
 SAME = ("dataset.hash", "weights", "tokenizer", "dtype", "metric_version")
-"""Parts of what records are of that an audit holds fixed."""
+"""Parts of the identity that are equal in all runs of an audit."""
 
 Cell = tuple[str, str]
 """Wording and seed."""
@@ -96,27 +96,37 @@ class MethodScores:
         return len(next(iter(self.cells.values())).facts)
 
     @property
+    def shared_facts(self) -> np.ndarray:
+        """Facts that every cell has."""
+        return reduce(np.intersect1d, [cell.facts for cell in self.cells.values()])
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """Configurations with a recovery in some wording under every seed; the area comes first."""
-        having = [
-            set.intersection(*(set(self.cells[w, s].columns) for s in self.seeds))
-            for w in self.wordings
-        ]
-        order = dict.fromkeys(graft for cell in self.cells.values() for graft in cell.columns)
-        found = [
-            graft
-            for graft in order
-            if graft not in BASELINES and any(graft in some for some in having)
-        ]
-        return (*([AREA] if self.budgets else []), *found)
+        complete: set[str] = set()
+        for wording in self.wordings:
+            grafts = [set(self.cells[wording, seed].columns) for seed in self.seeds]
+            complete |= set.intersection(*grafts)
+        labels = [graft for graft in self.grafts if graft in complete - {*BASELINES}]
+        return (*([AREA] if self.budgets else []), *labels)
+
+    @property
+    def grafts(self) -> list[str]:
+        """All configurations, in the order of the runs."""
+        grafts: dict[str, None] = {}
+        for cell in self.cells.values():
+            grafts |= dict.fromkeys(cell.columns)
+        return list(grafts)
 
     @property
     def budgets(self) -> dict[str, float]:
         """Configurations of the curve and their budgets in per cent, ascending."""
-        tops = {parse_top(graft) for cell in self.cells.values() for graft in cell.columns}
-        return budget_labels(
-            sorted(top.percent for top in tops if top is not None and top.percent is not None)
-        )
+        percents = set()
+        for graft in self.grafts:
+            top = parse_top(graft)
+            if top is not None and top.percent is not None:
+                percents.add(top.percent)
+        return budget_labels(sorted(percents))
 
 
 def methods_of(parts: Sequence[AuditedRun]) -> tuple[MethodScores, ...]:
@@ -133,11 +143,9 @@ def methods_of(parts: Sequence[AuditedRun]) -> tuple[MethodScores, ...]:
     groups: dict[str, list[AuditedRun]] = {}
     for part in parts:
         groups.setdefault(_key(part.record.identity), []).append(part)
-    names = _names([some[0].record.identity for some in groups.values()])
-    methods = [_method(name, some) for name, some in zip(names, groups.values(), strict=True)]
-    shared = reduce(
-        np.intersect1d, [cell.facts for method in methods for cell in method.cells.values()]
-    )
+    names = _names([runs[0].record.identity for runs in groups.values()])
+    methods = [_method(name, runs) for name, runs in zip(names, groups.values(), strict=True)]
+    shared = reduce(np.intersect1d, [method.shared_facts for method in methods])
     if len(shared) < 2:
         raise InputError(
             f"these runs have {len(shared)} facts in common, and an audit needs two at least; give "
@@ -151,12 +159,12 @@ def _check(parts: Sequence[AuditedRun]) -> None:
     hashes: dict[str, str] = {}
     for part in parts:
         what = part.record.identity
-        if apart := [
-            one.text() for one in identity_differences(first, what) if one.field.startswith(SAME)
-        ]:
+        differing = identity_differences(first, what)
+        texts = [part.text() for part in differing if part.field.startswith(SAME)]
+        if texts:
             raise InputError(
                 "an audit is of one pair on one set of facts, and these runs differ in "
-                f"{'; '.join(apart)}"
+                f"{'; '.join(texts)}"
             )
         for name, text in what.prompts.items():
             if hashes.setdefault(name, text) != text:
@@ -171,23 +179,22 @@ def _key(what: Identity) -> str:
     return canonical_json([what.localizer.name, what.localizer.version, kept])
 
 
-def _names(of: Sequence[Identity]) -> list[str]:
+def _names(identities: Sequence[Identity]) -> list[str]:
     """Names of the methods, with the parameters that differ where names are equal."""
-    found = []
-    for what in of:
-        alike = [other.localizer for other in of if other.localizer.name == what.localizer.name]
-        own = {**what.localizer.parameters, "version": what.localizer.version}
-        apart = [
-            k
-            for k in own
-            if k != "seed"
-            and any({**o.parameters, "version": o.version}.get(k) != own[k] for o in alike)
-        ]
-        found.append(
-            what.localizer.name
-            + (f" ({', '.join(f'{k}={own[k]}' for k in apart)})" if apart else "")
-        )
-    return found
+    parameters = []
+    for what in identities:
+        values = {**what.localizer.parameters, "version": what.localizer.version}
+        values.pop("seed", None)
+        parameters.append((what.localizer.name, values))
+    names = []
+    for name, values in parameters:
+        alike = [others for other, others in parameters if other == name]
+        differing = []
+        for key, value in values.items():
+            if any(others.get(key) != value for others in alike):
+                differing.append(f"{key}={value}")
+        names.append(f"{name} ({', '.join(differing)})" if differing else name)
+    return names
 
 
 def _method(name: str, parts: Sequence[AuditedRun]) -> MethodScores:
@@ -201,27 +208,19 @@ def _method(name: str, parts: Sequence[AuditedRun]) -> MethodScores:
                     "one of them"
                 )
             cells[prompt.name, seed] = prompt
-    seeds, every = (
-        tuple(dict.fromkeys(seed for _, seed in cells)),
-        dict.fromkeys(wording for wording, _ in cells),
-    )
-    wordings = tuple(
-        wording for wording in every if all((wording, seed) in cells for seed in seeds)
-    )
+    seeds = tuple(dict.fromkeys(seed for _, seed in cells))
+    wordings = []
+    for wording in dict.fromkeys(wording for wording, _ in cells):
+        if all((wording, seed) in cells for seed in seeds):
+            wordings.append(wording)
     if not wordings:
         raise InputError(
             f"{name}: no prompt was run under all of its seeds, {', '.join(seeds)}; give runs of "
             "one at least under each"
         )
     kept = {cell: columns for cell, columns in cells.items() if cell[0] in wordings}
-    return MethodScores(
-        name,
-        any(map(_is_drawn, parts)),
-        wordings,
-        seeds,
-        kept,
-        tuple(_notes(name, parts, cells, wordings)),
-    )
+    notes = tuple(_notes(name, parts, cells, wordings))
+    return MethodScores(name, any(map(_is_drawn, parts)), tuple(wordings), seeds, kept, notes)
 
 
 def _seed(what: Identity) -> str:
@@ -237,39 +236,40 @@ def _is_drawn(part: AuditedRun) -> bool:
 def _notes(
     name: str, parts: Sequence[AuditedRun], cells: Iterable[Cell], wordings: Sequence[str]
 ) -> list[str]:
+    notes = []
     left_out = dict.fromkeys(wording for wording, _ in cells if wording not in wordings)
-    found = (
-        [f"{name}: {', '.join(left_out)} left out, for not every seed was run on it"]
-        if left_out
-        else []
-    )
-    if any(
-        part.record.ranking is not None and len(part.record.identity.prompts) > 1 for part in parts
-    ):
-        found.append(
-            f"{name} ranked sites by several prompts together, so that its wordings differ less "
-            "than if it saw one alone"
-        )
-    return found
+    if left_out:
+        notes.append(f"{name}: {', '.join(left_out)} left out, for not every seed was run on it")
+    for part in parts:
+        if part.record.ranking is not None and len(part.record.identity.prompts) > 1:
+            notes.append(
+                f"{name} ranked sites by several prompts together, so that its wordings differ "
+                "less than if it saw one alone"
+            )
+            break
+    return notes
 
 
 def _shared(method: MethodScores, facts: np.ndarray) -> MethodScores:
     """A method over these of its facts, and a note where it has others."""
-    others = {fact for cell in method.cells.values() for fact in cell.facts} - set(facts)
-    told = (
-        f"{method.name}: {len(others)} of {len(others) + len(facts)} facts left out, for "
-        "not every run and wording has them"
-    )
+    every: set[str] = set()
+    for cell in method.cells.values():
+        every |= set(cell.facts)
+    notes = list(method.notes)
+    if others := every - set(facts):
+        notes.append(
+            f"{method.name}: {len(others)} of {len(every)} facts left out, for "
+            "not every run and wording has them"
+        )
     cells = {key: _over(cell, facts) for key, cell in method.cells.items()}
-    return replace(method, cells=cells, notes=(*method.notes, *([told] if others else [])))
+    return replace(method, cells=cells, notes=tuple(notes))
 
 
 def _over(cell: PromptColumns, facts: np.ndarray) -> PromptColumns:
     where = np.isin(cell.facts, facts)
-    columns = {
-        graft: {name: column[where] for name, column in own.items()}
-        for graft, own in cell.columns.items()
-    }
+    columns = {}
+    for graft, scores in cell.columns.items():
+        columns[graft] = {name: column[where] for name, column in scores.items()}
     return PromptColumns(cell.name, columns)
 
 
@@ -278,15 +278,15 @@ Ratio = tuple[Array, Array]
 """Per-fact contrasts [n] of numerator and denominator."""
 
 CORRELATION = 0.5
-"""Of two methods' values of the same facts, where only one method is at hand."""
+"""Default correlation of two methods' values of the same facts, where one is at hand."""
 
 DIFFERENCE = 0.05
-"""What is asked how many facts it takes for."""
+"""Default difference to count facts for."""
 
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """What an audit is asked."""
+    """Metric and assumptions of an audit."""
 
     metric: str = "top5"
     correlation: float = CORRELATION
@@ -325,31 +325,37 @@ class Quantity:
         """Variance of a figure of one wording and seed, by source; empty without components."""
         if self.components is None:
             return {}
-        found = self.components.parts()
-        return (
-            found
-            if self.drawn or self.components.seeds > 1
-            else {**found, "seeds": nil(self.value.n)}
-        )
+        parts = self.components.parts()
+        if not self.drawn and self.components.seeds == 1:
+            parts["seeds"] = nil(self.value.n)
+        return parts
 
     def to_json(self, difference: float) -> dict[str, Any]:
         """The object that `--json` prints."""
-        found = self.components
+        sources: dict[str, Estimate] = {}
+        if self.components is not None:
+            sources = {source: self.components.figure(source) for source in SOURCES}
         return {
             "graft": self.label,
             "value": self.value.to_json(),
-            "wordings": {name: figure.to_json() for name, figure in self.by_wording.items()},
+            "wordings": _json(self.by_wording),
             "wordings_sd": self.wordings_sd.to_json(),
-            "seeds": {name: figure.to_json() for name, figure in self.by_seed.items()},
+            "seeds": _json(self.by_seed),
             "seeds_sd": self.seeds_sd.to_json(),
-            "components": {} if found is None else {s: found.figure(s).to_json() for s in SOURCES},
-            "variance": {part: figure.to_json() for part, figure in self.parts.items()},
+            "components": _json(sources),
+            "variance": _json(self.parts),
             **({"undefined": self.undefined} if self.undefined else {}),
-            "detectable": {
-                scope: one.to_json(difference) for scope, one in self.detectable.items()
-            },
+            "detectable": _detectable_json(self.detectable, difference),
             "left_out": dict(self.left_out),
         }
+
+
+def _json(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {name: estimate.to_json() for name, estimate in estimates.items()}
+
+
+def _detectable_json(scopes: Mapping[str, Detectable], difference: float) -> dict[str, Any]:
+    return {scope: smallest.to_json(difference) for scope, smallest in scopes.items()}
 
 
 @dataclass(frozen=True)
@@ -363,7 +369,7 @@ class MethodDifference:
 
     def to_json(self, difference: float) -> dict[str, Any]:
         """The object that `--json` prints."""
-        scopes = {scope: one.to_json(difference) for scope, one in self.detectable.items()}
+        scopes = _detectable_json(self.detectable, difference)
         return {"graft": self.label, "difference": self.value.to_json(), "detectable": scopes}
 
 
@@ -386,12 +392,9 @@ class AuditFigures:
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints, without the names that only a record knows."""
         by = self.settings.difference
-        return {
-            "metric": self.settings.metric,
-            "n": self.n,
-            "correlation": self.settings.correlation,
-            "difference": by,
-            "methods": [
+        methods = []
+        for method in self.methods:
+            methods.append(
                 {
                     "localizer": method.name,
                     "wordings": list(method.wordings),
@@ -400,12 +403,18 @@ class AuditFigures:
                     "notes": list(method.notes),
                     "rows": [quantity.to_json(by) for quantity in self.quantities[method.name]],
                 }
-                for method in self.methods
-            ],
-            "pairs": [
-                {"first": a, "second": b, "rows": [one.to_json(by) for one in some]}
-                for (a, b), some in self.differences.items()
-            ],
+            )
+        pairs = []
+        for (first, second), differences in self.differences.items():
+            rows = [difference.to_json(by) for difference in differences]
+            pairs.append({"first": first, "second": second, "rows": rows})
+        return {
+            "metric": self.settings.metric,
+            "n": self.n,
+            "correlation": self.settings.correlation,
+            "difference": by,
+            "methods": methods,
+            "pairs": pairs,
         }
 
 
@@ -423,10 +432,7 @@ def audited(methods: Sequence[MethodScores], settings: AuditSettings | None = No
     metric = check_metric(settings.metric)
     counts = resample(methods[0].n, settings.draws).astype(float)
     views = {method.name: _View(method, metric, counts) for method in methods}
-    quantities = {
-        name: [view.quantity(label, settings.correlation) for label in view.method.labels]
-        for name, view in views.items()
-    }
+    quantities = {name: view.quantities(settings.correlation) for name, view in views.items()}
     differences = {(a, b): _differences(views[a], views[b]) for a, b in combinations(views, 2)}
     return AuditFigures(settings, methods, quantities, differences)
 
@@ -441,67 +447,63 @@ class _View:
 
     def missing(self, label: str) -> dict[str, str]:
         """Wordings in which a configuration has no recovery, and why."""
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         needed = list(self.method.budgets) if label == AREA else [label]
         for wording, seed in product(self.method.wordings, self.method.seeds):
             absent = [graft for graft in needed if graft not in self.scores[wording, seed]]
             if absent:
-                found.setdefault(wording, f"{absent[0]} was not run")
+                reasons.setdefault(wording, f"{absent[0]} was not run")
             elif (reason := self.no_gain[wording, seed]) is not None:
-                found.setdefault(wording, str(reason.undefined))
-        return found
+                reasons.setdefault(wording, str(reason.undefined))
+        return reasons
 
     def ratio(self, label: str, wording: str, seed: str) -> Ratio:
         scores = self.scores[wording, seed]
         if label == AREA:
             return curve.contrasts(scores, self.method.budgets)
-        pre, sft, own = (
-            scores[name].astype(np.int64 if scores[name].dtype == bool else np.float64)
-            for name in ("PRE", "SFT", label)
-        )
-        return own - pre, sft - pre
+        pre, sft, graft = (_numbers(scores[name]) for name in ("PRE", "SFT", label))
+        return graft - pre, sft - pre
 
     def cube(self, label: str, wordings: Sequence[str]) -> Array:
         """Per-fact values [facts, wordings, seeds] whose means are recoveries."""
-        rows = [[linearised(*self.ratio(label, w, s)) for s in self.method.seeds] for w in wordings]
+        rows = []
+        for wording in wordings:
+            ratios = [self.ratio(label, wording, seed) for seed in self.method.seeds]
+            rows.append([linearised(*ratio) for ratio in ratios])
         return np.moveaxis(np.array(rows), 2, 0)
+
+    def quantities(self, correlation: float) -> list[Quantity]:
+        """The recovery of each configuration."""
+        return [self.quantity(label, correlation) for label in self.method.labels]
 
     def quantity(self, label: str, correlation: float) -> Quantity:
         left_out, method = self.missing(label), self.method
         n, seeds = method.n, method.seeds
         wordings = [wording for wording in method.wordings if wording not in left_out]
         if not wordings:
-            nothing = Estimate.missing(next(iter(left_out.values())), n)
+            missing = Estimate.missing(next(iter(left_out.values())), n)
+            why = str(missing.undefined)
             return Quantity(
-                label,
-                nothing,
-                {},
-                {},
-                nothing,
-                nothing,
-                None,
-                {},
-                left_out,
-                str(nothing.undefined),
-                method.drawn,
+                label, missing, {}, {}, missing, missing, None, {}, left_out, why, method.drawn
             )
-        cells = {
-            cell: resampled_ratio(*self.ratio(label, *cell), self.counts)
-            for cell in product(wordings, seeds)
-        }
-        by_wording = {w: mean_of([cells[w, s] for s in seeds], n) for w in wordings}
-        by_seed = {s: mean_of([cells[w, s] for w in wordings], n) for s in seeds}
-        few = _few([self.ratio(label, *cell) for cell in cells])
+        ratios = [self.ratio(label, *cell) for cell in product(wordings, seeds)]
+        # [wordings][seeds]
+        resampled = [resampled_ratio(*ratio, self.counts) for ratio in ratios]
+        by_wording, by_seed = {}, {}
+        for i, wording in enumerate(wordings):
+            by_wording[wording] = mean_of(resampled[i * len(seeds) : (i + 1) * len(seeds)], n)
+        for i, seed in enumerate(seeds):
+            by_seed[seed] = mean_of(resampled[i :: len(seeds)], n)
+        few = _few(ratios)
         found = None if few else components(self.cube(label, wordings), self.counts)
+        varies = method.drawn or len(seeds) > 1
         return Quantity(
             label=label,
-            value=mean_of(list(cells.values()), n).figure(),
-            by_wording={name: one.figure() for name, one in by_wording.items()},
-            by_seed={name: one.figure() for name, one in by_seed.items()},
+            value=mean_of(resampled, n).figure(),
+            by_wording={name: value.figure() for name, value in by_wording.items()},
+            by_seed={name: value.figure() for name, value in by_seed.items()},
             wordings_sd=_spread(list(by_wording.values()), n),
-            seeds_sd=_spread(list(by_seed.values()), n)
-            if method.drawn or len(seeds) > 1
-            else nil(n),
+            seeds_sd=_spread(list(by_seed.values()), n) if varies else nil(n),
             components=found,
             detectable=self._detectable(label, wordings, found, few, correlation),
             left_out=left_out,
@@ -518,14 +520,23 @@ class _View:
         correlation: float,
     ) -> dict[str, Detectable]:
         if found is None:
-            return {scope: Detectable(n=self.method.n, undefined=few) for scope in SCOPES}
+            return _undetectable(few, self.method.n)
         return _seedless(
             detectable_by_assumption(self.cube(label, wordings), found, correlation), self.method
         )
 
 
+def _numbers(scores: Array) -> Array:
+    """Hits as integers, whose differences are exact."""
+    return scores.astype(np.int64 if scores.dtype == bool else np.float64)
+
+
+def _undetectable(reason: str, n: int) -> dict[str, Detectable]:
+    return {scope: Detectable(n=n, undefined=reason) for scope in SCOPES}
+
+
 def nil(n: int) -> Estimate:
-    """What is 0 by definition."""
+    """The estimate that is 0 by definition."""
     return Estimate(0.0, 0.0, 0.0, n)
 
 
@@ -533,57 +544,56 @@ def _seedless(found: dict[str, Detectable], *methods: MethodScores) -> dict[str,
     """Whether seeds cannot change figures; unknown where a method draws and has one seed only."""
     if any(method.drawn and len(method.seeds) == 1 for method in methods):
         return {**found, "seeds": Detectable(n=methods[0].n, undefined=ONE_SEED)}
-    one = not any(method.drawn or len(method.seeds) > 1 for method in methods)
-    return {**found, "seeds": found["facts"]} if one else found
+    if any(method.drawn or len(method.seeds) > 1 for method in methods):
+        return found
+    return {**found, "seeds": found["facts"]}
 
 
 def _few(ratios: Sequence[Ratio], anchors: Sequence[int] = (0, 1)) -> str:
     """Reason for unknown variance: nearly all facts are like the recipient, or like the donor."""
-    apart = [
-        np.any([top - anchor * bottom != 0 for top, bottom in ratios], axis=0) for anchor in anchors
-    ]
-    fewest = int(min(map(np.count_nonzero, apart)))
+    counts = []
+    for anchor in anchors:
+        apart = [top - anchor * bottom != 0 for top, bottom in ratios]
+        counts.append(int(np.count_nonzero(np.any(apart, axis=0))))
+    if min(counts) >= FEW:
+        return ""
     rest = "tell them apart" if anchors == (0,) else "came out otherwise than the rest"
-    return (
-        f"{fewest} of {len(apart[0])} facts {rest}, too few to know a variance by"
-        if fewest < FEW
-        else ""
-    )
+    return f"{min(counts)} of {len(ratios[0][0])} facts {rest}, too few to know a variance by"
 
 
-def _spread(of: Sequence[Resampled], n: int) -> Estimate:
-    return spread(np.array([one.draws for one in of]), np.array([one.value for one in of]), n)
+def _spread(means: Sequence[Resampled], n: int) -> Estimate:
+    draws = np.array([mean.draws for mean in means])
+    return spread(draws, np.array([mean.value for mean in means]), n)
 
 
 def _differences(first: _View, second: _View) -> list[MethodDifference]:
-    found = []
-    for label in (label for label in first.method.labels if label in second.method.labels):
+    differences = []
+    for label in first.method.labels:
+        if label not in second.method.labels:
+            continue
         undefined = first.missing(label) | second.missing(label)
-        wordings = [
-            w for w in first.method.wordings if w in second.method.wordings and w not in undefined
-        ]
+        wordings = []
+        for wording in first.method.wordings:
+            if wording in second.method.wordings and wording not in undefined:
+                wordings.append(wording)
         if wordings:
-            found.append(_difference(first, second, label, wordings))
-    return found
+            differences.append(_difference(first, second, label, wordings))
+    return differences
 
 
 def _difference(
     first: _View, second: _View, label: str, wordings: Sequence[str]
 ) -> MethodDifference:
-    methods = first.method, second.method
-    cells = list(product(wordings, *(method.seeds for method in methods)))
-    ratios = [
-        (first.ratio(label, wording, one), second.ratio(label, wording, other))
-        for wording, one, other in cells
-    ]
-    value = mean_of(
-        [resampled_difference(*both, first.counts) for both in ratios], methods[0].n
-    ).figure()
-    few = _few([(other[0] - one[0], one[1]) for one, other in ratios], anchors=(0,))
-    if few:
-        return MethodDifference(
-            label, value, {scope: Detectable(n=methods[0].n, undefined=few) for scope in SCOPES}
-        )
+    methods, n = (first.method, second.method), first.method.n
+    ratios, contrasts = [], []
+    for wording, seed, other_seed in product(wordings, *(method.seeds for method in methods)):
+        one = first.ratio(label, wording, seed)
+        other = second.ratio(label, wording, other_seed)
+        ratios.append(resampled_difference(one, other, first.counts))
+        contrasts.append((other[0] - one[0], one[1]))
+    value = mean_of(ratios, n).figure()
+    if few := _few(contrasts, anchors=(0,)):
+        return MethodDifference(label, value, _undetectable(few, n))
     cubes = first.cube(label, wordings), second.cube(label, wordings)
     of = components(cubes[0], first.counts[:1]), components(cubes[1], first.counts[:1])
     return MethodDifference(label, value, _seedless(detectable_between(*cubes, of), *methods))
