@@ -213,10 +213,6 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 
 
 Options = Mapping[str, Any]
-Specs: TypeAlias = "Mapping[str, Sequence[Spec]]"
-"""The jobs of each localizer, over the same pairs in the same order."""
-Done: TypeAlias = "tuple[Run, Sequence[Path]]"
-"""A run and its pictures."""
 
 
 def run_all(options: Options) -> int:
@@ -231,8 +227,10 @@ def run_all(options: Options) -> int:
     planted = _check(options)
     # Whatever a library or a localizer prints must not mix with the JSON object.
     with redirect_stdout(sys.stderr if options["as_json"] else sys.stdout):
-        specs = {name: _specs(options, name, planted) for name in localizers}
-        for line in _check_specs([spec for some in specs.values() for spec in some]):
+        specs: list[Spec] = []
+        for model in models_of(options, planted):  # a pair's runs in turn: it is loaded once
+            specs += [spec_of(options, localizer=name, model=model) for name in localizers]
+        for line in _check_specs(specs):
             click.echo(f"kgbench: warning: {line}", err=True)
         answers = _dry(specs, options) if options["dry_run"] else _answers(specs, options, planted)
     if options["as_json"]:
@@ -240,35 +238,36 @@ def run_all(options: Options) -> int:
     return 0
 
 
-def _dry(specs: Specs, options: Options) -> list[dict[str, Any]]:
+def _dry(specs: Sequence[Spec], options: Options) -> list[dict[str, Any]]:
     from kgbench.runner import Pairs
 
     loaded = Pairs()
-    return [_forecast(spec, options, loaded) for spec in _in_turn(specs)]
+    return [_forecast(spec, options, loaded) for spec in specs]
 
 
-def _answers(specs: Specs, options: Options, planted: bool) -> list[dict[str, Any]]:
-    """Answers by localizer; runs of a pair are consecutive, so that it is loaded once."""
+def _answers(specs: Sequence[Spec], options: Options, planted: bool) -> list[dict[str, Any]]:
+    """Run all jobs and print them; answers are sorted by localizer."""
     from kgbench.runner import Pairs
 
-    loaded, runs = Pairs(), {}
-    for spec in _in_turn(specs):
-        runs[id(spec)] = _run(spec, options, loaded)
-        if not planted and not options["quiet"]:
-            _print(*runs[id(spec)])
-    if not (options["as_json"] and options["quiet"]) and (options["quiet"] or not planted):
-        _print_verdicts([run for run, _ in runs.values()], options["quiet"])
-    if not planted:
-        return [runs[id(spec)][0].to_json() for some in specs.values() for spec in some]
-    by_name = {name: [runs[id(spec)] for spec in own] for name, own in specs.items()}
-    if not options["quiet"]:
-        _print_plants(list(by_name.values()))
-    return [_plants_json([run for run, _ in done]) for done in by_name.values()]
-
-
-def _in_turn(specs: Specs) -> list[Spec]:
-    """All jobs, those of one pair together."""
-    return [spec for some in zip(*specs.values(), strict=True) for spec in some]
+    loaded, quiet = Pairs(), options["quiet"]
+    runs: list[Run] = []
+    by_localizer: dict[str, list[Run]] = {}
+    for spec in specs:
+        run, pictures = _run(spec, options, loaded)
+        runs.append(run)
+        by_localizer.setdefault(spec.localizer, []).append(run)
+        if not planted and not quiet:
+            _print(run, pictures)
+    if not (options["as_json"] and quiet) and (quiet or not planted):
+        _print_verdicts(runs, quiet)
+    if planted:
+        if not quiet:
+            _print_plants(list(by_localizer.values()))
+        return [_plants_json(some) for some in by_localizer.values()]
+    answers = []
+    for some in by_localizer.values():
+        answers += [run.to_json() for run in some]
+    return answers
 
 
 def _check_specs(specs: Sequence[Spec]) -> list[str]:
@@ -341,28 +340,23 @@ def _check(options: Options) -> bool:
     return planted
 
 
-def _specs(options: Options, localizer: str, planted: bool) -> list[Spec]:
-    """The jobs of one localizer, one per pair or plant."""
-    models = models_of(options, planted)
-    return [spec_of(options, localizer=localizer, model=model) for model in models]
-
-
 def models_of(options: Options, planted: bool = False) -> tuple[str | None, ...]:
     """Named pairs, `all` for all shipped ones; in a suite of plants, the shipped plants in them."""
     from kgbench.models.catalog import shipped
     from kgbench.runner.workload import planted_models
 
     named = listed(options["model"])
+    models: list[str] = []
     if planted and not any(options[name] for name in ("recipient", "donor", "dataset")):
-        found = [
-            planted_models(None if name == "all" else name) or (name,) for name in named or ("all",)
-        ]
+        for name in named or ("all",):
+            models += planted_models(None if name == "all" else name) or (name,)
     else:
-        found = [shipped() if name == "all" else (name,) for name in named]
-    return tuple(dict.fromkeys(name for names in found for name in names)) or (None,)
+        for name in named:
+            models += shipped() if name == "all" else (name,)
+    return tuple(dict.fromkeys(models)) or (None,)
 
 
-def _run(spec: Spec, options: Options, loaded: Pairs) -> Done:
+def _run(spec: Spec, options: Options, loaded: Pairs) -> tuple[Run, list[Path]]:
     from kgbench.runner import run_job
 
     with progress(shown=not options["quiet"]) as report:
@@ -420,17 +414,18 @@ def trained_lines(origins: object) -> list[str]:
     ]
 
 
-def _print_plants(by_localizer: Sequence[Sequence[Done]]) -> None:
+def _print_plants(by_localizer: Sequence[Sequence[Run]]) -> None:
     from kgbench.report import to_text
     from kgbench.report.runs import PLANTS_LEGEND, plants_report
 
-    for done in by_localizer:
-        click.echo(to_text(plants_report([run.record for run, _ in done])))
+    for runs in by_localizer:
+        click.echo(to_text(plants_report([run.record for run in runs])))
         click.echo()
     click.echo(PLANTS_LEGEND)
     click.echo()
-    for run, _ in (one for done in by_localizer for one in done):
-        click.echo(f"record   {run.path}")
+    for runs in by_localizer:
+        for run in runs:
+            click.echo(f"record   {run.path}")
 
 
 def _plants_json(runs: Sequence[Run]) -> dict[str, Any]:
@@ -480,13 +475,11 @@ def write_pictures(record: Record, folder: Path) -> list[Path]:
         drawn.append((f"curve-{record.metric}", curve_files))
     if record.scores:
         drawn.append(("map", heatmap_files))
-    return [
-        path
-        for name, draw in drawn
-        for path in _missing(
-            record, [folder / f"{name}{suffix}" for suffix in (".png", ".svg")], draw
-        )
-    ]
+    paths = []
+    for name, draw in drawn:
+        files = [folder / f"{name}{suffix}" for suffix in (".png", ".svg")]
+        paths += _missing(record, files, draw)
+    return paths
 
 
 def _missing(record: Record, paths: list[Path], draw: Draw) -> list[Path]:

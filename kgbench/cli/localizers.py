@@ -163,22 +163,21 @@ def _families(wanted: Sequence[str]) -> Sequence[str]:
 
 def _by_law(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     """The verdicts of each law, one per family, in the order of laws."""
-    names = dict.fromkeys(verdict.name for verdict in verdicts)
-    return [[verdict for verdict in verdicts if verdict.name == name] for name in names]
+    by_law: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        by_law.setdefault(verdict.name, []).append(verdict)
+    return list(by_law.values())
 
 
 def _answer(target: str, checked: CheckedLocalizer) -> dict[str, Any]:
-    laws = [
-        {
-            "law": same[0].name,
-            "states": same[0].states,
-            "holds": all(verdict.holds for verdict in same),
-            "families": {
-                verdict.family: {"holds": verdict.holds, "why": verdict.reason} for verdict in same
-            },
-        }
-        for same in _by_law(checked.verdicts)
-    ]
+    laws = []
+    for same in _by_law(checked.verdicts):
+        families = {}
+        for verdict in same:
+            families[verdict.family] = {"holds": verdict.holds, "why": verdict.reason}
+        holds = all(verdict.holds for verdict in same)
+        about = {"law": same[0].name, "states": same[0].states, "holds": holds}
+        laws.append({**about, "families": families})
     holds = all(verdict.holds for verdict in checked.verdicts)
     return {
         "target": target,
@@ -192,14 +191,14 @@ def _answer(target: str, checked: CheckedLocalizer) -> dict[str, Any]:
 def _print(target: str, families: Sequence[str], checked: CheckedLocalizer, quiet: bool) -> None:
     laws = _by_law(checked.verdicts)
     words = {True: "pass", False: "FAIL"}
-    rows = [
-        [same[0].name.replace("_", " "), *(words[verdict.holds] for verdict in same), _why(same)]
-        for same in laws
-    ]
+    rows, failed = [], 0
+    for same in laws:
+        results = [words[verdict.holds] for verdict in same]
+        rows.append([same[0].name.replace("_", " "), *results, _why(same)])
+        failed += "FAIL" in results
     if not quiet:
         echo_table(["law", *families, "why"], rows)
         click.echo()
-    failed = sum(not all(verdict.holds for verdict in same) for same in laws)
     if failed:
         click.echo(f"{failed} of {len(laws)} laws do not hold of {target}")
     else:

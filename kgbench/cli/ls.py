@@ -83,18 +83,16 @@ def _runs(folder: Path, as_json: bool) -> None:
     elif not rows:
         click.echo(f"no run in {folder}")
     else:
-        told = [
-            key for key in rows[0] if any(row[key] not in ("", "–") for row in rows)
-        ]  # nothing stands in the others
-        echo_table(told, [[_wrapped(key, row[key]) for key in told] for row in rows])
+        # Columns in which every run is empty are left out.
+        columns = [key for key in rows[0] if {row[key] for row in rows} - {"", "–"}]
+        echo_table(columns, [[_wrapped(key, row[key]) for key in columns] for row in rows])
 
 
 def _wrapped(column: str, text: str) -> str:
     """Wrap long cells; of the verdict, the last column, only the first clause is shown."""
     if column == "verdict":
-        return re.split("; (?=without|the )", text)[
-            0
-        ]  # a graft has a semicolon too; `kgbench show` has the whole
+        # A graft has a semicolon too; `kgbench show` prints the whole.
+        return re.split("; (?=without|the )", text)[0]
     if len(text) <= CELL:
         return text or "–"
     return "\n".join(textwrap.wrap(text, CELL, break_long_words=False, break_on_hyphens=False))
@@ -125,24 +123,27 @@ def _with_donors(models: Rows) -> Rows:
     from kgbench.models.trained import trained_donors
 
     donors = trained_donors()
-    under = {name: [donor for donor in donors.values() if donor.model == name] for name in models}
-    rows = {
-        name: row
-        for model, about in models.items()
-        for name, row in ((model, about), *((d.name, d.about) for d in under[model]))
-    }
+    rows: dict[str, str | Mapping[str, Any]] = {}
+    for model, about in models.items():
+        rows[model] = about
+        rows |= {donor.name: donor.about for donor in donors.values() if donor.model == model}
     return {**rows, **{donor.name: donor.about for donor in donors.values()}}
 
 
 def _print(what: str, rows: Rows) -> None:
-    told = {name: row if isinstance(row, Mapping) else {"about": row} for name, row in rows.items()}
-    columns = list(dict.fromkeys(column for row in told.values() for column in row)) or ["about"]
-    if {row.get("from") for row in told.values()} == {"kgbench"}:
-        columns.remove("from")  # it says nothing where no other package has one
-    headers = [what, *("what it is" if column == "about" else column for column in columns)]
-    echo_table(
-        headers, [[name, *(_text(row[column]) for column in columns)] for name, row in told.items()]
-    )
+    tables = {}
+    columns: dict[str, None] = {}
+    for name, row in rows.items():
+        tables[name] = row if isinstance(row, Mapping) else {"about": row}
+        columns |= dict.fromkeys(tables[name])
+    if {row.get("from") for row in tables.values()} == {"kgbench"}:
+        del columns["from"]  # shown only where another package has one
+    shown = list(columns) or ["about"]
+    headers = [what, *("what it is" if column == "about" else column for column in shown)]
+    lines = []
+    for name, row in tables.items():
+        lines.append([name, *(_text(row[column]) for column in shown)])
+    echo_table(headers, lines)
 
 
 def _text(value: Any) -> str:

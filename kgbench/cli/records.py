@@ -17,7 +17,7 @@ from kgbench.errors import InputError
 if TYPE_CHECKING:
     from kgbench.estimate import Estimate
     from kgbench.leaderboard.entries import Entry
-    from kgbench.records import Record
+    from kgbench.records import Identity, Record
     from kgbench.report.export import Changed
 
 
@@ -266,10 +266,7 @@ def _check_together(kind: str, record: Record, others: Sequence[Record]) -> None
                 f"{_run_text(other)} and {_run_text(record)} have different facts, {data}; {expected}"
             )
         if what.prompts != that.prompts:
-            prompts = " and ".join(
-                ", ".join(f"{name} ({of[:8]})" for name, of in found.prompts.items())
-                for found in (that, what)
-            )
+            prompts = f"{_prompts_text(that)} and {_prompts_text(what)}"
             raise InputError(
                 f"{_run_text(other)} and {_run_text(record)} have different prompts, {prompts}; {expected}"
             )
@@ -446,3 +443,7 @@ def _rescored_json(
         "differences": found,
         "written": written is not None,
     }
+
+
+def _prompts_text(what: Identity) -> str:
+    return ", ".join(f"{name} ({text[:8]})" for name, text in what.prompts.items())

@@ -125,18 +125,14 @@ def _shipped_pairs() -> dict[str, bool]:
     """Pairs that come with the package, and whether all their files did."""
     from kgbench.models.catalog import entry, is_delta, names, zoo_path
 
-    sources = {
-        name: [zoo_path(source) for source in (entry(name).recipient, *entry(name).donors.values())]
-        for name in names()
-    }
-    shipped = {
-        name: [path for path in paths if path is not None] for name, paths in sources.items()
-    }
-    return {
-        name: all((path / "config.json").exists() or is_delta(path) for path in paths)
-        for name, paths in shipped.items()
-        if paths
-    }
+    pairs = {}
+    for name in names():
+        sources = (entry(name).recipient, *entry(name).donors.values())
+        paths = [path for path in map(zoo_path, sources) if path is not None]
+        if paths:
+            complete = [(path / "config.json").exists() or is_delta(path) for path in paths]
+            pairs[name] = all(complete)
+    return pairs
 
 
 def _machine() -> dict[str, str]:
