@@ -132,8 +132,10 @@ def _filled(
     taken = set()
     for fact in job.dataset.facts:
         taken |= {fact.fields[job.dataset.subject], fact.fields[job.dataset.object]}
-    ends = (dataset.subject, dataset.object)
-    apart = [fact for fact in dataset.facts if taken.isdisjoint(fact.fields[end] for end in ends)]
+    apart = []
+    for fact in dataset.facts:
+        if taken.isdisjoint({fact.fields[dataset.subject], fact.fields[dataset.object]}):
+            apart.append(fact)
     if not apart:
         reason = "every fact shares its subject or object with the facts that the donor learned"
         return Texts(kind, f"{about}: {reason}")
@@ -280,11 +282,13 @@ def _moved(
 
 
 def _joined(parts: Sequence[Moved]) -> Moved:
-    prompts = tuple(prompt for part in parts for prompt in part.prompts)
-    names = [column.name for column in fields(Moved)][1:]
-    return Moved(
-        prompts, *(np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    )
+    prompts: list[tuple[str, str]] = []
+    for part in parts:
+        prompts += part.prompts
+    columns = []
+    for column in fields(Moved)[1:]:
+        columns.append(np.concatenate([getattr(part, column.name) for part in parts]))
+    return Moved(tuple(prompts), *columns)
 
 
 def divergence(

@@ -42,19 +42,19 @@ class Candidates:
     @cached_property
     def children(self) -> Mapping[Tokens, tuple[int, ...]]:
         """The tokens of candidates after each prefix that one goes on from, () being the prompt."""
-        found: dict[Tokens, dict[int, None]] = {}
+        children: dict[Tokens, dict[int, None]] = {}
         for tokens in self.tokens.values():
             for i, token in enumerate(tokens):
-                found.setdefault(tokens[:i], {})[token] = None
-        return {prefix: tuple(after) for prefix, after in found.items()}
+                children.setdefault(tokens[:i], {})[token] = None
+        return {prefix: tuple(after) for prefix, after in children.items()}
 
     @cached_property
     def names(self) -> Mapping[Tokens, tuple[str, ...]]:
         """Candidates by tokens; several where a tokenizer maps names to the same tokens."""
-        found: dict[Tokens, list[str]] = {}
+        by_tokens: dict[Tokens, list[str]] = {}
         for name, tokens in self.tokens.items():
-            found.setdefault(tokens, []).append(name)
-        return {tokens: tuple(names) for tokens, names in found.items()}
+            by_tokens.setdefault(tokens, []).append(name)
+        return {tokens: tuple(names) for tokens, names in by_tokens.items()}
 
     @cached_property
     def _only(self) -> Mapping[Tokens, Tokens | None]:
@@ -136,20 +136,19 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> dict[str
     """
     before = int(tokenizer("a", add_special_tokens=False)["input_ids"][-1])
     start = str(tokenizer.decode([before], clean_up_tokenization_spaces=False))
-    special = {
-        *tokenizer.all_special_ids,
-        *(i for i, token in tokenizer.added_tokens_decoder.items() if token.special),
-    }
+    special = set(tokenizer.all_special_ids)
+    for i, token in tokenizer.added_tokens_decoder.items():
+        if token.special:
+            special.add(i)
     ids = [i for i in range(min(vocabulary, len(tokenizer))) if i not in special]
-    found: dict[str, list[int]] = {}
-    for i, text in zip(
-        ids,
-        tokenizer.batch_decode([[before, i] for i in ids], clean_up_tokenization_spaces=False),
-        strict=True,
-    ):
-        if text.startswith(start) and text[len(start) :].strip():
-            found.setdefault(text[len(start) :], []).append(i)
-    return {text: tuple(tokens) for text, tokens in found.items()}
+    pairs = [[before, i] for i in ids]
+    texts = tokenizer.batch_decode(pairs, clean_up_tokenization_spaces=False)
+    by_text: dict[str, list[int]] = {}
+    for i, text in zip(ids, texts, strict=True):
+        added = text[len(start) :]
+        if text.startswith(start) and added.strip():
+            by_text.setdefault(added, []).append(i)
+    return {text: tuple(tokens) for text, tokens in by_text.items()}
 
 
 def first_tokens(texts: Mapping[str, tuple[int, ...]], answer: str, own: int) -> dict[int, str]:
@@ -161,12 +160,11 @@ def first_tokens(texts: Mapping[str, tuple[int, ...]], answer: str, own: int) ->
         own: The token that the tokenizer begins it with, which always counts, even where it is a
             blank or a part of a character.
     """
-    found = {
-        token: answer[:end]
-        for end in range(1, len(answer) + 1)
-        for token in texts.get(answer[:end], ())
-    }
-    return found if own in found else {own: "", **found}
+    beginnings: dict[int, str] = {}
+    for end in range(1, len(answer) + 1):
+        for token in texts.get(answer[:end], ()):
+            beginnings[token] = answer[:end]
+    return beginnings if own in beginnings else {own: "", **beginnings}
 
 
 @dataclass
@@ -189,28 +187,27 @@ class Search:
 
     def missing(self) -> list[Tokens]:
         """Unread prefixes at least as likely as the whole answer; none once the rank is known."""
-        return [
-            prefix
-            for prefix, _ in self._likelier()
-            if prefix in self.candidates.children and prefix not in self.known
-        ]
+        unread = []
+        for prefix, _ in self._likelier():
+            if prefix in self.candidates.children and prefix not in self.known:
+                unread.append(prefix)
+        return unread
 
     def better(self) -> list[tuple[str, float]]:
         """Other candidates at least as likely as the answer, the likeliest first (nats)."""
-        names = self.candidates.names
-        found = [
-            (name, loglik) for tokens, loglik in self._likelier() for name in names.get(tokens, ())
-        ]
-        return sorted(
-            (one for one in found if one[0] != self.answer), key=lambda one: (-one[1], one[0])
-        )
+        others = []
+        for tokens, loglik in self._likelier():
+            for name in self.candidates.names.get(tokens, ()):
+                if name != self.answer:
+                    others.append((name, loglik))
+        return sorted(others, key=lambda other: (-other[1], other[0]))
 
     def scored(self) -> int:
         """How many candidates were scored to their last token."""
-        return sum(
-            all(tokens[:i] in self.known for i in range(len(tokens)))
-            for tokens in self.candidates.tokens.values()
-        )
+        n = 0
+        for tokens in self.candidates.tokens.values():
+            n += all(tokens[:i] in self.known for i in range(len(tokens)))
+        return n
 
     def _likelier(self) -> Iterator[tuple[Tokens, float]]:
         """Known prefixes at least as likely as the answer, and their log-likelihoods (nats)."""
@@ -220,10 +217,8 @@ class Search:
             prefix, loglik = left.pop()
             if loglik >= least:
                 yield prefix, loglik
-                left += [
-                    ((*prefix, token), loglik + more)
-                    for token, more in self.known.get(prefix, {}).items()
-                ]
+                for token, more in self.known.get(prefix, {}).items():
+                    left.append(((*prefix, token), loglik + more))
 
 
 PASSAGES_AT_ONCE = 1024
@@ -280,13 +275,10 @@ def read(engine: Engine, asked: Sequence[Asked], configurations: Sequence[str]) 
             which, number, readout = (
                 x.cpu().numpy() for x in (answers.prompt, answers.configuration, answers.readout)
             )
-            chosen = np.array(
-                [
-                    some[a].configurations[c]
-                    for a, c in zip(which.tolist(), number.tolist(), strict=True)
-                ]
-            )
-            yield Chunk(first + which, chosen, starts[which] + readout, answers.logits)
+            chosen = []
+            for place, configuration in zip(which.tolist(), number.tolist(), strict=True):
+                chosen.append(some[place].configurations[configuration])
+            yield Chunk(first + which, np.array(chosen), starts[which] + readout, answers.logits)
 
 
 def _plan(engine: Engine, asked: Sequence[Asked], configurations: Sequence[str]) -> Plan:
@@ -302,12 +294,11 @@ def _plan(engine: Engine, asked: Sequence[Asked], configurations: Sequence[str])
             )
             for i, row in zip(wanted, treatments, strict=True):
                 rows[i][number] = row
-    treated = [[rows[i][number] for number in one.configurations] for i, one in enumerate(asked)]
-    leads = [passage.lead for passage in passages]
-    readouts = [
-        range(lead + one.start, lead + len(one.tokens) + 1)
-        for lead, one in zip(leads, asked, strict=True)
-    ]
+    treated, readouts = [], []
+    for passage, one, by_number in zip(passages, asked, rows, strict=True):
+        treated.append([by_number[number] for number in one.configurations])
+        lead = passage.lead
+        readouts.append(range(lead + one.start, lead + len(one.tokens) + 1))
     return make_plan(
         engine.wiring.slots,
         [passage.encoded for passage in passages],
@@ -336,10 +327,8 @@ class _Question:
         for number, search in enumerate(self.searches):
             for prefix in search.missing():
                 wanted.setdefault((self.candidates.to_read(prefix), len(prefix)), []).append(number)
-        return (
-            Asked(self.prompt, tokens, start, tuple(numbers))
-            for (tokens, start), numbers in wanted.items()
-        )
+        for (tokens, start), numbers in wanted.items():
+            yield Asked(self.prompt, tokens, start, tuple(numbers))
 
 
 def score_prompts(
@@ -370,22 +359,27 @@ def score_prompts(
         searches = [Search(candidates, prompt.target) for _ in configurations]
         questions.append(_Question(prompt, candidates, alternatives, searches))
     every = tuple(range(len(configurations)))
-    _read_all(
-        engine,
-        [
-            (q, Asked(q.prompt, q.candidates.tokens[q.prompt.target][:-1], 0, every))
-            for q in questions
-        ],
-        configurations,
-    )
-    while left := [(question, asked) for question in questions for asked in question.missing()]:
+    first = []
+    for question in questions:
+        tokens = question.candidates.tokens[question.prompt.target]
+        first.append((question, Asked(question.prompt, tokens[:-1], 0, every)))
+    _read_all(engine, first, configurations)
+    while left := _left(questions):
         _read_all(engine, left, configurations)
     decode = engine.pair.tokenizer.decode
-    return [
-        _scored(q, number, label, decode)
-        for q in questions
-        for number, label in enumerate(configurations)
-    ]
+    scored = []
+    for question in questions:
+        for number, label in enumerate(configurations):
+            scored.append(_scored(question, number, label, decode))
+    return scored
+
+
+def _left(questions: Sequence[_Question]) -> list[tuple[_Question, Asked]]:
+    """What must be read before all ranks are known."""
+    left = []
+    for question in questions:
+        left += [(question, asked) for asked in question.missing()]
+    return left
 
 
 def _check_length(engine: Engine, prompt: Prompt, candidates: Candidates) -> None:

@@ -116,27 +116,28 @@ def figures_of(answers: Sequence[ScoredAnswer], n_candidates: int) -> list[Promp
         answers: Of the same facts under every configuration, in one order.
         n_candidates: Number of candidates.
     """
-    prompts = dict.fromkeys(row.prompt for row in answers)
-    return [
-        _prompt_figures([row for row in answers if row.prompt == prompt], n_candidates)
-        for prompt in prompts
-    ]
+    by_prompt: dict[str, list[ScoredAnswer]] = {}
+    for row in answers:
+        by_prompt.setdefault(row.prompt, []).append(row)
+    return [_prompt_figures(rows, n_candidates) for rows in by_prompt.values()]
 
 
 def _prompt_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> PromptFigures:
-    rows = {
-        graft: [row for row in answers if row.graft == graft]
-        for graft in dict.fromkeys(row.graft for row in answers)
-    }
+    rows: dict[str, list[ScoredAnswer]] = {}
+    for row in answers:
+        rows.setdefault(row.graft, []).append(row)
     facts = rows["PRE"]
     figures: dict[str, dict[str, Estimate]] = {graft: {} for graft in rows}
     for name, score in _SCORES.items():
-        scores = {graft: np.array([score(row) for row in own]) for graft, own in rows.items()}
+        scores = {}
+        for graft, some in rows.items():
+            scores[graft] = np.array([score(row) for row in some])
         for graft, figure in _means(name, scores).items():
             figures[graft][name] = figure
-        for ratio in (ratio for ratio, metric in _RECOVERIES.items() if metric == name):
-            for graft in rows:
-                figures[graft][ratio] = recovery(scores, graft)
+        for ratio, metric in _RECOVERIES.items():
+            if metric == name:
+                for graft in rows:
+                    figures[graft][ratio] = recovery(scores, graft)
     return PromptFigures(
         facts[0].prompt,
         len(facts),

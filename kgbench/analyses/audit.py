@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from kgbench.analyses._audit_figures import (
     AREA,
@@ -341,6 +341,8 @@ FEW_WORDINGS = 5
 TINY = 1e-12
 """Of variances, what rounding leaves."""
 
+Labelled = TypeVar("Labelled", Quantity, MethodDifference)
+
 MAIN = ("FE+LT", AREA, "LT", "FE")
 """What the sentence is about: the first that there is, else any graft."""
 
@@ -398,9 +400,9 @@ def _of_method(audit: AuditFigures, method: MethodScores) -> list[str]:
             for one in some
             if part in one.parts and (one.parts[part].value or 0.0) < -TINY
         ]:
-            told = f"variance between {part} came out below 0 for {', '.join(below)}"
+            what = f"variance between {part} came out below 0 for {', '.join(below)}"
             found.append(
-                f"{method.name}: {told}: too small to be told from none, and what is said of other "
+                f"{method.name}: {what}: too small to be told from none, and what is said of other "
                 f"{part} there may be too little."
             )
     without: dict[tuple[str, str], list[str]] = {}
@@ -419,17 +421,22 @@ def _unmoved(some: Sequence[Quantity]) -> bool:
 
 def verdict_of(audit: AuditFigures) -> str:
     """One plain sentence for each method, and one for each pair of methods."""
-    told = [_of_alone(audit, method) for method in audit.methods]
+    sentences = [_of_alone(audit, method) for method in audit.methods]
     for (first, second), some in audit.differences.items():
-        label = next(
-            (label for label in MAIN if any(one.label == label for one in some)),
-            some[0].label if some else None,
-        )
-        for one in (one for one in some if one.label == label):
-            told.append(
-                f"{second} and {first}: {_smallest_clause(audit, one.label, one.detectable)}"
-            )
-    return " ".join(told)
+        if some:
+            main = _main(some)
+            clause = _smallest_clause(audit, main.label, main.detectable)
+            sentences.append(f"{second} and {first}: {clause}")
+    return " ".join(sentences)
+
+
+def _main(some: Sequence[Labelled]) -> Labelled:
+    """The one that a sentence is about."""
+    by_label = {one.label: one for one in some}
+    for label in MAIN:
+        if label in by_label:
+            return by_label[label]
+    return some[0]
 
 
 def _of_alone(audit: AuditFigures, method: MethodScores) -> str:
@@ -440,7 +447,7 @@ def _of_alone(audit: AuditFigures, method: MethodScores) -> str:
             "nothing can be said of it."
         )
     others = [one for one in some if one.label not in ("ALL", "NONE")]
-    one = next((one for label in MAIN for one in some if one.label == label), (others or some)[0])
+    one = _main(others or some)
     return f"{method.name}: {_shares(one)}; {_smallest_clause(audit, one.label, one.detectable)}"
 
 
@@ -453,11 +460,11 @@ def _shares(one: Quantity) -> str:
     known = {part: value / total for part, value in values.items() if value is not None}
     texts = [f"{percent_text(share)} % to {part}" for part, share in known.items()]
     unknown = [part for part in ("wordings", "seeds") if values[part] is None]
-    told = f" (nothing is known of {' and '.join(unknown)})" if unknown else ""
+    unknown_text = f" (nothing is known of {' and '.join(unknown)})" if unknown else ""
     sd = number_text(sqrt(total))
     return (
         f"a figure of {_label(one.label)} has a standard deviation of {sd} and owes "
-        f"{', '.join(texts)} of its variance{told}"
+        f"{', '.join(texts)} of its variance{unknown_text}"
     )
 
 
@@ -467,15 +474,15 @@ def _smallest_clause(audit: AuditFigures, label: str, scopes: Mapping[str, Detec
         return (
             f"what difference of {_label(label)} can be told apart is undefined: {same.undefined}."
         )
-    told = f"differences of {_label(label)} below {number_text(same.smallest)} cannot be told apart"
-    told += f" with {audit.n} facts, one wording and one seed"
+    text = f"differences of {_label(label)} below {number_text(same.smallest)} cannot be told apart"
+    text += f" with {audit.n} facts, one wording and one seed"
     if drawn.smallest is not None and drawn != same:
-        told += f", below {number_text(drawn.smallest)} if they are to hold for other seeds"
+        text += f", below {number_text(drawn.smallest)} if they are to hold for other seeds"
     if over.smallest is not None:
-        told += f", below {number_text(over.smallest)} as means over all wordings if they are to hold for others"
+        text += f", below {number_text(over.smallest)} as means over all wordings if they are to hold for others"
     facts = same.facts_for(audit.settings.difference)
     needed = f"{facts:,} facts" if isinstance(facts, int) else facts
-    return f"{told}; {number_text(audit.settings.difference)} takes {needed} on one wording."
+    return f"{text}; {number_text(audit.settings.difference)} takes {needed} on one wording."
 
 
 def _label(label: str) -> str:

@@ -169,16 +169,15 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None) ->
     prompts = list(paired_prompts(tables[0], tables[1], order))
     if not prompts:
         raise InputError(
-            f"{_run_text(one)} and {_run_text(two)} have no fact of one prompt in common: nothing can be "
-            "compared"
+            f"{_run_text(one)} and {_run_text(two)} have no fact of one prompt in common: "
+            "nothing can be compared"
         )
     hits = chosen if chosen.startswith("top") else DEFAULT_METRIC
     complements = {row.graft: row.complement for row in one.rows if row.complement is not None}
-    rows = tuple(row for prompt in prompts for row in _rows(prompt, chosen, hits, complements))
-    ran = [
-        {(row.prompt, row.graft): None for row in record.rows if row.applicable}
-        for record in (one, two)
-    ]
+    rows: list[Compared] = []
+    for prompt in prompts:
+        rows += _rows(prompt, chosen, hits, complements)
+    measured = _measured(one), _measured(two)
     return Comparison(
         first=one,
         second=two,
@@ -186,12 +185,17 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None) ->
         hits=hits,
         differing=identity_differences(one.identity, two.identity),
         facts={p.name: SharedFacts(p.first.n, *p.only) for p in prompts},
-        rows=rows,
+        rows=tuple(rows),
         areas=_areas(prompts, one, two, chosen),
-        first_only=tuple(key for key in ran[0] if key not in ran[1]),
-        second_only=tuple(key for key in ran[1] if key not in ran[0]),
+        first_only=tuple(key for key in measured[0] if key not in measured[1]),
+        second_only=tuple(key for key in measured[1] if key not in measured[0]),
         notes=(*notes, *_older_metric(one, two)),
     )
+
+
+def _measured(record: Record) -> dict[tuple[str, str], None]:
+    """Prompt and configuration of each row with a value."""
+    return {(row.prompt, row.graft): None for row in record.rows if row.applicable}
 
 
 def _older_metric(first: Record, second: Record) -> tuple[str, ...]:

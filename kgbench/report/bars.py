@@ -290,33 +290,36 @@ def draw_grouped(records: Sequence[Record]) -> Figure:
     from matplotlib.figure import Figure
 
     metric = records[0].metric
-    prompts = list(dict.fromkeys(row.prompt for record in records for row in record.rows))
-    grafts = {
-        p: list(
-            dict.fromkeys(row.graft for record in records for row in record.rows if row.prompt == p)
-        )
-        for p in prompts
-    }
-    bars = max(len(of) for of in grafts.values()) * (len(records) + 1)
+    grafts: dict[str, dict[str, None]] = {}
+    for record in records:
+        for row in record.rows:
+            grafts.setdefault(row.prompt, {})[row.graft] = None
+    prompts = list(grafts)
+    bars = max(map(len, grafts.values())) * (len(records) + 1)
     figure = Figure(
         figsize=(max(6.4, 1.3 + GROUP_BAR_INCH * bars), 0.9 + GROUP_PANEL_INCH * len(prompts)),
         layout="constrained",
     )
     axes = figure.subplots(len(prompts), 1, squeeze=False, sharey=True)[:, 0]
     for axis, prompt in zip(axes, prompts, strict=True):
-        rows = [
-            {row.graft: row for row in record.rows if row.prompt == prompt} for record in records
-        ]
-        _group_panel(axis, rows, grafts[prompt], metric)
+        rows = [_by_graft(record, prompt) for record in records]
+        _group_panel(axis, rows, list(grafts[prompt]), metric)
         axis.set_title(f"{prompt} ({_facts(rows)} facts)", loc="left", color=INK, fontsize=10)
         axis.set_ylabel(metric_name(metric), color=INK)
     _run_legend(figure, run_names(records))
     return figure
 
 
+def _by_graft(record: Record, prompt: str) -> dict[str, Row]:
+    return {row.graft: row for row in record.rows if row.prompt == prompt}
+
+
 def _facts(rows: Sequence[dict[str, Row]]) -> str:
-    numbers = sorted({row.n for own in rows for row in own.values() if row.applicable})
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    numbers: set[int] = set()
+    for by_graft in rows:
+        numbers |= {row.n for row in by_graft.values() if row.applicable}
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _group_panel(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import isclose
 from typing import Any
 
@@ -185,15 +186,14 @@ class Changed:
 
 def changed_figures(stored: Record, now: Record) -> tuple[Changed, ...]:
     """Figures that differ by more than rounding, in the first record's order, then the second's."""
-    before, after = (
-        {named.where: named.estimate for named in figures(record)} for record in (stored, now)
-    )
-    found = (
-        (where, before.get(where), after.get(where)) for where in dict.fromkeys((*before, *after))
-    )
-    return tuple(
-        Changed(where, first, second) for where, first, second in found if not _alike(first, second)
-    )
+    before = {named.where: named.estimate for named in figures(stored)}
+    after = {named.where: named.estimate for named in figures(now)}
+    changed = []
+    for where in dict.fromkeys((*before, *after)):
+        first, second = before.get(where), after.get(where)
+        if not _alike(first, second):
+            changed.append(Changed(where, first, second))
+    return tuple(changed)
 
 
 def _alike(first: Estimate | None, second: Estimate | None) -> bool:
@@ -265,7 +265,8 @@ def _suite(record: Record) -> str:
 
 def as_csv(records: Sequence[Record]) -> str:
     """Every figure of some records, a line each; numbers are as the record holds them."""
-    return csv_lines((line for record in records for line in _csv_rows(record)), CSV_COLUMNS)
+    rows = chain.from_iterable(map(_csv_rows, records))
+    return csv_lines(rows, CSV_COLUMNS)
 
 
 def _csv_rows(record: Record) -> Iterator[dict[str, Any]]:

@@ -83,12 +83,14 @@ def draw_curves(records: Sequence[Record]) -> Figure:
     """A panel per prompt, a line per run with its 95 % band; the legend gives each area."""
     from matplotlib.figure import Figure
 
-    prompts = list(dict.fromkeys(prompt for record in records for prompt in record.curve or {}))
-    curves = {
-        prompt: [(record.curve or {}).get(prompt) for record in records] for prompt in prompts
-    }
-    labels = {prompt: _labels(curves[prompt], distinct_names(records)) for prompt in prompts}
-    lines = max(sum(1.2 + label.count("\n") for label in own) for own in labels.values())
+    names, prompts = distinct_names(records), dict[str, None]()
+    for record in records:
+        prompts |= dict.fromkeys(record.curve or {})
+    curves, labels, lines = {}, {}, 0.0
+    for prompt in prompts:
+        curves[prompt] = [(record.curve or {}).get(prompt) for record in records]
+        labels[prompt] = _labels(curves[prompt], names)
+        lines = max(lines, sum(1.2 + label.count("\n") for label in labels[prompt]))
     size = (max(5.6, 4.6 * len(prompts)), 3.9 + 0.15 * lines)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(1, len(prompts), squeeze=False, sharey=True)[0]
@@ -273,9 +275,10 @@ def draw_heatmaps(maps: Sequence[tuple[Record, str]]) -> Figure:
     from matplotlib.figure import Figure
 
     records = [record for record, _ in maps]
-    regions, layers, components = places = _places(
-        [score for record in records for score in record.scores or ()]
-    )
+    scores: list[SiteScore] = []
+    for record in records:
+        scores += record.scores or ()
+    regions, layers, components = places = _places(scores)
     size = (
         2.4 + len(regions) * (0.25 + 0.14 * len(components)),
         1.0 + len(maps) * (0.75 + max(0.9, 0.16 * (len(layers) + 1))),
@@ -285,9 +288,8 @@ def draw_heatmaps(maps: Sequence[tuple[Record, str]]) -> Figure:
     for line, (record, meaning), name in zip(axes, maps, distinct_names(records), strict=True):
         for axis, region in zip(line, regions, strict=True):
             image = _map_panel(axis, record.scores or (), region, places)
-        line[0].set_title(
-            "\n", loc="left", fontsize=10
-        )  # room for the name, which is wider than a panel
+        # Room for the name, which is wider than a panel.
+        line[0].set_title("\n", loc="left", fontsize=10)
         line[0].annotate(
             name,
             (0, 1),
@@ -309,8 +311,10 @@ def draw_heatmaps(maps: Sequence[tuple[Record, str]]) -> Figure:
 
 def _places(scores: Sequence[SiteScore]) -> Places:
     """What a map has panels, rows and columns for."""
-    regions = [region for region in SCORED_REGIONS if any(s.region == region for s in scores)]
-    components = [name for name in COMPONENTS if any(s.component == name for s in scores)]
+    scored = {score.region for score in scores}
+    regions = [region for region in SCORED_REGIONS if region in scored]
+    scored = {score.component for score in scores}
+    components = [name for name in COMPONENTS if name in scored]
     return regions, sorted({s.layer for s in scores if s.layer is not None}), components
 
 

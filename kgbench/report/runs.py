@@ -71,11 +71,10 @@ def record_report(record: Record) -> Report:
 
 
 def _tables(record: Record, metrics: Sequence[str]) -> list[Table]:
-    prompts = dict.fromkeys(row.prompt for row in record.rows)
-    return [
-        _prompt_table([row for row in record.rows if row.prompt == prompt], metrics)
-        for prompt in prompts
-    ]
+    by_prompt: dict[str, list[Row]] = {}
+    for row in record.rows:
+        by_prompt.setdefault(row.prompt, []).append(row)
+    return [_prompt_table(rows, metrics) for rows in by_prompt.values()]
 
 
 def _prompt_table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:
@@ -212,7 +211,9 @@ def plants_report(records: Sequence[Record]) -> Report:
     Args:
         records: Its records, all of the suite `planted`, one per plant.
     """
-    prompts = list(dict.fromkeys(p for record in records for p in _planted(record).prompts))
+    prompts: dict[str, None] = {}
+    for record in records:
+        prompts |= dict.fromkeys(_planted(record).prompts)
     rankings, grafts = [], []
     notes: list[str] = []
     remarks: list[str] = []
@@ -241,7 +242,10 @@ def plants_report(records: Sequence[Record]) -> Report:
 def _plant_lines(plant: str) -> str:
     """A name in lines, a long one broken at its points first."""
     parts = plant.replace(".", ".\n").split("\n") if len(plant) > NAME_WIDTH else [plant]
-    return "\n".join(line for part in parts for line in wrap(part, NAME_WIDTH))
+    lines = []
+    for part in parts:
+        lines += wrap(part, NAME_WIDTH)
+    return "\n".join(lines)
 
 
 def _planted(record: Record) -> Planted:

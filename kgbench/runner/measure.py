@@ -70,14 +70,13 @@ class Measurement:
 
     def plan(self, prompts: Sequence[Prompt]) -> tuple[Plan, list[int]]:
         """Plan of prompts of one template, with the index in `labels` of each configuration."""
-        planned = [
-            (i, t)
-            for i, label in enumerate(self.labels(prompts[0].name))
-            for t in self._treatments(label, prompts)
-        ]
-        return self.job.engine.plan_treatments(prompts, [t for _, t in planned]), [
-            i for i, _ in planned
-        ]
+        treatments: list[Treatments] = []
+        indices: list[int] = []
+        for index, label in enumerate(self.labels(prompts[0].name)):
+            draws = self._treatments(label, prompts)
+            treatments += draws
+            indices += [index] * len(draws)
+        return self.job.engine.plan_treatments(prompts, treatments), indices
 
     def _treatments(self, label: str, prompts: Sequence[Prompt]) -> list[Treatments]:
         """Treatments of a configuration, one per draw of a random method."""
@@ -114,20 +113,21 @@ def treated(
         NotApplicableError: It cannot express the graft.
     """
     treatments = method.treat(pair, asked(method, pair, prompts), graft)
-    listed = isinstance(treatments, Sequence) and all(
-        isinstance(row, Sequence) for row in treatments
-    )
     lengths = [len(pair.encoded(prompt).ids) for prompt in prompts]
-    if (
-        not listed
-        or [len(row) for row in treatments] != lengths
-        or not all(isinstance(t, Treatment) for row in treatments for t in row)
-    ):
+    listed = isinstance(treatments, Sequence) and len(treatments) == len(lengths)
+    if not listed or not all(map(_is_row, treatments, lengths)):
         raise InputError(
             f"localizer {method.name!r}: treat must give one treatment per token of each prompt, "
             "as lists of Treatment"
         )
     return treatments
+
+
+def _is_row(row: object, length: int) -> bool:
+    """Whether it is a treatment per token."""
+    if not isinstance(row, Sequence) or len(row) != length:
+        return False
+    return all(isinstance(treatment, Treatment) for treatment in row)
 
 
 def run_group(
@@ -141,14 +141,11 @@ def run_group(
     for start in range(0, len(prompts), measurement.at_once):
         some = prompts[start : start + measurement.at_once]
         plan, labels = measurement.plan(some)
-        chunks += [
-            _columns(measurement, some, answers)
-            for answers in mixed(_tallied(job, plan, cost), labels)
-        ]
+        for answers in mixed(_tallied(job, plan, cost), labels):
+            chunks.append(_columns(measurement, some, answers))
     seconds = now(job.pair) - started
-    plain = (
-        before + plain_seconds(job.engine, prompts)
-    ) / 2  # before and after, so that a drift of the machine cancels
+    # Before and after, so that a drift of the machine cancels.
+    plain = (before + plain_seconds(job.engine, prompts)) / 2
     columns = {name: np.concatenate([c[name] for c in chunks]) for name in chunks[0]}
     return columns, {**cost, "seconds": seconds, "plain_seconds": plain}
 
@@ -168,7 +165,7 @@ def _columns(
     which, labels, logits = answers[0].numpy(), answers[1].numpy(), answers[2]
     targets = np.array([e.target for e in encoded])[which]
 
-    def told(i: int) -> str:
+    def row_text(i: int) -> str:
         prompt = prompts[which[i]]
         return f"configuration {names[labels[i]]}, fact {prompt.fact.id}, prompt {prompt.name!r}"
 
@@ -178,7 +175,7 @@ def _columns(
         "graft": names[labels],
         "position": np.array([len(e.ids) - 1 for e in encoded])[which],
         "target": targets,
-        **score_logits(logits, torch.from_numpy(targets), told),
+        **score_logits(logits, torch.from_numpy(targets), row_text),
     }
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,10 @@ def split_facts(prompts: Mapping[str, Sequence[Prompt]], seed: int) -> Halves:
     Raises:
         InputError: There is only one fact.
     """
-    ids = sorted({prompt.fact.id for some in prompts.values() for prompt in some})
+    facts: set[str] = set()
+    for some in prompts.values():
+        facts |= {prompt.fact.id for prompt in some}
+    ids = sorted(facts)
     if len(ids) < 2:
         raise InputError(
             "a ranking is made from one half of the facts and measured on the other, so it needs "
@@ -94,7 +98,7 @@ class SiteRanking:
     @cached_property
     def sites(self) -> tuple[Site, ...]:
         """All sites, in the order of computation."""
-        return all_sites(self.pair, [prompt for some in self.prompts.values() for prompt in some])
+        return all_sites(self.pair, list(chain.from_iterable(self.prompts.values())))
 
     @cached_property
     def orders(self) -> tuple[tuple[Site, ...], tuple[Site, ...]]:
@@ -113,17 +117,20 @@ class SiteRanking:
     @cached_property
     def mean(self) -> SiteScores:
         """Localization map: mean of the halves' scores, or the only one, as stored and compared."""
-        known = {
-            site: [scores[site] for scores in self.scores if site in scores] for site in self.sites
-        }
-        return {site: rounded(float(np.mean(values))) for site, values in known.items()}
+        means = {}
+        for site in self.sites:
+            values = [scores[site] for scores in self.scores if site in scores]
+            means[site] = rounded(float(np.mean(values)))
+        return means
 
     @cached_property
     def agreement(self) -> Estimate:
         """Spearman's correlation of the halves' scores, over the sites that both have."""
-        shared = [site for site in self.sites if all(site in scores for scores in self.scores)]
-        first, second = (np.array([scores[site] for site in shared]) for scores in self.scores)
-        return agreement(first, second)
+        first, second = self.scores
+        shared = [site for site in self.sites if site in first and site in second]
+        return agreement(
+            np.array([first[site] for site in shared]), np.array([second[site] for site in shared])
+        )
 
     def treatments(self, top: Top, prompts: Sequence[Prompt]) -> Treatments:
         """Treatments of prompts of one template, each by the ranking of the other half."""
@@ -150,10 +157,8 @@ class SiteRanking:
 
     def n_sites(self, top: Top, prompt: str) -> tuple[int, int]:
         """How many of a prompt's sites each half's ranking puts first."""
-        first, second = (
-            sum(site in self._costs[prompt] for site in self.best(top, prompt, half))
-            for half in (0, 1)
-        )
+        sites = self._costs[prompt].keys()
+        first, second = (len(sites & set(self.best(top, prompt, half))) for half in (0, 1))
         return first, second
 
     @cached_property
@@ -227,11 +232,13 @@ def score_halves(
     for half, facts in enumerate(halves):
         known = journal.kept(f"scores-{half}")
         if known is None:
-            tell = _teller(progress, half, int(costs[0]["forwards"]) if costs else 0)
-            found, cost = _measured(
-                method, engine, [prompt for prompt in prompts if prompt.fact.id in facts], tell
+            on_forward = _forward_progress(
+                progress, half, int(costs[0]["forwards"]) if costs else 0
             )
-            known = {"scores": [[*site, score] for site, score in found.items()], "cost": cost}
+            half_prompts = [prompt for prompt in prompts if prompt.fact.id in facts]
+            site_scores, cost = _measured(method, engine, half_prompts, on_forward)
+            rows = [[*site, score] for site, score in site_scores.items()]
+            known = {"scores": rows, "cost": cost}
             journal.keep(f"scores-{half}", known)
         scores.append({Site(*row[:3]): float(row[3]) for row in known["scores"]})
         costs.append(known["cost"])
@@ -271,12 +278,12 @@ def _measured(
     method: AbstractLocalizer,
     engine: Engine,
     prompts: Sequence[Prompt],
-    tell: Callable[[Count], None] | None,
+    on_forward: Callable[[Count], None] | None,
 ) -> tuple[dict[Site, float], dict[str, float]]:
     """Scores and their cost; timing the plain forward before and after cancels drift."""
     before = plain_seconds(engine, prompts)
     started = now(engine.pair)
-    with choosing(engine.executor, engine.budget), counted(engine.pair, tell) as count:
+    with choosing(engine.executor, engine.budget), counted(engine.pair, on_forward) as count:
         found = score_sites(method, engine.pair, prompts)
     seconds = now(engine.pair) - started
     plain = (before + plain_seconds(engine, prompts)) / 2
@@ -288,7 +295,9 @@ def _measured(
     }
 
 
-def _teller(progress: Progress | None, half: int, expected: int) -> Callable[[Count], None] | None:
+def _forward_progress(
+    progress: Progress | None, half: int, expected: int
+) -> Callable[[Count], None] | None:
     """Report forwards done; the second half takes about as many as the first."""
     if progress is None:
         return None

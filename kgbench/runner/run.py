@@ -354,13 +354,13 @@ def _ranking(measurement: Measurement) -> Ranking | None:
         for label in job.configurations
         if (top := parse_top(label)) is not None and not top.left_out
     }
+    sites = {}
+    for name in job.prompts:
+        sites[name] = {label: ranking.n_sites(top, name) for label, top in tops.items()}
     first, second = job.halves
     return Ranking(
         facts=(len(first), len(second)),
         agreement=ranking.agreement.rounded(),
-        sites={
-            name: {label: ranking.n_sites(top, name) for label, top in tops.items()}
-            for name in job.prompts
-        },
+        sites=sites,
         scan=job.scans,
     )
