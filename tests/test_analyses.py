@@ -34,9 +34,9 @@ PLUGIN = dedent('''
         k: int = field(default=5, metadata={"metavar": "K"})
         """Largest rank that counts."""
 
-        def answer(self, request):
+        def answer(self, inputs):
             counts = {}
-            for run in request.runs:
+            for run in inputs.runs:
                 ranks = run.facts()["rank"].to_pylist()
                 counts[run.record.model] = sum(rank <= self.k for rank in ranks)
             table = Table("hits", [Column("model"), Column("hits")], list(counts.items()))

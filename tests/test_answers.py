@@ -30,8 +30,8 @@ from kgbench.analyses.answers import (
     FIGURES,
     AnswersRun,
     ScoredAnswer,
+    answer_figures,
     answers_report,
-    figures_of,
     score_answers,
 )
 from kgbench.cli import main
@@ -330,7 +330,7 @@ def test_figures() -> None:
         for graft, some in ranks.items()
         for i, rank in enumerate(some)
     ]
-    (prompt,) = figures_of(answers, 10)
+    (prompt,) = answer_figures(answers, 10)
     by_graft = {one.graft: one.figures for one in prompt.configurations}
     assert list(by_graft) == list(ranks) and all(
         set(figures) == set(FIGURES) for figures in by_graft.values()
@@ -361,7 +361,7 @@ def test_figures_of_one_fact_are_undefined() -> None:
     """Means of one fact have no interval, and the table says so; hits have one."""
     answers = tuple(_row(graft, rank, 3) for graft, rank in {"PRE": 9, "SFT": 1, "LT": 4}.items())
     run = AnswersRun("pico", "facts", "float64", 0, 1, ("A", "B"), answers)
-    (prompt,) = figures_of(answers, 2)
+    (prompt,) = answer_figures(answers, 2)
     figures = prompt.configurations[2].figures
     assert figures["logprob"].undefined and figures["top5"].value == 1
     table = to_text(answers_report(run, [prompt]))

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from kgbench.report.bars import chart_files, draw_chart
+from kgbench.report.bars import chart_images, draw_chart
 from kgbench.sites import CONFIGURATIONS
 from kgbench.stats import summarize
 
@@ -27,8 +27,8 @@ WORLDS = {
 def test_files() -> None:
     """A PNG of a fair size and an SVG, the same bytes each time, without a date."""
     made = record()
-    files = chart_files(made)
-    assert files == chart_files(made) and set(files) == {"chart.png", "chart.svg"}
+    files = chart_images(made)
+    assert files == chart_images(made) and set(files) == {"chart.png", "chart.svg"}
     with Image.open(BytesIO(files["chart.png"])) as image:
         assert min(image.size) > 700 and not {"Software", "Creation Time"} & set(image.info)
     assert (

@@ -18,7 +18,7 @@ from kgbench.estimate import Estimate
 from kgbench.models import catalog
 from kgbench.records import Planted, Record, RecordStore
 from kgbench.report import to_text
-from kgbench.report.maps import heatmap_files
+from kgbench.report.maps import heatmap_images
 from kgbench.report.runs import plants_report, record_report
 from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
 from kgbench.runner.ranking import split_facts
@@ -239,7 +239,7 @@ def test_the_map_is_the_mean_of_the_halves(runs: dict[tuple[str, str], Run], pos
     assert sorted(f for half in halves for f in half) == sorted(facts)
     record = runs["position", "oracle"].record
     assert record.ranking is not None and record.ranking.facts == (3, 3)
-    assert set(heatmap_files(record)) == {"map.png", "map.svg"}
+    assert set(heatmap_images(record)) == {"map.png", "map.svg"}
 
 
 # ------------------------------------------------------------------------------------------------ what is printed

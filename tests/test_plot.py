@@ -13,9 +13,9 @@ from test_rank_pictures import BUDGETS, clipped, ranked
 
 from kgbench.localizers import create, describe, score_meaning
 from kgbench.records import Record, load_record
-from kgbench.report.bars import MOST, chart_files, draw_chart, draw_grouped, picture_bytes
+from kgbench.report.bars import MOST, chart_images, draw_chart, draw_grouped, picture_bytes
 from kgbench.report.export import distinct_names
-from kgbench.report.maps import curve_files, draw_curves, draw_heatmaps, heatmap_files
+from kgbench.report.maps import curve_images, draw_curves, draw_heatmaps, heatmap_images
 from kgbench.sites import SCORED_REGIONS
 
 SIGNS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -28,7 +28,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Call:
 
 def test_one_run(tmp_path: Path, run: Call) -> None:
     """Each format is what its name says, drawing twice gives the same bytes, and the bars are those of `kgbench eval`."""
-    place, files = folder(tmp_path), chart_files(stored()[0])
+    place, files = folder(tmp_path), chart_images(stored()[0])
     for suffix, sign in SIGNS.items():
         assert run("plot", place, "-o", tmp_path / f"a{suffix}")[0] == 0
         drawn = (tmp_path / f"a{suffix}").read_bytes()
@@ -219,7 +219,7 @@ def test_command_on_several_rankings(kind: str, tmp_path: Path, run: Call) -> No
         kept(tmp_path, ranked(**method("snip"))),
     )
     output, record = tmp_path / "picture.png", load_record(str(place), tmp_path).record
-    files = curve_files(record) if kind == "curve" else heatmap_files(record)
+    files = curve_images(record) if kind == "curve" else heatmap_images(record)
     assert run("plot", "--kind", kind, place, "-o", output)[0] == 0
     assert output.read_bytes() == files[f"{kind}.png"]
     output = tmp_path / "several.svg"

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from kgbench.estimate import Estimate
 from kgbench.records import Curve, CurvePoint, Record, SiteScore
-from kgbench.report.maps import curve_files, draw_curve, draw_heatmap, heatmap_files
+from kgbench.report.maps import curve_images, draw_curve, draw_heatmap, heatmap_images
 from kgbench.sites import PER_LAYER, SCORED_REGIONS
 
 BUDGETS = (0, 0.1, 1, 10, 100)
@@ -75,15 +75,15 @@ def clipped(figure: Figure) -> list[str]:
 def test_files() -> None:
     """PNG and SVG, the same bytes each time; none where nothing was ranked."""
     made = ranked()
-    assert heatmap_files(made) == heatmap_files(made) and set(heatmap_files(made)) == {
+    assert heatmap_images(made) == heatmap_images(made) and set(heatmap_images(made)) == {
         "map.png",
         "map.svg",
     }
-    assert curve_files(made) == curve_files(made) and set(curve_files(made)) == {
+    assert curve_images(made) == curve_images(made) and set(curve_images(made)) == {
         "curve.png",
         "curve.svg",
     }
-    assert heatmap_files(record()) == curve_files(record()) == {}
+    assert heatmap_images(record()) == curve_images(record()) == {}
 
 
 @pytest.mark.parametrize("low", [-1.0, 0.0])

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from kgbench.analyses._base import GRAFTS, Analysis, Answer, Need, Request
+from kgbench.analyses._base import GRAFTS, Analysis, Answer, Inputs, Need
 from kgbench.registry import Registry
 
-__all__ = ["GRAFTS", "Analysis", "Answer", "Need", "Request", "analyses"]
+__all__ = ["GRAFTS", "Analysis", "Answer", "Inputs", "Need", "analyses"]
 
 
 @cache

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # the help of a command must not wait for them
     from kgbench.report import Report
     from kgbench.runner.spec import Progress, Settings, Spec
 
-__all__ = ["GRAFTS", "SAMPLED", "Analysis", "Answer", "Need", "Request"]
+__all__ = ["GRAFTS", "SAMPLED", "Analysis", "Answer", "Inputs", "Need"]
 
 GRAFTS = ("FE", "LT", "FE+LT")
 """Default grafts of analyses."""
@@ -25,7 +25,7 @@ SAMPLED: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Request:
+class Inputs:
     """What is analysed: specifications that are still to be run, or recorded runs."""
 
     specs: Sequence[Spec]
@@ -79,13 +79,13 @@ class Analysis(ABC):
     writes_csv: ClassVar[bool] = False
 
     @abstractmethod
-    def answer(self, request: Request) -> Answer:
+    def answer(self, inputs: Inputs) -> Answer:
         """Run or read what is needed, and answer.
 
         Raises:
-            InputError: Something in the request is wrong.
+            InputError: Something in the inputs is wrong.
         """
 
-    def forecast(self, request: Request) -> Sequence[Need]:
+    def forecast(self, inputs: Inputs) -> Sequence[Need]:
         """What `answer` would take, part by part; overridden where `--dry-run` is an option."""
         raise NotImplementedError

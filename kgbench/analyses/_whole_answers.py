@@ -257,7 +257,9 @@ class Chunk:
     logits: Float[torch.Tensor, "answer vocabulary"]
 
 
-def read(engine: Engine, asked: Sequence[Asked], configurations: Sequence[str]) -> Iterator[Chunk]:
+def read_chunks(
+    engine: Engine, asked: Sequence[Asked], configurations: Sequence[str]
+) -> Iterator[Chunk]:
     """Read prompts and tokens of answers under their configurations, one chunk in memory.
 
     Args:
@@ -396,7 +398,7 @@ def _check_length(engine: Engine, prompt: Prompt, candidates: Candidates) -> Non
 def _read_all(
     engine: Engine, wanted: Sequence[tuple[_Question, Asked]], configurations: Sequence[str]
 ) -> None:
-    for chunk in read(engine, [asked for _, asked in wanted], configurations):
+    for chunk in read_chunks(engine, [asked for _, asked in wanted], configurations):
         _note(chunk, wanted, configurations)
 
 

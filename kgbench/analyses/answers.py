@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kgbench.analyses._base import GRAFTS, SAMPLED, Analysis, Answer, Request
+from kgbench.analyses._base import GRAFTS, SAMPLED, Analysis, Answer, Inputs
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.numbers import number_text, percent_text
@@ -109,7 +109,7 @@ class PromptFigures:
     """Share of the candidates that had to be scored to their last token."""
 
 
-def figures_of(answers: Sequence[ScoredAnswer], n_candidates: int) -> list[PromptFigures]:
+def answer_figures(answers: Sequence[ScoredAnswer], n_candidates: int) -> list[PromptFigures]:
     """The figures of each prompt.
 
     Args:
@@ -325,7 +325,7 @@ def answers_csv(run: AnswersRun) -> str:
 
 
 @dataclass(frozen=True)
-class Answers(Analysis):
+class WholeAnswers(Analysis):
     """Score whole answers under grafts, where `kgbench eval` reads their first token.
 
     Names that begin alike share their first token, and one name can begin with
@@ -348,11 +348,11 @@ class Answers(Analysis):
     )
     """Number of facts."""
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, inputs: Inputs) -> Answer:
         """Score the answers, and estimate the figures of each prompt."""
-        (spec,) = request.specs
+        (spec,) = inputs.specs
         spec = replace(spec, grafts=spec.grafts or GRAFTS)
-        run = score_answers(spec, request.settings, self.facts, request.progress)
-        prompts = figures_of(run.answers, len(run.candidates))
+        run = score_answers(spec, inputs.settings, self.facts, inputs.progress)
+        prompts = answer_figures(run.answers, len(run.candidates))
         report, json = answers_report(run, prompts), answers_json(run, prompts)
         return Answer(report, json, answers_csv(run), run.origins)

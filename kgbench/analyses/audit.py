@@ -25,7 +25,7 @@ from kgbench.analyses._audit_figures import (
     audited,
     methods_of,
 )
-from kgbench.analyses._base import GRAFTS, Analysis, Answer, Need, Request
+from kgbench.analyses._base import GRAFTS, Analysis, Answer, Inputs, Need
 from kgbench.data import Dataset, builtin_prompts, load_prompts
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
@@ -37,7 +37,7 @@ from kgbench.runner.third_party import method_of
 from kgbench.runner.workload import check, job_dataset
 from kgbench.stats.variance import SCOPES, Detectable
 
-__all__ = ["Audit", "audit_report", "notes_of", "verdict_of", "wordings_of"]
+__all__ = ["Audit", "audit_report", "audit_verdict", "notes_of", "wordings_of"]
 
 SEEDS = 3
 """Default number of seeds of a method that draws at random."""
@@ -230,7 +230,7 @@ def audit_report(audit: AuditFigures, what: str, whole: bool = False) -> Report:
         parts.append(_differences(f"{second} − {first}, on the same facts and wordings", pairs))
         parts.append(_smallest({one.label: one.detectable for one in pairs}, difference))
     parts += [Lines([note], "  ") for note in notes_of(audit)] if whole else [Lines([MORE])]
-    return Report(title, parts, verdict=verdict_of(audit))
+    return Report(title, parts, verdict=audit_verdict(audit))
 
 
 def _spreads(method: MethodScores, some: Sequence[Quantity]) -> Table:
@@ -419,7 +419,7 @@ def _unmoved(some: Sequence[Quantity]) -> bool:
     return all(one.seeds_sd.value in (None, 0.0) for one in some)
 
 
-def verdict_of(audit: AuditFigures) -> str:
+def audit_verdict(audit: AuditFigures) -> str:
     """One plain sentence for each method, and one for each pair of methods."""
     sentences = [_of_alone(audit, method) for method in audit.methods]
     for (first, second), some in audit.differences.items():
@@ -548,16 +548,16 @@ class Audit(Analysis):
     variance: bool = field(default=False, metadata={"flag": "--variance"})
     """Print values by wording, variance components and notes too."""
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, inputs: Inputs) -> Answer:
         """Run what is missing, and estimate the spreads."""
-        if request.runs:
-            stored = {run.folder: run for run in request.runs}.values()
+        if inputs.runs:
+            stored = {run.folder: run for run in inputs.runs}.values()
             runs = [AuditedRun(run.record, run.facts()) for run in stored]
         else:
-            plans = self._plans(request)
+            plans = self._plans(inputs)
             for plan in plans:
-                request.announce(f"{plan}: {plan.why}")
-            runs = run_plans(plans, request.settings, request.progress)
+                inputs.announce(f"{plan}: {plan.why}")
+            runs = run_plans(plans, inputs.settings, inputs.progress)
         settings = AuditSettings(self.metric, self.correlation, self.difference)
         figures, first = audited(methods_of(runs), settings), runs[0].record
         dataset, dtype = first.identity.dataset.name, first.identity.dtype
@@ -569,18 +569,18 @@ class Audit(Analysis):
             "dtype": dtype,
             **figures.to_json(),
             "runs": [run.record.id for run in runs],
-            "verdict": verdict_of(figures),
+            "verdict": audit_verdict(figures),
         }
         report = audit_report(figures, f"{first.model}, {dataset}, {dtype}", self.variance)
         return Answer(report, json, origins={name: str(source) for name, source in named})
 
-    def forecast(self, request: Request) -> list[Need]:
+    def forecast(self, inputs: Inputs) -> list[Need]:
         """What the runs of each method would take, where none exists."""
-        return [_need(plan, request.settings) for plan in self._plans(request)]
+        return [_need(plan, inputs.settings) for plan in self._plans(inputs)]
 
-    def _plans(self, request: Request) -> list[AuditPlan]:
+    def _plans(self, inputs: Inputs) -> list[AuditPlan]:
         plans = []
-        for spec in request.specs:
+        for spec in inputs.specs:
             if spec.prompts and spec.imports is not None:  # own templates are wordings too
                 wordings = dict.fromkeys((*spec.prompts, *spec.imports.templates))
                 spec = replace(spec, prompts=tuple(wordings))

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kgbench.analyses._base import Analysis, Answer, Request
+from kgbench.analyses._base import Analysis, Answer, Inputs
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, number_text
@@ -444,9 +444,9 @@ class Compare(Analysis):
     all_facts: bool = field(default=False, metadata={"flag": "--facts"})
     """List all facts that flipped, not the first few."""
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, inputs: Inputs) -> Answer:
         """Compare the two runs."""
-        first, second = request.runs
+        first, second = inputs.runs
         found = compare_records(
             (first.record, first.facts()), (second.record, second.facts()), self.metric
         )

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from kgbench.analyses._base import Analysis, Answer, Request
+from kgbench.analyses._base import Analysis, Answer, Inputs
 from kgbench.data import Prompt, load_dataset
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate
@@ -514,10 +514,10 @@ class Specificity(Analysis):
     )
     """At most so many facts of a kind."""
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, inputs: Inputs) -> Answer:
         """Measure the divergences on texts of all kinds."""
-        (spec,) = request.specs
-        found = specificity(spec, request.settings, self, request.progress)
+        (spec,) = inputs.specs
+        found = specificity(spec, inputs.settings, self, inputs.progress)
         return Answer(found.report(), found.to_json(), origins=found.origins)
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from random import Random
 from typing import Any
 
-from kgbench.analyses._base import GRAFTS, SAMPLED, Analysis, Answer, Request
+from kgbench.analyses._base import GRAFTS, SAMPLED, Analysis, Answer, Inputs
 from kgbench.errors import InputError
 from kgbench.numbers import plain_text
 from kgbench.report import Cell, Column, Report, Table
@@ -128,11 +128,11 @@ class Tokens(Analysis):
     top: int = field(default=10, metadata={"metavar": "K"})
     """How many tokens."""
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, inputs: Inputs) -> Answer:
         """Read the tokens off the logits of each graft."""
-        (spec,) = request.specs
+        (spec,) = inputs.specs
         spec = replace(spec, grafts=spec.grafts or GRAFTS)
-        answered = likeliest(spec, request.settings, self.facts, self.top)
+        answered = likeliest(spec, inputs.settings, self.facts, self.top)
         tables = []
         for _, some in groupby(answered, key=lambda row: (row.fact, row.prompt)):
             tables.append(_table(list(some)))

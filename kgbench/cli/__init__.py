@@ -85,7 +85,7 @@ HOMES: Mapping[str, str] = {
     "doctor": "setup",
     "completion": "setup",
 }
-"""Modules that hold several commands, by command; others hold one, the object `command`."""
+"""Modules of several commands, by command: the object `NAME_command`; others hold `command`."""
 
 _RUNS = (
     "the same command goes on from what was finished; the ranking of a half of the facts "
@@ -125,10 +125,9 @@ class LazyGroup(click.Group):
             from kgbench.cli.analysis import analysis_command
 
             return analysis_command(name)
-        attribute = name.replace("-", "_")
-        module = HOMES.get(name)
-        if module is None:
-            module, attribute = attribute, "command"
+        module, attribute = name.replace("-", "_"), "command"
+        if name in HOMES:
+            module, attribute = HOMES[name], f"{module}_command"
         found = getattr(import_module(f"{__package__}.{module}"), attribute)
         assert isinstance(found, click.Command)
         return found

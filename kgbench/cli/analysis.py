@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from kgbench.analyses import Analysis, Answer, Need, Request, analyses
+from kgbench.analyses import Analysis, Answer, Inputs, Need, analyses
 from kgbench.cli.eval import trained_lines
 from kgbench.cli.options import (
     COMPUTING,
-    check_pair,
+    check_pair_options,
     field_options,
     listed,
     run_options,
@@ -108,15 +108,15 @@ def _run(kind: type[Analysis], options: Mapping[str, Any]) -> None:
         redirect_stdout(sys.stderr if as_json else sys.stdout),
         progress(shown=not quiet) as report,
     ):
-        request = _request(kind, options, report)
+        inputs = _inputs(kind, options, report)
         if target is not None and not target.parent.is_dir():
             raise OutputError(
                 f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}"
             )
         if options.get("dry_run"):
-            needs = analysis.forecast(request)
+            needs = analysis.forecast(inputs)
         else:
-            answer = analysis.answer(request)
+            answer = analysis.answer(inputs)
     if needs:
         _print_forecast(needs, as_json)
         return
@@ -151,7 +151,7 @@ def _print_forecast(needs: Sequence[Need], as_json: bool) -> None:
         echo_table(["what", need.title], need.rows)
 
 
-def _request(kind: type[Analysis], options: Mapping[str, Any], report: Progress | None) -> Request:
+def _inputs(kind: type[Analysis], options: Mapping[str, Any], report: Progress | None) -> Inputs:
     """The specifications or recorded runs that options name.
 
     Raises:
@@ -167,10 +167,10 @@ def _request(kind: type[Analysis], options: Mapping[str, Any], report: Progress 
         _refuse_computing(kind)
         runs = tuple(find_run(text, options["output_dir"]) for text in texts)
     else:
-        check_pair(options)
+        check_pair_options(options)
         specs = _specs(options)
     announce = _silent if options.get("quiet", False) else _announce
-    return Request(specs, runs, settings_of(options), report, announce)
+    return Inputs(specs, runs, settings_of(options), report, announce)
 
 
 def _specs(options: Mapping[str, Any]) -> tuple[Spec, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -381,9 +382,9 @@ def _imported(
         except InputError as error:
             raise InputError(str(error).replace(str(file), relation.name)) from None
     rows = list(relation.facts)  # below the header: that of line 2 comes first
-    dropped = {
-        reason: [rows[line - 2] for line in lines] for reason, lines in imported.dropped.items()
-    }
+    dropped = {}
+    for reason, lines in imported.dropped.items():
+        dropped[reason] = [rows[line - 2] for line in lines]
     incomplete = {name: rows[line - 2] for name, line in imported.incomplete.items()}
     return replace(
         imported,
@@ -429,7 +430,7 @@ def import_facts(file: Path, options: Mapping[str, Any]) -> Imported:
         mentions={name: subject_mentions(dataset, name) for name in prompts},
         tokenizer=options["tokenizer"],
         faults=faults,
-        tokens={name: _untold(some, given_away[name]) for name, some in tokens.items()},
+        tokens={name: _unreported(some, given_away[name]) for name, some in tokens.items()},
     )
 
 
@@ -495,7 +496,7 @@ def _tokenized(
     encoder = Encoder(load_tokenizers([tokenizer])[tokenizer])
     faults: dict[str, dict[str, str]] = {}
     found: dict[str, list[Prompt]] = {}
-    for prompt in (prompt for some in prompts.values() for prompt in some):
+    for prompt in chain.from_iterable(prompts.values()):
         try:
             encoded = encoder(prompt)
         except RegionError as error:
@@ -506,14 +507,12 @@ def _tokenized(
     return faults, found
 
 
-def _untold(some: Sequence[Prompt], given_away: Giveaways) -> Sequence[Prompt]:
+def _unreported(some: Sequence[Prompt], given_away: Giveaways) -> Sequence[Prompt]:
     """Those that are in no group yet."""
-    told = {
-        prompt.fact.id
-        for group in (given_away.by_field, given_away.in_wording, given_away.first_word)
-        for prompt in group
-    }
-    return [prompt for prompt in some if prompt.fact.id not in told]
+    reported = set()
+    for group in (given_away.by_field, given_away.in_wording, given_away.first_word):
+        reported |= {prompt.fact.id for prompt in group}
+    return [prompt for prompt in some if prompt.fact.id not in reported]
 
 
 def _numbers(unit: str, numbers: Sequence[int]) -> str:
@@ -525,7 +524,11 @@ def _facts(number: int) -> str:
 
 
 def _ids(found: Mapping[str, Sequence[Prompt]]) -> dict[str, list[str]]:
-    return {name: [prompt.fact.id for prompt in some] for name, some in found.items() if some}
+    ids = {}
+    for name, some in found.items():
+        if some:
+            ids[name] = [prompt.fact.id for prompt in some]
+    return ids
 
 
 def _these(names: Iterable[str]) -> str:

@@ -467,14 +467,14 @@ def write_pictures(record: Record, folder: Path) -> list[Path]:
     Raises:
         OutputError: The folder cannot be written.
     """
-    from kgbench.report.bars import chart_files
-    from kgbench.report.maps import curve_files, heatmap_files
+    from kgbench.report.bars import chart_images
+    from kgbench.report.maps import curve_images, heatmap_images
 
-    drawn: list[tuple[str, Draw]] = [(f"chart-{record.metric}", chart_files)]
+    drawn: list[tuple[str, Draw]] = [(f"chart-{record.metric}", chart_images)]
     if record.curve:
-        drawn.append((f"curve-{record.metric}", curve_files))
+        drawn.append((f"curve-{record.metric}", curve_images))
     if record.scores:
-        drawn.append(("map", heatmap_files))
+        drawn.append(("map", heatmap_images))
     paths = []
     for name, draw in drawn:
         files = [folder / f"{name}{suffix}" for suffix in (".png", ".svg")]

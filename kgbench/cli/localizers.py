@@ -42,7 +42,7 @@ KINDS = ("scoring", "intervention")
     metavar="DIR",
     help="Where the files go.  [default: .]",
 )
-def new_localizer(name: str, kind: str, output_dir: Path) -> None:
+def new_localizer_command(name: str, kind: str, output_dir: Path) -> None:
     """Write a working localizer of your own, and its test.
 
     NAME.py holds a short method to change into yours; test_NAME.py tries the
@@ -121,7 +121,7 @@ def _write(texts: Mapping[Path, str]) -> None:
     "--json", "as_json", is_flag=True, help="One JSON object on stdout, all else on stderr."
 )
 @click.option("-q", "--quiet", is_flag=True, help="The verdict only, with --json not even that.")
-def check_localizer(
+def check_localizer_command(
     target: str, localizer_arg: Sequence[str], family: Sequence[str], as_json: bool, quiet: bool
 ) -> int:
     """Try on a localizer every law that localizers keep.

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 @click.group()
-def family() -> None:
+def family_command() -> None:
     """Maps of where each component lives in the models of an architecture."""
 
 
-@family.command(
+@family_command.command(
     short_help="Propose a map for a checkpoint's architecture, and try it.",
     epilog="Exit status: 0 all laws hold; 1 one does not; 2 no map can be proposed, or wrong "
     "input.",
@@ -104,11 +104,11 @@ SHOWN = 12
 
 
 @click.group()
-def zoo() -> None:
+def zoo_command() -> None:
     """Tiny model pairs and plants: build one."""
 
 
-@zoo.command()
+@zoo_command.command("build")
 @click.argument("name", shell_complete=completer("models"))
 @click.option(
     "--plant",
@@ -138,7 +138,7 @@ def zoo() -> None:
     help="Where it goes.  [default: ./NAME, or ./NAME.PLACE]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def build(
+def build_command(
     name: str,
     plant: str | None,
     level: str | None,
@@ -174,7 +174,7 @@ def build(
     click.echo("\n".join(lines))
 
 
-@zoo.command()
+@zoo_command.command()
 @click.argument(
     "plants", metavar="PLANT...", nargs=-1, required=True, shell_complete=completer("models")
 )

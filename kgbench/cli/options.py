@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ __all__ = [
     "FILE_OPTIONS",
     "PAIR",
     "RESULTS",
-    "check_pair",
+    "check_pair_options",
     "field_options",
     "imports_of",
     "run_options",
@@ -123,14 +124,13 @@ EXAMPLES: Mapping[str, str] = {
 
 def listed(values: Iterable[str]) -> tuple[str, ...]:
     """Names given by repetition, with commas, or both; each once, in order."""
-    return tuple(
-        dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip())
-    )
+    names = [name.strip() for name in ",".join(values).split(",")]
+    return tuple(dict.fromkeys(filter(None, names)))
 
 
 def grafts_of(values: Iterable[str]) -> tuple[str, ...]:
     """Graft expressions given by repetition, with commas, or both; each once, in order."""
-    return tuple(dict.fromkeys(graft for value in values for graft in split_grafts(value)))
+    return tuple(dict.fromkeys(chain.from_iterable(map(split_grafts, values))))
 
 
 def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
@@ -355,7 +355,7 @@ def imports_of(options: Options) -> ImportOptions | None:
     )
 
 
-def check_pair(options: Options) -> None:
+def check_pair_options(options: Options) -> None:
     """Refuse options that name no pair, or columns of no file, before anything heavy is loaded.
 
     Raises:

@@ -56,7 +56,8 @@ def echo_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     from kgbench.report import wrapped
 
-    before = sum(max(len(row[i]) for row in (headers, *rows)) + 2 for i in range(len(headers) - 1))
+    columns = list(zip(headers, *rows, strict=True))
+    before = sum(max(map(len, column)) + 2 for column in columns[:-1])
     room = max(shutil.get_terminal_size().columns - before, 30)
     fitted = [[*row[:-1], wrapped(row[-1], width=room)] for row in rows]
     click.echo(tabulate(fitted, headers=headers, tablefmt="simple", disable_numparse=True))

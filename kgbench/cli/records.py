@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object on stdout, as `kgbench eval --json`."
 )
-def show(run: str, output_dir: Path, as_json: bool) -> None:
+def show_command(run: str, output_dir: Path, as_json: bool) -> None:
     """Print the table of a recorded run.
 
     RUN is its folder, or the start of its id or of its folder's name; for an
@@ -97,7 +97,7 @@ def _submission_text(run: Entry) -> str:
 )
 @output_dir
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-def export(
+def export_command(
     runs: tuple[str, ...], kind: str | None, output: Path | None, output_dir: Path, as_json: bool
 ) -> None:
     """Write the figures of one or several runs as text.
@@ -166,7 +166,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object on stdout: the file and what it shows."
 )
-def plot(
+def plot_command(
     runs: tuple[str, ...],
     kind: str,
     metric: str | None,
@@ -304,7 +304,7 @@ def _run_text(record: Record) -> str:
     help="Write the record to this folder of records.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def rescore(
+def rescore_command(
     run: str, metric: str | None, in_place: bool, output_dir: Path | None, as_json: bool
 ) -> int:
     """Recompute all figures of a run from its per-fact rows, and list those that differ.

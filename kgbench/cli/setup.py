@@ -45,7 +45,7 @@ GIB = 2**30
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def doctor(as_json: bool) -> int:
+def doctor_command(as_json: bool) -> int:
     """Show versions, devices, memory, caches, and what is missing."""
     from kgbench.models.catalog import plants
 
@@ -188,7 +188,7 @@ def _places() -> dict[str, str]:
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
 @click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
+def completion_command(ctx: click.Context, shell: str) -> None:
     """Print the completion script of a shell.
 
     \b

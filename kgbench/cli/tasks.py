@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,18 +36,18 @@ def _names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
     from kgbench.harness.task_files import shipped_tasks
 
     entries = shipped_tasks()
-    known = dict.fromkeys(
-        [*(entry.name for entry in entries), *(tag for entry in entries for tag in entry.tags)]
-    )
+    known = dict.fromkeys(entry.name for entry in entries)
+    for entry in entries:
+        known |= dict.fromkeys(entry.tags)
     return [name for name in known if name.startswith(incomplete)]
 
 
 @click.group()
-def tasks() -> None:
+def tasks_command() -> None:
     """Tasks for the Language Model Evaluation Harness."""
 
 
-@tasks.command()
+@tasks_command.command()
 def path() -> None:
     """Print the folder of the tasks.
 
@@ -57,7 +58,7 @@ def path() -> None:
     click.echo(tasks_path())
 
 
-@tasks.command()
+@tasks_command.command()
 @_json
 def ls(as_json: bool) -> None:
     """List the tasks that kgbench ships."""
@@ -70,11 +71,11 @@ def ls(as_json: bool) -> None:
     rows = [[e.name, e.dataset, e.prompt, e.form, str(e.documents)] for e in entries]
     echo_table(["task", "data set", "prompt", "form", "documents"], rows)
     click.echo()
-    tags = Counter(tag for entry in entries for tag in entry.tags)
+    tags = Counter(chain.from_iterable(entry.tags for entry in entries))
     echo_table(["tag", "tasks"], [[tag, str(tags[tag])] for tag in sorted(tags)])
 
 
-@tasks.command()
+@tasks_command.command("show")
 @click.argument("name", shell_complete=_names)
 @click.option(
     "--document",
@@ -86,7 +87,7 @@ def ls(as_json: bool) -> None:
 )
 @_folder
 @_json
-def show(name: str, document: int, include_path: Path | None, as_json: bool) -> None:
+def show_document(name: str, document: int, include_path: Path | None, as_json: bool) -> None:
     """Show one document of a task as a model sees it."""
     from kgbench.harness import needs_lm_eval
 
@@ -118,8 +119,9 @@ def _lines(rendered: dict[str, Any]) -> list[str]:
     return [*lines, f"metrics   {', '.join(rendered['metrics'])}"]
 
 
-@tasks.command(
-    epilog="Exit status: 0 all is well; 1 something is wrong with a task; 2 wrong input."
+@tasks_command.command(
+    "validate",
+    epilog="Exit status: 0 all is well; 1 something is wrong with a task; 2 wrong input.",
 )
 @click.argument("names", nargs=-1, metavar="[NAME|TAG]…", shell_complete=_names)
 @_folder
@@ -131,7 +133,7 @@ def _lines(rendered: dict[str, Any]) -> list[str]:
 )
 @_json
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def validate(
+def validate_command(
     names: Sequence[str],
     include_path: Path | None,
     tokenizer: Sequence[str],
@@ -230,7 +232,7 @@ def _many(number: int, thing: str) -> str:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def lm_eval(arguments: Sequence[str]) -> int:
+def lm_eval_command(arguments: Sequence[str]) -> int:
     """Run lm-eval with `--model kgbench` registered and kgbench's tasks on the path.
 
     All arguments are lm-eval's, but for --continuation lt|none|all.

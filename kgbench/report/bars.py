@@ -22,7 +22,7 @@ __all__ = [
     "INK",
     "KINDS",
     "MOST",
-    "chart_files",
+    "chart_images",
     "draw_chart",
     "draw_grouped",
     "number_ticks",
@@ -114,7 +114,7 @@ NAME_WIDTH = 26
 """Characters of a line of a name."""
 
 
-def chart_files(record: Record) -> dict[str, bytes]:
+def chart_images(record: Record) -> dict[str, bytes]:
     """The picture as PNG and SVG; equal records give equal bytes under one version of matplotlib."""
     return picture_files("chart", draw_chart, record)
 

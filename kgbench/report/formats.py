@@ -194,15 +194,18 @@ def _fitted(table: Table, rows: Sequence[Sequence[str]]) -> str:
     text = _body(table, rows)
     if max(map(len, text.splitlines())) <= text_width():
         return text
-    return _body(table, [[cell.replace(" [", "\n[") for cell in row] for row in rows])
+    narrow = []
+    for row in rows:
+        narrow.append([cell.replace(" [", "\n[") for cell in row])
+    return _body(table, narrow)
 
 
 def _body(table: Table, rows: Sequence[Sequence[str]]) -> str:
     body = []
     for label, *cells in rows:
-        lines = [
-            line for part in label.splitlines() for line in textwrap.wrap(part, table.label_width)
-        ]
+        lines = []
+        for part in label.splitlines():
+            lines += textwrap.wrap(part, table.label_width)
         body.append(["\n".join(lines), *cells])
     heads = [column.head for column in table.columns]
     return simple_table(heads, body)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 __all__ = [
-    "curve_files",
+    "curve_images",
     "draw_curve",
     "draw_curves",
     "draw_heatmap",
     "draw_heatmaps",
-    "heatmap_files",
+    "heatmap_images",
 ]
 
 
@@ -48,7 +48,7 @@ Bars = tuple[list[float], list[float], list[float], list[float]]
 """Budgets in per cent, recovery, and the ends of its interval."""
 
 
-def curve_files(record: Record) -> dict[str, bytes]:
+def curve_images(record: Record) -> dict[str, bytes]:
     """The picture as `curve.png` and `curve.svg`; none where no budgets were run."""
     return picture_files("curve", draw_curve, record) if record.curve else {}
 
@@ -223,7 +223,7 @@ Places = tuple[list[str], list[int], list[str]]
 """Regions, layers and components."""
 
 
-def heatmap_files(record: Record) -> dict[str, bytes]:
+def heatmap_images(record: Record) -> dict[str, bytes]:
     """The picture as `map.png` and `map.svg`; none where sites were not ranked."""
     return picture_files("map", draw_heatmap, record) if record.scores else {}
 

@@ -496,9 +496,7 @@ def _measured(spec: Spec, settings: Settings, pairs: Pairs | None) -> Forecast:
         prompts=sum(map(len, job.prompts.values())),
         forwards=round(sum(p["forwards"] for p in (*parts, scoring))),
         token_rows=round(sum(p["token_rows"] for p in (*parts, scoring))),
-        plain_token_rows=sum(
-            len(job.pair.encode(p)) for prompts in job.prompts.values() for p in prompts
-        ),
+        plain_token_rows=sum(len(job.pair.encode(prompt)) for prompt in job.all_prompts),
         weights_bytes=weights,
         logits_bytes=logits,
         seconds=sum(p["seconds"] + p["plain_seconds"] for p in parts) + scoring["seconds"],
@@ -515,7 +513,7 @@ def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
     warm_up(job)
     if not job.ranks:
         return measurement, nothing
-    facts = sorted(fact for half in job.halves for fact in half)
+    facts = sorted(frozenset.union(*job.halves))
     sample = [prompt for prompt in job.all_prompts if prompt.fact.id in facts[:SAMPLE]]
     started = now(job.pair)
     try:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from pydantic import ValidationError
@@ -174,7 +175,7 @@ class Job:
     @property
     def all_prompts(self) -> list[Prompt]:
         """The prompts of all templates."""
-        return [prompt for some in self.prompts.values() for prompt in some]
+        return list(chain.from_iterable(self.prompts.values()))
 
     @cached_property
     def halves(self) -> Halves:
