@@ -395,11 +395,11 @@ def _of_method(audit: AuditFigures, method: MethodScores) -> list[str]:
             "known badly (--template adds some)."
         )
     for part in ("wordings", "seeds"):
-        if below := [
-            one.label
-            for one in some
-            if part in one.parts and (one.parts[part].value or 0.0) < -TINY
-        ]:
+        below = []
+        for one in some:
+            if part in one.parts and (one.parts[part].value or 0.0) < -TINY:
+                below.append(one.label)
+        if below:
             what = f"variance between {part} came out below 0 for {', '.join(below)}"
             found.append(
                 f"{method.name}: {what}: too small to be told from none, and what is said of other "

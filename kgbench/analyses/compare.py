@@ -58,19 +58,17 @@ class Compared:
 
     def answer(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        figures = {
-            name: getattr(self, name).answer()
-            for name in ("difference", "sufficiency", "necessity")
-        }
-        means = {"first": self.first, "second": self.second}
-        flipped = {"gained": list(self.gained), "lost": list(self.lost)}
         return {
             "prompt": self.prompt,
             "graft": self.graft,
             "n": self.n,
-            **means,
-            **figures,
-            **flipped,
+            "first": self.first,
+            "second": self.second,
+            "difference": self.difference.answer(),
+            "sufficiency": self.sufficiency.answer(),
+            "necessity": self.necessity.answer(),
+            "gained": list(self.gained),
+            "lost": list(self.lost),
         }
 
 
@@ -117,10 +115,8 @@ class Comparison:
             "facts": {prompt: dict(vars(facts)) for prompt, facts in self.facts.items()},
             "rows": [row.answer() for row in self.rows],
             "areas": {prompt: area.answer() for prompt, area in self.areas.items()},
-            "first_only": [{"prompt": prompt, "graft": graft} for prompt, graft in self.first_only],
-            "second_only": [
-                {"prompt": prompt, "graft": graft} for prompt, graft in self.second_only
-            ],
+            "first_only": _keys(self.first_only),
+            "second_only": _keys(self.second_only),
             "notes": list(self.notes),
             "verdict": self.verdict(),
         }
@@ -148,6 +144,10 @@ class Comparison:
         )
         what = f"{len(apart) or 'None'} of {len(defined)} differences on {self.metric}"
         return f"{what} {'is' if len(apart) == 1 else 'are'} told from 0 at 95 %{chance}; {flips}."
+
+
+def _keys(keys: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"prompt": prompt, "graft": graft} for prompt, graft in keys]
 
 
 def compare_records(first: Stored, second: Stored, metric: str | None = None) -> Comparison:
@@ -216,20 +216,23 @@ def _rows(
     differences = mean_differences(prompt, metric)
     first, second = prompt.scores(metric)
     recoveries = {graft: recovery_difference(first, second, graft) for graft in prompt.shared}
-    return [
-        Compared(
-            prompt.name,
-            graft,
-            prompt.first.n,
-            float(first[graft].mean()),
-            float(second[graft].mean()),
-            found.rounded(),
-            recoveries[graft].rounded(),
-            _necessity(graft, recoveries, complements, prompt.first.n).rounded(),
-            *_flipped(prompt, graft, hits),
+    rows = []
+    for graft, difference in differences.items():
+        necessity = _necessity(graft, recoveries, complements, prompt.first.n)
+        rows.append(
+            Compared(
+                prompt.name,
+                graft,
+                prompt.first.n,
+                float(first[graft].mean()),
+                float(second[graft].mean()),
+                difference.rounded(),
+                recoveries[graft].rounded(),
+                necessity.rounded(),
+                *_flipped(prompt, graft, hits),
+            )
         )
-        for graft, found in differences.items()
-    ]
+    return rows
 
 
 def _areas(
@@ -267,9 +270,8 @@ def _necessity(
 def _flipped(
     prompt: PairedPrompt, graft: str, hits: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    first, second = (
-        score(columns.columns[graft], hits) for columns in (prompt.first, prompt.second)
-    )
+    first = score(prompt.first.columns[graft], hits)
+    second = score(prompt.second.columns[graft], hits)
     ids = prompt.first.facts
     return tuple(naturally(ids[second & ~first].tolist())), tuple(
         naturally(ids[first & ~second].tolist())

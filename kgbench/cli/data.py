@@ -216,13 +216,11 @@ class Imported:
         yield f"wrote {self.path}: {_facts(len(self.dataset.facts))} of {self.source}, {roles}"
         yield from self.origin
         unit = "row" if self.origin else "line"
-        left_out = [
-            f"{len(lines)} {reason} ({_numbers(unit, lines)})"
-            for reason, lines in self.dropped.items()
-        ]
-        left_out += [
-            f"column {name} (empty at {unit} {line})" for name, line in self.incomplete.items()
-        ]
+        left_out = []
+        for reason, lines in self.dropped.items():
+            left_out.append(f"{len(lines)} {reason} ({_numbers(unit, lines)})")
+        for name, line in self.incomplete.items():
+            left_out.append(f"column {name} (empty at {unit} {line})")
         if self.beyond:
             left_out.append(f"{self.beyond} beyond --limit")
         if left_out:
@@ -234,9 +232,8 @@ class Imported:
             else "the first fact in each built-in prompt that has its fields:"
         )
         width = max(map(len, self.prompts))
-        yield from (
-            f"    {name:{width}}  {_marked(some[0])}" for name, some in self.prompts.items()
-        )
+        for name, some in self.prompts.items():
+            yield f"    {name:{width}}  {_marked(some[0])}"
         for name, found in self.giveaways.items():
             if found.in_wording:
                 yield f"the answer is among the words of prompt {name!r} itself in {self._share(found.in_wording)}, as choices are"
@@ -325,10 +322,10 @@ class Listed:
 
     def to_json(self) -> dict[str, Any]:
         """The same for programs."""
-        relations = [
-            {"relation": key, "facts": len(one.facts), "example": one.example}
-            for key, one in self.relations.items()
-        ]
+        relations = []
+        for name, relation in self.relations.items():
+            about = {"facts": len(relation.facts), "example": relation.example}
+            relations.append({"relation": name, **about})
         return {"origin": list(self.origin), "relations": relations}
 
 

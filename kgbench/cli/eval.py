@@ -50,11 +50,10 @@ def read_config(ctx: click.Context, parameter: click.Parameter, path: Path | Non
         UnknownNameError: A key is no option.
     """
     if path is not None:
-        options = {
-            _key(option): option
-            for option in ctx.command.params
-            if isinstance(option, click.Option)
-        }
+        options = {}
+        for option in ctx.command.params:
+            if isinstance(option, click.Option):
+                options[_key(option)] = option
         for name in OUTSIDE_FILES:
             options.pop(name, None)
         defaults = {}
@@ -389,10 +388,10 @@ def _print_verdicts(runs: Sequence[Run], alone: bool) -> None:
     if len(runs) > 1:
         if not alone:
             click.echo()
-        rows = [
-            [run.record.model, run.record.identity.localizer.name, verdict_of(run.record)]
-            for run in runs
-        ]
+        rows = []
+        for run in runs:
+            record = run.record
+            rows.append([record.model, record.identity.localizer.name, verdict_of(record)])
         echo_table(["model", "localizer", "verdict"], rows)
     elif alone:
         click.echo(verdict_of(runs[0].record))
@@ -407,11 +406,11 @@ def trained_lines(origins: object) -> list[str]:
     from kgbench.models.trained import is_donor_name
 
     named = origins.items() if isinstance(origins, dict) else ()
-    return [
-        f"donor    {part} is {origin}, trained with kgbench train"
-        for part, origin in named
-        if is_donor_name(str(origin))
-    ]
+    lines = []
+    for part, origin in named:
+        if is_donor_name(str(origin)):
+            lines.append(f"donor    {part} is {origin}, trained with kgbench train")
+    return lines
 
 
 def _print_plants(by_localizer: Sequence[Sequence[Run]]) -> None:

@@ -194,15 +194,10 @@ def truth(plants: tuple[str, ...], quiet: bool) -> None:
         with progress(shown=not quiet) as report:
             found = store_truth(plant, report)
         first = sorted(found.places.items(), key=lambda item: -item[1].relevance)[:SHOWN]
-        rows = [
-            [
-                _place(where),
-                figure_text(own.alone),
-                figure_text(own.left_out),
-                number_text(own.relevance),
-            ]
-            for where, own in first
-        ]
+        rows = []
+        for where, effect in first:
+            shares = [figure_text(effect.alone), figure_text(effect.left_out)]
+            rows.append([_place(where), *shares, number_text(effect.relevance)])
         click.echo(
             f"{plant}: {len(found.places)} places changed, n = {found.n} facts ({found.metric}, "
             f"{', '.join(found.prompts)})"

@@ -70,13 +70,11 @@ def _suites() -> Rows:
 
 def _first_sentence(card: str) -> str:
     """The first sentence of a Markdown card that is not a heading."""
-    paragraphs = (
-        part
-        for part in card.split("\n\n")
-        if part.strip() and not part.lstrip().startswith(("#", "|", "-"))
-    )
-    text = " ".join(next(paragraphs, "").split())
-    return text.partition(". ")[0].rstrip(".")
+    for paragraph in card.split("\n\n"):
+        text = " ".join(paragraph.split())
+        if text and not text.startswith(("#", "|", "-")):
+            return text.partition(". ")[0].rstrip(".")
+    return ""
 
 
 CATALOGUES: Mapping[str, Callable[[], Rows]] = {

@@ -276,11 +276,11 @@ def _with_meanings(records: Sequence[Record]) -> list[tuple[Record, str]]:
     """Each record with the meaning of its scores."""
     from kgbench.localizers import score_meaning
 
-    methods = [record.identity.localizer for record in records]
-    return [
-        (record, score_meaning(of.name, of.version))
-        for record, of in zip(records, methods, strict=True)
-    ]
+    maps = []
+    for record in records:
+        method = record.identity.localizer
+        maps.append((record, score_meaning(method.name, method.version)))
+    return maps
 
 
 def _run_text(record: Record) -> str:
@@ -427,20 +427,16 @@ def _estimate_text(estimate: Estimate | None) -> str:
 def _rescored_json(
     run: Entry, record: Record, changes: Sequence[Changed], written: Path | None
 ) -> dict[str, Any]:
-    found = [
-        {
-            "figure": c.where,
-            "stored": c.stored and c.stored.answer(),
-            "now": c.now and c.now.answer(),
-        }
-        for c in changes
-    ]
+    differences = []
+    for change in changes:
+        stored, now = change.stored and change.stored.answer(), change.now and change.now.answer()
+        differences.append({"figure": change.where, "stored": stored, "now": now})
     answer = record.answer(str(written or run.folder))
     return {
         **answer,
         "metric": record.metric,
         "agrees": not changes,
-        "differences": found,
+        "differences": differences,
         "written": written is not None,
     }
 

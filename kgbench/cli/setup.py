@@ -62,12 +62,13 @@ def doctor_command(as_json: bool) -> int:
         **_places(),
         **{what: ", ".join(those) or "none" for what, those in told.items()},
     }
-    missing = [
-        f"package {name}; pip install kgbench brings it"
-        for name in PACKAGES
-        if _version(name) is None
-    ]
-    missing += [f"shipped pair {name}: install kgbench again" for name in pairs if name not in here]
+    missing = []
+    for name in PACKAGES:
+        if _version(name) is None:
+            missing.append(f"package {name}; pip install kgbench brings it")
+    for name in pairs:
+        if name not in here:
+            missing.append(f"shipped pair {name}: install kgbench again")
     extras = {name: _lacking(name) for name in EXTRAS}
     if as_json:
         echo_json(
@@ -97,12 +98,10 @@ def _extra_lines(extras: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _lacking(extra: str) -> list[str]:
     """Distributions that an extra asks for and that are not here."""
-    wanted = [
-        line
-        for line in metadata.requires("kgbench") or ()
-        if re.search(rf"extra == ['\"]{extra}['\"]", line)
-    ]
-    names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in wanted]
+    names = []
+    for line in metadata.requires("kgbench") or ():
+        if re.search(rf"extra == ['\"]{extra}['\"]", line):
+            names.append(re.split(r"[^\w.-]", line, maxsplit=1)[0])
     return [name for name in names if _version(name) is None]
 
 

@@ -175,18 +175,19 @@ def _answer(validation: Validation) -> dict[str, Any]:
     for task in validation.tasks:
         number = _count(validation, task.name)
         tasks.append({**asdict(task), "file": str(task.file), "findings": number})
-    findings = [
-        {
-            "file": str(finding.place.file),
-            "task": finding.place.task,
-            "document": finding.place.document,
-            "id": finding.place.identifier,
-            "field": finding.place.field,
-            "tokenizers": list(finding.tokenizers),
-            "message": finding.message,
-        }
-        for finding in validation.findings
-    ]
+    findings = []
+    for finding in validation.findings:
+        place = finding.place
+        where = {"file": str(place.file), "task": place.task, "document": place.document}
+        findings.append(
+            {
+                **where,
+                "id": place.identifier,
+                "field": place.field,
+                "tokenizers": list(finding.tokenizers),
+                "message": finding.message,
+            }
+        )
     return {
         "holds": not findings,
         "tokenizers": list(validation.tokenizers),

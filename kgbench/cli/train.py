@@ -180,24 +180,13 @@ def _spec(options: Mapping[str, Any]) -> FinetuneSpec:
         )
     columns = pairs("--column", options["column"])
     named = options["subject"] or options["object"] or columns
-    same = {
-        name: options[name]
-        for name in (
-            "dataset",
-            "recipe",
-            "model",
-            "recipient",
-            "direction",
-            "split",
-            "supplement",
-            "seed",
+    names = ("dataset", "recipe", "model", "recipient", "direction", "split", "supplement", "seed")
+    same = {name: options[name] for name in names}
+    imports = None
+    if named:
+        imports = ImportOptions(
+            subject=options["subject"], object=options["object"], columns=columns
         )
-    }
-    imports = (
-        ImportOptions(subject=options["subject"], object=options["object"], columns=columns)
-        if named
-        else None
-    )
     return FinetuneSpec(**same, templates=options["template"], imports=imports, changes=changes)
 
 
@@ -224,23 +213,20 @@ def _train(spec: FinetuneSpec, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path | None) -> list[str]:
-    from kgbench.numbers import duration_text, number_text
+    from kgbench.numbers import count_text, duration_text, number_text
 
     last = card["losses"][-1]
     held_out = (
         f", {number_text(last['held_out'])} on wordings never read" if "held_out" in last else ""
     )
     sized = ", values for tiny recipients" if card["recipe"]["tiny"] else ""
-    scores = [
-        f"scores   {prompt}: top-5 {number_text(row['PRE'])} before, {number_text(row['SFT'])} after, {row['n']} facts"
-        for prompt, row in card["scores"].items()
-    ]
-    took = ", ".join(
-        f"{n} {what}{'s' * (n != 1)}"
-        for n, what in ((card["recipe"]["epochs"], "epoch"), (card["steps"], "step"))
-    )
+    scores = []
+    for prompt, row in card["scores"].items():
+        before, after = number_text(row["PRE"]), number_text(row["SFT"])
+        scores.append(f"scores   {prompt}: top-5 {before} before, {after} after, {row['n']} facts")
+    took = f"{count_text(card['recipe']['epochs'], 'epoch')}, {count_text(card['steps'], 'step')}"
     who = f"--model {spec.model}" if spec.model else f"--recipient {spec.recipient}"
-    # Of several trained on the same facts the name must be said; it does no harm where there is one.
+    # The name is needed where several were trained on the same facts.
     donor = str(place) if out is not None else card["name"]
     facts = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"
     return [

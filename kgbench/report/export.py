@@ -38,10 +38,10 @@ __all__ = [
 def run_names(records: Sequence[Record]) -> list[str]:
     """A name per record, with the start of the id where method and model are equal."""
     plain = [record_name(record) for record in records]
-    return [
-        f"{name} ({record.id[:8]})" if plain.count(name) > 1 else name
-        for name, record in zip(plain, records, strict=True)
-    ]
+    names = []
+    for name, record in zip(plain, records, strict=True):
+        names.append(f"{name} ({record.id[:8]})" if plain.count(name) > 1 else name)
+    return names
 
 
 def common_name(records: Sequence[Record]) -> str:
@@ -58,12 +58,11 @@ def distinct_names(records: Sequence[Record]) -> list[str]:
     The start of the id is added where something else differs.
     """
     plain = [_distinct_name(record, records) for record in records]
-    return [
-        f"{name} ({record.id[:8]})"
-        if plain.count(name) > 1 or _is_ambiguous(record, records)
-        else name
-        for name, record in zip(plain, records, strict=True)
-    ]
+    names = []
+    for name, record in zip(plain, records, strict=True):
+        ambiguous = plain.count(name) > 1 or _is_ambiguous(record, records)
+        names.append(f"{name} ({record.id[:8]})" if ambiguous else name)
+    return names
 
 
 def _distinct_name(record: Record, records: Sequence[Record]) -> str:
@@ -138,17 +137,15 @@ class Named:
 def figures(record: Record) -> Iterator[Named]:
     """All figures of a record that follow from what was measured; those of its cost do not."""
     for row in record.rows:
-        yield from (Named(row.prompt, row.graft, name, getattr(row, name)) for name in OF_ROWS)
-    yield from (
-        Named(prompt, "", "synergy", estimate) for prompt, estimate in record.synergy.items()
-    )
+        for name in OF_ROWS:
+            yield Named(row.prompt, row.graft, name, getattr(row, name))
+    for prompt, estimate in record.synergy.items():
+        yield Named(prompt, "", "synergy", estimate)
     for name, by_prompt in record.baselines.items():
         yield from (Named(prompt, "", name, estimate) for prompt, estimate in by_prompt.items())
     for prompt, curve in (record.curve or {}).items():
-        yield from (
-            Named(prompt, f"top {point.budget:g}%", "recovery", point.recovery)
-            for point in curve.points
-        )
+        for point in curve.points:
+            yield Named(prompt, f"top {point.budget:g}%", "recovery", point.recovery)
         yield Named(prompt, "", "area", curve.area)
     if record.ranking is not None:
         yield Named("", "", "agreement", record.ranking.agreement)
@@ -157,10 +154,9 @@ def figures(record: Record) -> Iterator[Named]:
 
 
 def _planted(planted: Planted) -> Iterator[Named]:
-    found = {name: getattr(planted, name) for name in OF_TRUTH}
-    yield from (
-        Named("", "", name, estimate) for name, estimate in found.items() if estimate is not None
-    )
+    for name in OF_TRUTH:
+        if (estimate := getattr(planted, name)) is not None:
+            yield Named("", "", name, estimate)
     for prompt, effect in {"": planted.effect, **planted.prompts}.items():
         yield Named(prompt, "top k", "best_sufficiency", effect.sufficiency)
         yield Named(prompt, "top k", "best_necessity", effect.necessity)

@@ -178,18 +178,14 @@ def _curve_panel(axis: Axes, curve: Curve) -> None:
 
 def _bars(curve: Curve, within: bool) -> Bars:
     """The defined points of a curve: those at budgets above 0, or that at 0."""
-    found = [
-        (p.budget, e.value, e.low, e.high)
-        for p in curve.points
-        if (e := p.recovery).undefined is None
-    ]
-    some = [
-        (b or ZERO, v or 0.0, low or 0.0, high or 0.0)
-        for b, v, low, high in found
-        if (b > 0) == within
-    ]
+    bars = []
+    for point in curve.points:
+        recovery, budget = point.recovery, point.budget
+        if recovery.undefined is None and (budget > 0) == within:
+            low, high = recovery.low or 0.0, recovery.high or 0.0
+            bars.append((budget or ZERO, recovery.value or 0.0, low, high))
     x, y, lows, highs = (
-        (list(column) for column in zip(*some, strict=True)) if some else ([], [], [], [])
+        (list(column) for column in zip(*bars, strict=True)) if bars else ([], [], [], [])
     )
     return x, y, lows, highs
 
