@@ -15,7 +15,7 @@ from jaxtyping import Float
 from scipy.stats import norm
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.maps import PlantScores
+from kgbench.leaderboard.contrasts import PlantScores
 from kgbench.leaderboard.ranks import ranks
 from kgbench.stats import Resampled, resample
 

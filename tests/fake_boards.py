@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.boards.cost import FORWARDS
+from kgbench.leaderboard.board_tables import Board, Column, Leaderboard, Line, Table
+from kgbench.leaderboard.boards._grid import FORWARDS
 from kgbench.leaderboard.entries import Entry
-from kgbench.leaderboard.model import Board, Column, Leaderboard, Line, Table
 from kgbench.leaderboard.submission import Submission, Verification
 from kgbench.records import (
     Curve,

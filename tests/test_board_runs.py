@@ -14,9 +14,9 @@ from stored_runs import Call, caller
 from submissions import identity, result, write_entry
 
 from kgbench import localizers
+from kgbench.leaderboard.drafts import pack_loose
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.packs import read_pack
-from kgbench.leaderboard.submit import pack_loose
 from kgbench.localizers import describe
 from kgbench.models.catalog import plants, shipped
 from kgbench.records import LocalizerRef

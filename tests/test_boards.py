@@ -10,14 +10,21 @@ import pytest
 
 from kgbench.errors import DataError, OutputError
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.boards.grid import Grid, over_all
-from kgbench.leaderboard.build import build, differences, make_leaderboard, outputs
-from kgbench.leaderboard.cells import Cell, core_cells
+from kgbench.leaderboard.board_tables import (
+    Badge,
+    Board,
+    Column,
+    Leaderboard,
+    Line,
+    Table,
+    lead,
+    spread_text,
+)
+from kgbench.leaderboard.boards._grid import Shares, share_tables
+from kgbench.leaderboard.build import build, differences, make_leaderboard, outputs, render_markdown
+from kgbench.leaderboard.cells import Cell
 from kgbench.leaderboard.contrasts import Contrast, contrast
 from kgbench.leaderboard.entries import Entry, read_entries, read_entry
-from kgbench.leaderboard.lines import lead
-from kgbench.leaderboard.markdown import render_markdown
-from kgbench.leaderboard.model import Badge, Board, Column, Leaderboard, Line, Table, spread_text
 from kgbench.leaderboard.submission import Contract, Verification
 from kgbench.records import LocalizerRef
 from tests.fake_runs import RATES
@@ -75,12 +82,12 @@ def lines(table: Table) -> dict[str, Line]:
 def by_separation(place: Path) -> Table:
     """The means over all cells, ranked by a figure."""
 
-    def measure(entry: Entry, cell: Cell) -> dict[str, Contrast | str]:
+    def share(entry: Entry, cell: Cell) -> dict[str, Contrast | str]:
         return {"separation": contrast(entry.hits[cell.prompt], {"FE+LT": 1, "(FE+LT)^C": -1})}
 
-    grid = Grid("separation", ("separation",), measure, lambda entry, cell: {}, "")
+    shares = Shares(share, "", ranked_by="separation")
     columns = [Column("separation", "separation", "FE+LT less its complement", "higher")]
-    return over_all(grid, list(read_entries(place / "results")), core_cells(planted=False), columns)
+    return share_tables(list(read_entries(place / "results")), shares, columns, columns)[0]
 
 
 def test_ranks_and_coverage(root: Path) -> None:

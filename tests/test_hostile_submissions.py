@@ -13,9 +13,9 @@ from submissions import edit, unpack_all
 
 from kgbench import evaluate
 from kgbench.cli import main
+from kgbench.leaderboard.board_tables import Line, Table
 from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import read_entries
-from kgbench.leaderboard.model import Line, Table
 from kgbench.records import RecordStore
 
 PLANT = "tiny-gemma.redundant"

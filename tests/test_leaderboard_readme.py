@@ -9,7 +9,7 @@ import click
 import pytest
 
 from kgbench.cli import command
-from kgbench.leaderboard.model import Badge
+from kgbench.leaderboard.board_tables import Badge
 from kgbench.models.catalog import names, plants
 
 README = (Path(__file__).resolve().parents[1] / "leaderboard" / "README.md").read_text("utf-8")

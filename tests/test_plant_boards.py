@@ -14,6 +14,7 @@ from many_records import PROMPTS, _shipped
 from submissions import CODE, KEPT
 
 from kgbench.estimate import Estimate
+from kgbench.leaderboard.board_tables import Board, Line
 from kgbench.leaderboard.boards.plant_pathways import (
     FIXED,
     GRAFTS,
@@ -24,9 +25,8 @@ from kgbench.leaderboard.boards.plant_pathways import (
 )
 from kgbench.leaderboard.boards.planted import components_board, plant_cells, positions_board
 from kgbench.leaderboard.cells import Cell
+from kgbench.leaderboard.contrasts import PlantScores
 from kgbench.leaderboard.entries import Entry
-from kgbench.leaderboard.maps import PlantScores
-from kgbench.leaderboard.model import Board, Line
 from kgbench.leaderboard.ranks import ranks
 from kgbench.leaderboard.submission import Submission
 from kgbench.models import catalog

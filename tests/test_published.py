@@ -11,8 +11,8 @@ from math import isfinite
 import pytest
 
 from kgbench.data.prompts import prompt_names
+from kgbench.leaderboard.board_tables import Line, Table
 from kgbench.leaderboard.boards.published import published_board
-from kgbench.leaderboard.model import Line, Table
 from kgbench.leaderboard.published import (
     PublishedRow,
     cited,

@@ -13,9 +13,8 @@ from scipy.stats import binom
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.cells import Cell
-from kgbench.leaderboard.contrasts import Contrast, Means, contrast
-from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
-from kgbench.leaderboard.maps import PlantScores
+from kgbench.leaderboard.contrasts import Contrast, Means, PlantScores, contrast
+from kgbench.leaderboard.hits import PromptHits, hits_by_prompt, rank_grid
 from kgbench.leaderboard.ranks import better, ranks
 from kgbench.stats import Resampled, mean, ratio
 from tests.equal_methods import board, over_plants, wrong, wrong_over_plants
@@ -163,7 +162,7 @@ def test_no_gain_is_told() -> None:
 def test_hits_are_those_of_the_rows() -> None:
     """Hits of each prompt and configuration are the rows whose rank is at most 5, facts in the order of their ids."""
     table = rows(n=20)
-    found = hits_by_prompt(table)
+    found = hits_by_prompt(rank_grid(table))
     assert set(found) == {"headline", "qa"}
     listed = {(r["prompt"], r["graft"], r["fact"]): r["rank"] <= 5 for r in table.to_pylist()}
     for prompt, own in found.items():

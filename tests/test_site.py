@@ -27,15 +27,13 @@ from hypothesis import strategies as st
 from kgbench.cli import main
 from kgbench.errors import DataError, InputError
 from kgbench.estimate import Estimate
+from kgbench.leaderboard.board_tables import Leaderboard
 from kgbench.leaderboard.entries import Entry
-from kgbench.leaderboard.model import Leaderboard
+from kgbench.leaderboard.hits import DIGITS, STEPS, fact_ranks, rank_grid
 from kgbench.leaderboard.serve import site_server, write_site
-from kgbench.leaderboard.site import render_site
-from kgbench.leaderboard.site.cells import Cells
-from kgbench.leaderboard.site.links import DIGITS, method_slug, run_name
-from kgbench.leaderboard.site.maps import map_data
-from kgbench.leaderboard.site.pages import POLICY, Pages
-from kgbench.leaderboard.site.ranks import STEPS, fact_ranks, read_ranks
+from kgbench.leaderboard.site.html_tables import Cells, method_slug, run_name
+from kgbench.leaderboard.site.pages import POLICY, inline_json, render_site
+from kgbench.leaderboard.site.picture_data import map_data
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import LocalizerRef
 from kgbench.sites.configurations import BEST, REST
@@ -143,8 +141,7 @@ def test_names_are_text_whatever_they_hold(site: dict[str, str]) -> None:
 @given(st.text())
 def test_data_in_a_page_never_ends_its_element(text: str) -> None:
     """Whatever text a page's data holds, no mark of HTML is in it, and JSON reads it back."""
-    inline = Pages()._templates.filters["inline"]
-    written = str(inline({"text": text}))
+    written = str(inline_json({"text": text}))
     assert not set("<>&\u2028\u2029") & set(written)
 
 
@@ -318,10 +315,7 @@ def decoded(text: str, n: int) -> list[int]:
 def test_hits_can_be_counted_from_the_data_of_a_run(board: Leaderboard) -> None:
     """The steps of a run give each of its top-k hit rates, and the number of facts behind it."""
     entry = board.entries[0]
-    ranks = fact_ranks(
-        read_ranks(entry.content("facts.parquet"), entry.folder),
-        [row.graft for row in entry.record.rows],
-    )
+    ranks = fact_ranks(entry.ranks(), [row.graft for row in entry.record.rows])
     for row in entry.record.rows:
         steps = decoded(ranks.prompts[row.prompt][row.graft], len(ranks.facts))
         assert sum(step != 7 for step in steps) == row.n
@@ -342,7 +336,7 @@ def test_a_fact_that_was_not_asked_is_told_from_a_miss() -> None:
             for p, f in zip(rows["prompt"].to_pylist(), rows["fact"].to_pylist(), strict=True)
         ]
     )
-    ranks = fact_ranks(some, ["PRE"])
+    ranks = fact_ranks(rank_grid(some), ["PRE"])
     place = ranks.facts.index("tiny_movies/3")
     assert decoded(ranks.prompts["headline"]["PRE"], 7)[place] == 7
     assert decoded(ranks.prompts["qa"]["PRE"], 7)[place] != 7

@@ -21,10 +21,10 @@ from kgbench.errors import DataError
 from kgbench.leaderboard.limits import FILES
 from kgbench.leaderboard.packs import pack
 from kgbench.leaderboard.sandbox import SANDBOX
+from kgbench.leaderboard.validate import CheckedEntry, check_folder
 from kgbench.leaderboard.validate.board_checks import Others
 from kgbench.leaderboard.validate.documents import read_json
 from kgbench.leaderboard.validate.entry_files import EntryFiles, folders_below
-from kgbench.leaderboard.validate.validation import CheckedEntry, check_folder
 from kgbench.records import FACTS_SCHEMA, Identity
 from kgbench.records.fact_rows import STORED
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_runs import Call, caller, submitted
 
+from kgbench.leaderboard.drafts import pack_loose
 from kgbench.leaderboard.entries import read_entries, read_entry
-from kgbench.leaderboard.submit import pack_loose
 from kgbench.records import StoredRecord
 from kgbench.runner.rerun import Sample, sample_facts
 

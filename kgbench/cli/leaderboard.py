@@ -32,12 +32,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 
 @click.group()
 def command() -> None:
-    """The leaderboard: what the results in it say, as tables and pages.
+    """The leaderboard: tables and pages of its results.
 
     \b
     kgbench leaderboard build     # LEADERBOARD.md and site/ from results/
     kgbench leaderboard check     # every entry, and whether LEADERBOARD.md is what results/ gives
-    kgbench leaderboard serve     # look at it, with your own runs beside
+    kgbench leaderboard serve     # look at it, together with your own runs
     kgbench leaderboard pack      # entries that are folders into packs
     kgbench leaderboard run       # all of the project's own entries anew
     """  # noqa: D301 (click reads the character, not its escape)
@@ -71,25 +71,22 @@ def build(root: Path, as_json: bool) -> int:
 @json_option
 def check(root: Path, as_json: bool) -> int:
     """Check every entry, and whether LEADERBOARD.md is what they give."""
-    from kgbench.leaderboard.build import RESULTS as ENTRIES
-    from kgbench.leaderboard.build import differences
+    from kgbench.leaderboard.build import RESULTS, differences
     from kgbench.leaderboard.validate import validate
 
-    wrong, entries = [], 0
-    if (root / ENTRIES).is_dir():
-        for entry in validate(root / ENTRIES, strict=True):
+    wrong: list[str] = []
+    entries = 0
+    if (root / RESULTS).is_dir():
+        for entry in validate(root / RESULTS, strict=True):
             entries += 1
             wrong += [str(finding) for finding in entry.findings if finding.refuses]
-    # A damaged entry gives no board to compare with, and what is wrong with it is told already.
-    wrong += [] if wrong else differences(root)
+    if not wrong:  # a damaged entry gives no board to compare with
+        wrong = differences(root)
     if as_json:
         echo_json({"root": str(root), "entries": entries, "wrong": wrong})
     else:
-        click.echo(
-            "\n".join(
-                wrong or [f"{entries} entries are in order, and LEADERBOARD.md is what they give"]
-            )
-        )
+        fine = f"{entries} entries are in order, and LEADERBOARD.md is what they give"
+        click.echo("\n".join(wrong or [fine]))
     return 1 if wrong else 0
 
 
@@ -104,7 +101,7 @@ def check(root: Path, as_json: bool) -> int:
 )
 @output_dir
 def serve(root: Path, port: int, output_dir: Path) -> int:
-    """Show the pages in a browser, with your own runs beside the board."""
+    """Show the pages in a browser, together with your own runs."""
     from kgbench.leaderboard.serve import serve as serve_site
 
     serve_site(root, port, output_dir if output_dir.is_dir() else None, click.echo)
@@ -120,7 +117,7 @@ def pack(root: Path, as_json: bool) -> int:
     The files of each entry stay as they are: `tar xf PACK` unpacks them. Run
     `kgbench leaderboard check` first, for nothing is judged here.
     """
-    from kgbench.leaderboard.submit import pack_loose
+    from kgbench.leaderboard.drafts import pack_loose
 
     packs = pack_loose(root)
     if as_json:
@@ -210,14 +207,15 @@ def _made(campaign: Campaign, packs: Sequence[Path], seconds: float) -> dict[str
 
 
 def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
-    """How many entries there are to be on each board, how many are there, and the time."""
-    boards = dict.fromkeys(run.board for run in campaign.runs)
+    """Number of entries of each board, how many are missing, and the time that they take."""
+    boards: dict[str, list[BoardRun]] = {}
+    for run in campaign.runs:
+        boards.setdefault(run.board, []).append(run)
     rows = []
-    for board in boards:
-        runs = [run for run in campaign.runs if run.board == board]
-        methods, pairs = {run.method for run in runs}, {run.pair for run in runs}
-        counts = (methods, pairs, runs, [run for run in left if run.board == board])
-        rows.append([board, *(str(len(some)) for some in counts)])
+    for board, runs in boards.items():
+        to_run = [run for run in left if run.board == board]
+        counts = ({run.method for run in runs}, {run.pair for run in runs}, runs, to_run)
+        rows.append([board, *map(str, map(len, counts))])
     echo_table(["board", "methods", "pairs", "entries", "to run"], rows)
     seconds = campaign.seconds_left(left)
     known = "nobody knows yet" if seconds is None else f"about {duration_text(seconds)}"
@@ -228,7 +226,7 @@ def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
 
 
 def _print_end(campaign: Campaign, packs: Sequence[Path], seconds: float | None) -> None:
-    """What failed, and of a campaign that ran, what it took and what to do next."""
+    """Failures; of a campaign that ran, also its time and the next command."""
     for each in campaign.failures:
         click.echo(f"failed    {each.run}: {each.reason}")
     if seconds is None:

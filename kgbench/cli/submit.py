@@ -16,12 +16,14 @@ from kgbench.cli.leaderboard import root_option
 from kgbench.cli.output import echo_json
 from kgbench.cli.runs import output_dir
 from kgbench.errors import InputError
+from kgbench.numbers import count_text
 
 if TYPE_CHECKING:
+    from kgbench.leaderboard.drafts import Standing
     from kgbench.leaderboard.submission import Contract
-    from kgbench.leaderboard.submit import Standing
-    from kgbench.leaderboard.validate import CheckedEntry, Finding
+    from kgbench.leaderboard.validate import Finding
     from kgbench.records import Record
+    from kgbench.report import Table
 
 _ADVICE = {
     "id": "this result is on the board already: submit another run, or delete the old pack first",
@@ -71,14 +73,14 @@ def command(
     localizer: str | None,
     dry_run: bool,
     as_json: bool,
-    **said: str | None,
+    **about: str | None,
 ) -> int:
-    """Check recorded runs, copy them into the leaderboard, and show where they stand.
+    """Check recorded runs, copy them into the leaderboard, and show their rank.
 
     RUN is a run's folder, or the start of its id or of its folder's name, as in
     `kgbench show`; give all runs of a method at once. Only results are copied:
     the method's code comes as an installed package or a pull request of its own.
-    The laws of `kgbench check-localizer` are tried on it, and what came of them
+    The laws of `kgbench check-localizer` are tried on it, and the outcome
     is part of the entry: a method that breaks one, or on which they were not
     tried, has no rank.
 
@@ -86,16 +88,21 @@ def command(
     kgbench submit kgbench-results/*-my_method-* --as "my method" --code my-package==1.0
     kgbench submit 0123abcd --code https://github.com/me/method@89abcdef
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.leaderboard.submit import checked, drafts, publish, staged, standings
+    from kgbench.leaderboard.drafts import checked, drafts, publish, staged, standings
     from kgbench.records import load_record
+    from kgbench.report import Report, to_text
 
-    stored = {found.record.id: found for found in (load_record(run, output_dir) for run in runs)}
-    tried = {id: _tried(run.record, localizer, as_json) for id, run in stored.items()}
+    stored = [load_record(run, output_dir) for run in runs]
+    records = {run.record.id: run for run in stored}
+    tried = {id: _tried(run.record, localizer, as_json) for id, run in records.items()}
     contracts = {id: outcome for id, outcome in tried.items() if not isinstance(outcome, str)}
-    prepared = drafts(list(stored.values()), contracts, **said)
+    prepared = drafts(list(records.values()), contracts, **about)
+    findings: list[Finding] = []
     with staged(prepared) as stage:
-        found = checked(stage, root)
-        if refused := [finding for entry in found for finding in entry.findings if finding.refuses]:
+        entries = checked(stage, root)
+        for entry in entries:
+            findings += entry.findings
+        if refused := [finding for finding in findings if finding.refuses]:
             return _refuse(refused, as_json)
         shown = standings(stage, root)
         places = [] if dry_run else publish(stage, root)
@@ -103,24 +110,37 @@ def command(
     if as_json:
         echo_json(
             {
-                **_answer(found, shown, places, steps),
+                "accepted": True,
+                "entries": [
+                    {"id": entry.record.id, "folder": entry.folder}
+                    for entry in entries
+                    if entry.record is not None
+                ],
+                "copied": [str(place) for place in places],
+                "findings": [finding.to_json() for finding in findings],
+                "tables": [_answer(standing) for standing in shown],
+                "steps": steps if places else [],
                 "contracts": {id: _contract_answer(outcome) for id, outcome in tried.items()},
             }
         )
+        return 0
+    if shown:
+        click.echo(f"{to_text(Report('', [_table(standing) for standing in shown]))}\n")
+    lines = [str(finding) for finding in findings]
+    for outcome in tried.values():
+        line = f"contract      {outcome if isinstance(outcome, str) else outcome.about}"
+        lines += [] if line in lines else [line]
+    if places:
+        lines += [f"copied        {place}" for place in places]
+        lines += ["", "The pull request's next steps:", *(f"  {step}" for step in steps)]
     else:
-        told = dict.fromkeys(
-            outcome if isinstance(outcome, str) else outcome.about for outcome in tried.values()
-        )
-        click.echo(
-            "\n".join(
-                _lines(found, shown, [f"contract      {line}" for line in told], places, steps)
-            )
-        )
+        lines.append(f"{count_text(len(entries), 'run')} in order; nothing was copied (--dry-run)")
+    click.echo("\n".join(lines))
     return 0
 
 
 def _tried(record: Record, localizer: str | None, as_json: bool) -> Contract | str:
-    """What came of trying the laws on the method of a run, or why they were not tried.
+    """Contract test results of a run's method, or why it was not tested.
 
     Raises:
         InputError: The code that was given is not what ran.
@@ -141,26 +161,14 @@ def _contract_answer(outcome: Contract | str) -> dict[str, Any]:
 
 
 def _refuse(findings: list[Finding], as_json: bool) -> int:
-    advice = list(dict.fromkeys(text for finding in findings if (text := _advice(finding.field))))
+    advice = list(dict.fromkeys(_advice(finding.field) for finding in findings))
+    advice = [text for text in advice if text]
     if as_json:
-        echo_json(
-            {
-                "accepted": False,
-                "findings": [finding.to_json() for finding in findings],
-                "advice": advice,
-            }
-        )
-    else:
-        click.echo(
-            "\n".join(
-                [
-                    *map(str, findings),
-                    "",
-                    "Refused, and nothing was copied.",
-                    *(f"- {line}" for line in advice),
-                ]
-            )
-        )
+        answers = [finding.to_json() for finding in findings]
+        echo_json({"accepted": False, "findings": answers, "advice": advice})
+        return 1
+    lines = [*map(str, findings), "", "Refused, and nothing was copied."]
+    click.echo("\n".join([*lines, *(f"- {line}" for line in advice)]))
     return 1
 
 
@@ -188,86 +196,26 @@ def next_steps(names: Sequence[str], root: Path) -> list[str]:
     ]
 
 
-def _lines(
-    found: list[CheckedEntry],
-    shown: list[Standing],
-    told: list[str],
-    places: list[Path],
-    steps: list[str],
-) -> list[str]:
-    """What is printed of runs that are accepted."""
-    lines = [text for standing in shown for text in (_table(standing), "")]
-    lines += [str(finding) for entry in found for finding in entry.findings] + told
-    if not places:
-        return [
-            *lines,
-            f"{len(found)} {'run' if len(found) == 1 else 'runs'} in order; nothing was copied "
-            "(--dry-run)",
-        ]
-    lines += [f"copied        {place}" for place in places]
-    return [*lines, "", "The pull request's next steps:", *(f"  {step}" for step in steps)]
+def _table(standing: Standing) -> Table:
+    from kgbench.report import Column, Dash, Table
 
-
-def _table(standing: Standing) -> str:
-    from tabulate import tabulate
-
-    from kgbench.numbers import figure_text
-
-    table = standing.table
-    columns = [column for column in table.columns if column.better is not None] or list(
-        table.columns
-    )
+    table, rows = standing.table, []
+    directed = [column for column in table.columns if column.better is not None]
+    columns = directed or table.columns
+    for line in standing.lines:
+        method = f"{line.method} (new)" if line.method in standing.new else line.method
+        figures = [line.figures.get(column.key, Dash()) for column in columns]
+        have, of = line.coverage
+        rows.append([line.rank_text or "–", method, *figures, f"{have} of {of}"])
     heads = ["rank", "method", *(column.title for column in columns), "cells"]
-    rows = [
-        [
-            line.rank_text or "–",
-            f"{line.method}{' (new)' if line.method in standing.new else ''}",
-            *(
-                figure_text(line.figures[column.key]) if column.key in line.figures else "–"
-                for column in columns
-            ),
-            f"{line.coverage[0]} of {line.coverage[1]}",
-        ]
-        for line in standing.lines
-    ]
-    return (
-        f"{standing.board.title}: "
-        f"{table.title}\n{tabulate(rows, heads, tablefmt='simple', disable_numparse=True)}"
-    )
+    title = f"{standing.board.title}: {table.title}"
+    return Table(title, [Column(head) for head in heads], rows)
 
 
-def _answer(
-    found: list[CheckedEntry], shown: list[Standing], places: list[Path], steps: list[str]
-) -> dict[str, Any]:
-    entries = [
-        {"id": entry.record.id, "folder": entry.folder}
-        for entry in found
-        if entry.record is not None
-    ]
-    tables = [
-        {
-            "board": standing.board.key,
-            "table": standing.table.key,
-            "lines": [
-                {
-                    "method": line.method,
-                    "new": line.method in standing.new,
-                    "rank": line.rank,
-                    "unranked": line.unranked or None,
-                    "figures": {key: estimate.answer() for key, estimate in line.figures.items()},
-                }
-                for line in standing.lines
-            ],
-        }
-        for standing in shown
-    ]
-    notes = [finding.to_json() for entry in found for finding in entry.findings]
-    copied = [str(place) for place in places]
-    return {
-        "accepted": True,
-        "entries": entries,
-        "copied": copied,
-        "findings": notes,
-        "tables": tables,
-        "steps": steps if places else [],
-    }
+def _answer(standing: Standing) -> dict[str, Any]:
+    lines = []
+    for line in standing.lines:
+        about = {"method": line.method, "new": line.method in standing.new, "rank": line.rank}
+        figures = {key: estimate.answer() for key, estimate in line.figures.items()}
+        lines.append({**about, "unranked": line.unranked or None, "figures": figures})
+    return {"board": standing.board.key, "table": standing.table.key, "lines": lines}

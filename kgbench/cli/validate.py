@@ -1,4 +1,4 @@
-"""`kgbench validate`: whether results may stand on the board."""
+"""`kgbench validate`: check results for the board."""
 
 from __future__ import annotations
 
@@ -85,19 +85,17 @@ def _print_schema(name: str) -> int:
 def _check(entries: Iterator[CheckedEntry], path: Path, strict: bool, as_json: bool) -> int:
     from kgbench.cli.output import echo_json
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     checked = accepted = 0
     for entry in entries:
         checked, accepted = checked + 1, accepted + entry.accepted
-        found += entry.findings
+        findings += entry.findings
     if as_json:
         about = {"path": str(path), "strict": strict, "entries": checked, "accepted": accepted}
-        echo_json({**about, "findings": [finding.to_json() for finding in found]})
+        echo_json({**about, "findings": [finding.to_json() for finding in findings]})
     else:
-        click.echo(
-            f"{accepted} of {checked} {'entry is' if checked == 1 else 'entries are'} in "
-            f"order{'' if strict else ' (not --strict)'}"
-        )
-        for finding in sorted(found, key=lambda finding: not finding.refuses):
+        noun = "entry is" if checked == 1 else "entries are"
+        click.echo(f"{accepted} of {checked} {noun} in order{'' if strict else ' (not --strict)'}")
+        for finding in sorted(findings, key=lambda finding: not finding.refuses):
             click.echo(str(finding))
     return 0 if accepted == checked else 1

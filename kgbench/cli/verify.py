@@ -55,12 +55,12 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
     """Run a sample of a run's facts again and compare each with its rows.
 
     Up to 200 facts all of them are run; of more, 200 that are drawn now, so
-    that nobody can know them beforehand.
+    that they cannot be known beforehand.
 
     What a method learns from all facts, such as a ranking of sites, it learns
     from all of them here too; its map is compared as well. A row agrees as in
     `kgbench rerun`. Of an entry of the leaderboard the laws of `kgbench
-    check-localizer` are tried too, and compared with what the submission says.
+    check-localizer` are tried too, and compared with its submission.
     With --write an entry that agrees is no longer self-reported but verified.
 
     \b
@@ -82,6 +82,7 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
         _check_write(found.record, facts, seed, options["tolerance"])
     seed = randbits(32) if seed is None else seed
     sample = Sample(SAMPLE if facts is None else facts, seed, options["tolerance"])
+    contract = None
     with (
         redirect_stdout(sys.stderr if as_json else sys.stdout),
         progress(shown=not options["quiet"]) as report,
@@ -89,60 +90,44 @@ def command(run: str, facts: int | None, seed: int | None, write: bool, **option
         again, chosen = verify(
             found.record, found.facts(), places_of(options), settings_of(options), sample, report
         )
-        contract = (
-            contract_of(found.record, options["localizer"])
-            if found.submission is not None
-            else None
-        )
-    same = contract is None or _as_claimed(found, contract)
+        if found.submission is not None:
+            contract = contract_of(found.record, options["localizer"])
+    claimed = None if found.submission is None else found.submission.contract
+    same = not contract or not claimed or set(claimed.broken) == set(contract.broken)
     what = f"{len(chosen)} of {max(row.n for row in found.record.rows)} facts (seed {seed})"
-    written = (
-        _write(found, again, (seed, len(chosen)), contract)
-        if write and again.agrees and same
-        else None
-    )
+    written = None
+    if write and again.agrees and same:
+        written = _write(found, again, (seed, len(chosen)), contract)
     if as_json:
-        about = {
-            "id": found.record.id,
-            "path": str(found.folder),
-            "seed": seed,
-            "facts": list(chosen),
-        }
-        laws = (
-            None if contract is None else {**contract.model_dump(mode="json"), "as_claimed": same}
-        )
+        laws = None
+        if contract is not None:
+            laws = {**contract.model_dump(mode="json"), "as_claimed": same}
         echo_json(
             {
-                **about,
+                "id": found.record.id,
+                "path": str(found.folder),
+                "seed": seed,
+                "facts": list(chosen),
                 **repeated_answer(again, what),
                 "contract": laws,
                 "written": written is not None,
             }
         )
+        return 0 if again.agrees and same else 1
+    if options["quiet"]:
+        click.echo(repeated_sentence(again, what))
     else:
-        click.echo(
-            repeated_sentence(again, what)
-            if options["quiet"]
-            else to_text(repeat_report(again, what))
-        )
-        if contract is not None:
-            click.echo(f"\ncontract      {contract.about}{'' if same else _claim(found)}")
-        if write:
-            click.echo(f"\nverification  {written or 'not written, since it differs'}")
-            if written:
-                click.echo("the board says so after kgbench leaderboard build")
+        click.echo(to_text(repeat_report(again, what)))
+    if contract is not None:
+        differs = ""
+        if claimed is not None and not same:
+            differs = f"; the submission differs, and says: {claimed.about}"
+        click.echo(f"\ncontract      {contract.about}{differs}")
+    if write:
+        click.echo(f"\nverification  {written or 'not written, since it differs'}")
+        if written:
+            click.echo("the board says so after kgbench leaderboard build")
     return 0 if again.agrees and same else 1
-
-
-def _as_claimed(entry: Entry, found: Contract) -> bool:
-    """Whether a submission says the same of the laws, or nothing."""
-    claimed = None if entry.submission is None else entry.submission.contract
-    return claimed is None or set(claimed.broken) == set(found.broken)
-
-
-def _claim(entry: Entry) -> str:
-    assert entry.submission is not None and entry.submission.contract is not None
-    return f"; the submission differs, and says: {entry.submission.contract.about}"
 
 
 def _check_write(

@@ -1,28 +1,24 @@
-"""From entries to boards, and from boards to the files that show them."""
+"""From entries to boards, and from boards to LEADERBOARD.md and the site."""
 
 from __future__ import annotations
 
 import gc
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tabulate import tabulate
+
 from kgbench.errors import InputError, OutputError
-from kgbench.leaderboard.boards.budget import budget_board
-from kgbench.leaderboard.boards.cost import cost_board
-from kgbench.leaderboard.boards.pathways import pathways_board
-from kgbench.leaderboard.boards.plant_pathways import plant_pathways_board
-from kgbench.leaderboard.boards.planted import components_board, positions_board
-from kgbench.leaderboard.boards.published import published_board
+from kgbench.estimate import Estimate
+from kgbench.leaderboard.board_tables import Board, Leaderboard, Line, Table, spread_text
+from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
-from kgbench.leaderboard.markdown import render_markdown
-from kgbench.leaderboard.model import Board, Leaderboard
-from kgbench.leaderboard.site import render_site
+from kgbench.leaderboard.site.pages import render_site
+from kgbench.report import Footnotes, markdown_text
 
 __all__ = [
     "MARKDOWN",
@@ -32,63 +28,118 @@ __all__ = [
     "differences",
     "make_leaderboard",
     "outputs",
+    "render_markdown",
     "results_folder",
 ]
 
 RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
 
+HEAD = """# Leaderboard
+
+Localizers say where a finetuned fact is retrieved from; these tables say how well they do. Every figure is over facts
+or plants that all methods share; what its brackets hold stands below each table. The rank of a method is 1 + the number
+of methods that are told to be better, by all paired differences of a table at once: on about 95 % of tables nothing is
+told that is not so. A shared rank does not mean that methods are equal, only that these facts do not put them in order;
+and methods of different ranks need not be told apart from each other. A rank in brackets is unverified: nobody but the
+submitter has run the method (its source is *self-reported*), and no verified rank counts it. *Verified* is what a
+maintainer ran again and it agreed. A method that breaks a law of localizers has no rank. A figure over several cells is
+only given to a method that was run on all of them. `kgbench leaderboard serve` shows pages with pictures, single cells
+and runs, and `kgbench leaderboard build` writes them to `site/`; how to add a method is in [README.md](README.md).
+
+This file is written by `kgbench leaderboard build`.
+"""
+
+TIES = "metric version 1: ties counted for the method"
+UNTRIED = "contract not run: no record that the laws of localizers were tried"
+
 
 def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
     """All boards of some entries, whatever order these come in."""
-    found = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.record.id))
-    boards = (
-        components_board(found),
-        positions_board(found),
-        plant_pathways_board(found),
-        pathways_board(found),
-        budget_board(found),
-        cost_board(found),
-        published_board(),
-    )
-    marks: Mapping[str, Callable[[Entry], bool]] = {
-        "metric version 1: ties counted for the method": lambda entry: (
-            entry.record.identity.ties_count_for_the_target
-        ),
-        "contract not run: no record that the laws of localizers were tried": lambda entry: (
-            entry.submission is not None and entry.contract is None
-        ),
-    }
-    about = {
-        note: frozenset(entry.record.id for entry in found if marked(entry))
-        for note, marked in marks.items()
-    }
-    return Leaderboard(tuple(_marked(board, about) for board in boards), tuple(found))
+    entries = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.record.id))
+    runs: dict[str, set[str]] = {TIES: set(), UNTRIED: set()}
+    for entry in entries:
+        if entry.record.identity.ties_count_for_the_target:
+            runs[TIES].add(entry.record.id)
+        if entry.submission is not None and entry.contract is None:
+            runs[UNTRIED].add(entry.record.id)
+    marked = []
+    for board in all_boards(entries):
+        tables = []
+        for table in board.tables:
+            notes = [*table.notes]
+            for mark, ids in runs.items():
+                notes += _note(table, mark, ids)
+            tables.append(replace(table, notes=tuple(notes)))
+        marked.append(replace(board, tables=tuple(tables)))
+    return Leaderboard(tuple(marked), tuple(entries))
 
 
-def _marked(board: Board, about: Mapping[str, AbstractSet[str]]) -> Board:
-    """The board, with footnotes on methods.
+def _note(table: Table, mark: str, runs: set[str]) -> list[str]:
+    """A footnote on the methods of some runs; none where a table has none of these."""
+    names = [line.method for line in table.lines if not runs.isdisjoint(line.runs)]
+    if not names:
+        return []
+    return [f"{mark} ({'all methods' if len(names) == len(table.lines) else ', '.join(names)})"]
 
-    Args:
-        board: The board.
-        about: By footnote, the ids of the records that it is about.
-    """
-    tables = []
-    for table in board.tables:
-        names = {
-            note: [line.method for line in table.lines if not ids.isdisjoint(line.runs)]
-            for note, ids in about.items()
-        }
-        who = {
-            note: "all methods" if len(found) == len(table.lines) else ", ".join(found)
-            for note, found in names.items()
-            if found
-        }
-        tables.append(
-            replace(
-                table, notes=(*table.notes, *(f"{note} ({found})" for note, found in who.items()))
-            )
-        )
-    return replace(board, tables=tuple(tables))
+
+# -------------------------------------------------------------------------------------- LEADERBOARD.md
+
+
+def render_markdown(leaderboard: Leaderboard) -> str:
+    """The first table of each board, with its best method; equal boards give equal texts."""
+    return "\n".join([HEAD, *map(_markdown, leaderboard.boards)])
+
+
+def _markdown(board: Board) -> str:
+    table, footnotes = board.tables[0], Footnotes()
+    columns = table.ordered_columns
+    heads = ["rank", "method", "source", "cells", *(markdown_text(c.title) for c in columns)]
+    rows = []
+    for line in table.lines:
+        have, of = line.coverage
+        row = [line.rank_text or "–", _method(line), line.badge, f"{have} of {of}"]
+        for column in columns:
+            figure = line.figures.get(column.key)
+            row.append("–" if figure is None else footnotes.cell(figure))
+        rows.append(row)
+    if table.ranked_by is None:
+        heads, rows = heads[1:], [row[1:] for row in rows]
+    text = "No entries yet."
+    if rows:
+        text = tabulate(rows, heads, tablefmt="github", disable_numparse=True)
+    title, lead = f"## {board.title}", f"**{markdown_text(board.lead)}**"
+    parts = [title, board.about, lead, f"{table.title}:", text]
+    for lines in (footnotes.lines(), _reasons(table), _notes(table)):
+        parts.append("\n".join(f"- {markdown_text(line)}" for line in lines))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _method(line: Line) -> str:
+    name = markdown_text(line.method)
+    name = f"*{name}*" if line.baseline else name
+    return f"{name} (breaks a law: {line.broken_text})" if line.broken else name
+
+
+def _reasons(table: Table) -> list[str]:
+    """Why methods have no rank."""
+    if table.ranked_by is None:
+        return []
+    names: dict[str, list[str]] = {}
+    for line in table.lines:
+        if line.rank is None and line.unranked:
+            names.setdefault(line.unranked, []).append(line.method)
+    return [f"without a rank: {', '.join(some)}: {reason}" for reason, some in names.items()]
+
+
+def _notes(table: Table) -> list[str]:
+    shown: list[Estimate] = []
+    for line in table.lines:
+        shown += [line.figures[c.key] for c in table.columns if c.key in line.figures]
+    spread = spread_text(shown, table.spread)
+    return [*([f"{spread}."] if spread else []), *table.notes]
+
+
+# ------------------------------------------------------------------------------------------------ files
 
 
 def results_folder(root: Path) -> Path:
@@ -121,7 +172,7 @@ def outputs(root: Path) -> Iterator[tuple[str, bytes]]:
 def build(root: Path) -> tuple[int, int]:
     """Write the board; files that are right already are left as they are, and pages of records that are gone are deleted.
 
-    All files are made beside the board first, so that an error leaves it as it was.
+    All files are made in a temporary folder first, so that an error leaves it as it was.
 
     Returns:
         How many files there are, and how many of them were written or deleted.
@@ -145,32 +196,33 @@ def build(root: Path) -> tuple[int, int]:
 
 def _build(root: Path, stage: Path) -> tuple[int, int]:
     """Make all files in a folder of the same disk, then put those that differ in their places."""
-    made, new = set(), []
+    stale = {root / MARKDOWN, *(root / SITE).rglob("*")}
+    stale = {path for path in stale if path.is_file() or path.is_symlink()}
+    count, new = 0, []
     for name, content in outputs(root):
-        made.add(name)
+        count += 1
+        stale.discard(root / name)
         if not (root / name).is_file() or (root / name).read_bytes() != content:
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
             (stage / name).write_bytes(content)
             new.append(name)
-    stale = _there(root) - made
-    for name in stale:
-        (root / name).unlink()
-    _remove_empty(root / SITE)
+    for path in stale:
+        path.unlink()
+    for path in sorted((root / SITE).rglob("*"), reverse=True):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
     for name in sorted(new, key=lambda name: name == MARKDOWN):  # the summary last
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (stage / name).replace(root / name)
-    return len(made), len(new) + len(stale)
+    return count, len(new) + len(stale)
 
 
 def _links(root: Path) -> list[Path]:
     """Links in the place of a file or folder of the board, and below its folders."""
-    site = root / SITE
-    below = (
-        Path(folder) / name
-        for folder, folders, files in os.walk(site)
-        for name in (*folders, *files)
-    )
-    return [path for path in (root / MARKDOWN, site, *below) if path.is_symlink()]
+    places = [root / MARKDOWN, root / SITE]
+    for folder, folders, files in os.walk(root / SITE):
+        places += [Path(folder, name) for name in (*folders, *files)]
+    return [path for path in places if path.is_symlink()]
 
 
 @contextmanager
@@ -190,48 +242,27 @@ def differences(root: Path) -> list[str]:
         DataError: If an entry does not read, or gives no page.
         InputError: If the folder holds no results.
     """
-    path, made = root / MARKDOWN, b""
+    path, expected = root / MARKDOWN, b""
     for name, content in outputs(root):
-        made = content if name == MARKDOWN else made
+        expected = content if name == MARKDOWN else expected
     if path.is_symlink():
         return [f"{path}: it is a link"]
     if not path.is_file():
         return [f"{path}: it is missing; run kgbench leaderboard build"]
-    found = path.read_bytes()
-    return [] if found == made else [f"{path}: {_first_difference(found, made)}"]
-
-
-def _first_difference(found: bytes, expected: bytes) -> str:
-    place = next(
-        (i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b),
-        min(len(found), len(expected)),
-    )
-    line = found[:place].count(b"\n") + 1
-    return (
-        f"line {line}, byte {place}: it has {_near(found, place)}, and the entries give "
+    content = path.read_bytes()
+    if content == expected:
+        return []
+    place = 0
+    while content[place : place + 1] == expected[place : place + 1]:
+        place += 1
+    line = content.count(b"\n", 0, place) + 1
+    return [
+        f"{path}: line {line}, byte {place}: it has {_near(content, place)}, and the entries give "
         f"{_near(expected, place)}"
-    )
+    ]
 
 
 def _near(content: bytes, place: int) -> str:
-    return (
-        ascii(content[place : place + 40].decode(errors="replace"))
-        if place < len(content)
-        else "the end"
-    )
-
-
-def _there(root: Path) -> set[str]:
-    """The board's files that exist, by their paths in the folder."""
-    site = {
-        path.relative_to(root).as_posix()
-        for path in (root / SITE).rglob("*")
-        if path.is_file() or path.is_symlink()
-    }
-    return site | ({MARKDOWN} if (root / MARKDOWN).is_file() else set())
-
-
-def _remove_empty(folder: Path) -> None:
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir() and not any(path.iterdir()):
-            shutil.rmtree(path)
+    if place == len(content):
+        return "the end"
+    return ascii(content[place : place + 40].decode(errors="replace"))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
+from itertools import product
 
 from kgbench.errors import DataError
 from kgbench.leaderboard.entries import Entry
@@ -14,7 +15,7 @@ from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.models import catalog
 from kgbench.records import canonical_json
 
-__all__ = ["PROMPTS", "Cell", "cell_of", "core_cells", "first_runs", "without_scans"]
+__all__ = ["PROMPTS", "Cell", "Runs", "cell_of", "core_cells", "first_runs", "without_scans"]
 
 PROMPTS = ("headline", "qa")
 """Evaluation prompts of the cells that means are taken over."""
@@ -37,6 +38,11 @@ class Cell:
         return re.sub(r"[^A-Za-z0-9._]+", "-", f"{self.pair}-{self.prompt}").strip("-")
 
     @property
+    def scope(self) -> dict[str, str]:
+        """What a table of it is limited to."""
+        return {"pair": self.pair, **({"prompt": self.prompt} if self.prompt else {})}
+
+    @property
     def title(self) -> str:
         """In words."""
         return f"{self.pair}, {self.prompt}" if self.prompt else self.pair
@@ -50,10 +56,10 @@ def cell_of(entry: Entry, prompt: str = "") -> Cell:
         prompt: A prompt; empty for figures over all prompts of the record.
     """
     what = entry.record.identity
-    shipped = _shipped(entry.pair)
-    given = (what.weights.model_dump(mode="json"), what.dataset.hash, what.tokenizer)
+    weights = what.weights.model_dump(mode="json")
+    given = (weights, what.dataset.hash, what.tokenizer)
     marks = []
-    if shipped is None or what.dataset.hash != shipped[1] or given[0] not in shipped[0]:
+    if (weights, what.dataset.hash) not in _shipped(entry.pair):
         marks.append(sha256(canonical_json(given).encode()).hexdigest()[:6])
     if what.dtype != "float32":
         marks.append(what.dtype)
@@ -68,39 +74,39 @@ def cell_of(entry: Entry, prompt: str = "") -> Cell:
 
 
 @cache
-def _shipped(pair: str) -> tuple[Sequence[object], str] | None:
-    """The weights of a shipped pair in any dtype, and the hash of its facts."""
+def _shipped(pair: str) -> Sequence[tuple[object, str]]:
+    """The weights of a shipped pair in each dtype, with the hash of its facts."""
     dataset = own_facts(pair)
     if dataset is None or pair not in known().pairs:
-        return None
-    weights = known().pairs[pair].weights.values()
-    return [_as_identity(own) for own in weights], dataset.content_hash
-
-
-def _as_identity(hashes: object) -> dict[str, object]:
-    assert isinstance(hashes, dict)
-    rest = dict(hashes)
-    return {"recipient": rest.pop("recipient"), "donors": rest}
+        return ()
+    found = []
+    for hashes in known().pairs[pair].weights.values():
+        donors = dict(hashes)
+        weights = {"recipient": donors.pop("recipient"), "donors": donors}
+        found.append((weights, dataset.content_hash))
+    return found
 
 
 @cache
 def core_cells(planted: bool, prompts: tuple[str, ...] = PROMPTS) -> tuple[Cell, ...]:
     """The cells that means are taken over: shipped pairs, or shipped plants."""
     pairs = [name for name in known().pairs if (name in catalog.plants()) == planted]
-    return tuple(Cell(True, pair, prompt) for pair in pairs for prompt in prompts)
+    return tuple(Cell(True, pair, prompt) for pair, prompt in product(pairs, prompts))
 
 
 def without_scans(entries: Iterable[Entry]) -> list[Entry]:
     """Entries without methods whose map is the scan of another method that is there."""
     found = list(entries)
-    names = {entry.record.identity.localizer.name for entry in found}
-    scan_of = {name: own.scan_of for name, own in known().localizers.items()}
-    return [
-        entry for entry in found if scan_of.get(entry.record.identity.localizer.name) not in names
-    ]
+    names = {entry.localizer for entry in found}
+    scans = {name for name, own in known().localizers.items() if own.scan_of in names}
+    return [entry for entry in found if entry.localizer not in scans]
 
 
-def first_runs(entries: Iterable[Entry], by_prompt: bool = False) -> dict[tuple[str, Cell], Entry]:
+Runs = Mapping[tuple[str, Cell], Entry]
+"""The run that counts of each method on each cell."""
+
+
+def first_runs(entries: Iterable[Entry], by_prompt: bool = False) -> Runs:
     """The run that counts of each method on each cell.
 
     A verified run goes before others, and of a reader's own runs the latest one. Further runs that
@@ -113,12 +119,12 @@ def first_runs(entries: Iterable[Entry], by_prompt: bool = False) -> dict[tuple[
     Raises:
         DataError: Two submitted runs of a method are of one cell.
     """
-    found: dict[tuple[str, Cell], Entry] = {}
+    runs: dict[tuple[str, Cell], Entry] = {}
     by_time = sorted(entries, key=lambda e: (e.record.provenance.time, e.record.id), reverse=True)
     for entry in sorted(by_time, key=lambda e: not e.verified):
         for prompt in entry.record.identity.prompts if by_prompt else ("",):
             key = (entry.method, cell_of(entry, prompt))
-            first = found.setdefault(key, entry)
+            first = runs.setdefault(key, entry)
             submitted = first.submission is not None and entry.submission is not None
             if submitted and first is not entry and first.verified == entry.verified:
                 folders = f"{first.folder.name} and {entry.folder.name}"
@@ -126,4 +132,4 @@ def first_runs(entries: Iterable[Entry], by_prompt: bool = False) -> dict[tuple[
                     f"{folders} are both runs of {entry.method} on {key[1].title}; delete one of "
                     "them: a method has one run on a cell"
                 )
-    return found
+    return runs

@@ -1,4 +1,9 @@
-"""Means of methods over cells, and paired differences, by one resample of facts for all."""
+"""What methods are compared by: shares of the donor's gain over facts, and scores over plants.
+
+All methods share one resample of the facts of a cell, and one of the plants, so that their
+differences are paired. A plant with its seed is the unit where methods are scored on plants, since
+sites of one plant are no sample of anything: means over plants have Student's interval.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +16,14 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.cells import Cell
 from kgbench.leaderboard.hits import PromptHits
-from kgbench.stats import Resampled, apart, mean_of, ratio_draws, ratio_floor, resample
+from kgbench.stats import Resampled, apart, mean, mean_of, ratio_draws, ratio_floor, resample
 from kgbench.stats.ratios import no_gain
 
-__all__ = ["Contrast", "Means", "contrast"]
+__all__ = ["Contrast", "Means", "PlantScores", "contrast", "mean_over_plants", "on_plant"]
 
 Array = NDArray[Any]
 
@@ -25,16 +31,17 @@ DRAWS = 2000
 
 
 @lru_cache(maxsize=4)
-def _counts(facts: tuple[str, ...]) -> Array:
-    """Resample of these facts [draws, n], the same for every method."""
-    return resample(len(facts), DRAWS, crc32("\n".join(facts).encode())).astype(float)
+def _counts(n: int, seed: int) -> Array:
+    """A resample of n facts or plants [draws, n], the same for every method."""
+    return resample(n, DRAWS, seed).astype(float)
 
 
 @lru_cache(maxsize=32)
 def _sums(hits: PromptHits) -> Mapping[str, Array]:
     """Hits of each configuration by draw [draws], by one exact product of integer matrices."""
+    counts = _counts(len(hits.facts), crc32("\n".join(hits.facts).encode()))
     together = np.stack(list(hits.hits.values()), axis=1).astype(float)
-    return dict(zip(hits.hits, (_counts(hits.facts) @ together).T, strict=True))
+    return dict(zip(hits.hits, (counts @ together).T, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,23 +64,19 @@ class Contrast:
         """The weighted sum, of each fact [n]."""
         whole = all(weight == int(weight) for weight in self.weights.values())
         kind: type = np.int64 if whole else np.float64
-        total: Array = np.sum(
-            [
-                kind(weight) * self.hits.hits[graft].astype(kind)
-                for graft, weight in self.weights.items()
-            ],
-            axis=0,
-        )
+        parts = [
+            kind(weight) * self.hits.hits[graft].astype(kind)
+            for graft, weight in self.weights.items()
+        ]
+        total: Array = np.sum(parts, axis=0)
         # Rounded, so that facts tie exactly where nothing but the order of the sum differs.
         return total if whole else np.round(total, 12)
 
     @cached_property
     def denominator(self) -> Array:
         """The donor's gain, of each fact [n]."""
-        before, after = (
-            self.hits.hits[name].astype(self.numerator.dtype) for name in ("PRE", "SFT")
-        )
-        gained: Array = after - before
+        kind, hits = self.numerator.dtype, self.hits.hits
+        gained: Array = hits["SFT"].astype(kind) - hits["PRE"].astype(kind)
         return gained
 
     @cached_property
@@ -87,7 +90,8 @@ class Contrast:
 
     def minus(self, other: Contrast) -> Resampled:
         """The paired difference; both are of the same facts."""
-        first, second = ((c.numerator, c.denominator) for c in (other, self))
+        first = (other.numerator, other.denominator)
+        second = (self.numerator, self.denominator)
         return apart((first, other.resampled), (second, self.resampled), self.anchors)
 
 
@@ -103,16 +107,15 @@ def contrast(
     """
     if missing := [graft for graft in ("PRE", "SFT", *weights) if graft not in hits.hits]:
         return f"{' and '.join(dict.fromkeys(missing))} was not run"
-    reason = _no_gain(hits.facts, hits.hits["PRE"].tobytes(), hits.hits["SFT"].tobytes())
+    reason = _no_gain(hits.hits["PRE"].tobytes(), hits.hits["SFT"].tobytes())
     return Contrast(hits, weights, anchors) if reason is None else reason
 
 
 @lru_cache(maxsize=256)
-def _no_gain(facts: tuple[str, ...], pre: bytes, sft: bytes) -> str | None:
-    """Why there is no share of the gain; the same for all methods on a cell, and so asked once."""
-    scores = {"PRE": np.frombuffer(pre, bool), "SFT": np.frombuffer(sft, bool)}
-    found = no_gain(scores)
-    return None if found is None else found.undefined
+def _no_gain(pre: bytes, sft: bytes) -> str | None:
+    """Why there is no share of the gain; cached, as it is the same for all methods on a cell."""
+    undefined = no_gain({"PRE": np.frombuffer(pre, bool), "SFT": np.frombuffer(sft, bool)})
+    return None if undefined is None else undefined.undefined
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +127,8 @@ class Means:
     @property
     def n(self) -> int:
         """Number of facts behind it, each counted once."""
-        return len({fact for own in self.cells.values() for fact in own.facts})
+        facts: set[str] = set()
+        return len(facts.union(*(own.facts for own in self.cells.values())))
 
     @cached_property
     def figure(self) -> Estimate:
@@ -134,3 +138,54 @@ class Means:
     def minus(self, other: Means) -> Resampled:
         """Its paired difference from another method on the same cells."""
         return mean_of([own.minus(other.cells[cell]) for cell, own in self.cells.items()], self.n)
+
+
+@dataclass(frozen=True, eq=False)
+class PlantScores:
+    """A method's score on each of some plants; higher is better."""
+
+    values: Mapping[str, float]
+    """By plant."""
+    support: tuple[float, float] = (0.0, 1.0)
+    """Bounds of a score."""
+
+    @cached_property
+    def figure(self) -> Estimate:
+        """The mean with its interval; of one plant the value alone."""
+        values = np.array(list(self.values.values()))
+        return mean(values, self.support) if len(values) > 1 else on_plant(values[0])
+
+    def minus(self, other: PlantScores) -> Resampled:
+        """Its paired difference from another method on the same plants.
+
+        Raises:
+            DataError: The two are not of the same plants.
+        """
+        if set(self.values) != set(other.values):
+            raise DataError("two methods have figures of other plants, and cannot be compared")
+        gaps = np.array([own - other.values[plant] for plant, own in self.values.items()])
+        value, n = float(gaps.mean()), len(gaps)
+        return Resampled(value, _counts(n, 0) @ gaps / n, (value, value), n)
+
+
+def on_plant(value: float, n: int = 1) -> Estimate:
+    """A figure on one plant, which has no interval."""
+    return Estimate.alone(value, n, "one plant")
+
+
+def mean_over_plants(
+    figures: Mapping[str, Estimate], support: tuple[float, float] = (0.0, 1.0)
+) -> Estimate:
+    """The mean over plants, whose interval is over plants; undefined where one of them is.
+
+    Args:
+        figures: By plant.
+        support: Bounds of a figure.
+    """
+    if not figures:
+        return Estimate.missing("no plant has such a figure")
+    for plant, figure in figures.items():
+        if figure.value is None:
+            return Estimate.missing(f"{figure.undefined} (on {plant})")
+    values = np.array([figure.value for figure in figures.values()], float)
+    return mean(values, support).rounded()

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import pyarrow as pa
 from pydantic import ValidationError
 
 from kgbench.errors import DataError, InputError
-from kgbench.leaderboard.hits import COLUMNS, PromptHits, hits_by_prompt
+from kgbench.leaderboard.hits import COLUMNS, PromptHits, RankGrid, hits_by_prompt, rank_grid
 from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.packs import SUFFIX, inside_pack, packs_below, read_pack
 from kgbench.leaderboard.submission import Contract, Submission, Verification
@@ -31,6 +31,7 @@ from kgbench.sites.configurations import parse_top
 __all__ = [
     "BOARDS",
     "FILES",
+    "Badge",
     "Entry",
     "entry_name",
     "find_entry",
@@ -44,6 +45,9 @@ __all__ = [
 
 BOARDS = ("planted", "pathways", "budget")
 """Boards that records have figures for, each the name of a folder of packs."""
+
+Badge = Literal["verified", "self-reported", "published", "yours"]
+"""Source of figures: verified, self-reported, the paper, or the reader's own runs."""
 
 _M = TypeVar("_M", bound=Strict)
 
@@ -79,11 +83,7 @@ class Entry:
     @property
     def method(self) -> str:
         """The method's name on the board; a run that was never submitted has a line of its own."""
-        return (
-            self.submission.name
-            if self.submission is not None
-            else f"{self.record.identity.localizer.name} (yours)"
-        )
+        return f"{self.localizer} (yours)" if self.submission is None else self.submission.name
 
     @property
     def verified(self) -> bool:
@@ -91,23 +91,46 @@ class Entry:
         return self.verification is not None and self.verification.counts(self.record)
 
     @property
+    def badge(self) -> Badge:
+        """`verified`, `self-reported` or `yours`."""
+        if self.submission is None:
+            return "yours"
+        return "verified" if self.verified else "self-reported"
+
+    @property
     def contract(self) -> Contract | None:
         """Contract test results, of the verification or else the submission; None if not run."""
-        parts = (self.verification, self.submission)
-        return next(
-            (part.contract for part in parts if part is not None and part.contract is not None),
-            None,
-        )
+        for part in (self.verification, self.submission):
+            if part is not None and part.contract is not None:
+                return part.contract
+        return None
 
     @property
     def pair(self) -> str:
         """The name of the model pair."""
         return self.record.model
 
+    @property
+    def localizer(self) -> str:
+        """The name of the localizer."""
+        return self.record.identity.localizer.name
+
+    @property
+    def suite(self) -> str:
+        """The suite that it ran: `planted`, `budget` or `pathways`."""
+        if self.record.planted is not None:
+            return "planted"
+        ranked = self.record.curve or "budget" in suites_of(self.record)
+        return "budget" if ranked else "pathways"
+
+    def ranks(self) -> RankGrid:
+        """Ranks of all facts under all configurations."""
+        return rank_grid(parse_facts(self.content(FACTS), self.folder / FACTS, COLUMNS))
+
     @cached_property
     def hits(self) -> Mapping[str, PromptHits]:
         """Per-fact hits of each prompt."""
-        return hits_by_prompt(parse_facts(self.content(FACTS), self.folder / FACTS, COLUMNS))
+        return hits_by_prompt(self.ranks())
 
     def facts(self) -> pa.Table:
         """Its per-fact rows."""
@@ -124,7 +147,7 @@ def suites_of(record: Record) -> tuple[str, ...]:
 
 
 def entry_name(record: Record, method: str) -> str:
-    """The name of an entry: what it is of in words, and the first twelve digits of the id.
+    """The name of an entry: method, pair, prompts, and the first twelve digits of the id.
 
     Args:
         record: Its record.
@@ -230,15 +253,19 @@ def find_entry(run: str, results: Path) -> Entry:
         UnknownNameError: None does.
     """
     inside = inside_pack(Path(run))
-    packs, wanted = ([inside[0]], inside[1]) if inside is not None else (packs_below(results), run)
-    found = {pack / name: files for pack in packs for name, files in read_pack(pack).items()}
-    loose = [] if inside is not None else loose_entries(results)
-    ids = {place: claimed_id(files.get(RECORD, b"")) for place, files in found.items()}
+    packs, loose, wanted = packs_below(results), loose_entries(results), run
+    if inside is not None:
+        results, wanted = inside
+        packs, loose = [results], []
+    packed: dict[Path, Mapping[str, bytes]] = {}
+    for pack in packs:
+        packed |= {pack / name: files for name, files in read_pack(pack).items()}
+    ids = {place: claimed_id(files.get(RECORD, b"")) for place, files in packed.items()}
     ids |= {folder: claimed_id((folder / RECORD).read_bytes()) for folder in loose}
     if inside is not None and not wanted:
         first, *more = [place.name for place in ids]
         if more:
-            raise InputError(f"{run} holds {len(ids)} entries: give one as {inside[0] / first}")
+            raise InputError(f"{run} holds {len(ids)} entries: give one as {results / first}")
         wanted = first
-    place = choose_run(wanted, ids, str(results if inside is None else inside[0]))
-    return _entry(place, found[place]) if place in found else read_entry(place)
+    place = choose_run(wanted, ids, str(results))
+    return _entry(place, packed[place]) if place in packed else read_entry(place)

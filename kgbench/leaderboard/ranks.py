@@ -1,22 +1,22 @@
 """Ranks with one error rate for a whole table of methods.
 
-The rank of a method is 1 + the number of methods that are told to be better than it. Better ones
-are told by all paired differences of the table at once: with d the difference of two methods and s
-its standard error, both from one bootstrap that all methods share,
+The rank of a method is 1 + the number of methods that are significantly better. Differences are
+tested for all pairs of the table at once: with d the difference of two methods and s its standard
+error, both from one bootstrap that all methods share,
 
-    told apart    |d| / s > c,    c the 95 % quantile of the largest |d* - d| / s among all pairs
+    significant    |d| / s > c,    c the 95 % quantile of the largest |d* - d| / s among all pairs
 
-(J. P. Romano and M. Wolf, Econometrica 73, 2005; step-down: pairs that are told apart are left out,
-and c is taken again among the rest). A bootstrap of n facts or plants knows s no better than they
-do: c is taken from the normal to Student's t with n - 1 degrees of freedom. Draws of less than 30
-cannot be far from their mean, and c is then at least Holm's for all pairs that are left (S. Holm,
-Scandinavian Journal of Statistics 6, 1979), as if they had nothing in common. What follows from two
-such statements is told as well: a better than b and b better than c makes a better than c. So on
-about 95 % of tables nothing is told that is not so, and equal methods all share rank 1.
+(J. P. Romano and M. Wolf, Econometrica 73, 2005; step-down: significant pairs are left out, and c
+is taken again among the rest). A bootstrap of n facts or plants knows s no better than they do: c
+is taken from the normal to Student's t with n - 1 degrees of freedom. Draws of less than 30 cannot
+be far from their mean, and c is then at least Holm's for all pairs that are left (S. Holm,
+Scandinavian Journal of Statistics 6, 1979), as if they had nothing in common. The order is closed
+under implication: a better than b and b better than c makes a better than c. So on about 95 % of
+tables every difference that counts is real, and equal methods all share rank 1.
 
 A shared rank does not mean that methods are equal, only that these facts do not put them in order;
-more facts may. Two methods of one rank are never told apart. Two methods of different ranks need
-not be either: a rank says how many methods are told to be better, not which.
+more facts may. Two methods of one rank never differ significantly. Two methods of different ranks
+need not either: a rank is a number of better methods, not a list of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ONE_SIDED = float(norm.ppf(LEVEL))
 
 
 class Comparable(Protocol):
-    """What methods are ranked by; higher is better."""
+    """Figure that methods are ranked by; higher is better."""
 
     @property
     def figure(self) -> Estimate:
@@ -59,46 +59,46 @@ class Comparable(Protocol):
 
 
 def ranks(methods: Mapping[str, _C], level: float = LEVEL) -> dict[str, int]:
-    """The rank of each method whose figure is defined: 1 + the number of methods that are told to be better.
+    """The rank of each method whose figure is defined: 1 + the number of better methods.
 
     Args:
-        methods: By name, what they are ranked by; all on the same cells.
-        level: Share of tables without a wrong statement.
+        methods: By name, their figures; all on the same cells.
+        level: Share of tables without a false difference.
     """
     return {name: 1 + len(above) for name, above in better(methods, level).items()}
 
 
 def better(methods: Mapping[str, _C], level: float = LEVEL) -> dict[str, frozenset[str]]:
-    """For each method whose figure is defined, those that are told to be better.
+    """For each method whose figure is defined, those that are significantly better.
 
     Args:
-        methods: By name, what they are ranked by; all on the same cells.
-        level: Share of tables without a wrong statement.
+        methods: By name, their figures; all on the same cells.
+        level: Share of tables without a false difference.
     """
-    defined = {
-        name: value for name, own in methods.items() if (value := own.figure.value) is not None
-    }
+    defined = {}
+    for name, own in methods.items():
+        if (value := own.figure.value) is not None:
+            defined[name] = value
     names = sorted(defined, key=lambda name: (-defined[name], name))
     first, second = np.triu_indices(len(names), 1)
-    apart = [methods[names[i]].minus(methods[names[k]]) for i, k in zip(first, second, strict=True)]
+    gaps = [methods[names[i]].minus(methods[names[k]]) for i, k in zip(first, second, strict=True)]
     above = np.zeros((len(names), len(names)), bool)
-    if apart:
-        told, values = _told_apart(apart, level), np.array([own.value for own in apart])
-        above[first[told & (values > 0)], second[told & (values > 0)]] = True
-        above[second[told & (values < 0)], first[told & (values < 0)]] = True
-    for i in range(len(names)):  # what follows: whoever is above i is above all that i is above
+    if gaps:
+        differs, values = _significant(gaps, level), np.array([gap.value for gap in gaps])
+        up, down = differs & (values > 0), differs & (values < 0)
+        above[first[up], second[up]] = True
+        above[second[down], first[down]] = True
+    for i in range(len(names)):  # whoever is above i is above all that i is above
         above |= above[:, i : i + 1] & above[i : i + 1]
-    return {
-        name: frozenset(names[i] for i in np.flatnonzero(above[:, k]))
-        for k, name in enumerate(names)
-    }
+    ordered = np.array(names, dtype=object)
+    return {name: frozenset(ordered[above[:, k]]) for k, name in enumerate(names)}
 
 
-def _told_apart(apart: list[Resampled], level: float) -> Bool[np.ndarray, " pairs"]:
-    """Which differences are told from 0, all at once."""
-    values = np.array([own.value for own in apart])
-    draws: Float[np.ndarray, "pairs draws"] = np.stack([own.draws for own in apart])
-    spread = _standard_errors(apart, draws)
+def _significant(gaps: list[Resampled], level: float) -> Bool[np.ndarray, " pairs"]:
+    """Which differences are significant, tested all at once."""
+    values = np.array([gap.value for gap in gaps])
+    draws: Float[np.ndarray, "pairs draws"] = np.stack([gap.draws for gap in gaps])
+    spread = _standard_errors(gaps, draws)
     size = np.divide(np.abs(values), spread, out=np.zeros(len(values)), where=spread > 0)
     drawn = np.divide(
         np.abs(draws - values[:, None]),
@@ -107,19 +107,19 @@ def _told_apart(apart: list[Resampled], level: float) -> Bool[np.ndarray, " pair
         where=spread[:, None] > 0,
     )
     drawn[np.isnan(drawn)] = np.inf  # a draw without a difference counts against all of them
-    n, many = min(own.n for own in apart), draws.shape[1]
+    n, many = min(gap.n for gap in gaps), draws.shape[1]
     # A quantile of some draws is itself uncertain: its upper end is taken.
     share = min(1.0, level + _ONE_SIDED * sqrt(level * (1 - level) / many))
-    told = np.zeros(len(values), bool)
-    while not told.all():
-        largest = float(np.quantile(drawn[~told].max(axis=0), share, method="higher"))
+    differs = np.zeros(len(values), bool)
+    while not differs.all():
+        largest = float(np.quantile(drawn[~differs].max(axis=0), share, method="higher"))
         if n < _MANY:
-            largest = max(largest, float(norm.isf((1 - level) / 2 / np.count_nonzero(~told))))
-        found = ~told & (size > _with_n(largest, n))
-        if not found.any():
+            largest = max(largest, float(norm.isf((1 - level) / 2 / np.count_nonzero(~differs))))
+        more = ~differs & (size > _with_n(largest, n))
+        if not more.any():
             break
-        told |= found
-    return told
+        differs |= more
+    return differs
 
 
 def _with_n(bound: float, n: int) -> float:
@@ -132,10 +132,8 @@ def _with_n(bound: float, n: int) -> float:
     return float(t.isf(norm.sf(bound), n - 1)) * sqrt(n / (n - 1))
 
 
-def _standard_errors(apart: list[Resampled], draws: NDArray[Any]) -> Float[np.ndarray, " pairs"]:
+def _standard_errors(gaps: list[Resampled], draws: NDArray[Any]) -> Float[np.ndarray, " pairs"]:
     """Standard error of each difference: of its draws, at least that of its floor's 95 % interval."""
-    floors = (
-        np.array([max(own.value - own.floor[0], own.floor[1] - own.value) for own in apart]) / _Z
-    )
-    spread: NDArray[Any] = np.maximum(np.nanstd(draws, axis=1), floors)
+    widths = [max(gap.value - gap.floor[0], gap.floor[1] - gap.value) for gap in gaps]
+    spread: NDArray[Any] = np.maximum(np.nanstd(draws, axis=1), np.array(widths) / _Z)
     return spread

@@ -84,7 +84,7 @@ class Sandbox:
             DataError: It has other columns, carries more than columns, exceeds a limit, or is no
                 Parquet file.
         """
-        columns = [[(field.name, str(field.type)) for field in schema] for schema in schemas]
+        columns = [_columns(schema) for schema in schemas]
         with self._lock:
             kind, answer = self._answer(json.dumps(columns).encode() + b"\n" + content)
         if kind != _TABLE:
@@ -150,6 +150,10 @@ class Sandbox:
         if process is not None:
             process.kill()
             process.communicate()
+
+
+def _columns(schema: pa.Schema) -> Columns:
+    return [(field.name, str(field.type)) for field in schema]
 
 
 SANDBOX = Sandbox()
@@ -244,7 +248,7 @@ def _decoded(request: bytes) -> bytes:
         DataError: It has other columns, or exceeds a limit.
     """
     head, _, content = request.partition(b"\n")
-    schemas = [[(name, kind) for name, kind in columns] for columns in json.loads(head)]
+    schemas = [list(map(tuple, columns)) for columns in json.loads(head)]
     table = _table(pa.py_buffer(content), schemas)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -280,7 +284,7 @@ _TYPES = {"string": pa.string(), "int32": pa.int32(), "double": pa.float64()}
 
 def _check_columns(schema: pa.Schema, schemas: Sequence[Columns]) -> Columns:
     """The columns of a file, which are one of `schemas`, without nulls."""
-    found = [(field.name, str(field.type)) for field in schema]
+    found = _columns(schema)
     if found in schemas and not any(field.nullable for field in schema):
         return found
     listed = [f"{name} ({kind})" for name, kind in found[:12]]
@@ -289,7 +293,7 @@ def _check_columns(schema: pa.Schema, schemas: Sequence[Columns]) -> Columns:
 
 
 def _check_metadata(metadata: pa.parquet.FileMetaData) -> None:
-    """Counts and sizes as the file states them, and nothing beside the columns."""
+    """Counts and sizes as the file states them, and no metadata but the columns'."""
     extra = metadata.metadata or {}
     if extra.keys() - {b"ARROW:schema"} or any(len(text) > _METADATA for text in extra.values()):
         raise DataError(f"it carries more than columns: {ascii(sorted(extra))[:80]}")

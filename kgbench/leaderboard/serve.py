@@ -1,4 +1,4 @@
-"""The leaderboard's pages on this machine, with the reader's own runs beside the board."""
+"""The leaderboard's pages on this machine, with the reader's own runs added."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from kgbench.errors import InputError, OutputError
+from kgbench.leaderboard.board_tables import Leaderboard
 from kgbench.leaderboard.build import make_leaderboard, results_folder
 from kgbench.leaderboard.entries import Entry, read_entries
-from kgbench.leaderboard.model import Leaderboard
-from kgbench.leaderboard.site import render_site
-from kgbench.leaderboard.site.pages import POLICY
+from kgbench.leaderboard.site.pages import POLICY, render_site
 from kgbench.records import RecordStore
 
 __all__ = ["own_entries", "serve", "site_server", "write_site"]
@@ -105,7 +104,7 @@ def write_site(leaderboard: Leaderboard, folder: Path) -> None:
 
 @contextmanager
 def site_server(folder: Path, port: int) -> Iterator[ThreadingHTTPServer]:
-    """A server of a folder's files on this machine, to nobody else.
+    """A server of a folder's files, for this machine alone.
 
     Raises:
         InputError: If the port cannot be had.
@@ -188,4 +187,4 @@ class _Files(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing of each request."""
+        """No log."""

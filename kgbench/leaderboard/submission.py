@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from kgbench.records import Record, Strict
 
-__all__ = ["CODE", "LAW", "NAME", "SAMPLE", "Contract", "Submission", "Verification"]
+__all__ = ["CODE", "LAW", "NAME", "SAMPLE", "Contract", "Submission", "Verification", "law_names"]
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._+()=,-]{0,59}$"
 """Names of methods on the board: letters, digits and a few marks, fit for pages and files."""
@@ -26,6 +27,11 @@ SAMPLE = 200
 """Facts that a verification runs again; all of them where there are no more."""
 
 
+def law_names(laws: Iterable[str]) -> str:
+    """Laws in words."""
+    return ", ".join(law.replace("_", " ") for law in laws)
+
+
 class Contract(Strict):
     """What came of trying on a method the laws that localizers keep (`kgbench check-localizer`)."""
 
@@ -41,16 +47,24 @@ class Contract(Strict):
         """The outcome in words."""
         if not self.broken:
             return f"all {self.laws} laws hold"
-        names = ", ".join(law.replace("_", " ") for law in self.broken)
-        return f"{len(self.broken)} of {self.laws} laws broken: {names}"
+        return f"{len(self.broken)} of {self.laws} laws broken: {law_names(self.broken)}"
 
 
-class Submission(Strict):
-    """`submission.json`: the method's name on the board, and where its code is."""
+class _Part(Strict):
+    """A file that goes with a record."""
 
     schema_version: Literal[1] = 1
     record: str
     """Id of the record that it goes with."""
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
+
+
+class Submission(_Part):
+    """`submission.json`: the method's name on the board, and where its code is."""
+
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of `record.json` and of `facts.parquet`, by which any damaged byte is detected."""
     name: Annotated[str, Field(pattern=NAME)]
@@ -59,17 +73,10 @@ class Submission(Strict):
     contract: Contract | None = None
     """Contract test results of the submitter: a claim until verified; None if not run."""
 
-    def to_json(self) -> str:
-        """The text of the file."""
-        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
 
-
-class Verification(Strict):
+class Verification(_Part):
     """`verification.json`: a sample of facts that was run again, and what came of it."""
 
-    schema_version: Literal[1] = 1
-    record: str
-    """Id of the record that it goes with."""
     record_hash: str | None = None
     """SHA-256 of `record.json`; verifications by kgbench 0.1.0 lack it."""
     facts_hash: str
@@ -97,7 +104,7 @@ class Verification(Strict):
     """The laws as whoever verified found them; None where only rows were compared."""
 
     def counts(self, record: Record) -> bool:
-        """Whether it makes a record verified: all facts, or `SAMPLE` that nobody knew beforehand.
+        """Whether it makes a record verified: all facts, or `SAMPLE` drawn after submission.
 
         Args:
             record: The record that was run again.
@@ -110,7 +117,3 @@ class Verification(Strict):
     def about(self) -> str:
         """The sample in words, such as `20 known facts`."""
         return f"{self.n} {'facts' if self.drawn else 'known facts'}"
-
-    def to_json(self) -> str:
-        """The text of the file."""
-        return self.model_dump_json(indent=1, exclude_none=True) + "\n"

@@ -12,9 +12,9 @@ from statistics import median
 from kgbench import __version__
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.leaderboard.build import RESULTS
+from kgbench.leaderboard.drafts import drafts, packed
 from kgbench.leaderboard.entries import BOARDS, Entry, pack_of, read_entries, suites_of
 from kgbench.leaderboard.packs import replace_pack
-from kgbench.leaderboard.submit import drafts, packed
 from kgbench.localizers import describe, is_foreign
 from kgbench.models.catalog import plants, shipped
 from kgbench.numbers import duration_text

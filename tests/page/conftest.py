@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
 
-from kgbench.leaderboard.model import Leaderboard
+from kgbench.leaderboard.board_tables import Leaderboard
 from kgbench.leaderboard.serve import site_server, write_site
 from tests import fake_boards
 

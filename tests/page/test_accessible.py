@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from kgbench.leaderboard.model import Leaderboard
+from kgbench.leaderboard.board_tables import Leaderboard
 
 WIDTHS = {"desktop": 1280, "phone": 360}
 PAGES = (

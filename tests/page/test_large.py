@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from kgbench.leaderboard.model import Board, Leaderboard, Line, Table
+from kgbench.leaderboard.board_tables import Board, Leaderboard, Line, Table
 from kgbench.leaderboard.serve import write_site
 from tests.fake_boards import PATHWAYS, figure
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from kgbench.leaderboard.model import Leaderboard
+from kgbench.leaderboard.board_tables import Leaderboard
 
 Names = list[str]
 

@@ -1,1 +1,27 @@
-"""One module per board: which entries stand on it, by what they are ranked, and what is shown."""
+"""The boards, one module each: `BOARDS` makes them of entries, and `PLACE` puts them in order.
+
+Modules whose name begins with `_` are no boards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kgbench.leaderboard.board_tables import Board
+    from kgbench.leaderboard.entries import Entry
+
+__all__ = ["all_boards"]
+
+
+def all_boards(entries: Sequence[Entry]) -> list[Board]:
+    """All boards of some entries."""
+    names = [module.name for module in iter_modules(__path__) if module.name[0] != "_"]
+    modules = [import_module(f"{__name__}.{name}") for name in names]
+    made: list[Board] = []
+    for module in sorted(modules, key=lambda module: int(module.PLACE)):
+        made += [board(entries) for board in module.BOARDS]
+    return made

@@ -10,20 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.boards.cost import FORWARDS, plain_forwards
+from kgbench.leaderboard.board_tables import Board, Column, Measured, Table, lead, ordered
+from kgbench.leaderboard.boards._grid import FORWARDS, by_cell, overall_lines
 from kgbench.leaderboard.cells import Cell, core_cells, first_runs, without_scans
+from kgbench.leaderboard.contrasts import PlantScores, mean_over_plants, on_plant
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import METRIC
-from kgbench.leaderboard.lines import PRIVILEGED, Measured, lead, ordered
-from kgbench.leaderboard.maps import PlantScores, mean_over_plants
-from kgbench.leaderboard.model import Board, Column, Table
 from kgbench.models import catalog
 from kgbench.records import Effect, Planted
 from kgbench.stats import hit_rate
 
-__all__ = ["Kind", "components_board", "plant_cells", "positions_board"]
+__all__ = ["BOARDS", "PLACE", "Kind", "components_board", "plant_cells", "positions_board"]
 
 RANKED, ABOVE, TOLD = "graded_precision", "above_chance", "told"
+
+PRIVILEGED = "privileged: it is told where the facts were planted"
 
 ROUNDING = 1e-6
 """Of stored figures, so that one at the end of what it can be is not beyond it."""
@@ -80,7 +81,7 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class Kind:
-    """What is asked of a ranking."""
+    """The kind of plants, and so of the places that are ranked."""
 
     key: str
     title: str
@@ -135,92 +136,53 @@ def _board(entries: Sequence[Entry], kind: Kind) -> Board:
         if entry.record.planted is not None
         and (entry.record.planted.units == "site") == kind.by_region
     ]
-    found = first_runs(without_scans(own))
+    runs = first_runs(without_scans(own))
     cells, flat = plant_cells(kind.by_region)
-    overall = _overall(found, cells, flat)
-    by_cell: dict[Cell, dict[str, Entry]] = {}
-    for (method, cell), entry in found.items():
-        by_cell.setdefault(cell, {})[method] = entry
-    singles = [
-        _table(cell, by_cell[cell]) for cell in sorted(by_cell, key=lambda c: (not c.core, c))
+    notes = [
+        f"Means, intervals and ranks are over these {len(cells)} plants, each weighing the "
+        "same, and say nothing of other models.",
+        "Who knows no more than which weights changed has the graded average precision of "
+        "chance: the line in the picture.",
+        "The truth is made of grafts of places in several orders: methods that scan single "
+        "grafts are near it where places do not interact.",
     ]
+    if flat:
+        notes.append(
+            f"Without {', '.join(cell.pair for cell in flat)}: no place there is used by itself "
+            "so much that an order of places could be wrong."
+        )
+    overall = Table(
+        key="all",
+        title=f"All {len(cells)} plants",
+        columns=(
+            *_columns([entry for (_, cell), entry in runs.items() if cell in cells]),
+            FORWARDS,
+        ),
+        lines=overall_lines(runs, cells, "plants", _measure),
+        ranked_by=RANKED,
+        notes=tuple(notes),
+    )
+    singles = [_table(cell, by_method) for cell, by_method in by_cell(runs).items()]
     return Board(kind.key, kind.title, ABOUT + kind.about, _lead(overall), (overall, *singles))
 
 
 def _lead(table: Table) -> str:
-    """Who leads by rank, and how many methods are told from chance."""
+    """The best method, and the number of methods that are better than chance."""
     above = [
         line.figures[ABOVE]
         for line in table.lines
         if line.rank is not None and not line.baseline and ABOVE in line.figures
     ]
-    told = sum((figure.low or 0.0) > 0 for figure in above)
-    count = (
-        f" {told} of {len(above)} methods are told to be better than chance, by intervals of 95 % "
-        "each."
-        if above
-        else ""
+    if not above:
+        return lead(table)
+    better = sum((figure.low or 0.0) > 0 for figure in above)
+    return (
+        f"{lead(table)} {better} of {len(above)} methods are told to be better than chance, by "
+        "intervals of 95 % each."
     )
-    return lead(table) + count
-
-
-def _overall(
-    found: Mapping[tuple[str, Cell], Entry], cells: Sequence[Cell], flat: Sequence[Cell]
-) -> Table:
-    methods: dict[str, dict[Cell, Entry]] = {}
-    for (method, cell), entry in found.items():
-        if cell in cells:
-            methods.setdefault(method, {})[cell] = entry
-    measured = {name: _mean(own, cells) for name, own in methods.items()}
-    left = ", ".join(cell.pair for cell in flat)
-    out = (
-        (
-            f"Without {left}: no place there is used by itself so much that an order of places "
-            "could be wrong.",
-        )
-        if flat
-        else ()
-    )
-    return Table(
-        key="all",
-        title=f"All {len(cells)} plants",
-        columns=(
-            *_columns([entry for (_, cell), entry in found.items() if cell in cells]),
-            FORWARDS,
-        ),
-        lines=ordered(measured),
-        ranked_by=RANKED,
-        notes=(
-            f"Means, intervals and ranks are over these {len(cells)} plants, each weighing the "
-            "same, and say nothing of other models.",
-            "Who knows no more than which weights changed has the graded average precision of "
-            "chance: the line in the picture.",
-            "The truth is made of grafts of places in several orders: methods that scan single "
-            "grafts are near it "
-            "where places do not interact.",
-            *out,
-        ),
-    )
-
-
-def _mean(own: Mapping[Cell, Entry], cells: Sequence[Cell]) -> Measured:
-    entries, coverage = list(own.values()), (len(own), len(cells))
-    if len(own) < len(cells):
-        return Measured(
-            entries,
-            {},
-            coverage,
-            unranked=f"a mean needs all {len(cells)} plants, and it has been run on {len(own)}",
-        )
-    judged = {cell.pair: _planted(own[cell]) for cell in cells}
-    return _measured(entries, judged, coverage, {FORWARDS.key: plain_forwards(entries)})
 
 
 def _table(cell: Cell, own: Mapping[str, Entry]) -> Table:
-    measured = {
-        method: _measured([entry], {entry.pair: _planted(entry)}, (1, 1), {})
-        for method, entry in own.items()
-    }
     planted = _planted(next(iter(own.values())))
     places = "sites" if planted.units == "site" else "(layer, component)"
     decoy = f", decoy at {planted.decoy}" if planted.decoy else ""
@@ -229,88 +191,79 @@ def _table(cell: Cell, own: Mapping[str, Entry]) -> Table:
         title=f"{cell.title}: planted at {planted.plant}{decoy}; {planted.n_true} of "
         f"{planted.n_units} {places} whose weights changed",
         columns=_columns(own.values()),
-        lines=ordered(measured),
-        scope={"pair": cell.pair},
+        lines=ordered({method: _measure({cell: entry}) for method, entry in own.items()}),
+        scope=cell.scope,
         ranked_by=RANKED,
         notes=("On one plant no method is told from another: ranks are over plants.",),
     )
 
 
-def _measured(
-    entries: Sequence[Entry],
-    judged: Mapping[str, Planted],
-    coverage: tuple[int, int],
-    more: Mapping[str, Estimate],
-) -> Measured:
+def _measure(own: Mapping[Cell, Entry]) -> Measured:
     """A method's figures over some plants, and what it is ranked by."""
-    figures = {
-        column.key: figure
-        for column in COLUMNS
-        if (figure := _figure(judged, column.key)) is not None
-    }
-    ranked = figures[RANKED]
-    privileged = any(entry.record.identity.localizer.name == "oracle" for entry in entries)
-    if privileged or ranked.value is None:
-        return Measured(
-            entries,
-            {**figures, **more},
-            coverage,
-            unranked=PRIVILEGED if privileged else ranked.undefined or "",
-        )
-    values = {plant: own.graded_precision.value or 0.0 for plant, own in judged.items()}
-    return Measured(entries, {**figures, **more}, coverage, PlantScores(values))
+    entries = list(own.values())
+    judged = {entry.pair: _planted(entry) for entry in entries}
+    figures = {}
+    for column in COLUMNS:
+        if (figure := _figure(judged, column.key)) is not None:
+            figures[column.key] = figure
+    if any(entry.localizer == "oracle" for entry in entries):
+        return Measured(entries, figures, unranked=PRIVILEGED)
+    if figures[RANKED].value is None:
+        return Measured(entries, figures, unranked=figures[RANKED].undefined or "")
+    values = {plant: planted.graded_precision.value or 0.0 for plant, planted in judged.items()}
+    return Measured(entries, figures, PlantScores(values))
 
 
 def _planted(entry: Entry) -> Planted:
     """The comparison with the truth; figures of other metrics than the board's are left out."""
-    found = entry.record.planted
-    assert found is not None
+    planted = entry.record.planted
+    assert planted is not None
     if entry.record.metric == METRIC:
-        return found
+        return planted
     reason = f"the run's ratios are of {entry.record.metric}, and the board's are of {METRIC}"
     absent = Estimate.missing(reason)
     effect = Effect(sufficiency=absent, necessity=absent)
-    return found.model_copy(update={"effect": effect, "pathways": None})
+    return planted.model_copy(update={"effect": effect, "pathways": None})
 
 
 def _figure(judged: Mapping[str, Planted], key: str) -> Estimate | None:
     """A figure of one plant, or the mean over several; None where it applies to no plant."""
     if key == TOLD:
-        return (
-            _told_right(judged.values())
-            if any(own.units == "site" for own in judged.values())
-            else None
-        )
+        by_site = any(planted.units == "site" for planted in judged.values())
+        return _told_right(judged.values()) if by_site else None
     if key == ABOVE:
         return _above(judged)
-    own = {
-        plant: getattr(p.effect if key in ("sufficiency", "necessity") else p, key)
-        for plant, p in judged.items()
-    }
-    known = {plant: figure for plant, figure in own.items() if isinstance(figure, Estimate)}
-    if not known:
-        return None
-    return next(iter(known.values())) if len(judged) == 1 else mean_over_plants(known)
+    figures = {}
+    for plant, planted in judged.items():
+        part = planted.effect if key in ("sufficiency", "necessity") else planted
+        if isinstance(figure := getattr(part, key), Estimate):
+            figures[plant] = figure
+    if len(judged) == 1:
+        return next(iter(figures.values()), None)
+    return mean_over_plants(figures) if figures else None
 
 
 def _above(judged: Mapping[str, Planted]) -> Estimate | None:
     """The mean difference from chance; None of a single plant, or without a graded truth."""
-    chance = {plant: own.chance for plant, own in judged.items() if own.chance is not None}
-    if len(judged) == 1 or len(chance) < len(judged):
+    chance: list[float] = []
+    gaps = {}
+    for plant, planted in judged.items():
+        if planted.chance is None:
+            return None
+        chance.append(planted.chance)
+        gap = planted.graded_precision
+        if gap.value is not None:
+            gap = on_plant(gap.value - planted.chance, gap.n).rounded()
+        gaps[plant] = gap
+    if len(judged) == 1:
         return None
-    apart = {
-        plant: own.graded_precision
-        if (value := own.graded_precision.value) is None
-        else Estimate.alone(value - chance[plant], own.graded_precision.n, "one plant").rounded()
-        for plant, own in judged.items()
-    }
-    return mean_over_plants(
-        apart, (-max(chance.values()) - ROUNDING, 1 - min(chance.values()) + ROUNDING)
-    )
+    return mean_over_plants(gaps, (-max(chance) - ROUNDING, 1 - min(chance) + ROUNDING))
 
 
 def _told_right(judged: Iterable[Planted]) -> Estimate:
-    answers = [found.told for planted in judged for found in (planted.pathways or {}).values()]
+    answers: list[str] = []
+    for planted in judged:
+        answers += [pathway.told for pathway in (planted.pathways or {}).values()]
     if not answers:
         return Estimate.missing("a method that makes no grafts of tokens")
     if "not applicable" in answers:
@@ -321,16 +274,14 @@ def _told_right(judged: Iterable[Planted]) -> Estimate:
 def _columns(entries: Iterable[Entry]) -> tuple[Column, ...]:
     """The columns of a table that some entry has, with what chance gives."""
     judged = {entry.pair: _planted(entry) for entry in entries}
-    chance = [own.chance for own in judged.values() if own.chance is not None]
-    marks = (
-        (("chance, and knowing which weights changed", sum(chance) / len(chance)),)
-        if chance
-        else ()
-    )
-    known = {
-        RANKED: marks,
-        ABOVE: (("chance", 0.0),),
-        "auroc_decoy": (("chance, and knowing which weights changed", 0.5),),
-    }
+    chance = [planted.chance for planted in judged.values() if planted.chance is not None]
+    blind = "chance, and knowing which weights changed"
+    marks = {ABOVE: (("chance", 0.0),), "auroc_decoy": ((blind, 0.5),)}
+    if chance:
+        marks[RANKED] = ((blind, sum(chance) / len(chance)),)
     shown = [column for column in COLUMNS if not judged or _figure(judged, column.key) is not None]
-    return tuple(replace(column, marks=known.get(column.key, ())) for column in shown)
+    return tuple(replace(column, marks=marks.get(column.key, ())) for column in shown)
+
+
+PLACE = 1
+BOARDS = (components_board, positions_board)

@@ -1,120 +1,90 @@
-"""What the page of a run says."""
+"""Content of a run's page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from hashlib import sha256
 
 from markupsafe import Markup
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.entries import Entry
-from kgbench.leaderboard.site.cells import Cells, number
-from kgbench.leaderboard.site.environments import environment_name
-from kgbench.leaderboard.site.maps import map_data
-from kgbench.numbers import count_text, duration_text, metric_name
-from kgbench.records import Record, Row
+from kgbench.leaderboard.site.html_tables import Cells
+from kgbench.leaderboard.site.picture_data import map_data
+from kgbench.numbers import count_text, duration_text, metric_name, number_text
+from kgbench.records import Provenance, Record, Row
+from kgbench.sites import BASELINES
 from kgbench.sites.configurations import BEST, REST
 from kgbench.stats import verdict_of
 
-__all__ = ["RunPage", "run_page"]
+__all__ = ["environment_facts", "environment_name", "run_page"]
 
-_BASELINES = ("PRE", "SFT")
-_REFERENCES = (*_BASELINES, "ALL", "NONE")
-
-
-@dataclass(frozen=True)
-class RunPage:
-    """The content of a run's page."""
-
-    title: str
-    heads: tuple[tuple[str, str], ...]
-    """Of its table: key and title."""
-    prompts: tuple[tuple[str, str, tuple[tuple[str, tuple[Markup, ...]], ...]], ...]
-    """Of each: its name, what it is of, and for each configuration its cells."""
-    verdict: str
-    lost: str
-    """Reason why necessity is undefined for all configurations, which then has no column."""
-    reasons: tuple[str, ...]
-    others: tuple[tuple[str, Markup], ...]
-    """Further figures, each with a name: synergy, name prior, area, ranking against the truth."""
-    facts: tuple[tuple[str, str], ...]
-    """What the run is of, and where it comes from."""
-    data: dict[str, Any]
-    """What its pictures need."""
-    command: str
-    environment: tuple[str, str]
-    """Name of the environment, and the most important of it."""
-    best: Mapping[str, int]
-    """Of each configuration of the highest-ranked sites, how many these are."""
+_REFERENCES = (*BASELINES, "ALL", "NONE")
+_TITLES = {"mrr": "MRR", "sufficiency": "Sufficiency", "necessity": "Necessity"}
 
 
-def run_page(entry: Entry) -> RunPage:
-    """The content of an entry's page."""
-    record = entry.record
-    lost = _undefined_throughout(record)
-    keys = (
-        "mrr" if record.metric == "rr" else record.metric,
-        "sufficiency",
-        *(() if lost else ("necessity",)),
-    )
-    cells = Cells()
-    prompts = tuple(
-        _prompt(record, prompt, keys, cells)
-        for prompt in dict.fromkeys(row.prompt for row in record.rows)
-    )
-    others = tuple((name, cells.precise(estimate)) for name, estimate in _others(record))
-    return RunPage(
-        title=f"{entry.method} on {entry.pair}",
-        verdict=verdict_of(record),
-        lost=lost,
-        heads=tuple((key, _title(key)) for key in keys),
-        prompts=prompts,
-        reasons=tuple(cells.reasons),
-        others=others,
-        facts=tuple(_facts(entry)),
-        data=_data(record),
-        command=_command(entry),
-        environment=(environment_name(record.provenance), _environment(record)),
-        best={} if record.planted is None else dict.fromkeys((BEST, REST), record.planted.k),
-    )
+def environment_facts(source: Provenance) -> Iterator[tuple[str, str]]:
+    """Code, versions and machine of a run, without the time."""
+    commit = ""
+    if source.commit is not None:
+        changes = " with changes" if source.commit.dirty else ""
+        commit = f", commit {source.commit.hash}{changes}"
+    yield "Code", f"kgbench {source.kgbench}{commit}"
+    versions = {"Python": source.python, **source.packages}
+    yield "Versions", ", ".join(f"{name} {version}" for name, version in versions.items())
+    yield "Machine", f"{source.device}; {source.platform}"
 
 
-def _undefined_throughout(record: Record) -> str:
-    reasons = {row.necessity.undefined or "" for row in record.rows if row.graft not in _REFERENCES}
-    return reasons.pop() if len(reasons) == 1 else ""
+def environment_name(source: Provenance) -> str:
+    """Stable identifier of an environment: many runs share one, which has one page."""
+    return sha256(repr(tuple(environment_facts(source))).encode()).hexdigest()[:6]
 
 
-def _prompt(
-    record: Record, prompt: str, keys: tuple[str, ...], cells: Cells
-) -> tuple[str, str, Any]:
-    rows = [row for row in record.rows if row.prompt == prompt]
-    size = max(row.n for row in rows)
-    dropped = f", {rows[0].dropped} dropped" if rows[0].dropped else ""
-    return (
-        prompt,
-        f"{size} facts{dropped}",
-        tuple((row.graft, _row_cells(row, keys, cells)) for row in rows),
-    )
+def run_page(entry: Entry) -> Mapping[str, object]:
+    """Variables of an entry's page."""
+    record, cells = entry.record, Cells()
+    lost = {row.necessity.undefined or "" for row in record.rows if row.graft not in _REFERENCES}
+    keys = ["mrr" if record.metric == "rr" else record.metric, "sufficiency"]
+    if len(lost) != 1 or "" in lost:
+        keys.append("necessity")
+        lost = set()
+    prompts = []
+    for prompt in dict.fromkeys(row.prompt for row in record.rows):
+        rows = [row for row in record.rows if row.prompt == prompt]
+        dropped = f", {rows[0].dropped} dropped" if rows[0].dropped else ""
+        size = f"{max(row.n for row in rows)} facts{dropped}"
+        prompts.append((prompt, size, [(row.graft, _cells(row, keys, cells)) for row in rows]))
+    others = [(name, cells.precise(estimate)) for name, estimate in _others(record)]
+    planted = record.planted
+    data = {
+        "map": map_data(record),
+        "curves": list(record.curve or {}),
+        "planted": planted and planted.plant,
+    }
+    return {
+        "title": f"{entry.method} on {entry.pair}",
+        "verdict": verdict_of(record),
+        "lost": "".join(lost),
+        "heads": [(key, _TITLES.get(key) or metric_name(key).capitalize()) for key in keys],
+        "prompts": prompts,
+        "reasons": cells.footnotes.reasons,
+        "others": others,
+        "facts": list(_facts(record)),
+        "data": {key: value for key, value in data.items() if value},
+        "command": f"kgbench rerun {entry.folder.name}",
+        "environment": (environment_name(record.provenance), _environment(record.provenance)),
+        "best": {} if planted is None else dict.fromkeys((BEST, REST), planted.k),
+    }
 
 
-def _row_cells(row: Row, keys: tuple[str, ...], cells: Cells) -> tuple[Markup, ...]:
+def _cells(row: Row, keys: list[str], cells: Cells) -> list[Markup]:
     if not row.applicable:
-        return (cells.across(row.sufficiency, len(keys)),)
-    return tuple(cells.precise(_figure(row, key)) for key in keys)
-
-
-def _figure(row: Row, key: str) -> Estimate | None:
-    if row.graft in _BASELINES and key == "necessity":
-        return None
-    return row.estimate(key)
-
-
-def _title(key: str) -> str:
-    return {"mrr": "MRR", "sufficiency": "Sufficiency", "necessity": "Necessity"}.get(
-        key
-    ) or metric_name(key).capitalize()
+        return [cells.cell(row.sufficiency, len(keys))]
+    shown = []
+    for key in keys:
+        blank = row.graft in BASELINES and key == "necessity"
+        shown.append(cells.precise(None if blank else row.estimate(key)))
+    return shown
 
 
 def _others(record: Record) -> Iterator[tuple[str, Estimate]]:
@@ -136,7 +106,7 @@ def _planted(record: Record) -> Iterator[tuple[str, Estimate]]:
     planted = record.planted
     if planted is None:
         return
-    chance = "" if planted.chance is None else f" (chance {number(planted.chance)})"
+    chance = "" if planted.chance is None else f" (chance {number_text(planted.chance)})"
     yield f"Graded average precision{chance}", planted.graded_precision
     if planted.auroc_decoy is not None:
         yield "AUROC against the decoy’s sites", planted.auroc_decoy
@@ -151,21 +121,13 @@ def _planted(record: Record) -> Iterator[tuple[str, Estimate]]:
             yield f"Recovery of {pathway.other}, {prompt}", pathway.recovery_other
 
 
-def _data(record: Record) -> dict[str, Any]:
-    parts = {
-        "map": map_data(record),
-        "curves": list(record.curve or {}),
-        "planted": record.planted and record.planted.plant,
-    }
-    return {key: value for key, value in parts.items() if value}
-
-
-def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
-    record, what, source = entry.record, entry.record.identity, entry.record.provenance
-    yield (
-        "Method",
-        f"{what.localizer.name} {what.localizer.version}{_parameters(record)}, {record.kind}",
-    )
+def _facts(record: Record) -> Iterator[tuple[str, str]]:
+    """The run's inputs, and how it was computed."""
+    what, source = record.identity, record.provenance
+    method = what.localizer
+    parameters = ", ".join(f"{name} = {value}" for name, value in method.parameters.items())
+    given = f" ({parameters})" if parameters else ""
+    yield "Method", f"{method.name} {method.version}{given}, {record.kind}"
     if record.planted is not None:
         decoy = f", decoys at {record.planted.decoy}" if record.planted.decoy else ""
         yield (
@@ -190,33 +152,20 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
         f"{source.time.replace('T', ' ').replace('+00:00', ' UTC')}, {place.executor} executor, "
         f"{place.attention} attention",
     )
-    yield "Hashes", ", ".join(f"{name} {value[:12]}" for name, value in _hashes(record))
+    hashes = [
+        ("facts", what.dataset.hash),
+        *what.prompts.items(),
+        ("recipient", what.weights.recipient),
+        *what.weights.donors.items(),
+        ("tokenizer", what.tokenizer),
+    ]
+    yield "Hashes", ", ".join(f"{name} {value[:12]}" for name, value in hashes)
 
 
-def _environment(record: Record) -> str:
-    source = record.provenance
-    commit = (
-        ""
-        if source.commit is None
-        else f" ({source.commit.hash[:12]}{', with changes' if source.commit.dirty else ''})"
-    )
+def _environment(source: Provenance) -> str:
+    commit = ""
+    if source.commit is not None:
+        changes = ", with changes" if source.commit.dirty else ""
+        commit = f" ({source.commit.hash[:12]}{changes})"
     torch = f", torch {source.packages['torch']}" if "torch" in source.packages else ""
     return f"kgbench {source.kgbench}{commit}{torch} on {source.device}"
-
-
-def _parameters(record: Record) -> str:
-    parts = record.identity.localizer.parameters
-    return f" ({', '.join(f'{name} = {value}' for name, value in parts.items())})" if parts else ""
-
-
-def _hashes(record: Record) -> Iterator[tuple[str, str]]:
-    what = record.identity
-    yield "facts", what.dataset.hash
-    yield from what.prompts.items()
-    yield "recipient", what.weights.recipient
-    yield from what.weights.donors.items()
-    yield "tokenizer", what.tokenizer
-
-
-def _command(entry: Entry) -> str:
-    return f"kgbench rerun {entry.folder.name}"

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import product
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kgbench.leaderboard.entries import suites_of
-from kgbench.leaderboard.limits import FILES, RECORD, VERIFICATION
+from kgbench.leaderboard.limits import FACTS, FILES, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.submission import Submission
-from kgbench.leaderboard.validate.entry_files import EntryFiles, Finding, shown
+from kgbench.leaderboard.validate.entry_files import EntryFiles, Finding, in_file, shown
 from kgbench.leaderboard.validate.known import known
+from kgbench.leaderboard.validate.row_checks import rows_of
 from kgbench.leaderboard.validate.submission_checks import base_name, method_key, origin, skeleton
 from kgbench.records import Record
 from kgbench.sites import BASELINES
@@ -73,35 +75,24 @@ class Others:
             if was == own or (name != VERIFICATION and not before):
                 continue
             if own is None:
-                expected = "the file that is on the board"
-                findings.append(Finding(folder.at(name), "file", "it is gone", expected))
+                wrong, expected = "it is gone", "the file that is on the board"
             elif name == VERIFICATION:
                 wrong = "it comes with the result"
                 expected = "that of those who keep the board, who run kgbench verify themselves"
-                findings.append(Finding(folder.at(name), "file", wrong, expected))
             else:
                 wrong = "it is another one than on the board"
                 expected = "entries as they are, and new ones beside them"
-                findings.append(Finding(folder.at(name), "file", wrong, expected))
+            findings.append(Finding("file", wrong, expected, file=folder.at(name)))
         return findings
 
     def outdated(self, folder: EntryFiles, record: Record) -> list[Finding]:
         """Findings on a new entry that counts ties for the method; older entries stay, marked."""
-        if (
-            self.board is None
-            or folder.name in self.board
-            or not record.identity.ties_count_for_the_target
-        ):
+        new = self.board is not None and folder.name not in self.board
+        if not new or not record.identity.ties_count_for_the_target:
             return []
         wrong = "it is 1, in which ties count for the method"
-        return [
-            Finding(
-                folder.at(RECORD),
-                "identity.metric_version",
-                wrong,
-                f"{known().metric_version}; run it again",
-            )
-        ]
+        expected = f"{known().metric_version}; run it again"
+        return [Finding("identity.metric_version", wrong, expected, file=folder.at(RECORD))]
 
     def compare(
         self, folder: str, record: Record, table: pa.Table | None, submission: Submission | None
@@ -114,66 +105,64 @@ class Others:
             table: Its per-fact rows; None where they do not read.
             submission: What goes with it.
         """
-        if findings := self._twice(folder, record):
-            return findings
-        if submission is not None:
-            findings = self._named(folder, record, submission)
-            findings = findings or self._ran(folder, record, submission)
-            if table is not None and not findings:
-                findings = self._copied(folder, record, table, submission)
-        return findings + (self._answered(folder, record, table) if table is not None else [])
-
-    def _twice(self, folder: str, record: Record) -> list[Finding]:
-        """One entry per id, and per name of its pages."""
         first = self.ids.setdefault(record.id[:_DIGITS], folder)
-        if first == folder:
-            return []
-        wrong = f"the same result is in {first}"
-        return [Finding(f"{folder}/record.json", "id", wrong, "each result once")]
+        if first != folder:
+            twice = Finding("id", f"the same result is in {first}", "each result once")
+            return in_file(f"{folder}/{RECORD}", [twice])
+        finding, file = None, FACTS
+        if submission is not None:
+            finding, file = self._named(folder, record, submission), SUBMISSION
+            if finding is None:
+                finding, file = self._ran(folder, record, submission), RECORD
+            if finding is None and table is not None:
+                finding, file = self._copied(folder, record, table, submission), FACTS
+        findings = in_file(f"{folder}/{file}", [] if finding is None else [finding])
+        answered = None if table is None else self._answered(folder, record, table)
+        return findings + in_file(f"{folder}/{FACTS}", [] if answered is None else [answered])
 
-    def _named(self, folder: str, record: Record, submission: Submission) -> list[Finding]:
+    def _named(self, folder: str, record: Record, submission: Submission) -> Finding | None:
         """One spelling, method and origin of code per name."""
-        at, name, key = f"{folder}/submission.json", submission.name, method_key(record)
-        found, first, where = self.methods.setdefault(skeleton(name), (name, key, folder))
-        if found != name:
-            wrong = f"{shown(name)} looks like {shown(found)} in {where}"
-            return [Finding(at, "name", wrong, "that very name, or one that nobody takes for it")]
-        if first != key:
-            wrong = f"{shown(name)} is {_method(key)} here, and {_method(first)} in {where}"
-            expected = "one method, version and set of parameters under one name"
-            return [Finding(at, "name", wrong, expected)]
+        name, key = submission.name, method_key(record)
+        spelling, method, where = self.methods.setdefault(skeleton(name), (name, key, folder))
+        if spelling != name:
+            wrong = f"{shown(name)} looks like {shown(spelling)} in {where}"
+            return Finding("name", wrong, "that very name, or one that nobody takes for it")
+        if method != key:
+            wrong = f"{shown(name)} is {_method(key)} here, and {_method(method)} in {where}"
+            return Finding(
+                "name", wrong, "one method, version and set of parameters under one name"
+            )
         own, base = origin(submission.code), base_name(name)
-        first_origin, where = self.origins.setdefault(skeleton(base), (own, folder))
-        if own != first_origin:
-            elsewhere = f"from {shown(first_origin)} in {where}"
+        source, where = self.origins.setdefault(skeleton(base), (own, folder))
+        if own != source:
+            elsewhere = f"from {shown(source)} in {where}"
             wrong = f"{shown(base)} is from {shown(own)} here, and {elsewhere}"
-            return [Finding(at, "code", wrong, "one repository or package for a name")]
-        return []
+            return Finding("code", wrong, "one repository or package for a name")
+        return None
 
-    def _ran(self, folder: str, record: Record, submission: Submission) -> list[Finding]:
+    def _ran(self, folder: str, record: Record, submission: Submission) -> Finding | None:
         """One run of a method per suite, prompt, models, facts and seed, whatever else was run."""
         what = record.identity
         cell = (what.weights.model_dump_json(), what.tokenizer, what.dataset.hash, what.limit)
-        for suite in suites_of(record):
-            for prompt in what.prompts:
-                key = (skeleton(submission.name), suite, prompt, *cell, what.seeds)
-                if (first := self.runs.setdefault(key, folder)) != folder:
-                    wrong = f"{shown(submission.name)} has a run of {suite} on {prompt} in {first}"
-                    expected = "one run of a method for each pair, facts, prompt and seed"
-                    return [Finding(f"{folder}/record.json", "identity", wrong, expected)]
-        return []
+        for suite, prompt in product(suites_of(record), what.prompts):
+            key = (skeleton(submission.name), suite, prompt, *cell, what.seeds)
+            if (first := self.runs.setdefault(key, folder)) != folder:
+                wrong = f"{shown(submission.name)} has a run of {suite} on {prompt} in {first}"
+                expected = "one run of a method for each pair, facts, prompt and seed"
+                return Finding("identity", wrong, expected)
+        return None
 
     def _copied(
         self, folder: str, record: Record, table: pa.Table, submission: Submission
-    ) -> list[Finding]:
+    ) -> Finding | None:
         """The same ranks of all facts under another name; built-in methods may agree to the bit.
 
         On a plant many methods find the same few sites, so that there their maps are compared too.
         """
         if record.planted is not None and record.scores is None:
-            return []
-        scores = sorted(record.scores or (), key=lambda score: (-score.score, str(score)))
+            return None
         digest = sha256(record.identity.weights.model_dump_json().encode())
+        scores = sorted(record.scores or (), key=lambda score: (-score.score, str(score)))
         for score in scores if record.planted is not None else ():
             digest.update(f"{score.layer} {score.component} {score.region}\n".encode())
         columns = ["prompt", "graft", "fact", "rank"]
@@ -184,40 +173,24 @@ class Others:
         own = (submission.name, record.identity.localizer.name, folder)
         name, localizer, where = self.made.setdefault(digest.hexdigest(), own)
         if name == submission.name or {own[1], localizer} <= set(known().localizers):
-            return []
+            return None
         wrong = f"all ranks are those of {shown(name)} in {where}"
-        return [Finding(f"{folder}/facts.parquet", "rank", wrong, "a method's own answers")]
+        return Finding("rank", wrong, "a method's own answers")
 
-    def _answered(self, folder: str, record: Record, table: pa.Table) -> list[Finding]:
+    def _answered(self, folder: str, record: Record, table: pa.Table) -> Finding | None:
         """The rows of PRE and SFT against those of the same models in another entry."""
-        identity = record.identity
-        weights = (
-            identity.weights.recipient,
-            *sorted(identity.weights.donors.items()),
-            identity.tokenizer,
-            identity.dtype,
-        )
-        for prompt, hash in identity.prompts.items():
-            for graft in BASELINES:
-                own = table.filter(
-                    pc.and_(pc.equal(table["prompt"], prompt), pc.equal(table["graft"], graft))
-                )
-                first, where = self.answers.setdefault(
-                    (weights, hash, graft, identity.dataset.name), (own, folder)
-                )
-                if wrong := _apart(
-                    own, first, _TOLERANCE if "16" not in identity.dtype else _COARSE
-                ):
-                    expected = f"the answers in {where}, since the models and texts are the same"
-                    return [
-                        Finding(
-                            f"{folder}/facts.parquet",
-                            "logprob",
-                            f"{graft} on {prompt}: {wrong}",
-                            expected,
-                        )
-                    ]
-        return []
+        what = record.identity
+        donors = sorted(what.weights.donors.items())
+        weights = (what.weights.recipient, *donors, what.tokenizer, what.dtype)
+        tolerance = _COARSE if "16" in what.dtype else _TOLERANCE
+        for (prompt, hash), graft in product(what.prompts.items(), BASELINES):
+            own = rows_of(table, prompt, graft)
+            key = (weights, hash, graft, what.dataset.name)
+            first, where = self.answers.setdefault(key, (own, folder))
+            if wrong := _apart(own, first, tolerance):
+                expected = f"the answers in {where}, since the models and texts are the same"
+                return Finding("logprob", f"{graft} on {prompt}: {wrong}", expected)
+        return None
 
 
 def _method(key: tuple[object, ...]) -> str:

@@ -6,7 +6,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timezone
 from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
@@ -26,6 +26,7 @@ __all__ = [
     "read_part",
     "read_record_json",
     "texts",
+    "time_of",
 ]
 
 # ---------------------------------------------------------------------------------- JSON and texts
@@ -73,12 +74,12 @@ def read_json(data: bytes) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in keys:
             raise DataError(f"the key {shown(key)} stands twice in one object")
-        found[key] = value
-    return found
+        keys[key] = value
+    return keys
 
 
 def _constant(name: str) -> NoReturn:
@@ -100,14 +101,13 @@ def _real(text: str) -> float:
 def _check_depth(value: Any) -> None:
     level = [value]
     for _ in range(_DEEPEST):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
+        inner: list[Any] = []
+        for outer in level:
+            if isinstance(outer, dict | list):
+                inner += outer.values() if isinstance(outer, dict) else outer
+        if not inner:
             return
+        level = inner
     raise DataError(f"it nests deeper than {_DEEPEST} levels")
 
 
@@ -149,107 +149,84 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _M = TypeVar("_M", bound=Strict)
 
 
-def read_record_json(data: bytes, at: str) -> tuple[Record | None, list[Finding]]:
-    """A record, None where it does not read, and what was found in it.
+def read_record_json(data: bytes) -> tuple[Record | None, list[Finding]]:
+    """A record, None where it does not read, and the findings on its file.
 
     Args:
         data: The bytes of record.json.
-        at: How findings name the file.
     """
-    try:
-        raw = read_json(data)
-    except DataError as error:
-        return None, [
-            Finding(at, "JSON", str(error), "strict JSON: UTF-8, each key once, finite numbers")
-        ]
-    findings = [*_version(raw, at), *_texts(raw, at)]
-    if not findings:
-        findings += _identity(raw, at)
-    if refusals(findings):
+    raw, findings = _raw(data)
+    if raw is None:
         return None, findings
-    record, found = _validated(raw, Record, at)
-    return record, findings + found + (list(_names(record, at)) if record is not None else [])
-
-
-def read_part(data: bytes, model: type[_M], at: str) -> tuple[_M | None, list[Finding]]:
-    """A smaller file of an entry, None where it does not read, and what was found in it.
-
-    Args:
-        data: Its bytes.
-        model: What it is to hold.
-        at: How findings name the file.
-    """
-    try:
-        raw = read_json(data)
-    except DataError as error:
-        return None, [
-            Finding(at, "JSON", str(error), "strict JSON: UTF-8, each key once, finite numbers")
-        ]
-    findings = list(_texts(raw, at))
-    if refusals(findings):
-        return None, findings
-    part, found = _validated(raw, model, at)
-    return part, findings + found
-
-
-def _version(raw: Mapping[str, Any], at: str) -> Iterator[Finding]:
     version = raw.get("schema_version")
     if version not in VERSIONS or isinstance(version, bool | float):
         expected = f"{' or '.join(map(str, VERSIONS))}; a newer kgbench may read it"
-        yield Finding(at, "schema_version", f"{shown(version)} is not known here", expected)
+        wrong = f"{shown(version)} is not known here"
+        findings.insert(0, Finding("schema_version", wrong, expected))
+    if not findings:
+        identity, findings = _validated(raw.get("identity"), Identity, "identity")
+        if identity is not None and (digest := identity.digest()) != raw.get("id"):
+            wrong = f"{shown(raw.get('id'))} is not the hash of the identity"
+            findings = [Finding("id", wrong, digest)]
+        elif identity is not None:
+            findings = []
+    if refusals(findings):
+        return None, findings
+    record, more = _validated(raw, Record)
+    return record, [*findings, *more, *(_names(record) if record is not None else [])]
 
 
-def _texts(raw: Mapping[str, Any], at: str) -> list[Finding]:
-    found = []
+def read_part(data: bytes, model: type[_M]) -> tuple[_M | None, list[Finding]]:
+    """A smaller file of an entry, None where it does not read, and the findings on it.
+
+    Args:
+        data: Its bytes.
+        model: Type of its content.
+    """
+    raw, findings = _raw(data)
+    if refusals(findings):
+        return None, findings
+    part, more = _validated(raw, model)
+    return part, findings + more
+
+
+def _raw(data: bytes) -> tuple[dict[str, Any] | None, list[Finding]]:
+    """A JSON object, and the findings on its texts."""
+    try:
+        raw = read_json(data)
+    except DataError as error:
+        expected = "strict JSON: UTF-8, each key once, finite numbers"
+        return None, [Finding("JSON", str(error), expected)]
+    findings = []
     for where, text in texts(raw):
         if (reason := bad_text(text)) is not None:
-            found.append(Finding(at, where, f"it holds {reason}", "plain text"))
+            findings.append(Finding(where, f"it holds {reason}", "plain text"))
         elif (reason := private_text(text)) is not None:
-            found.append(
-                Finding(
-                    at,
-                    where,
-                    f"it {reason.strip()}",
-                    "no absolute path and no credential in a result",
-                )
-            )
-    return found[:_MOST]
+            expected = "no absolute path and no credential in a result"
+            findings.append(Finding(where, f"it {reason.strip()}", expected))
+    return raw, findings[:_MOST]
 
 
-def _identity(raw: Mapping[str, Any], at: str) -> list[Finding]:
-    """The id must be the hash of the identity."""
-    identity, findings = _validated(raw.get("identity"), Identity, at, "identity")
-    if identity is None:
-        return findings
-    if (digest := identity.digest()) != raw.get("id"):
-        return [
-            Finding(at, "id", f"{shown(raw.get('id'))} is not the hash of the identity", digest)
-        ]
-    return []
-
-
-def _validated(
-    raw: object, model: type[_M], at: str, inside: str = ""
-) -> tuple[_M | None, list[Finding]]:
+def _validated(raw: object, model: type[_M], inside: str = "") -> tuple[_M | None, list[Finding]]:
+    """The model, None where the schema refuses it, and the findings; `inside` is its field."""
     try:
         made = model.model_validate(raw)
-        return made, list(_coerced(raw, made.model_dump(mode="json"), at, inside))
     except ValidationError as error:
-        return None, [
-            _told(dict(one), at, inside) for one in error.errors(include_url=False)[:_MOST]
-        ]
+        errors = error.errors(include_url=False)[:_MOST]
+        return None, [_schema_finding(dict(each), inside) for each in errors]
+    return made, list(_coerced(raw, made.model_dump(mode="json"), inside))
 
 
-def _coerced(raw: Any, made: Any, at: str, where: str) -> Iterator[Finding]:
+def _coerced(raw: Any, made: Any, where: str) -> Iterator[Finding]:
     """Values of another JSON type than their field, which the model read all the same."""
     if isinstance(raw, dict) and isinstance(made, dict):
         for key in raw.keys() & made.keys():
-            yield from _coerced(raw[key], made[key], at, f"{where}.{key}".lstrip("."))
+            yield from _coerced(raw[key], made[key], f"{where}.{key}".lstrip("."))
     elif isinstance(raw, list) and isinstance(made, list):
         for index, (own, other) in enumerate(zip(raw, made, strict=False)):
-            yield from _coerced(own, other, at, f"{where}[{index}]")
+            yield from _coerced(own, other, f"{where}[{index}]")
     elif (kind := _kind(raw)) != (expected := _kind(made)) and "object" not in (kind, expected):
-        yield Finding(at, where, f"{shown(raw)} is a {kind}", f"a {expected}")
+        yield Finding(where, f"{shown(raw)} is a {kind}", f"a {expected}")
 
 
 def _kind(value: object) -> str:
@@ -261,78 +238,54 @@ def _kind(value: object) -> str:
     return "text" if isinstance(value, str) else "nothing" if value is None else "object"
 
 
-def _told(error: Mapping[str, Any], at: str, inside: str) -> Finding:
-    parts = [
-        str(part)
-        if isinstance(part, int) or re.fullmatch(r"[\w.+^()% -]{1,60}", str(part))
-        else shown(part)
-        for part in error["loc"]
-    ]
-    field = ".".join([inside] * bool(inside) + parts) or "record"
-    value = (
-        ""
-        if error["type"] == "missing" or isinstance(error["input"], dict | list)
-        else f", and it is {shown(error['input'])}"
-    )
-    return Finding(
-        at,
-        field,
-        f"{_line(error['msg'])}{value}",
-        "what the published JSON Schema says (kgbench validate --schema)",
-    )
+def _schema_finding(error: Mapping[str, Any], inside: str) -> Finding:
+    parts = [inside] if inside else []
+    for part in map(str, error["loc"]):
+        parts.append(part if re.fullmatch(r"[\w.+^()% -]{1,60}", part) else shown(part))
+    # The library's message can repeat what was submitted.
+    wrong = shown(error["msg"].removeprefix("Value error, "))[1:-1]
+    if error["type"] != "missing" and not isinstance(error["input"], dict | list):
+        wrong += f", and it is {shown(error['input'])}"
+    expected = "what the published JSON Schema says (kgbench validate --schema)"
+    return Finding(".".join(parts) or "record", wrong, expected)
 
 
-def _line(message: str) -> str:
-    """A message of the schema's library; it can repeat what was submitted."""
-    return shown(message.removeprefix("Value error, "))[1:-1]
-
-
-def _names(record: Record, at: str) -> Iterator[Finding]:
+def _names(record: Record) -> Iterator[Finding]:
     """Names end up in tables, links and files; hashes and times are compared."""
     identity = record.identity
-    named = {
+    names = {
         "model": record.model,
         "identity.dataset.name": identity.dataset.name,
         "identity.localizer.name": identity.localizer.name,
-        **{f"identity.prompts.{shown(name)[1:-1]}": name for name in identity.prompts},
-        **{
-            f"identity.weights.donors.{shown(name)[1:-1]}": name for name in identity.weights.donors
-        },
     }
-    for field, name in named.items():
-        if not re.fullmatch(NAME.strip("^$"), name):
-            yield Finding(
-                at,
-                field,
-                f"{shown(name)} cannot be a name",
-                "letters, digits, blanks and . _ + ( ) = , -, at most 60",
-            )
     hashes = {
         "identity.dataset.hash": identity.dataset.hash,
         "identity.weights.recipient": identity.weights.recipient,
         "identity.tokenizer": identity.tokenizer,
-        **{
-            f"identity.weights.donors.{name}": found
-            for name, found in identity.weights.donors.items()
-        },
-        **{f"identity.prompts.{name}": found for name, found in identity.prompts.items()},
     }
-    for field, found in hashes.items():
-        if not _HASH.fullmatch(found):
-            yield Finding(
-                at, field, f"{shown(found)} is no hash", "64 hexadecimal digits of a SHA-256"
-            )
-    if not _is_time(record.provenance.time):
-        yield Finding(
-            at,
-            "provenance.time",
-            f"{shown(record.provenance.time)} is no time",
-            "ISO 8601, such as 2026-01-31T12:00:00+00:00",
-        )
+    by_name = {"identity.prompts": identity.prompts}
+    by_name["identity.weights.donors"] = identity.weights.donors
+    for field, parts in by_name.items():
+        for name, hash in parts.items():
+            names[f"{field}.{shown(name)[1:-1]}"] = name
+            hashes[f"{field}.{name}"] = hash
+    for field, name in names.items():
+        if not re.fullmatch(NAME.strip("^$"), name):
+            expected = "letters, digits, blanks and . _ + ( ) = , -, at most 60"
+            yield Finding(field, f"{shown(name)} cannot be a name", expected)
+    for field, hash in hashes.items():
+        if not _HASH.fullmatch(hash):
+            yield Finding(field, f"{shown(hash)} is no hash", "64 hexadecimal digits of a SHA-256")
+    time = time_of(record.provenance.time)
+    if time is None or time.year < 2024:
+        wrong = f"{shown(record.provenance.time)} is no time"
+        yield Finding("provenance.time", wrong, "ISO 8601, such as 2026-01-31T12:00:00+00:00")
 
 
-def _is_time(text: str) -> bool:
+def time_of(text: str) -> datetime | None:
+    """A time in ISO 8601, UTC where it names no zone; None where it does not parse."""
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).year >= 2024
+        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        return False
+        return None
+    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)

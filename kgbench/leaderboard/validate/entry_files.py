@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,12 @@ from kgbench.leaderboard.packs import NAME, SUFFIX, inside_pack, unpack
 from kgbench.records import SEAL
 
 __all__ = [
-    "NEEDED",
-    "PICTURE",
     "EntryFiles",
     "Finding",
-    "folder_name",
     "folders_below",
-    "foreign_file",
+    "in_file",
     "refusals",
     "shown",
-    "too_large",
 ]
 
 # ---------------------------------------------------------------------------------------- findings
@@ -40,35 +36,39 @@ _LONGEST = 80
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a check found."""
+    """Finding of a check."""
 
-    file: str
-    """Folder and name of the file, or the folder."""
     field: str
-    """Field of a JSON file, column of the per-fact rows, or what about the file."""
+    """Field of a JSON file, column of the per-fact rows, or property of the file."""
     wrong: str
     expected: str = ""
     refuses: bool = True
     """Whether the result is refused for it; otherwise it is a remark."""
+    file: str = ""
+    """Folder and name of the file, or the folder; set by `in_file`."""
 
     def __str__(self) -> str:
+        note = "" if self.refuses else "note: "
         expected = f"; expected {self.expected}" if self.expected else ""
-        return (
-            f"{'' if self.refuses else 'note: '}{self.file}: {self.field}: {self.wrong}{expected}"
-        )
+        return f"{note}{self.file}: {self.field}: {self.wrong}{expected}"
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        found = {
+        return {
             "file": self.file,
             "field": self.field,
             "wrong": self.wrong,
             "expected": self.expected or None,
+            "kind": "refusal" if self.refuses else "note",
         }
-        return {**found, "kind": "refusal" if self.refuses else "note"}
 
 
-def refusals(findings: list[Finding]) -> list[Finding]:
+def in_file(file: str, findings: Iterable[Finding]) -> list[Finding]:
+    """The findings of a check of one file, with its name."""
+    return [replace(finding, file=file) for finding in findings]
+
+
+def refusals(findings: Iterable[Finding]) -> list[Finding]:
     """Those for which a result is refused."""
     return [finding for finding in findings if finding.refuses]
 
@@ -106,35 +106,27 @@ class EntryFiles:
     """The pack that it is in."""
 
     def at(self, file: str) -> str:
-        """How a finding names one of its files."""
+        """Name of one of its files in findings."""
         return f"{self.name}/{file}"
+
+    def add(self, findings: Iterable[Finding], file: str = "") -> None:
+        """Add the findings of a check of one of its files, or of the folder."""
+        self.findings += in_file(self.at(file) if file else self.name, findings)
 
     def hashes(self) -> dict[str, bytes]:
         """SHA-256 of each file."""
         return {name: sha256(data).digest() for name, data in self.files.items()}
 
     def close(self) -> None:
-        """See whether all is there that is needed, and not too much in all."""
-        tried = {finding.file for finding in self.findings}
+        """Check that no needed file is missing, and the size of all files."""
+        checked = {finding.file for finding in self.findings}
         for name in NEEDED:
-            if name not in self.files and self.at(name) not in tried:
-                self.findings.append(
-                    Finding(
-                        self.at(name),
-                        "file",
-                        "it is missing",
-                        f"{' and '.join(NEEDED)} in each folder",
-                    )
-                )
+            if name not in self.files and self.at(name) not in checked:
+                expected = f"{' and '.join(NEEDED)} in each folder"
+                self.add([Finding("file", "it is missing", expected)], name)
         if (size := sum(map(len, self.files.values()))) > limits.ENTRY:
-            self.findings.append(
-                Finding(
-                    self.name,
-                    "size",
-                    f"its files have {size} bytes",
-                    f"at most {limits.ENTRY} in all",
-                )
-            )
+            wrong = f"its files have {size} bytes"
+            self.add([Finding("size", wrong, f"at most {limits.ENTRY} in all")])
 
 
 def folders_below(path: Path, strict: bool) -> Iterator[EntryFiles]:
@@ -161,47 +153,44 @@ def folders_below(path: Path, strict: bool) -> Iterator[EntryFiles]:
             f"a folder of such, or a {SUFFIX}"
         )
     try:
-        inside = sorted(os.scandir(path), key=lambda item: item.name)
+        inside = _items(path)
         if any(item.name in FILES for item in inside):
             yield _folder(path, path.resolve().name, strict)
             return
-        found = [item for item in inside if not _passed_over(item, strict)]
-        if not found:
+        # Hidden files belong to a store of runs.
+        items = [
+            item
+            for item in inside
+            if item.name != ".gitkeep" and (strict or not item.name.startswith("."))
+        ]
+        if not items:
             raise InputError(
                 f"{str(path)!r} holds no entry: expected {RECORD} in it, or in folders in it"
             )
-        for item in found:
+        for item in items:
             yield from _below(item, strict)
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}") from error
 
 
-def _passed_over(item: os.DirEntry[str], strict: bool) -> bool:
-    """Whether an item is a hidden file of a store of runs, and no entry."""
-    return item.name == ".gitkeep" or (item.name.startswith(".") and not strict)
+def _items(path: Path) -> list[os.DirEntry[str]]:
+    return sorted(os.scandir(path), key=lambda item: item.name)
 
 
 def _below(item: os.DirEntry[str], strict: bool) -> Iterator[EntryFiles]:
     """The entries of a folder's item: itself, those of a pack, or those of a board's packs."""
     folder, path = EntryFiles(folder_name(item.name)), Path(item.path)
-    if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False):
+    if _is_pack(item):
         yield from _packed(path)
         return
     if item.is_symlink() or not item.is_dir(follow_symlinks=False):
         what = "it is a symbolic link" if item.is_symlink() else "it is a file"
-        expected = "nothing beside the entries' own folders and packs"
-        folder.findings.append(Finding(folder.name, "kind", what, expected))
+        folder.add([Finding("kind", what, "nothing beside the entries' own folders and packs")])
     elif not NAME.fullmatch(item.name):
-        folder.findings.append(
-            Finding(
-                folder.name,
-                "name",
-                "it is not fit for a folder",
-                "letters, digits and . _ + -, at most 120",
-            )
-        )
+        expected = "letters, digits and . _ + -, at most 120"
+        folder.add([Finding("name", "it is not fit for a folder", expected)])
     elif item.name in BOARDS and not (path / RECORD).exists():
-        for below in sorted(os.scandir(path), key=lambda below: below.name):
+        for below in _items(path):
             yield from _of_board(below)
         return
     else:
@@ -209,20 +198,23 @@ def _below(item: os.DirEntry[str], strict: bool) -> Iterator[EntryFiles]:
     yield folder
 
 
+def _is_pack(item: os.DirEntry[str]) -> bool:
+    return item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False)
+
+
 def _of_board(item: os.DirEntry[str]) -> Iterator[EntryFiles]:
     """The entries of an item of a board's folder, which holds packs alone."""
-    if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False):
+    if _is_pack(item):
         yield from _packed(Path(item.path))
         return
     folder = EntryFiles(folder_name(item.name))
     what = "it is a symbolic link" if item.is_symlink() else "it is no pack"
-    folder.findings.append(Finding(folder.name, "kind", what, f"packs, METHOD{SUFFIX}"))
+    folder.add([Finding("kind", what, f"packs, METHOD{SUFFIX}")])
     yield folder
 
 
 def _packed(path: Path) -> list[EntryFiles]:
     """The entries of a pack; where it does not read, one folder that holds the finding."""
-    whole = EntryFiles(folder_name(path.name))
     try:
         content = _content(path, limits.PACK)
         if len(content) > limits.PACK:
@@ -231,7 +223,8 @@ def _packed(path: Path) -> list[EntryFiles]:
     except (DataError, OSError) as error:
         wrong = error.strerror if isinstance(error, OSError) else str(error)
         expected = "a pack as kgbench submit or kgbench leaderboard pack writes it"
-        whole.findings.append(Finding(whole.name, "pack", str(wrong), expected))
+        whole = EntryFiles(folder_name(path.name))
+        whole.add([Finding("pack", str(wrong), expected)])
         return [whole]
     folders = [EntryFiles(name, files, pack=path) for name, files in entries.items()]
     for folder in folders:
@@ -245,42 +238,46 @@ def _named(pack: Path, name: str) -> list[EntryFiles]:
     Raises:
         UnknownNameError: It holds none of this name.
     """
-    found = _packed(pack)
-    if not name or any(folder.pack is None for folder in found):
-        return found
-    if not (named := [folder for folder in found if folder.name == name]):
-        names = [folder.name for folder in found]
+    folders = _packed(pack)
+    if not name or any(folder.pack is None for folder in folders):
+        return folders
+    if not (named := [folder for folder in folders if folder.name == name]):
+        names = [folder.name for folder in folders]
         raise UnknownNameError("entry", name, names, f"looked in {str(pack)!r}", most=5)
     return named
 
 
 def _folder(path: Path, name: str, strict: bool) -> EntryFiles:
     folder = EntryFiles(folder_name(name))
-    for item in sorted(os.scandir(path), key=lambda item: item.name):
+    for item in _items(path):
         if item.name in FILES:
             _take_up(Path(item.path), folder)
-        else:
-            folder.findings += foreign_file(folder, item.name, strict)
+        elif strict or not OWN.fullmatch(item.name):
+            refuses = strict or not PICTURE.fullmatch(item.name)
+            wrong = "it is none of an entry's files"
+            if not refuses:
+                wrong = "a picture, which is not submitted"
+            expected = f"{', '.join(FILES)} and nothing else"
+            folder.add([Finding("file", wrong, expected, refuses)], folder_name(item.name))
     folder.close()
     return folder
 
 
 def _take_up(path: Path, folder: EntryFiles) -> None:
     """Read a file into its folder, or add the reason to its findings."""
+    most = limits.FILE[path.name]
     try:
-        folder.files[path.name] = _content(path, limits.FILE[path.name])
+        content = _content(path, most)
     except DataError as error:
-        folder.findings.append(
-            Finding(folder.at(path.name), "file", str(error), "a regular file of its own")
-        )
+        finding = Finding("file", str(error), "a regular file of its own")
     except OSError as error:
-        folder.findings.append(
-            Finding(folder.at(path.name), "file", f"it cannot be read ({error.strerror})")
-        )
+        finding = Finding("file", f"it cannot be read ({error.strerror})")
     else:
-        if len(folder.files[path.name]) > limits.FILE[path.name]:
-            del folder.files[path.name]
-            folder.findings.append(too_large(folder, path.name))
+        if len(content) <= most:
+            folder.files[path.name] = content
+            return
+        finding = Finding("size", "it is too large", f"at most {most} bytes")
+    folder.add([finding], path.name)
 
 
 def _content(path: Path, most: int) -> bytes:
@@ -288,7 +285,7 @@ def _content(path: Path, most: int) -> bytes:
 
     Args:
         path: The file.
-        most: How many are allowed.
+        most: Number of bytes that are allowed.
 
     Raises:
         DataError: It is a link, has another name elsewhere, or is no regular file.
@@ -301,30 +298,11 @@ def _content(path: Path, most: int) -> bytes:
     if before.st_nlink > 1:
         raise DataError("it is a hard link: the same file has another name elsewhere")
     # Opened so that a link or a pipe put there meanwhile is not followed or waited for.
-    handle = os.open(
-        path,
-        os.O_RDONLY
-        | getattr(os, "O_NOFOLLOW", 0)
-        | getattr(os, "O_NONBLOCK", 0)
-        | getattr(os, "O_BINARY", 0),
-    )
-    with os.fdopen(handle, "rb") as file:
+    flags = os.O_RDONLY
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
         return file.read(most + 1)
-
-
-def too_large(folder: EntryFiles, name: str) -> Finding:
-    """That a file is larger than allowed."""
-    return Finding(folder.at(name), "size", "it is too large", f"at most {limits.FILE[name]} bytes")
-
-
-def foreign_file(folder: EntryFiles, name: str, strict: bool) -> list[Finding]:
-    """Findings on a file that is none of an entry's; by default a run's own files give none."""
-    if not strict and OWN.fullmatch(name):
-        return []
-    refuses = strict or not PICTURE.fullmatch(name)
-    wrong = "it is none of an entry's files" if refuses else "a picture, which is not submitted"
-    where = f"{folder.name}/{folder_name(name)}"
-    return [Finding(where, "file", wrong, f"{', '.join(FILES)} and nothing else", refuses)]
 
 
 def folder_name(name: str) -> str:

@@ -30,7 +30,7 @@ class KnownPair:
     tokenizer: str
     places: tuple[Spot, ...]
     """The default components, in the order of computation."""
-    regions: Mapping[str, tuple[str, ...]]
+    regions: Mapping[str, Sequence[str]]
     """By built-in prompt, the regions that its tokens are scored under."""
     changed: frozenset[Spot]
     """Where the donor has other weights than the recipient."""
@@ -48,10 +48,10 @@ class KnownLocalizer:
     version: str
     kind: str
     floor: str
-    needs: tuple[str, ...]
+    needs: Sequence[str]
     baseline: bool
     """Whether it is a point of reference, which is shown under its own name only."""
-    parameters: tuple[str, ...]
+    parameters: Sequence[str]
     about: str
     """What it does, in a line."""
     scan_of: str
@@ -82,29 +82,13 @@ class Known:
 def known() -> Known:
     """What is shipped with this version."""
     data = json.loads(files(__package__).joinpath("known.json").read_text("utf-8"))
-    return Known(
-        data["metric_version"],
-        data["ranking_version"],
-        data["made_with"],
-        {name: _pair(**fields) for name, fields in data["pairs"].items()},
-        {name: KnownLocalizer(**fields) for name, fields in data["localizers"].items()},
-        data["suites"],
-        data["answers"],
-    )
-
-
-def _pair(
-    weights: Mapping[str, Mapping[str, str]],
-    tokenizer: str,
-    places: Sequence[Sequence[int | str | None]],
-    regions: Mapping[str, Sequence[str]],
-    changed: Sequence[int],
-) -> KnownPair:
-    spots = tuple(
-        (layer if isinstance(layer, int) else None, str(component)) for layer, component in places
-    )
-    by_prompt = {name: tuple(own) for name, own in regions.items()}
-    return KnownPair(weights, tokenizer, spots, by_prompt, frozenset(spots[i] for i in changed))
+    for name, fields in data["pairs"].items():
+        places = tuple(map(tuple, fields["places"]))
+        changed = frozenset(places[i] for i in fields["changed"])
+        data["pairs"][name] = KnownPair(**{**fields, "places": places, "changed": changed})
+    for name, fields in data["localizers"].items():
+        data["localizers"][name] = KnownLocalizer(**fields)
+    return Known(**data)
 
 
 @cache

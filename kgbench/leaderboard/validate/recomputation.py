@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
-from itertools import islice
+from itertools import islice, product
 from math import isclose
 from typing import Any
 
@@ -46,36 +46,33 @@ _MOST = 5
 """Fields that are named of one record."""
 
 
-def check_figures(record: Record, table: pa.Table, at: str) -> list[Finding]:
+def check_figures(record: Record, table: pa.Table) -> Iterator[Finding]:
     """All figures against those that the rows give; figures that need models are not among them.
 
     Args:
         record: A record whose rows are complete.
         table: Its per-fact rows.
-        at: How findings name the record's file.
     """
     try:
         anew = rescored(record, facts_table(_whole(table)))
     except Exception as error:  # untrusted rows can raise any error
-        return [
-            Finding(
-                at,
-                "rows",
-                "no figures can be made of its per-fact rows "
-                f"({type(error).__name__}: {shown(str(error))})",
-            )
-        ]
-    pairs = ((name, getattr(record, name), getattr(anew, name)) for name in _FIGURES)
-    apart = (
-        found
-        for name, own, made in pairs
-        if name != "verdict" or not same_sentence(own, made)
-        for found in json_differences(_plain(own), _plain(made), name)
-    )
-    return [
-        Finding(at, field, f"it is {shown(own)}", f"{shown(made)}, as the per-fact rows give")
-        for field, own, made in islice(apart, _MOST)
-    ]
+        reason = f"{type(error).__name__}: {shown(str(error))}"
+        yield Finding("rows", f"no figures can be made of its per-fact rows ({reason})")
+        return
+    left = _MOST
+    for name in _FIGURES:
+        own, made = getattr(record, name), getattr(anew, name)
+        if name == "verdict" and same_sentence(own, made):
+            continue
+        for finding in islice(_apart(own, made, name, "per-fact rows"), left):
+            left -= 1
+            yield finding
+
+
+def _apart(own: object, made: object, name: str, source: str) -> Iterator[Finding]:
+    """Findings on a field that differs from what its source gives."""
+    for field, stated, expected in json_differences(_plain(own), _plain(made), name):
+        yield Finding(field, f"it is {shown(stated)}", f"{shown(expected)}, as the {source} give")
 
 
 def _whole(table: pa.Table) -> pa.Table:
@@ -106,17 +103,9 @@ def json_differences(own: Any, made: Any, where: str) -> Iterator[tuple[str, Any
     """
     if isinstance(own, Mapping) and isinstance(made, Mapping):
         for key in dict.fromkeys([*own, *made]):
-            yield from json_differences(
-                own.get(key),
-                made.get(key),
-                f"{where}.{key if str(key).isidentifier() else shown(key)}",
-            )
-    elif (
-        isinstance(own, Sequence)
-        and isinstance(made, Sequence)
-        and not isinstance(own, str)
-        and not isinstance(made, str)
-    ):
+            name = key if str(key).isidentifier() else shown(key)
+            yield from json_differences(own.get(key), made.get(key), f"{where}.{name}")
+    elif isinstance(own, list | tuple) and isinstance(made, list | tuple):
         if len(own) != len(made):
             yield where, f"{len(own)} of them", f"{len(made)} of them"
         for index, (one, other) in enumerate(zip(own, made, strict=False)):
@@ -127,23 +116,12 @@ def json_differences(own: Any, made: Any, where: str) -> Iterator[tuple[str, Any
 
 def _same(own: Any, made: Any) -> bool:
     if isinstance(own, str) and isinstance(made, str):
-        return _listed(own) == _listed(made)
-    if (
-        isinstance(own, bool)
-        or isinstance(made, bool)
-        or not (isinstance(own, int | float) and isinstance(made, int | float))
-    ):
-        return type(own) is type(made) and own == made
-    return (
-        own == made
-        if isinstance(made, int)
-        else isclose(own, made, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
-    )
-
-
-def _listed(text: str) -> list[str]:
-    """A sentence split at the joints of its lists, which were `and` throughout in early records."""
-    return re.split(r" and |, ", text)
+        # Joints of lists were `and` throughout in early records.
+        joints = re.compile(r" and |, ")
+        return joints.split(own) == joints.split(made)
+    if isinstance(made, float) and type(own) in (int, float):
+        return isclose(own, made, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+    return own == made and isinstance(own, bool) == isinstance(made, bool)
 
 
 # ------------------------------------------------------------------------------------ ground truth
@@ -151,13 +129,13 @@ def _listed(text: str) -> list[str]:
 
 def shipped_sites(pair: KnownPair, prompts: Collection[str]) -> tuple[Site, ...] | None:
     """All sites of a shipped pair on built-in prompts of its own facts; None for other prompts."""
-    if any(prompt not in pair.regions for prompt in prompts):
-        return None
-    present = {region for prompt in prompts for region in pair.regions[prompt]}
+    present: set[str] = set()
+    for prompt in prompts:
+        if prompt not in pair.regions:
+            return None
+        present.update(pair.regions[prompt])
     regions = [region for region in SCORED_REGIONS if region in present]
-    return tuple(
-        Site(layer, component, region) for layer, component in pair.places for region in regions
-    )
+    return tuple(Site(*place, region) for place, region in product(pair.places, regions))
 
 
 def planted_sites(sites: Collection[Site], graft: Graft, n_layers: int) -> frozenset[Site]:
@@ -172,44 +150,34 @@ def planted_sites(sites: Collection[Site], graft: Graft, n_layers: int) -> froze
         graft: The graft.
         n_layers: Layers of the model.
     """
-    cells = [region for region in SCORED_REGIONS if any(site.region == region for site in sites)]
+    present = {site.region for site in sites}
+    cells = [region for region in SCORED_REGIONS if region in present]
     tokens = {
         region: [cells.index(region if region in cells else "LT")]
         for region in SCORED_REGIONS[:-1]
         if region in cells or region == "P"
     }
-    found: set[Site] = set()
+    planted: set[Site] = set()
     for term in graft.terms:
         inside = {cells[token] for token in term.positions.tokens(tokens, len(cells))}
         places = set(term.sites(n_layers))
-        named = {
-            site
-            for site in sites
-            if site.region in inside and (site.layer, site.component) in places
-        }
-        found = found - named if term.donor == RECIPIENT else found | named
-    return frozenset(found)
+        for site in sites:
+            if site.region in inside and (site.layer, site.component) in places:
+                (planted.discard if term.donor == RECIPIENT else planted.add)(site)
+    return frozenset(planted)
 
 
-def check_sites(record: Record, sites: Collection[Site], at: str) -> Iterator[Finding]:
+def check_sites(record: Record, sites: Collection[Site]) -> Iterator[Finding]:
     """The map has a score for every site of the pair, and no others."""
     if record.scores is None:
         return
     have = {Site(score.layer, score.component, score.region) for score in record.scores}
     if missing := sorted(set(sites) - have, key=str):
-        yield Finding(
-            at,
-            "scores",
-            f"{len(missing)} sites were removed, such as {_named(missing[0])}",
-            f"all {len(sites)} of the pair",
-        )
+        wrong = f"{len(missing)} sites were removed, such as {_named(missing[0])}"
+        yield Finding("scores", wrong, f"all {len(sites)} of the pair")
     if added := sorted(have - set(sites), key=str):
-        yield Finding(
-            at,
-            "scores",
-            f"{len(added)} sites are none of the pair's, such as {_named(added[0])}",
-            f"the {len(sites)} of the pair",
-        )
+        wrong = f"{len(added)} sites are none of the pair's, such as {_named(added[0])}"
+        yield Finding("scores", wrong, f"the {len(sites)} of the pair")
 
 
 def _named(site: Site) -> str:
@@ -222,56 +190,41 @@ def judged_anew(record: Record) -> Record:
     sites = shipped_sites(pair, record.identity.prompts) if pair is not None else None
     if record.planted is None or pair is None or sites is None:
         return record
-    return with_clause(
-        record.model_copy(
-            update={"planted": record.planted.model_copy(update=_judged(record, pair, sites))}
-        )
-    )
+    planted = record.planted.model_copy(update=_judged(record, pair, sites))
+    return with_clause(record.model_copy(update={"planted": planted}))
 
 
-def check_planted(
-    record: Record, pair: KnownPair, sites: Collection[Site], at: str
-) -> Iterator[Finding]:
+def check_planted(record: Record, pair: KnownPair, sites: Collection[Site]) -> Iterator[Finding]:
     """Every figure of the comparison with the truth that does not come from per-fact rows.
 
     Args:
         record: A record with a truth.
         pair: What is known of its pair.
         sites: All sites of the pair on the record's prompts.
-        at: How findings name the file.
     """
-    own, truth = record.planted, record.identity.truth
-    assert own is not None and truth is not None
-    made = _judged(record, pair, sites)
-    for name, figure in made.items():
-        for field, one, other in json_differences(
-            _plain(getattr(own, name)), _plain(figure), f"planted.{name}"
-        ):
-            yield Finding(
-                at,
-                field,
-                f"it is {shown(one)}",
-                f"{shown(other)}, as the record's map and the plant give",
-            )
+    for name, made in _judged(record, pair, sites).items():
+        own = getattr(record.planted, name)
+        yield from _apart(own, made, f"planted.{name}", "record's map and the plant")
 
 
 def _judged(record: Record, pair: KnownPair, sites: Collection[Site]) -> dict[str, object]:
     """Fields of `Planted` by name."""
     truth, graded = record.identity.truth, catalog.entry(record.model).truth
     assert truth is not None
+    decoys: Collection[Site] = ()
+    if truth.decoy:
+        decoys = planted_sites(sites, parse_graft(truth.decoy), pair.n_layers)
     ground = Ground(
         truth.plant,
         truth.decoy,
         sites=sites,
         planted=planted_sites(sites, canonical(parse_graft(truth.plant)), pair.n_layers),
-        decoys=planted_sites(sites, parse_graft(truth.decoy), pair.n_layers) if truth.decoy else (),
+        decoys=decoys,
         changed=pair.changed,
         relevance=None if graded is None else graded.relevance,
     )
-    scores = (
-        {Site(s.layer, s.component, s.region): s.score for s in record.scores}
-        if record.scores is not None
-        else None
-    )
+    scores = None
+    if record.scores is not None:
+        scores = {Site(s.layer, s.component, s.region): s.score for s in record.scores}
     made = against_truth(ground, scores, record.not_applicable.get(BEST, ""))
     return {**made, "pathways": None if ground.everywhere else pathways_of(record, ground.graft)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from kgbench.records import Record
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import budget_labels, parse_top
 
-__all__ = ["check_answers", "check_configurations", "check_rows", "check_scores"]
+__all__ = ["check_answers", "check_configurations", "check_rows", "check_scores", "rows_of"]
 
 Array = NDArray[Any]
 
@@ -94,138 +95,91 @@ _LAWS = (
         "the probability is too large for the logit difference",
         "at most what is left beside the best other token",
     ),
+    _Law(
+        "prob",  # of files of version 1
+        lambda c: np.isclose(c["prob"], np.exp(c["logprob"]), rtol=1e-6, atol=1e-12),
+        "it is not exp(logprob)",
+        "the same probability twice",
+    ),
 )
 
 
-def check_scores(table: pa.Table, at: str) -> list[Finding]:
+def check_scores(table: pa.Table) -> list[Finding]:
     """Laws of single rows, and repeated rows; one finding per law, which names the first row.
 
     Args:
         table: Per-fact rows, as stored.
-        at: How findings name the file.
     """
     columns = {
         name: table[name].to_numpy()
         for name in table.column_names
         if table[name].type != pa.string()
     }
-    reals = [name for name in columns if columns[name].dtype.kind == "f"]
-    if infinite := [name for name in reals if not np.isfinite(columns[name]).all()]:
-        return [
-            _first(
-                table,
-                ~np.isfinite(columns[name]),
-                at,
-                name,
-                "it is NaN or infinite",
-                "a finite number",
-            )
-            for name in infinite
-        ]
-    found = [
-        _first(table, ~law.holds(columns), at, law.column, law.wrong, law.expected)
-        for law in _LAWS
-        if not law.holds(columns).all()
-    ]
-    if (
-        "prob" in columns
-        and (
-            apart := ~np.isclose(columns["prob"], np.exp(columns["logprob"]), rtol=1e-6, atol=1e-12)
-        ).any()
-    ):
-        found.append(
-            _first(table, apart, at, "prob", "it is not exp(logprob)", "the same probability twice")
-        )
+    findings = []
+    for name, values in columns.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            wrong = ~np.isfinite(values)
+            findings.append(_first(table, wrong, name, "it is NaN or infinite", "a finite number"))
+    if findings:
+        return findings
+    for law in _LAWS:
+        if law.column in columns and not (holds := law.holds(columns)).all():
+            findings.append(_first(table, ~holds, law.column, law.wrong, law.expected))
     keys = ["prompt", "graft", "fact", "position"]
     if table.group_by(keys).aggregate([]).num_rows != table.num_rows:
-        found.append(
-            Finding(
-                at,
-                "rows",
-                "rows stand twice",
-                "one row per prompt, configuration, fact and position",
-            )
-        )
-    return found
+        expected = "one row per prompt, configuration, fact and position"
+        findings.append(Finding("rows", "rows stand twice", expected))
+    return findings
 
 
-def _first(
-    table: pa.Table, wrong: Array, at: str, column: str, what: str, expected: str
-) -> Finding:
+def _first(table: pa.Table, wrong: Array, column: str, what: str, expected: str) -> Finding:
     row = table.slice(int(np.argmax(wrong)), 1).to_pylist()[0]
-    where = (
-        f"first in fact {shown(row['fact'])}, prompt {shown(row['prompt'])}, "
-        f"configuration {shown(row['graft'])}"
-    )
-    return Finding(
-        at, column, f"{what} in {int(wrong.sum())} of {table.num_rows} rows, {where}", expected
-    )
+    where = f"first in fact {shown(row['fact'])}, prompt {shown(row['prompt'])}, "
+    where += f"configuration {shown(row['graft'])}"
+    count = f"in {int(wrong.sum())} of {table.num_rows} rows"
+    return Finding(column, f"{what} {count}, {where}", expected)
 
 
-def check_configurations(record: Record, at: str) -> Iterator[Finding]:
+def check_configurations(record: Record) -> Iterator[Finding]:
     """The record's tables against its identity: each configuration on each prompt exactly once."""
-    asked = record.identity.configurations
-    if len(asked) > _MOST or len(record.identity.prompts) > _MOST:
-        yield Finding(
-            at,
-            "identity",
-            f"it has {len(asked)} configurations on {len(record.identity.prompts)} prompts",
-            f"{_MOST} at most",
-        )
+    asked, prompts = record.identity.configurations, record.identity.prompts
+    if len(asked) > _MOST or len(prompts) > _MOST:
+        wrong = f"it has {len(asked)} configurations on {len(prompts)} prompts"
+        yield Finding("identity", wrong, f"{_MOST} at most")
         return
+    field = "identity.configurations"
     for name in asked:
         if (reason := _unread(name)) is not None:
-            yield Finding(
-                at,
-                "identity.configurations",
-                f"{shown(name)} is no configuration{reason}",
-                "PRE, SFT or a graft expression",
-            )
+            wrong = f"{shown(name)} is no configuration{reason}"
+            yield Finding(field, wrong, "PRE, SFT or a graft expression")
     if len(set(asked)) != len(asked):
-        yield Finding(at, "identity.configurations", "one stands twice", "each once")
+        yield Finding(field, "one stands twice", "each once")
     if missing := [name for name in BASELINES if name not in asked]:
-        yield Finding(
-            at,
-            "identity.configurations",
-            f"{' and '.join(missing)} is missing",
-            "both in every run, as ends of every ratio",
-        )
-    wanted = {(prompt, graft) for prompt in record.identity.prompts for graft in asked}
+        expected = "both in every run, as ends of every ratio"
+        yield Finding(field, f"{' and '.join(missing)} is missing", expected)
+    if not asked or not prompts:
+        yield Finding("identity.prompts", "there is none", "one or more")
+    wanted = set(product(prompts, asked))
     have = [(row.prompt, row.graft) for row in record.rows]
-    if not wanted:
-        yield Finding(at, "identity.prompts", "there is none", "one or more")
-    for prompt, graft in sorted(wanted - set(have))[:3]:
-        yield Finding(
-            at,
-            "rows",
-            f"configuration {shown(graft)} on prompt {shown(prompt)} was removed",
-            "a row of figures, or its reason",
-        )
-    for prompt, graft in sorted(set(have) - wanted)[:3]:
-        yield Finding(
-            at,
-            "rows",
-            f"configuration {shown(graft)} on prompt {shown(prompt)} is none of the identity's",
-            "those, and no others",
-        )
+    for pair in sorted(wanted - set(have))[:3]:
+        yield Finding("rows", f"{_on(*pair)} was removed", "a row of figures, or its reason")
+    for pair in sorted(set(have) - wanted)[:3]:
+        wrong = f"{_on(*pair)} is none of the identity's"
+        yield Finding("rows", wrong, "those, and no others")
     if len(set(have)) != len(have):
-        yield Finding(at, "rows", "a configuration stands twice on one prompt", "one row each")
+        yield Finding("rows", "a configuration stands twice on one prompt", "one row each")
     absent = {row.graft for row in record.rows if not row.applicable}
     if absent != set(record.not_applicable):
         both = ", ".join(sorted(map(shown, absent ^ set(record.not_applicable)))[:5])
-        yield Finding(
-            at,
-            "not_applicable",
-            f"it does not go with the rows: {both}",
-            "a reason for each configuration that has no figures",
-        )
+        expected = "a reason for each configuration that has no figures"
+        yield Finding("not_applicable", f"it does not go with the rows: {both}", expected)
     if absent & set(BASELINES):
-        yield Finding(
-            at,
-            "not_applicable",
-            "PRE or SFT is said to be not applicable",
-            "both are run without the method",
-        )
+        wrong = "PRE or SFT is said to be not applicable"
+        yield Finding("not_applicable", wrong, "both are run without the method")
+
+
+def _on(prompt: str, graft: str) -> str:
+    return f"configuration {shown(graft)} on prompt {shown(prompt)}"
 
 
 def _unread(name: str) -> str | None:
@@ -246,47 +200,30 @@ def _unread(name: str) -> str | None:
     return None
 
 
-def check_rows(
-    record: Record, table: pa.Table, facts: tuple[str, ...] | None, at: str
-) -> Iterator[Finding]:
+def check_rows(record: Record, table: pa.Table, facts: tuple[str, ...] | None) -> Iterator[Finding]:
     """The rows against the record: all facts under all configurations, with the same targets.
 
     Args:
         record: The record.
         table: Its per-fact rows.
         facts: Ids of all facts that are to be there; None where the data set is not known.
-        at: How findings name the file.
     """
     applicable = {(row.prompt, row.graft) for row in record.rows if row.applicable}
-    have = {
-        (row["prompt"], row["graft"])
-        for row in table.group_by(["prompt", "graft"]).aggregate([]).to_pylist()
-    }
-    for prompt, graft in sorted(have - applicable)[:3]:
-        yield Finding(
-            at,
-            "graft",
-            f"rows of configuration {shown(graft)} on prompt {shown(prompt)} are none of the "
-            "record's",
-            "no others",
-        )
-    for prompt, graft in sorted(applicable - have)[:3]:
-        yield Finding(
-            at,
-            "graft",
-            f"rows of configuration {shown(graft)} on prompt {shown(prompt)} were removed",
-            "a row per fact",
-        )
-    limit, known = record.identity.limit, record.identity.dataset.n
-    n = known if limit is None else min(limit, known)
+    groups = table.group_by(["prompt", "graft"]).aggregate([]).to_pylist()
+    have = {(row["prompt"], row["graft"]) for row in groups}
+    for pair in sorted(have - applicable)[:3]:
+        yield Finding("graft", f"rows of {_on(*pair)} are none of the record's", "no others")
+    for pair in sorted(applicable - have)[:3]:
+        yield Finding("graft", f"rows of {_on(*pair)} were removed", "a row per fact")
+    limit, size = record.identity.limit, record.identity.dataset.n
+    n = size if limit is None else min(limit, size)
     for prompt in sorted({prompt for prompt, _ in have & applicable}):
-        yield from _check_prompt(
-            table.filter(pc.equal(table["prompt"], prompt)), prompt, n, facts, at
-        )
+        rows = table.filter(pc.equal(table["prompt"], prompt))
+        yield from _check_prompt(rows, prompt, n, facts)
 
 
 def _check_prompt(
-    table: pa.Table, prompt: str, n: int, facts: tuple[str, ...] | None, at: str
+    table: pa.Table, prompt: str, n: int, facts: tuple[str, ...] | None
 ) -> Iterator[Finding]:
     """One prompt's rows: every configuration has the facts, positions and targets that PRE has."""
     parts = {
@@ -297,64 +234,55 @@ def _check_prompt(
         return
     first, on = parts["PRE"], f"on prompt {shown(prompt)}"
     for graft, own in parts.items():
-        under = f"configuration {shown(graft)} {on}"
+        under = _on(prompt, graft)
         if own.select(["fact", "position"]) != first.select(["fact", "position"]):
-            yield Finding(
-                at,
-                "fact",
-                f"{under} has {own.num_rows} rows of other facts or positions than PRE",
-                "the same under all configurations",
-            )
+            wrong = f"{under} has {own.num_rows} rows of other facts or positions than PRE"
+            yield Finding("fact", wrong, "the same under all configurations")
             return
         if own["target"] != first["target"]:
-            yield Finding(
-                at,
-                "target",
-                f"{under} has other targets than PRE",
-                "one target per fact, whatever the configuration",
-            )
+            wrong = f"{under} has other targets than PRE"
+            yield Finding("target", wrong, "one target per fact, whatever the configuration")
             return
     ids = pc.unique(first["fact"]).to_pylist()
     if first.num_rows != len(ids):
         wrong = f"{first.num_rows} positions of {len(ids)} facts are read {on}"
-        yield Finding(at, "position", wrong, "one position of each fact")
+        yield Finding("position", wrong, "one position of each fact")
     if len(ids) != n:
-        yield Finding(at, "fact", f"there are {len(ids)} facts {on}", f"{n}, as the identity says")
+        yield Finding("fact", f"there are {len(ids)} facts {on}", f"{n}, as the identity says")
     if facts is not None and (strange := sorted(set(ids) - set(facts))):
-        yield Finding(
-            at,
-            "fact",
-            f"{shown(strange[0])} {on} is none of the data set's, and {len(strange) - 1} more",
-            "ids of its first facts",
-        )
+        more = f"and {len(strange) - 1} more"
+        wrong = f"{shown(strange[0])} {on} is none of the data set's, {more}"
+        yield Finding("fact", wrong, "ids of its first facts")
 
 
-def check_answers(
-    record: Record, table: pa.Table, ids: Sequence[str], at: str
-) -> Iterator[Finding]:
+def rows_of(table: pa.Table, prompt: str, graft: str) -> pa.Table:
+    """The rows of a configuration on a prompt."""
+    return table.filter(pc.and_(pc.equal(table["prompt"], prompt), pc.equal(table["graft"], graft)))
+
+
+def check_answers(record: Record, table: pa.Table, ids: Sequence[str]) -> Iterator[Finding]:
     """Positions, targets and the answers of PRE and SFT, as they are known of a shipped pair.
 
     Args:
         record: A record of a shipped pair on its own facts.
         table: Its per-fact rows, of those facts alone.
         ids: The pair's facts in their order.
-        at: How findings name the file.
     """
     place = {fact: index for index, fact in enumerate(ids)}
-    for prompt in record.identity.prompts:
-        expected = known().answers.get(record.model, {}).get(prompt)
-        if expected is None:
+    answers = known().answers.get(record.model, {})
+    precise = "16" not in record.identity.dtype
+    for prompt, graft in product(record.identity.prompts, BASELINES):
+        if prompt not in answers:
             continue
-        for graft in BASELINES:
-            chosen = pc.and_(pc.equal(table["prompt"], prompt), pc.equal(table["graft"], graft))
-            rows = table.filter(chosen)
-            index = [place[fact] for fact in rows["fact"].to_pylist()]
-            known_rows = {name: np.array(values)[index] for name, values in expected.items()}
-            if found := _unlike(rows, known_rows, graft, "16" not in record.identity.dtype):
-                column, wrong = found
-                what = f"{graft} on {prompt}: {wrong}"
-                yield Finding(at, column, what, f"what is known of {record.model}")
-                return
+        rows = rows_of(table, prompt, graft)
+        index = [place[fact] for fact in rows["fact"].to_pylist()]
+        expected = {name: np.array(values)[index] for name, values in answers[prompt].items()}
+        if (difference := _unlike(rows, expected, graft, precise)) is not None:
+            column, wrong = difference
+            yield Finding(
+                column, f"{graft} on {prompt}: {wrong}", f"what is known of {record.model}"
+            )
+            return
 
 
 def _unlike(

@@ -39,103 +39,75 @@ _CLAIMS = ("verified", "published", "reported", "yours", "official", "baseline",
 """Words that the board itself uses of entries."""
 
 
-def check_submission(record: Record, submission: Submission, at: str) -> Iterator[Finding]:
+def check_submission(record: Record, submission: Submission) -> Iterator[Finding]:
     """The submission goes with the record, and its name and code with the method.
 
     Args:
         record: The record of the entry.
         submission: The submission.
-        at: How findings name the file.
     """
-    method, builtin = (
-        record.identity.localizer,
-        known().localizers.get(record.identity.localizer.name),
-    )
+    method, name = record.identity.localizer, submission.name
+    builtin = known().localizers.get(method.name)
     if submission.record != record.id:
-        yield Finding(
-            at, "record", f"{shown(submission.record)} is not the record beside it", record.id
-        )
-    if builtin is not None and builtin.baseline and submission.name != method.name:
-        yield Finding(
-            at,
-            "name",
-            f"{shown(submission.name)} is the built-in {method.name}, a point of reference",
-            f"the name {method.name}",
-        )
-    if submission.name != submission.name.strip():
-        yield Finding(at, "name", f"{shown(submission.name)} ends with a blank", "a name without")
-    yield from _check_name(record, submission.name, at)
+        wrong = f"{shown(submission.record)} is not the record beside it"
+        yield Finding("record", wrong, record.id)
+    if builtin is not None and builtin.baseline and name != method.name:
+        wrong = f"{shown(name)} is the built-in {method.name}, a point of reference"
+        yield Finding("name", wrong, f"the name {method.name}")
+    if name != name.strip():
+        yield Finding("name", f"{shown(name)} ends with a blank", "a name without")
+    yield from _check_name(record, name)
     ours = f"kgbench=={record.provenance.kgbench}"
-    if builtin is not None and submission.code != ours:
-        yield Finding(
-            at,
-            "code",
-            f"{shown(submission.code)} is not where the built-in {method.name} ran from",
-            shown(ours)[1:-1],
-        )
-    if builtin is None and submission.code.startswith("kgbench=="):
-        yield Finding(
-            at,
-            "code",
-            f"kgbench does not hold {shown(method.name)}",
-            "URL@COMMIT or PACKAGE==VERSION of the method's own code",
-        )
-    if builtin is None and (parameter := _truth_parameter(record)):
-        wrong = (
-            f"the method is told where the facts were planted, by its parameter {shown(parameter)}"
-        )
-        yield Finding(
-            at,
-            "name",
-            wrong,
-            "a method that does not know the truth; oracle stands on the board for those that do",
-        )
+    if builtin is not None:
+        if submission.code != ours:
+            code = shown(submission.code)
+            wrong = f"{code} is not where the built-in {method.name} ran from"
+            yield Finding("code", wrong, shown(ours)[1:-1])
+        return
+    if submission.code.startswith("kgbench=="):
+        wrong = f"kgbench does not hold {shown(method.name)}"
+        yield Finding("code", wrong, "URL@COMMIT or PACKAGE==VERSION of the method's own code")
+    truth = record.identity.truth
+    secrets = [] if truth is None else [truth.plant, truth.decoy]
+    for key, value in method.parameters.items():
+        if key in ("truth", "graded") or (value is not None and value in secrets):
+            wrong = (
+                f"the method is told where the facts were planted, by its parameter {shown(key)}"
+            )
+            expected = (
+                "a method that does not know the truth; oracle stands on the board for those "
+            )
+            yield Finding("name", wrong, f"{expected}that do")
+            return
 
 
-def _check_name(record: Record, name: str, at: str) -> Iterator[Finding]:
+def _check_name(record: Record, name: str) -> Iterator[Finding]:
     """A name is neither a built-in method's nor a claim, with its own arguments in brackets."""
     method, base = record.identity.localizer, base_name(name)
     for owner in known().localizers:
         if skeleton(base) == skeleton(owner) and (base, method.name) != (owner, owner):
             what = "is a built-in method's" if base == owner else f"looks like the built-in {owner}"
             wrong = f"{shown(name)} {what}, and this is another"
-            yield Finding(at, "name", wrong, "a name of its own")
-    spoken = {_letters(word) for word in re.split(r"[^A-Za-z0-9]+", name)}
+            yield Finding("name", wrong, "a name of its own")
+    words = {_letters(word) for word in re.split(r"[^A-Za-z0-9]+", name)}
     for claim in _CLAIMS:
-        if _letters(claim) in spoken:
+        if _letters(claim) in words:
             expected = "a name that says nothing of who ran it"
-            yield Finding(at, "name", f"{shown(name)} holds the word {claim!r}", expected)
-    if found := _ARGUMENTS.fullmatch(name):
-        given = {f"{key}={value}" for key, value in method.parameters.items()}
-        given |= {f"{key}={json.dumps(value)}" for key, value in method.parameters.items()}
-        for argument in re.split(r", *", found["arguments"]):
+            yield Finding("name", f"{shown(name)} holds the word {claim!r}", expected)
+    if match := _ARGUMENTS.fullmatch(name):
+        given = set()
+        for key, value in method.parameters.items():
+            given |= {f"{key}={value}", f"{key}={json.dumps(value)}"}
+        for argument in re.split(r", *", match["arguments"]):
             if argument not in given:
                 wrong = f"{shown(argument)} is no argument of the method"
-                yield Finding(at, "name", wrong, "arguments of the run in brackets, key=value")
+                yield Finding("name", wrong, "arguments of the run in brackets, key=value")
     elif "(" in name or ")" in name:
-        yield Finding(at, "name", f"{shown(name)} has brackets", "brackets for arguments only")
-
-
-def _truth_parameter(record: Record) -> str | None:
-    """The parameter by which a method knows the truth."""
-    truth, parameters = record.identity.truth, record.identity.localizer.parameters
-    secrets = (
-        [text for text in (truth.plant, truth.decoy) if text is not None]
-        if truth is not None
-        else []
-    )
-    return next(
-        (
-            key
-            for key, value in parameters.items()
-            if key in ("truth", "graded") or value in secrets
-        ),
-        None,
-    )
+        yield Finding("name", f"{shown(name)} has brackets", "brackets for arguments only")
 
 
 def check_verification(
-    record: Record, verification: Verification, files: Mapping[str, bytes], at: str
+    record: Record, verification: Verification, files: Mapping[str, bytes]
 ) -> Iterator[Finding]:
     """The verification is of these very files, and its sample agreed within the usual tolerance.
 
@@ -143,39 +115,36 @@ def check_verification(
         record: The record of the entry.
         verification: The verification.
         files: The files of the entry.
-        at: How findings name the file.
     """
     own, what = verification, record.identity
     if own.record != record.id:
-        yield Finding(at, "record", f"{shown(own.record)} is not the record beside it", record.id)
+        yield Finding("record", f"{shown(own.record)} is not the record beside it", record.id)
     for field, name in (("record_hash", RECORD), ("facts_hash", FACTS)):
-        stated, found = getattr(own, field), sha256(files.get(name, b"")).hexdigest()
-        if stated not in (found, None):
-            yield Finding(at, field, f"{shown(stated)} is not the hash of {name}", found)
+        stated, hash = getattr(own, field), sha256(files.get(name, b"")).hexdigest()
+        if stated not in (hash, None):
+            yield Finding(field, f"{shown(stated)} is not the hash of {name}", hash)
     allowed = TOLERANCES.get(what.dtype, 0.0)
-    if own.tolerance > allowed:
-        expected = f"at most {allowed} nats for {shown(what.dtype)}"
-        yield Finding(at, "tolerance", f"it is {own.tolerance}", expected)
-    if own.largest_difference > own.tolerance:
-        wrong, expected = (
-            f"it is {own.largest_difference}",
-            f"at most {own.tolerance}, the tolerance",
-        )
-        yield Finding(at, "largest_difference", wrong, expected)
     n = min(what.limit or what.dataset.n, what.dataset.n)
-    if own.n > n:
-        yield Finding(at, "n", f"it is {own.n}", f"at most {n}, the facts of the record")
     rows = own.n * sum(row.applicable for row in record.rows)
-    if own.rows != rows:
-        expected = f"{rows}: {own.n} facts under each configuration and prompt"
-        yield Finding(at, "rows", f"it is {own.rows}", expected)
-    if own.changed_hits > (most := ceil(TIES * own.rows)):
-        expected = f"at most {most}, as near ties change"
-        yield Finding(at, "changed_hits", f"it is {own.changed_hits}", expected)
+    most = ceil(TIES * own.rows)
+    laws = (
+        ("tolerance", own.tolerance <= allowed, f"at most {allowed} nats for {shown(what.dtype)}"),
+        (
+            "largest_difference",
+            own.largest_difference <= own.tolerance,
+            f"at most {own.tolerance}, the tolerance",
+        ),
+        ("n", own.n <= n, f"at most {n}, the facts of the record"),
+        ("rows", own.rows == rows, f"{rows}: {own.n} facts under each configuration and prompt"),
+        ("changed_hits", own.changed_hits <= most, f"at most {most}, as near ties change"),
+    )
+    for field, holds, expected in laws:
+        if not holds:
+            yield Finding(field, f"it is {getattr(own, field)}", expected)
     if not own.counts(record):
         wrong = f"only {own.about} of {n} were run again"
         expected = f"all facts, or {SAMPLE} drawn afterwards; it stands as self-reported"
-        yield Finding(at, "n", wrong, expected, refuses=False)
+        yield Finding("n", wrong, expected, refuses=False)
 
 
 def base_name(name: str) -> str:
@@ -217,44 +186,34 @@ def method_key(record: Record) -> tuple[object, ...]:
 # --------------------------------------------------------------------------------- bytes and place
 
 
-def check_written(part: Submission | Verification, data: bytes, at: str) -> Iterator[Finding]:
+def check_written(part: Submission | Verification, data: bytes) -> Iterator[Finding]:
     """A smaller file is as kgbench writes it.
 
     Args:
         part: The content of the file.
         data: Its bytes.
-        at: How findings name it.
     """
     if data != part.to_json().encode():
-        yield Finding(
-            at,
-            "content",
-            "it is not as kgbench writes it",
-            "the file as kgbench submit or kgbench verify wrote it",
-        )
+        expected = "the file as kgbench submit or kgbench verify wrote it"
+        yield Finding("content", "it is not as kgbench writes it", expected)
 
 
-def check_hashes(submission: Submission, files: Mapping[str, bytes], at: str) -> Iterator[Finding]:
+def check_hashes(submission: Submission, files: Mapping[str, bytes]) -> Iterator[Finding]:
     """The record and its rows have the hashes that the submission states.
 
     Args:
         submission: The submission.
         files: The files of the entry.
-        at: How findings name submission.json.
     """
     for name in (RECORD, FACTS):
         stated = submission.files.get(name)
-        if name in files and stated != (found := sha256(files[name]).hexdigest()):
-            wrong = (
-                "its hash is missing"
-                if stated is None
-                else f"{shown(stated)} is not the hash of {name}, which was changed afterwards"
-            )
-            yield Finding(at, f"files.{name}", wrong, found)
+        if name in files and stated != (hash := sha256(files[name]).hexdigest()):
+            wrong = f"{shown(stated)} is not the hash of {name}, which was changed afterwards"
+            if stated is None:
+                wrong = "its hash is missing"
+            yield Finding(f"files.{name}", wrong, hash)
     for name in sorted(set(submission.files) - {RECORD, FACTS}):
-        yield Finding(
-            at, f"files.{shown(name)}", "it is no file of a result", f"{RECORD} and {FACTS}"
-        )
+        yield Finding(f"files.{shown(name)}", "it is no file of a result", f"{RECORD} and {FACTS}")
 
 
 def check_place(
@@ -269,8 +228,8 @@ def check_place(
     """
     if folder.pack is None or submission is None or not suites_of(record):
         return
-    found = "/".join(folder.pack.absolute().parts[-2:])
-    if found != (expected := pack_name(record, submission.name)):
-        yield Finding(folder.name, "pack", f"it is in {shown(found)}", expected)
+    place = "/".join(folder.pack.absolute().parts[-2:])
+    if place != (expected := pack_name(record, submission.name)):
+        yield Finding("pack", f"it is in {shown(place)}", expected)
     if folder.name != (expected := entry_name(record, submission.name)):
-        yield Finding(folder.name, "name", "it is not the entry's", expected)
+        yield Finding("name", "it is not the entry's", expected)

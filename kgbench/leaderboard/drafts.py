@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from pydantic import ValidationError
 
 from kgbench.errors import DataError, InputError
+from kgbench.leaderboard.board_tables import Board, Line, Table
 from kgbench.leaderboard.build import RESULTS, make_leaderboard, results_folder
 from kgbench.leaderboard.entries import (
     Entry,
@@ -24,14 +25,13 @@ from kgbench.leaderboard.entries import (
     read_entry,
 )
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION
-from kgbench.leaderboard.model import Board, Line, Table
 from kgbench.leaderboard.packs import add
 from kgbench.leaderboard.submission import Contract, Submission
 from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_folders
 from kgbench.leaderboard.validate.entry_files import folders_below
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, StoredRecord
-from kgbench.records.fact_rows import write_facts
+from kgbench.records.fact_rows import facts_bytes
 
 __all__ = [
     "Draft",
@@ -53,6 +53,10 @@ _HINTS: Mapping[str, str] = {
     "code": "URL@COMMIT, such as https://github.com/me/method@0123abc, or PACKAGE==VERSION",
     "paper": "an address that begins with https://",
 }
+
+
+Packs = dict[str, dict[str, Mapping[str, bytes]]]
+"""Files by the name of their pack and of their entry."""
 
 
 @dataclass(frozen=True)
@@ -86,53 +90,44 @@ def drafts(
     name: str | None = None,
     code: str | None = None,
     paper: str | None = None,
-) -> tuple[Draft, ...]:
-    """Runs with what is to be said of them.
+) -> list[Draft]:
+    """Runs with their submissions.
 
     Args:
         runs: Recorded runs.
-        contracts: By id of a record, what came of trying the laws on its method; those that were
-            not tried are left out.
+        contracts: Contract test results by id of the record, of those methods that were tested.
         name: The method's name on the board; by default the localizer's.
         code: Where its code is; by default the kgbench that ran, or the installed package that
             holds the localizer.
         paper: Address of a paper.
 
     Raises:
-        InputError: A name, code or address is not fit, or nobody knows where the code is.
+        InputError: A name, code or address is not fit, or the place of the code is not known.
     """
-    said = {run.record.id: _submission(run.record, name, code, paper) for run in runs}
-    return tuple(
-        Draft(
-            run, said[run.record.id].model_copy(update={"contract": contracts.get(run.record.id)})
-        )
-        for run in runs
-    )
+    made = []
+    for run in runs:
+        submission = _submission(run.record, name, code, paper)
+        contract = contracts.get(run.record.id)
+        made.append(Draft(run, submission.model_copy(update={"contract": contract})))
+    return made
 
 
 def _submission(
     record: Record, name: str | None, code: str | None, paper: str | None
 ) -> Submission:
+    name = name or record.identity.localizer.name
     try:
-        return Submission(
-            record=record.id,
-            name=name or record.identity.localizer.name,
-            code=code or _code(record),
-            paper=paper,
-        )
+        return Submission(record=record.id, name=name, code=code or _code(record), paper=paper)
     except ValidationError as error:
-        field = str(error.errors()[0]["loc"][0])
-        value = {"name": name or record.identity.localizer.name, "code": code, "paper": paper}.get(
-            field
-        )
-        raise InputError(
-            f"{value!r} is no {field} of a submission: expected "
-            f"{_HINTS.get(field, error.errors()[0]['msg'])}"
-        ) from None
+        first = error.errors()[0]
+        field = str(first["loc"][0])
+        value = {"name": name, "code": code, "paper": paper}.get(field)
+        expected = _HINTS.get(field, first["msg"])
+        raise InputError(f"{value!r} is no {field} of a submission: expected {expected}") from None
 
 
 def _code(record: Record) -> str:
-    """Where the code of a method is, as far as that can be told."""
+    """Where the code of a method is."""
     name = record.identity.localizer.name
     if name in known().localizers:
         return f"kgbench=={record.provenance.kgbench}"
@@ -147,50 +142,45 @@ def _code(record: Record) -> str:
 
 
 @contextmanager
-def staged(found: Sequence[Draft]) -> Iterator[Path]:
+def staged(made: Sequence[Draft]) -> Iterator[Path]:
     """A temporary folder with the entries as they would be."""
     with TemporaryDirectory(prefix="kgbench-submit-") as place:
-        for draft in found:
+        for draft in made:
             folder = Path(place, draft.folder)
             folder.mkdir(exist_ok=True)
-            (folder / RECORD).write_text(draft.run.record.to_json(), encoding="utf-8")
-            write_facts(draft.run.facts(), folder / FACTS)
-            hashes = {
-                name: sha256((folder / name).read_bytes()).hexdigest() for name in (RECORD, FACTS)
-            }
+            record = draft.run.record.to_json().encode()
+            facts = facts_bytes(draft.run.facts())
+            (folder / RECORD).write_bytes(record)
+            (folder / FACTS).write_bytes(facts)
+            hashes = {RECORD: sha256(record).hexdigest(), FACTS: sha256(facts).hexdigest()}
             submission = draft.submission.model_copy(update={"files": hashes})
             (folder / SUBMISSION).write_text(submission.to_json(), encoding="utf-8")
         yield Path(place)
 
 
-def packed(found: Sequence[Draft]) -> dict[str, dict[str, Mapping[str, bytes]]]:
+def packed(made: Sequence[Draft]) -> Packs:
     """The files of the entries as they would be, by the name of their pack and their own."""
-    with staged(found) as stage:
+    with staged(made) as stage:
         return _packs(loose_entries(stage))
 
 
 def checked(stage: Path, root: Path) -> list[CheckedEntry]:
-    """The staged entries, checked as strictly as the board's own check does it, beside those that are there.
+    """The staged entries, checked against those on the board as strictly as the board's own check.
 
     Args:
         stage: The folder of `staged`.
         root: The leaderboard's folder.
     """
-    results = root / RESULTS
     there = {entry.folder.name for entry in _entries(root)}
-    staged = validate_folders(folders_below(stage, strict=True), strict=True, beside=results)
-    return [_once(entry) if entry.folder in there else entry for entry in staged]
-
-
-def _once(entry: CheckedEntry) -> CheckedEntry:
-    """The entry, refused: what was submitted before is not replaced."""
-    twice = Finding(
-        f"{entry.folder}/{RECORD}",
-        "id",
-        f"the same result is in {entry.folder}",
-        "each result once",
-    )
-    return replace(entry, findings=(*entry.findings, twice))
+    folders = folders_below(stage, strict=True)
+    entries = []
+    for entry in validate_folders(folders, strict=True, board=root / RESULTS):
+        if entry.folder in there:  # what was submitted before is not replaced
+            wrong = f"the same result is in {entry.folder}"
+            twice = Finding("id", wrong, "each result once", file=f"{entry.folder}/{RECORD}")
+            entry = replace(entry, findings=(*entry.findings, twice))
+        entries.append(entry)
+    return entries
 
 
 def publish(stage: Path, root: Path) -> list[Path]:
@@ -202,10 +192,12 @@ def publish(stage: Path, root: Path) -> list[Path]:
     Raises:
         OutputError: It cannot be written to.
     """
-    results, packs = root / RESULTS, _packs(loose_entries(stage))
-    for name, entries in packs.items():
-        add(results / name, entries)
-    return [results / name / entry for name, entries in packs.items() for entry in entries]
+    places: list[Path] = []
+    for name, entries in _packs(loose_entries(stage)).items():
+        pack = root / RESULTS / name
+        add(pack, entries)
+        places += [pack / entry for entry in entries]
+    return places
 
 
 def pack_loose(root: Path) -> list[Path]:
@@ -229,9 +221,9 @@ def pack_loose(root: Path) -> list[Path]:
     return [results / name for name in packs]
 
 
-def _packs(folders: Sequence[Path]) -> dict[str, dict[str, Mapping[str, bytes]]]:
+def _packs(folders: Sequence[Path]) -> Packs:
     """The files of entries by the name of their pack and their own."""
-    packs: dict[str, dict[str, Mapping[str, bytes]]] = {}
+    packs: Packs = {}
     for folder in folders:
         entry = read_entry(folder)
         if entry.submission is None:
@@ -252,32 +244,23 @@ def standings(stage: Path, root: Path) -> list[Standing]:
     new = [read_entry(folder) for folder in sorted(stage.iterdir())]
     ids = {entry.record.id for entry in new}
     before = [entry for entry in _entries(root) if entry.record.id not in ids]
-    boards = make_leaderboard([*before, *new]).boards
-    return [
-        _standing(board, table, ids)
-        for board in boards
-        for table in board.tables
-        if table.scope and _holds(table, ids)
-    ]
+    found = []
+    for board in make_leaderboard([*before, *new]).boards:
+        for table in board.tables:
+            methods = {line.method for line in table.lines if ids.intersection(line.runs)}
+            if table.scope and methods:
+                found.append(_standing(board, table, frozenset(methods)))
+    return found
 
 
 def _entries(root: Path) -> list[Entry]:
     return list(read_entries(root / RESULTS)) if (root / RESULTS).is_dir() else []
 
 
-def _holds(table: Table, ids: set[str]) -> bool:
-    return any(ids.intersection(line.runs) for line in table.lines)
-
-
-def _standing(board: Board, table: Table, ids: set[str]) -> Standing:
-    new = frozenset(line.method for line in table.lines if ids.intersection(line.runs))
-    best = next(
-        (
-            line.method
-            for line in table.lines
-            if line.rank is not None and not line.baseline and line.method not in new
-        ),
-        None,
-    )
-    kept = tuple(line for line in table.lines if line.method in new | {best, "random", "all"})
-    return Standing(board, table, kept, new)
+def _standing(board: Board, table: Table, new: frozenset[str]) -> Standing:
+    shown = {*new, "random", "all"}
+    for line in table.lines:
+        if line.rank is not None and not line.baseline and line.method not in new:
+            shown.add(line.method)  # the best of the others
+            break
+    return Standing(board, table, tuple(line for line in table.lines if line.method in shown), new)

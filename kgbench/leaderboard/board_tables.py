@@ -1,0 +1,236 @@
+"""Boards: tables of methods by figures, for pages and Markdown alike, and how methods are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from kgbench.estimate import Estimate
+from kgbench.leaderboard.entries import Badge, Entry
+from kgbench.leaderboard.ranks import Comparable, better
+from kgbench.leaderboard.submission import law_names
+from kgbench.leaderboard.validate.known import known
+from kgbench.numbers import figure_text
+
+__all__ = [
+    "Board",
+    "Column",
+    "Leaderboard",
+    "Line",
+    "Measured",
+    "Spread",
+    "Table",
+    "lead",
+    "ordered",
+    "spread_text",
+]
+
+Spread = Literal["interval", "range"]
+"""Meaning of a figure's brackets: its 95 % interval, or the smallest and largest value."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure that all methods of a table have."""
+
+    key: str
+    title: str
+    about: str
+    """What it is, in a sentence."""
+    better: Literal["higher", "lower"] | None = None
+    """None where neither is."""
+    marks: tuple[tuple[str, float], ...] = ()
+    """Values that its picture marks by a line, such as chance, each with its name."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method in a table."""
+
+    method: str
+    """Its name on the board."""
+    figures: Mapping[str, Estimate]
+    """By column; a column that is not there was not run."""
+    runs: tuple[str, ...]
+    """Ids of the records that the figures are from."""
+    coverage: tuple[int, int]
+    """Of how many cells there are records, and of how many the table is."""
+    badge: Badge = "self-reported"
+    rank: int | None = None
+    """1 + the number of better methods (see `ranks`); only verified ones count for a verified one."""
+    unranked: str = ""
+    """Why there is no rank."""
+    baseline: bool = False
+    broken: tuple[str, ...] = ()
+    """Names of the laws of localizers that the method breaks."""
+
+    @property
+    def rank_text(self) -> str:
+        """The rank, in brackets where it is unverified; empty where there is none."""
+        if self.rank is None:
+            return ""
+        return str(self.rank) if self.badge == "verified" else f"({self.rank})"
+
+    @property
+    def broken_text(self) -> str:
+        """The laws that it breaks, in words."""
+        return law_names(self.broken)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Methods on one cell, or their means over several."""
+
+    key: str
+    """Its place in a board, fit for a link, such as `tiny-gemma-headline`."""
+    title: str
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    """Ranked ones first, the best at the top."""
+    scope: Mapping[str, str] = field(default_factory=dict)
+    """Its limits, such as pair and prompt; empty for the one over all cells."""
+    ranked_by: str | None = None
+    """Key of a column."""
+    shown_first: str | None = None
+    """Key of the column that is shown first; None for the one that ranks."""
+    spread: Spread = "interval"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ordered_columns(self) -> tuple[Column, ...]:
+        """All columns: the one that is shown first, the one that ranks, the others."""
+        first = (self.shown_first, self.ranked_by)
+        return tuple(
+            sorted(self.columns, key=lambda c: first.index(c.key) if c.key in first else 2)
+        )
+
+
+@dataclass(frozen=True)
+class Board:
+    """One question, and what all methods answer."""
+
+    key: str
+    """`pathways`, `planted`, …"""
+    title: str
+    about: str
+    """What is measured and how to read it, in two or three sentences."""
+    lead: str
+    """The best method, the source of its figure, and its equals, in a sentence or two."""
+    tables: tuple[Table, ...]
+    """The one over all cells first."""
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """All boards, and the entries behind them."""
+
+    boards: tuple[Board, ...]
+    entries: tuple[Entry, ...]
+    """By method, pair and id."""
+
+
+def spread_text(figures: Iterable[Estimate], spread: Spread) -> str:
+    """Meaning of the brackets of some figures, as a clause; empty where no figure is defined."""
+    wide = {figure.low != figure.high for figure in figures if figure.value is not None}
+    if not wide:
+        return ""
+    if True not in wide:
+        return "Figures here have no interval"
+    if spread == "range":
+        return "Brackets hold the smallest and the largest value, not an interval"
+    some = "" if len(wide) == 1 else "; figures without brackets have none"
+    return f"Brackets hold 95 % intervals{some}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Figures of one method in one table."""
+
+    entries: Sequence[Entry]
+    figures: Mapping[str, Estimate]
+    standing: Comparable | None = None
+    """What it is ranked by, where it can be."""
+    unranked: str = ""
+    """Why it cannot."""
+    coverage: tuple[int, int] = (1, 1)
+
+
+def ordered(methods: Mapping[str, Measured]) -> tuple[Line, ...]:
+    """Lines by rank, then those without a rank by name; a method that breaks a law has no rank."""
+    lines = {name: _line(name, own) for name, own in methods.items()}
+    standing = {
+        name: own.standing
+        for name, own in methods.items()
+        if own.standing is not None and not lines[name].unranked
+    }
+    verified = {name for name, line in lines.items() if line.badge == "verified"}
+    for name, above in better(standing).items():
+        # A verified method is not put below what nobody has verified.
+        counted = above & verified if name in verified else above
+        lines[name] = replace(lines[name], rank=1 + len(counted))
+
+    def place(line: Line) -> tuple[float, float, str]:
+        if line.rank is None:
+            return len(lines) + 1, 0.0, line.method
+        return line.rank, -(standing[line.method].figure.value or 0.0), line.method
+
+    return tuple(sorted(lines.values(), key=place))
+
+
+def _line(name: str, own: Measured) -> Line:
+    """A line without its rank."""
+    broken: dict[str, None] = {}
+    for entry in own.entries:
+        broken |= dict.fromkeys(entry.contract.broken if entry.contract is not None else ())
+    builtin = [known().localizers.get(entry.localizer) for entry in own.entries]
+    reason = own.unranked
+    if broken:
+        laws = "a law" if len(broken) == 1 else "laws"
+        reason = f"it breaks {laws} of localizers: {law_names(broken)}"
+    elif any(map(_untried, own.entries)):
+        reason = "contract not run: nobody has tried on it the laws of localizers"
+    elif not reason and own.standing is not None and own.standing.figure.value is None:
+        reason = f"undefined: {own.standing.figure.undefined}"
+    badges = {entry.badge for entry in own.entries}
+    return Line(
+        method=name,
+        figures=own.figures,
+        runs=tuple(entry.record.id for entry in own.entries),
+        coverage=own.coverage,
+        badge=next((badge for badge in _WEAKEST if badge in badges), "verified"),
+        unranked=reason,
+        baseline=all(each is not None and each.baseline for each in builtin),
+        broken=tuple(broken),
+    )
+
+
+_WEAKEST: tuple[Badge, ...] = ("yours", "self-reported")
+"""A line has the weakest badge of its entries."""
+
+
+def _untried(entry: Entry) -> bool:
+    """Whether the laws were never tried on a submission; kgbench's tests cover its own methods."""
+    tried = entry.submission is None or entry.contract is not None
+    return not tried and entry.localizer not in known().localizers
+
+
+def lead(table: Table) -> str:
+    """The best method of a table, the source of its figure, and its equals."""
+    column = next((column for column in table.columns if column.key == table.ranked_by), None)
+    first = [line for line in table.lines if line.rank == 1]
+    if column is None or not first:
+        return "No method has been run on all cells."
+    best = next((line for line in first if line.badge == "verified"), first[0])
+    others = [line.method for line in first if line is not best]
+    figure = best.figures[column.key]
+    leads = (
+        f"{best.method} leads with {figure_text(figure)} ({column.title}, n = {figure.n}; "
+        f"{best.badge})"
+    )
+    if others:
+        some = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        return f"{leads}; {some} {'has' if len(others) == 1 else 'have'} rank 1 as well."
+    if all(line.rank is None or line is best for line in table.lines):
+        return f"{leads}; there is no other method to compare with."
+    return f"{leads}, and is told to be better than every other method that has a rank."
