@@ -21,7 +21,7 @@ from kgbench.runner import Settings, Spec, run_job
 from kgbench.runner.job import job_configurations
 from kgbench.runner.rerun import Places, _with_configurations, job_of, specification
 from kgbench.runner.workload import load_suite
-from kgbench.stats.repeats import Repeated, repeated, repeated_map
+from kgbench.stats.repetition import Repeated, repeated, repeated_map
 
 CPU = Settings(device="cpu")
 

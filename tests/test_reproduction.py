@@ -512,8 +512,8 @@ def test_wrong_names(capsys: pytest.CaptureFixture[str]) -> None:
         (["figure-1"], "figure-1 is a drawing of the method"),
         (["figure-2", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'"),
         (["figure-2", "--model", catalog.plants()[0]], "is a plant"),
-        (["figure-2", "--donor", "sft=x"], "--donor says how a run is reproduced"),
-        (["0123abcd"], "--dry-run says how a figure is reproduced"),
+        (["figure-2", "--donor", "sft=x"], "--donor is an option of a run"),
+        (["0123abcd"], "--dry-run is an option of a figure"),
     ):
         assert main(["reproduce", *asked, "--dry-run"]) == 2
         error = capsys.readouterr().err

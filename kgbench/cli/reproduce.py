@@ -158,7 +158,7 @@ def _total(parts: Sequence[PartForecast], needs: Needs) -> Iterator[str]:
     known = [part.seconds for part in parts if part.seconds is not None]
     time = f"about {duration_text(sum(known))}"
     if left := len(parts) - len(known):
-        time += f", and {left} of {len(parts)} parts that cannot be told beforehand"
+        time += f", and {left} of {len(parts)} parts of unknown time"
     memory = f"{_fits(needs.memory_fits)}: needs {size(needs.memory_bytes)}"
     kept = f"{size(needs.kept_bytes)} kept"
     if more := needs.disk_bytes - needs.kept_bytes:
@@ -344,26 +344,26 @@ OF_STUDY = ("only", "runs")
     help="Of the study: make at most N of the runs that are missing; 0 only writes the page from "
     "those that are in.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what it would take: time, memory, disk.")
+@click.option("--dry-run", is_flag=True, help="Only forecast time, memory and disk.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def command(what: str, output_dir: Path, as_json: bool, quiet: bool, **options: Any) -> int:
-    """Make a figure of the paper again, and print it beside the paper's.
+    """Compute a figure of the paper again, and compare it with the paper's.
 
     A figure (figure-2 to figure-15 or their numbers, title_in_prompt,
     title_in_prompt_names, movie_title, relation, head, layers, articles,
     articles_top50, forgetting; `all` for all, `acceptance` for those of the
-    positive control) is made on --model, by default tiny-gemma: donors that
-    are missing are trained, evaluations run, and ours printed beside the
-    paper's figures, with its claims checked one by one. On a tiny pair smaller
-    data stands for the paper's. Whatever is interrupted goes on where it was, and
-    what the report's rows.parquet holds is not made again.
+    positive control) is computed on --model, by default tiny-gemma: missing
+    donors are trained, evaluations run, and our estimates printed next to the
+    paper's, with its claims checked one by one. A tiny pair has smaller data in
+    place of the paper's. An interrupted command goes on where it was, and
+    evaluations in the report's rows.parquet are not run again.
 
     The study asks which features of an architecture make it recall at the last
     token or enrich at the first entity: small models of one code base,
     pretrained and finetuned in eight cells under three seeds, some minutes a
-    run. Runs that are in the report's folder are not made again, and several
-    processes may work on one study.
+    run. Runs in the report's folder are not made again, and several processes
+    may work on one study.
 
     \b
     kgbench reproduce figure-2 --model tiny-gemma
@@ -405,6 +405,4 @@ def _seeds(text: str | None) -> tuple[int, ...]:
 def _refuse(what: str, kind: str, given: Sequence[str]) -> None:
     if given:
         option = f"--{given[0].replace('_', '-')}"
-        raise InputError(
-            f"{option} says how {kind} is reproduced, and {what!r} is none: leave it out"
-        )
+        raise InputError(f"{option} is an option of {kind}, and {what!r} is none: leave it out")

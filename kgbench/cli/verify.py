@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Entry
     from kgbench.leaderboard.submission import Contract
     from kgbench.records import Record
-    from kgbench.stats.repeats import Repeated
+    from kgbench.stats.repetition import Repeated
 
 
 @click.command(
@@ -139,7 +139,7 @@ def _check_write(
         InputError: The seed is chosen, the sample too small, or the tolerance too large.
     """
     from kgbench.leaderboard.submission import SAMPLE
-    from kgbench.stats.repeats import TOLERANCES
+    from kgbench.stats.repetition import TOLERANCES
 
     n = max(row.n for row in record.rows)
     if seed is not None:

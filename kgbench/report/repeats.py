@@ -7,7 +7,7 @@ from typing import Any
 
 from kgbench.numbers import count_text, figure_text, plain_text, signed_text
 from kgbench.report import Cell, Column, Lines, Report, Table
-from kgbench.stats.repeats import OtherRow, Repeated
+from kgbench.stats.repetition import OtherRow, Repeated
 
 __all__ = ["repeat_report", "repeated_answer", "repeated_sentence"]
 

@@ -27,7 +27,7 @@ from kgbench.runner.third_party import guarded, isolated
 from kgbench.runner.workload import job_dataset, load_suite, suites
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
-from kgbench.stats.repeats import TOLERANCES, Repeated, repeated, repeated_map
+from kgbench.stats.repetition import TOLERANCES, Repeated, repeated, repeated_map
 
 __all__ = [
     "Places",

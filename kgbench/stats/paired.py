@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from kgbench.estimate import Estimate
 from kgbench.stats.curve import contrasts
 from kgbench.stats.intervals import difference, mean, ratio_difference
-from kgbench.stats.ratios import no_gain
-from kgbench.stats.scores import SUPPORT, PromptColumns, by_prompt, numbers
+from kgbench.stats.ratios import no_gain, recovery_parts
+from kgbench.stats.scores import SUPPORT, PromptColumns, by_prompt
 
 __all__ = [
     "PairedPrompt",
@@ -130,7 +130,7 @@ def recovery_difference(first: Scores, second: Scores, graft: str) -> Estimate:
         return reason
     if graft in ("PRE", "SFT"):
         return Estimate(0.0, 0.0, 0.0, len(first["PRE"]))
-    return ratio_difference(_contrasts(first, graft), _contrasts(second, graft))
+    return ratio_difference(recovery_parts(first, graft), recovery_parts(second, graft))
 
 
 def area_difference(first: Scores, second: Scores, budgets: Mapping[str, float]) -> Estimate:
@@ -152,8 +152,3 @@ def _no_gain(first: Scores, second: Scores) -> Estimate | None:
         if (reason := no_gain(scores)) is not None:
             return Estimate.missing(f"in the {which} run {reason.undefined}", reason.n)
     return None
-
-
-def _contrasts(scores: Scores, graft: str) -> tuple[Array, Array]:
-    pre, sft, own = (numbers(scores[name]) for name in ("PRE", "SFT", graft))
-    return own - pre, sft - pre

@@ -38,6 +38,7 @@ __all__ = [
     "necessity",
     "no_gain",
     "recovery",
+    "recovery_parts",
     "sufficiency",
     "synergy",
 ]
@@ -74,8 +75,13 @@ def recovery(scores: Scores, graft: str) -> Estimate:
     if graft in ("PRE", "SFT"):
         exact = float(graft == "SFT")
         return Estimate(exact, exact, exact, len(scores["PRE"]))
+    return ratio(*recovery_parts(scores, graft))
+
+
+def recovery_parts(scores: Scores, graft: str) -> Parts:
+    """m(S) - m(PRE) and m(SFT) - m(PRE) of each fact; of hits they are integers."""
     pre, sft, own = (numbers(scores[name]) for name in ("PRE", "SFT", graft))
-    return ratio(own - pre, sft - pre)
+    return own - pre, sft - pre
 
 
 def sufficiency(scores: Scores, graft: str) -> Estimate:
@@ -196,10 +202,10 @@ def between_prompts(
     for scores in (here, there):
         if (reason := no_gain(scores)) is not None:
             return reason
-    pre, sft, own = (numbers(here[name]) for name in ("PRE", "SFT", graft))
-    other_pre, other_sft, other = (numbers(there[name]) for name in ("PRE", "SFT", graft))
-    nearer = (own - sft) - (other - other_sft)
-    return ratio(nearer, ((sft - pre) + (other_sft - other_pre)) / 2)
+    recovered, added = recovery_parts(here, graft)
+    other_recovered, other_added = recovery_parts(there, graft)
+    nearer = (recovered - added) - (other_recovered - other_added)
+    return ratio(nearer, (added + other_added) / 2)
 
 
 def _missing(scores: Scores, grafts: tuple[str, ...], n: int) -> Estimate | None:

@@ -44,7 +44,7 @@ class Paper(Strict):
     """Version of the paper by whose numbers its figures are cited."""
     licence: str
     experiments: tuple[str, ...]
-    """Names of the experiments; each is a file beside this one."""
+    """Names of the experiments, each a TOML file in this folder."""
     doubts: tuple[str, ...]
     models: dict[str, str]
     """Its models in a sentence, by the name of the recipient's pair."""

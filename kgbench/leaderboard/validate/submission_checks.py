@@ -15,7 +15,7 @@ from kgbench.leaderboard.submission import SAMPLE, Submission, Verification
 from kgbench.leaderboard.validate.entry_files import EntryFiles, Finding, shown
 from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, canonical_json
-from kgbench.stats.repeats import TIES, TOLERANCES
+from kgbench.stats.repetition import TIES, TOLERANCES
 
 __all__ = [
     "base_name",
