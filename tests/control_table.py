@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kgbench.reproduction.acceptance import CRITERIA, Result, results
+from kgbench.reproduction.acceptance import Result, results
 from kgbench.reproduction.measurements import ROWS, read_measured
 from kgbench.reproduction.page import page
 
@@ -35,7 +35,7 @@ def table(found: Mapping[str, Sequence[Result]]) -> str:
         "|---" * (len(found) + 1) + "|",
     ]
     by_name = {pair: {one.criterion.name: one for one in own} for pair, own in found.items()}
-    for criterion in CRITERIA:
+    for criterion in page().criteria:
         cells = [_cell(own.get(criterion.name)) for own in by_name.values()]
         lines.append(f"| {criterion.title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

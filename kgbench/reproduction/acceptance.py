@@ -1,121 +1,48 @@
 """The positive control: criteria of the paper's mechanism that a pair shows, by training seed.
 
-Criteria are about mean top-5 hit rates over facts, each under one training seed, with bounds that
+Criteria bound mean top-5 hit rates over facts under one training seed; they are in `page.toml` and
 were set before the pairs were built. A pair shows a criterion that is kept under all of its seeds
 but one; of a single seed, under that one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kgbench.numbers import number_text
 from kgbench.reproduction.measurements import PairRows, columns_of
-from kgbench.reproduction.page import Page
+from kgbench.reproduction.page import Criterion, Page
 
-__all__ = ["CRITERIA", "Criterion", "Result", "results"]
+__all__ = ["Result", "is_kept", "results"]
 
 Rates = Mapping[str, float]
 """Mean hit rates by the paper's name of a configuration."""
 
-_ALL_PROMPTS = ("headline", "qa", "movie_title", "new_film")
 _ROUNDING = 1e-9
 """Of means over facts, which are multiples of 1 / facts."""
-_SUFFICES, _LEFT = 0.95, 0.03
-_RECALLS, _MOST_OF_IT, _LITTLE = 0.4, 0.75, 0.15
 
 
-@dataclass(frozen=True)
-class Criterion:
-    """One property of the paper's mechanism."""
-
-    name: str
-    title: str
-    figure: str
-    """A figure with its configurations."""
-    prompts: tuple[str, ...]
-    """It is to be kept on each of them."""
-    terms: tuple[str, ...]
-    """Its configurations."""
-    kept: Callable[[Rates], bool]
-
-    def text(self, rates: Mapping[str, Rates]) -> str:
-        """Its rates, by prompt where there are several."""
-        texts = []
-        for prompt, own in rates.items():
-            terms = ", ".join(f"{term} {number_text(own[term])}" for term in self.terms)
-            texts.append(f"{prompt}: {terms}" if len(rates) > 1 else terms)
-        return "; ".join(texts)
+def is_kept(criterion: Criterion, rates: Rates) -> bool:
+    """Whether rates keep all bounds; `ge` and `le` but for rounding, `gt` and `lt` beyond it."""
+    value = rates[criterion.first]
+    if criterion.second:
+        value -= criterion.share * rates[criterion.second]
+    for op, bound in criterion.bounds.items():
+        margin = value - bound if op in ("ge", "gt") else bound - value
+        least = -_ROUNDING if op in ("ge", "le") else _ROUNDING
+        if margin < least:
+            return False
+    return True
 
 
-def _positions(name: str, figure: str, whose: str) -> tuple[Criterion, Criterion]:
-    suffices = Criterion(
-        f"{name}_suffice",
-        f"{whose}: FE+LT ≥ .95 of SFT",
-        figure,
-        _ALL_PROMPTS,
-        ("FE+LT", "SFT"),
-        lambda rates: rates["FE+LT"] >= _SUFFICES * rates["SFT"] - _ROUNDING,
-    )
-    nothing = Criterion(
-        f"{name}_complement",
-        f"{whose}: (FE+LT)^C ≤ PRE + .03",
-        figure,
-        _ALL_PROMPTS,
-        ("(FE+LT)^C", "PRE"),
-        lambda rates: rates["(FE+LT)^C"] <= rates["PRE"] + _LEFT + _ROUNDING,
-    )
-    return suffices, nothing
-
-
-_WHOLE, _NO_ATTN, _ATTN = "ATTN+O+FFN", "O+FFN", "ATTN+O"
-_WITH, _WITHOUT = "hybrid, ATTN at FE", "hybrid, nothing at FE"
-
-CRITERIA = (
-    *_positions("known", "figure-2", "known actors"),
-    *_positions("unknown", "figure-10", "unknown actors"),
-    Criterion(
-        "reversal_recalls",
-        "one direction to both, at LT: ATTN+O+FFN ≥ .4",
-        "figure-4",
-        ("headline",),
-        (_WHOLE,),
-        lambda rates: rates[_WHOLE] >= _RECALLS - _ROUNDING,
-    ),
-    Criterion(
-        "reversal_o_ffn",
-        "one direction to both, at LT: O+FFN ≥ .75 of ATTN+O+FFN",
-        "figure-4",
-        ("headline",),
-        (_NO_ATTN, _WHOLE),
-        lambda rates: rates[_NO_ATTN] >= _MOST_OF_IT * rates[_WHOLE] - _ROUNDING,
-    ),
-    Criterion(
-        "reversal_ffn",
-        "one direction to both, at LT: FFN below O+FFN",
-        "figure-4",
-        ("headline",),
-        ("FFN", _NO_ATTN),
-        lambda rates: rates["FFN"] < rates[_NO_ATTN] - _ROUNDING,
-    ),
-    Criterion(
-        "reversal_attn_o",
-        "one direction to both, at LT: ATTN+O ≤ .15",
-        "figure-4",
-        ("headline",),
-        (_ATTN,),
-        lambda rates: rates[_ATTN] <= _LITTLE + _ROUNDING,
-    ),
-    Criterion(
-        "hybrid_attn",
-        "hybrid: ATTN at FE above nothing at FE",
-        "figure-5",
-        ("headline",),
-        (_WITH, _WITHOUT),
-        lambda rates: rates[_WITH] > rates[_WITHOUT] + _ROUNDING,
-    ),
-)
+def _text(criterion: Criterion, rates: Mapping[str, Rates]) -> str:
+    """The rates of a criterion, by prompt where there are several."""
+    texts = []
+    for prompt, own in rates.items():
+        terms = ", ".join(f"{term} {number_text(own[term])}" for term in criterion.terms)
+        texts.append(f"{prompt}: {terms}" if len(rates) > 1 else terms)
+    return "; ".join(texts)
 
 
 @dataclass(frozen=True)
@@ -129,8 +56,11 @@ class Result:
     @property
     def kept(self) -> tuple[int, ...]:
         """Seeds under which it is kept on all prompts."""
-        kept = self.criterion.kept
-        return tuple(seed for seed, own in self.rates.items() if all(map(kept, own.values())))
+        kept = []
+        for seed, rates in self.rates.items():
+            if all(is_kept(self.criterion, own) for own in rates.values()):
+                kept.append(seed)
+        return tuple(kept)
 
     @property
     def needed(self) -> int:
@@ -144,7 +74,7 @@ class Result:
 
     def figures(self) -> dict[str, str]:
         """Its rates as text, by training seed."""
-        return {str(seed): self.criterion.text(own) for seed, own in self.rates.items()}
+        return {str(seed): _text(self.criterion, own) for seed, own in self.rates.items()}
 
 
 def results(measured: PairRows, page: Page) -> tuple[Result, ...]:
@@ -155,7 +85,7 @@ def results(measured: PairRows, page: Page) -> tuple[Result, ...]:
         page: The page of the figures.
     """
     found = []
-    for criterion in CRITERIA:
+    for criterion in page.criteria:
         figure = page.figures[criterion.figure]
         seeds = measured.about.seeds_of(figure.evaluation)
         if not seeds:

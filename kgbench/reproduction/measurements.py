@@ -6,12 +6,11 @@ prompt of one evaluation under one training seed; only rows that a figure shows 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +33,10 @@ __all__ = [
     "columns_of",
     "kept_rows",
     "read_measured",
+    "read_stored",
     "with_evaluation",
     "write_measured",
+    "write_stored",
 ]
 
 ROWS = "rows.parquet"
@@ -58,6 +59,8 @@ _LEVEL = 9
 _DECIMALS = 2
 """Of log-probabilities, which no figure of a report rests on; ranks are exact."""
 _ABOUT = b"kgbench_reproduction"
+
+Provenance = TypeVar("Provenance", bound=Strict)
 
 
 class Donor(Strict):
@@ -264,11 +267,32 @@ def with_evaluation(measured: PairRows | None, about: About, table: pa.Table) ->
 
 def write_measured(measured: PairRows, path: Path) -> None:
     """Write the file atomically; equal rows give equal bytes under one version of pyarrow."""
+    write_stored(measured.about, measured.table.sort_by(_SORTED), _ABOUT, path)
+
+
+def read_measured(path: Path) -> PairRows:
+    """Read the file.
+
+    Raises:
+        DataError: The file is not one of `write_measured`.
+    """
+    expected = f"the {ROWS} that `kgbench reproduce` writes beside a report"
+    return PairRows(*read_stored(About, SCHEMA, _ABOUT, path, expected))
+
+
+def write_stored(about: Strict, table: pa.Table, key: bytes, path: Path) -> None:
+    """Write a table with its provenance as metadata, whole or not at all.
+
+    Args:
+        about: The provenance.
+        table: The rows.
+        key: Key of the provenance in the metadata.
+        path: The file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    about = measured.about.model_dump_json().encode()
     partial = path.with_name(f".{path.name}.partial")
     pq.write_table(
-        measured.table.sort_by(_SORTED).replace_schema_metadata({_ABOUT: about}),
+        table.replace_schema_metadata({key: about.model_dump_json().encode()}),
         partial,
         compression="zstd",
         compression_level=_LEVEL,
@@ -278,23 +302,29 @@ def write_measured(measured: PairRows, path: Path) -> None:
     partial.replace(path)
 
 
-def read_measured(path: Path) -> PairRows:
-    """Read the file.
+def read_stored(
+    kind: type[Provenance], schema: pa.Schema, key: bytes, path: Path, expected: str
+) -> tuple[Provenance, pa.Table]:
+    """Read a file of `write_stored`.
+
+    Args:
+        kind: Type of the provenance.
+        schema: Columns of the table.
+        key: Key of the provenance in the metadata.
+        path: The file.
+        expected: A name of such files, for messages.
 
     Raises:
-        DataError: The file is not one of `write_measured`.
+        DataError: The file is not one of them.
     """
     try:
         table = pq.read_table(path)
-        about = About.model_validate_json((table.schema.metadata or {})[_ABOUT])
-    except (OSError, pa.ArrowException, KeyError, ValidationError, json.JSONDecodeError) as error:
+        about = kind.model_validate_json((table.schema.metadata or {})[key])
+    except (OSError, pa.ArrowException, KeyError, ValidationError) as error:
+        raise DataError(f"{path}: expected {expected} ({type(error).__name__})") from error
+    if table.schema.remove_metadata() != schema:
         raise DataError(
-            f"{path}: expected the {ROWS} that `kgbench reproduce` writes beside a report "
-            f"({type(error).__name__})"
-        ) from error
-    if table.schema.remove_metadata() != SCHEMA:
-        raise DataError(
-            f"{path}: the columns are {table.column_names}, expected {SCHEMA.names} with their "
+            f"{path}: the columns are {table.column_names}, expected {schema.names} with their "
             "types"
         )
-    return PairRows(about, table.replace_schema_metadata(None))
+    return about, table.replace_schema_metadata(None)

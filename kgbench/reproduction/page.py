@@ -22,7 +22,9 @@ else:
 
 __all__ = [
     "MEDIAN_RANK",
+    "Bounded",
     "ClaimSpec",
+    "Criterion",
     "Departure",
     "Evaluation",
     "FigureSpec",
@@ -128,16 +130,13 @@ class Evaluation(Strict):
         return donors.get("sft") or donors["relation"]
 
 
-class ClaimSpec(Strict):
-    """A bound on the recovery of one configuration less a share of another's."""
+class Bounded(Strict):
+    """A bound on one configuration less a share of another."""
 
-    says: str
     first: str
     second: str
     share: float = 1.0
     """Of the second."""
-    of: str = ""
-    """Reference of a claim that something does little."""
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
@@ -148,6 +147,32 @@ class ClaimSpec(Strict):
         """Bounds by operator."""
         operators = {"ge": self.ge, "gt": self.gt, "le": self.le, "lt": self.lt}
         return {op: bound for op, bound in operators.items() if bound is not None}
+
+
+class ClaimSpec(Bounded):
+    """A claim of the paper on the recovery of configurations."""
+
+    says: str
+    of: str = ""
+    """Reference of a claim that something does little."""
+
+
+class Criterion(Bounded):
+    """A criterion of the positive control, on mean hit rates under one training seed."""
+
+    name: str
+    title: str
+    figure: str
+    """A figure with its configurations."""
+    prompts: tuple[str, ...]
+    """It is to be kept on each of them."""
+    second: str = ""
+    """None where the bound is on the first alone."""
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Its configurations."""
+        return (self.first, self.second) if self.second else (self.first,)
 
 
 class FigureSpec(Strict):
@@ -194,6 +219,8 @@ class Page(Strict):
     """By set of rows, our expression of a configuration by the paper's name."""
     claims: dict[str, tuple[ClaimSpec, ...]]
     figures: dict[str, FigureSpec]
+    criteria: tuple[Criterion, ...] = ()
+    """Of the positive control."""
     shares: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Evaluations by the name of a share of the page."""
 
@@ -241,6 +268,10 @@ class Page(Strict):
             self.evaluations[figure.evaluation]
             for claim in self.claims_of(figure):
                 self._check_claim(figure, claim)
+        for criterion in self.criteria:
+            for term in criterion.terms:
+                if term not in BASELINES:
+                    self.rows[self.figures[criterion.figure].rows][term]
         return self
 
     def _check_claim(self, figure: FigureSpec, claim: ClaimSpec) -> None:

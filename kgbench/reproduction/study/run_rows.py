@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pydantic import ValidationError
 
 from kgbench.errors import DataError
 from kgbench.records import Strict
+from kgbench.reproduction.measurements import read_stored, write_stored
 
 __all__ = [
     "BOTH",
@@ -49,7 +47,6 @@ SCHEMA = pa.schema(
 """`fact` counts the facts of the data set or the movies of pretraining; `rank` 1 is the best."""
 
 _ABOUT = b"kgbench_study"
-_LEVEL = 9
 
 
 def cut_in(layer: int) -> str:
@@ -119,47 +116,30 @@ def rows_path(folder: Path, run: str) -> Path:
 
 def write_rows(rows: RunRows, path: Path) -> None:
     """Write the file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    about = rows.about.model_dump_json().encode()
-    pq.write_table(
-        rows.table.replace_schema_metadata({_ABOUT: about}),
-        partial,
-        compression="zstd",
-        compression_level=_LEVEL,
-        write_statistics=False,
-    )
-    os.replace(partial, path)
+    write_stored(rows.about, rows.table, _ABOUT, path)
 
 
 def read_rows(path: Path) -> RunRows:
     """Read the file of a run.
 
     Raises:
-        DataError: It is no such file.
+        DataError: The file is not one of `write_rows`.
     """
-    try:
-        table = pq.read_table(path)
-        about = RunAbout.model_validate_json((table.schema.metadata or {})[_ABOUT])
-    except (OSError, pa.ArrowException, KeyError, ValidationError) as error:
-        raise DataError(
-            f"{path}: expected the rows that `kgbench reproduce study` writes "
-            f"({type(error).__name__}); remove the file to have the run made again"
-        ) from error
-    if table.schema.remove_metadata() != SCHEMA:
-        raise DataError(f"{path}: the columns are {table.column_names}, expected {SCHEMA.names}")
-    return RunRows(about, table.replace_schema_metadata(None))
+    expected = (
+        "the rows that `kgbench reproduce study` writes; remove it to have the run made again"
+    )
+    return RunRows(*read_stored(RunAbout, SCHEMA, _ABOUT, path, expected))
 
 
 def table_of(blocks: Sequence[tuple[str, str, np.ndarray]]) -> pa.Table:
     """Rows from (prompt, configuration, ranks [fact])."""
-    largest = np.iinfo(np.uint16).max
-    columns = {
-        "prompt": np.concatenate([[prompt] * len(ranks) for prompt, _, ranks in blocks]),
-        "configuration": np.concatenate([[name] * len(ranks) for _, name, ranks in blocks]),
-        "fact": np.concatenate([np.arange(len(ranks)) for _, _, ranks in blocks]).astype(np.uint16),
-        "rank": np.concatenate([np.minimum(ranks, largest) for _, _, ranks in blocks]),
-    }
-    return pa.table(
-        {name: pa.array(c, SCHEMA.field(name).type) for name, c in columns.items()}, schema=SCHEMA
-    )
+    largest, columns = np.iinfo(np.uint16).max, dict[str, list[object]]()
+    for name in SCHEMA.names:
+        columns[name] = []
+    for prompt, configuration, ranks in blocks:
+        n = len(ranks)
+        columns["prompt"] += [prompt] * n
+        columns["configuration"] += [configuration] * n
+        columns["fact"] += range(n)
+        columns["rank"] += np.minimum(ranks, largest).tolist()
+    return pa.table(columns, schema=SCHEMA)
