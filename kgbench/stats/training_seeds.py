@@ -72,13 +72,13 @@ def mean_over(seeds: Seeds, metric: str, graft: str) -> Estimate:
     _same_facts(seeds)
     scores = [prompt.scores(metric) for prompt in seeds]
     means: list[float] = []
-    for own in scores:
-        means += [float(np.mean(values)) for values in own.values()]
+    for by_graft in scores:
+        means += map(float, map(np.mean, by_graft.values()))
     hits = scores[0][graft].dtype == bool
     support = (0.0, 1.0) if hits else (min(means), max(means))
     if len(seeds) == 1:
         return mean(scores[0][graft], support)
-    values = np.array([own[graft] for own in scores], float)
+    values = np.array([by_graft[graft] for by_graft in scores], float)
     facts = mean(values.mean(0), support)
     return over_seeds(facts, values.mean(1), support if hits else (-inf, inf))
 
@@ -92,12 +92,13 @@ def median_rank_over(seeds: Seeds, graft: str) -> Estimate:
         DataError: Seeds were run over different facts.
     """
     _same_facts(seeds)
-    found = [median(prompt.columns[graft]["rank"]) for prompt in seeds]
-    if len(found) == 1 or found[0].undefined:
-        return found[0]
-    by_seed = np.array([(one.value, one.low, one.high) for one in found], float)
+    medians = [median(prompt.columns[graft]["rank"]) for prompt in seeds]
+    first = medians[0]
+    if len(medians) == 1 or first.undefined:
+        return first
+    by_seed = np.array([(each.value, each.low, each.high) for each in medians], float)
     value, low, high = map(float, by_seed.mean(0))
-    return over_seeds(Estimate(value, low, high, found[0].n), by_seed[:, 0], (1.0, inf))
+    return over_seeds(Estimate(value, low, high, first.n), by_seed[:, 0], (1.0, inf))
 
 
 def difference_over(
@@ -121,16 +122,16 @@ def difference_over(
     single = [between_configurations(prompt, metric, first, second, share) for prompt in seeds]
     if len(seeds) == 1:
         return single[0]
-    for figure in single:
-        if figure.undefined:
-            return Estimate.missing(
-                f"under one of {len(seeds)} training seeds: {figure.undefined}", figure.n
-            )
-    contrasts = [contrast(prompt.scores(metric), first, second, share) for prompt in seeds]
-    values = np.array([linearised(*parts) for parts in contrasts])
-    middle = float(values.mean())
-    facts = mean(values.mean(0), (middle - 1, middle + 1))
-    return over_seeds(facts, values.mean(1))
+    values = []
+    for prompt, estimate in zip(seeds, single, strict=True):
+        if estimate.undefined:
+            reason = f"under one of {len(seeds)} training seeds: {estimate.undefined}"
+            return Estimate.missing(reason, estimate.n)
+        values.append(linearised(*contrast(prompt.scores(metric), first, second, share)))
+    by_seed = np.array(values)
+    middle = float(by_seed.mean())
+    facts = mean(by_seed.mean(0), (middle - 1, middle + 1))
+    return over_seeds(facts, by_seed.mean(1))
 
 
 def _same_facts(seeds: Seeds) -> None:

@@ -338,14 +338,11 @@ def detectable_by_assumption(
     """
     own, n = 2 * (1 - correlation), len(scores)
     within = float(scores.var(axis=0, ddof=1).mean())
-    seeds = _seeds(of)
     return {
         "facts": _checked(0.0, own * within, n),
         "sample": _checked(0.0, 2 * within, n),
         "wordings": _wordings(scores.mean(axis=2), own),
-        "seeds": seeds
-        if isinstance(seeds, Detectable)
-        else _with_seeds(2 * seeds, own * within, n, of.seeds),
+        "seeds": _with_seeds([of] if of.seeds > 1 else [], 2.0, own * within, n),
     }
 
 
@@ -363,16 +360,12 @@ def detectable_between(
     apart = first[:, :, :, None] - second[:, :, None, :]
     paired = float(apart.var(axis=0, ddof=1).mean())
     both = sum(float(scores.var(axis=0, ddof=1).mean()) for scores in (first, second))
-    seeds = [_seeds(one) for one in of]
-    drawn = [one for one in seeds if not isinstance(one, Detectable)]
-    fewest = min((one.seeds for one in of if one.seeds > 1), default=1)
+    drawn = [components for components in of if components.seeds > 1]
     return {
         "facts": _checked(0.0, paired, n),
         "sample": _checked(0.0, both, n),
         "wordings": _wordings(first.mean(axis=2) - second.mean(axis=2), 1.0),
-        "seeds": _with_seeds(sum(drawn), paired, n, fewest)
-        if drawn
-        else Detectable(undefined=ONE_SEED),
+        "seeds": _with_seeds(drawn, 1.0, paired, n),
     }
 
 
@@ -380,16 +373,12 @@ ONE_SEED = "one seed only"
 ONE_WORDING = "one wording only: nothing is known of others"
 
 
-def _seeds(of: Components) -> float | Detectable:
-    """Variance between seeds in one wording."""
-    return (
-        of.value("seeds") + of.value("wordings:seeds")
-        if of.seeds > 1
-        else Detectable(undefined=ONE_SEED)
-    )
-
-
-def _with_seeds(fixed: float, per_fact: float, n: int, seeds: int) -> Detectable:
+def _with_seeds(drawn: Sequence[Components], scale: float, per_fact: float, n: int) -> Detectable:
+    """With the variance between seeds in one wording, of methods under several seeds."""
+    if not drawn:
+        return Detectable(undefined=ONE_SEED)
+    fixed = scale * sum(c.value("seeds") + c.value("wordings:seeds") for c in drawn)
+    seeds = min(c.seeds for c in drawn)
     return _checked(fixed, per_fact, n, _freedom([(seeds - 1, fixed), (n - 1, per_fact / n)]))
 
 
@@ -410,8 +399,11 @@ def _wordings(scores: Float[np.ndarray, "facts wordings"], scale: float) -> Dete
 
 def _freedom(terms: Sequence[tuple[int, float]]) -> float:
     """Satterthwaite's degrees of freedom of a sum of variances, given those of each."""
-    spread = sum(variance**2 / freedom for freedom, variance in terms)
-    return sum(variance for _, variance in terms) ** 2 / spread if spread > 0 else inf
+    variance = spread = 0.0
+    for freedom, part in terms:
+        variance += part
+        spread += part**2 / freedom
+    return variance**2 / spread if spread > 0 else inf
 
 
 def _checked(fixed: float, per_fact: float, n: int, freedom: float = inf) -> Detectable:

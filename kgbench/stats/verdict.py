@@ -49,11 +49,11 @@ def verdict(rows: Iterable[Row], metric: str, curves: Mapping[str, Curve] | None
     if not by_prompt:
         return "Nothing was run."
     sound, unsound = {}, []
-    for name, own in by_prompt.items():
-        if own["SFT"].sufficiency.undefined is None and _gained(own, metric):
-            sound[name] = own
+    for name, by_graft in by_prompt.items():
+        if by_graft["SFT"].sufficiency.undefined is None and _gained(by_graft, metric):
+            sound[name] = by_graft
         else:
-            unsound.append(_unsound(name, own, metric))
+            unsound.append(_unsound(name, by_graft, metric))
     ranked = {name: curve for name, curve in (curves or {}).items() if name in sound}
     clauses = _ranked(ranked) if ranked else _clauses(sound) if sound else []
     clauses += unsound + _inexpressible(absent, len(by_prompt))
@@ -63,8 +63,8 @@ def verdict(rows: Iterable[Row], metric: str, curves: Mapping[str, Curve] | None
 
 def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
     every: dict[str, None] = {}
-    for own in prompts.values():
-        every.update(dict.fromkeys(own))
+    for by_graft in prompts.values():
+        every.update(dict.fromkeys(by_graft))
     grafts = [graft for graft in every if graft not in ("PRE", "SFT")]
     if not grafts:
         return ["no graft was run, only the recipient and the donor"]
@@ -86,15 +86,20 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
 def _of_one(graft: str, prompts: dict[str, dict[str, Row]], of: str) -> list[str]:
     """The sufficiency of a graft, and of its complement."""
     clauses = [
-        f"{_named(graft)} carries " + _list(prompts, lambda own: own.get(graft), _with_interval, of)
+        f"{_named(graft)} carries "
+        + _list(prompts, lambda by_graft: by_graft.get(graft), _with_interval, of)
     ]
     left = " is left" if len(prompts) == 1 else " are left"
-    if graft == BOTH and any(REST in own for own in prompts.values()):
-        rest = _list(prompts, lambda own: own.get(REST), _with_interval)
+    if graft == BOTH and any(REST in by_graft for by_graft in prompts.values()):
+        rest = _list(prompts, lambda by_graft: by_graft.get(REST), _with_interval)
         return [*clauses, f"without both, {rest}{left}"]
-    known = any(own[graft].necessity.value is not None for own in prompts.values() if graft in own)
+    known = any(
+        by_graft[graft].necessity.value is not None
+        for by_graft in prompts.values()
+        if graft in by_graft
+    )
     if known and graft != "ALL":
-        rest = _list(prompts, lambda own: _rest(own, graft), _with_interval)
+        rest = _list(prompts, lambda by_graft: _rest(by_graft, graft), _with_interval)
         clauses.append(f"without it, {rest}{left}")
     return clauses
 
@@ -141,11 +146,11 @@ def _and(texts: Sequence[str]) -> str:
 
 
 def _alone(graft: str, prompts: dict[str, dict[str, Row]]) -> str:
-    return f"{graft} alone " + _list(prompts, lambda own: own.get(graft), _short)
+    return f"{graft} alone " + _list(prompts, lambda by_graft: by_graft.get(graft), _short)
 
 
-def _rest(own: dict[str, Row], lead: str) -> Row | None:
-    return own.get(own[lead].complement or "") if lead in own else None
+def _rest(by_graft: dict[str, Row], lead: str) -> Row | None:
+    return by_graft.get(by_graft[lead].complement or "") if lead in by_graft else None
 
 
 def _asked(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[str]:
@@ -155,7 +160,9 @@ def _asked(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[st
     for graft in grafts:
         if graft not in complements:
             asked.append(graft)
-            complements.update(own[graft].complement for own in prompts.values() if graft in own)
+            complements.update(
+                by_graft[graft].complement for by_graft in prompts.values() if graft in by_graft
+            )
     return asked
 
 
@@ -163,7 +170,11 @@ def _by_sufficiency(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -
     """Grafts by descending sufficiency over the prompts; ALL only where it is the only one."""
 
     def total(graft: str) -> float:
-        return sum(own[graft].sufficiency.value or 0.0 for own in prompts.values() if graft in own)
+        return sum(
+            by_graft[graft].sufficiency.value or 0.0
+            for by_graft in prompts.values()
+            if graft in by_graft
+        )
 
     return sorted([g for g in grafts if g != "ALL"] or grafts, key=total, reverse=True)
 
@@ -175,7 +186,7 @@ def _list(
     of: str = "",
 ) -> str:
     """Shares as text, such as `97 % [94, 99] of … on headline and 99 % [97, 100] on qa`."""
-    rows = {name: row for name, own in prompts.items() if (row := pick(own)) is not None}
+    rows = {name: row for name, by_graft in prompts.items() if (row := pick(by_graft)) is not None}
     named = bool(of) or len(rows) < len(prompts)
     texts: list[str] = []
     for name, row in rows.items():
@@ -184,24 +195,27 @@ def _list(
     return _and(texts)
 
 
-def _gained(own: dict[str, Row], metric: str) -> bool:
+def _gained(by_graft: dict[str, Row], metric: str) -> bool:
     """Whether the donor is better than the recipient, not worse."""
-    gain = own["SFT"].gain.value
+    gain = by_graft["SFT"].gain.value
     return gain is not None and (gain < 0 if metric == "log_rank" else gain > 0)
 
 
-def _unsound(name: str, own: dict[str, Row], metric: str) -> str:
+def _unsound(name: str, by_graft: dict[str, Row], metric: str) -> str:
     """Why a prompt has no recovery."""
-    pre, sft, gain = own["PRE"].estimate(metric), own["SFT"].estimate(metric), own["SFT"].gain
+    pre, sft, gain = (
+        by_graft["PRE"].estimate(metric),
+        by_graft["SFT"].estimate(metric),
+        by_graft["SFT"].gain,
+    )
     if any(estimate.undefined is not None for estimate in (pre, sft, gain)):
-        return (
-            f"on {name} nothing can be said: {reason_text(own['SFT'].sufficiency.undefined or '')}"
-        )
+        reason = by_graft["SFT"].sufficiency.undefined or ""
+        return f"on {name} nothing can be said: {reason_text(reason)}"
     numbers = (
         f"{_number(pre)} before, {_number(sft)} after, a difference of "
         f"{figure_text(gain)} over {gain.n} facts"
     )
-    if own["SFT"].sufficiency.undefined is not None:
+    if by_graft["SFT"].sufficiency.undefined is not None:
         return (
             f"on {name} recovery is undefined, since the donor by itself shows no gain that "
             f"could be told from 0: {numbers}"
