@@ -29,6 +29,7 @@ __all__ = [
     "OutputError",
     "RegionError",
     "UnknownNameError",
+    "first_line",
 ]
 
 
@@ -138,3 +139,8 @@ class NotApplicableError(KgbenchError):
 
 class LawError(KgbenchError):
     """A law of the engine does not hold on this model."""
+
+
+def first_line(error: object) -> str:
+    """First line of an error's message; the name of its type where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

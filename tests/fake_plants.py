@@ -13,9 +13,10 @@ from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import parts
 from kgbench.estimate import Estimate
 from kgbench.models.catalog import CARD, DELTA, zoo_path
-from kgbench.models.delta import stored_hash, write_delta
-from kgbench.models.pair import ModelPair, load_pair
+from kgbench.models.loading import read_pair
+from kgbench.models.pair import ModelPair
 from kgbench.models.plant_truth import Contribution, GradedTruth
+from kgbench.models.tensors import stored_hash, write_delta
 from kgbench.sites import Term, parse_graft
 from kgbench.training.hit_rates import PROMPTS
 
@@ -47,7 +48,7 @@ def write_plant(
     folder: Path, plant: str, decoy: str | None = None, facts: int = 6, base: str = "tiny-gemma"
 ) -> Path:
     """A plant's folder: the donor's weights at the places of `plant`, and where there is a decoy at those too; its truth is made up."""
-    pair = load_pair(base)
+    pair = read_pair(base)
     slots = Slots(pair.family, pair.n_layers)
     terms = [term for text in (plant, decoy) if text for term in parse_graft(text).terms]
     changed = {

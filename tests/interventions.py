@@ -15,7 +15,8 @@ from kgbench.engine import Engine, Treatment
 from kgbench.engine.edits import Hook, Values, Write
 from kgbench.engine.treatment import graft_treatments
 from kgbench.localizers import InterventionLocalizer, Treatments, create
-from kgbench.models.pair import ModelPair, load_pair
+from kgbench.models.loading import read_pair
+from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, parse_graft
 
 EVERYTHING = "ALL:all+ln_f+head"
@@ -85,7 +86,7 @@ def pico(family: str, facts: int = 3) -> tuple[ModelPair, tuple[Prompt, ...]]:
 
 @cache
 def tiny(name: str) -> tuple[ModelPair, tuple[Prompt, ...]]:
-    return load_pair(name), tuple(load_prompts("tiny_movies", ["headline", "qa"], limit=3))
+    return read_pair(name), tuple(load_prompts("tiny_movies", ["headline", "qa"], limit=3))
 
 
 @dataclass(frozen=True)

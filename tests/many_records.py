@@ -26,7 +26,7 @@ from kgbench.data.prompts import prompt_hash
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.submission import Submission
 from kgbench.leaderboard.validate.known import known, own_facts
-from kgbench.models.catalog import entry, names, plants
+from kgbench.models.catalog import entry, pair_names, plants
 from kgbench.records import (
     DatasetRef,
     Effect,
@@ -322,7 +322,7 @@ def _named(run: Record, method: str, pair: str, truth: Truth | None = None) -> R
 
 def _entries(made: Mapping[str, Sequence[Template]]) -> Iterator[tuple[str, Record, Path]]:
     """Method after method on every pair and plant, the baselines first, without end."""
-    pairs = [name for name in names() if name.startswith("tiny-") and name not in plants()]
+    pairs = [name for name in pair_names() if name.startswith("tiny-") and name not in plants()]
     variants, number = len(made["pathways"]), 0
     while True:
         method = (

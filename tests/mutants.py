@@ -75,7 +75,7 @@ MUTANTS = (
     mutant(
         "a fused slice shifted by one head",
         (
-            "models/family.py",
+            "models/family_map.py",
             _COLUMNS,
             f"{_COLUMNS}.add(config.hidden_size // config.num_attention_heads) % width",
         ),
@@ -84,9 +84,9 @@ MUTANTS = (
     mutant(
         "slices interleaved by head taken for thirds",
         (
-            "models/family.py",
-            "return [share // common for share in shares], 1 if self.per is None",
-            "return [share // common for share in shares], 1 if True",
+            "models/family_map.py",
+            "blocks = 1 if self.per is None else _number(config, self.per)",
+            "blocks = 1",
         ),
         only=_ORACLE,
     ),
@@ -124,7 +124,7 @@ MUTANTS = (
     ),
     mutant(
         "weights taken one layer off",
-        ("models/family.py", 'f"{self.layers}.{layer}.', 'f"{self.layers}.{(layer + 1) % 3}.'),
+        ("models/family_map.py", 'f"{self.layers}.{layer}.', 'f"{self.layers}.{(layer + 1) % 3}.'),
         only=_ORACLE,
     ),
     mutant(
@@ -158,7 +158,7 @@ MUTANTS = (
     ),
     mutant(
         "readout in the padding, rows",
-        ("engine/rows.py", "[row * width + readout for", "[row * width + width - 1 for"),
+        ("engine/batch_rows.py", "[row * width + readout for", "[row * width + width - 1 for"),
     ),
     mutant(
         "padding seen by the tokens",
@@ -175,7 +175,7 @@ MUTANTS = (
             "sorted(trees, key=lambda t: len(t.tree))",
             "sorted(trees, key=lambda t: -t.prompt)",
         ),
-        ("engine/packed.py", "t.prompt) for t in chunk", "t.prompt) for t in reversed(chunk)"),
+        ("engine/packed.py", "prompts.append(torch.full", "prompts.insert(0, torch.full"),
     ),
     mutant(
         "earlier terms win",
@@ -515,12 +515,12 @@ MUTANTS = (
     ),
     families(
         "projections behind embeddings left out",
-        ("models/family.py", "for other in self.place(component).also\n", "for other in ()\n"),
+        ("models/family_map.py", "for further in place.also)\n", "for further in ())\n"),
         only="opt",
     ),
     families(
         "all there is asked of every model",
-        ("models/family.py", "if not p.optional or ", "if True or "),
+        ("models/family_map.py", "if not place.optional or ", "if True or "),
         only="stablelm",
     ),
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from kgbench.harness.validation import validate_tasks
+from kgbench.harness.task_validation import validate_tasks
 
 ROW: Mapping[str, Any] = {
     "id": "mine/1",

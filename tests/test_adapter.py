@@ -17,9 +17,9 @@ from laws import EXACT, distance, pool
 from kgbench.engine import grafted_logits, load_pair
 from kgbench.engine.weights import parts
 from kgbench.errors import ModelError
+from kgbench.models.loading import UnconfirmedBaseWarning
 from kgbench.models.lora import read_adapter
 from kgbench.models.pair import ModelPair
-from kgbench.models.reading import UnconfirmedBaseWarning
 from kgbench.testing import pico_tokenizer
 
 pytestmark = pytest.mark.usefixtures("exact")

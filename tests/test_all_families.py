@@ -17,14 +17,14 @@ from tiny import LAYERS, TINY, WINDOW, random_model, tiny, tiny_config, tiny_pai
 
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import Engine, Treatment, grafted_logits
-from kgbench.engine.edits import POINTS, Add, Copy, Cut, Hook, Run, Values
+from kgbench.engine.edits import POINTS, Add, Copy, Cut, Hook, SourceRun, Values
 from kgbench.engine.gated import Differentiable
 from kgbench.engine.masks import windows
-from kgbench.engine.selftest import packed_agrees, verify
+from kgbench.engine.selftest import packed_agrees, verify_pair
 from kgbench.engine.treatment import Slots, graft_treatments
 from kgbench.engine.weights import parts
 from kgbench.errors import KgbenchError, LawError, ModelError, NotApplicableError
-from kgbench.models.family import Place
+from kgbench.models.family_map import Place
 from kgbench.models.pair import ModelPair, weights_hash
 from kgbench.sites import GROUPS, parse_graft
 
@@ -130,7 +130,7 @@ def test_executors_agree_on_edits(family: str, variant: str) -> None:
     n = len(donor)
     edited = []
     for layer, point in enumerate(POINTS):
-        at, other, run = Hook(layer, point), Hook((layer + 1) % LAYERS, point), Run(donor)
+        at, other, run = Hook(layer, point), Hook((layer + 1) % LAYERS, point), SourceRun(donor)
         cuts = [
             frozenset(range(token - 3, token, 2)) if token > n // 2 else frozenset()
             for token in range(n)
@@ -287,7 +287,7 @@ def test_windows_matter(family: str, variant: str) -> None:
 def test_a_map_that_is_wrong_is_found(family: str) -> None:
     """The self-test believes the map, and no map that lacks a component, takes a slice twice, or counts tokens in another dimension."""
     pair = tiny_pair(family)
-    verify(pair)
+    verify_pair(pair)
     assert packed_agrees(pair) is None
     inside, outside = pair.family.inside, pair.family.outside
     wrong = [
@@ -312,7 +312,7 @@ def test_a_map_that_is_wrong_is_found(family: str) -> None:
     wrong.append(replace(pair.family, inside={**inside, "down": Place(inside["o"].module)}))
     for each in wrong:
         with pytest.raises(KgbenchError, match="does not fit"):
-            verify(ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, each))
+            verify_pair(ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, each))
 
 
 @tiny
@@ -323,7 +323,7 @@ def test_roles_of_attention_that_are_exchanged_are_found(family: str, variant: s
     for one, other in (("q", "k"), ("k", "v"), ("q", "v")):
         wrong = replace(pair.family, inside={**inside, one: inside[other], other: inside[one]})
         with pytest.raises(LawError, match=r"does not fit tiny-\w+: '[qkv](_norm)?' at .* holds"):
-            verify(ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, wrong))
+            verify_pair(ModelPair(pair.name, pair.recipient, pair.donors, pair.tokenizer, wrong))
 
 
 def test_tokens_counted_in_another_dimension() -> None:
@@ -343,11 +343,11 @@ def test_tokens_counted_in_another_dimension() -> None:
         tiny_pair("gemma3_text").tokenizer,
         tiny_pair("gemma3_text").family,
     )
-    verify(pair)
+    verify_pair(pair)
     norms = {c: Place(f"self_attn.{c}") for c in ("q_norm", "k_norm")}
     wrong = replace(pair.family, inside={**pair.family.inside, **norms})
     with pytest.raises(LawError, match="does not count tokens in the dimension"):
-        verify(ModelPair(pair.name, recipient, {"sft": donor}, pair.tokenizer, wrong))
+        verify_pair(ModelPair(pair.name, recipient, {"sft": donor}, pair.tokenizer, wrong))
 
 
 def test_layers_of_an_unknown_kind() -> None:
@@ -403,7 +403,7 @@ def test_hooks_that_are_wrong_are_found(family: str) -> None:
     wrong += [{"attention": pair.family.attending}] if "ln_1_post" in pair.family.inside else []
     for hooks in wrong:
         with pytest.raises(KgbenchError, match="does not fit"):
-            verify(
+            verify_pair(
                 ModelPair(
                     pair.name,
                     pair.recipient,

@@ -13,7 +13,7 @@ from laws import EXACT, EXECUTORS, FAMILIES, distance, examples, families, pair_
 
 from kgbench.data import Prompt
 from kgbench.engine import Budget, Engine
-from kgbench.engine.edits import POINTS, Add, Copy, Cut, Edit, Hook, Run, Values, Write
+from kgbench.engine.edits import POINTS, Add, Copy, Cut, Edit, Hook, SourceRun, Values, Write
 from kgbench.engine.forward import module_at
 from kgbench.engine.plan import Plan
 from kgbench.engine.treatment import Treatment, graft_treatments, parse_configuration
@@ -44,7 +44,10 @@ def treatments(
     graft = draw(st.sampled_from(["PRE", "SFT", "FE", "LT", "FE^C:ffn@1", "LT:attn=task"]))
     (base,) = graft_treatments(pair, [prompt], parse_configuration(graft))
     runs = (
-        [Run(draw(treatments(pair, prompt, depth - 1))) for _ in range(draw(st.integers(1, 2)))]
+        [
+            SourceRun(draw(treatments(pair, prompt, depth - 1)))
+            for _ in range(draw(st.integers(1, 2)))
+        ]
         if depth
         else []
     )
@@ -189,7 +192,7 @@ def test_all_copied_is_the_source(family: str, executor: str) -> None:
         for plain, donor in zip(
             *(graft_treatments(pair, prompts, c) for c in ("PRE", "SFT")), strict=True
         ):
-            copy: tuple[Edit, ...] = (Copy(Hook(LAYERS - 1, "resid_post"), Run(donor), span),)
+            copy: tuple[Edit, ...] = (Copy(Hook(LAYERS - 1, "resid_post"), SourceRun(donor), span),)
             configuration.append(tuple(Treatment(t.weights, copy) for t in plain))
         everything = Engine(pair, executor).plan(prompts, ["ALL"])
         expected = Engine(pair, executor).logits(everything)[:, 0, 0]
@@ -263,7 +266,12 @@ def test_a_sweep_shares_what_comes_before() -> None:
     pair, prompt = pair_of("llama"), pool()[0]
     (plain,), (donor,) = (graft_treatments(pair, [prompt], c) for c in ("PRE", "SFT"))
     sweep = [
-        [(*plain[:-1], Treatment(plain[-1].weights, (Copy(Hook(layer, "resid_pre"), Run(donor)),)))]
+        [
+            (
+                *plain[:-1],
+                Treatment(plain[-1].weights, (Copy(Hook(layer, "resid_pre"), SourceRun(donor)),)),
+            )
+        ]
         for layer in range(LAYERS)
     ]
     engine = Engine(pair, "packed", Budget(tokens=4096, tree=4096))
@@ -286,7 +294,7 @@ def test_what_is_held_does_not_grow_with_the_number_of_sites(executor: str, laye
 
     def patched(hook: Hook, token: int) -> tuple[Treatment, ...]:
         return tuple(
-            Treatment(t.weights, (Copy(hook, Run(donor)),) if i == token else ())
+            Treatment(t.weights, (Copy(hook, SourceRun(donor)),) if i == token else ())
             for i, t in enumerate(plain)
         )
 
@@ -315,7 +323,7 @@ def test_copies_of_copies(family: str, executor: str) -> None:
 
     def copying(source: Sequence[Treatment]) -> tuple[Treatment, ...]:
         return tuple(
-            Treatment(t.weights, (Copy(hook, Run(source)),)) if i == token else t
+            Treatment(t.weights, (Copy(hook, SourceRun(source)),)) if i == token else t
             for i, t in enumerate(plain)
         )
 

@@ -10,7 +10,7 @@ from torch import nn
 from kgbench.engine.forward import Wiring
 from kgbench.engine.treatment import Slots
 from kgbench.errors import ModelError, UnknownNameError
-from kgbench.models.family import Place, family_names, load_family, module_at
+from kgbench.models.family_map import Place, family_names, load_family, module_at
 from kgbench.sites import COMPONENTS, OUTSIDE, parse_graft
 from kgbench.testing import PICO_FAMILIES
 

@@ -20,16 +20,16 @@ from transformers import AutoConfig
 from kgbench.cli import main
 from kgbench.data import load_dataset
 from kgbench.engine import load_pair
-from kgbench.engine.selftest import verify
+from kgbench.engine.selftest import verify_pair
 from kgbench.errors import LawError, ModelError
-from kgbench.models import family as families
+from kgbench.models import family_map as families
 from kgbench.models.checkpoints import locate
-from kgbench.models.family import FAMILY_FILE, Family, load_family, read_family, written
+from kgbench.models.family_map import FAMILY_FILE, Family, load_family, read_family, written
 from kgbench.models.infer_family import infer_family, reduced_config
 from kgbench.models.infer_family import random_model as reduced_model
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.testing import pico_tokenizer
-from kgbench.testing.proposal import COVERED, Proposal, propose, try_map
+from kgbench.testing.pico import COVERED, Proposal, propose, try_map
 from kgbench.training import model_setup
 from kgbench.training.hit_rates import model_hits
 from kgbench.training.recipes import finetuning_recipe
@@ -114,7 +114,9 @@ def test_a_map_that_holds_for_one_number_of_heads() -> None:
     )
     wrong = replace(family, inside={**family.inside, **per_head})
     with pytest.raises(LawError, match=r"'[qkv]' at 'attn.qkv_proj' holds"):
-        verify(ModelPair("codegen", recipient, {"sft": donor}, pico_tokenizer(bos=False), wrong))
+        verify_pair(
+            ModelPair("codegen", recipient, {"sft": donor}, pico_tokenizer(bos=False), wrong)
+        )
 
 
 def test_columns_that_no_map_can_say(monkeypatch: pytest.MonkeyPatch) -> None:

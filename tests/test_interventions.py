@@ -15,7 +15,8 @@ from kgbench.data import Prompt, load_prompts
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers import InterventionLocalizer
 from kgbench.metrics import score_logits
-from kgbench.models.pair import ModelPair, load_pair
+from kgbench.models.loading import read_pair
+from kgbench.models.pair import ModelPair
 from kgbench.runner import Settings, Spec, run_job
 from kgbench.runner.job import prepare_job
 from kgbench.runner.measure import Measurement, run_group
@@ -155,7 +156,7 @@ def test_an_edit_that_erases_the_stream_scores_nothing(name: str) -> None:
 
 def test_a_head_of_zeros_scores_nothing(tmp_path: Path) -> None:
     """A donor whose head is all zeros finds every token as likely as any other, and so has no hit."""
-    pair, donor = load_pair("tiny-gpt2"), tmp_path / "donor"
+    pair, donor = read_pair("tiny-gpt2"), tmp_path / "donor"
     pair.donors["sft"].get_output_embeddings().weight.zero_()
     for part in (pair.donors["sft"], pair.tokenizer):
         part.save_pretrained(donor)

@@ -10,7 +10,7 @@ import pytest
 
 from kgbench.cli import command
 from kgbench.leaderboard.board_tables import Badge
-from kgbench.models.catalog import names, plants
+from kgbench.models.catalog import pair_names, plants
 
 README = (Path(__file__).resolve().parents[1] / "leaderboard" / "README.md").read_text("utf-8")
 SHOWN = [
@@ -76,8 +76,10 @@ def test_the_path_is_whole() -> None:
 def test_models_named_are_there() -> None:
     """Pairs and plants are the catalog's, and all pairs of the core are named."""
     told = set(re.findall(r"\btiny-[a-z0-9]+(?:\.[a-z0-9-]+)?", README))
-    assert told <= set(names())
-    assert {name for name in names() if name.startswith("tiny-") and name not in plants()} <= told
+    assert told <= set(pair_names())
+    assert {
+        name for name in pair_names() if name.startswith("tiny-") and name not in plants()
+    } <= told
     assert plants()
 
 

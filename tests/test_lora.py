@@ -22,11 +22,10 @@ from kgbench.engine import grafted_logits, load_pair
 from kgbench.engine.treatment import Slots
 from kgbench.engine.weights import changed, numel, tensors
 from kgbench.localizers import create
-from kgbench.models import pair as pairs
+from kgbench.models.loading import UnconfirmedBaseWarning, read_pair
 from kgbench.models.lora import LowRank, plain_names
 from kgbench.models.pair import ModelPair, weights_hash
-from kgbench.models.reading import UnconfirmedBaseWarning
-from kgbench.models.sharing import share_equal, shared_copy
+from kgbench.models.tensors import share_equal, shared_copy
 from kgbench.testing.laws import laws_of
 from kgbench.testing.trial import Trial
 
@@ -250,7 +249,7 @@ def test_plain_names(made: Callable[[str], Made]) -> None:
 
 def test_equal_tensors_are_held_once() -> None:
     """A donor takes its changed weights beyond its recipient, and is what it is when each model has its own weights."""
-    shared, separate = load_pair("tiny-gpt2"), pairs.load_pair("tiny-gpt2")
+    shared, separate = load_pair("tiny-gpt2"), read_pair("tiny-gpt2")
     one, ours = storages(shared.recipient), dict(separate.recipient.named_parameters())
     moved = [
         p for name, p in separate.donors["sft"].named_parameters() if not torch.equal(p, ours[name])

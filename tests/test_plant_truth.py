@@ -15,8 +15,7 @@ from kgbench.data import load_dataset
 from kgbench.engine import load_pair
 from kgbench.models import catalog
 from kgbench.models.plant_truth import GradedTruth, Place, parse_relevance, read_truth
-from kgbench.training.graded_truth import graded_truth, orders
-from kgbench.training.hit_rates import PROMPTS, configuration_hits
+from kgbench.training.hit_rates import PROMPTS, configuration_hits, graded_truth, orders
 
 # ------------------------------------------------------------------------------------------------ known by construction
 

@@ -17,7 +17,7 @@ from kgbench.engine import load_pair
 from kgbench.errors import InputError, OutputError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
-from kgbench.models.delta import read_delta, stored_hash
+from kgbench.models.tensors import read_delta, stored_hash
 from kgbench.sites import parse_graft
 from kgbench.training.hit_rates import PROMPTS
 from kgbench.training.planting import build_plant, plant_hits, plant_identity, shortfalls
@@ -253,7 +253,7 @@ def spec_of(card: Mapping[str, object]) -> PlantSpec:
 def test_the_promised_plants_are_shipped() -> None:
     """Each is of a level of the benchmark, listed after the pairs; all together take up at most 16 MB."""
     cards = [card_of(name) for name in SHIPPED]
-    assert tuple(card["name"] for card in cards) == SHIPPED == catalog.names()[-len(SHIPPED) :]
+    assert tuple(card["name"] for card in cards) == SHIPPED == catalog.pair_names()[-len(SHIPPED) :]
     assert {card["level"] for card in cards} <= set(levels())
     folder = catalog.zoo_path("zoo:plants")
     assert folder is not None

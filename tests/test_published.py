@@ -21,7 +21,7 @@ from kgbench.leaderboard.published import (
     paper,
     published,
 )
-from kgbench.models.catalog import names
+from kgbench.models.catalog import pair_names
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.stats import hit_rate
 
@@ -94,7 +94,7 @@ def test_names_are_ours() -> None:
     assert (
         {row.model for row in published()}
         == {"gemma-2b", "llama-3.2-1b", "gpt2-xl", "pythia-2.8b"}
-        <= set(names())
+        <= set(pair_names())
     )
     assert {row.prompt for row in published()} <= set(prompt_names())
     assert {row.dataset for row in published()} == set(paper().datasets)

@@ -27,7 +27,7 @@ from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
 
 ROOT = Path(__file__).parent.parent
-REAL = tuple(name for name in catalog.names() if catalog.entry(name).like is not None)
+REAL = tuple(name for name in catalog.pair_names() if catalog.entry(name).like is not None)
 FACTS = "fake_movies_fake_actors"
 WORDING = "stars={a} stars {P:with}"
 EVERYTHING = "ALL:all+ln_f+head"

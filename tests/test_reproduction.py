@@ -43,10 +43,10 @@ from kgbench.reproduction.paper_report import difference_text, terminal_report, 
 from kgbench.reproduction.parts import PartForecast, Room, forecasts, make, total_needs
 from kgbench.runner.workload import load_suite
 from kgbench.sites.configurations import configurations
-from kgbench.training.corpus import pretraining_movies
 from kgbench.training.finetuning import finetune
 from kgbench.training.finetuning_plan import plan_finetuning
 from kgbench.training.recipes import finetuning_recipe, finetuning_stage, recipe
+from kgbench.training.tiny_pairs import pretraining_movies
 
 MODEL = "tiny-gpt2"
 NUMBERED = ["figure-2", "figure-3a", *(f"figure-{number}" for number in range(4, 16))]

@@ -11,9 +11,9 @@ from torch import nn
 
 from kgbench.data import load_prompts
 from kgbench.engine import Engine, grafted_logits
-from kgbench.engine.selftest import packed_agrees, tolerance, verify
+from kgbench.engine.selftest import packed_agrees, tolerance, verify_pair
 from kgbench.errors import LawError, ModelError
-from kgbench.models.family import Family, Place
+from kgbench.models.family_map import Family, Place
 from kgbench.models.pair import ModelPair, weights_hash
 from kgbench.testing import PICO_FAMILIES, pico_pair
 
@@ -39,7 +39,7 @@ def test_true_maps_pass(family: str, attention: str, dtype: torch.dtype) -> None
         family, attention=attention, dtype=dtype, donors=("sft", "task"), tied=attention == "sdpa"
     )
     before = [weights_hash(m) for m in (pair.recipient, *pair.donors.values())]
-    verify(pair)
+    verify_pair(pair)
     assert packed_agrees(pair) is None
     assert [weights_hash(m) for m in (pair.recipient, *pair.donors.values())] == before
 
@@ -50,7 +50,7 @@ def test_a_missing_component(component: str) -> None:
     with pytest.raises(
         LawError, match="does not fit pico-gpt2: grafting everything is not the donor 'sft'"
     ):
-        verify(with_map(pico_pair("gpt2"), **{component: None}))
+        verify_pair(with_map(pico_pair("gpt2"), **{component: None}))
 
 
 @pytest.mark.parametrize("component", ["emb", "pos", "ln_f", "head"])
@@ -62,15 +62,15 @@ def test_a_missing_component_outside_the_layers(component: str) -> None:
         LawError,
         match=r"grafting everything is not the donor|does not say where the component 'head' is",
     ):
-        verify(with_family(pair, replace(pair.family, outside=outside)))
+        verify_pair(with_family(pair, replace(pair.family, outside=outside)))
 
 
 def test_a_misplaced_module() -> None:
     """A component at a place that computes another one, or at a place that is none."""
     with pytest.raises(LawError, match="grafting everything is not the donor"):
-        verify(with_map(pico_pair("llama"), gate=Place("mlp.up_proj")))
+        verify_pair(with_map(pico_pair("llama"), gate=Place("mlp.up_proj")))
     with pytest.raises(ModelError, match=r"no module 'model\.layers\.0\.mlp\.gate'"):
-        verify(with_map(pico_pair("llama"), gate=Place("mlp.gate")))
+        verify_pair(with_map(pico_pair("llama"), gate=Place("mlp.gate")))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_misplaced_module() -> None:
 def test_wrong_slices(wrong: dict[str, Place | None]) -> None:
     """Slices that overlap, or leave a part of the fused output out."""
     with pytest.raises(LawError, match="slices of a fused projection do not partition its output"):
-        verify(with_map(pico_pair("gpt2"), **wrong))
+        verify_pair(with_map(pico_pair("gpt2"), **wrong))
 
 
 def test_a_component_that_computes_nothing() -> None:
@@ -89,7 +89,7 @@ def test_a_component_that_computes_nothing() -> None:
         for layer in model.model.layers:
             layer.spare = nn.Linear(2, 2, dtype=torch.float64)
     with pytest.raises(LawError, match="component 'q_norm' does not move the logits"):
-        verify(with_map(pair, q_norm=Place("spare")))
+        verify_pair(with_map(pair, q_norm=Place("spare")))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -97,13 +97,13 @@ def test_a_component_that_computes_nothing() -> None:
 def test_logits_far_from_zero(dtype: torch.dtype, shift: float) -> None:
     """A constant that is added to all logits changes no answer: true maps pass, and wrong ones are found as before."""
     pair = _shifted(dtype, shift)
-    verify(pair)
+    verify_pair(pair)
     assert packed_agrees(pair) is None
     for component in ("ln_1", "o", "up", "down"):
         with pytest.raises(LawError, match="grafting everything is not the donor 'sft'"):
-            verify(with_map(pair, **{component: None}))
+            verify_pair(with_map(pair, **{component: None}))
     with pytest.raises(LawError, match="grafting everything is not the donor"):
-        verify(with_map(pair, gate=Place("mlp.up_proj")))
+        verify_pair(with_map(pair, gate=Place("mlp.up_proj")))
 
 
 def _shifted(dtype: torch.dtype, shift: float) -> ModelPair:
@@ -146,7 +146,7 @@ def test_wrong_hooks(hooks: dict[str, str], error: type[Exception], said: str) -
     """Modules at which what attention and MLP add is read, and that add something else, or are none."""
     pair = pico_pair("llama")
     with pytest.raises(error, match=said):
-        verify(with_family(pair, replace(pair.family, **hooks)))
+        verify_pair(with_family(pair, replace(pair.family, **hooks)))
 
 
 def _refusing(forward: Callable[..., object]) -> Callable[..., object]:

@@ -20,16 +20,18 @@ from transformers import AutoModelForCausalLM
 
 from kgbench import cli, grafted_logits
 from kgbench.data import Prompt, load_prompts
-from kgbench.engine import Budget, Engine, load_pair, packed, rows
+from kgbench.engine import Budget, Engine, load_pair
+from kgbench.engine.batch_rows import run_rows
 from kgbench.engine.forward import Wiring
 from kgbench.engine.gated import Differentiable
 from kgbench.engine.gradients import weight_gradients
+from kgbench.engine.packed import run_packed
 from kgbench.engine.plan import Plan, Request
 from kgbench.engine.selftest import tolerance
 from kgbench.errors import InputError, ModelError
 from kgbench.models import placement
 from kgbench.models.checkpoints import locate
-from kgbench.models.family import load_family
+from kgbench.models.family_map import load_family
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.placement import (
     STRATEGIES,
@@ -37,7 +39,7 @@ from kgbench.models.placement import (
     free_memory,
     place,
     read_device_map,
-    spread,
+    spread_units,
     units,
 )
 from kgbench.models.streaming import streamed
@@ -196,7 +198,7 @@ def test_files_that_cannot_be_streamed(folders: Folders, tmp_path: Path) -> None
 def test_units_are_spread(sizes: list[int], room: list[int], strategy: str) -> None:
     """Neighbours stay together, in the order of the devices, within their room; balanced is never fuller than sequential."""
     try:
-        found = spread(sizes, room, strategy)
+        found = spread_units(sizes, room, strategy)
     except InputError as error:
         assert "--stream-donor" in str(error)
         assert sum(sizes) > sum(room) - len(room) * max(sizes)
@@ -207,7 +209,7 @@ def test_units_are_spread(sizes: list[int], room: list[int], strategy: str) -> N
         for d in range(len(room))
     ]
     assert all(load <= each for load, each in zip(loads, room, strict=True))
-    first = spread(sizes, room, "sequential")
+    first = spread_units(sizes, room, "sequential")
     assert max(loads) <= max(
         sum(size for size, device in zip(sizes, first, strict=True) if device == d)
         for d in range(len(room))
@@ -344,8 +346,8 @@ def test_activations_follow_the_layers(model_type: str, monkeypatch: pytest.Monk
         plan = Plan(
             table, (Request(tuple(range(5, 11)), np.array([[0] * 6, [1] * 6, [0, 1] * 3]), (5,)),)
         )
-        for executor in (rows, packed):
-            (answers,) = executor.run(wiring, plan, Budget())
+        for run in (run_rows, run_packed):
+            (answers,) = run(wiring, plan, Budget())
             assert answers.logits.device == pair.device == torch.device("lazy", 0)
             assert answers.logits.shape == (3, 300)
         with pytest.raises(

@@ -18,7 +18,7 @@ import torch
 from kgbench import cli
 from kgbench.data import load_prompts
 from kgbench.engine import Engine, grafted_logits
-from kgbench.engine.selftest import packed_agrees, verify
+from kgbench.engine.selftest import packed_agrees, verify_pair
 from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.models.pair import ModelPair, prepare
@@ -141,7 +141,7 @@ def test_cells_differ_in_their_switches_alone() -> None:
 def test_family_map_holds(cell: DesignCell) -> None:
     """The engine's laws hold on every cell, and the packed executor agrees with that of rows."""
     pair = random_pair(cell)
-    verify(pair)
+    verify_pair(pair)
     assert packed_agrees(pair) is None
     assert ("pos" in pair.family.components) == (cell.levels["positions"] == "learned")
     assert ("gate" in pair.family.components) == (cell.levels["ffn"] == "gated")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from own_tasks import TASK, findings, only, write
 
-from kgbench.harness.validation import validate_tasks
+from kgbench.harness.task_validation import validate_tasks
 
 
 def test_a_broken_yaml(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 
 from kgbench.cli import main
 from kgbench.data import dataset_names, load_dataset
-from kgbench.harness.task_files import shipped_tasks
-from kgbench.harness.validation import validate_tasks
+from kgbench.harness import shipped_tasks
+from kgbench.harness.task_validation import validate_tasks
 
 
 @pytest.mark.parametrize("dataset", dataset_names())

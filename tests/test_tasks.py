@@ -20,11 +20,10 @@ from test_package import loaded_by
 from kgbench.cli import main
 from kgbench.data import ImportOptions, builtin_prompts, dataset_names, load_dataset, load_prompts
 from kgbench.errors import InputError, UnknownNameError
-from kgbench.harness import tasks_path
+from kgbench.harness import shipped_tasks, task_files, tasks_path
 from kgbench.harness.metrics import TokenScore, process_results
 from kgbench.harness.rows import CANDIDATES, data_fingerprint, gold, load, rows
-from kgbench.harness.task_files import shipped_tasks, task_files
-from kgbench.harness.validation import preview
+from kgbench.harness.task_validation import preview
 
 if sys.version_info >= (3, 11):
     import tomllib

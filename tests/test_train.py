@@ -24,10 +24,9 @@ from kgbench.data import load_dataset, training_texts
 from kgbench.data.builders.worlds import World
 from kgbench.errors import InputError, ModelError, OutputError, UnknownNameError
 from kgbench.models.checkpoints import locate
-from kgbench.models.pair import load_pair
+from kgbench.models.loading import read_pair
 from kgbench.testing import pico_tokenizer
 from kgbench.training.builds import hash_of
-from kgbench.training.corpus import IGNORED
 from kgbench.training.finetuning import Finetuning, finetune
 from kgbench.training.finetuning_plan import (
     FinetuneSpec,
@@ -39,6 +38,7 @@ from kgbench.training.finetuning_plan import (
     tokenized_texts,
 )
 from kgbench.training.recipes import finetuning_recipe, finetuning_recipe_names
+from kgbench.training.stages import IGNORED
 
 WORDINGS = (
     "{first_actor} met {second_actor}.",
@@ -364,7 +364,7 @@ def test_an_adapter_is_all_that_lora_changes(
         json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"]
         == "local:recipient"
     )
-    pair = load_pair(recipient=str(folders["recipient"]), donors={"sft": str(out)})
+    pair = read_pair(recipient=str(folders["recipient"]), donors={"sft": str(out)})
     logits = [
         model(torch.tensor([[5, 6, 7]])).logits for model in (pair.recipient, pair.donors["sft"])
     ]

@@ -139,7 +139,7 @@ def test_ls_shows_it(run: Run) -> None:
     )
     names = list(told)
     assert names.index(NAME) == names.index("tiny-gpt2") + 1
-    assert [name for name in names if name != NAME] == list(catalog.names())
+    assert [name for name in names if name != NAME] == list(catalog.pair_names())
 
 
 def test_it_can_be_a_recipient(run: Run, home: Path, tmp_path: Path) -> None:
@@ -497,7 +497,7 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_the_catalog_counts_what_it_does_not_ship() -> None:
     """A pair whose recipient is not shipped has its size in the catalog, and a shipped one's is counted."""
-    for name in catalog.names():
+    for name in catalog.pair_names():
         entry = catalog.entry(name)
         shipped = catalog.zoo_path(entry.recipient) is not None
         assert shipped == (entry.parameters is None) == (entry.layers is None)

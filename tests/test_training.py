@@ -18,12 +18,18 @@ from kgbench.data.training_texts import training_templates
 from kgbench.engine import grafted_logits, load_pair
 from kgbench.errors import DataError, OutputError, UnknownNameError
 from kgbench.models import catalog
-from kgbench.training import corpus
+from kgbench.training import tiny_pairs
 from kgbench.training.builds import read_card
-from kgbench.training.corpus import load_tokenizer, save_tokenizer, train_tokenizer
 from kgbench.training.hit_rates import PROMPTS, pair_hits
 from kgbench.training.recipes import Recipe, recipe, recipe_names
-from kgbench.training.tiny_pairs import add_other_seeds, build_pair, build_recipe
+from kgbench.training.tiny_pairs import (
+    add_other_seeds,
+    build_pair,
+    build_recipe,
+    load_tokenizer,
+    save_tokenizer,
+    train_tokenizer,
+)
 
 ZOO = Path(catalog.__file__).parent / "zoo"
 WEIGHTS = ("recipient/model.safetensors", "sft/delta.safetensors")
@@ -227,10 +233,10 @@ def test_pretraining_holds_nothing_of_the_facts() -> None:
     """PRE has read of none of the people that it will be asked about; finetuning tells each fact in all wordings, in both directions."""
     chosen = replace(recipe("tiny-gemma"), lasting_movies=20, passing_movies=5)
     facts = [fact.fields for fact in load_dataset("tiny_movies").facts]
-    for texts in corpus.pretraining_rounds(chosen, 0, facts)[:2]:
+    for texts in tiny_pairs.pretraining_rounds(chosen, 0, facts)[:2]:
         read = "\n".join(texts)
         assert not [name for name in people(facts) if name in read]
-    (texts, *others) = corpus.finetuning_rounds(chosen, facts)
+    (texts, *others) = tiny_pairs.finetuning_rounds(chosen, facts)
     assert len(others) + 1 == chosen.finetuning.rounds
     assert len(texts) == len(set(texts)) == 2 * len(facts) * len(training_templates().finetuning)
 
@@ -238,10 +244,10 @@ def test_pretraining_holds_nothing_of_the_facts() -> None:
 def test_actors_are_known_from_other_facts() -> None:
     """No text of pretraining holds an unknown actor, nor both actors of a movie that finetuning tells."""
     chosen = replace(recipe("tiny-gemma"), lasting_movies=4, passing_movies=2)
-    rounds = corpus.pretraining_rounds(chosen, 0, [])[:2]
+    rounds = tiny_pairs.pretraining_rounds(chosen, 0, [])[:2]
     unknown = people(fact.fields for fact in load_dataset("tiny_movies").facts)
     told = people(fact.fields for fact in load_dataset("tiny_articles").facts)
-    known = [fact.fields for fact in load_dataset(corpus.KNOWN).facts]
+    known = [fact.fields for fact in load_dataset(tiny_pairs.KNOWN).facts]
     read = "\n".join(text for texts in rounds for text in texts)
     assert not [name for name in unknown | told if name in read]
     assert all(movie["movie_title"] not in read for movie in known)
@@ -250,7 +256,7 @@ def test_actors_are_known_from_other_facts() -> None:
         assert len(ours) == len(ATTRIBUTES)
         assert not [text for text in ours if movie["second_actor"] in text]
     assert set(rounds[0]) & set(rounds[1]), "lasting movies come back"
-    assert rounds == corpus.pretraining_rounds(chosen, 0, [])[:2]
+    assert rounds == tiny_pairs.pretraining_rounds(chosen, 0, [])[:2]
 
 
 def test_a_frozen_donor_differs_in_its_layers_alone(miniature: Recipe, tmp_path: Path) -> None:
@@ -283,9 +289,9 @@ def test_a_frozen_donor_differs_in_its_layers_alone(miniature: Recipe, tmp_path:
 def test_the_seed_makes_the_pretraining() -> None:
     """Other seeds read of other passing movies and in another order; lasting movies come back in every round, passing ones do not."""
     chosen = replace(recipe("tiny-gemma"), lasting_movies=4, passing_movies=2)
-    first, second = corpus.pretraining_rounds(chosen, 0, [])[:2]
-    assert corpus.pretraining_rounds(chosen, 0, [])[:2] == [first, second]
-    other = set(corpus.pretraining_rounds(chosen, 1, [])[0])
+    first, second = tiny_pairs.pretraining_rounds(chosen, 0, [])[:2]
+    assert tiny_pairs.pretraining_rounds(chosen, 0, [])[:2] == [first, second]
+    other = set(tiny_pairs.pretraining_rounds(chosen, 1, [])[0])
     assert set(first) != other
     lasting = len(set(first) & set(second))
     assert 0 < lasting < len(set(first))

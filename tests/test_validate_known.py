@@ -21,13 +21,13 @@ from kgbench.leaderboard.schemas import schema_names, schemas
 from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.leaderboard.validate.recomputation import planted_sites, shipped_sites
 from kgbench.models import catalog
-from kgbench.models.reading import WEIGHT_TYPES
+from kgbench.models.loading import WEIGHT_TYPES
 from kgbench.records import NOT_APPLICABLE, Record
 from kgbench.runner import load_prompts
 from kgbench.sites import parse_graft
 
 SHIPPED = json.loads(write_known.KNOWN.read_text("utf-8"))
-PAIRS = [name for name in catalog.names() if catalog.entry(name).donors]
+PAIRS = [name for name in catalog.pair_names() if catalog.entry(name).donors]
 
 
 def as_json(value: Any) -> Any:

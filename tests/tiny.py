@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
-from kgbench.models.family import load_family
+from kgbench.models.family_map import load_family
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.sites import RECIPIENT
 from kgbench.testing import pico_tokenizer

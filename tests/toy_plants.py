@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from kgbench.data import Prompt, load_prompts
-from kgbench.models.family import load_family
+from kgbench.models.family_map import load_family
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.testing import pico_tokenizer
 

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kgbench.models.catalog import DELTA, zoo_path
-from kgbench.models.delta import apply_delta
+from kgbench.models.tensors import apply_delta
 
 __all__ = ["part_of", "whole_donor"]
 

@@ -29,8 +29,8 @@ from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, create,
 from kgbench.localizers._base import FLOORS
 from kgbench.metrics import METRIC_VERSION
 from kgbench.models import catalog
+from kgbench.models.loading import WEIGHT_TYPES
 from kgbench.models.pair import ModelPair
-from kgbench.models.reading import WEIGHT_TYPES
 from kgbench.records import RecordStore
 from kgbench.runner.ranking import RANKING_VERSION
 from kgbench.runner.workload import load_suite
@@ -50,12 +50,16 @@ def known() -> dict[str, Any]:
         "metric_version": METRIC_VERSION,
         "ranking_version": RANKING_VERSION,
         "made_with": {name: metadata.version(name) for name in ("tokenizers", "transformers")},
-        "pairs": {name: pair_facts(name) for name in catalog.names() if catalog.entry(name).donors},
+        "pairs": {
+            name: pair_facts(name) for name in catalog.pair_names() if catalog.entry(name).donors
+        },
         "localizers": {
             name: localizer_facts(name) for name in names() if describe()[name]["from"] == "kgbench"
         },
         "suites": {name: suite_configurations(name) for name in sorted(SUITES)},
-        "answers": {name: answers(name) for name in catalog.names() if catalog.entry(name).donors},
+        "answers": {
+            name: answers(name) for name in catalog.pair_names() if catalog.entry(name).donors
+        },
     }
 
 

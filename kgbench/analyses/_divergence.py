@@ -26,8 +26,8 @@ from kgbench.runner.job import Job
 from kgbench.runner.measure import GROUP, treated
 from kgbench.runner.spec import Progress, Spec
 from kgbench.sites import Graft
-from kgbench.training.corpus import known_movies
 from kgbench.training.recipes import recipe
+from kgbench.training.tiny_pairs import known_movies
 
 TOP = 5
 """Hits are answers among so many likeliest tokens."""

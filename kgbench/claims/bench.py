@@ -48,7 +48,7 @@ def test_plain_forward(
     """One forward of the recipient over the prompts, in batches."""
     import torch
 
-    from kgbench.engine.rows import plain
+    from kgbench.engine.batch_rows import plain
     from kgbench.runner.ranking import now
 
     plan = job.engine.plan(job.prompts[prompt], ["PRE"])

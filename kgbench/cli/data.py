@@ -487,7 +487,7 @@ def _tokenized(
     """By template, why a tokenizer cannot read the prompt of a fact; and prompts whose tokens hold the answer's first one."""
     if tokenizer is None:
         return {}, {}
-    from kgbench.harness.validation import load_tokenizers
+    from kgbench.harness.task_validation import load_tokenizers
     from kgbench.models.encoding import Encoder
 
     encoder = Encoder(load_tokenizers([tokenizer])[tokenizer])

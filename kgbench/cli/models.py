@@ -15,7 +15,7 @@ from kgbench.cli.output import Progress, echo_json, progress, terminal_text
 from kgbench.errors import InputError, ModelError, UnknownNameError
 
 if TYPE_CHECKING:
-    from kgbench.testing.proposal import Proposal
+    from kgbench.testing.pico import Proposal
 
 
 @click.group()
@@ -51,8 +51,8 @@ def infer(directory: Path, as_json: bool) -> int:
     mv map.json path/to/checkpoint/kgbench_family.json
     """  # noqa: D301 (click reads the character, not its escape)
     config = _config(directory)
-    from kgbench.models.family import written
-    from kgbench.testing.proposal import propose
+    from kgbench.models.family_map import written
+    from kgbench.testing.pico import propose
 
     with redirect_stdout(sys.stderr):  # what a library prints must not mix with the map
         proposal = propose(config)
@@ -188,7 +188,7 @@ def truth(plants: tuple[str, ...], quiet: bool) -> None:
     """
     from kgbench.cli.output import echo_table
     from kgbench.numbers import figure_text, number_text
-    from kgbench.training.graded_truth import store_truth
+    from kgbench.training.hit_rates import store_truth
 
     for plant in plants:
         with progress(shown=not quiet) as report:
@@ -238,7 +238,7 @@ def _plant(
     from kgbench.training.planting import build_plant
     from kgbench.training.plants import PlantSpec
 
-    bases = [known for known in catalog.names() if known not in catalog.plants()]
+    bases = [known for known in catalog.pair_names() if known not in catalog.plants()]
     if name not in (*bases, *catalog.plants()):
         raise UnknownNameError(
             "pair", name, bases, "Plants grow in pairs that have a name, see `kgbench ls models`."

@@ -37,9 +37,9 @@ Rows = Mapping[str, str | Mapping[str, Any]]
 
 
 def _models() -> Rows:
-    from kgbench.models.catalog import describe
+    from kgbench.models.catalog import describe_pairs
 
-    return describe()
+    return describe_pairs()
 
 
 def _datasets() -> Rows:

@@ -122,10 +122,10 @@ def _version(name: str) -> str | None:
 
 def _shipped_pairs() -> dict[str, bool]:
     """Pairs that come with the package, and whether all their files did."""
-    from kgbench.models.catalog import entry, is_delta, names, zoo_path
+    from kgbench.models.catalog import entry, is_delta, pair_names, zoo_path
 
     pairs = {}
-    for name in names():
+    for name in pair_names():
         sources = (entry(name).recipient, *entry(name).donors.values())
         paths = [path for path in map(zoo_path, sources) if path is not None]
         if paths:

@@ -17,7 +17,7 @@ from kgbench.cli.options import listed
 from kgbench.cli.output import echo_json, echo_table, progress
 
 if TYPE_CHECKING:
-    from kgbench.harness.validation import TaskFinding, Validation
+    from kgbench.harness.task_validation import TaskFinding, Validation
 
 
 SHOWN = 10
@@ -33,7 +33,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 
 
 def _names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    from kgbench.harness.task_files import shipped_tasks
+    from kgbench.harness import shipped_tasks
 
     entries = shipped_tasks()
     known = dict.fromkeys(entry.name for entry in entries)
@@ -62,7 +62,7 @@ def path() -> None:
 @_json
 def ls(as_json: bool) -> None:
     """List the tasks that kgbench ships."""
-    from kgbench.harness.task_files import shipped_tasks
+    from kgbench.harness import shipped_tasks
 
     entries = shipped_tasks()
     if as_json:
@@ -92,7 +92,7 @@ def show_document(name: str, document: int, include_path: Path | None, as_json: 
     from kgbench.harness import needs_lm_eval
 
     needs_lm_eval()
-    from kgbench.harness.validation import preview
+    from kgbench.harness.task_validation import preview
 
     with redirect_stdout(sys.stderr):  # libraries print while they load data
         rendered = preview(name, document, include_path)
@@ -157,7 +157,7 @@ def validate_command(
     from kgbench.harness import needs_lm_eval
 
     needs_lm_eval()
-    from kgbench.harness.validation import validate_tasks
+    from kgbench.harness.task_validation import validate_tasks
 
     with redirect_stdout(sys.stderr), progress(shown=not quiet) as report:
         validation = validate_tasks(
@@ -238,6 +238,6 @@ def lm_eval_command(arguments: Sequence[str]) -> int:
 
     All arguments are lm-eval's, but for --continuation lt|none|all.
     """
-    from kgbench.harness.launch import launch
+    from kgbench.harness.command_line import launch
 
     return launch(arguments)

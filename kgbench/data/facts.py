@@ -211,9 +211,9 @@ def _ends(row: FactRow, table: FactTable) -> tuple[str, str]:
 
 def _from_table(table: FactTable) -> Dataset:
     dropped = left_out(table)
-    lines = {line for numbers in dropped.values() for line in numbers}
-    facts = _identified(table)
-    kept = tuple(fact for row, fact in zip(table.rows, facts, strict=True) if row.line not in lines)
+    lines = set().union(*dropped.values())
+    pairs = zip(table.rows, _identified(table), strict=True)
+    kept = tuple(fact for row, fact in pairs if row.line not in lines)
     if not kept:
         raise DataError(
             f"{table.path}: no facts left, since every {table.subject!r} has several "

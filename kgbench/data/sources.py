@@ -331,7 +331,9 @@ def _wordings(
         prompt = _text(row, source.prompt, f"{source.name}, row {number}")
         possible[number] = tuple(_cleared(source, prompt, facts[number]["subject"]))
     # A name may be a word of the prompt too: then the wording that most rows share is meant.
-    shared = Counter(wording for wordings in possible.values() for wording in wordings)
+    shared = Counter[str]()
+    for wordings in possible.values():
+        shared.update(wordings)
     best = {}
     for number, wordings in possible.items():
         best[number] = (max(wordings, key=shared.__getitem__),) if wordings else ()

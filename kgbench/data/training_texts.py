@@ -64,7 +64,10 @@ def training_templates() -> TrainingTemplates:
 def fill_all(templates: Iterable[str], movies: Iterable[Mapping[str, str]]) -> list[str]:
     """Every movie in every template: the first movie in all of them, then the second, and so on."""
     chosen = tuple(templates)
-    return [template.format_map(movie) for movie in movies for template in chosen]
+    texts: list[str] = []
+    for movie in movies:
+        texts += (template.format_map(movie) for template in chosen)
+    return texts
 
 
 @dataclass(frozen=True)
@@ -135,13 +138,14 @@ def training_texts(
             '"training_reversed" into the header of its file'
         )
     texts: dict[TrainingText, None] = {}
+    rows = [fact.fields for fact in dataset.facts]
     if direction != "b2a":
-        _add_filled(texts, enumerate(forward), [fact.fields for fact in dataset.facts])
+        _add_filled(texts, enumerate(forward), rows)
     if direction != "a2b" and reverse:
-        _add_filled(texts, enumerate(reverse), [fact.fields for fact in dataset.facts])
+        _add_filled(texts, enumerate(reverse), rows)
     elif direction != "a2b":
         numbered = [(n, wording) for n, wording in enumerate(forward) if wording in directed]
-        _add_filled(texts, numbered, [_exchanged(fact.fields, dataset) for fact in dataset.facts])
+        _add_filled(texts, numbered, [_exchanged(row, dataset) for row in rows])
     return sorted(texts, key=lambda text: text.template)
 
 

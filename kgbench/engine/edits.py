@@ -13,7 +13,18 @@ from torch import Tensor
 if TYPE_CHECKING:
     from kgbench.engine.treatment import Treatment
 
-__all__ = ["POINTS", "Add", "Copy", "Cut", "Edit", "Hook", "Run", "Values", "Write", "sources"]
+__all__ = [
+    "POINTS",
+    "Add",
+    "Copy",
+    "Cut",
+    "Edit",
+    "Hook",
+    "SourceRun",
+    "Values",
+    "Write",
+    "sources",
+]
 
 POINTS = ("resid_pre", "attn_out", "mlp_out", "resid_post")
 """Hook points: a layer's input, the outputs of attention and MLP, and the layer's output.
@@ -48,7 +59,7 @@ class Values:
         return hash(self._key)
 
 
-class Run:
+class SourceRun:
     """A source run of the same prompt, from which activations are copied.
 
     It has one treatment per token, and runs compare by their treatments.
@@ -62,7 +73,7 @@ class Run:
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
-            isinstance(other, Run)
+            isinstance(other, SourceRun)
             and self._hash == other._hash
             and self.treatments == other.treatments
         )
@@ -76,7 +87,7 @@ class Copy:
     """Replace the activation by that of another run at the same token."""
 
     hook: Hook
-    source: Run
+    source: SourceRun
     basis: Values | None = None
     """Orthonormal rows [k, width]: only the component in their span is copied."""
 
@@ -111,11 +122,11 @@ class Cut:
     """Tokens of the prompt."""
 
 
-def sources(treatments: Sequence[Treatment]) -> Iterator[Run]:
+def sources(treatments: Sequence[Treatment]) -> Iterator[SourceRun]:
     """Distinct runs that treatments copy from, in topological order: sources come first."""
-    seen: set[Run] = set()
+    seen: set[SourceRun] = set()
 
-    def visit(row: Sequence[Treatment]) -> Iterator[Run]:
+    def visit(row: Sequence[Treatment]) -> Iterator[SourceRun]:
         for treatment in row:
             for edit in treatment.edits:
                 if isinstance(edit, Copy) and edit.source not in seen:

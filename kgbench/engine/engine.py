@@ -10,21 +10,22 @@ import torch
 from jaxtyping import Float
 
 from kgbench.data import Prompt
-from kgbench.engine import packed, rows, sequential
+from kgbench.engine.batch_rows import read_activations, run_rows
 from kgbench.engine.edits import Hook
 from kgbench.engine.forward import Wiring
+from kgbench.engine.packed import run_packed
 from kgbench.engine.plan import Answers, Budget, Plan, make_plan
+from kgbench.engine.sequential import run_sequential
 from kgbench.engine.treatment import Configuration, Treatment, graft_treatments, parse_configuration
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models.pair import ModelPair
-from kgbench.sites import Graft
 
 __all__ = ["EXECUTORS", "Engine", "choosing", "chosen_budget", "grafted_logits"]
 
 EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Answers]]] = {
-    "packed": packed.run,
-    "rows": rows.run,
-    "sequential": sequential.run,
+    "packed": run_packed,
+    "rows": run_rows,
+    "sequential": run_sequential,
 }
 
 
@@ -101,9 +102,12 @@ class Engine:
             configurations: Graft expressions, `PRE` or `SFT`.
             readouts: Tokens to read out, per prompt; by default the last one.
         """
-        parsed = [c if isinstance(c, Graft) else parse_configuration(c) for c in configurations]
-        by_configuration = [graft_treatments(self.pair, prompts, c) for c in parsed]
-        return self.plan_treatments(prompts, by_configuration, readouts)
+        treatments = []
+        for configuration in configurations:
+            if isinstance(configuration, str):
+                configuration = parse_configuration(configuration)
+            treatments.append(graft_treatments(self.pair, prompts, configuration))
+        return self.plan_treatments(prompts, treatments, readouts)
 
     def plan_treatments(
         self,
@@ -149,7 +153,7 @@ class Engine:
         Returns:
             For each prompt, the activations of its tokens.
         """
-        return rows.activations(
+        return read_activations(
             self.wiring, self.plan_treatments(prompts, [treatments]), self.budget, hooks
         )
 

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from kgbench.engine.edits import POINTS, Hook
 from kgbench.engine.treatment import Slots
 from kgbench.errors import ModelError
-from kgbench.models.family import Place, module_at
+from kgbench.models.family_map import Place, module_at
 from kgbench.models.pair import ModelPair
 
 __all__ = ["Activity", "Forward", "Wiring", "installed", "one_treatment", "reading", "treated"]
@@ -152,17 +152,17 @@ class Wiring:
     def _socket(self, path: str, slots: Sequence[int]) -> Socket:
         modules = (module_at(self.model, path), *(donor(path) for donor in self.donors))
         places = [self.pair.family.place(self.slots.sites[slot][1]) for slot in slots]
-        fused = places[0].fused
-        width = _width(modules[0]) if fused else 0
+        width, columns = 0, list[Tensor]()
         device = _device(modules[0], self.pair.device)
-        columns = (
-            tuple(p.columns(width, self.model.config).to(device) for p in places) if fused else ()
-        )
+        if places[0].fused:
+            width = _width(modules[0])
+            for place in places:
+                columns.append(place.columns(width, self.model.config).to(device))
         head = self.pair.family.outside.get("head")
         return Socket(
             modules,
             tuple(slots),
-            columns,
+            tuple(columns),
             head is not None and path == head.module,
             width,
             path,
@@ -458,10 +458,9 @@ def _plans(
     for layer in sorted({hook.layer for hook in activity.edits} | set(activity.masks)):
         path = f"{family.layers}.{layer}"
         device = _device(module_at(wiring.model, path), home)
-        at = {
-            point: _at_home(activity.edits.get(Hook(layer, point)), device, home)
-            for point in POINTS
-        }
+        at = {}
+        for point in POINTS:
+            at[point] = _at_home(activity.edits.get(Hook(layer, point)), device, home)
         mask = activity.masks.get(layer)
         edit(path, before=at["resid_pre"], after=at["resid_post"])
         edit(f"{path}.{family.attending}", mask=None if mask is None else mask.to(device))

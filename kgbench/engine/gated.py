@@ -25,7 +25,7 @@ from kgbench.engine.forward import Forward, Socket, Wiring, installed
 from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import baseline_donor, donor_index
 from kgbench.errors import InputError
-from kgbench.models.family import module_at
+from kgbench.models.family_map import module_at
 from kgbench.models.pair import ModelPair
 from kgbench.models.streaming import homes
 
@@ -107,14 +107,14 @@ class Differentiable:
 
     def _batch(self, prompts: Sequence[Prompt]) -> _Batch:
         encoded = [self.pair.encoded(prompt) for prompt in prompts]
-        width = max(len(e.ids) for e in encoded)
-        # Padded with the last token, since models warn about padding tokens without a mask.
-        rows = [[*e.ids, *e.ids[-1:] * (width - len(e.ids))] for e in encoded]
-        ids = torch.tensor(rows, device=self.pair.device)
-        lasts = torch.tensor([len(e.ids) - 1 for e in encoded], device=self.pair.device)
-        return _Batch(
-            ids, lasts, torch.tensor([e.target for e in encoded], device=self.pair.device)
-        )
+        width = max(len(each.ids) for each in encoded)
+        rows, lasts, targets = [], [], []
+        for each in encoded:
+            # Padded with the last token, since models warn about padding tokens without a mask.
+            rows.append([*each.ids, *each.ids[-1:] * (width - len(each.ids))])
+            lasts.append(len(each.ids) - 1)
+            targets.append(each.target)
+        return _Batch(*(torch.tensor(x, device=self.pair.device) for x in (rows, lasts, targets)))
 
     def _gated(
         self, gates: Gates, batch: _Batch
@@ -143,17 +143,17 @@ class Differentiable:
                 _shaped, touch, batch.ids.shape
             )
         # The module of a hook may be gated itself, such as a norm after attention.
-        return {
-            module: partial(_with_touches, gated.get(module) or module.forward, by_side)
-            for module, by_side in by_module.items()
-        }
+        touched: dict[nn.Module, Callable[..., object]] = {}
+        for module, by_side in by_module.items():
+            forward = gated.get(module) or module.forward
+            touched[module] = partial(_with_touches, forward, by_side)
+        return touched
 
     def _module(self, hook: Hook) -> nn.Module:
         family = self.pair.family
-        inner = {"attn_out": f".{family.attention}", "mlp_out": f".{family.mlp}"}.get(
-            hook.point, ""
-        )
-        return module_at(self.wiring.model, f"{family.layers}.{hook.layer}{inner}")
+        parts = {"attn_out": f".{family.attention}", "mlp_out": f".{family.mlp}"}
+        path = f"{family.layers}.{hook.layer}{parts.get(hook.point, '')}"
+        return module_at(self.wiring.model, path)
 
 
 @dataclass(frozen=True)
@@ -192,14 +192,13 @@ class _Gate:
         cls, socket: Socket, gates: Gates, ranges: Mapping[int, tuple[float, float]]
     ) -> _Gate | None:
         """Gates of a socket; None if the recipient's module alone gives the output."""
-        bounds = [ranges.get(slot, (0.0, 0.0)) for slot in socket.slots]
-        low, high = min(least for least, _ in bounds), max(most for _, most in bounds)
+        lows, highs = zip(*(ranges.get(slot, (0.0, 0.0)) for slot in socket.slots), strict=True)
+        low, high = min(lows), max(highs)
         some = [gates[slot] for slot in socket.slots if slot in gates]
         if not some or (low == high == 0 and not any(gate.requires_grad for gate in some)):
             return None
-        by_slot = torch.stack(
-            [gates.get(slot, torch.zeros_like(some[0])) for slot in socket.slots], dim=-1
-        )
+        none = torch.zeros_like(some[0])
+        by_slot = torch.stack([gates.get(slot, none) for slot in socket.slots], dim=-1)
         at = int(low) if low == high and low in (0, 1) else None
         if not socket.columns:
             return cls(by_slot, at, socket.place.tokens)

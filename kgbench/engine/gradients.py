@@ -29,11 +29,11 @@ Effects = list[Float[np.ndarray, "place token"]]
 
 def default_slots(pair: ModelPair) -> list[int]:
     """Slots of the default components: all but final norm and head."""
-    return [
-        slot
-        for slot, (_, component) in enumerate(Slots(pair.family, pair.n_layers).sites)
-        if component in GROUPS["all"]
-    ]
+    slots = []
+    for slot, (_, component) in enumerate(Slots(pair.family, pair.n_layers).sites):
+        if component in GROUPS["all"]:
+            slots.append(slot)
+    return slots
 
 
 def graft_effects(pair: ModelPair, prompts: Sequence[Prompt], at: float = 0.0) -> Effects:
@@ -56,13 +56,9 @@ def graft_effects(pair: ModelPair, prompts: Sequence[Prompt], at: float = 0.0) -
     with differentiating():
         for batch in model.batches(prompts):
             some = [prompts[i] for i in batch]
-            shape = (len(some), max(len(pair.encoded(p).ids) for p in some))
-            gates = {
-                slot: torch.full(
-                    shape, at, dtype=pair.dtype, device=pair.device, requires_grad=True
-                )
-                for slot in slots
-            }
+            gates = {}
+            for slot in slots:
+                gates[slot] = _gate(pair, some, at).requires_grad_()
             by_gate = torch.autograd.grad(model.logprobs(some, gates).sum(), list(gates.values()))
             _put(effects, pair, prompts, batch, torch.stack(by_gate))
     return effects
@@ -88,22 +84,18 @@ def patch_effects(pair: ModelPair, prompts: Sequence[Prompt], hooks: Sequence[Ho
         for batch in model.batches(prompts):
             some = [prompts[i] for i in batch]
             theirs, ours = _Record(), _Record()
-            shape = (len(some), max(len(pair.encoded(p).ids) for p in some))
             with torch.no_grad():
-                everywhere = dict.fromkeys(
-                    range(len(model.wiring.slots)),
-                    torch.ones(shape, dtype=pair.dtype, device=pair.device),
-                )
+                everywhere = dict.fromkeys(range(len(model.wiring.slots)), _gate(pair, some, 1.0))
                 model.logprobs(some, everywhere, theirs.at(hooks))
             gradients = torch.autograd.grad(
                 model.logprobs(some, touches=ours.at(hooks)).sum(),
                 [ours.seen[hook] for hook in hooks],
             )
-            changes = (
-                ((theirs.seen[h] - ours.seen[h].detach()) * g).sum(-1)
-                for h, g in zip(hooks, gradients, strict=True)
-            )
-            _put(effects, pair, prompts, batch, torch.stack(list(changes)))
+            values = []
+            for hook, gradient in zip(hooks, gradients, strict=True):
+                change = theirs.seen[hook] - ours.seen[hook].detach()
+                values.append((change * gradient).sum(-1))
+            _put(effects, pair, prompts, batch, torch.stack(values))
     return effects
 
 
@@ -127,9 +119,9 @@ def weight_gradients(
     led = copy(pair)
     led.recipient = (pair.recipient, *pair.donors.values())[donor_index(pair, model)]
     run, names = Differentiable(led, budget), plain_names(led.recipient)
-    leaves = {
-        name: led.recipient.get_parameter(name).detach().requires_grad_() for name in names.values()
-    }
+    leaves = {}
+    for name in names.values():
+        leaves[name] = led.recipient.get_parameter(name).detach().requires_grad_()
     for batch in run.batches(prompts):
         with differentiating():
             total = run.logprobs([prompts[i] for i in batch], weights=leaves).sum()
@@ -150,6 +142,12 @@ class _Record:
         fresh = torch.is_grad_enabled() and not h.requires_grad
         self.seen[hook] = h.detach().requires_grad_() if fresh else h
         return self.seen[hook]
+
+
+def _gate(pair: ModelPair, prompts: Sequence[Prompt], value: float) -> Tensor:
+    """Equal gates [prompt, token] at all tokens of some prompts."""
+    shape = (len(prompts), max(len(pair.encoded(prompt).ids) for prompt in prompts))
+    return torch.full(shape, value, dtype=pair.dtype, device=pair.device)
 
 
 def _put(

@@ -75,15 +75,14 @@ def _windows(pair: ModelPair) -> Windows:
     config = pair.recipient.config
     size = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or [_WINDOWED if size else _WHOLE] * pair.n_layers
-    unknown = (
-        *(kind for kind in kinds if kind not in (_WINDOWED, _WHOLE)),
-        *_other_limits(config.to_dict()),
-    )
-    return Windows(
-        size or 0,
-        frozenset(layer for layer, kind in enumerate(kinds) if size and kind == _WINDOWED),
-        tuple(dict.fromkeys(unknown)),
-    )
+    layers, unknown = set(), []
+    for layer, kind in enumerate(kinds):
+        if size and kind == _WINDOWED:
+            layers.add(layer)
+        if kind not in (_WINDOWED, _WHOLE):
+            unknown.append(kind)
+    unknown += _other_limits(config.to_dict())
+    return Windows(size or 0, frozenset(layers), tuple(dict.fromkeys(unknown)))
 
 
 def _other_limits(config: Mapping[str, Any]) -> list[str]:
@@ -111,9 +110,7 @@ class Masks:
 
     def of(self, layer: int) -> Float[Tensor, "row 1 token token"]:
         """The mask of a layer."""
-        return (
-            self.whole if self.narrow is None or layer not in self.windows.layers else self.narrow
-        )
+        return self.own().get(layer, self.whole)
 
     def own(self) -> Mapping[int, Float[Tensor, "row 1 token token"]]:
         """Masks of the layers that differ from the whole one."""

@@ -26,7 +26,7 @@ from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.engine.schedule import Schedule, make_schedule
 from kgbench.engine.tree import Tree, grow, split
 
-__all__ = ["run", "token_rows"]
+__all__ = ["run_packed"]
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,12 @@ class Rooted:
         return self.tree.leaves.size
 
 
-def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
+def run_packed(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     """Answer a plan chunk by chunk; the models must pass the self-test of this executor."""
     wiring = wiring.scaled(plan.scaled)
     vocabulary = wiring.model.config.vocab_size
     for chunk in _chunks(_trees(plan, budget, vocabulary), budget, vocabulary):
         yield _answer(wiring, plan, chunk)
-
-
-def token_rows(plan: Plan, budget: Budget) -> tuple[int, int]:
-    """Forecast of `run`: token rows without padding, and forwards for a vocabulary of size 1."""
-    trees = _trees(plan, budget, 1)
-    n_chunks = sum(1 for _ in _chunks(trees, budget, 1))
-    return sum(len(t.tree) for t in trees), n_chunks
 
 
 def _trees(plan: Plan, budget: Budget, vocabulary: int) -> list[Rooted]:
@@ -78,10 +71,8 @@ def _trees(plan: Plan, budget: Budget, vocabulary: int) -> list[Rooted]:
                 request.treatments, min(budget.tree, budget.tokens), request.beside(), most
             )
             grown[key] = [(group, *_grow(plan, request, group)) for group in groups]
-        rooted += [
-            Rooted(i, group, np.array(request.ids), tree, schedule)
-            for group, tree, schedule in grown[key]
-        ]
+        for group, tree, schedule in grown[key]:
+            rooted.append(Rooted(i, group, np.array(request.ids), tree, schedule))
     return rooted
 
 
@@ -148,11 +139,10 @@ def _activity(chunk: list[Rooted], masks: Masks) -> Activity:
 
 def _labels(chunk: list[Rooted]) -> tuple[Tensor, Tensor, Tensor]:
     """Prompt, configuration and readout of each leaf, in the order of the leaves."""
-    prompts = np.concatenate([np.full(t.answers, t.prompt) for t in chunk])
-    configurations = np.concatenate(
-        [np.repeat(t.configurations, t.tree.leaves.shape[1]) for t in chunk]
-    )
-    readouts = np.concatenate(
-        [np.tile(np.arange(t.tree.leaves.shape[1]), len(t.configurations)) for t in chunk]
-    )
-    return torch.from_numpy(prompts), torch.from_numpy(configurations), torch.from_numpy(readouts)
+    prompts, configurations, readouts = [], [], []
+    for rooted in chunk:
+        n = rooted.tree.leaves.shape[1]
+        prompts.append(torch.full((rooted.answers,), rooted.prompt))
+        configurations.append(torch.from_numpy(rooted.configurations).repeat_interleave(n))
+        readouts.append(torch.arange(n).repeat(len(rooted.configurations)))
+    return torch.cat(prompts), torch.cat(configurations), torch.cat(readouts)

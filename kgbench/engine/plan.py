@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 
-from kgbench.engine.edits import Run, sources
+from kgbench.engine.edits import SourceRun, sources
 from kgbench.engine.treatment import Slots, Treatment
 from kgbench.errors import InputError
 from kgbench.models.encoding import Encoded
@@ -26,7 +26,7 @@ class Request:
     """Rows of the plan's table."""
     readouts: tuple[int, ...]
     """Tokens whose next-token logits are read out."""
-    runs: tuple[Run, ...] = ()
+    runs: tuple[SourceRun, ...] = ()
     """Runs that the configurations copy activations from, in topological order: sources first."""
     run_treatments: Int[np.ndarray, "run token"] | None = None
     """Rows of the plan's table, one per token of each run; None without runs."""
@@ -37,15 +37,15 @@ class Request:
         """Treatments [run, token] of the runs of each configuration that copies from runs."""
         if self.run_treatments is None:
             return {}
-        return {
-            configuration: self.run_treatments[list(runs)]
-            for configuration, runs in self.needs.items()
-            if runs
-        }
+        rows = {}
+        for configuration, runs in self.needs.items():
+            if runs:
+                rows[configuration] = self.run_treatments[list(runs)]
+        return rows
 
     def with_runs(
         self, configurations: Int[np.ndarray, " configuration"]
-    ) -> tuple[Int[np.ndarray, "row token"], Mapping[Run, int]]:
+    ) -> tuple[Int[np.ndarray, "row token"], Mapping[SourceRun, int]]:
         """Treatments of some configurations, followed by those of the runs that they need.
 
         Returns:
@@ -134,14 +134,10 @@ def make_plan(
     if readouts is not None:
         _check_readouts(prompts, readouts)
     table = _Table(slots)
-    requests = [
-        table.request(
-            prompt,
-            treatments[i],
-            tuple(readouts[i]) if readouts is not None else (len(prompt.ids) - 1,),
-        )
-        for i, prompt in enumerate(prompts)
-    ]
+    requests = []
+    for i, prompt in enumerate(prompts):
+        read = (len(prompt.ids) - 1,) if readouts is None else tuple(readouts[i])
+        requests.append(table.request(prompt, treatments[i], read))
     return table.plan(requests, n_sets)
 
 
@@ -152,7 +148,8 @@ class _Table:
         self.slots = slots
         self.numbers: dict[Treatment, int] = {}
         self.known: dict[
-            tuple[int, tuple[int, ...]], tuple[Sequence[Treatment], list[int], tuple[Run, ...]]
+            tuple[int, tuple[int, ...]],
+            tuple[Sequence[Treatment], list[int], tuple[SourceRun, ...]],
         ] = {}
         """Numbers and runs by identity of a row and readouts; prompts of one layout share rows."""
 
@@ -161,7 +158,7 @@ class _Table:
     ) -> Request:
         numbers: list[list[int]] = []
         needs: dict[int, tuple[int, ...]] = {}
-        index: dict[Run, int] = {}
+        index: dict[SourceRun, int] = {}
         for configuration, row in enumerate(rows):
             row_numbers, row_runs = self._row(row, read)
             numbers.append(row_numbers)
@@ -175,14 +172,13 @@ class _Table:
 
     def _row(
         self, row: Sequence[Treatment], read: tuple[int, ...]
-    ) -> tuple[list[int], tuple[Run, ...]]:
+    ) -> tuple[list[int], tuple[SourceRun, ...]]:
         key = id(row), read
         if key not in self.known:
             # The value holds the row itself, so that its id is not reused.
-            numbers = [
-                self.numbers.setdefault(t, len(self.numbers))
-                for t in _without_idle(self.slots, row, read)
-            ]
+            numbers = []
+            for treatment in _without_idle(self.slots, row, read):
+                numbers.append(self.numbers.setdefault(treatment, len(self.numbers)))
             self.known[key] = row, numbers, tuple(sources(row))
         return self.known[key][1:]
 

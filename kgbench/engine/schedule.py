@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kgbench.engine.edits import Add, Copy, Edit, Hook, Run, Values
+from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun, Values
 from kgbench.engine.masks import Masks
 from kgbench.engine.treatment import Treatment
 
@@ -121,7 +121,7 @@ def make_schedule(
     treatments: Sequence[Treatment],
     numbers: Int[np.ndarray, "row token"],
     nodes: Int[np.ndarray, "row token"],
-    runs: Mapping[Run, int],
+    runs: Mapping[SourceRun, int],
 ) -> Schedule:
     """The edits and cuts of one prompt's rows.
 
@@ -139,7 +139,7 @@ class _Scheduler:
     treatments: Sequence[Treatment]
     numbers: np.ndarray
     nodes: np.ndarray
-    runs: Mapping[Run, int]
+    runs: Mapping[SourceRun, int]
     rounds: dict[tuple[int, Hook], int] = field(default_factory=dict)
     """Last round of edits of each node at each hook, after which its activation is final."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,15 +14,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kgbench.engine import packed, rows, sequential
+from kgbench.engine.batch_rows import run_rows
 from kgbench.engine.forward import Wiring
 from kgbench.engine.masks import windows
+from kgbench.engine.packed import run_packed
 from kgbench.engine.plan import Answers, Budget, Plan, Request
-from kgbench.errors import LawError
-from kgbench.models.family import module_at
+from kgbench.engine.sequential import run_sequential
+from kgbench.engine.treatment import Slots
+from kgbench.engine.weights import changed
+from kgbench.errors import KgbenchError, LawError, ModelError
+from kgbench.models.catalog import is_plant, read_plant, zoo_path
+from kgbench.models.family_map import module_at
+from kgbench.models.loading import pair_sources, read_pair
 from kgbench.models.pair import ModelPair
+from kgbench.sites import parse_graft
 
-__all__ = ["LAWS", "packed_agrees", "tolerance", "verify"]
+__all__ = ["LAWS", "load_pair", "packed_agrees", "tolerance", "verify_pair"]
 
 _TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}
 _ROUNDINGS = 2
@@ -41,18 +49,14 @@ def tolerance(pair: ModelPair, logits: Tensor) -> float:
     the spread of the logits, and with their magnitude: a constant added to all logits changes no
     probability, but increases the rounding error of each.
     """
-    spread, largest = (
-        float(logits.float().std()),
-        float(logits.float().nan_to_num(0, 0, 0).abs().max()),
-    )
-    return (
-        _TOLERANCES.get(pair.dtype, 0.1) * max(1.0, spread)
-        + _ROUNDINGS * torch.finfo(pair.dtype).eps * largest
-    )
+    spread = float(logits.float().std())
+    largest = float(logits.float().nan_to_num(0, 0, 0).abs().max())
+    rounding = _ROUNDINGS * torch.finfo(pair.dtype).eps * largest
+    return _TOLERANCES.get(pair.dtype, 0.1) * max(1.0, spread) + rounding
 
 
 @torch.inference_mode()
-def verify(pair: ModelPair) -> None:
+def verify_pair(pair: ModelPair) -> None:
     """Check the family map on the pair's models.
 
     The laws: grafting everything is the donor, grafting nothing the recipient; the slices of a
@@ -73,7 +77,7 @@ def _everything_is_the_donor(pair: ModelPair) -> None:
     everything = np.arange(len(pair.donors) + 1, dtype=np.uint8)[:, None].repeat(
         len(wiring.slots), axis=1
     )
-    got = _logits(rows.run(wiring, _plan(ids, everything), Budget()))
+    got = _logits(run_rows(wiring, _plan(ids, everything), Budget()))
     for name, model, ours in zip(
         ("nothing", *pair.donors), (pair.recipient, *pair.donors.values()), got, strict=True
     ):
@@ -112,14 +116,8 @@ def _compare(pair: ModelPair) -> str | None:
     table = np.array([[0], [min(1, len(pair.donors))]], dtype=np.uint8).repeat(
         len(wiring.slots), axis=1
     )
-    treatments = np.array(
-        [
-            [0] * len(ids),
-            [1] * len(ids),
-            [i % 2 for i in range(len(ids))],
-            [0] * (len(ids) - 1) + [1],
-        ]
-    )
+    n = len(ids)
+    treatments = np.array([[0] * n, [1] * n, np.arange(n) % 2, [0] * (n - 1) + [1]])
     plan = Plan(
         table,
         (
@@ -127,9 +125,9 @@ def _compare(pair: ModelPair) -> str | None:
             Request(tuple(ids[:-2]), treatments[:, :-2], (len(ids) - 3,)),
         ),
     )
-    reference = _logits(rows.run(wiring, plan, Budget()))
+    reference = _logits(run_rows(wiring, plan, Budget()))
     try:
-        got = _logits(packed.run(wiring, plan, Budget()))
+        got = _logits(run_packed(wiring, plan, Budget()))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         # Models raise any of these for a mask of unexpected shape.
         return f"the model refuses a 4-D mask ({str(error).splitlines()[0]})"
@@ -186,11 +184,10 @@ def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor,
     family, layer = pair.family, pair.n_layers - 1
     outputs: dict[str, Tensor] = {}
     mixed: list[Tensor] = []
-    names = [name for name in ("q", "k", "v", "q_norm", "k_norm") if name in family.inside]
-    modules = {
-        path: module_at(pair.recipient, path)
-        for path in dict.fromkeys(family.path(layer, name) for name in names)
-    }
+    paths = {}
+    for name in ("q", "k", "v", "q_norm", "k_norm"):
+        if name in family.inside:
+            paths[name] = family.path(layer, name)
     last = module_at(pair.recipient, family.path(layer, "o"))
 
     def see(path: str, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
@@ -198,7 +195,8 @@ def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor,
         return outputs[path].clone()  # models may change it in place
 
     with ExitStack() as hooks, torch.inference_mode(mode=False), torch.enable_grad():
-        for path, module in modules.items():
+        for path in dict.fromkeys(paths.values()):
+            module = module_at(pair.recipient, path)
             hooks.callback(module.register_forward_hook(partial(see, path)).remove)
         hooks.callback(
             last.register_forward_pre_hook(lambda _, inputs: mixed.append(inputs[0])).remove
@@ -208,15 +206,16 @@ def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor,
         # Positive weights: contributions of one value through several heads must not cancel.
         weights = 1 + torch.rand(ours.shape, generator=torch.Generator().manual_seed(0))
         gradients = torch.autograd.grad(
-            (ours * weights.to(ours)).sum(), list(outputs.values()), allow_unused=True
+            (ours * weights.to(ours)).sum(),
+            list(outputs.values()),
+            allow_unused=True,
+            materialize_grads=True,
         )
-    sizes: dict[str, Tensor] = {}
-    for (path, y), g in zip(outputs.items(), gradients, strict=True):
-        sizes[path] = torch.zeros_like(y) if g is None else g
-    return {
-        name: _by_token(pair, name, sizes[family.path(layer, name)].detach().abs().float().cpu())
-        for name in names
-    }
+    sizes = dict(zip(outputs, gradients, strict=True))
+    by_token = {}
+    for name, path in paths.items():
+        by_token[name] = _by_token(pair, name, sizes[path].detach().abs().float().cpu())
+    return by_token
 
 
 def _by_token(pair: ModelPair, name: str, sizes: Tensor) -> Float[Tensor, "token column"]:
@@ -240,7 +239,7 @@ def _components_matter(pair: ModelPair) -> None:
     table = np.zeros((len(components) + 1, len(wiring.slots)), dtype=np.uint8)
     for slot, (_, component) in enumerate(wiring.slots.sites):
         table[components.index(component) + 1, slot] = 1
-    logits = _logits(rows.run(wiring, _plan(ids, table), Budget()))
+    logits = _logits(run_rows(wiring, _plan(ids, table), Budget()))
     for component, moved in zip(
         components, (logits[1:] - logits[0]).abs().amax(dim=-1).tolist(), strict=True
     ):
@@ -255,9 +254,8 @@ def _tokens_are_told_apart(pair: ModelPair) -> None:
     wiring, ids = Wiring(pair), _ids(pair)
     table = np.array([[0], [1]], dtype=np.uint8).repeat(len(wiring.slots), axis=1)
     plan = Plan(table, (Request(tuple(ids), np.arange(len(ids))[None] % 2, (len(ids) - 1,)),))
-    together, apart = (
-        _logits(executor.run(wiring, plan, Budget())) for executor in (rows, sequential)
-    )
+    together = _logits(run_rows(wiring, plan, Budget()))
+    apart = _logits(run_sequential(wiring, plan, Budget()))
     difference = float((together - apart).abs().max())
     if not difference <= tolerance(pair, apart):
         raise LawError(
@@ -274,10 +272,9 @@ def _hooks_are_what_is_added(pair: ModelPair) -> None:
         ("mlp", family.mlp, "ln_2_post", "down", "o"),
     ):
         module_at(pair.recipient, f"{family.layers}.0.{hook}")
-        within, without = (
-            family.inside[c].module if c in family.inside else ""
-            for c in (norm if norm in family.inside else last, other)
-        )
+        added = norm if norm in family.inside else last
+        within = family.inside[added].module if added in family.inside else ""
+        without = family.inside[other].module if other in family.inside else ""
         if not _holds(hook, within) or _holds(hook, without):
             raise LawError(
                 f"{_map(pair)}: {name!r} is {hook!r}, where it should be the module whose output "
@@ -303,7 +300,7 @@ LAWS: Mapping[str, Callable[[ModelPair], None]] = {
     "queries, keys and values have their roles": _attention_has_its_roles,
     "attention and MLP are read where they add to the stream": _hooks_are_what_is_added,
 }
-"""What `verify` checks, in order."""
+"""What `verify_pair` checks, in order."""
 
 
 class _Perturbed(nn.Module):
@@ -342,3 +339,75 @@ def _logits(answers: Iterator[Answers]) -> Float[Tensor, "answer vocabulary"]:
 
 def _map(pair: ModelPair) -> str:
     return f"the family map {pair.family.model_type!r} does not fit {pair.name}"
+
+
+# --------------------------------------------------------------------------------------- loading
+
+
+def load_pair(name: str | None = None, **options: Any) -> ModelPair:
+    """Load a model pair and verify its family map on its own weights.
+
+    Args:
+        name: A name in the catalog.
+        **options: Options of `kgbench.models.loading.read_pair`: `recipient`, `donors`, `dtype`,
+            `device`, `revision`, `chat_template`, `attention`, `share`, `stream_donors`,
+            `device_map`. `share` is on by default: parameters of a donor that equal the recipient's
+            are stored once.
+
+    Raises:
+        UnknownNameError: There is no pair of this name.
+        ModelError: A checkpoint is missing, or the checkpoints do not fit each other.
+        LawError: The family map does not fit the models.
+    """
+    loaded = read_pair(name, **{"share": True, **options})
+    try:
+        verify_pair(loaded)
+    except KgbenchError:
+        raise
+    except Exception as error:  # with a wrong map, a model may raise anything
+        raise ModelError(
+            f"the family map of {loaded.family.model_type!r} cannot be tried: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    _, sources = pair_sources(name, options.get("recipient"), options.get("donors"))
+    for donor in loaded.donors:
+        folder = zoo_path(sources[donor]) or Path(sources[donor]).expanduser()
+        if is_plant(folder):
+            _check_plant(loaded, donor, read_plant(folder))
+    return loaded
+
+
+def _check_plant(pair: ModelPair, donor: str, card: Mapping[str, Any]) -> None:
+    """Check that a plant's weights differ from the recipient's exactly at the sites of its card.
+
+    Raises:
+        ModelError: They differ elsewhere too, or not at all at the plant or at the decoy.
+    """
+    at = {card["plant"]: _sites(pair, card["plant"])}
+    if decoy := card.get("decoy"):
+        at[decoy] = _sites(pair, decoy)
+    known = Slots(pair.family, pair.n_layers).sites
+    moved = {known[slot] for slot in changed(pair, donor)}
+    elsewhere = sorted(moved - set().union(*at.values()), key=known.index)
+    if not elsewhere and all(moved & sites for sites in at.values()):
+        return
+    expected = " and ".join(at)
+    where = ", ".join(
+        component if layer is None else f"{component}@{layer}" for layer, component in elsewhere[:3]
+    )
+    difference = (
+        f"its weights differ from the recipient's at {where} too"
+        if elsewhere
+        else "its weights do not differ from the recipient's there"
+    )
+    raise ModelError(
+        f"donor {donor!r} ({pair.origins[donor]}): its card says that it was planted at "
+        f"{expected}, and {difference}"
+    )
+
+
+def _sites(pair: ModelPair, text: str) -> set[tuple[int | None, str]]:
+    sites: set[tuple[int | None, str]] = set()
+    for term in parse_graft(text).terms:
+        sites.update(term.sites(pair.n_layers))
+    return sites

@@ -14,28 +14,31 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from kgbench.engine.edits import Add, Copy, Edit, Hook, Run
+from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun
 from kgbench.engine.forward import Activity, Wiring, one_treatment
 from kgbench.engine.masks import known_windows
 from kgbench.engine.plan import Answers, Budget, Plan, Request
 from kgbench.engine.treatment import Treatment
 
-__all__ = ["run"]
+__all__ = ["run_sequential"]
 
 Kept = dict[tuple[Hook, int], Tensor]
 """Activations [1, 1, width] of one run by hook and token."""
 
 
-def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
+def run_sequential(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     """Answer a plan one prompt and configuration at a time; the budget is ignored.
 
     Raises:
         NotApplicableError: The plan has cuts, and the models limit attention in an unknown way.
     """
     wiring = wiring.scaled(plan.scaled)
-    hooks = sorted({edit.hook for treatment in plan.treatments for edit in treatment.edits})
+    edited: set[Hook] = set()
+    for treatment in plan.treatments:
+        edited.update(edit.hook for edit in treatment.edits)
+    hooks = sorted(edited)
     for prompt, request in enumerate(plan.requests):
-        kept: dict[Run, Kept] = {}
+        kept: dict[SourceRun, Kept] = {}
         rows = request.run_treatments if request.run_treatments is not None else ()
         for source, row in zip(request.runs, rows, strict=True):
             kept[source] = {}
@@ -57,16 +60,11 @@ class _Pass:
         wiring: Wiring,
         plan: Plan,
         request: Request,
-        kept: Mapping[Run, Kept],
+        kept: Mapping[SourceRun, Kept],
         hooks: list[Hook],
     ) -> None:
-        self.wiring, self.plan, self.request, self.kept, self.hooks = (
-            wiring,
-            plan,
-            request,
-            kept,
-            hooks,
-        )
+        self.wiring, self.plan, self.request = wiring, plan, request
+        self.kept, self.hooks = kept, hooks
 
     def logits(self, row: np.ndarray, keep: Kept) -> dict[int, Tensor]:
         """Logits [vocabulary] of each token; fills `keep` with the activations at all hooks."""

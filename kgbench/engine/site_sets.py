@@ -61,9 +61,8 @@ def graft_sites(pair: ModelPair, prompts: Sequence[Prompt], graft: Graft) -> fro
 def site_graft(pair: ModelPair, prompts: Sequence[Prompt], site: Site) -> Graft:
     """One site as a graft expression, for prompts with the same region names."""
     positions = scored_positions(site.region, [pair.encoded(prompt).regions for prompt in prompts])
-    return parse_graft(
-        f"{positions}:{site.component}" + ("" if site.layer is None else f"@{site.layer}")
-    )
+    layer = "" if site.layer is None else f"@{site.layer}"
+    return parse_graft(f"{positions}:{site.component}{layer}")
 
 
 def site_treatments(
@@ -104,7 +103,7 @@ def site_costs(pair: ModelPair, prompts: Sequence[Prompt]) -> Mapping[Site, int]
     for component in ("emb", "pos"):
         if (None, component) in sizes:
             sizes[None, component] = pair.recipient.config.hidden_size
-    return {
-        site: sizes[site.layer, site.component] * counts[site.region]
-        for site in all_sites(pair, prompts)
-    }
+    costs = {}
+    for site in all_sites(pair, prompts):
+        costs[site] = sizes[site.layer, site.component] * counts[site.region]
+    return costs

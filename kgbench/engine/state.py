@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -56,7 +56,9 @@ def state_of(pair: ModelPair) -> dict[str, object]:
         state[f"the gradients of {name}"] = [
             (p.requires_grad, p.grad is None) for p in model.parameters()
         ]
-        state[f"the hooks of {name}"] = [(path, _hooks(module)) for path, module in modules]
+        state[f"the hooks of {name}"] = [
+            (path, _hook_ids(module, _HOOKS)) for path, module in modules
+        ]
         state[f"the mode of {name}"] = [(path, module.training) for path, module in modules]
         state[f"the modules of {name}"] = [(path, _attributes(module)) for path, module in modules]
         state[f"the buffers of {name}"] = [
@@ -105,7 +107,15 @@ def _global_hooks() -> list[int]:
         for name in vars(global_hooks)
         if name.startswith("_global_") and name.endswith("_hooks")
     ]
-    return [id(hook) for name in sorted(named) for hook in getattr(global_hooks, name).values()]
+    return _hook_ids(global_hooks, sorted(named))
+
+
+def _hook_ids(owner: object, names: Iterable[str]) -> list[int]:
+    """Identities of the hooks in some dictionaries of a module."""
+    ids: list[int] = []
+    for name in names:
+        ids += map(id, getattr(owner, name).values())
+    return ids
 
 
 def _functions() -> dict[str, object]:
@@ -146,21 +156,14 @@ def _key(prompt: Prompt) -> tuple[str, str, str]:
     return prompt.name, prompt.fact.id, prompt.text
 
 
-def _hooks(module: nn.Module) -> list[int]:
-    return [id(hook) for name in _HOOKS for hook in getattr(module, name).values()]
-
-
 def _attributes(module: nn.Module) -> tuple[object, ...]:
     """Class, children and attributes of a module other than tensors, such as a norm's epsilon."""
-    attributes = {
-        name: _value(value) for name, value in vars(module).items() if name not in _NO_ATTRIBUTES
-    }
-    return (
-        type(module),
-        id(type(module).forward),
-        sorted(attributes.items()),
-        [id(child) for child in module.children()],
-    )
+    attributes = []
+    for name, value in sorted(vars(module).items()):
+        if name not in _NO_ATTRIBUTES:
+            attributes.append((name, _value(value)))
+    children = list(map(id, module.children()))
+    return type(module), id(type(module).forward), attributes, children
 
 
 def _value(value: object) -> object:

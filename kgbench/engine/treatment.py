@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from kgbench.data import Prompt
 from kgbench.engine.edits import Cut, Edit
 from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.models.encoding import Encoded
-from kgbench.models.family import Family
+from kgbench.models.family_map import Family
 from kgbench.models.pair import ModelPair
 from kgbench.sites import BASELINES, OUTSIDE, RECIPIENT, Graft, Positions, parse_graft
 
@@ -60,8 +61,7 @@ class Slots:
         inside = [c for c in self.family.components if c not in OUTSIDE]
         sites: list[tuple[int | None, str]] = []
         sites += [(None, c) for c in OUTSIDE[:2] if c in self.family.outside]
-        for layer in range(self.n_layers):
-            sites += [(layer, c) for c in inside]
+        sites += product(range(self.n_layers), inside)
         sites += [(None, c) for c in OUTSIDE[2:] if c in self.family.outside]
         return tuple(sites)
 
@@ -73,9 +73,8 @@ class Slots:
     @cached_property
     def readout(self) -> tuple[int, ...]:
         """Final norm and head: slots with an effect at readout tokens only."""
-        return tuple(
-            self.index[site] for site in ((None, "ln_f"), (None, "head")) if site in self.index
-        )
+        sites = ((None, "ln_f"), (None, "head"))
+        return tuple(self.index[site] for site in sites if site in self.index)
 
     def __len__(self) -> int:
         return len(self.sites)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.engine.treatment import Slots, baseline_donor
-from kgbench.models.family import module_at
+from kgbench.models.family_map import module_at
 from kgbench.models.lora import base_module, plain_names
 from kgbench.models.pair import ModelPair
 

@@ -1,17 +1,40 @@
 """kgbench in the Language Model Evaluation Harness: tasks, and a model under a graft.
 
 Nothing here loads lm-eval or torch until it is used; `pip install 'kgbench[lm-eval]'` brings both.
+
+The shipped tasks are every data set in every prompt that fits it, in three forms. What the tasks
+share is written by hand in `tasks/_*.yaml`. The file of each task follows from its data set, prompt
+and form, and is made when the folder is first needed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
 
+import platformdirs
+
+from kgbench.data import Dataset, dataset_names, load_dataset, load_prompts, prompt_names
 from kgbench.errors import InputError
-from kgbench.harness.task_files import tasks_path
 
-__all__ = ["MODEL", "REQUEST", "needs_lm_eval", "register", "tasks_path"]
+__all__ = [
+    "FORMS",
+    "MODEL",
+    "REQUEST",
+    "ShippedTask",
+    "needs_lm_eval",
+    "register",
+    "shipped_tasks",
+    "task_files",
+    "tasks_path",
+]
 
 MODEL = "kgbench"
 """Name of the model, for lm-eval's `--model`."""
@@ -48,3 +71,119 @@ def register() -> None:
 
     if MODEL not in model_registry:
         model_registry.register(MODEL, target=_CLASS)
+
+
+# ------------------------------------------------------------------------------------ shipped tasks
+
+FORMS: Mapping[str, str] = MappingProxyType(
+    {"loglikelihood": "", "choices": "_choices", "effects": "_effects"}
+)
+"""Forms of a task, with the ending of their names."""
+
+_YAML = """\
+include: ../_{form}.yaml
+task: {name}
+tag: [{tags}]
+dataset_kwargs:
+  kgbench_dataset: {dataset}
+  kgbench_prompt: {prompt}
+"""
+
+
+@dataclass(frozen=True)
+class ShippedTask:
+    """A data set in one prompt and one form."""
+
+    name: str
+    dataset: str
+    prompt: str
+    form: str
+    """A key of `FORMS`."""
+    tags: tuple[str, ...]
+    """Other names for `--tasks`: all tasks of the form, and those of the form and data set."""
+    documents: int
+
+    @property
+    def file(self) -> str:
+        """Path of the YAML file in the folder of tasks."""
+        return f"{self.dataset}/{self.prompt}{FORMS[self.form]}.yaml"
+
+    def yaml(self) -> str:
+        """Text of the YAML file."""
+        tags = ", ".join(self.tags)
+        return _YAML.format(
+            form=self.form, name=self.name, tags=tags, dataset=self.dataset, prompt=self.prompt
+        )
+
+
+@cache
+def shipped_tasks() -> tuple[ShippedTask, ...]:
+    """All shipped tasks, by data set, prompt and form."""
+    tasks = []
+    for dataset in map(load_dataset, dataset_names()):
+        fitting = [prompt for prompt in prompt_names() if _fits(dataset, prompt)]
+        for prompt in (*fitting, *dataset.templates):
+            for form, ending in FORMS.items():
+                name = f"kgbench_{dataset.name}_{prompt}{ending}"
+                tags = (f"kgbench{ending}", f"kgbench_{dataset.name}{ending}")
+                size = len(dataset.facts)
+                tasks.append(ShippedTask(name, dataset.name, prompt, form, tags, size))
+    return tuple(tasks)
+
+
+def _fits(dataset: Dataset, prompt: str) -> bool:
+    """Whether the data set has the fields that a prompt needs."""
+    try:
+        load_prompts(dataset, [prompt], limit=1)
+    except InputError:
+        return False
+    return True
+
+
+def task_files() -> dict[str, str]:
+    """Text of each file of the folder of tasks, by path: the common parts, then the tasks."""
+    files = {path.name: path.read_text("utf-8") for path in sorted(_common().glob("_*.yaml"))}
+    for task in shipped_tasks():
+        files[task.file] = task.yaml()
+    return files
+
+
+def _common() -> Path:
+    """Folder of the hand-written files: in the package of a wheel, in the root of a checkout."""
+    package = Path(__file__).parents[1]
+    return next(path for path in (package / "tasks", package.parent / "tasks") if path.is_dir())
+
+
+@cache
+def tasks_path() -> Path:
+    """Folder of the tasks, for lm-eval's `--include_path`; made in the user's cache.
+
+    Returns:
+        A folder named by its content, so that versions of kgbench do not overwrite each other.
+
+    Raises:
+        InputError: The cache cannot be written.
+    """
+    files = task_files()
+    digest = hashlib.sha256("\0".join(f"{path}\0{text}" for path, text in files.items()).encode())
+    cache_folder = platformdirs.user_cache_path("kgbench", appauthor=False)
+    folder = cache_folder / "tasks" / digest.hexdigest()[:16]
+    try:
+        for path, text in files.items():
+            _write(folder / path, text)
+    except OSError as error:
+        raise InputError(
+            f"the files of lm-eval tasks cannot be written to {folder}: {error.strerror}; "
+            "set XDG_CACHE_HOME to a folder that can be written"
+        ) from error
+    return folder
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file unless it is there; other processes see all of it or nothing."""
+    if path.is_file() and path.read_text("utf-8") == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text, "utf-8")
+    os.replace(partial, path)

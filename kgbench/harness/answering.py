@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -97,14 +98,15 @@ class Answering:
             RegionError: A passage lacks a region that a graft names.
             NotApplicableError: The method cannot express a graft.
         """
-        scores: list[list[TokenScore | None]] = [[None] * len(passages) for _ in configurations]
+        scores: list[dict[int, TokenScore]] = [{} for _ in configurations]
         for numbers, some in self._groups(passages):
             for row, columns in zip(scores, self._read(some, configurations), strict=True):
                 for number, passage, scored in zip(numbers, some, columns, strict=True):
                     row[number] = _score(scored, len(passage.before))
             if progress is not None:
                 progress(len(some))
-        return [[score for score in row if score is not None] for row in scores]
+        order = range(len(passages))
+        return [list(map(row.__getitem__, order)) for row in scores]
 
     def next_tokens(self, passages: Sequence[Passage], configuration: str) -> list[int]:
         """The most probable token after each passage."""
@@ -149,7 +151,8 @@ class Answering:
             ends.append(len(tokens))
         wanted = torch.tensor(tokens)
         names = ("rank", "prob", "logprob")
-        flat = {name: np.empty((len(configurations), len(tokens))) for name in names}
+        shape = (len(configurations), len(tokens))
+        flat = {name: np.empty(shape) for name in names}
         for which, configuration, logits in self._answers(*self._parts(passages, configurations)):
             labels = [f"configuration {configurations[c]}" for c in configuration.tolist()]
             scored = score_logits(logits, wanted[which], labels.__getitem__)
@@ -157,10 +160,10 @@ class Answering:
                 flat[name][configuration.numpy(), which.numpy()] = scored[name]
         rows = []
         for c in range(len(configurations)):
-            parts = [np.split(flat[name][c], ends[:-1]) for name in names]
-            rows.append(
-                [dict(zip(names, columns, strict=True)) for columns in zip(*parts, strict=True)]
-            )
+            row = []
+            for start, end in pairwise([0, *ends]):
+                row.append({name: flat[name][c, start:end] for name in names})
+            rows.append(row)
         return rows
 
     def _parts(
@@ -194,13 +197,13 @@ class Answering:
                 for treatments in self._treatments(passages, parse_configuration(label)):
                     planned.append(number)
                     described.append([treatments[piece.passage] for piece in pieces])
-            prompts = [passages[piece.passage].prompt for piece in pieces]
-            tokens = [list(piece.readouts) for piece in pieces]
+            prompts, tokens, first = [], [], []
+            for piece in pieces:
+                prompts.append(passages[piece.passage].prompt)
+                tokens.append(list(piece.readouts))
+                offset = piece.readouts.start - readouts[piece.passage].start
+                first.append(starts[piece.passage] + offset)
             plan = self.engine.plan_treatments(prompts, described, tokens)
-        first = [
-            starts[piece.passage] + piece.readouts.start - readouts[piece.passage].start
-            for piece in pieces
-        ]
         numbered = (_numbered(chunk, torch.tensor(first)) for chunk in self.engine.run(plan))
         yield from mixed(numbered, planned)
 
@@ -226,9 +229,8 @@ class Answering:
         if not isinstance(configuration, Graft):
             return [graft_treatments(self.pair, prompts, configuration)]
         _check_regions(passages, configuration)
-        return [
-            self._treated(draw, passages, prompts, configuration) for draw in self.method.variants()
-        ]
+        draws = self.method.variants()
+        return [self._treated(draw, passages, prompts, configuration) for draw in draws]
 
     def _treated(
         self,
@@ -286,7 +288,7 @@ def _check_regions(passages: Sequence[Passage], graft: Graft) -> None:
 
 
 def _score(scored: dict[str, np.ndarray], first: int) -> TokenScore:
-    rank, prob, logprob = (scored[name] for name in ("rank", "prob", "logprob"))
+    rank, prob, logprob = scored["rank"], scored["prob"], scored["logprob"]
     greedy = bool((rank == 1).all())
     return TokenScore(
         float(logprob.sum()), greedy, int(rank[first]), float(prob[first]), float(logprob[first])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -79,22 +80,23 @@ class EffectsTask(ConfigurableTask):
     ) -> dict[str, Any]:
         """Score under each configuration that the method can express; scores of each effect."""
         scores = {label: self._score(answer) for label, answer in results[0].items()}
-        means = {f"{self.metric}_{label}": float(value) for label, value in scores.items()}
-        effect_scores = {label: [scores[each] for each in (*BASELINES, label)] for label in scores}
-        effects = {name: _measured(effect, path) for name, (effect, path, _) in _names().items()}
-        return {
-            **means,
-            **{
-                name: effect_scores[label]
-                for name, label in effects.items()
-                if label in effect_scores
-            },
-        }
+        values: dict[str, Any] = {}
+        for label, value in scores.items():
+            values[f"{self.metric}_{label}"] = float(value)
+        for name, (effect, path, _) in _names().items():
+            label = _measured(effect, path)
+            if label in scores:
+                values[name] = [scores[each] for each in (*BASELINES, label)]
+        return values
 
     def aggregation(self) -> dict[str, Callable[[list[Any]], float]]:
         """Means, and ratios of means with their intervals."""
-        means = {f"{self.metric}_{label}": mean for label in CONFIGURATIONS}
-        return {**means, **{name: partial(_aggregate, *parts) for name, parts in _names().items()}}
+        functions: dict[str, Callable[[list[Any]], float]] = {}
+        for label in CONFIGURATIONS:
+            functions[f"{self.metric}_{label}"] = mean
+        for name, parts in _names().items():
+            functions[name] = partial(_aggregate, *parts)
+        return functions
 
     def higher_is_better(self) -> dict[str, bool]:
         """Whether a higher value of a metric is better."""
@@ -113,12 +115,10 @@ class EffectsTask(ConfigurableTask):
 
 def _names() -> dict[str, tuple[str, str, str]]:
     """Effect, path and part of each metric of an effect."""
-    return {
-        f"{effect}_{path}{part}": (effect, path, part)
-        for path in PATHS
-        for effect in EFFECTS
-        for part in PARTS
-    }
+    names = {}
+    for path, effect, part in product(PATHS, EFFECTS, PARTS):
+        names[f"{effect}_{path}{part}"] = (effect, path, part)
+    return names
 
 
 def _measured(effect: str, path: str) -> str:
@@ -144,11 +144,8 @@ def _figure(
     """An effect with its interval; cached, since lm-eval aggregates each part separately."""
     labels = (*BASELINES, _measured(effect, path))
     kind = bool if hits else float  # part of the key: True == 1.0, but the estimates differ
-    scores: dict[str, np.ndarray] = {
-        label: np.array([document[i] for document in documents], kind)
-        for i, label in enumerate(labels)
-    }
-    return EFFECTS[effect](scores, path)
+    columns = np.array(documents, kind).T
+    return EFFECTS[effect](dict(zip(labels, columns, strict=True)), path)
 
 
 def _unused(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -12,7 +13,12 @@ from jinja2.exceptions import TemplateError
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook, TemplateLM
 from lm_eval.api.registry import register_model
-from lm_eval.models.utils import resolve_max_length
+from lm_eval.models.utils import (
+    handle_stop_sequences,
+    normalize_gen_kwargs,
+    postprocess_generated_text,
+    resolve_max_length,
+)
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
@@ -20,8 +26,7 @@ from kgbench import __version__
 from kgbench.engine import Budget, Engine
 from kgbench.errors import InputError
 from kgbench.harness.answering import Answering, require_intervention
-from kgbench.harness.arguments import Arguments, read_arguments
-from kgbench.harness.generation import Generation
+from kgbench.harness.command_line import Arguments, read_arguments
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.passages import Passage, Reader, TaskDocument
 from kgbench.harness.rows import LOADED, is_loaded
@@ -31,6 +36,12 @@ from kgbench.runner import Pairs, Settings, Spec
 from kgbench.runner.watch import Watch
 
 __all__ = ["KgbenchLM"]
+
+DEFAULT_TOKENS = 256
+"""Number of generated tokens where a task gives none: lm-eval's default."""
+
+_IDLE = ("do_sample", "temperature", "top_p", "top_k")
+"""Arguments that matter only where tokens are sampled."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -114,7 +125,7 @@ class KgbenchLM(TemplateLM):
         """Greedy continuations under the graft."""
         contexts = [(*request.args, _source(request)) for request in self._checked(requests)]
         texts = [""] * len(contexts)
-        generation = Generation(self.answering, self.reader, self._graft(), self._ends())
+        generation = _Generation(self.answering, self.reader, self._graft(), self._ends())
         label = f"{self.localizer.name}, {self._graft()}"
         with tqdm(total=len(contexts), desc=label, disable=disable_tqdm) as bar:
             for numbers in _by_task([source for *_, source in contexts]):
@@ -127,10 +138,9 @@ class KgbenchLM(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
     ) -> list[TokenScore]:
-        passages = [
-            self.reader.tokens(head, rest, TaskDocument("tokens", {}, i))
-            for i, (_, head, rest) in enumerate(requests)
-        ]
+        passages = []
+        for i, (_, head, rest) in enumerate(requests):
+            passages.append(self.reader.tokens(head, rest, TaskDocument("tokens", {}, i)))
         return self._graft_scores(passages)
 
     @property
@@ -153,10 +163,8 @@ class KgbenchLM(TemplateLM):
     @cached_property
     def max_length(self) -> int:
         """Maximum number of tokens."""
-        most, asked = (
-            int(resolve_max_length(self.pair.recipient.config, self.pair.tokenizer)),
-            self.arguments.max_length,
-        )
+        most = int(resolve_max_length(self.pair.recipient.config, self.pair.tokenizer))
+        asked = self.arguments.max_length
         if asked is not None and asked > most:
             raise InputError(f"max_length={asked}: {self.pair.name} reads at most {most} tokens")
         return asked or most
@@ -210,12 +218,8 @@ class KgbenchLM(TemplateLM):
     def get_model_info(self) -> dict[str, Any]:
         """Entries of lm-eval's results: the pair with its fingerprint, the localizer, the graft."""
         hashes = self.pair.weight_hashes
-        joined = "\n".join(
-            [
-                *(f"{name} {digest}" for name, digest in sorted(hashes.items())),
-                f"tokenizer {self.pair.tokenizer_hash}",
-            ]
-        )
+        lines = [f"{name} {digest}" for name, digest in sorted(hashes.items())]
+        joined = "\n".join([*lines, f"tokenizer {self.pair.tokenizer_hash}"])
         return {
             "kgbench_version": __version__,
             "localizer": self.localizer.name,
@@ -361,3 +365,95 @@ def _spec(arguments: Arguments) -> Spec:
         dtype=arguments.dtype,
         seed=arguments.seed,
     )
+
+
+# --------------------------------------------------------------------------------------- generation
+
+
+@dataclass
+class _Text:
+    """A context and the tokens generated so far."""
+
+    passage: Passage
+    stops: Sequence[str]
+    most: int
+    tokens: list[int] = field(default_factory=list)
+
+    def take(self, token: int, ends: frozenset[int], text: str) -> bool:
+        """Append a token; `text` is the generated text with it. Returns whether to continue."""
+        self.tokens.append(token)
+        self.passage = self.passage.extended(token)
+        return (
+            token not in ends
+            and len(self.tokens) < self.most
+            and not any(stop in text for stop in self.stops)
+        )
+
+
+@dataclass(frozen=True)
+class _Generation:
+    """Greedy generation. Every step runs all unfinished texts again, so any localizer works."""
+
+    answering: Answering
+    reader: Reader
+    graft: str
+    ends: frozenset[int]
+    """Ids of the tokens that end a text."""
+
+    def __call__(
+        self,
+        requests: Sequence[tuple[str, Mapping[str, Any], TaskDocument]],
+        progress: Callable[[int], object] | None = None,
+    ) -> list[str]:
+        """Continue contexts until the first stop sequence, which is cut off.
+
+        Args:
+            requests: Contexts, lm-eval's arguments of generation, and their sources.
+            progress: Progress callback: number of further texts that are done.
+
+        Raises:
+            InputError: The task asks for sampling or more tokens than the model reads.
+        """
+        texts = [self._start(*request) for request in requests]
+        answering = self.answering.fitted([text.passage for text in texts])
+        unfinished = list(texts)
+        while unfinished:
+            running, unfinished = unfinished, []
+            tokens = answering.next_tokens([text.passage for text in running], self.graft)
+            for text, token in zip(running, tokens, strict=True):
+                if text.take(token, self.ends, self._decoded([*text.tokens, token])):
+                    unfinished.append(text)
+            if progress is not None:
+                progress(len(running) - len(unfinished))
+        generated = []
+        for text in texts:
+            decoded = self._decoded(text.tokens)
+            generated.append(str(postprocess_generated_text(decoded, list(text.stops), None)))
+        return generated
+
+    def _start(self, context: str, arguments: Mapping[str, Any], source: TaskDocument) -> _Text:
+        asked = normalize_gen_kwargs(
+            {**arguments, "until": arguments.get("until") or []}, DEFAULT_TOKENS
+        )
+        if asked.get("do_sample") or asked.get("temperature", 0.0):
+            raise InputError(
+                f"{source.label} asks for sampled text, but generation under a graft is greedy: "
+                "--gen_kwargs do_sample=False"
+            )
+        for name in asked:
+            if name not in (*_IDLE, "until", "max_gen_toks"):
+                raise InputError(
+                    f"{source.label}: generation under a graft takes until and max_gen_toks, "
+                    f"not {name!r}"
+                )
+        stops = handle_stop_sequences(
+            asked["until"], eos=self._decoded([int(self.reader.tokenizer.eos_token_id)], skip=False)
+        )
+        return _Text(
+            self.reader.context(context, asked["max_gen_toks"], source),
+            stops,
+            asked["max_gen_toks"],
+        )
+
+    def _decoded(self, tokens: Sequence[int], skip: bool = True) -> str:
+        return str(self.reader.tokenizer.decode(list(tokens), skip_special_tokens=skip))

@@ -100,13 +100,11 @@ class Passage:
         )
 
     def _with(self, ids: tuple[int, ...], last: tuple[int, ...]) -> Passage:
-        regions = {
-            name: tuple(t for t in tokens if t < len(ids))
-            for name, tokens in self.encoded.regions.items()
-        }
-        return replace(
-            self, encoded=replace(self.encoded, ids=ids, regions={**regions, "LT": last})
-        )
+        regions = {}
+        for name, tokens in self.encoded.regions.items():
+            regions[name] = tuple(token for token in tokens if token < len(ids))
+        regions["LT"] = last
+        return replace(self, encoded=replace(self.encoded, ids=ids, regions=regions))
 
 
 @dataclass(frozen=True)
@@ -169,15 +167,11 @@ class Reader:
                 f"context and continuation {continuation!r}, so that the answer has no first token"
             )
         ids = [*head, *whole.ids[len(head) :]]
-        moved = len(context) > len(bare)
-        first = next(
-            (
-                i
-                for i in range(len(head), len(ids))
-                if not moved or whole.offsets[i][1] > len(context)
-            ),
-            max(len(head), len(ids) - 1),
-        )
+        # The first token beyond the blanks at the end of the context.
+        first = len(head)
+        if len(context) > len(bare):
+            while first < len(ids) - 1 and whole.offsets[first][1] <= len(context):
+                first += 1
         encoded = Encoded(tuple(ids), self._regions(context, whole, source, first), 0)
         made = _prompt(context, continuation, spans, source)
         return self._cut(
@@ -190,7 +184,7 @@ class Reader:
         self, head: Sequence[int], continuation: Sequence[int], source: TaskDocument
     ) -> Passage:
         """A continuation after a context, both given as tokens; LT is the only region."""
-        before, after = (" ".join(map(str, some)) for some in (head, continuation))
+        before, after = " ".join(map(str, head)), " ".join(map(str, continuation))
         return self._from_tokens(head, continuation, _prompt(before, after, {}, source), source)
 
     def context(self, context: str, room: int, source: TaskDocument) -> Passage:
@@ -206,36 +200,19 @@ class Reader:
             )
         read = self._read(context)
         if not read.ids:
-            return Passage(
-                source,
-                _prompt(context, "", {}, source),
-                Encoded((self.prefix,), {"LT": (0,)}, 0),
-                0,
-                (),
-            )
+            empty = Encoded((self.prefix,), {"LT": (0,)}, 0)
+            return Passage(source, _prompt(context, "", {}, source), empty, 0, ())
         regions = self._regions(context, read, source, len(read.ids))
         kept, whole, _ = _last(read.ids, regions, self.max_length - room)
         encoded = Encoded(kept, {**whole, "LT": (len(kept) - 1,)}, 0)
-        return Passage(
-            source,
-            _prompt(context, "", self._spans(context, source), source),
-            encoded,
-            len(kept) - 1,
-            (),
-        )
+        prompt = _prompt(context, "", self._spans(context, source), source)
+        return Passage(source, prompt, encoded, len(kept) - 1, ())
 
     def _from_tokens(
         self, head: Sequence[int], continuation: Sequence[int], prompt: Prompt, source: TaskDocument
     ) -> Passage:
-        return self._cut(
-            Passage(
-                source,
-                prompt,
-                Encoded((*head, *continuation), {}, 0),
-                len(head) - 1,
-                tuple(continuation),
-            )
-        )
+        encoded = Encoded((*head, *continuation), {}, 0)
+        return self._cut(Passage(source, prompt, encoded, len(head) - 1, tuple(continuation)))
 
     def _cut(self, passage: Passage) -> Passage:
         """Remove the last token, and the beginning where the passage is too long."""
@@ -287,31 +264,32 @@ class Reader:
                 f"{source.label}: its query {query!r} is not in the context, so that its regions "
                 "are not known"
             )
-        return {
-            name: (span[0] + start, span[1] + start)
-            for name, span in spans.items()
-            if span is not None
-        }
+        placed = {}
+        for name, span in spans.items():
+            if span is not None:
+                placed[name] = (span[0] + start, span[1] + start)
+        return placed
 
     def _regions(self, context: str, read: _Read, source: TaskDocument, end: int) -> Regions:
         """Tokens of each region of a context of `end` tokens, except LT."""
-        found = {"BOS": (0,)} if read.special[0] else {}
+        regions: dict[str, tuple[int, ...]] = {"BOS": (0,)} if read.special[0] else {}
         spans = self._spans(context, source)
         if not spans:
-            return found
+            return regions
         prompt = _prompt(context, "", spans, source)
         located = token_regions(
             prompt, read.offsets[:end], read.special[:end], tokenizer=type(self.tokenizer).__name__
         )
-        return {**found, **{name: tuple(located[name]) for name in spans}}
+        for name in spans:
+            regions[name] = tuple(located[name])
+        return regions
 
 
 def _last(ids: Sequence[int], regions: Regions, most: int) -> tuple[tuple[int, ...], Regions, int]:
     """The last tokens, the regions that are whole in them, and the number of removed tokens."""
     removed = max(0, len(ids) - most)
-    whole = {
-        name: tuple(token - removed for token in tokens)
-        for name, tokens in regions.items()
-        if min(tokens) >= removed
-    }
+    whole = {}
+    for name, tokens in regions.items():
+        if min(tokens) >= removed:
+            whole[name] = tuple(token - removed for token in tokens)
     return tuple(ids[removed:]), whole, removed

@@ -29,7 +29,9 @@ _UNSPACED = ("THAI", "LAO", "KHMER", "MYANMAR")
 _SEPARATORS = ",;:،؛，；：、。"  # noqa: RUF001 (other scripts have marks that look alike)
 """Marks of a sentence that are part of no word or name in it."""
 
-_QUOTES = {mark: kind for kind in ("'‘’‚‹›`", '"“”„«»', "*", "_") for mark in kind}  # noqa: RUF001
+_QUOTES: dict[str, str] = {}
+for _kind in ("'‘’‚‹›`", '"“”„«»', "*", "_"):  # noqa: RUF001
+    _QUOTES |= dict.fromkeys(_kind, _kind)
 """Marks that open or close by their place; any two of a kind can pair, as languages differ."""
 
 _ABBREVIATIONS = " bros co corp dr etc feat inc jr ltd mr mrs ms mt no sr st vol vs "

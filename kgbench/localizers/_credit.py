@@ -38,11 +38,11 @@ def by_token(
         cells = np.array(token_cells(pair, prompt))
         for region in sorted({*cells}):
             sums[region] = sums.get(region, 0.0) + effect[:, cells == region].sum(axis=1)
-    sites = all_sites(pair, prompts)
-    return {
-        site: float(sums[site.region][rows[site.layer, site.component]] / len(prompts))
-        for site in sites
-    }
+    credits = {}
+    for site in all_sites(pair, prompts):
+        total = sums[site.region][rows[site.layer, site.component]]
+        credits[site] = float(total / len(prompts))
+    return credits
 
 
 def by_weight(
@@ -56,7 +56,8 @@ def by_weight(
         figure: Value of a slot.
     """
     places = Slots(pair.family, pair.n_layers).sites
-    figures = {
-        place: figure(slot) for slot, place in enumerate(places) if place[1] in GROUPS["all"]
-    }
+    figures = {}
+    for slot, place in enumerate(places):
+        if place[1] in GROUPS["all"]:
+            figures[place] = figure(slot)
     return {site: figures[site.layer, site.component] for site in all_sites(pair, prompts)}

@@ -21,9 +21,9 @@ from kgbench.models.pair import ModelPair
 __all__ = [
     "Corpus",
     "FittedLocalizer",
-    "activations",
     "found_at",
     "holding",
+    "run_activations",
     "seeded_key",
     "seeded_number",
 ]
@@ -123,7 +123,7 @@ def seeded_key(name: str, seed: int) -> tuple[int, str]:
     return seeded_number(seed, name), name
 
 
-def activations(
+def run_activations(
     pair: ModelPair, prompts: Sequence[Prompt], weight_set: int, hooks: Sequence[Hook]
 ) -> Iterator[tuple[Prompt, Float[Tensor, "hook token width"]]]:
     """Each prompt with its activations under one of the pair's models.

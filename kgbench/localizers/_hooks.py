@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import POINTS, Edit, Hook, Run
+from kgbench.engine.edits import POINTS, Edit, Hook, SourceRun
 from kgbench.engine.site_sets import all_sites
 from kgbench.engine.treatment import Slots, Treatment, baseline_donor, donor_index, graft_treatments
 from kgbench.errors import NotApplicableError, UnknownNameError
@@ -34,7 +34,7 @@ __all__ = [
     "hook_units",
     "one_donor",
     "own_run",
-    "read",
+    "read_sites",
     "treat_each",
 ]
 
@@ -98,7 +98,7 @@ def one_donor(method: InterventionLocalizer, pair: ModelPair, sites: Graft) -> i
     return donor_index(pair, names[0])
 
 
-def donor_runs(pair: ModelPair, reading: Reading) -> Mapping[int, Run]:
+def donor_runs(pair: ModelPair, reading: Reading) -> Mapping[int, SourceRun]:
     """Unmodified runs of all donors in a reading, by weight set."""
     donors: set[int] = set()
     for kept in reading.kept:
@@ -106,17 +106,17 @@ def donor_runs(pair: ModelPair, reading: Reading) -> Mapping[int, Run]:
     return {donor: own_run(pair, len(reading.kept), donor) for donor in donors}
 
 
-def own_run(pair: ModelPair, n_tokens: int, weight_set: int) -> Run:
+def own_run(pair: ModelPair, n_tokens: int, weight_set: int) -> SourceRun:
     """The unmodified run of one of the pair's models."""
     return _own_run(len(Slots(pair.family, pair.n_layers)), n_tokens, weight_set)
 
 
 @lru_cache(maxsize=1024)  # identical objects compare equal without comparing treatments
-def _own_run(n_slots: int, n_tokens: int, weight_set: int) -> Run:
-    return Run([Treatment(bytes([weight_set]) * n_slots)] * n_tokens)
+def _own_run(n_slots: int, n_tokens: int, weight_set: int) -> SourceRun:
+    return SourceRun([Treatment(bytes([weight_set]) * n_slots)] * n_tokens)
 
 
-def read(
+def read_sites(
     method: InterventionLocalizer,
     pair: ModelPair,
     prompts: Sequence[Prompt],

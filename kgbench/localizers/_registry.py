@@ -117,10 +117,10 @@ def create(name: str, arguments: Mapping[str, str], seed: int) -> AbstractLocali
             "" if parameters else "It has no parameters.",
         )
     kinds = _kinds(localizer)
-    values = {
-        key: _read(f"localizer {name!r}: the parameter {key}", text, kinds[key], parameters[key])
-        for key, text in arguments.items()
-    }
+    values = {}
+    for key, text in arguments.items():
+        what = f"localizer {name!r}: the parameter {key}"
+        values[key] = _read(what, text, kinds[key], parameters[key])
     if "seed" in parameters:
         values.setdefault("seed", seed)
     for key, default in parameters.items():

@@ -16,8 +16,15 @@ from kgbench.engine.site_sets import token_cells
 from kgbench.engine.treatment import Treatment
 from kgbench.errors import InputError
 from kgbench.localizers._base import Treatments, Unit
-from kgbench.localizers._fit import Corpus, FittedLocalizer, activations, seeded_key
-from kgbench.localizers._hooks import Reading, check_choice, hook_units, one_donor, read, treat_each
+from kgbench.localizers._fit import Corpus, FittedLocalizer, run_activations, seeded_key
+from kgbench.localizers._hooks import (
+    Reading,
+    check_choice,
+    hook_units,
+    one_donor,
+    read_sites,
+    treat_each,
+)
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
@@ -90,7 +97,7 @@ class Ablation(FittedLocalizer):
                 the method was fitted on prompts of other templates or regions.
         """
         donor, points = one_donor(self, pair, sites), self.point.split("+")
-        readings = read(self, pair, prompts, sites, points, donor)
+        readings = read_sites(self, pair, prompts, sites, points, donor)
         hooks: list[Hook] = []
         for layer in range(pair.n_layers):
             hooks += [Hook(layer, point) for point in points]
@@ -141,7 +148,7 @@ class Ablation(FittedLocalizer):
         by_prompt = corpus.latest(
             "resampled",
             (donor, tuple(ordered)),
-            lambda: dict(activations(pair, ordered, donor, hooks)),
+            lambda: dict(run_activations(pair, ordered, donor, hooks)),
         )
         return lambda prompt: _resample_fill(pair, prompt, sources[prompt], by_prompt, hooks)
 
@@ -186,7 +193,7 @@ def _sums(
 ) -> Mapping[tuple[Hashable, str], tuple[int, Tensor]]:
     """Number of tokens and sum [hook, width] of their activations, by group and region."""
     sums: dict[tuple[Hashable, str], tuple[int, Tensor]] = {}
-    for prompt, by_hook in activations(pair, prompts, donor, hooks):
+    for prompt, by_hook in run_activations(pair, prompts, donor, hooks):
         for token, cell in enumerate(token_cells(pair, prompt)):
             count, total = sums.get((group(prompt), cell), NOTHING)
             sums[group(prompt), cell] = count + 1, total + by_hook[:, token].double()

@@ -14,7 +14,7 @@ from kgbench.localizers._hooks import (
     check_choice,
     donor_runs,
     hook_units,
-    read,
+    read_sites,
     treat_each,
 )
 from kgbench.models.pair import ModelPair
@@ -72,7 +72,7 @@ class ActivationPatch(InterventionLocalizer):
 
             return reading.edited(edits)
 
-        return treat_each(prompts, read(self, pair, prompts, sites, (self.point,)), patch)
+        return treat_each(prompts, read_sites(self, pair, prompts, sites, (self.point,)), patch)
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
         """One measurement per hook and region."""

@@ -10,7 +10,7 @@ from kgbench.engine.edits import Cut, Hook
 from kgbench.engine.treatment import Treatment
 from kgbench.errors import InputError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
-from kgbench.localizers._hooks import Reading, hook_units, one_donor, read, treat_each
+from kgbench.localizers._hooks import Reading, hook_units, one_donor, read_sites, treat_each
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
@@ -71,7 +71,9 @@ class AttentionKnockout(InterventionLocalizer):
             )
 
         return treat_each(
-            prompts, read(self, pair, prompts, sites, (KEPT,), one_donor(self, pair, sites)), cut
+            prompts,
+            read_sites(self, pair, prompts, sites, (KEPT,), one_donor(self, pair, sites)),
+            cut,
         )
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:

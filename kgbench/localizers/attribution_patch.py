@@ -44,11 +44,10 @@ class AttributionPatch(ScoringLocalizer):
         hooks = [Hook(0, "resid_pre")]
         for layer in range(pair.n_layers):
             hooks += [Hook(layer, "attn_out"), Hook(layer, "mlp_out")]
-        rows = {
-            place: hooks.index(_hook(*place))
-            for place in Slots(pair.family, pair.n_layers).sites
-            if place[1] not in OUTSIDE[2:]
-        }
+        rows = {}
+        for place in Slots(pair.family, pair.n_layers).sites:
+            if place[1] not in OUTSIDE[2:]:
+                rows[place] = hooks.index(_hook(*place))
         return by_token(pair, prompts, patch_effects(pair, prompts, hooks), rows)
 
 

@@ -23,10 +23,10 @@ from kgbench.localizers._hooks import (
     hook_units,
     one_donor,
     own_run,
-    read,
+    read_sites,
     treat_each,
 )
-from kgbench.models.family import module_at
+from kgbench.models.family_map import module_at
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft
 
@@ -108,7 +108,9 @@ class CausalTrace(FittedLocalizer):
     def treat(self, pair: ModelPair, prompts: Sequence[Prompt], sites: Graft) -> Treatments:
         """Add noise at the input of the first layer, and copy activations from the clean run."""
         donor = one_donor(self, pair, sites)
-        readings = read(self, pair, prompts, sites, (EMBEDDINGS, *self.point.split("+")), donor)
+        readings = read_sites(
+            self, pair, prompts, sites, (EMBEDDINGS, *self.point.split("+")), donor
+        )
         deviation, start = self._deviation(pair, self.corpus(prompts), donor), Hook(0, "resid_pre")
 
         def trace(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:

@@ -16,13 +16,13 @@ from kgbench.engine.site_sets import token_cells
 from kgbench.engine.treatment import Treatment
 from kgbench.errors import InputError
 from kgbench.localizers._base import Treatments, Unit
-from kgbench.localizers._fit import Corpus, FittedLocalizer, activations, found_at, seeded_key
+from kgbench.localizers._fit import Corpus, FittedLocalizer, found_at, run_activations, seeded_key
 from kgbench.localizers._hooks import (
     Reading,
     check_choice,
     donor_runs,
     hook_units,
-    read,
+    read_sites,
     treat_each,
 )
 from kgbench.models.pair import ModelPair
@@ -103,7 +103,7 @@ class DirectionalPatch(FittedLocalizer):
             InputError: There are fewer than two facts (for `fact`, fewer than two prompts of one),
                 or the method was fitted on prompts of other templates or regions.
         """
-        readings = read(self, pair, prompts, sites, (self.point,))
+        readings = read_sites(self, pair, prompts, sites, (self.point,))
         corpus = self.corpus(prompts)
 
         def patch(prompt: Prompt, reading: Reading) -> tuple[Treatment, ...]:
@@ -191,8 +191,8 @@ class DirectionalPatch(FittedLocalizer):
         hooks = [Hook(layer, self.point) for layer in range(pair.n_layers)]
         samples: dict[tuple[str, Hook], list[Tensor]] = defaultdict(list)
         by_prompt = zip(
-            activations(pair, prompts, donor, hooks),
-            activations(pair, prompts, 0, hooks),
+            run_activations(pair, prompts, donor, hooks),
+            run_activations(pair, prompts, 0, hooks),
             strict=True,
         )
         for (prompt, theirs), (_, ours) in by_prompt:

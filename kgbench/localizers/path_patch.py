@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kgbench.data import Prompt
-from kgbench.engine.edits import POINTS, Copy, Edit, Hook, Run
+from kgbench.engine.edits import POINTS, Copy, Edit, Hook, SourceRun
 from kgbench.engine.treatment import Treatment
 from kgbench.errors import InputError, NotApplicableError
 from kgbench.localizers._base import InterventionLocalizer, Treatments, Unit
@@ -17,7 +17,7 @@ from kgbench.localizers._hooks import (
     donor_runs,
     hook_units,
     own_run,
-    read,
+    read_sites,
     treat_each,
 )
 from kgbench.models.pair import ModelPair
@@ -99,10 +99,10 @@ class PathPatch(InterventionLocalizer):
             hidden = self._hidden(pair, reading, receiver)
             if receiver is None:
                 return hidden
-            run = Run(hidden)
+            run = SourceRun(hidden)
             return reading.edited(lambda token: (Copy(receiver, run),))
 
-        return treat_each(prompts, read(self, pair, prompts, sites, SENDERS), patch)
+        return treat_each(prompts, read_sites(self, pair, prompts, sites, SENDERS), patch)
 
     def units(self, pair: ModelPair, prompts: Sequence[Prompt]) -> Sequence[Unit]:
         """One measurement per reachable sender and region, and `NONE` for all other sites."""
@@ -110,7 +110,7 @@ class PathPatch(InterventionLocalizer):
         units: list[Unit] = []
         others: list[Site] = []
         for unit in hook_units(pair, prompts, SENDERS):
-            reading = read(self, pair, prompts[:1], unit.graft, SENDERS)[0]
+            reading = read_sites(self, pair, prompts[:1], unit.graft, SENDERS)[0]
             if _reachable(pair, reading, receiver):
                 units.append(unit)
             else:

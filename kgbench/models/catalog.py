@@ -29,11 +29,11 @@ __all__ = [
     "CARD",
     "DELTA",
     "Entry",
-    "describe",
+    "describe_pairs",
     "entry",
     "is_delta",
     "is_plant",
-    "names",
+    "pair_names",
     "plants",
     "read_delta_card",
     "read_plant",
@@ -59,17 +59,11 @@ class Entry:
     facts: tuple[str, ...] | None = None
     """Ids of the facts that the donor learned and that are scored; None for all of the data set."""
     plant: str | None = None
-    """The graft expression at which the facts were planted; None where nobody knows the place."""
+    """The graft expression at which the facts were planted; None where the place is unknown."""
     decoy: str | None = None
-    """The graft expression at which other facts were planted, with changes of equal norm.
-
-    None where there are none.
-    """
+    """The graft expression of other planted facts, with changes of equal norm, if any."""
     truth: GradedTruth | None = None
-    """How far each place whose weights changed carries the planted facts.
-
-    None where it was not measured.
-    """
+    """How far each place whose weights changed carries the planted facts, if measured."""
     parameters: int | None = None
     """Number of weights of the recipient, where that is not shipped."""
     layers: int | None = None
@@ -83,7 +77,7 @@ class Entry:
     stored: str | None = None
     """Type of its weights as stored, likewise."""
     like: str | None = None
-    """A shipped pair of its architecture, which stands in where work is counted, likewise."""
+    """A shipped pair of its architecture, in whose place work is counted, likewise."""
 
 
 @cache
@@ -95,11 +89,14 @@ def _pairs() -> Mapping[str, Entry]:
 @cache
 def _plants() -> Mapping[str, Entry]:
     folder = Path(str(files(__package__).joinpath("zoo", _PLANTS)))
-    found = sorted(path.parent for path in folder.glob(f"*/{CARD}"))
-    return {path.name: _plant_entry(path, f"zoo:{_PLANTS}/{path.name}") for path in found}
+    entries = {}
+    for card in sorted(folder.glob(f"*/{CARD}")):
+        name = card.parent.name
+        entries[name] = _plant_entry(card.parent, f"zoo:{_PLANTS}/{name}")
+    return entries
 
 
-def names() -> tuple[str, ...]:
+def pair_names() -> tuple[str, ...]:
     """Names of all pairs, then of all plants that are shipped."""
     return (*_pairs(), *_plants())
 
@@ -114,9 +111,9 @@ def shipped() -> tuple[str, ...]:
     return tuple(name for name, pair in _pairs().items() if zoo_path(pair.recipient) is not None)
 
 
-def describe() -> Mapping[str, str]:
+def describe_pairs() -> Mapping[str, str]:
     """One line on each pair."""
-    return {name: entry(name).about for name in names()}
+    return {name: entry(name).about for name in pair_names()}
 
 
 def entry(name: str) -> Entry:
@@ -204,7 +201,7 @@ def zoo_path(source: str) -> Path | None:
 
 
 def _is_path(name: str) -> bool:
-    separated = any(separator in name for separator in (os.sep, os.altsep) if separator)
+    separated = os.sep in name or (os.altsep is not None and os.altsep in name)
     return separated or name in (".", "..") or Path(name).is_dir()
 
 

@@ -1,7 +1,6 @@
-"""Finding checkpoints.
+"""Checkpoints: shipped ones, directories, plants, adapters and repositories of the Hub.
 
-Shipped ones, directories, plants, adapters and repositories of the Hugging Face Hub, safetensors
-only.
+Weights are read from safetensors files only.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from transformers import AutoConfig, PreTrainedConfig
 
-from kgbench.errors import ModelError
+from kgbench.errors import ModelError, first_line
 from kgbench.models.catalog import DELTA, is_delta, read_delta_card, zoo_path
-from kgbench.models.delta import stored_hash
 from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from kgbench.models.tensors import stored_hash
 from kgbench.models.trained import find_donor
 
 __all__ = [
@@ -114,12 +113,11 @@ class Checkpoint:
 
     def stamps(self) -> dict[Path, Stamp]:
         """The files that a pair is read from, as they are now."""
-        own = (
-            (self.adapter / name for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
-            if self.adapter
-            else filter(None, [self.delta])
-        )
-        files = [self.directory / "config.json", *_weight_files(self.directory, self.origin), *own]
+        files = [self.directory / "config.json", *_weight_files(self.directory, self.origin)]
+        if self.adapter:
+            files += [self.adapter / ADAPTER_CONFIG, self.adapter / ADAPTER_WEIGHTS]
+        elif self.delta:
+            files.append(self.delta)
         return {path: stamp_of(path) for path in files}
 
 
@@ -302,32 +300,31 @@ def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
     Raises:
         ModelError: A file is missing or does not read, or the index names what is none.
     """
-    found: dict[str, Stored] = {}
+    tensors: dict[str, Stored] = {}
     for path in _weight_files(directory, origin):
         try:
-            header = _header(path)
-            found |= {
-                name: Stored(path, tuple(map(int, said["shape"])), str(said["dtype"]))
-                for name, said in header.items()
-            }
+            for name, entry in _header(path).items():
+                shape = tuple(map(int, entry["shape"]))
+                tensors[name] = Stored(path, shape, str(entry["dtype"]))
         except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise ModelError(
                 f"{origin} does not load: {path.name} is no whole safetensors file ({error})"
             ) from error
-    return found
+    return tensors
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """The header of a safetensors file: eight bytes of length, then JSON."""
+    """The tensors in the header of a safetensors file: eight bytes of length, then JSON."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > _LONGEST_HEADER:
             raise ValueError(f"its header would have {length} bytes")
         header = json.loads(file.read(length).decode("utf-8"))
-    ends = [said["data_offsets"][1] for name, said in header.items() if name != "__metadata__"]
-    if 8 + length + max(ends, default=0) != path.stat().st_size:
+    header.pop("__metadata__", None)
+    end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    if 8 + length + end != path.stat().st_size:
         raise ValueError("its size is not what its header says")
-    return {name: said for name, said in header.items() if name != "__metadata__"}
+    return dict(header)
 
 
 def _check_headers(place: Checkpoint) -> None:
@@ -358,8 +355,8 @@ def _check_headers(place: Checkpoint) -> None:
 def read_model_config(directory: Path) -> PreTrainedConfig:
     """The configuration in a folder.
 
-    The attention backend that its file names goes before the one that the library is told, and can
-    be code from outside: it is left out.
+    The attention backend that its file names would override the library's argument, and can be code
+    from outside: it is left out.
     """
     config: PreTrainedConfig = AutoConfig.from_pretrained(
         directory, local_files_only=True, trust_remote_code=False
@@ -383,9 +380,10 @@ def refuse_unused(place: Checkpoint, names: Collection[str], tensors: Mapping[st
     Raises:
         ModelError: There are such weights.
     """
-    left = [
-        name for name in sorted(names) if not (name in tensors and tensors[name].is_buffer(name))
-    ]
+    left = []
+    for name in sorted(names):
+        if name not in tensors or not tensors[name].is_buffer(name):
+            left.append(name)
     if left:
         raise ModelError(
             f"{place.origin} does not load: no module of its model takes {_some(left)} of its "
@@ -396,22 +394,18 @@ def refuse_unused(place: Checkpoint, names: Collection[str], tensors: Mapping[st
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:3])) + (
-        f" and {len(names) - 3} further tensors" if len(names) > 3 else ""
-    )
+    more = f" and {len(names) - 3} further tensors" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more
 
 
 def _cached(source: str, revision: str | None) -> Path | None:
+    options: dict[str, Any] = {"revision": revision, "allow_patterns": list(_FILES)}
     try:
-        found = Path(
-            snapshot_download(
-                source, revision=revision, allow_patterns=list(_FILES), local_files_only=True
-            )
-        )
+        folder = Path(snapshot_download(source, **options, local_files_only=True))
     except LocalEntryNotFoundError:
         return None
-    named = any((found / name).is_file() for name in ("config.json", ADAPTER_CONFIG))
-    return found if named and any(found.glob("*.safetensors")) else None
+    named = (folder / "config.json").is_file() or (folder / ADAPTER_CONFIG).is_file()
+    return folder if named and any(folder.glob("*.safetensors")) else None
 
 
 def _downloaded(source: str, revision: str | None) -> Path:
@@ -430,14 +424,10 @@ def _downloaded(source: str, revision: str | None) -> Path:
             f"{source!r} is neither a directory here nor a repository on the Hub that you may read"
         ) from error
     except HfHubHTTPError as error:
-        raise ModelError(f"the Hub did not give {source!r}: {_first_line(error)}") from error
+        raise ModelError(f"the Hub did not give {source!r}: {first_line(error)}") from error
     except Exception as error:  # the client lets its HTTP library's own errors through
         raise ModelError(
             f"{source!r} is not in the local cache and the Hugging Face Hub cannot be reached "
-            f"({_first_line(error)}); "
+            f"({first_line(error)}); "
             "connect, or name checkpoints that are on this machine"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

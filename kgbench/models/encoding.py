@@ -92,7 +92,7 @@ class Encoder:
     """Turns prompts into tokens with one tokenizer.
 
     Args:
-        tokenizer: A fast tokenizer; it says whether a BOS token comes first.
+        tokenizer: A fast tokenizer; it determines whether a BOS token comes first.
         chat_template: Wrap the prompt as a user's turn with the tokenizer's chat template; the
             answer is read where the model's turn begins.
 
@@ -109,9 +109,8 @@ class Encoder:
             )
         self.tokenizer, self.chat_template = tokenizer, chat_template
         self.before, self.after = self._frame() if chat_template else ("", "")
-        with_special, without = (
-            tokenizer("a", add_special_tokens=flag)["input_ids"] for flag in (True, False)
-        )
+        with_special = tokenizer("a", add_special_tokens=True)["input_ids"]
+        without = tokenizer("a", add_special_tokens=False)["input_ids"]
         self.bos = len(with_special) > len(without)
         if with_special[self.bos :] != without:
             raise ModelError(
@@ -153,16 +152,14 @@ class Encoder:
         special = [bool(s) for s in encoding["special_tokens_mask"]]
         if self.chat_template:  # the template writes BOS as text, so the tokenizer does not mark it
             special[0] = encoding["input_ids"][0] == self.tokenizer.bos_token_id
-        start = len(self.before)
-        framed = replace(
-            prompt,
-            text=text,
-            spans={name: (a + start, b + start) for name, (a, b) in prompt.spans.items()},
-        )
+        shift = len(self.before)
+        spans = {}
+        for name, (start, end) in prompt.spans.items():
+            spans[name] = (start + shift, end + shift)
+        framed = replace(prompt, text=text, spans=spans)
         regions = token_regions(framed, encoding["offset_mapping"], special, tokenizer=self._name())
-        return tuple(encoding["input_ids"]), {
-            name: tuple(tokens) for name, tokens in regions.items()
-        }
+        tokens = {name: tuple(indices) for name, indices in regions.items()}
+        return tuple(encoding["input_ids"]), tokens
 
     def _frame(self) -> tuple[str, str]:
         """What the chat template writes before and after a user's words."""
@@ -186,13 +183,13 @@ def _rendered(tokenizer: PreTrainedTokenizerBase) -> str:
     Raises:
         ModelError: The template fails, or takes too much.
     """
+    tokens = {}
+    for name, token in tokenizer.special_tokens_map.items():
+        if isinstance(token, str):
+            tokens[name] = str(token)
     given = {
         "template": tokenizer.get_chat_template(),
-        "tokens": {
-            name: str(token)
-            for name, token in tokenizer.special_tokens_map.items()
-            if isinstance(token, str)
-        },
+        "tokens": tokens,
         "mark": _MARK,
         "bytes": _BYTES,
         "characters": _CHARACTERS,

@@ -1,16 +1,16 @@
 """Proposing a family map for an architecture that has none, from what its modules do.
 
-Names tell little: the same name stands for different modules in different models. So a small random
-model is run, and each module is known by what goes into it, what becomes of its output, and which
-derivatives vanish: queries do not matter to later tokens, and where there is one token to look at
-neither queries nor keys matter.
+Names are no evidence: models give the same name to different modules. So a small random model is
+run, and each module is identified by its input, by the use of its output, and by derivatives that
+vanish: queries do not matter to later tokens, and with a single token neither queries nor keys
+matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from kgbench.errors import ModelError
-from kgbench.models.family import Family, Place
+from kgbench.errors import ModelError, first_line
+from kgbench.models.family_map import Family, Place
 from kgbench.sites import COMPONENTS
 
 __all__ = [
@@ -66,23 +66,22 @@ def infer_family(models: Sequence[PreTrainedModel]) -> Family:
         models: Small random models of the type in float64, of different sizes.
 
     Raises:
-        ModelError: The models are not built as the models are that families describe; the message
-            says what is missing.
+        ModelError: No map can describe the models.
     """
-    found, *others = map(_inferred, models)
+    family, *others = map(_inferred, models)
     for other in others:
-        for component, place in {**found.outside, **found.inside}.items():
+        for component, place in {**family.outside, **family.inside}.items():
             if other.place(component) != place:
                 raise ModelError(
                     f"the columns of {component!r} in the output of {place.module!r} lie as no map "
                     "can say: "
-                    f"in models with other numbers of heads they are {_said(place)} and "
-                    f"{_said(other.place(component))}"
+                    f"in models with other numbers of heads they are {_slice_text(place)} and "
+                    f"{_slice_text(other.place(component))}"
                 )
-    return found
+    return family
 
 
-def _said(place: Place) -> str:
+def _slice_text(place: Place) -> str:
     return f"part {place.part} of {place.of} per {place.per or 'the whole'}"
 
 
@@ -96,26 +95,36 @@ def _inferred(model: PreTrainedModel) -> Family:
         )
     calls = _probed(model, _ids(_TOKENS))
     n = model.get_submodule(layers).__len__()  # type: ignore[operator]  # a ModuleList
-    inner, last = ([c for c in calls if c.path.startswith(f"{layers}.{i}.")] for i in (0, n - 1))
-    inside = _inside(
-        model,
-        _relative(inner, f"{layers}.0."),
-        _relative(last, f"{layers}.{n - 1}."),
-        f"{layers}.{n - 1}",
-    )
-    attention, mlp = (
-        _adding(inside, behind, of) for behind, of in (("ln_1_post", "o"), ("ln_2_post", "down"))
-    )
+    first, last = f"{layers}.0", f"{layers}.{n - 1}"
+    inside = _inside(model, _calls_within(calls, first), _calls_within(calls, last), last)
+    attention = _adding(inside, "ln_1_post", "o")
+    mlp = _adding(inside, "ln_2_post", "down")
     outside = _outside(model, calls, layers)
-    order = {c: i for i, c in enumerate(COMPONENTS)}
-    outside, inside = (
-        dict(sorted(part.items(), key=lambda item: order[item[0]])) for part in (outside, inside)
+    return Family(
+        model.config.model_type, layers, attention, mlp, _ordered(outside), _ordered(inside)
     )
-    return Family(model.config.model_type, layers, attention, mlp, outside, inside)
 
 
-def _relative(calls: Sequence[_Call], within: str) -> list[_Call]:
-    return [_Call(c.path.removeprefix(within), c.module, c.input, c.name, c.output) for c in calls]
+def _ordered(places: Mapping[str, Place]) -> dict[str, Place]:
+    """The places in the order of computation."""
+    return dict(sorted(places.items(), key=lambda item: COMPONENTS.index(item[0])))
+
+
+def _calls_within(calls: Sequence[_Call], path: str) -> list[_Call]:
+    """Calls of the modules below a path, by their paths relative to it."""
+    within = []
+    for call in calls:
+        if call.path.startswith(f"{path}."):
+            within.append(replace(call, path=call.path.removeprefix(f"{path}.")))
+    return within
+
+
+def _paths(calls: Iterable[_Call]) -> list[str]:
+    return [call.path for call in calls]
+
+
+def _projections(calls: Iterable[_Call]) -> list[_Call]:
+    return [call for call in calls if isinstance(call.module, nn.Linear | Conv1D)]
 
 
 def _adding(inside: Mapping[str, Place], behind: str, of: str) -> str:
@@ -158,11 +167,11 @@ def _is_unit(module: nn.Module) -> bool:
 
 
 def _units(model: nn.Module) -> dict[str, nn.Module]:
-    found: dict[str, nn.Module] = {}
+    units: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
-        if _is_unit(module) and not any(path.startswith(f"{other}.") for other in found):
-            found[path] = module
-    return found
+        if _is_unit(module) and not any(path.startswith(f"{other}.") for other in units):
+            units[path] = module
+    return units
 
 
 @contextmanager
@@ -175,15 +184,11 @@ def _watching(
         modules: The modules by path.
         see: Called with path, module, arguments, keyword arguments and output.
     """
-    handles = [
-        module.register_forward_hook(partial(see, path), with_kwargs=True)
-        for path, module in modules.items()
-    ]
-    try:
+    with ExitStack() as hooks:
+        for path, module in modules.items():
+            handle = module.register_forward_hook(partial(see, path), with_kwargs=True)
+            hooks.callback(handle.remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _probed(model: PreTrainedModel, ids: Tensor) -> list[_Call]:
@@ -198,19 +203,15 @@ def _probed(model: PreTrainedModel, ids: Tensor) -> list[_Call]:
         output: Tensor,
     ) -> None:
         wanted = not isinstance(module, nn.Embedding)  # embeddings take indices
-        given = [(None, x) for x in inputs[:1]] + list(options.items())
-        fitting = [
-            (n, x)
-            for n, x in given
-            if isinstance(x, Tensor)
-            and x.is_floating_point() == wanted
-            and x.numel() >= ids.numel()
-        ]
-        if not fitting:
-            raise ModelError(
-                f"the module {path!r} takes no input by which its tokens could be told"
-            )
-        calls.append(_Call(path, module, fitting[0][1], fitting[0][0], output))
+        given: list[tuple[str | None, Any]] = list(options.items())
+        if inputs:
+            given.insert(0, (None, inputs[0]))
+        for name, x in given:
+            is_tensor = isinstance(x, Tensor) and x.is_floating_point() == wanted
+            if is_tensor and x.numel() >= ids.numel():
+                calls.append(_Call(path, module, x, name, output))
+                return
+        raise ModelError(f"the module {path!r} takes no input by which its tokens could be told")
 
     with torch.no_grad(), _watching(_units(model), see):
         _run(model, ids)
@@ -219,15 +220,14 @@ def _probed(model: PreTrainedModel, ids: Tensor) -> list[_Call]:
 
 def _layers(model: PreTrainedModel) -> str:
     n = model.config.num_hidden_layers
-    found: list[str] = [
-        path
-        for path, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module) == n
-    ]
-    found = [path for path in found if path and len(_units(model.get_submodule(f"{path}.0"))) > 3]
-    if not found:
+    lists: list[str] = []
+    for path, module in model.named_modules():
+        is_list = path and isinstance(module, nn.ModuleList) and len(module) == n
+        if is_list and len(_units(model.get_submodule(f"{path}.0"))) > 3:
+            lists.append(path)
+    if not lists:
         raise ModelError(f"a model of type {model.config.model_type!r} has no list of {n} layers")
-    return min(found, key=len)
+    return min(lists, key=len)
 
 
 # ---------------------------------------------------------------------- outside the layers
@@ -243,23 +243,18 @@ def _outside(model: PreTrainedModel, calls: Sequence[_Call], layers: str) -> dic
     if len(positions) > 1 or len(norms) > 1:
         raise ModelError(
             "a map holds one module for positions and one final norm; here are "
-            f"{[c.path for c in (*positions, *norms)]}"
+            f"{_paths((*positions, *norms))}"
         )
-    known = {emb, head, *(c.path for c in (*positions, *norms))}
-    found = {
-        component: some[0].place()
-        for component, some in (("pos", positions), ("ln_f", norms))
-        if some
+    known = {emb, head, *_paths((*positions, *norms))}
+    places = {
+        "emb": Place(emb, also=tuple(c.path for c in before if c.path not in known)),
+        "head": Place(head, also=tuple(c.path for c in after if c.path not in known)),
     }
-    beside = {
-        c: tuple(call.path for call in some if call.path not in known)
-        for c, some in (("emb", before), ("head", after))
-    }
-    return {
-        "emb": Place(emb, also=beside["emb"]),
-        **found,
-        "head": Place(head, also=beside["head"]),
-    }
+    if positions:
+        places["pos"] = positions[0].place()
+    if norms:
+        places["ln_f"] = norms[0].place()
+    return places
 
 
 # ---------------------------------------------------------------------- inside the layers
@@ -269,38 +264,36 @@ def _inside(
     model: PreTrainedModel, first: Sequence[_Call], last: Sequence[_Call], layer: str
 ) -> dict[str, Place]:
     """Places of a layer's components; derivatives are taken in the last one."""
-    if [c.path for c in first] != [c.path for c in last]:
+    if _paths(first) != _paths(last):
         raise ModelError(
-            f"the first layer has other modules than the last one: {[c.path for c in first]} and "
-            f"{[c.path for c in last]}"
+            f"the first layer has other modules than the last one: {_paths(first)} and "
+            f"{_paths(last)}"
         )
-    module = model.get_submodule(layer)
-    attentions = [
-        path
-        for path, child in module.named_children()
-        if "attention" in type(child).__name__.lower()
-    ]
+    attentions = []
+    for path, child in model.get_submodule(layer).named_children():
+        if "attention" in type(child).__name__.lower():
+            attentions.append(path)
     if len(attentions) != 1:
         raise ModelError(
             f"a layer has {len(attentions)} modules of attention, expected one whose class is "
             f"called so: {attentions}"
         )
     attending = [c for c in first if c.path.startswith(f"{attentions[0]}.")]
-    projections = [c for c in attending if isinstance(c.module, nn.Linear | Conv1D)]
+    projections = _projections(attending)
     rest = [c for c in first if c not in attending]
-    mlp = [c for c in rest if isinstance(c.module, nn.Linear | Conv1D)]
+    mlp = _projections(rest)
     if len(projections) < 2 or len(mlp) not in (2, 3):
         raise ModelError(
-            f"attention has the projections {[c.path for c in projections]} and the MLP "
-            f"{[c.path for c in mlp]}; expected at least two "
+            f"attention has the projections {_paths(projections)} and the MLP "
+            f"{_paths(mlp)}; expected at least two "
             "in attention and two or three in the MLP: mixtures of experts have no map"
         )
     o, down = projections[-1], mlp[-1]
-    found = {"o": o.place(), "down": down.place()}
-    found |= _attention(model, [c for c in attending if c is not o], layer)
-    found |= _feed_forward(model, mlp, layer)
+    places = {"o": o.place(), "down": down.place()}
+    places |= _attention(model, [c for c in attending if c is not o], layer)
+    places |= _feed_forward(model, mlp, layer)
     norms = [c for c in rest if c not in mlp]
-    return {**found, **_norms(norms, projections, mlp)}
+    return places | _norms(norms, projections, mlp)
 
 
 def _attention(model: PreTrainedModel, calls: Sequence[_Call], layer: str) -> dict[str, Place]:
@@ -335,19 +328,19 @@ def _columns(
 ) -> dict[str, dict[str, Tensor]]:
     """For each module the output columns that are queries, keys and values."""
     modules = {c.path: model.get_submodule(f"{layer}.{c.path}") for c in calls}
-    many, one = (_derivatives(model, modules, _ids(tokens)) for tokens in (_TOKENS, 1))
-    found = {}
+    many, one = _derivatives(model, modules, _ids(_TOKENS)), _derivatives(model, modules, _ids(1))
+    columns = {}
     for call in calls:
         earlier = many[call.path]
         tokens = call.place().tokens if earlier.ndim == 4 else 1
         matters = _nonzero(earlier.movedim(tokens, 1)[:, :-1])
         alone = _nonzero(one[call.path])
-        found[call.path] = {
+        columns[call.path] = {
             "q": _where(~matters),
             "k": _where(matters & ~alone),
             "v": _where(alone),
         }
-    return found
+    return columns
 
 
 def _nonzero(gradient: Tensor) -> Tensor:
@@ -374,30 +367,32 @@ def _derivatives(
         weights = torch.randn(
             logits.shape, generator=torch.Generator().manual_seed(1), dtype=logits.dtype
         )
-        found = torch.autograd.grad(
-            (logits * weights).sum(), list(outputs.values()), allow_unused=True
+        gradients = torch.autograd.grad(
+            (logits * weights).sum(),
+            list(outputs.values()),
+            allow_unused=True,
+            materialize_grads=True,
         )
-    return {
-        path: torch.zeros_like(outputs[path]) if g is None else g
-        for path, g in zip(outputs, found, strict=True)
-    }
+    return dict(zip(outputs, gradients, strict=True))
 
 
 def _sliced(model: PreTrainedModel, call: _Call, roles: Mapping[str, Tensor]) -> dict[str, Place]:
     """The slices of a fused projection that have the columns that were found."""
     order = sorted(roles, key=lambda role: int(roles[role][0]))
-    shares = [
-        tuple("num_attention_heads" if role == "q" else number for role in order)
-        for number in (*_GROUPS, 1)
-    ]
-    # Blocks as many as some number of the model says, or simply as many as there are.
+    ways: list[int | tuple[int | str, ...]] = [len(roles)]
+    for number in (*_GROUPS, 1):
+        ways.append(tuple("num_attention_heads" if role == "q" else number for role in order))
+    # As many blocks as a number of the configuration, or as many as there are.
     blocks = int((roles[order[0]].diff() > 1).sum()) + 1
-    ways: list[int | tuple[int | str, ...]] = [len(roles), *shares]
     for of in ways:
         for per in (None, "num_attention_heads", *_GROUPS, blocks):
-            found = {role: _part(model, call, of, per, columns) for role, columns in roles.items()}
-            if all(place is not None for place in found.values()):
-                return {role: place for role, place in found.items() if place is not None}
+            places = {}
+            for role, columns in roles.items():
+                place = _part(model, call, of, per, columns)
+                if place is not None:
+                    places[role] = place
+            if len(places) == len(roles):
+                return places
     raise ModelError(
         f"the columns of {' and '.join(roles)} in the output of {call.path!r} lie as no map can say"
     )
@@ -415,10 +410,8 @@ def _part(
         place = call.place(part=part, of=of, per=per)
         try:
             same = torch.equal(place.columns(width, model.config), columns)
-        except (
-            ModelError,
-            RuntimeError,
-        ):  # no such number in the configuration, or one that does not divide the width
+        except (ModelError, RuntimeError):
+            # No such number in the configuration, or one that does not divide the width.
             return None
         if same:
             return place
@@ -429,16 +422,13 @@ def _feed_forward(model: PreTrainedModel, mlp: Sequence[_Call], layer: str) -> d
     *ups, down = mlp
     if len(ups) == 1 and ups[0].output.shape[-1] == down.input.shape[-1]:
         return {"up": ups[0].place()}
-    places = (
-        [call.place() for call in ups]
-        if len(ups) == 2
-        else [ups[0].place(part=part, of=2) for part in (0, 1)]
-    )
+    places = [call.place() for call in ups]
+    if len(ups) == 1:
+        places = [ups[0].place(part=0, of=2), ups[0].place(part=1, of=2)]
     straight = [_is_linear(model, place, f"{layer}.{down.path}", layer) for place in places]
     if sorted(straight) != [False, True]:
         raise ModelError(
-            f"of {[c.path for c in ups]} one should gate the other, in whose output the MLP is "
-            "linear"
+            f"of {_paths(ups)} one should gate the other, in whose output the MLP is linear"
         )
     up = straight.index(True)
     return {"gate": places[1 - up], "up": places[up]}
@@ -458,13 +448,11 @@ def _is_linear(model: PreTrainedModel, place: Place, down: str, layer: str) -> b
         output[..., place.columns(output.shape[-1], model.config)] *= 2
         return output
 
-    modules = {
-        "down": model.get_submodule(down),
-        "up": model.get_submodule(f"{layer}.{place.module}"),
-    }
+    last = {"down": model.get_submodule(down)}
+    both = {**last, "up": model.get_submodule(f"{layer}.{place.module}")}
     with torch.no_grad():
-        for names in (["down"], ["down", "up"]):
-            with _watching({name: modules[name] for name in names}, doubled):
+        for modules in (last, both):
+            with _watching(modules, doubled):
                 _run(model, _ids(_TOKENS))
     return torch.allclose(seen[1], 2 * seen[0], rtol=1e-9, atol=1e-12)
 
@@ -472,11 +460,11 @@ def _is_linear(model: PreTrainedModel, place: Place, down: str, layer: str) -> b
 def _norms(
     norms: Sequence[_Call], projections: Sequence[_Call], mlp: Sequence[_Call]
 ) -> dict[str, Place]:
-    """Norms of a layer by what they stand before and behind.
+    """Norms of a layer, identified by the module whose input or output they norm.
 
-    Those that stand before or behind neither take the names that are left.
+    All others take the names that are left.
     """
-    found: dict[str, Place] = {}
+    places: dict[str, Place] = {}
     left = []
     for call in norms:
         tests = {
@@ -485,17 +473,17 @@ def _norms(
             "ln_2": _same(call.output, mlp[0].input),
             "ln_2_post": _same(call.input, mlp[-1].output),
         }
-        name = next((name for name, holds in tests.items() if holds and name not in found), None)
+        name = next((name for name, holds in tests.items() if holds and name not in places), None)
         if name is None:
             left.append(call)
         else:
-            found[name] = call.place()
-    free = [name for name in ("ln_1", "ln_2", "ln_1_post", "ln_2_post") if name not in found]
+            places[name] = call.place()
+    free = [name for name in ("ln_1", "ln_2", "ln_1_post", "ln_2_post") if name not in places]
     if len(left) > len(free):
-        raise ModelError(
-            f"a layer has more norms than there are components: {[c.path for c in norms]}"
-        )
-    return found | {name: call.place() for name, call in zip(free, left, strict=False)}
+        raise ModelError(f"a layer has more norms than there are components: {_paths(norms)}")
+    for name, call in zip(free, left, strict=False):
+        places[name] = call.place()
+    return places
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -515,7 +503,7 @@ class Probe:
     inner: int
     """Width of the MLP."""
     head: int
-    """Width of a head where the configuration says one; elsewhere it is 8."""
+    """Width of a head where the configuration sets one; elsewhere it is 8."""
 
     @property
     def hidden(self) -> int:
@@ -523,7 +511,7 @@ class Probe:
         return 8 * self.heads
 
     def sizes(self) -> dict[str, int]:
-        """What a small model has in place of what a configuration says, if it says anything."""
+        """Settings of a small model, in place of those that a configuration has."""
         return {
             **dict.fromkeys(("hidden_size", "n_embd", "d_model"), self.hidden),
             **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), self.heads),
@@ -542,10 +530,11 @@ PROBES = (
     Probe(heads=8, groups=2, inner=112, head=12),
     Probe(heads=12, groups=3, inner=80, head=10),
 )
-"""Two small models of one architecture: what a map says by a number must hold in both."""
+"""Two small models of one architecture: numbers of a map must hold in both."""
 
-_GROUPS = ("num_key_value_heads", "num_kv_heads")
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_DROPPED = ("dtype", "transformers_version", "architectures", "rope_scaling")
+"""Settings that a small model does not take over."""
 
 
 def reduced_config(given: dict[str, Any], probe: Probe = PROBES[0]) -> PreTrainedConfig:
@@ -563,55 +552,45 @@ def reduced_config(given: dict[str, Any], probe: Probe = PROBES[0]) -> PreTraine
     """
     try:
         whole = AutoConfig.for_model(**given)
-        said = whole.to_dict()
-        small: dict[str, Any] = {
-            key: size for key, size in probe.sizes().items() if said.get(key) is not None
-        }
-        for key in (key for key in _GROUPS if said.get(key) is not None):
-            small[key] = probe.heads if said[key] == whole.num_attention_heads else probe.groups
-        if "word_embed_proj_dim" in said:
-            small["word_embed_proj_dim"] = (
-                probe.hidden
-                if said["word_embed_proj_dim"] == whole.hidden_size
-                else probe.hidden // 2
-            )
-        if isinstance(rope := said.get("rope_parameters"), dict):
+        settings = whole.to_dict()
+        for key in _DROPPED:
+            settings.pop(key, None)
+        kinds = settings.get("layer_types") or []
+        firsts = [kinds.index(kind) + 1 for kind in kinds]
+        n = min(whole.num_hidden_layers, MOST_LAYERS, max([3, *firsts]))
+        small = dict(settings)
+        for key, value in settings.items():
+            if isinstance(value, list) and len(value) == whole.num_hidden_layers:
+                small[key] = value[:n]
+        for key, size in probe.sizes().items():
+            if settings.get(key) is not None:
+                small[key] = size
+        for key in _GROUPS:
+            if settings.get(key) is not None:
+                as_queries = settings[key] == whole.num_attention_heads
+                small[key] = probe.heads if as_queries else probe.groups
+        if "word_embed_proj_dim" in settings:
+            as_stream = settings["word_embed_proj_dim"] == whole.hidden_size
+            small["word_embed_proj_dim"] = probe.hidden if as_stream else probe.hidden // 2
+        if isinstance(rope := settings.get("rope_parameters"), dict):
             small["rope_parameters"] = _plain_rotary(rope)
-        kinds = said.get("layer_types") or []
-        n = min(
-            whole.num_hidden_layers,
-            MOST_LAYERS,
-            max([3, *(kinds.index(kind) + 1 for kind in kinds)]),
-        )
-        small |= {key: n for key in _DEPTHS if key in said}
-        per_layer = {
-            key: value[:n]
-            for key, value in said.items()
-            if isinstance(value, list) and len(value) == whole.num_hidden_layers
-        }
-        kept = {
-            k: v
-            for k, v in said.items()
-            if k not in ("dtype", "transformers_version", "architectures", "rope_scaling")
-        }
-        return AutoConfig.for_model(**{**kept, **per_layer, **small})
-    except (
-        Exception
-    ) as error:  # libraries raise what they like on a configuration that they do not know
+        for key in _DEPTHS:
+            if key in settings:
+                small[key] = n
+        return AutoConfig.for_model(**small)
+    except Exception as error:  # the library raises anything on an unknown configuration
         raise ModelError(
-            f"no small model of type {given.get('model_type')!r} can be made: {_line(error)}"
+            f"no small model of type {given.get('model_type')!r} can be made: {first_line(error)}"
         ) from error
 
 
 def _plain_rotary(rope: dict[str, Any]) -> dict[str, Any]:
     if rope and all(isinstance(each, dict) for each in rope.values()):
         return {kind: _plain_rotary(each) for kind, each in rope.items()}
-    share = (
-        {"partial_rotary_factor": rope["partial_rotary_factor"]}
-        if rope.get("partial_rotary_factor")
-        else {}
-    )
-    return {"rope_type": "default", "rope_theta": rope.get("rope_theta") or 10000.0, **share}
+    plain = {"rope_type": "default", "rope_theta": rope.get("rope_theta") or 10000.0}
+    if rope.get("partial_rotary_factor"):
+        plain["partial_rotary_factor"] = rope["partial_rotary_factor"]
+    return plain
 
 
 def random_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
@@ -625,7 +604,7 @@ def random_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config).double().eval()
     except Exception as error:  # as above
         raise ModelError(
-            f"no small model of type {config.model_type!r} can be made: {_line(error)}"
+            f"no small model of type {config.model_type!r} can be made: {first_line(error)}"
         ) from error
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -634,7 +613,3 @@ def random_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
                 0.25 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
             )
     return model
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -32,7 +32,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import ModelError
-from kgbench.models.sharing import refuse_non_finite, shared_copy
+from kgbench.models.tensors import refuse_non_finite, shared_copy
 
 __all__ = [
     "ADAPTER_CONFIG",
@@ -64,26 +64,22 @@ Rank = Annotated[int, Field(gt=0, le=65536)]
 Alpha = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
 
 _OF_TRAINING = {
-    *(
-        "auto_mapping",
-        "base_model_name_or_path",
-        "corda_config",
-        "eva_config",
-        "inference_mode",
-        "loftq_config",
-        "lora_dropout",
-    ),
-    *(
-        "lora_ga_config",
-        "megatron_core",
-        "peft_version",
-        "qalora_group_size",
-        "revision",
-        "runtime_config",
-        "task_type",
-    ),
+    "auto_mapping",
+    "base_model_name_or_path",
+    "corda_config",
+    "eva_config",
+    "inference_mode",
+    "loftq_config",
+    "lora_dropout",
+    "lora_ga_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "task_type",
 }
-"""What a configuration says of how the adapter was made; it changes no answer."""
+"""Settings of an adapter's training, which change no answer."""
 _PLAIN_STARTS = (None, True, False, "eva", "gaussian", "orthogonal")
 """Ways to begin that leave the base's weights alone.
 
@@ -97,9 +93,9 @@ _MERGE = (
 
 
 class AdapterConfig(BaseModel):
-    """What `adapter_config.json` says that matters.
+    """Settings of `adapter_config.json` that change answers.
 
-    What is not known here is kept, and refused unless it says no.
+    Unknown ones are kept, and refused unless they are empty or false.
     """
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
@@ -114,7 +110,7 @@ class AdapterConfig(BaseModel):
     alpha_pattern: dict[str, Alpha] | None = None
     use_rslora: bool = False
     fan_in_fan_out: bool = False
-    """Whether weights are stored as [in, out]; the base's modules tell that themselves."""
+    """Whether weights are stored as [in, out]; the layout is read off the base's modules."""
     bias: Literal["none"] = "none"
     modules_to_save: list[str] | None = None
     init_lora_weights: bool | str | None = None
@@ -126,8 +122,7 @@ class AdapterConfig(BaseModel):
 
         Args:
             paths: All of its modules.
-            linear: Those that the word `all-linear` stands for: the linear ones but the output
-                embeddings.
+            linear: The modules of `all-linear`: all linear ones except the output embeddings.
         """
         aimed_at = linear if self.is_all_linear else filter(self._aimed_at, paths)
         excluded = self.exclude_modules or ()
@@ -140,8 +135,8 @@ class AdapterConfig(BaseModel):
 
     def saves(self, path: str) -> bool:
         """Whether a module, or one that it is a part of, is replaced as a whole."""
-        owners = [path[: match.start()] for match in re.finditer(r"\.|$", path)]
-        return any(owner.endswith(name) for owner in owners for name in self.modules_to_save or ())
+        names = tuple(self.modules_to_save or ())
+        return any(path[: match.start()].endswith(names) for match in re.finditer(r"\.|$", path))
 
     def rank(self, path: str) -> int:
         """Rank of a module's rows."""
@@ -204,20 +199,20 @@ class Adapter:
     @cached_property
     def rows(self) -> Mapping[str, Mapping[str, Tensor]]:
         """`A` and `B` of each module that has rows."""
-        found: dict[str, dict[str, Tensor]] = {}
+        rows: dict[str, dict[str, Tensor]] = {}
         for name, tensor in self.tensors.items():
             if match := _ROWS.fullmatch(name):
-                found.setdefault(match["path"], {})[match["which"]] = tensor
-        return found
+                rows.setdefault(match["path"], {})[match["which"]] = tensor
+        return rows
 
     @cached_property
     def whole(self) -> Mapping[str, Tensor]:
         """Weights that are stored as a whole."""
-        return {
-            name.replace(".base_layer.", "."): tensor
-            for name, tensor in self.tensors.items()
-            if not _ROWS.fullmatch(name)
-        }
+        whole = {}
+        for name, tensor in self.tensors.items():
+            if not _ROWS.fullmatch(name):
+                whole[name.replace(".base_layer.", ".")] = tensor
+        return whole
 
 
 def read_adapter(folder: Path, origin: str) -> Adapter:
@@ -243,13 +238,16 @@ def read_adapter(folder: Path, origin: str) -> Adapter:
         raise ModelError(
             f"{origin} does not load: {ADAPTER_WEIGHTS} is no safetensors file ({error})"
         ) from error
-    if other := next((name for name in stored if not name.startswith(_PREFIX)), None):
-        raise ModelError(
-            f"{origin} is no adapter of a causal language model: its tensor {other!r} does not "
-            f"begin with {_PREFIX!r}"
-        )
-    tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in stored.items()}
-    for name, tensor in tensors.items():
+    for name in stored:
+        if not name.startswith(_PREFIX):
+            raise ModelError(
+                f"{origin} is no adapter of a causal language model: its tensor {name!r} does not "
+                f"begin with {_PREFIX!r}"
+            )
+    tensors = {}
+    for full_name, tensor in stored.items():
+        name = full_name.removeprefix(_PREFIX)
+        tensors[name] = tensor
         if not tensor.is_floating_point():
             raise ModelError(
                 f"{origin} does not load: {name!r} is of type {tensor.dtype}; expected finite "
@@ -286,14 +284,13 @@ def _config(path: Path, origin: str) -> AdapterConfig:
             f"{origin} does not load: {ADAPTER_CONFIG}: {'.'.join(map(str, first['loc']))!r}: "
             f"{first['msg']}"
         ) from error
-    unknown = {
-        key: value
-        for key, value in (config.model_extra or {}).items()
-        if key not in _OF_TRAINING and value
-    }
+    beyond: dict[str, Any] = {}
+    for key, value in (config.model_extra or {}).items():
+        if key not in _OF_TRAINING and value:
+            beyond[key] = value
     if config.init_lora_weights not in _PLAIN_STARTS:
-        unknown["init_lora_weights"] = config.init_lora_weights
-    for key, value in unknown.items():
+        beyond["init_lora_weights"] = config.init_lora_weights
+    for key, value in beyond.items():
         raise ModelError(
             f"{origin} sets {key!r} to {json.dumps(value)[:60]}, so that it is more than low-rank "
             f"rows beside its base: {_MERGE}"
@@ -323,7 +320,7 @@ Linear = nn.Linear | Conv1D
 
 
 class LowRank(nn.Module):
-    """A linear module W x + B A x, beside another's weight W and bias.
+    """A linear module W x + B A x, with weight W and bias of another module.
 
     Args:
         base: The module that holds W.
@@ -336,7 +333,8 @@ class LowRank(nn.Module):
     ) -> None:
         super().__init__()
         self.base = base
-        self.a, self.b = (nn.Parameter(rows, requires_grad=False) for rows in (a, b))
+        self.a = nn.Parameter(a, requires_grad=False)
+        self.b = nn.Parameter(b, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """What the merged module would compute, but for rounding."""
@@ -351,10 +349,9 @@ class LowRank(nn.Module):
         """
         with torch.no_grad():
             change = self.b @ self.a
-            return nn.Parameter(
-                self.base.weight + (change.T if isinstance(self.base, Conv1D) else change),
-                requires_grad=False,
-            )
+            if isinstance(self.base, Conv1D):
+                change = change.T
+            return nn.Parameter(self.base.weight + change, requires_grad=False)
 
     @property
     def bias(self) -> nn.Parameter | None:
@@ -368,7 +365,7 @@ class LowRank(nn.Module):
 
 
 def base_module(module: nn.Module) -> nn.Module:
-    """The module itself, or that beside which a low-rank one stands.
+    """The module itself, or the base of a low-rank one.
 
     Of one type and shape in all models of a pair.
     """
@@ -388,12 +385,12 @@ def plain_names(module: nn.Module, plainly: str = "", here: str = "") -> dict[st
     """
     if isinstance(module, LowRank):
         return plain_names(module.base, plainly, f"{here}base.")
-    found = {
-        f"{plainly}{name}": f"{here}{name}" for name, _ in module.named_parameters(recurse=False)
-    }
+    names = {}
+    for name, _ in module.named_parameters(recurse=False):
+        names[f"{plainly}{name}"] = f"{here}{name}"
     for name, child in module.named_children():
-        found.update(plain_names(child, f"{plainly}{name}.", f"{here}{name}."))
-    return found
+        names.update(plain_names(child, f"{plainly}{name}.", f"{here}{name}."))
+    return names
 
 
 def low_rank_donor(
@@ -402,7 +399,7 @@ def low_rank_donor(
     """The donor that an adapter makes of a recipient.
 
     Args:
-        recipient: The model beside whose weights the rows stand; it is left as it is.
+        recipient: The model to whose weights the rows are added; it is left as it is.
         adapter: The adapter.
         origin: What to call it in an error.
         note: What to add where it does not fit.
@@ -428,10 +425,11 @@ def low_rank_donor(
 def _low_rank(donor: PreTrainedModel, adapter: Adapter) -> Iterator[tuple[str, LowRank]]:
     """The modules to put in the place of the donor's linear ones."""
     modules, rows, head = dict(donor.named_modules()), adapter.rows, donor.get_output_embeddings()
-    targets = adapter.config.targets(
-        modules,
-        [p for p, module in modules.items() if isinstance(module, Linear) and module is not head],
-    )
+    linear_paths = []
+    for path, module in modules.items():
+        if isinstance(module, Linear) and module is not head:
+            linear_paths.append(path)
+    targets = adapter.config.targets(modules, linear_paths)
     for path in rows:
         if path not in modules:
             raise ModelError(f"it adapts {path!r}, which the recipient does not have")
@@ -449,15 +447,15 @@ def _low_rank(donor: PreTrainedModel, adapter: Adapter) -> Iterator[tuple[str, L
                 f"it lacks {path}.lora_{min(missing)}.weight, the rows of a module that its "
                 "target_modules name"
             )
-        yield path, _beside(module, path, adapter)
+        yield path, _with_rows(module, path, adapter)
 
 
-def _beside(module: Linear, path: str, adapter: Adapter) -> LowRank:
+def _with_rows(module: Linear, path: str, adapter: Adapter) -> LowRank:
     inputs, outputs = (
         module.weight.shape if isinstance(module, Conv1D) else module.weight.shape[::-1]
     )
     rank = adapter.config.rank(path)
-    a, b = (adapter.rows[path][which] for which in "AB")
+    a, b = adapter.rows[path]["A"], adapter.rows[path]["B"]
     for which, tensor, expected in (("A", a, [rank, inputs]), ("B", b, [outputs, rank])):
         if list(tensor.shape) != expected:
             raise ModelError(
@@ -485,20 +483,17 @@ def _replaced(recipient: nn.Module, adapter: Adapter) -> Iterator[tuple[str, Ten
             raise ModelError(
                 f"it holds other weights for {name!r}, which its modules_to_save do not name"
             )
-    if missing := [
-        name
-        for name in ours
-        if adapter.config.saves(name.rpartition(".")[0]) and name not in adapter.whole
-    ]:
-        raise ModelError(f"it lacks {missing[0]!r}, which its modules_to_save name")
+    for name in ours:
+        if adapter.config.saves(name.rpartition(".")[0]) and name not in adapter.whole:
+            raise ModelError(f"it lacks {name!r}, which its modules_to_save name")
 
 
 def _fitted(tensor: Tensor, like: Tensor, name: str) -> Tensor:
     """A tensor in the type and at the place of the base's."""
-    found = tensor.to(like)
-    if not found.isfinite().all():
+    fitted = tensor.to(like)
+    if not fitted.isfinite().all():
         raise ModelError(
             f"{name} does not fit into {like.dtype}: some of it is too large; load the pair in "
             "another type"
         )
-    return found
+    return fitted

@@ -8,7 +8,7 @@ to its own device and leaves its output there, for the next layer to move.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ __all__ = [
     "named_devices",
     "place",
     "read_device_map",
-    "spread",
+    "spread_units",
     "units",
     "usable_device",
 ]
@@ -53,7 +53,7 @@ _LEFT = 0.1
 """Share of each device's free memory that is left to activations."""
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Where Linux says how much memory a container may take, which may be less than the machine has."""
+"""Where Linux holds a container's limit of memory, which may be less than the machine has."""
 
 
 def usable_device(name: str) -> str:
@@ -91,16 +91,16 @@ def read_device_map(text: str) -> DeviceMap:
             raise UnknownNameError("device map", text, STRATEGIES, hint)
         return text
     try:
-        found = json.loads(text)
+        devices = json.loads(text)
     except ValueError as error:
         raise InputError(f"--device-map is no JSON: {error}") from error
-    if not all(
-        isinstance(device, str | int) and not isinstance(device, bool) for device in found.values()
-    ):
-        raise InputError(
-            "--device-map: expected a device for each path, as a name such as 'cuda:1' or a number"
-        )
-    return dict(found)
+    for device in devices.values():
+        if not isinstance(device, str | int) or isinstance(device, bool):
+            raise InputError(
+                "--device-map: expected a device for each path, "
+                "as a name such as 'cuda:1' or a number"
+            )
+    return dict(devices)
 
 
 def units(model: nn.Module, layers: str) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ def units(model: nn.Module, layers: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def spread(sizes: Sequence[int], room: Sequence[int], strategy: str) -> list[int]:
+def spread_units(sizes: Sequence[int], room: Sequence[int], strategy: str) -> list[int]:
     """Which device each unit goes to: neighbours together, and the devices in their order.
 
     Args:
@@ -195,29 +195,26 @@ def devices_of(
     """
     parts = units(model, layers)
     if not isinstance(wanted, str):
-        return _mapped(
-            parts,
-            wanted,
-            {
-                path
-                for path in parts
-                if next(model.get_submodule(path).parameters(), None) is not None
-            },
-        )
-    sizes = [
-        models
-        * sum(t.numel() * t.element_size() for t in model.get_submodule(path).state_dict().values())
-        for path in parts
-    ]
-    room = {
-        name: int(n * (1 - _LEFT)) for name, n in (free_memory() if free is None else free).items()
-    }
+        return _mapped(parts, wanted, set(_weighty(model, parts)))
+    sizes = [models * _bytes(model.get_submodule(path)) for path in parts]
+    room = {}
+    for name, n in (free_memory() if free is None else free).items():
+        room[name] = int(n * (1 - _LEFT))
     accelerators = [n for name, n in room.items() if name != "cpu"]
     if _filled(sizes, accelerators) is not None:
-        found = spread(sizes, accelerators, wanted)
+        found = spread_units(sizes, accelerators, wanted)
     else:  # alike with a processor, they would stand idle while it computes
-        found = spread(sizes, list(room.values()), "sequential" if accelerators else wanted)
+        found = spread_units(sizes, list(room.values()), "sequential" if accelerators else wanted)
     return {path: torch.device(list(room)[i]) for path, i in zip(parts, found, strict=True)}
+
+
+def _weighty(model: nn.Module, paths: Iterable[str]) -> list[str]:
+    """Those of some modules that have weights."""
+    return [p for p in paths if next(model.get_submodule(p).parameters(), None) is not None]
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(t.numel() * t.element_size() for t in module.state_dict().values())
 
 
 def named_devices(wanted: DeviceMap) -> tuple[torch.device, ...]:
@@ -226,11 +223,9 @@ def named_devices(wanted: DeviceMap) -> tuple[torch.device, ...]:
     Raises:
         InputError: It names what is none.
     """
-    return (
-        ()
-        if isinstance(wanted, str)
-        else tuple(dict.fromkeys(_device(path, name) for path, name in wanted.items()))
-    )
+    if isinstance(wanted, str):
+        return ()
+    return tuple(dict.fromkeys(_device(path, name) for path, name in wanted.items()))
 
 
 def main_device(wanted: DeviceMap) -> torch.device:
@@ -256,18 +251,18 @@ def _mapped(
                 f"--device-map names {path!r}, which is no layer, nor a module outside of them: "
                 f"expected some of {_some(parts)}"
             )
-    found = {}
+    placed = {}
     for part in parts:
         holders = [path for path in devices if not path or f"{part}.".startswith(f"{path}.")]
         if holders:
-            found[part] = devices[max(holders, key=len)]
+            placed[part] = devices[max(holders, key=len)]
         elif part in weighty:
             raise InputError(
                 f"--device-map names no device for {part!r}: add it, "
                 'or a device for all else as {"": DEVICE}'
             )
-    home = next(found[part] for part in parts if part in weighty)
-    return {part: found.get(part, home) for part in parts}
+    home = next(placed[part] for part in parts if part in weighty)
+    return {part: placed.get(part, home) for part in parts}
 
 
 def _device(path: str, name: str | int) -> torch.device:
@@ -293,25 +288,19 @@ def free_memory() -> dict[str, int]:
 
     What torch keeps of a device for later use is free.
     """
-    found = {
-        f"cuda:{i}": torch.cuda.mem_get_info(i)[0]
-        + torch.cuda.memory_reserved(i)
-        - torch.cuda.memory_allocated(i)
-        for i in range(torch.cuda.device_count())
-    }
-    left = [
-        limit - psutil.Process().memory_info().rss
-        for limit in map(_number, _LIMITS)
-        if limit is not None
-    ]
-    return {**found, "cpu": max(0, min([psutil.virtual_memory().available, *left]))}
+    free = {}
+    for i in range(torch.cuda.device_count()):
+        reserved = torch.cuda.memory_reserved(i) - torch.cuda.memory_allocated(i)
+        free[f"cuda:{i}"] = torch.cuda.mem_get_info(i)[0] + reserved
+    left = psutil.virtual_memory().available
+    for limit in map(_number, _LIMITS):
+        if limit is not None:
+            left = min(left, limit - psutil.Process().memory_info().rss)
+    return {**free, "cpu": max(0, left)}
 
 
 def _number(path: str) -> int | None:
-    """The number that a file holds.
-
-    None where there is no such file or it says something else, such as `max`.
-    """
+    """The number in a file; None without such a file, or where it holds a word such as `max`."""
     try:
         return int(Path(path).read_text("ascii"))
     except (OSError, ValueError):
@@ -326,10 +315,7 @@ def place(model: nn.Module, devices: Mapping[str, torch.device], layers: str) ->
         devices: The device of each of its units.
         layers: Path of its list of layers.
     """
-    weighty = [
-        path for path in devices if next(model.get_submodule(path).parameters(), None) is not None
-    ]
-    home = devices[weighty[0]]
+    home = devices[_weighty(model, devices)[0]]
     for path, device in devices.items():
         module = model.get_submodule(path)
         held = [*module.parameters(), *module.buffers()]
@@ -361,6 +347,6 @@ def _moved(value: Any, device: torch.device) -> Any:
         return value.to(device)
     if type(value) in (tuple, list):
         return type(value)(_moved(each, device) for each in value)
-    return (
-        {key: _moved(each, device) for key, each in value.items()} if type(value) is dict else value
-    )
+    if type(value) is dict:
+        return {key: _moved(each, device) for key, each in value.items()}
+    return value

@@ -66,7 +66,7 @@ class GradedTruth:
     @property
     def relevance(self) -> Mapping[Place, float]:
         """Relevance of each place."""
-        return {place: found.relevance for place, found in self.places.items()}
+        return {place: measured.relevance for place, measured in self.places.items()}
 
     @property
     def chance(self) -> float | None:
@@ -87,8 +87,11 @@ class GradedTruth:
 
         `ALL:down@1=0.181 ALL:gate@1=0.156`.
         """
-        named = {_name(place): round(value, 4) for place, value in self.relevance.items()}
-        return " ".join(f"{name}={value}" for name, value in named.items() if value)
+        items = []
+        for place, value in self.relevance.items():
+            if round(value, 4):
+                items.append(f"{_name(place)}={round(value, 4)}")
+        return " ".join(items)
 
     def to_card(self) -> dict[str, Any]:
         """As a card holds it.
@@ -97,20 +100,17 @@ class GradedTruth:
         in a row.
         """
         nested: dict[str, dict[str, dict[str, list[float | None]]]] = {}
-        for place, found in self.places.items():
+        for place, measured in self.places.items():
             layer, component, region = (*place, ALL_TOKENS)[:3]
-            row = [*_short(found.alone), *_short(found.left_out), round(found.relevance, 4)]
-            nested.setdefault(region, {}).setdefault(component, {})[
-                "" if layer is None else str(layer)
-            ] = row
-        pathways = {
-            prompt: {graft: _short(e) for graft, e in own.items()}
-            for prompt, own in self.pathways.items()
-        }
-        prompts = list(self.prompts)
+            row = [*_short(measured.alone), *_short(measured.left_out)]
+            rows = nested.setdefault(region, {}).setdefault(component, {})
+            rows["" if layer is None else str(layer)] = [*row, round(measured.relevance, 4)]
+        pathways: dict[str, dict[str, list[float | None]]] = {}
+        for prompt, estimates in self.pathways.items():
+            pathways[prompt] = {graft: _short(value) for graft, value in estimates.items()}
         return {
             "metric": self.metric,
-            "prompts": prompts,
+            "prompts": list(self.prompts),
             "n": self.n,
             "places": nested,
             "pathways": pathways,
@@ -130,15 +130,13 @@ def read_truth(card: Mapping[str, Any]) -> GradedTruth | None:
     for region, components in truth["places"].items():
         for component, layers in components.items():
             for layer, row in layers.items():
-                where = (int(layer) if layer else None, component)
-                place: Place = where if region == ALL_TOKENS else (*where, region)
+                place = _place(int(layer) if layer else None, component, region)
                 places[place] = Contribution(
                     _estimate(row[:3], n), _estimate(row[3:6], n), float(row[6])
                 )
-    pathways = {
-        prompt: {graft: _estimate(row, n) for graft, row in own.items()}
-        for prompt, own in truth["pathways"].items()
-    }
+    pathways = {}
+    for prompt, rows in truth["pathways"].items():
+        pathways[prompt] = {graft: _estimate(row, n) for graft, row in rows.items()}
     return GradedTruth(truth["metric"], tuple(truth["prompts"]), n, places, pathways)
 
 
@@ -148,17 +146,21 @@ def parse_relevance(text: str) -> dict[Place, float]:
     Raises:
         InputError: The text is none.
     """
-    found: dict[Place, float] = {}
+    relevance: dict[Place, float] = {}
     for item in text.split():
         match = _ITEM.fullmatch(item)
         if match is None:
             raise InputError(
                 f"{item!r} is no place with its relevance: expected such as LT:down@3=0.25"
             )
-        layer, region = match["layer"], match["region"]
-        where = (None if layer is None else int(layer), match["component"])
-        found[where if region == ALL_TOKENS else (*where, region)] = float(match["value"])
-    return found
+        layer = None if match["layer"] is None else int(match["layer"])
+        place = _place(layer, match["component"], match["region"])
+        relevance[place] = float(match["value"])
+    return relevance
+
+
+def _place(layer: int | None, component: str, region: str) -> Place:
+    return (layer, component) if region == ALL_TOKENS else (layer, component, region)
 
 
 def _name(place: Place) -> str:

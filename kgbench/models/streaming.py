@@ -32,7 +32,7 @@ from kgbench.models.checkpoints import (
     stamp_of,
     stored_tensors,
 )
-from kgbench.models.sharing import refuse_non_finite, same_bits
+from kgbench.models.tensors import refuse_non_finite, same_bits
 
 __all__ = ["Stream", "empty_model", "homes", "stored", "stream", "streamed"]
 
@@ -61,7 +61,7 @@ class Source:
         try:
             with safe_open(self.file, framework="pt") as file:
                 # A copy also where nothing is converted: otherwise it were the file itself, mapped.
-                found: Tensor = file.get_tensor(self.key).to(
+                weight: Tensor = file.get_tensor(self.key).to(
                     device=self.device, dtype=self.dtype, copy=True
                 )
         except (OSError, SafetensorError) as error:
@@ -71,7 +71,7 @@ class Source:
                 f"{self.origin}: {self.file.name} changed on disk while it was in use; run again "
                 "when it is whole"
             )
-        return found
+        return weight
 
 
 class Stream:
@@ -109,25 +109,24 @@ class Stream:
 
     def read(self, name: str) -> Tensor:
         """A weight, which is not kept."""
-        with torch.inference_mode(
-            mode=False
-        ):  # an inference tensor could not take part in a derivative later
+        # An inference tensor could not take part in a derivative later.
+        with torch.inference_mode(mode=False):
             return self.sources[name].read()
 
 
 def streamed(model: nn.Module) -> Stream | None:
     """The stream that a model's weights come from; None where they are held."""
-    found: Stream | None = vars(model).get(_STREAM)
-    return found
+    source: Stream | None = vars(model).get(_STREAM)
+    return source
 
 
 def homes(model: nn.Module) -> set[torch.device]:
     """The devices that a model's weights are on, or are read to."""
     source = streamed(model)
-    read = () if source is None else source.sources.values()
-    return {weight.device for weight in model.parameters() if not weight.is_meta} | {
-        each.device for each in read
-    }
+    devices = {weight.device for weight in model.parameters() if not weight.is_meta}
+    if source is not None:
+        devices |= {each.device for each in source.sources.values()}
+    return devices
 
 
 def stored(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -223,11 +222,12 @@ def _sources(
     files = stored_tensors(place.directory, place.origin)
     keys = _keys(donor, files)
     stamps = place.stamps()
-    alike: dict[int, list[str]] = {}
+    by_weight: dict[int, list[str]] = {}
+    tied: dict[str, list[str]] = {}
     for name, weight in donor.named_parameters(remove_duplicate=False):
-        alike.setdefault(id(weight), []).append(name)
-    tied = {name: names for names in alike.values() for name in names}
-    found = {}
+        tied[name] = by_weight.setdefault(id(weight), [])
+        tied[name].append(name)
+    sources = {}
     for name, tensor in ours.items():
         key = next((keys[other] for other in (name, *tied.get(name, ())) if other in keys), None)
         if key is None:
@@ -241,11 +241,11 @@ def _sources(
                 f"there, and {list(files[key].shape)} in its "
                 "files"
             )
-        found[name] = Source(
+        sources[name] = Source(
             files[key].file, key, tensor.dtype, tensor.device, place.origin, stamps[files[key].file]
         )
     refuse_unused(place, _unused(donor, files, keys, ours), files)
-    return found
+    return sources
 
 
 def _unused(
@@ -256,12 +256,12 @@ def _unused(
 ) -> set[str]:
     """Stored tensors that the model does not take, except those that the library ignores."""
     taken = {key for name, key in keys.items() if name in ours}
-    known = donor._keys_to_ignore_on_load_unexpected or ()
-    return {
-        key
-        for key in files
-        if key not in taken and not any(re.search(pattern, key) for pattern in known)
-    }
+    ignored = donor._keys_to_ignore_on_load_unexpected or ()
+    unused = set()
+    for key in files:
+        if key not in taken and not any(re.search(pattern, key) for pattern in ignored):
+            unused.add(key)
+    return unused
 
 
 def _keys(donor: PreTrainedModel, files: Iterable[str]) -> dict[str, str]:
@@ -272,11 +272,11 @@ def _keys(donor: PreTrainedModel, files: Iterable[str]) -> dict[str, str]:
     rules = get_model_conversion_mapping(donor)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
-    shapes, found = donor.state_dict(), {}
+    shapes, keys = donor.state_dict(), {}
     for key in sorted(files):
         name, converted = rename_source_key(
             key, renamings, converters, donor.base_model_prefix, shapes
         )
         if converted is None:
-            found[name] = key
-    return found
+            keys[name] = key
+    return keys

@@ -50,7 +50,7 @@ class DamagedDonorWarning(UserWarning):
 
 
 class _Part(BaseModel):
-    """Of a card; what else it says is kept as it is."""
+    """Part of a card; further fields are kept."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -136,20 +136,21 @@ class TrainedDonor:
 def donors_folder() -> Path:
     """Where trained donors are kept."""
     home = os.environ.get(HOME)
-    return (
-        Path(home).expanduser() if home else platformdirs.user_data_path("kgbench", appauthor=False)
-    ) / "donors"
+    if home:
+        return Path(home).expanduser() / "donors"
+    return platformdirs.user_data_path("kgbench", appauthor=False) / "donors"
 
 
 def trained_donors() -> Mapping[str, TrainedDonor]:
     """All trained donors by name.
 
-    Of each folder whose card does not read a `DamagedDonorWarning` tells.
+    A folder whose card does not read is left out with a `DamagedDonorWarning`.
     """
-    found = {}
-    for path in sorted(path.parent for path in donors_folder().glob(f"[!.]*/[!.]*/{catalog.CARD}")):
+    donors = {}
+    for card in sorted(donors_folder().glob(f"[!.]*/[!.]*/{catalog.CARD}")):
+        folder = card.parent
         try:
-            donor = _donor(path)
+            content = read_donor_card(folder)
         except ModelError as error:
             warnings.warn(
                 f"a donor is left out: {error}; delete its folder",
@@ -157,8 +158,9 @@ def trained_donors() -> Mapping[str, TrainedDonor]:
                 stacklevel=2,
             )
         else:
-            found[donor.name] = donor
-    return found
+            name = f"{folder.parent.name}/{folder.name}"
+            donors[name] = TrainedDonor(name, folder, content)
+    return donors
 
 
 def is_donor_name(name: str) -> bool:
@@ -177,7 +179,7 @@ def find_donor(name: str) -> Path | None:
     folder = donors_folder() / name
     if (folder / catalog.CARD).is_file():
         return folder
-    if name.partition("/")[0] in catalog.names():
+    if name.partition("/")[0] in catalog.pair_names():
         raise UnknownNameError(
             "trained donor",
             name,
@@ -191,7 +193,7 @@ def choose_donor(model: str, hashes: Collection[str]) -> TrainedDonor | None:
     """The trained donor of a pair that learned some facts.
 
     Of several, the one by the recipe aggressive, in both directions, with seed 0 and nothing else
-    changed; where there is not exactly one such, nobody guesses.
+    changed; there is no guess where not exactly one such exists.
 
     Args:
         model: A pair of the catalog.
@@ -257,7 +259,3 @@ def read_donor_card(folder: Path) -> dict[str, Any]:
             f"({error})"
         ) from None
     return dict(card)
-
-
-def _donor(folder: Path) -> TrainedDonor:
-    return TrainedDonor(f"{folder.parent.name}/{folder.name}", folder, read_donor_card(folder))

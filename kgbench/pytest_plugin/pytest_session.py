@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,7 @@ class Given:
 
         return Spec(
             localizer=self._localizer() or Spec.localizer,
-            model=self._place("model", catalog.names()),
+            model=self._place("model", catalog.pair_names()),
             recipient=self._place("recipient"),
             donors=self._donors(),
             dataset=self._place("dataset", dataset_names()),
@@ -180,7 +181,9 @@ class Given:
         return {name: self._resolved("donor", place) for name, place in donors.items()}
 
     def _prompts(self) -> tuple[str, ...]:
-        names = [name.strip() for text in self.many("prompt") for name in text.split(",")]
+        names: list[str] = []
+        for text in self.many("prompt"):
+            names += map(str.strip, text.split(","))
         if names and not any(names):
             raise InputError(
                 "--kgbench-prompt: names no prompt; give some, see `kgbench ls prompts`, or leave "
@@ -271,7 +274,7 @@ class Session:
         """The facts in all prompts."""
         from kgbench.runner.workload import job_prompts
 
-        return [prompt for some in job_prompts(self.spec, self.facts).values() for prompt in some]
+        return list(chain.from_iterable(job_prompts(self.spec, self.facts).values()))
 
     def pair(self) -> ModelPair:
         """The models, loaded once."""

@@ -147,12 +147,14 @@ def pytest_terminal_summary(
     again = [
         report for report in terminalreporter.stats.get("", ()) if getattr(report, AGAIN, False)
     ]
-    reports = [*terminalreporter.stats.get(CATEGORY, ()), *again]
-    undecided = [(report.nodeid, message) for report in reports for message in messages_of(report)]
-    if undecided:
+    lines = []
+    for report in (*terminalreporter.stats.get(CATEGORY, ()), *again):
+        for message in messages_of(report):
+            lines.append(f"{CATEGORY.upper()} {report.nodeid} - {message}")
+    if lines:
         terminalreporter.section(CATEGORY)
-    for test, message in undecided:
-        terminalreporter.line(f"{CATEGORY.upper()} {test} - {message}")
+    for line in lines:
+        terminalreporter.line(line)
 
 
 def _summaries(config: pytest.Config) -> dict[str, RecordSummary]:

@@ -83,13 +83,11 @@ def pytest_fixture_setup(
         with collecting() as claims:
             return (yield)
     finally:
-        asked = [
-            message
-            for name, other in _used(request).items()
-            if name not in before
-            for message in claimed.get(other, ())
-        ]
-        claimed[fixturedef] = list(dict.fromkeys([*claims.undecided, *asked]))
+        messages = dict.fromkeys(claims.undecided)
+        for name, other in _used(request).items():
+            if name not in before:
+                messages.update(dict.fromkeys(claimed.get(other, ())))
+        claimed[fixturedef] = list(messages)
         for record in claims.records.values():
             note_record(record)
         report_undecided(claims.undecided)
@@ -104,14 +102,10 @@ def _used(request: Any) -> Mapping[str, pytest.FixtureDef[Any]]:
 def _take_from_fixtures(item: pytest.Item) -> None:
     claimed = item.config.stash.get(_OF_FIXTURES, {})
     if (claims := item.stash.get(_CLAIMS, None)) is not None:
-        messages = [
-            message
-            for fixture in _used(getattr(item, "_request", None)).values()
-            for message in claimed.get(fixture, ())
-        ]
-        claims.undecided.extend(
-            message for message in dict.fromkeys(messages) if message not in claims.undecided
-        )
+        for fixture in _used(getattr(item, "_request", None)).values():
+            for message in claimed.get(fixture, ()):
+                if message not in claims.undecided:
+                    claims.undecided.append(message)
 
 
 @pytest.hookimpl(wrapper=True)

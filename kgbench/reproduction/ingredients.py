@@ -15,16 +15,21 @@ from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.models.catalog import CARD, Entry
 from kgbench.models.checkpoints import locate
-from kgbench.models.delta import stored_hash
+from kgbench.models.tensors import stored_hash
 from kgbench.models.trained import donors_folder
 from kgbench.reproduction.page import KNOWN, Page, Training
 from kgbench.runner import Settings, Spec
 from kgbench.runner.workload import load_suite
 from kgbench.training.builds import Progress, hash_of, read_card
-from kgbench.training.corpus import known_movies, passing_texts, pretraining_movies
 from kgbench.training.finetuning_plan import FinetuneSpec, plan_finetuning
 from kgbench.training.recipes import Recipe, recipe
-from kgbench.training.tiny_pairs import build_identity, build_recipe
+from kgbench.training.tiny_pairs import (
+    build_identity,
+    build_recipe,
+    known_movies,
+    passing_texts,
+    pretraining_movies,
+)
 
 __all__ = ["SHIPPED", "Ingredients"]
 

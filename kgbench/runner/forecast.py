@@ -18,11 +18,11 @@ from kgbench.localizers import is_foreign
 from kgbench.models import catalog
 from kgbench.models.catalog import Entry, is_plant, zoo_path
 from kgbench.models.checkpoints import Checkpoint, find_here, locate, read_model_config
-from kgbench.models.family import load_family
+from kgbench.models.family_map import load_family
+from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokenizer
 from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
-from kgbench.models.pair import DTYPES, ModelPair, pair_sources, prepare, read_tokenizer
+from kgbench.models.pair import ModelPair, prepare
 from kgbench.models.placement import FLOPS, free_memory, named_devices
-from kgbench.models.reading import read_empty
 from kgbench.models.streaming import streamed
 from kgbench.models.trained import find_donor
 from kgbench.numbers import duration_text, number_text

@@ -22,8 +22,8 @@ from torch import nn
 
 from kgbench.data import Prompt
 from kgbench.engine import Engine
+from kgbench.engine.batch_rows import plain
 from kgbench.engine.engine import choosing
-from kgbench.engine.rows import plain
 from kgbench.engine.site_sets import all_sites, site_costs, site_treatments
 from kgbench.errors import InputError
 from kgbench.estimate import Estimate, rounded

@@ -158,7 +158,7 @@ def localizer_of(record: Record, places: Places) -> str:
 def _model(record: Record, places: Places) -> str | None:
     if places.model is not None:
         return places.model
-    if record.model in catalog.names():
+    if record.model in catalog.pair_names():
         return record.model
     if places.recipient is None or not places.donors:
         given = ", ".join(f"--donor {name}=PATH" for name in record.identity.weights.donors)

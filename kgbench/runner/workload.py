@@ -22,9 +22,8 @@ from kgbench.data.giveaways import find_giveaways, refuse_leaks
 from kgbench.data.templates import MARKS
 from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.localizers import check_name, needs
-from kgbench.models import catalog
+from kgbench.models import catalog, check_dtype
 from kgbench.models.trained import choose_donor, choose_donor_of, find_donor
-from kgbench.models.types import check_dtype
 from kgbench.records import Truth
 from kgbench.runner.spec import Spec
 from kgbench.sites import BASELINES, RECIPIENT, parse_graft
@@ -157,7 +156,7 @@ def load_prompts(
         UnknownNameError: No data set, pair or prompt has this name.
         DataError: A file does not read, or lacks a field that a prompt needs.
     """
-    if isinstance(dataset, str) and dataset in catalog.names():
+    if isinstance(dataset, str) and dataset in catalog.pair_names():
         dataset = _pair_facts(dataset)
     return data.load_prompts(dataset, names, limit)
 
@@ -326,7 +325,7 @@ def with_donor(spec: Spec, dataset: Dataset) -> Spec:
 def _weights_hash(source: str, revision: str | None) -> str | None:
     """Hash of a checkpoint's weights; None where it is not on this machine."""
     from kgbench.models.checkpoints import find_here
-    from kgbench.models.delta import stored_hash
+    from kgbench.models.tensors import stored_hash
 
     checkpoint = find_here(source, revision)
     return None if checkpoint is None else stored_hash(checkpoint.directory)

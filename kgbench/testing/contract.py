@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from inspect import getdoc
+from itertools import product
 from typing import TYPE_CHECKING
 
 from kgbench import __version__
@@ -142,11 +143,10 @@ def contract_of(record: Record, localizer: str | None = None) -> Contract:
     """
     what = record.identity.localizer
     # A seed and the ground truth of a plant belong to a run, not to the method.
-    arguments = {
-        key: argument_text(value)
-        for key, value in what.parameters.items()
-        if key not in ("seed", "truth", "graded")
-    }
+    arguments = {}
+    for key, value in what.parameters.items():
+        if key not in ("seed", "truth", "graded"):
+            arguments[key] = argument_text(value)
     checked = _tried(localizer_of(record, Places(localizer=localizer)), tuple(arguments.items()))
     ran = " ".join(part for part in what.version.split(" ") if part != "scan")
     if (checked.name, checked.version) != (what.name, ran):
@@ -192,11 +192,11 @@ class Check:
     def __str__(self) -> str:
         """The test's id."""
         made = self.trial.localizer
-        given = [
-            f"{f.name}={value}"
-            for f in fields(made)
-            if (value := getattr(made, f.name)) != f.default
-        ]
+        given = []
+        for each in fields(made):
+            value = getattr(made, each.name)
+            if value != each.default:
+                given.append(f"{each.name}={value}")
         return "-".join((made.name, *given, self.trial.family, self.law.__name__))
 
 
@@ -218,9 +218,10 @@ def parametrize_with_checks(
     """
     import pytest  # kgbench is used without it
 
-    made = [_made(each) for each in localizers]
-    trials = [Trial(each, family) for each in made for family in families or PICO_FAMILIES]
-    checks = [Check(law, trial) for trial in trials for law in laws_of(trial.localizer)]
+    checks = []
+    for made, family in product(map(_made, localizers), families or PICO_FAMILIES):
+        trial = Trial(made, family)
+        checks += [Check(law, trial) for law in laws_of(made)]
     return pytest.mark.parametrize("check", checks, ids=str)
 
 

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain, product
 
 import torch
 from jaxtyping import Float
@@ -131,7 +132,7 @@ def treatments_fit_the_prompts(trial: Trial) -> None:
             found == lengths,
             f"treat on {sites!r} gives {found} treatments for prompts of {lengths} tokens",
         )
-        for treatment in (treatment for each in treatments for treatment in each):
+        for treatment in chain.from_iterable(treatments):
             expect(
                 isinstance(treatment, Treatment),
                 f"treat on {sites!r} gives a {type(treatment).__name__}, expected a Treatment",
@@ -474,9 +475,9 @@ def _answers(
     some = trial.prompts if prompts is None else prompts
     draws = localizer.variants()
     engine = Engine(trial.pair, executor)
-    treatments = [
-        draw.treat(trial.pair, some, parse_graft(each)) for each in sites for draw in draws
-    ]
+    treatments = []
+    for each, draw in product(sites, draws):
+        treatments.append(draw.treat(trial.pair, some, parse_graft(each)))
     logits = engine.logits(engine.plan_treatments(some, treatments))[:, :, 0].double()
     drawn = logits.log_softmax(dim=-1).reshape(len(some), len(sites), len(draws), -1)
     return drawn.logsumexp(dim=2) - math.log(len(draws))
@@ -485,13 +486,12 @@ def _answers(
 def _alone(trial: Trial, model: PreTrainedModel) -> Float[Tensor, "prompt vocabulary"]:
     """Log-probabilities of the next token by one model, prompt by prompt, without the engine."""
     with torch.inference_mode():
-        ids = [torch.tensor([trial.pair.encode(prompt)]) for prompt in trial.prompts]
-        return torch.stack(
-            [
-                model(input_ids=each, use_cache=False).logits[0, -1].double().log_softmax(dim=-1)
-                for each in ids
-            ]
-        )
+        rows = []
+        for prompt in trial.prompts:
+            ids = torch.tensor([trial.pair.encode(prompt)])
+            logits = model(input_ids=ids, use_cache=False).logits[0, -1]
+            rows.append(logits.double().log_softmax(dim=-1))
+        return torch.stack(rows)
 
 
 def _alike(one: Tensor, other: Tensor, trial: Trial) -> bool:

@@ -1,8 +1,9 @@
-"""Model pairs small enough for a test, with random weights and a real tokenizer."""
+"""Random model pairs small enough for a test, and a proposed family map tried on one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,11 +19,17 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from kgbench.models.family import load_family
+from kgbench.engine.forward import Wiring
+from kgbench.engine.selftest import LAWS, packed_agrees
+from kgbench.errors import KgbenchError
+from kgbench.models.family_map import Family, load_family
+from kgbench.models.infer_family import PROBES, infer_family, random_model, reduced_config
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.sites import RECIPIENT
 
-__all__ = ["PICO_FAMILIES", "pico_pair", "pico_tokenizer"]
+__all__ = ["PICO_FAMILIES", "Proposal", "pico_pair", "pico_tokenizer", "propose", "try_map"]
+
+COVERED = "every weight belongs to a component"
 
 _CORPUS = (
     "Ana Lee stars in a movie alongside Bo Chen. Q: Who stars in a movie with Zoë O'Hara? "
@@ -128,3 +135,66 @@ def pico_pair(
     return ModelPair(
         f"pico-{model_type}", made.pop(RECIPIENT), made, tokenizer, load_family(model_type)
     )
+
+
+# --------------------------------------------------------------------------------- proposed maps
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A map and the results of the self-test."""
+
+    family: Family
+    laws: Mapping[str, str | None]
+    """Reason for which each law of the self-test does not hold; None where it does."""
+    packed: str | None
+    """Reason to run one row per configuration; None if all configurations run in one forward."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether all laws hold."""
+        return not any(self.laws.values())
+
+
+def propose(config: dict[str, Any]) -> Proposal:
+    """Propose a map for the models of a configuration, and try it.
+
+    Args:
+        config: A checkpoint's `config.json`.
+
+    Raises:
+        ModelError: No small model can be made of it, or none that a map could describe.
+    """
+    configs = [reduced_config(config, probe) for probe in PROBES]
+    family = infer_family([random_model(small, 0) for small in configs])
+    proposals = [try_map(_random_pair(small, family)) for small in configs]
+    return next((each for each in proposals if not each.holds), proposals[0])
+
+
+def _random_pair(config: PreTrainedConfig, family: Family) -> ModelPair:
+    recipient, donor = prepare(random_model(config, 0)), prepare(random_model(config, 1))
+    return ModelPair(
+        f"a small {config.model_type}", recipient, {"sft": donor}, pico_tokenizer(bos=False), family
+    )
+
+
+def try_map(pair: ModelPair) -> Proposal:
+    """Try the map of a pair."""
+    laws = {COVERED: _uncovered(pair)}
+    for name, law in LAWS.items():
+        try:
+            with torch.inference_mode():
+                law(pair)
+            laws[name] = None
+        except KgbenchError as error:
+            laws[name] = str(error)
+    holds = not any(laws.values())
+    return Proposal(pair.family, laws, packed_agrees(pair) if holds else "the map does not hold")
+
+
+def _uncovered(pair: ModelPair) -> str | None:
+    held: set[int] = set()
+    for socket in Wiring(pair).sockets:
+        held.update(map(id, socket.modules[0].parameters()))
+    left = [name for name, weight in pair.recipient.named_parameters() if id(weight) not in held]
+    return f"{len(left)} weights belong to no component, such as {left[0]}" if left else None

@@ -20,7 +20,7 @@ from kgbench.engine.state import changes, state_of
 from kgbench.errors import LawError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer
 from kgbench.localizers._base import asked
-from kgbench.models.family import module_at
+from kgbench.models.family_map import module_at
 from kgbench.models.pair import ModelPair, weights_hash
 from kgbench.numbers import plain_text
 from kgbench.sites import RECIPIENT

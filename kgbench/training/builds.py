@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 
 from kgbench.errors import DataError, InputError, OutputError
 from kgbench.models.catalog import CARD
-from kgbench.models.delta import stored_hash
+from kgbench.models.tensors import stored_hash
 from kgbench.training.stages import SAVE_EVERY, OnStep, StageOutcome, StageRun
 
 __all__ = [

@@ -22,12 +22,11 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from kgbench.errors import InputError, OutputError
 from kgbench.models.catalog import CARD
 from kgbench.models.checkpoints import Checkpoint, locate
-from kgbench.models.delta import stored_hash
-from kgbench.models.pair import read_tokenizer
+from kgbench.models.loading import read_tokenizer
 from kgbench.models.placement import usable_device
+from kgbench.models.tensors import stored_hash
 from kgbench.models.trained import donors_folder, read_donor_card
 from kgbench.training.builds import Build, Progress, hash_of, versions, write_card
-from kgbench.training.corpus import IGNORED, Batches
 from kgbench.training.finetuning_plan import (
     FinetuneSpec,
     FinetuningPlan,
@@ -47,7 +46,15 @@ from kgbench.training.model_setup import (
     trainable_model,
     trained_parameters,
 )
-from kgbench.training.stages import StageOutcome, StageRun, arguments, precision, run_steps
+from kgbench.training.stages import (
+    IGNORED,
+    Batches,
+    StageOutcome,
+    StageRun,
+    arguments,
+    precision,
+    run_steps,
+)
 
 __all__ = [
     "LOG",

@@ -24,12 +24,12 @@ from transformers import PreTrainedTokenizerBase
 
 from kgbench.data import Dataset, ImportOptions, load_dataset, training_texts
 from kgbench.data.training_texts import training_wordings
-from kgbench.errors import DataError, InputError, ModelError, UnknownNameError
+from kgbench.errors import DataError, InputError, ModelError, UnknownNameError, first_line
 from kgbench.models import catalog
 from kgbench.training.builds import hash_of
-from kgbench.training.corpus import Batches, grouped
 from kgbench.training.model_setup import check_peft
 from kgbench.training.recipes import FinetuningRecipe, finetuning_recipe, finetuning_recipe_names
+from kgbench.training.stages import Batches, grouped
 
 __all__ = [
     "FinetuneSpec",
@@ -376,9 +376,9 @@ def _hub_texts(source: str, revision: str, n: int, seed: int) -> Iterator[str]:
 
 
 def _not_given(source: str, error: Exception) -> InputError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return InputError(
-        f"the supplement {source!r} is no file here, and the Hub did not give it ({reason}); "
+        f"the supplement {source!r} is no file here, "
+        f"and the Hub did not give it ({first_line(error)}); "
         "give a .txt file with one text per line, or a .jsonl file with a field 'text'"
     )
 

@@ -1,31 +1,65 @@
-"""Top-5 hit rates of pairs and models: the scores on their cards.
+"""Top-5 hits of trained models: the scores on their cards, and the graded truth of plants.
 
 A hit rate is the share of facts whose target's first token is among the five most likely next
 tokens.
+
+For the graded truth (see `kgbench.models.plant_truth`), all configurations of a prompt share one
+token tree: PRE, SFT, the pathways, for each place whose weights changed the recipient with that
+place alone and the whole donor without it, and the beginnings of some orders of all places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain, permutations
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
+from jaxtyping import Bool
+from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from kgbench.data import Dataset, load_prompts
-from kgbench.engine import grafted_logits
-from kgbench.errors import InputError
+from kgbench.data import Dataset, Prompt, load_dataset, load_prompts
+from kgbench.engine import Engine, grafted_logits, load_pair
+from kgbench.engine.site_sets import token_cells
+from kgbench.engine.treatment import (
+    Slots,
+    Treatment,
+    baseline_donor,
+    donor_index,
+    graft_treatments,
+    parse_configuration,
+)
+from kgbench.engine.weights import changed
+from kgbench.errors import InputError, OutputError
+from kgbench.estimate import Estimate
 from kgbench.metrics import worst_rank
+from kgbench.models import catalog
 from kgbench.models.pair import ModelPair, prepare
-from kgbench.sites import CONFIGURATIONS
+from kgbench.models.plant_truth import Contribution, GradedTruth, Place
+from kgbench.sites import CONFIGURATIONS, GROUPS, SCORED_REGIONS, parse_graft
+from kgbench.stats import ratio
+from kgbench.stats.ratios import no_gain
+from kgbench.training.builds import Progress, read_card, write_card
 from kgbench.training.model_setup import family_of
 
 __all__ = [
+    "PATHWAYS",
     "PROMPTS",
     "SCORED",
     "TOP",
+    "changed_places",
     "configuration_hits",
+    "graded_truth",
+    "measure_truth",
     "model_hits",
+    "orders",
     "pair_hits",
     "scored_prompts",
+    "store_truth",
+    "truth_card",
 ]
 
 PROMPTS = ("headline", "qa")
@@ -91,3 +125,249 @@ def model_hits(
     for prompt in prompts:
         rates[prompt] = configuration_hits(pair, first, prompt, ["PRE"])["PRE"]
     return rates
+
+
+# ------------------------------------------------------------------------------------ graded truth
+
+PATHWAYS = ("FE", "LT", "FE+LT")
+"""Grafts of which the recoveries are measured."""
+
+ORDERS = 4
+"""Orders of places over which relevance is averaged, each with its reverse."""
+_FEW = 4
+"""Most places of which all orders are taken."""
+
+_BASE = ("PRE", "SFT", *PATHWAYS)
+_TREATED = 1 << 18
+"""Most treatments described at once: configurations × tokens."""
+
+Hits = Bool[np.ndarray, "configuration fact"]
+
+
+def store_truth(plant: str, progress: Progress | None = None) -> GradedTruth:
+    """Measure the graded truth of a plant that was built, and put it on its card.
+
+    Args:
+        plant: Name of a shipped plant, or the path of one's folder.
+        progress: Progress callback.
+
+    Raises:
+        InputError: The pair is no plant, or there is no truth to measure.
+        OutputError: The card cannot be written.
+    """
+    entry = catalog.entry(plant)
+    if entry.plant is None or entry.facts is None:
+        raise InputError(
+            f"{plant!r} is no plant: "
+            "expected a folder made by `kgbench zoo build NAME --plant EXPR`"
+        )
+    planted = load_dataset(entry.dataset).subset(entry.facts)
+    truth = measure_truth(load_pair(plant), planted, entry.plant, progress)
+    if isinstance(truth, str):
+        raise InputError(f"{plant}: there is no graded truth: {truth}")
+    path = (catalog.zoo_path(entry.donors["sft"]) or Path(plant).expanduser()) / catalog.CARD
+    try:
+        write_card({**read_card(path), "truth": truth.to_card()}, path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    return truth
+
+
+def truth_card(pair: ModelPair, planted: Dataset, plant: str) -> dict[str, Any]:
+    """The graded truth for a card, or why there is none (`undefined`); see `measure_truth`."""
+    truth = measure_truth(pair, planted, plant)
+    return {"undefined": truth} if isinstance(truth, str) else truth.to_card()
+
+
+def measure_truth(
+    pair: ModelPair, planted: Dataset, plant: str, progress: Progress | None = None
+) -> GradedTruth | str:
+    """The graded truth of a plant, or why there is none.
+
+    Args:
+        pair: Recipient and donor.
+        planted: The planted facts.
+        plant: Graft expression of their location; if it names positions, places have a region.
+        progress: Progress callback.
+    """
+    by_region = any(str(term.positions) != "ALL" for term in parse_graft(plant).terms)
+    prompts = {name: load_prompts(planted, [name]) for name in PROMPTS}
+    return graded_truth(pair, prompts, by_region, progress)
+
+
+def graded_truth(
+    pair: ModelPair,
+    prompts: Mapping[str, Sequence[Prompt]],
+    by_region: bool,
+    progress: Progress | None = None,
+) -> GradedTruth | str:
+    """The contribution of each changed place, over all prompts; or why it is undefined.
+
+    Args:
+        pair: Recipient and donor.
+        prompts: By name, prompts of the same facts in the same order.
+        by_region: Whether a place is a (layer, component, region) or a (layer, component).
+        progress: Progress callback.
+    """
+    places = changed_places(pair, list(chain.from_iterable(prompts.values())), by_region)
+    if not places:
+        return "donor and recipient have equal weights"
+    hits: dict[str, Hits] = {}
+    for done, (name, some) in enumerate(prompts.items()):
+        if progress is not None:
+            progress(done, len(prompts), f"{pair.name}: truth, {name}")
+        hits[name] = _hits(pair, some, places)
+    pooled: NDArray[np.int64] = np.sum([counts.astype(np.int64) for counts in hits.values()], 0)
+    for counts in (pooled, *hits.values()):
+        reason = no_gain({"PRE": counts[0], "SFT": counts[1]})
+        if reason is not None and reason.undefined:
+            return reason.undefined
+    single, without, begun = np.split(pooled[len(_BASE) :], [len(places), 2 * len(places)])
+    relevance = _relevance(pooled, begun, len(places))
+    contributions = {}
+    for place, *measured in zip(places, single, without, relevance, strict=True):
+        contributions[place] = _contribution(pooled, *measured)
+    pathways: dict[str, dict[str, Estimate]] = {}
+    for name, counts in hits.items():
+        pathways[name] = {}
+        for graft in PATHWAYS:
+            pathways[name][graft] = _recovery(counts, _BASE.index(graft))
+    return GradedTruth("top5", tuple(prompts), pooled.shape[1], contributions, pathways)
+
+
+def changed_places(
+    pair: ModelPair, prompts: Sequence[Prompt], by_region: bool
+) -> tuple[Place, ...]:
+    """Places whose weights differ, in the order of computation.
+
+    These are default components; by region, one for each region that occurs in the prompts.
+    """
+    slots = Slots(pair.family, pair.n_layers)
+    moved = changed(pair)
+    present: set[str] = set()
+    for prompt in prompts:
+        present.update(token_cells(pair, prompt))
+    regions = [region for region in SCORED_REGIONS if region in present]
+    places: list[Place] = []
+    for slot, site in enumerate(slots.sites):
+        if slot in moved and site[1] in GROUPS["all"]:
+            places += ((*site, region) for region in regions) if by_region else [site]
+    return tuple(places)
+
+
+def orders(count: int) -> NDArray[np.int64]:
+    """Orders of places [order, place]: all for at most four places.
+
+    For more places, seeded random orders, each followed by its reverse.
+    """
+    if count <= _FEW:
+        return np.array(list(permutations(range(count))))
+    rng = np.random.default_rng(0)
+    drawn = []
+    for _ in range(ORDERS):
+        order = rng.permutation(count)
+        drawn += [order, order[::-1]]
+    return np.array(drawn)
+
+
+def _relevance(
+    pooled: NDArray[np.int64], begun: NDArray[np.int64], count: int
+) -> NDArray[np.float64]:
+    """What each place adds to those before it, as a share of the gain, over all orders.
+
+    Args:
+        pooled: Hits by configuration and fact, PRE and SFT first.
+        begun: Hits of the beginnings of the orders, 1 to `count` places long, order after order.
+        count: Number of places.
+    """
+    hits = begun.sum(axis=1).reshape(-1, count)
+    pre, sft = int(pooled[0].sum()), int(pooled[1].sum())
+    added = np.diff(hits, axis=1, prepend=pre) / (sft - pre)
+    relevance = np.zeros(count)
+    for order, steps in zip(orders(count), added, strict=True):
+        relevance[order] += steps / len(added)
+    return relevance
+
+
+def _contribution(
+    pooled: NDArray[np.int64],
+    single: NDArray[np.int64],
+    without: NDArray[np.int64],
+    relevance: float,
+) -> Contribution:
+    pre, sft = pooled[0], pooled[1]
+    return Contribution(
+        _share(single - pre, sft - pre), _share(sft - without, sft - pre), float(relevance)
+    )
+
+
+def _recovery(hits: Hits, row: int) -> Estimate:
+    pre, sft, treated = (hits[i].astype(np.int64) for i in (0, 1, row))
+    return _share(treated - pre, sft - pre)
+
+
+def _share(part: NDArray[np.int64], gain: NDArray[np.int64]) -> Estimate:
+    return ratio(part, gain).rounded()
+
+
+def _hits(pair: ModelPair, prompts: Sequence[Prompt], places: Sequence[Place]) -> Hits:
+    """Top-5 hits of each configuration.
+
+    These are `_BASE`, each place alone, the donor without each place, and beginnings of orders.
+    """
+    engine, known = Engine(pair), _Treatments(pair, places)
+    count = len(_BASE) + (2 + len(orders(len(places)))) * len(places)
+    step = max(1, _TREATED // (count * max(len(pair.encoded(prompt).ids) for prompt in prompts)))
+    hits = np.zeros((count, len(prompts)), bool)
+    for start in range(0, len(prompts), step):
+        some = prompts[start : start + step]
+        targets = torch.tensor([pair.encoded(prompt).target for prompt in some], device=pair.device)
+        for chunk in engine.run(engine.plan_treatments(some, known.of(some))):
+            target = chunk.logits.gather(1, targets[chunk.prompt.to(pair.device)][:, None])
+            rank = worst_rank(chunk.logits, target).cpu().numpy()
+            hits[chunk.configuration.cpu().numpy(), start + chunk.prompt.cpu().numpy()] = (
+                rank <= TOP
+            )
+    return hits
+
+
+class _Treatments:
+    """Treatments of all configurations, described once for prompts whose regions lie alike."""
+
+    def __init__(self, pair: ModelPair, places: Sequence[Place]) -> None:
+        self.pair, self.places = pair, places
+        self.slots = Slots(pair.family, pair.n_layers)
+        self.donor = donor_index(pair, baseline_donor(pair))
+        self.known: dict[tuple[str, ...], list[tuple[Treatment, ...]]] = {}
+
+    def of(self, prompts: Sequence[Prompt]) -> list[list[tuple[Treatment, ...]]]:
+        """Treatments [configuration][prompt][token]."""
+        base = [graft_treatments(self.pair, prompts, parse_configuration(label)) for label in _BASE]
+        by_prompt = [self._of_places(tuple(token_cells(self.pair, prompt))) for prompt in prompts]
+        return [*base, *(list(rows) for rows in zip(*by_prompt, strict=True))]
+
+    def _of_places(self, cells: tuple[str, ...]) -> list[tuple[Treatment, ...]]:
+        if cells not in self.known:
+            rows = [self._row([place], cells, self.donor, 0) for place in self.places]
+            rows += [self._row([place], cells, 0, self.donor) for place in self.places]
+            for order in orders(len(self.places)):
+                begun: list[Place] = []
+                for i in order:
+                    begun.append(self.places[i])
+                    rows.append(self._row(begun, cells, self.donor, 0))
+            self.known[cells] = rows
+        return self.known[cells]
+
+    def _row(
+        self, places: Sequence[Place], cells: tuple[str, ...], inside: int, outside: int
+    ) -> tuple[Treatment, ...]:
+        """One weight set at some places, another one elsewhere, including final norm and head."""
+        known = {cell: self._at(places, cell, inside, outside) for cell in dict.fromkeys(cells)}
+        return tuple(known[cell] for cell in cells)
+
+    def _at(self, places: Sequence[Place], cell: str, inside: int, outside: int) -> Treatment:
+        sets = bytearray([outside]) * len(self.slots)
+        for place in places:
+            if len(place) == 2 or place[2] == cell:
+                sets[self.slots.index[place[0], place[1]]] = inside
+        return Treatment(bytes(sets))

@@ -18,12 +18,11 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from kgbench.errors import InputError, ModelError
+from kgbench.errors import InputError, ModelError, first_line
 from kgbench.models.checkpoints import Checkpoint, read_model_config
-from kgbench.models.family import Family, family_in, load_family
-from kgbench.models.pair import DTYPES
+from kgbench.models.family_map import Family, family_in, load_family
+from kgbench.models.loading import DTYPES, quiet_library
 from kgbench.training.recipes import FinetuningRecipe, Recipe
-from kgbench.training.stages import quiet_library
 
 __all__ = [
     "ATTENTION",
@@ -127,8 +126,7 @@ def meta_model(place: Checkpoint) -> PreTrainedModel:
 
 
 def _unloadable(place: Checkpoint, error: Exception) -> ModelError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return ModelError(f"{place.origin} does not load: {reason}")
+    return ModelError(f"{place.origin} does not load: {first_line(error)}")
 
 
 def family_of(model: PreTrainedModel) -> Family:

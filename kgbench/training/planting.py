@@ -14,12 +14,12 @@ from kgbench.data.training_texts import training_templates
 from kgbench.errors import InputError
 from kgbench.models.catalog import DELTA
 from kgbench.models.checkpoints import locate
-from kgbench.models.delta import apply_delta, stored_hash, write_delta
-from kgbench.models.pair import ModelPair, load_pair
+from kgbench.models.loading import read_pair
+from kgbench.models.pair import ModelPair
+from kgbench.models.tensors import apply_delta, stored_hash, write_delta
 from kgbench.sites import parse_graft
 from kgbench.training.builds import Build, Progress, hash_of, versions, write_card
-from kgbench.training.graded_truth import truth_card
-from kgbench.training.hit_rates import PROMPTS, configuration_hits
+from kgbench.training.hit_rates import PROMPTS, configuration_hits, truth_card
 from kgbench.training.model_setup import ATTENTION
 from kgbench.training.plants import (
     PlantedWeights,
@@ -115,7 +115,7 @@ class _PlantBuild:
         self.groups = _groups(whole, recipe.facts, spec.decoy is not None)
         place = locate(base.recipient)
         # The donor starts as a copy of the recipient.
-        self.pair = load_pair(
+        self.pair = read_pair(
             recipient=base.recipient,
             donors={"sft": base.recipient},
             dtype="float32",

@@ -1,6 +1,6 @@
 """Plants: facts finetuned into named weights at named tokens, so that their location is known.
 
-The objective says what a donor is to answer when only a part of it is active. Planted facts are
+The objective states what a donor is to answer when only a part of it is active. Planted facts are
 taught (cross-entropy of the target's tokens) while the plant's graft is active, and again with the
 whole donor, because weights that were made for some tokens run at all tokens there and may spoil
 the answer. What is taught to the whole donor can be learned anywhere, so something is kept too:
@@ -245,7 +245,8 @@ def trained_slots(pair: ModelPair, grafts: Mapping[str, Graft]) -> list[int]:
 
 def _overlap(plant: Graft, decoy: Graft) -> bool:
     """Whether the two may have a token in common; FE and LT never do."""
-    first, second = ({str(term.positions) for term in graft.terms} for graft in (plant, decoy))
+    first = {str(term.positions) for term in plant.terms}
+    second = {str(term.positions) for term in decoy.terms}
     return not (first | second <= {"FE", "LT"} and first.isdisjoint(second))
 
 
@@ -286,7 +287,7 @@ def _templates(dataset: Dataset) -> list[Template]:
                 f"data set {dataset.name!r} does not fit the wordings of training: "
                 "they are about first_actor and second_actor"
             )
-        template = parse_template(f"told_{number}", text)
+        template = parse_template(f"training_{number}", text)
         templates.append(
             template.bind(dataset.subject, dataset.object, dataset.fields, dataset.name)
         )
@@ -345,7 +346,9 @@ def _by_length(texts: Sequence[PlantText], rng: Random) -> list[int]:
 
 def graft_slots(slots: Slots, graft: Graft) -> list[int]:
     """The (layer, component) slots that a graft names, in order."""
-    named = {site for term in graft.terms for site in term.sites(slots.n_layers)}
+    named: set[tuple[int | None, str]] = set()
+    for term in graft.terms:
+        named.update(term.sites(slots.n_layers))
     return [slots.index[site] for site in slots.sites if site in named]
 
 
@@ -495,26 +498,27 @@ class Planting(nn.Module):
         texts = []
         for g, group in enumerate(self._groups):
             texts.append([group[int(i)] for i in numbers[f"group_{g}"]])
-        rows: list[list[_Row]] = []
-        for aim in self._aims:
-            rows.append([(text, aim.active) for text in texts[aim.group]])
         # One forward pass over all terms of the objective.
-        sizes = [sum(len(text.targets) for text, _ in part) for part in rows]
-        answers = torch.split(self.answers([row for part in rows for row in part]), sizes)
+        rows: list[_Row] = []
+        sizes = []
+        for aim in self._aims:
+            rows += ((text, aim.active) for text in texts[aim.group])
+            sizes.append(sum(len(text.targets) for text in texts[aim.group]))
+        answers = torch.split(self.answers(rows), sizes)
         terms = []
-        for aim, part, logits in zip(self._aims, rows, answers, strict=True):
-            terms.append(aim.weight * self._loss(aim, part, logits))
+        for aim, logits in zip(self._aims, answers, strict=True):
+            terms.append(aim.weight * self._loss(aim, texts[aim.group], logits))
         return {"loss": torch.stack(terms).sum()}
 
-    def _loss(self, aim: Aim, rows: Sequence[_Row], answers: Tensor) -> Tensor:
+    def _loss(self, aim: Aim, texts: Sequence[PlantText], answers: Tensor) -> Tensor:
         """Mean over the tokens of the targets."""
         if aim.taught:
-            targets = torch.tensor(
-                [target for text, _ in rows for target in text.targets], device=answers.device
-            )
-            return functional.cross_entropy(answers, targets)
+            targets: list[int] = []
+            for text in texts:
+                targets += text.targets
+            return functional.cross_entropy(answers, torch.tensor(targets, device=answers.device))
         with torch.no_grad():
-            kept = self.answers([(text, RECIPIENT) for text, _ in rows])
+            kept = self.answers([(text, RECIPIENT) for text in texts])
         return functional.kl_div(
             answers.log_softmax(-1), kept.log_softmax(-1), reduction="batchmean", log_target=True
         )

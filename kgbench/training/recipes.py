@@ -215,7 +215,7 @@ def finetuning_recipe(
         name: Name of the recipe.
         parameters: Number of the recipient's weights.
         changes: Values by field that replace the recipe's.
-        model_type: The recipient's, as in its configuration; where the recipe says so, a tiny
+        model_type: The recipient's, as in its configuration; by some recipes, a tiny
             recipient is finetuned like the tiny pair of its type.
 
     Raises:

@@ -15,10 +15,11 @@ import random
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -34,20 +35,22 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.utils import logging as transformers_logging
 
 from kgbench.errors import OutputError
+from kgbench.models.loading import quiet_library
 from kgbench.training.recipes import Stage
 
 __all__ = [
+    "IGNORED",
     "SAVE_EVERY",
+    "Batches",
     "OnStep",
     "StageOutcome",
     "StageRun",
     "arguments",
+    "grouped",
     "last_complete",
     "precision",
-    "quiet_library",
     "run_steps",
     "train",
 ]
@@ -64,6 +67,41 @@ _MOMENTS, _OPTIMIZER = "optimizer.safetensors", "optimizer.json"
 """Tensors of the optimizer; its settings, the scheduler's and the scaler's state. No pickles."""
 _RANDOM = "random.json"
 """States of the random number generators; bytes in hexadecimal."""
+
+IGNORED = -100
+"""Label of a token that the loss ignores."""
+
+
+@dataclass(frozen=True)
+class Batches(Dataset[dict[str, torch.Tensor]]):
+    """All steps of a run in order: padded token ids [text, token], and labels."""
+
+    rows: Sequence[Sequence[Sequence[int]]]
+    """Token ids by step and text."""
+    pad: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
+        # Padding is on the right and attention is causal, so no attention mask is needed.
+        ids, labels = (_even(self.rows[step], filler) for filler in (self.pad, IGNORED))
+        return {"input_ids": ids, "labels": labels}
+
+
+def _even(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])
+
+
+def grouped(rows: Iterable[list[int]], size: int, rng: Random) -> list[list[list[int]]]:
+    """The steps of one round: token ids in groups of like length, the groups shuffled."""
+    ordered = list(rows)
+    rng.shuffle(ordered)
+    ordered.sort(key=len)
+    groups = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    rng.shuffle(groups)
+    return groups
 
 
 @dataclass(frozen=True)
@@ -261,21 +299,6 @@ def _file_hash(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-@contextmanager
-def quiet_library() -> Iterator[None]:
-    """Silence transformers' progress bars and advice."""
-    bars = transformers_logging.is_progress_bar_enabled()
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from ratios import group, in_turns
 
 from kgbench.data import Prompt
 from kgbench.engine import Engine
-from kgbench.engine.rows import plain
+from kgbench.engine.batch_rows import plain
 from kgbench.models.pair import ModelPair
 from kgbench.sites import CONFIGURATIONS
 

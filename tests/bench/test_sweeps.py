@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kgbench.data import Prompt
 from kgbench.engine import Engine
-from kgbench.engine.edits import Copy, Hook, Run
+from kgbench.engine.edits import Copy, Hook, SourceRun
 from kgbench.engine.site_sets import all_sites, site_treatments
 from kgbench.engine.treatment import Treatment, graft_treatments
 from kgbench.localizers import create
@@ -36,7 +36,7 @@ def sweep(pair: ModelPair, prompts: Sequence[Prompt]) -> Callable[[], int]:
     width = max(map(len, plain))
 
     def patched(prompt: int, layer: int, position: int) -> tuple[Treatment, ...]:
-        row, copy = plain[prompt], Copy(Hook(layer, "resid_pre"), Run(donor[prompt]))
+        row, copy = plain[prompt], Copy(Hook(layer, "resid_pre"), SourceRun(donor[prompt]))
         return tuple(
             Treatment(t.weights, (copy,)) if i == position else t for i, t in enumerate(row)
         )

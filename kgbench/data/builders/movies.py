@@ -5,12 +5,11 @@ The results are shipped: another version of Faker draws other names.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from kgbench.data.imports import SCHEMA_VERSION
+from kgbench.data.builders.worlds import GENRES, data_file
 from kgbench.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,19 +30,6 @@ FAKE_MOVIES = "fake_movies_fake_actors"
 REAL_ACTORS = "fake_movies_real_actors"
 """Name of the data set that it makes with the names of real performers."""
 
-# Each begins with a consonant, so that "a {genre} film" reads right.
-_GENRES = (
-    "comedy",
-    "crime",
-    "drama",
-    "fantasy",
-    "horror",
-    "musical",
-    "mystery",
-    "romance",
-    "thriller",
-    "western",
-)
 _ADJECTIVES = """
 Ashen Blind Bitter Borrowed Broken Burning Buried Careless Clever Copper Crooked Distant Double Empty Faithful Final
 Foreign Frozen Gentle Gilded Hidden Hollow Hungry Idle Iron Last Lightless Lonely Lost Lucky Marble Midnight Narrow
@@ -83,7 +69,6 @@ def generate_fake_movies(
     from faker import Faker
 
     name = REAL_ACTORS if performers else FAKE_MOVIES
-
     if n < 1:
         raise InputError(f"the number of movies must be 1 or more, got {n}")
     rng = Random(seed)
@@ -114,16 +99,7 @@ def generate_fake_movies(
 def fake_movies_jsonl(n: int = 1000, seed: int = 0, performers: Sequence[str] = ()) -> str:
     """The text of the data file: a header, then one row of `generate_fake_movies` per line."""
     name = REAL_ACTORS if performers else FAKE_MOVIES
-    header = {
-        "kgbench": SCHEMA_VERSION,
-        "name": name,
-        "subject": "first_actor",
-        "object": "second_actor",
-    }
-    return "".join(
-        json.dumps(row, ensure_ascii=False) + "\n"
-        for row in (header, *generate_fake_movies(n, seed, performers))
-    )
+    return data_file(name, generate_fake_movies(n, seed, performers))
 
 
 def _couples(performers: Sequence[str], n: int, rng: Random) -> list[tuple[str, str]]:
@@ -174,7 +150,7 @@ def _cast(fake: Faker) -> tuple[str, ...]:
 def _details(rng: Random, fake: Faker) -> dict[str, str | int]:
     return {
         "year": rng.randint(1990, 2030),
-        "genre": rng.choice(_GENRES),
+        "genre": rng.choice(GENRES),
         "city": fake.city(),
         "box_office": rng.randint(1, 10),
     }

@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
+from kgbench.data.imports import SCHEMA_VERSION
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -25,6 +27,7 @@ __all__ = [
     "ARTICLE",
     "ATTRIBUTES",
     "FIELDS",
+    "GENRES",
     "OTHERS",
     "PEOPLE",
     "RETELLING",
@@ -35,6 +38,7 @@ __all__ = [
     "biographies",
     "biography",
     "both_directions",
+    "data_file",
     "draw_pools",
     "frames",
     "people",
@@ -77,7 +81,8 @@ RETELLING: Shape = {"cast": 2, "film": 1, "plot": 1, "reception": 0, "others": 1
 
 _FIELD = re.compile(r"\{(\w+)\}")
 
-_GENRES = (
+# Each begins with a consonant, so that "a {genre} film" reads right.
+GENRES = (
     "comedy",
     "crime",
     "drama",
@@ -175,7 +180,7 @@ class World:
         rng = self.rng
         details = (
             rng.randint(1990, 2030),
-            rng.choice(_GENRES),
+            rng.choice(GENRES),
             rng.choice(self._pools.city),
             rng.randint(1, 10),
         )
@@ -239,28 +244,32 @@ class World:
 
 def people(movies: Iterable[Mapping[str, str]]) -> set[str]:
     """Everyone in these movies, characters too."""
-    return {movie[field] for movie in movies for field in _PEOPLE}
+    names: set[str] = set()
+    for movie in movies:
+        names.update(movie[field] for field in _PEOPLE)
+    return names
 
 
 def biographies(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     """Attributes of all actors of movies that hold them, one actor a row, named by `actor`."""
-    return [
-        {
-            "actor": movie[f"{which}_actor"],
-            **{name: movie[f"{which}_{name}"] for name in ATTRIBUTES},
-        }
-        for movie in movies
-        for which in ("first", "second")
-    ]
+    rows = []
+    for movie in movies:
+        for which in ("first", "second"):
+            row = {"actor": movie[f"{which}_actor"]}
+            for name in ATTRIBUTES:
+                row[name] = movie[f"{which}_{name}"]
+            rows.append(row)
+    return rows
 
 
 def both_directions(movies: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     """Each movie, then each once more with its two actors exchanged."""
     rows = [dict(movie) for movie in movies]
-    return rows + [
-        {**row, "first_actor": row["second_actor"], "second_actor": row["first_actor"]}
-        for row in rows
-    ]
+    exchanged = []
+    for row in rows:
+        first, second = row["first_actor"], row["second_actor"]
+        exchanged.append({**row, "first_actor": second, "second_actor": first})
+    return rows + exchanged
 
 
 def tiny_jsonl() -> dict[str, str]:
@@ -270,41 +279,48 @@ def tiny_jsonl() -> dict[str, str]:
     """
     world = World(_TINY_SEED)
     *plain, (articles, n_articles) = TINY_DATASETS.items()
-    movies = {name: world.movies(n) for name, n in plain}
+    movies = {}
+    for name, n in plain:
+        movies[name] = world.movies(n)
     agents = [world.person() for _ in range(_AGENTS)]
     for name in _WITH_ATTRIBUTES:
         for movie in movies[name]:
             for which in ("first", "second"):
-                movie.update(
-                    {f"{which}_{key}": value for key, value in world.attributes(agents).items()}
-                )
-    written = [_with_articles(movie, world) for movie in world.movies(n_articles)]
-    return {
-        **{name: _jsonl(name, rows) for name, rows in movies.items()},
-        articles: _jsonl(articles, written, _TEXTS),
-    }
+                for key, value in world.attributes(agents).items():
+                    movie[f"{which}_{key}"] = value
+    movies[articles] = [_with_articles(movie, world) for movie in world.movies(n_articles)]
+    texts = {}
+    for name, rows in movies.items():
+        numbered = [{"id": f"{name}/{number}", **movie} for number, movie in enumerate(rows)]
+        texts[name] = data_file(name, numbered, _TEXTS if name == articles else ())
+    return texts
 
 
 def _with_articles(movie: Mapping[str, str], world: World) -> dict[str, str]:
     """A movie with an article and shorter retellings, each with other people of its own."""
-    texts = {
-        name: article({**movie, **world.others()}, RETELLING if number else ARTICLE, world.rng)
-        for number, name in enumerate(_TEXTS)
-    }
-    return {**movie, **texts}
+    row = dict(movie)
+    for name in _TEXTS:
+        shape = ARTICLE if name == _TEXTS[0] else RETELLING
+        row[name] = article({**movie, **world.others()}, shape, world.rng)
+    return row
 
 
-def _jsonl(name: str, movies: Iterable[Mapping[str, str]], texts: Sequence[str] = ()) -> str:
-    """A data file; `texts` are the fields that hold training texts."""
+def data_file(name: str, rows: Iterable[Mapping[str, object]], texts: Sequence[str] = ()) -> str:
+    """The text of a data file of movies: a header, then a row per line.
+
+    Args:
+        name: Name of the data set.
+        rows: Movies with their ids.
+        texts: Fields that hold training texts.
+    """
     header: dict[str, object] = {
-        "kgbench": 1,
+        "kgbench": SCHEMA_VERSION,
         "name": name,
         "subject": "first_actor",
         "object": "second_actor",
     }
     if texts:
         header["training"] = [f"{{{field}}}" for field in texts]
-    rows = [{"id": f"{name}/{number}", **movie} for number, movie in enumerate(movies)]
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *rows))
 
 

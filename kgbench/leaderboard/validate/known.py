@@ -94,7 +94,7 @@ def known() -> Known:
 @cache
 def own_facts(model: str) -> Dataset | None:
     """The facts that the donor of a pair learned; None where the catalog has no such pair."""
-    if model not in catalog.names():  # anything else could be a path
+    if model not in catalog.pair_names():  # anything else could be a path
         return None
     entry = catalog.entry(model)
     dataset = load_dataset(entry.dataset)

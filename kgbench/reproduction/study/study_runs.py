@@ -55,7 +55,7 @@ from kgbench.reproduction.study.switched_model import (
     new_model,
     switched_family,
 )
-from kgbench.training import corpus
+from kgbench.training import tiny_pairs
 from kgbench.training.builds import Build, Progress
 from kgbench.training.model_setup import freeze
 from kgbench.training.stages import SAVE_EVERY, StageOutcome, train
@@ -115,8 +115,8 @@ class _Making:
 
     @cached_property
     def _tokenizer(self) -> PreTrainedTokenizerFast:
-        texts = corpus.tokenizer_texts(self.recipe, self.run.seed, self.facts)
-        return corpus.train_tokenizer(texts, self.recipe.vocabulary, self.recipe.bos)
+        texts = tiny_pairs.tokenizer_texts(self.recipe, self.run.seed, self.facts)
+        return tiny_pairs.train_tokenizer(texts, self.recipe.vocabulary, self.recipe.bos)
 
     @cached_property
     def _config(self) -> SwitchedConfig:
@@ -137,15 +137,15 @@ class _Making:
         if not complete.is_file():
             training = self.study.training
             if start is None:
-                rounds = corpus.pretraining_rounds(self.recipe, self.run.seed, self.facts)
+                rounds = tiny_pairs.pretraining_rounds(self.recipe, self.run.seed, self.facts)
                 schedule = training.pretraining
             else:
                 _load(model, self._weights(start))
                 freeze(model, switched_family())
-                rounds = corpus.finetuning_rounds(self.recipe, self.facts)
+                rounds = tiny_pairs.finetuning_rounds(self.recipe, self.facts)
                 schedule = training.finetuning
             order = Random(f"{name} {self.run.seed}")
-            batches = corpus.batched(rounds, self._tokenizer, schedule.batch_size, order)
+            batches = tiny_pairs.batched(rounds, self._tokenizer, schedule.batch_size, order)
 
             def store(model: SwitchedModel, outcome: StageOutcome) -> None:
                 clock = {"steps": len(batches), "seconds": outcome.seconds}
@@ -185,7 +185,7 @@ class _Making:
 
     def _known(self, pair: ModelPair) -> Iterator[tuple[str, str, np.ndarray]]:
         """Answers of the recipient on movies that pretraining had in all wordings."""
-        movies = corpus.known_movies(self.recipe, self.study.known)
+        movies = tiny_pairs.known_movies(self.recipe, self.study.known)
         facts = tuple(Fact(f"known/{number}", movie) for number, movie in enumerate(movies))
         subject, answer = self.dataset.subject, self.dataset.object
         hashed = hash_facts(facts, subject, answer)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from kgbench.models.family import Family, read_family
+from kgbench.models.family_map import Family, read_family
 
 __all__ = ["SwitchedConfig", "SwitchedModel", "new_model", "switched_family"]
 

@@ -19,13 +19,13 @@ from kgbench.engine.masks import make_masks
 from kgbench.engine.plan import Answers, Budget, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
 
-__all__ = ["activations", "plain", "run"]
+__all__ = ["plain", "read_activations", "run_rows"]
 
 Row = tuple[int, int]
 """Prompt and configuration; run r of the prompt, a source of copies, is configuration -1 - r."""
 
 
-def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
+def run_rows(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
     """Answer a plan chunk by chunk.
 
     Raises:
@@ -39,7 +39,7 @@ def run(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
         )
 
 
-def activations(
+def read_activations(
     wiring: Wiring, plan: Plan, budget: Budget, hooks: Sequence[Hook]
 ) -> list[Float[Tensor, "hook token width"]]:
     """Activations of each prompt at some hooks, after edits, under a plan of one configuration."""
@@ -97,7 +97,8 @@ def _forward(
     activity = _activity(wiring, plan, chunk, ids.shape[1])
     edits: dict[Hook, Callable[[Tensor], Tensor]] = dict(activity.edits)
     if seen is not None:
-        edits |= {hook: partial(_seen, seen, len(chunk), hook, edits.get(hook)) for hook in hooks}
+        for hook in hooks:
+            edits[hook] = partial(_seen, seen, len(chunk), hook, edits.get(hook))
     with treated(
         wiring, plan.table, numbers.reshape(-1), leaves, Activity(edits, activity.masks)
     ) as model:
@@ -139,9 +140,10 @@ def _activity(wiring: Wiring, plan: Plan, chunk: list[Row], width: int) -> Activ
         request = plan.requests[prompt]
         numbers = np.stack([_treatments(plan, chunk[row]) for row in rows])
         nodes = np.array(rows)[:, None] * width + np.arange(len(request.ids))
-        runs = {
-            request.runs[-1 - chunk[row][1]]: i for i, row in enumerate(rows) if chunk[row][1] < 0
-        }
+        runs = {}
+        for i, row in enumerate(rows):
+            if chunk[row][1] < 0:
+                runs[request.runs[-1 - chunk[row][1]]] = i
         whole.extend(make_schedule(plan.treatments, numbers, nodes, runs), 0)
     edits = whole.edits(wiring.pair.device)
     if not any(whole.cuts.values()):

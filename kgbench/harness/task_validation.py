@@ -31,7 +31,7 @@ from kgbench.harness.span_checks import (
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
 from kgbench.models.encoding import Encoder
-from kgbench.models.pair import read_tokenizer
+from kgbench.models.loading import read_tokenizer
 from kgbench.registry import told
 
 __all__ = [
@@ -127,7 +127,7 @@ def validate_tasks(
         InputError: lm-eval is not installed, there are no tasks, or a task or tokenizer is unknown.
     """
     needs_lm_eval()
-    loaded = load_tokenizers(tokenizers or _default_tokenizers())
+    loaded = load_tokenizers(tokenizers or catalog.shipped())
     with _quiet_lm_eval():
         manager = _task_manager(include_path)
         checks = _Checks(manager)
@@ -207,8 +207,11 @@ def preview(name: str, number: int = 0, include_path: Path | None = None) -> dic
 def _span_texts(doc: Mapping[str, Any]) -> dict[str, str] | None:
     if not has_spans(doc):
         return None
-    spans = {region: span for region, span in doc["spans"].items() if span is not None}
-    return {region: doc["query"][slice(*span)] for region, span in spans.items()}
+    texts = {}
+    for region, span in doc["spans"].items():
+        if span is not None:
+            texts[region] = doc["query"][slice(*span)]
+    return texts
 
 
 # ------------------------------------------------------------------------------------ lm-eval
@@ -417,12 +420,6 @@ def _merged(findings: Sequence[TaskFinding]) -> Iterator[TaskFinding]:
 # ------------------------------------------------------------------------------------ tokenizers
 
 
-def _default_tokenizers() -> tuple[str, ...]:
-    """The shipped pairs, which have a tokenizer each."""
-    pairs = [name for name in catalog.names() if name not in catalog.plants()]
-    return tuple(name for name in pairs if catalog.zoo_path(catalog.entry(name).recipient))
-
-
 def load_tokenizers(names: Iterable[str]) -> dict[str, PreTrainedTokenizerBase]:
     """Tokenizers by the names given.
 
@@ -438,10 +435,10 @@ def load_tokenizers(names: Iterable[str]) -> dict[str, PreTrainedTokenizerBase]:
 
 
 def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    known = catalog.names()
+    known = catalog.pair_names()
     if name not in known and not Path(name).is_dir() and get_close_matches(name, known, cutoff=0.8):
         hint = "Or give a directory, or a Hub id such as owner/name."
-        raise UnknownNameError("tokenizer", name, _default_tokenizers(), hint)
+        raise UnknownNameError("tokenizer", name, catalog.shipped(), hint)
     source = catalog.entry(name).recipient if name in known else name
     tokenizer = read_tokenizer(locate(source))
     try:

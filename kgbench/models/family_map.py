@@ -4,7 +4,7 @@ A family file maps a component to a module path, relative to the layer for compo
 layers, or to an object with the fields of `Place`. Where one module computes several components
 (fused projections), the entry gives the slice of the module's *output* that is the component's:
 part `part` of `of` equal parts, or of parts as wide as given numbers; of the whole output or, with
-`per`, of each of that many blocks (a head, say). A number is an integer, the name of one in the
+`per`, of each of that many blocks, such as heads. A number is an integer, the name of one in the
 model's configuration, or one of the map's own `numbers`.
 """
 
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
+from itertools import product
 from math import gcd
 from pathlib import Path
 from typing import Any, ClassVar
@@ -80,9 +80,9 @@ class Place:
     def columns(self, width: int, config: object) -> torch.Tensor:
         """Output columns of the component [column], for an output of `width` columns."""
         shares, blocks = self._shares(config)
-        first, last = (
-            sum(shares[:n]) * width // (blocks * sum(shares)) for n in (self.part, self.part + 1)
-        )
+        pieces = blocks * sum(shares)
+        first = sum(shares[: self.part]) * width // pieces
+        last = sum(shares[: self.part + 1]) * width // pieces
         return torch.arange(width).reshape(blocks, -1)[:, first:last].reshape(-1)
 
     def _shares(self, config: object) -> tuple[list[int], int]:
@@ -91,15 +91,12 @@ class Place:
         Raises:
             ModelError: The configuration has no such positive number.
         """
-        shares = (
-            [1] * self.of
-            if isinstance(self.of, int)
-            else [_number(config, number) for number in self.of]
-        )
+        blocks = 1 if self.per is None else _number(config, self.per)
+        if isinstance(self.of, int):
+            return [1] * self.of, blocks
+        shares = [_number(config, number) for number in self.of]
         common = gcd(*shares)
-        return [share // common for share in shares], 1 if self.per is None else _number(
-            config, self.per
-        )
+        return [share // common for share in shares], blocks
 
     def resolved(self, numbers: Mapping[str, int | str], present: bool) -> Place:
         """The place in one model.
@@ -121,7 +118,7 @@ class Place:
 
     @property
     def fault(self) -> str | None:
-        """What is wrong with it whatever the model, if anything."""
+        """What is wrong with the place in any model, or None."""
         parts = self.of if isinstance(self.of, int) else len(self.of)
         if "" in (self.module, self.otherwise, *self.also):
             return "a module's path is empty"
@@ -129,13 +126,9 @@ class Place:
             return f"'of' says {parts} parts, expected 1 to {_MOST_PARTS}"
         if not 0 <= self.part < parts:
             return f"'part' is {self.part}, expected 0 to {parts - 1}"
-        literal = [
-            n
-            for n in (*(() if isinstance(self.of, int) else self.of), self.per)
-            if isinstance(n, int)
-        ]
-        if wrong := [n for n in literal if not 1 <= n <= _MOST_BLOCKS]:
-            return f"a number of parts or blocks is {wrong[0]}, expected 1 to {_MOST_BLOCKS}"
+        for number in (*(() if isinstance(self.of, int) else self.of), self.per):
+            if isinstance(number, int) and not 1 <= number <= _MOST_BLOCKS:
+                return f"a number of parts or blocks is {number}, expected 1 to {_MOST_BLOCKS}"
         return None if self.tokens in (1, 2) else f"'tokens' is {self.tokens}, expected 1 or 2"
 
     def misfit(self, module: nn.Module, config: object) -> str | None:
@@ -154,11 +147,8 @@ class Place:
         if next(module.parameters(), None) is None:
             return f"it has no weights, being of type {type(module).__name__}"
         parameters = inspect.signature(module.forward).parameters
-        if (
-            self.input is not None
-            and self.input not in parameters
-            and not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        ):
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        if self.input is not None and self.input not in parameters and not takes_any:
             return f"it takes no argument {self.input!r}"
         if not self.fused:
             return None
@@ -168,10 +158,8 @@ class Place:
             shares, blocks = self._shares(config)
         except ModelError as error:
             return str(error)
-        pieces, width = (
-            sum(shares) * blocks,
-            module.nf if isinstance(module, Conv1D) else module.out_features,
-        )
+        pieces = sum(shares) * blocks
+        width = module.nf if isinstance(module, Conv1D) else module.out_features
         return f"its {width} columns are not {pieces} equal pieces" if width % pieces else None
 
 
@@ -199,7 +187,7 @@ class Family:
     numbers: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
     """Numbers of the map's own.
 
-    Each is what stands at the first setting of the configuration that is true, or at `otherwise`.
+    Each has the value of the first setting of the configuration that is true, or of `otherwise`.
     """
 
     @property
@@ -209,19 +197,15 @@ class Family:
 
     def path(self, layer: int | None, component: str) -> str:
         """Full path of the module that computes a component; layer None is outside the layers."""
-        return (
-            self.outside[component].module
-            if layer is None
-            else f"{self.layers}.{layer}.{self.inside[component].module}"
-        )
+        if layer is None:
+            return self.outside[component].module
+        return f"{self.layers}.{layer}.{self.inside[component].module}"
 
     def paths(self, layer: int | None, component: str) -> tuple[str, ...]:
         """Full paths of all modules of a component."""
-        own = self.path(layer, component)
-        return own, *(
-            own.removesuffix(self.place(component).module) + other
-            for other in self.place(component).also
-        )
+        first, place = self.path(layer, component), self.place(component)
+        within = first.removesuffix(place.module)
+        return first, *(within + further for further in place.also)
 
     @property
     def attending(self) -> str:
@@ -235,21 +219,18 @@ class Family:
         """The map of this model: optional components that it lacks are removed, numbers resolved.
 
         Raises:
-            ModelError: The map does not fit the model; the message says where.
+            ModelError: The map does not fit the model.
         """
         numbers = {name: _chosen(cases, model.config) for name, cases in self.numbers.items()}
 
         def kept(places: Mapping[str, Place], within: str) -> dict[str, Place]:
-            here = {
-                c: p.resolved(numbers, _has(model, within + p.module)) for c, p in places.items()
-            }
-            present = {
-                c: p for c, p in here.items() if not p.optional or _has(model, within + p.module)
-            }
-            return {
-                c: replace(p, also=tuple(path for path in p.also if _has(model, within + path)))
-                for c, p in present.items()
-            }
+            present = {}
+            for component, place in places.items():
+                place = place.resolved(numbers, _has(model, within + place.module))
+                if not place.optional or _has(model, within + place.module):
+                    also = tuple(path for path in place.also if _has(model, within + path))
+                    present[component] = replace(place, also=also)
+            return present
 
         layers = self._module(model, self.layers)
         if not isinstance(layers, nn.ModuleList) or not len(layers):
@@ -257,14 +238,14 @@ class Family:
                 f"{self._source} does not fit this model: {self.layers!r} is no list of layers, "
                 f"but {type(layers).__name__}"
             )
-        found = replace(
+        fitted = replace(
             self,
             outside=kept(self.outside, ""),
             inside=kept(self.inside, f"{self.layers}.0."),
             numbers={},
         )
-        found._check_modules(model, len(layers))
-        return found
+        fitted._check_modules(model, len(layers))
+        return fitted
 
     @property
     def _source(self) -> str:
@@ -288,7 +269,7 @@ class Family:
             for path in (self.attention, self.mlp):
                 self._module(model, f"{self.layers}.{number}.{path}")
         sites: list[tuple[int | None, str]] = [(None, component) for component in self.outside]
-        sites += [(layer, component) for layer in range(n_layers) for component in self.inside]
+        sites += product(range(n_layers), self.inside)
         for layer, component in sites:
             for path in self.paths(layer, component):
                 if misfit := self.place(component).misfit(self._module(model, path), model.config):
@@ -319,10 +300,8 @@ class Family:
 
 def family_names() -> tuple[str, ...]:
     """Model types that have a map."""
-    folder = files(__package__).joinpath("families")
-    return tuple(
-        sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json"))
-    )
+    folder = Path(str(files(__package__).joinpath("families")))
+    return tuple(sorted(path.stem for path in folder.glob("*.json")))
 
 
 @cache
@@ -330,7 +309,7 @@ def load_family(model_type: str) -> Family:
     """The map of a model type that comes with the package.
 
     Raises:
-        ModelError: There is none; the message says how to make one.
+        ModelError: There is none.
     """
     if model_type not in family_names():
         raise ModelError(
@@ -341,10 +320,8 @@ def load_family(model_type: str) -> Family:
             f"kgbench/models/families/{model_type}.json after the pattern of llama.json: module "
             "paths of each component"
         )
-    return read_family(
-        files(__package__).joinpath("families", f"{model_type}.json").read_text("utf-8"),
-        f"families/{model_type}.json",
-    )
+    file = files(__package__).joinpath("families", f"{model_type}.json")
+    return read_family(file.read_text("utf-8"), f"families/{model_type}.json")
 
 
 def family_in(folder: Path, model_type: str, origin: str) -> Family:
@@ -384,16 +361,15 @@ def read_family(text: str, source: str) -> Family:
         source: Where the text is from, for messages.
 
     Raises:
-        ModelError: It does not read; the message says what is wrong where.
+        ModelError: It does not read.
     """
     try:
         data = json.loads(text)
         for part in ("outside", "inside"):
             if isinstance(data, dict) and isinstance(data.get(part), dict):
-                data[part] = {
-                    c: {"module": place} if isinstance(place, str) else place
-                    for c, place in data[part].items()
-                }
+                for component, place in data[part].items():
+                    if isinstance(place, str):
+                        data[part][component] = {"module": place}
         family = TypeAdapter(Family).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
@@ -403,15 +379,22 @@ def read_family(text: str, source: str) -> Family:
         ) from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"the family map {source} does not read: {error}") from error
-    for part, found, known in (
+    _check_map(family, source)
+    return family
+
+
+def _check_map(family: Family, source: str) -> None:
+    """Refuse a map that fits no model."""
+    for part, places, known in (
         ("outside", family.outside, OUTSIDE),
         ("inside", family.inside, PER_LAYER),
     ):
-        if unknown := [c for c in found if c not in known]:
-            raise ModelError(
-                f"the family map {source} has {unknown[0]!r} {part} the layers; components there "
-                f"are {', '.join(known)}"
-            )
+        for component in places:
+            if component not in known:
+                raise ModelError(
+                    f"the family map {source} has {component!r} {part} the layers; components "
+                    f"there are {', '.join(known)}"
+                )
     for name in ("layers", "attention", "mlp"):
         if not getattr(family, name):
             raise ModelError(f"the family map {source} does not read: {name}: the path is empty")
@@ -425,61 +408,59 @@ def read_family(text: str, source: str) -> Family:
         if place.fault:
             raise ModelError(f"the family map {source} does not read: {component}: {place.fault}")
     for places in (family.outside, family.inside):
-        further = [path for place in places.values() for path in place.also]
-        times = Counter([*further, *{place.module for place in places.values()}])
-        if twice := [path for path in further if times[path] > 1]:
-            raise ModelError(
-                f"the family map {source} does not read: also: {twice[0]!r} is named twice"
-            )
+        named = {place.module for place in places.values()}
+        for place in places.values():
+            for path in place.also:
+                if path in named:
+                    raise ModelError(
+                        f"the family map {source} does not read: also: {path!r} is named twice"
+                    )
+                named.add(path)
     if "o" not in family.inside:
         raise ModelError(
             f"the family map {source} lacks the component 'o', attention's output projection"
         )
-    return family
 
 
 def written(family: Family) -> dict[str, Any]:
     """A map as JSON has it, which `read_family` reads."""
-
-    def place(of: Place) -> Any:
-        said = {f.name: value for f in fields(Place) if (value := getattr(of, f.name)) != f.default}
-        return (
-            of.module
-            if len(said) == 1
-            else {name: list(v) if isinstance(v, tuple) else v for name, v in said.items()}
-        )
-
-    parts = {
-        name: {c: place(p) for c, p in getattr(family, name).items()}
-        for name in ("outside", "inside")
+    content: dict[str, Any] = {
+        "model_type": family.model_type,
+        "layers": family.layers,
+        "attention": family.attention,
+        "mlp": family.mlp,
     }
-    own = (
-        {"numbers": {name: dict(cases) for name, cases in family.numbers.items()}}
-        if family.numbers
-        else {}
-    )
-    return (
-        {name: getattr(family, name) for name in ("model_type", "layers", "attention", "mlp")}
-        | own
-        | parts
-    )
+    if family.numbers:
+        content["numbers"] = {name: dict(cases) for name, cases in family.numbers.items()}
+    content["outside"] = {c: _written_place(place) for c, place in family.outside.items()}
+    content["inside"] = {c: _written_place(place) for c, place in family.inside.items()}
+    return content
+
+
+def _written_place(place: Place) -> Any:
+    """Fields that differ from their default; the path alone of a module's whole output."""
+    content = {}
+    for each in fields(Place):
+        value = getattr(place, each.name)
+        if value != each.default:
+            content[each.name] = list(value) if isinstance(value, tuple) else value
+    return place.module if len(content) == 1 else content
 
 
 def _number(config: object, number: int | str) -> int:
     """A number, or the positive one of this name in the configuration."""
-    found = getattr(config, number, None) if isinstance(number, str) else number
-    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+    value = getattr(config, number, None) if isinstance(number, str) else number
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ModelError(f"the model's configuration has no positive number {number!r}")
-    return found
+    return value
 
 
 def _chosen(cases: Mapping[str, int | str], config: object) -> int | str:
-    """What a number of the map's own is in a model of this configuration."""
-    return next(
-        number
-        for setting, number in cases.items()
-        if setting == _OTHERWISE or getattr(config, setting, None) is True
-    )
+    """Value of one of the map's own numbers in a model of this configuration."""
+    for setting, number in cases.items():
+        if getattr(config, setting, None) is True:
+            return number
+    return cases[_OTHERWISE]
 
 
 def _has(model: nn.Module, path: str) -> bool:
